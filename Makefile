@@ -1,7 +1,7 @@
 # Everything a newcomer needs: `make demo` shows what gradwire gains, `make test` passes the tests. Both set up .venv first.
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(shell find native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
+SOURCES := pyproject.toml constraints.txt $(wildcard packages/*/pyproject.toml) packages/gradwire/CMakeLists.txt $(shell find packages/gradwire/native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 
 .PHONY: help setup demo reproduce test coverage faults faults-nightly foreign gateware docs docs-browser reports-browser measured figures lint types layers check sanitize aarch64 release bench clean
 
@@ -31,16 +31,16 @@ coverage: .venv/ready ## the test suite, and what of each room it runs (build/co
 	$(BIN)/python scripts/check_coverage.py build/coverage.json
 
 faults: .venv/ready ## the fault matrix, 20 runs of each new cell and 3 of the others, and the elastic restart
-	GRADWIRE_FAULT_REPEATS=3 GRADWIRE_FAULT_NEW_REPEATS=20 $(BIN)/python -m pytest tests/faults
+	GRADWIRE_FAULT_REPEATS=3 GRADWIRE_FAULT_NEW_REPEATS=20 $(BIN)/python -m pytest packages/gradwire/tests/faults
 
 faults-nightly: .venv/ready ## the same with 20 runs of each cell, and 200 ends of every kind
-	GRADWIRE_FAULT_REPEATS=20 GRADWIRE_ENDS=200 $(BIN)/python -m pytest tests/faults tests/training/communication/test_endings.py
+	GRADWIRE_FAULT_REPEATS=20 GRADWIRE_ENDS=200 $(BIN)/python -m pytest packages/gradwire/tests/faults packages/gradwire/tests/sync/test_endings.py
 
 foreign: .venv/ready ## PyTorch's own DDP tests, with gradwire attached in DDP's constructor
-	$(BIN)/python tests/foreign/run.py
+	$(BIN)/python packages/gradwire/tests/foreign/run.py
 
 gateware: .venv/ready ## every block: all codecs, widths and stalls, a million values for each codec and width; all proofs (an hour)
-	GRADWIRE_GATEWARE_VALUES=6000 $(TESTS) --timeout 1800 tests/gateware
+	GRADWIRE_GATEWARE_VALUES=6000 $(TESTS) --timeout 1800 packages/gradwire-gateware/tests
 
 docs: .venv/ready ## the documentation as a site, in build/docs
 	$(BIN)/python -m sphinx -q -E -a -W --keep-going -b html docs build/docs
@@ -69,7 +69,7 @@ lint: .venv/ready ## format, lint, spelling, prose, and figures without a record
 	$(BIN)/ruff check .
 	$(BIN)/python scripts/check_prose.py
 	$(BIN)/python scripts/figures.py check
-	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs examples src tests bench native scripts
+	$(BIN)/codespell README.md CONTRIBUTING.md CHANGELOG.md docs examples packages tests bench scripts
 
 types: .venv/ready ## strict types
 	$(BIN)/mypy

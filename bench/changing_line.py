@@ -20,9 +20,9 @@ from time import perf_counter
 from typing import Any
 
 from gradwire.tables import Column, Table, figure, show
-from gradwire.testbed.network.commands import host_limits
-from gradwire.testbed.network.topology import Topology
-from gradwire.testbed.run.variables import KEPT_MEMORY
+from gradwire_lab.testbed.layout import host_limits
+from gradwire_lab.testbed.registry import KEPT_MEMORY
+from gradwire_lab.testbed.topology import Topology
 
 RATES = ("1gbit", "100mbit", "1gbit")
 FIXED = ("identity", "bf16", "fp8", "ecsq:0.25", "ecsq:0.25,block=64")

@@ -34,10 +34,10 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.experiments.auto.tasks import draw_rows
-from gradwire.job.on_ddp import bf16_hook
+from gradwire.ddp.hook import Attached
 from gradwire.plan import Plan
-from gradwire.training.ddp.hook import Attached
+from gradwire_lab.experiments.auto.runs import draw_rows
+from gradwire_lab.job.on_ddp import bf16_hook
 
 CODECS = (
     "default ecsq:0.25 ecsq:0.5 ecsq:1 quantize:4 errbound:rel=0.05 errbound:rel=0.25 "

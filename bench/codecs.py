@@ -26,12 +26,12 @@ import torch
 import zstandard
 
 from gradwire import _native
-from gradwire.benchmark.codec_page import SCHEMA, page_of
 from gradwire.codecs import Codec, parse
 from gradwire.codecs.native import NativeCodec
 from gradwire.machine import describe_machine
 from gradwire.page import keep
 from gradwire.records import make_record
+from gradwire_lab.benchmark.codec_page import SCHEMA, page_of
 
 SPECS = (
     "identity",

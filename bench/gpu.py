@@ -34,10 +34,10 @@ import torch
 from gradwire import gpu, loopback
 from gradwire.codecs import Codec, parse
 from gradwire.costs import ExchangeCost
-from gradwire.devices import Simulated
 from gradwire.exchange import Exchange
 from gradwire.links import Link
 from gradwire.plan import Plan
+from gradwire_lab.simulated_device.simulated import Simulated
 
 SPECS = (
     "identity",

@@ -31,8 +31,8 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.job.on_ddp import bf16_hook
 from gradwire.plan import Plan
+from gradwire_lab.job.on_ddp import bf16_hook
 
 RANKS, BATCH, INPUTS, CLASSES, HELD_OUT = 2, 256, 512, 10, 4096
 TRACED, CHECKED = 3, 3

@@ -23,11 +23,11 @@ import torch
 import torch.distributed as dist
 
 import gradwire
-from gradwire.experiments.hosts.network import run_on_hosts
-from gradwire.experiments.hosts.ranks import met_ranks
-from gradwire.experiments.training.methods import OnDDP
-from gradwire.experiments.training.tasks import TASKS, Files
-from gradwire.testbed.run.variables import KEPT_MEMORY
+from gradwire_lab.experiments.hosts import run_on_hosts
+from gradwire_lab.experiments.hosts.ranks import met_ranks
+from gradwire_lab.experiments.methods import OnDDP
+from gradwire_lab.experiments.tasks import TASKS, Files
+from gradwire_lab.testbed.registry import KEPT_MEMORY
 
 RESAMPLED = 2000
 

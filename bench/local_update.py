@@ -20,9 +20,9 @@ from statistics import median
 import torch
 from torch import nn
 
-from gradwire.training.gradients.flat import FlatGradients
-from gradwire.training.methods.schedule import scheduled
-from gradwire.training.pipe.eager import Eager
+from gradwire.pipe.correction import Eager
+from gradwire.sync.flat import FlatGradients
+from gradwire.sync.used_parameters import scheduled
 
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=1e-3),

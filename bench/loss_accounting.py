@@ -28,8 +28,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.codecs import parse
-from gradwire.training.ledger.lost_meter import LostMeter
-from gradwire.training.ledger.shares import sampled
+from gradwire.sync.ledger.lost import sampled
+from gradwire.sync.ledger.meter import LostMeter
 
 WORLD = 2
 PLANS = ["bf16", "quantize:8", "errbound:rel=0.05", "quantize:4", "topk:0.01"]

@@ -19,8 +19,8 @@ import time
 
 import numpy as np
 
-from gradwire.testbed import Testbed, Topology
-from gradwire.testbed.run.output import Stream
+from gradwire_lab.testbed import Testbed, Topology
+from gradwire_lab.testbed.output import Stream
 
 PORT = 6000
 TOS = 0x28

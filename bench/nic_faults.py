@@ -26,9 +26,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gradwire.testbed import Testbed, Topology
-from gradwire.testbed.network.namespaces import inside
-from gradwire.testbed.run.output import Stream
+from gradwire_lab.testbed import Testbed, Topology
+from gradwire_lab.testbed.namespaces import inside
+from gradwire_lab.testbed.output import Stream
 
 NONE, WORK, TALK, MTU = "no NICs", "NICs", "other traffic", "another MTU"
 REPLACED, LATE, KILLED = "a NIC killed and replaced", "a NIC that starts late", "a NIC killed"
@@ -103,14 +103,12 @@ def host(case: str, folder: str, codec: str, steps: str) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
-    from gradwire import Plan
+    from gradwire import DSync, Plan
     from gradwire.errors import ExchangeError
-    from gradwire.experiments.training.tasks import Files, mnist_mlp
-    from gradwire.launch.group import joined_group
     from gradwire.launch.launched import launched_rank
-    from gradwire.launch.rendezvous import join_launched
+    from gradwire.launch.rendezvous import join_launched, joined_group
     from gradwire.links import ProcessGroupLink
-    from gradwire.training import DSync
+    from gradwire_lab.experiments.tasks import Files, mnist_mlp
 
     rank, world = launched_rank()
     data = os.environ.get("GRADWIRE_DATA")

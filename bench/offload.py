@@ -25,8 +25,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gradwire.testbed import Testbed, Topology
-from gradwire.testbed.run.output import Stream
+from gradwire_lab.testbed import Testbed, Topology
+from gradwire_lab.testbed.output import Stream
 
 TALK_PORT = 2222
 PATIENCE_S = 60.0
@@ -116,7 +116,7 @@ def train(rate: str, options: argparse.Namespace, name: str, words: list[str], m
 def host(arguments: list[str]) -> None:
     """Train as a rank, and talk beside that if this is host 0 or 1."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    from gradwire.cli.train import run
+    from gradwire_lab.cli.train import run
 
     rank = int(os.environ["RANK"])
     talking = threading.Thread(target=talk, args=(rank,), daemon=True)
@@ -167,7 +167,7 @@ def called(address: str) -> socket.socket:
 
 def nic(arguments: list[str]) -> None:
     """Be a NIC, and capture what arrives at its link."""
-    from gradwire.cli.nic import run
+    from gradwire_gateware.cli.nic import run
 
     link = arguments[arguments.index("--link") + 1]
     capture = Capture(link)

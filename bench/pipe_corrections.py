@@ -27,9 +27,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradwire.experiments.training.tasks import GPT, wide_layers
-from gradwire.job.data import load
-from gradwire.job.models import build
+from gradwire_lab.experiments.tasks import GPT, wide_layers
+from gradwire_lab.job.batches import build
+from gradwire_lab.job.data import load
 from pipe_variants import (  # type: ignore[import-not-found]  # beside this script, on no path
     SGD,
     AdamW,

@@ -7,7 +7,7 @@ Each method sees the same batches as the exact training that it is compared with
 part of a run has a loss that exact training had some steps earlier or later: the mean of these ratios is the
 share of extra steps. ``added`` is the noise that the planner's model (``planner.loss``) expects of the
 encodings, from the gradients of all ranks at three moments of the exact training. The rows go into
-``src/gradwire/planner/loss/measured.py``.
+``packages/gradwire/src/gradwire/planner/loss.py``.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from torch import nn
 import gradwire
 from gradwire.codecs import parse
 from gradwire.collectives import ring
-from gradwire.experiments.training.tasks import text_task
-from gradwire.job.data import load
-from gradwire.job.models import build
 from gradwire.links import Link, loopback
 from gradwire.plan import Plan
-from gradwire.planner.loss.extra_steps import extra
-from gradwire.planner.loss.noise import added_noise, noise_scale
-from gradwire.timing.measure.calibrate import lost_share, sums
+from gradwire.planner.loss import added_noise, noise_scale
+from gradwire.timing.calibrate import lost_share, sums
+from gradwire_lab.experiments.loss_prediction import extra
+from gradwire_lab.experiments.tasks import text_task
+from gradwire_lab.job.batches import build
+from gradwire_lab.job.data import load
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 WORLD = 4

@@ -11,7 +11,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import gradwire
-from gradwire.training import Ledger
+from gradwire import Ledger
 
 TRAIN, BATCH = 1536, 64
 

@@ -4,6 +4,7 @@ The argument is the file that ``coverage json`` wrote; ``make coverage`` calls b
 """
 
 import json
+import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -16,7 +17,10 @@ def main(path: str) -> int:
     rooms: dict[str, list[tuple[int, int]]] = defaultdict(list)
     weak = []
     for name, found in json.loads(Path(path).read_text(encoding="utf-8"))["files"].items():
-        room, *inside = name.rpartition("gradwire/")[2].removesuffix(".py").split("/")
+        package, *inside = re.split(r"(?:^|/)(gradwire(?:_\w+)?)/", name)[-2:]
+        room, *inside = (
+            inside[0].removesuffix(".py").split("/") if package == "gradwire" else (package, *inside)
+        )
         summary = found["summary"]
         there = summary["num_statements"] + summary["num_branches"]
         run = summary["covered_lines"] + summary["covered_branches"]

@@ -37,7 +37,7 @@ OPENINGS = {
     r"(Tell|Say) (whether|which|how|why|for|of)\b": "begin with 'Return ...', or name the action",
 }
 """How the docstring of a function must not begin."""
-FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^```.*?^```|^<!--.*?-->$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`+[^`]*`+|\$[^$\n]+\$")
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 
@@ -98,7 +98,16 @@ def main() -> int:
     """Print what is wrong, with its file; return the exit code."""
     pages = [*ROOT.glob("*.md"), ROOT / "examples" / "README.md", *(ROOT / "docs").rglob("*.md")]
     modules = [
-        path for room in ("src", "bench", "examples", "scripts") for path in (ROOT / room).rglob("*.py")
+        path
+        for room in (
+            "packages/gradwire/src",
+            "packages/gradwire-lab/src",
+            "packages/gradwire-gateware/src",
+            "bench",
+            "examples",
+            "scripts",
+        )
+        for path in (ROOT / room).rglob("*.py")
     ]
     found = [(path, text) for path in pages for text in check_page(path.read_text(encoding="utf-8"))]
     found += [(path, text) for path in modules for text in check_module(path.read_text(encoding="utf-8"))]

@@ -1,17 +1,19 @@
-"""Fail if a module has no test file of its own, or a test file names no module.
+"""Fail if no test of its room concerns a module, or if a folder of tests is of no room.
 
-``src/gradwire/ROOM/WING/module.py`` is tested by ``tests/ROOM/WING/test_module.py``, and by
-``test_module_ASPECT.py`` beside it; ``__init__.py`` by ``test_init.py``. Batteries test one property of many
-modules and have folders of their own. A module without functions needs no test.
+The room of ``packages/P/src/P/ROOM/...`` has its tests in ``packages/*/tests/ROOM``, or in files beside the
+rooms, which are named after the room or import from it first. A test concerns the modules after which it is
+named, and those that it imports from. Batteries test one property of many modules and have folders of their
+own. A module without functions needs no test.
 """
 
 import ast
+import re
 import sys
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-SOURCE, TESTS = ROOT / "src" / "gradwire", ROOT / "tests"
 BATTERIES = {
     "conformance": "every codec, algorithm, link, device, method or command against its contract",
     "docs": "pages and examples, as readers run them",
@@ -22,40 +24,74 @@ BATTERIES = {
     "scripts": "bench/ and scripts/",
     "situations": "scripts of many kinds through every front door",
 }
+IMPORT = re.compile(r"^\s*from (gradwire[\w.]*) import (\([^)]*\)|[^\n]*)|\"(gradwire[\w.]+)\"", re.MULTILINE)
 
 
 def main() -> int:
-    """Print what is missing and what names no module; return the exit code."""
-    modules = {path.relative_to(SOURCE).with_suffix(""): path for path in SOURCE.rglob("*.py")}
-    wanted = {test_of(name): name for name, path in modules.items() if has_behaviour(path)}
-    problems = [
-        f"src/gradwire/{name}.py: write tests/{test}.py"
-        for test, name in sorted(wanted.items())
-        if not (TESTS / test).with_suffix(".py").exists()
-    ]
-    names = {test_of(name).as_posix() for name in modules}
-    problems += [
-        f"tests/{test}.py: name it after a module, or move it to a battery ({', '.join(BATTERIES)})"
-        for test in sorted(tests())
-        if not any(test == name or test.startswith(f"{name}_") for name in names)
-    ]
+    """Print what is missing and what is of no room; return the exit code."""
+    modules = {name: path for name, path in all_modules() if has_behaviour(path)}
+    rooms = {room_of(name) for name, _ in all_modules()}
+    concerned, problems = defaultdict[str, set[str]](set), list[str]()
+    for path, room in tests():
+        if room not in rooms and not BATTERIES.keys() & set(path.parts):
+            problems.append(
+                f"{path}: move it to the folder of a room, or to a battery ({', '.join(BATTERIES)})"
+            )
+        concerned[room] |= {path.stem, *imported(path)}
+    for name, path in sorted(modules.items()):
+        leaf, found = path.stem.strip("_"), concerned[room_of(name)]
+        is_room = found and name.count(".") == 1 and leaf != "init"
+        if (
+            not is_room
+            and name not in found
+            and not any(f"{each}_".startswith(f"test_{leaf}_") for each in found)
+        ):
+            problems.append(f"{path.relative_to(ROOT)}: write a test in packages/*/tests/{room_of(name)}")
     for problem in problems:
         sys.stderr.write(f"{problem}\n")
-    sys.stdout.write(f"{len(wanted)} modules with behaviour, each with its test file\n" * (not problems))
+    sys.stdout.write(f"{len(modules)} modules with behaviour, each with tests in its room\n" * (not problems))
     return 1 if problems else 0
 
 
-def test_of(name: Path) -> Path:
-    """Return the test file of a module, both without suffix."""
-    return name.with_name(f"test_{name.name.strip('_')}")
+def all_modules() -> Iterator[tuple[str, Path]]:
+    """Yield the modules of all packages and their files."""
+    for source in sorted(ROOT.glob("packages/*/src")):
+        for path in sorted(source.rglob("*.py")):
+            yield ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__"), path
 
 
-def tests() -> Iterator[str]:
-    """Yield the test files outside batteries, without suffix."""
-    for path in TESTS.rglob("test_*.py"):
-        file = path.relative_to(TESTS)
-        if not BATTERIES.keys() & set(file.parts[:-1]):
-            yield file.with_suffix("").as_posix()
+def room_of(module: str) -> str:
+    """Return the room of a module; the package's own files are their package's."""
+    package, *inside = module.split(".")
+    return inside[0].strip("_") if inside else package
+
+
+def tests() -> Iterator[tuple[Path, str]]:
+    """Yield the test files, below the root, and the room of each."""
+    rooms = {room_of(name) for name, _ in all_modules()}
+    for folder in [*sorted(ROOT.glob("packages/*/tests")), ROOT / "tests"]:
+        for path in sorted(folder.rglob("test_*.py")):
+            room, *rest = path.relative_to(folder).parts
+            yield path.relative_to(ROOT), room.strip("_") if rest else room_of_file(path, rooms)
+
+
+def room_of_file(path: Path, rooms: Container[str]) -> str:
+    """Return the room of a test file beside the rooms: by its name, else of its first import."""
+    words = path.stem.split("_")[1:]
+    if words == ["init"]:
+        return "gradwire"
+    named = ("_".join(words[:count]) for count in range(len(words), 0, -1))
+    package = path.relative_to(ROOT).parts[1].replace("-", "_")  # of packages/NAME/tests
+    found = (room_of(name) for name in imported(path) if name.startswith(f"{package}."))
+    return next((each for each in (*named, *found) if each in rooms), "")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Yield the modules from which a test imports, and those that it names in a string."""
+    for module, names, said in IMPORT.findall((ROOT / path).read_text(encoding="utf-8")):
+        yield module or said.rpartition(".")[0]
+        yield from (f"{module}.{name}" for name in re.findall(r"\w+", names))
+        yield said
 
 
 def has_behaviour(path: Path) -> bool:

@@ -18,20 +18,20 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gradwire.checksum import SUM
+from gradwire.checkpoints import SUM
 from gradwire.errors import GradwireError, SpecError
-from gradwire.experiments import EXPERIMENTS, Experiment, perform
-from gradwire.experiments.claim import Verdict
-from gradwire.experiments.experiment import Row
-from gradwire.experiments.page import read_all
-from gradwire.experiments.papers import EXHIBITS, PAPERS
-from gradwire.experiments.papers.report import MEASURED as MEASURED_BESIDE
-from gradwire.experiments.papers.report import NOT_RUN, basis_of, by_basis
-from gradwire.experiments.record import COMMITS, RECORD, read_fields
-from gradwire.experiments.speeds import ATTACHED, HOOK, JUDGE, NOTE, PIPELINED, summary
 from gradwire.machine import describe_machine
 from gradwire.tables import Column, Table
 from gradwire.units import counted
+from gradwire_lab.experiments import EXPERIMENTS, Experiment, perform
+from gradwire_lab.experiments.claim import Verdict
+from gradwire_lab.experiments.experiment import Row
+from gradwire_lab.experiments.page import read_all
+from gradwire_lab.experiments.papers import EXHIBITS, PAPERS
+from gradwire_lab.experiments.papers.reproduce import MEASURED as MEASURED_BESIDE
+from gradwire_lab.experiments.papers.reproduce import NOT_RUN, basis_of, by_basis
+from gradwire_lab.experiments.record import COMMITS, RECORD, read_fields
+from gradwire_lab.experiments.speeds import ATTACHED, HOOK, JUDGE, NOTE, PIPELINED, summary
 
 ROOT = Path(__file__).parent.parent
 MEASURED = Path("docs", "measured")

@@ -12,7 +12,7 @@ import torch
 from gradwire.codecs import parse
 from gradwire.codecs.native import NativeCodec
 
-FOLDER = Path(__file__).parent.parent / "tests" / "codecs" / "golden"
+FOLDER = Path(__file__).parent.parent / "packages" / "gradwire" / "tests" / "codecs" / "golden"
 
 
 def words(values: np.ndarray) -> str:

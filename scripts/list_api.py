@@ -29,9 +29,8 @@ PUBLIC = (
     "gradwire.integrations.transformers",
     "gradwire.links",
     "gradwire.planner",
-    "gradwire.testbed",
+    "gradwire_lab.testbed",
     "gradwire.timing",
-    "gradwire.training",
 )
 """The modules whose names are public: those of ``__all__``, or else all that they define."""
 PRIVATE = ("gradwire.errors.shown",)

@@ -22,18 +22,20 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 import gradwire
+import gradwire_gateware
+import gradwire_lab
 from gradwire.errors import GradwireError
-from gradwire.training import Method
+from gradwire.sync.method import Method
 from support.damage import damaged
 from support.readers import Reader, holders, methods, small_readers
 
 STATES = int(os.environ.get("GRADWIRE_DAMAGED", "2000"))
-ROOT = Path(gradwire.__file__).parent
+PACKAGES = [Path(str(each.__file__)).parent for each in (gradwire, gradwire_lab, gradwire_gateware)]
 READS = re.compile(
     r"from_json|from_dict|of_state|of_environment|load_state_dict|redivide|load_gradients|adopted|load"
     r"|read_(results?|summary)"
 )
-EXEMPT = {"job.data.datasets.load": "reads data sets, and raises DataError"}
+EXEMPT = {"gradwire_lab.job.data.load": "reads data sets, and raises DataError"}
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +48,21 @@ def readers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[str
 
 
 def test_every_reader_of_the_package_is_here(readers: list[tuple[str, Reader]]) -> None:
-    found = {name for path in ROOT.rglob("*.py") for name in _readers_in(path)}
+    found = {
+        name
+        for package in PACKAGES
+        for path in package.rglob("*.py")
+        for name in _readers_in(path, package.parent)
+    }
     assert found - EXEMPT.keys() == {name for name, _ in readers}, "support/readers.py has one state for each"
     with ExitStack() as closing:
         kinds = {type(each) for each in methods(closing)}
     assert {each for each in _below(Method) if not inspect.isabstract(each)} <= kinds
 
 
-def _readers_in(path: Path) -> Iterator[str]:
+def _readers_in(path: Path, root: Path) -> Iterator[str]:
     """Yield the names of what reads what was saved: functions, class methods, and all ``load_state_dict``."""
-    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    module = ".".join(path.relative_to(root).with_suffix("").parts)
     for node in ast.parse(path.read_text()).body:
         inner = node.body if isinstance(node, ast.ClassDef) else [node]
         prefix = f"{module}.{node.name}" if isinstance(node, ast.ClassDef) else module
@@ -68,7 +75,7 @@ def _readers_in(path: Path) -> Iterator[str]:
 
 def _below(kind: type[Any]) -> Iterator[type[Any]]:
     for each in kind.__subclasses__():
-        if each.__module__.startswith("gradwire.training."):
+        if each.__module__.startswith("gradwire"):
             yield each
             yield from _below(each)
 

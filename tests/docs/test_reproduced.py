@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 
 from gradwire.cli import main
-from gradwire.experiments.page import read_all
-from gradwire.experiments.papers import EXHIBITS, PAPERS
-from gradwire.experiments.papers.report import MEASURED, NOT_RUN, basis_of, by_basis
+from gradwire_lab.experiments.page import read_all
+from gradwire_lab.experiments.papers import EXHIBITS, PAPERS
+from gradwire_lab.experiments.papers.reproduce import MEASURED, NOT_RUN, basis_of, by_basis
 from support.project import DOCS
 
 RECORDS = DOCS / "reproduced"

@@ -17,12 +17,11 @@ from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import LinkError
 from gradwire.links import ProcessGroupLink
-from gradwire.links.rendezvous.tls import encryption
-from gradwire.links.rendezvous.tls_names import NAMES, Names
+from gradwire.links.rendezvous.tls import NAMES, Names, encryption
 from support.beds import needs_namespaces
 from support.certificates import PAGE, make
 from support.forks import Program
-from support.project import TESTS
+from support.project import TESTS, TESTS_PATH
 
 pytestmark = pytest.mark.processes
 ADDRESS = "10.88.0.1"
@@ -94,7 +93,7 @@ def test_all_connections_stay_on_the_interface_of_the_tunnel(
 ) -> None:
     program = [sys.executable, "-m", "support.tunnel_ranks", str(tmp_path)]
     command = ["unshare", "--map-root-user", "--net", "sh", "-ec", TUNNEL, "sh", *program]
-    variables = {**os.environ, "PYTHONPATH": str(TESTS), "GLOO_SOCKET_IFNAME": interface}
+    variables = {**os.environ, "PYTHONPATH": TESTS_PATH, "GLOO_SOCKET_IFNAME": interface}
     done = subprocess.run(command, env=variables, cwd=TESTS, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [[2.0, addresses]] * 2

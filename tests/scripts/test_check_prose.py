@@ -67,7 +67,7 @@ def test_every_dotted_name_on_the_pages_exists() -> None:
 
 def loggers() -> set[str]:
     """Return the names of gradwire's loggers, which need be no modules."""
-    sources = (ROOT / "src" / "gradwire").rglob("*.py")
+    sources = (ROOT / "packages").glob("*/src/**/*.py")
     named = re.compile(r'(?:getLogger\(|_LOGGER = )"([\w.]+)"')
     return {name for path in sources for name in named.findall(path.read_text())}
 

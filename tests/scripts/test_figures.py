@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from gradwire.checksum import sealed_json
+from gradwire.checkpoints import sealed_json
 from gradwire.errors import GradwireError
-from gradwire.experiments import training_speed
-from gradwire.experiments.claim import Basis
-from gradwire.experiments.page import read_all
-from gradwire.experiments.papers import EXHIBITS, PAPERS
-from gradwire.experiments.papers.report import MEASURED, by_basis
+from gradwire_lab.experiments import training_speed
+from gradwire_lab.experiments.claim import Basis
+from gradwire_lab.experiments.page import read_all
+from gradwire_lab.experiments.papers import EXHIBITS, PAPERS
+from gradwire_lab.experiments.papers.reproduce import MEASURED, by_basis
 from support.project import ROOT
 
 MACHINE = {"processor": "A (R) Processor", "cores": 2}

@@ -1,0 +1,108 @@
+"""``gradwire gateware``: the codecs as hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from gradwire.cli.parser import Parser, file_path
+from gradwire.files import check_writable, write_files
+from gradwire.records import make_record, to_json
+from gradwire.tables import Column, Table, show
+from gradwire_gateware import WIDTHS
+from gradwire_gateware.blocks import BLOCKS, PARAMETERS, read_parameters
+from gradwire_gateware.synthesis import TARGETS
+
+ACTIONS = MappingProxyType(
+    {
+        "export": "write a block as Verilog, and show its ports",
+        "report": "synthesise blocks, and show what they cost",
+    }
+)
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Do what the words say. Raises ``GradwireError``."""
+    lines = "\n".join(f"  {name:<8}{summary}" for name, summary in ACTIONS.items())
+    example = "gradwire gateware export --block bfp-compressor --codec bfp:7x16 --out x.v"
+    parser = Parser(
+        prog="gradwire gateware",
+        usage="gradwire gateware ACTION [options]",
+        description="The codecs as hardware for network cards and FPGAs, in Verilog.",
+        epilog=f"actions:\n{lines}\n\nexample:\n  {example}",
+    )
+    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="what to do, see below")
+    parser.add_argument("-h", "--help", action="help", help="show this text, or more after ACTION")
+    if not arguments:
+        parser.error(f"name an action: {', '.join(ACTIONS)}")
+    action = parser.parse_args(arguments[:1]).action
+    (_export if action == "export" else _report)(arguments[1:])
+
+
+def _export(arguments: Sequence[str]) -> None:
+    lines = "\n".join(f"  {name:<25}{block.summary}" for name, block in BLOCKS.items())
+    numbers = "\n".join(f"  {name:<25}{each.meaning} ({each.default})" for name, each in PARAMETERS.items())
+    parser = Parser(
+        prog="gradwire gateware export",
+        usage="gradwire gateware export --block NAME --out FILE [options]",
+        description="Write a block as one file of Verilog. Its streams are AXI streams.",
+        epilog=f"blocks:\n{lines}\n\nparameters:\n{numbers}\n\n"
+        "example:\n  gradwire gateware export --block inceptionn-compressor "
+        "--codec inceptionn:2^-10 \\\n      --out x.v",
+    )
+    parser.add_argument("--block", metavar="NAME", choices=BLOCKS, required=True, help="which, see below")
+    parser.add_argument("--codec", metavar="SPEC", help="the format, such as inceptionn:2^-10")
+    _add_width(parser)
+    parser.add_argument("--with", dest="parameters", metavar="LIST", help="such as ranks=4,chunk_words=512")
+    parser.add_argument("--out", type=file_path, metavar="FILE", required=True, help="where to write it")
+    parser.add_argument("--overwrite", action="store_true", help="replace an older file")
+    parser.add_argument("-h", "--help", action="help", help="show this text")
+    words = parser.parse_args(arguments)
+    check_writable("--out", words.out, words.overwrite)
+    from gradwire_gateware.export import export
+
+    parameters = {} if words.parameters is None else read_parameters(words.parameters)
+    made = export(words.block, words.codec, words.width, parameters)
+    write_files({words.out: made.verilog.encode()})
+    columns = [Column.of_text("port"), Column.of_text("way"), Column("bits"), Column.of_text("meaning")]
+    show(Table(columns, [(port.name, port.direction, str(port.bits), port.meaning) for port in made.ports]))
+
+
+def _add_width(parser: Parser) -> None:
+    widths = " or ".join(map(str, WIDTHS))
+    parser.add_argument(
+        "--width", type=int, default=WIDTHS[0], metavar="BITS", help=f"of a word, {widths} (256)"
+    )
+
+
+def _report(arguments: Sequence[str]) -> None:
+    lines = "\n".join(f"  {name:<25}{target.title}" for name, target in TARGETS.items())
+    parser = Parser(
+        prog="gradwire gateware report",
+        usage="gradwire gateware report [options]",
+        description="Synthesise blocks with open tools, place and route them for ECP5, and show cells and\n"
+        "clock rates. A block takes minutes for each target, but seconds if it is as before.",
+        epilog=f"targets:\n{lines}\n\nexample:\n  gradwire gateware report --blocks float-adder --out x.json",
+    )
+    parser.add_argument("--blocks", metavar="LIST", default=",".join(BLOCKS), help="as in export (all)")
+    parser.add_argument("--targets", metavar="LIST", default=",".join(TARGETS), help="see below (all)")
+    _add_width(parser)
+    parser.add_argument("--out", type=file_path, metavar="FILE", help="where to write the record")
+    parser.add_argument("--overwrite", action="store_true", help="replace an older record")
+    parser.add_argument("--quiet", action="store_true", help="show no progress")
+    parser.add_argument("-h", "--help", action="help", help="show this text")
+    words = parser.parse_args(arguments)
+    if words.out is not None:
+        check_writable("--out", words.out, words.overwrite)
+    from gradwire.cli.parser import between_commas
+    from gradwire.line_rate.display import progress
+    from gradwire_gateware.synthesis import SCHEMA, cells, measure, tables
+
+    wanted, rows = cells(between_commas(words.blocks), between_commas(words.targets), words.width), []
+    with progress(len(wanted), words.quiet) as advance:
+        for row in measure(wanted):
+            rows.append(row)
+            advance(len(rows), f"{row['target']}: {row['block']}")
+    if words.out is not None:
+        write_files({words.out: to_json(make_record(SCHEMA, {"rows": rows})).encode()})
+    show(*tables(rows))

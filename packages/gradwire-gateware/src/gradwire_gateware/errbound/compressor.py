@@ -1,0 +1,145 @@
+"""The compressor of ``errbound``: a chunk's data waits until all its tags have left."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+
+from gradwire.codecs import ErrBound
+from gradwire_gateware import LANE_BITS
+from gradwire_gateware.errbound import relative
+from gradwire_gateware.errbound.share import Steps
+from gradwire_gateware.inceptionn.compressor import joined, size_of
+from gradwire_gateware.packer import Packer
+from gradwire_gateware.sections import join, store
+from gradwire_gateware.stream import Pipeline, block_ports, count_kept
+
+_QUARTET = 4
+"""The values whose tags are one byte."""
+_UNLIMITED = 239
+"""The largest exponent of a bound at which no code of two bytes overflows."""
+
+
+class ErrBoundCompressor(wiring.Component):
+    """Float32 in, the payload of ``codec`` out, packet by packet; a longer one is cut into several chunks.
+
+    Stages: the distance to the steps; the value in steps; that rounded; its class; three or four that join
+    the lanes. Tags and data are packed for themselves. They wait in memories for two chunks of
+    ``chunk_words`` words, so that one comes in while the one before leaves, its tags first. With relative
+    bounds, words wait for those in front, and the bounds leave before the tags.
+    """
+
+    def __init__(self, codec: ErrBound, width: int = 256, *, chunk_words: int = 512) -> None:
+        self._codec, self._chunk_words = codec, chunk_words
+        if codec.relative is not None:
+            relative.check(codec, chunk_words * width // LANE_BITS)
+        super().__init__(block_ports(width))
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        width = len(self.s_axis.tdata)
+        lanes = width // LANE_BITS
+        m.submodules.tags = tag_packer = Packer(width, lanes // _QUARTET, lanes // _QUARTET)
+        m.submodules.data = data_packer = Packer(width, width // 8)
+        packers = [tag_packer, data_packer]
+        if self._codec.relative is not None:
+            m.submodules.exponents = exponent_packer = Packer(width, 1)
+            packers.insert(0, exponent_packer)
+        ready = reduce(Value.__and__, (packer.ready for packer in packers))
+        stage = Pipeline(m, ready)
+        nbytes = [self._chunk_words * lanes // _QUARTET, self._chunk_words * width // 8]
+        if self._codec.relative is not None:
+            nbytes.insert(0, -(-self._chunk_words * lanes // (self._codec.block or 65536)))
+        more = 0 if self._codec.relative is None else relative.ON_THEIR_WAY
+        sections, has_room = store(m, packers, [-(-most * 8 // width) for most in nbytes], more)
+        word = self._words(m, ready, has_room)
+
+        steps = Steps.of(self._codec) if self._codec.relative is None else _steps_of(stage, word.bound)
+        coded = [_coded(stage, steps, word.lanes.word_select(lane, LANE_BITS)) for lane in range(lanes)]
+        tags: Value = Cat(tag for tag, _ in coded)
+        quartets = ((word.count + _QUARTET - 1) >> 2)[:3]
+        valid, marks = word.valid, Cat(word.ends, quartets, word.needs_bound, word.bound)
+        for _ in range(4):
+            valid, marks = stage.hold(valid, resets=True), stage.hold(marks)
+        pieces = [(bits, size_of(m, tag)) for tag, bits in coded]
+        while len(pieces) > 1:
+            pieces = joined(stage, pieces)
+            valid, marks, tags = stage.hold(valid, resets=True), stage.hold(marks), stage.hold(tags)
+        m.d.comb += [
+            tag_packer.data.eq(tags),
+            tag_packer.count.eq(marks[1:4]),
+            data_packer.data.eq(pieces[0][0]),
+            data_packer.count.eq(pieces[0][1]),
+        ]
+        if self._codec.relative is not None:
+            has_bound, bound = marks[4], marks[5:]
+            m.d.comb += [
+                exponent_packer.data.eq(Mux(has_bound, bound, 0)),
+                exponent_packer.count.eq(has_bound),
+            ]
+        for packer in packers:
+            m.d.comb += [packer.last.eq(marks[0]), packer.valid.eq(valid & ready)]
+        join(m, sections, self.m_axis)
+        return m
+
+    def _words(self, m: Module, ready: Value, has_room: Value) -> relative.Word:
+        """Return the words that come in, with the bounds of their blocks if these are relative."""
+        come = self.s_axis
+        if self._codec.relative is not None:
+            return relative.waiting(m, self._codec, come, has_room, ready, self._chunk_words)
+        m.d.comb += come.tready.eq(ready & has_room)
+        index = Signal(range(self._chunk_words))
+        ends = come.tlast | (index == self._chunk_words - 1)
+        with m.If(come.tvalid & come.tready):
+            m.d.sync += index.eq(Mux(ends, 0, index + 1))
+        keep = Signal(len(come.tdata) // LANE_BITS)
+        m.d.comb += keep.eq(come.tkeep[:: LANE_BITS // 8])
+        kept = Signal.like(come.tdata)
+        m.d.comb += kept.eq(come.tdata & Cat(bit.replicate(LANE_BITS) for bit in keep))
+        none = Const(0, 0)
+        return relative.Word(kept, count_kept(keep), ends, none, none, come.tvalid & has_room)
+
+
+def _steps_of(stage: Pipeline, bound: Value) -> Steps:
+    """Return the steps of a bound, whose limits are registers three stages after its exponent."""
+    cut = stage.hold(Mux(bound > _UNLIMITED, bound - _UNLIMITED, 0)[:4])
+    limit = stage.hold(stage.hold(Const(32767, 15) >> cut))
+    return Steps(bound, (limit[:7], limit))
+
+
+def _coded(stage: Pipeline, steps: Steps, x: Value) -> tuple[Value, Value]:
+    """Return the registers of the tag of a float32 and of its bits, four stages after it.
+
+    A value of exponent ``E + 1``, where E is that of the bound, is one step or more. It is shifted so that 15
+    bits are whole steps; below half a step, nothing is left.
+    """
+    exponent = x[23:31]
+    above = exponent - (steps.exponent + 1)  # the position of the highest bit among whole steps
+    is_large = stage.hold((exponent > steps.exponent + 15) | (exponent == 255))
+    is_small = stage.hold(exponent < steps.exponent)
+    distance = stage.hold((14 - above)[:4])
+    significand, sign, raw = stage.hold(Cat(x[:23], Const(1, 1))), stage.hold(x[31]), stage.hold(x)
+
+    # With a distance of 0, the highest bit stands for 2^14 steps; with 15, for half a step.
+    exact = (Cat(Const(0, 15), significand) >> distance)[:39]
+    whole, half, sticky = stage.hold(exact[24:39]), stage.hold(exact[23]), stage.hold(exact[:23].any())
+    is_large, is_small = stage.hold(is_large), stage.hold(is_small)
+    sign, raw = stage.hold(sign), stage.hold(raw)
+
+    magnitude = stage.hold(Mux(is_small, 0, (whole + (half & (sticky | whole[0])))[:16]))
+    is_large, sign, raw = stage.hold(is_large), stage.hold(sign), stage.hold(raw)
+
+    is_raw, is_two = is_large | _exceeds(magnitude, steps.limits[1]), _exceeds(magnitude, steps.limits[0])
+    code = Mux(sign, -magnitude, magnitude)[:16]
+    tag = stage.hold(Mux(is_raw, 3, Mux(is_two, 2, magnitude != 0))[:2])
+    bits = Mux(is_raw, raw, Mux(is_two, code, code[:8]))
+    return tag, stage.hold(bits)
+
+
+def _exceeds(magnitude: Value, limit: int | Value) -> Value:
+    """Return whether it does, where a limit is a power of two less one."""
+    low = Value.cast(limit)
+    return (magnitude & ~Cat(low, Const(0, len(magnitude) - len(low)))).any()

@@ -1,0 +1,226 @@
+"""The decompressor of ``errbound``: a chunk's tags wait, and each word of them cuts the data that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In
+
+from gradwire.codecs import ErrBound
+from gradwire_gateware import LANE_BITS
+from gradwire_gateware.errbound.share import Steps
+from gradwire_gateware.inceptionn.decompressor import lower_sizes, size_of_lanes, split
+from gradwire_gateware.queues import Queue, counted_memory
+from gradwire_gateware.sections import Countdown, cut
+from gradwire_gateware.stream import Pipeline, block_ports, leading_zeros, shift_right_bytes, stream
+
+_QUARTET = 4
+_COARSE = 4
+"""Data are moved to the bottom by multiples of this many bytes first, then by the rest."""
+
+
+class ErrBoundDecompressor(wiring.Component):
+    """The payload of ``codec`` in, ``values`` float32 out, packet by packet.
+
+    A payload doesn't say how many values it has, so ``values`` must be there with the packet's words; at
+    most, they fill ``chunk_words`` words. Tags and data are cut apart, and the exponents of relative bounds.
+    For each word, the sizes of its lanes are added up in advance, so that one addition finds the next one's
+    data. A packet that isn't a payload gives wrong values, but as many, and the next packet is whole.
+    """
+
+    def __init__(self, codec: ErrBound, width: int = 256, *, chunk_words: int = 512) -> None:
+        self._codec = codec
+        self._most = chunk_words * width // LANE_BITS
+        super().__init__({**block_ports(width), "values": In(range(self._most + 1))})
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        sections, counts = self._apart(m)
+        self._cut(m, *sections, counts)
+        return m
+
+    def _apart(self, m: Module) -> tuple[list[Any], Queue]:
+        """Return the streams of exponents, if there are any, of tags and of data; and packets' values."""
+        come, width = self.s_axis, len(self.s_axis.tdata)
+        most_tags = -(-self._most // _QUARTET)
+        counts = Queue(m, "counts", {"values": len(self.values)})
+        count = (self.values + _QUARTET - 1) >> 2
+        most_data = 4 * self._most
+        sizes: list[tuple[Value, int]] = [(count, most_tags)]
+        if self._codec.relative is not None:
+            sizes.insert(0, self._exponents())
+        depths = [2 * -(-most * 8 // width) for _, most in sizes]
+        sections = [(*size, depth) for size, depth in zip(sizes, depths, strict=True)]
+        streams = cut(m, come, counts.has_room, [*sections, (Const(most_data), most_data, 16)])
+        within = Signal()
+        with m.If(come.tvalid & come.tready):
+            m.d.sync += within.eq(~come.tlast)
+        counts.put(come.tvalid & come.tready & ~within, values=self.values)
+        return streams, counts
+
+    def _exponents(self) -> tuple[Value, int]:
+        """Return how many exponents a packet has, and the largest number."""
+        block = self._codec.block
+        if block is None:
+            return Const(1), 1
+        return (self.values + (block - 1)) >> (block.bit_length() - 1), -(-self._most // block)
+
+    def _bound(
+        self, m: Module, exponents: Sequence[Any], moves: Value, is_last: Value
+    ) -> tuple[Value, Value]:
+        """Return the exponent of the next word's bound, which ``moves`` takes, and if it is there."""
+        if not exponents:
+            return Const(0, 8), Const(1, 1)
+        (stream,) = exponents
+        size, block = len(stream.tkeep), self._codec.block
+        index, closes = Signal(range(size)), Signal()
+        if block is not None:
+            words = 4 * block // size
+            word = Signal(range(words))
+            m.d.comb += closes.eq(word == words - 1)
+            with m.If(moves):
+                m.d.sync += word.eq(Mux(is_last, 0, word + 1))
+        with m.If(moves):
+            m.d.sync += index.eq(Mux(is_last, 0, index + closes))
+        leaves = closes & (index == size - 1) & ~stream.tlast
+        m.d.comb += stream.tready.eq(moves & (is_last | leaves))
+        return stream.tdata.word_select(index, 8), stream.tvalid
+
+    def _lengths(self, m: Module, *sections: Any) -> Queue:
+        """Read the tags of a word of float32 at a time, and add up its sizes; nothing stops these stages."""
+        *exponents, tags, counts = sections
+        width = len(self.s_axis.tdata)
+        lanes = width // LANE_BITS
+        words = width // (2 * lanes)
+        fields = {"tags": 2 * lanes, "length": (4 * lanes).bit_length(), "last": 1, "keep": lanes}
+        if exponents:
+            fields["bound"] = 8
+        lengths = Queue(m, "lengths", fields)
+        stage = Pipeline(m, Const(1))
+        index, moves = Signal(range(words)), Signal()
+        rest = Countdown(m, counts, lanes, moves)
+        is_last = rest.is_last
+        bound, has_bound = self._bound(m, exponents, moves, is_last)
+        m.d.comb += [
+            moves.eq(lengths.has_room & rest.has & tags.tvalid & has_bound),
+            tags.tready.eq(moves & (is_last | ((index == words - 1) & ~tags.tlast))),
+        ]
+        with m.If(moves):
+            m.d.sync += index.eq(Mux(is_last | (index == words - 1), 0, index + 1))
+        mask = Cat(bit.replicate(2) for bit in rest.kept)
+        found = stage.hold(tags.tdata.word_select(index, 2 * lanes) & mask)
+        valid, last, keep = stage.hold(moves, resets=True), stage.hold(is_last), stage.hold(rest.kept)
+        each = [found.word_select(lane, 2) for lane in range(lanes)]
+        quarters = [stage.hold(size_of_lanes(each[at : at + 4])) for at in range(0, lanes, 4)]
+        found, valid, last, keep = (
+            stage.hold(found), stage.hold(valid, resets=True), stage.hold(last), stage.hold(keep)
+        )  # fmt: skip
+        given = {"bound": stage.hold(stage.hold(bound))} if exponents else {}
+        lengths.put(valid, tags=found, length=_sum(quarters), last=last, keep=keep, **given)
+        return lengths
+
+    def _cut(self, m: Module, *sections: Any) -> None:
+        """Cut the data of a word of float32 at a time, and rebuild its values."""
+        *others, data, counts = sections
+        width = len(self.s_axis.tdata)
+        lanes, size = width // LANE_BITS, width // 8
+        lengths = self._lengths(m, *others, counts)
+        fires, rebuilt = Signal(), stream(width)
+        leaving, has_room = counted_memory(m, "leaving", rebuilt, fires)
+        known, takes = Signal(), Signal()
+
+        # Where its data begin in the current word of data, and where they end, which is known a cycle ahead.
+        fetch, following = Pipeline(m, takes), lengths.first
+        last = fetch.hold(following.last)
+        place, end, crosses = Signal(range(size)), Signal(range(2 * size)), Signal()
+        begins = Mux(known, Mux(last, 0, end[: len(place)]), place)
+        next_end = Signal.like(end)
+        m.d.comb += [
+            next_end.eq(begins + following.length),
+            takes.eq(~known | fires),
+            lengths.takes.eq(takes),
+        ]
+        with m.If(takes):
+            m.d.sync += [place.eq(begins), end.eq(next_end), crosses.eq(next_end > size)]
+        m.d.comb += known.eq(fetch.hold(lengths.has, resets=True))
+        found, keep = fetch.hold(following.tags), fetch.hold(following.keep)
+        if self._codec.relative is None:
+            bound: Value = Const(Steps.of(self._codec).exponent, 8)
+        else:
+            bound = fetch.hold(following.bound)
+        wraps = end[len(place)]
+
+        current, current_last, has_current = Signal(width, reset_less=True), Signal(), Signal()
+        skips, leaves, loads = Signal(), Signal(), Signal()
+        m.d.comb += [
+            fires.eq(has_room & known & has_current & (~crosses | data.tvalid | current_last)),
+            leaves.eq(fires & (last | (wraps & ~current_last))),
+            loads.eq(data.tvalid & ~skips & ((leaves & ~last) | ~has_current)),
+            data.tready.eq(loads | skips),
+        ]
+        with m.If(loads):
+            m.d.sync += [current.eq(data.tdata), current_last.eq(data.tlast), has_current.eq(1)]
+        with m.Elif(leaves):
+            m.d.sync += has_current.eq(0)
+        with m.If(fires & last & ~current_last):
+            m.d.sync += skips.eq(1)
+        with m.Elif(data.tvalid & data.tlast):
+            m.d.sync += skips.eq(0)
+
+        stage = Pipeline(m, Const(1))
+        fine = stage.hold(place[:2])
+        window = Cat(current, data.tdata)
+        piece = stage.hold((window >> Cat(Const(0, 5), place[2:]))[: 8 * (size + _COARSE - 1)])
+        found = stage.hold(found)
+        each = [found.word_select(lane, 2) for lane in range(lanes)]
+        piece = stage.hold(shift_right_bytes(piece, fine, size))
+        sizes = [stage.hold(lower) for lower in lower_sizes(each, 1)]
+        pieces, each = split(stage, [piece], [stage.hold(tag) for tag in each], sizes)
+        stages = 2 + lanes.bit_length() - 1
+        for _ in range(stages + 2):
+            bound = _held(stage, bound)
+        values = [_decoded(stage, bound, tag, bits) for tag, bits in zip(each, pieces, strict=True)]
+        valid = fires
+        for _ in range(stages + 3):
+            valid, last, keep = stage.hold(valid, resets=True), stage.hold(last), stage.hold(keep)
+        m.d.comb += [
+            rebuilt.tdata.eq(Cat(values)),
+            rebuilt.tkeep.eq(Cat(bit.replicate(LANE_BITS // 8) for bit in keep)),
+            rebuilt.tlast.eq(last),
+            rebuilt.tvalid.eq(valid),
+        ]
+        wiring.connect(m, leaving, wiring.flipped(self.m_axis))
+
+
+def _sum(values: list[Value]) -> Value:
+    if len(values) == 1:
+        return values[0]
+    half = len(values) // 2
+    return _sum(values[:half]) + _sum(values[half:])
+
+
+def _held(stage: Pipeline, value: Value) -> Value:
+    """Return the register of a value that isn't a constant."""
+    return value if isinstance(value, Const) else stage.hold(value)
+
+
+def _decoded(stage: Pipeline, bound: Value, tag: Value, piece: Value) -> Value:
+    """Return the register of a float32, three stages after its tag and bytes, and one after its bound."""
+    code = Mux(tag == 2, piece[:16], Cat(piece[:8], piece[7].replicate(8)))
+    sign = stage.hold(code[15])
+    magnitude = stage.hold(Mux(code[15], -code, code)[:16])
+    tag, piece = stage.hold(tag), stage.hold(piece)
+
+    zeros = stage.hold(leading_zeros(magnitude))
+    is_zero = stage.hold((tag == 0) | (magnitude == 0))
+    is_raw, magnitude = stage.hold(tag == 3), stage.hold(magnitude)
+    sign, piece = stage.hold(sign), stage.hold(piece)
+
+    exponent = bound + 16 - zeros
+    mantissa = (magnitude << zeros)[:15]
+    value = Mux(exponent >= 255, Const(255 << 23, 31), Cat(Const(0, 8), mantissa, exponent[:8]))
+    return stage.hold(Mux(is_raw, piece, Mux(is_zero, 0, Cat(value[:31], sign))))

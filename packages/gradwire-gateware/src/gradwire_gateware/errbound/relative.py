@@ -1,0 +1,349 @@
+"""What waits in front of a compressor with relative bounds: words, until their block's bound is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+
+from gradwire.codecs import ErrBound
+from gradwire.errors import SpecError
+from gradwire_gateware import LANE_BITS
+from gradwire_gateware.errbound.rewinding import RewindingQueue
+from gradwire_gateware.errbound.share import (
+    BIAS,
+    COUNT_BITS,
+    EXPONENT_BITS,
+    SIGNIFICAND_BITS,
+    Double,
+    Least,
+    exponent_of,
+    normal_count,
+    summed,
+)
+from gradwire_gateware.queues import Queue
+from gradwire_gateware.stream import LutFIFO, Pipeline, count_kept, leading_zeros
+
+# What the CPU's sum of a block's squares is at least and at most, in whole numbers and in any order.
+#
+# A square is that of a significand's highest 18 bits. Squares and their sum are cut at a bit that follows
+# from
+# the largest exponent so far, in steps of eight exponents, so that whole numbers are added, and their sum
+# has
+# few places to move to. If no bit is lost, both limits are the CPU's sum, which is then exact as well,
+# because
+# it has no more than 53 bits.
+
+_HALF_BITS = 18
+"""Those of a significand that are squared: a multiplier has as many."""
+_LOW_BITS = 23 + 1 - _HALF_BITS
+_TERM_BITS = 2 * _HALF_BITS
+_SUM_BITS = _TERM_BITS + COUNT_BITS - 1
+_STEP_BITS = 16
+"""A base is that of eight exponents, whose squares have sixteen."""
+_MOST_FINE = _STEP_BITS - 2
+_UNIT = 2 * (-127 - (_HALF_BITS - 1)) + _MOST_FINE
+"""The power of two of a sum's lowest bit at base 0."""
+_LEAST_BASE = 2
+"""From here on, the square of a subnormal is less than a sum's lowest bit."""
+_TO_LIMITS = 5
+"""Stages from a sum to its lower limit: as many as from a count to what it is compared with."""
+
+
+def latency(lanes: int) -> int:
+    """Return the cycles from a block's last word to its lower limit."""
+    return 6 + 2 * (lanes - 1).bit_length() + _TO_LIMITS
+
+
+class _Lane(NamedTuple):
+    significand: Value
+    """Its highest bits, with the hidden one; 0 if the float is subnormal or not finite."""
+    exponent: Value
+    is_inexact: Value
+
+    @classmethod
+    def of(cls, stage: Pipeline, x: Value) -> _Lane:
+        """Return the registers of a float32."""
+        is_finite, is_normal = ~x[23:31].all(), x[23:31].any()
+        return cls(
+            stage.hold(Mux(is_finite & is_normal, Cat(x[_LOW_BITS:23], Const(1, 1)), 0)),
+            stage.hold(Mux(is_finite, x[23:31], 0)),
+            stage.hold(is_finite & (x[:_LOW_BITS].any() | (~is_normal & x[_LOW_BITS:23].any()))),
+        )
+
+    def held(self, stage: Pipeline) -> _Lane:
+        """Return it a stage later."""
+        return _Lane(*(stage.hold(each) for each in self))
+
+
+class _Marks(NamedTuple):
+    """What is known of a word."""
+
+    moves: Value
+    opens: Value
+    closes: Value
+    counted: Value
+
+    def held(self, stage: Pipeline) -> _Marks:
+        """Return it a stage later."""
+        return _Marks(stage.hold(self.moves, resets=True), *(stage.hold(each) for each in self[1:]))
+
+
+def bracketed(
+    m: Module, lanes: Sequence[Value], keep: Value, moves: Value, opens: Value, closes: Value
+) -> tuple[Value, Double, Value]:
+    """Return when the limits of a block's sum are there, the limits, and how many of its values are finite.
+
+    The lower limit is there in that cycle, the upper one in the next. The number is there ``_TO_LIMITS``
+    cycles before either. A word's lanes come in the cycles of ``moves``; ``opens`` and ``closes`` mark a
+    block's first and last word. Two words that close blocks never follow each other at once. A lane that is
+    not kept must be 0.
+    """
+    stage = Pipeline(m, Const(1))
+    parts, marks = [_Lane.of(stage, x) for x in lanes], _Marks(moves, opens, closes, Const(0, 1))
+    counts = [stage.hold(is_kept & ~x[23:31].all()) for is_kept, x in zip(keep, lanes, strict=True)]
+    marks = marks.held(stage)._replace(counted=sum(counts, Const(0, 1)))
+    bases = [part.exponent[3:] for part in parts]
+    while len(bases) > 1:
+        bases = [stage.hold(Mux(a > b, a, b)) for a, b in zip(bases[::2], bases[1::2], strict=True)]
+        parts, marks = [part.held(stage) for part in parts], marks.held(stage)
+
+    base, highest = Signal(len(bases[0])), Signal(len(bases[0]))
+    before = Mux(marks.opens, _LEAST_BASE, base)
+    m.d.comb += highest.eq(Mux(bases[0] > before, bases[0], before))
+    with m.If(marks.moves):
+        m.d.sync += base.eq(highest)
+    rise = stage.hold((highest - before)[: len(base)])
+    parts, marks = [part.held(stage) for part in parts], marks.held(stage)
+
+    term_lost = [_term(stage, part, base) for part in parts]
+    for _ in range(3):
+        rise, marks = stage.hold(rise), marks.held(stage)
+    base = stage.hold(stage.hold(stage.hold(base)))
+    terms, lost = [term for term, _ in term_lost], stage.hold(Cat(is_lost for _, is_lost in term_lost).any())
+    while len(terms) > 1:
+        terms = [stage.hold(a + b) for a, b in zip(terms[::2], terms[1::2], strict=True)]
+        rise, base, marks = stage.hold(rise), stage.hold(base), marks.held(stage)
+    for _ in range((len(lanes) - 1).bit_length() - 1):
+        lost = stage.hold(lost)
+    return _limits(stage, _Sum.of(m, terms[0], lost, rise, base, marks))
+
+
+def _term(stage: Pipeline, part: _Lane, base: Value) -> tuple[Value, Value]:
+    """Return the registers of a square in units of a base, three stages later, and whether bits are lost."""
+    above = (base - part.exponent[3:])[: len(base)]
+    product = stage.hold(part.significand * part.significand)
+    coarse = stage.hold(Mux(above[2:].any(), 3, above[:2]))
+    fine, lost = stage.hold(~part.exponent[:3]), stage.hold(part.is_inexact)
+
+    steps = range(0, _TERM_BITS, _STEP_BITS)
+    falls = Cat(product[at : at + _STEP_BITS].any() & (coarse > index) for index, at in enumerate(steps))
+    product = stage.hold((product >> Cat(Const(0, 4), coarse))[:_TERM_BITS])
+    fine, lost = stage.hold(fine), stage.hold(lost | falls.any())
+
+    exact = stage.hold(
+        (Cat(Const(0, _MOST_FINE), product) >> Cat(Const(0, 1), fine))[: _TERM_BITS + _MOST_FINE]
+    )
+    return exact[_MOST_FINE:], stage.hold(lost) | exact[:_MOST_FINE].any()
+
+
+class _Sum(NamedTuple):
+    """The registers of a block's sum; all but the first two stay for two cycles at least."""
+
+    total: Value
+    is_inexact: Value
+    ended: Value
+    base: Value
+    count: Value
+
+    @classmethod
+    def of(cls, m: Module, word: Value, lost: Value, rise: Value, base: Value, marks: _Marks) -> _Sum:
+        """Return the sum of words, each in units of its ``base``, which rose so far."""
+        total, is_inexact, ended = Signal(_SUM_BITS), Signal(), Signal()
+        steps = range(0, _SUM_BITS, _STEP_BITS)
+        falls = Cat(total[at : at + _STEP_BITS].any() & (rise > index) for index, at in enumerate(steps))
+        shifted = Mux(rise[2:].any(), 0, total >> Cat(Const(0, 4), rise[:2]))
+        count, block_base, block_count = Signal(COUNT_BITS), Signal.like(base), Signal(COUNT_BITS)
+        counted = Mux(marks.opens, 0, count) + marks.counted
+        with m.If(marks.moves):
+            m.d.sync += [
+                total.eq(Mux(marks.opens, 0, shifted) + word),
+                is_inexact.eq(lost | (~marks.opens & (is_inexact | falls.any()))),
+                count.eq(counted),
+            ]
+        ends = marks.moves & marks.closes
+        m.d.sync += ended.eq(ends)
+        with m.If(ends):
+            m.d.sync += [block_base.eq(base), block_count.eq(counted)]
+        return cls(total, is_inexact, ended, block_base, block_count)
+
+
+def _limits(stage: Pipeline, of: _Sum) -> tuple[Value, Double, Value]:
+    """Return what ``bracketed`` returns.
+
+    The CPU's sum of N squares is less than the exact one by 2^-40 of it at most. It is more than the bits
+    that are squared give by 2^-16 and 2^-40, and by 2 N units, because each term and each shift loses less
+    than one. So the lower limit is 2^-32 and a unit less, and the upper one 2^-15 and 4 N units more.
+    """
+    total, bits = of.total, _SUM_BITS + 1
+    less = Mux(of.is_inexact, ~Cat(total[32:], Const(0, bits - len(total[32:]))), 0)  # one less than negated
+    low = stage.hold((total + less)[:bits])
+    more = stage.hold(Mux(of.is_inexact, total[15:] + Cat(Const(0, 2), of.count), 0))
+    high = stage.hold((stage.hold(total) + more)[:bits])
+    first = stage.hold(of.ended, resets=True)
+    limit = stage.hold(Mux(first, Mux(low[-1], 0, low), high))
+    zeros = stage.hold(leading_zeros(Cat(Const(0, 64 - bits), limit)))
+    limit = stage.hold(limit)
+    fine, limit = stage.hold(zeros[:3]), stage.hold((limit << Cat(Const(0, 3), zeros[3:]))[:bits])
+    limit = stage.hold((limit << fine)[:bits])
+    base = stage.hold(stage.hold(stage.hold(of.base)))
+    exponent = stage.hold((Cat(Const(0, 4), base) + (BIAS + _UNIT) - zeros)[:EXPONENT_BITS])
+    found = first
+    for _ in range(_TO_LIMITS - 1):
+        found = stage.hold(found, resets=True)
+    assert bits == SIGNIFICAND_BITS
+    return found, Double(limit, stage.hold(exponent)), of.count
+
+
+_BOUNDS = 32
+"""The bounds that can wait."""
+_TO_BOUND = 6
+"""Cycles from the lower limit of a block's sum to its bound in front of the memory."""
+_MARGIN = 6
+"""Cycles through the memories, at most."""
+_FEW = 4
+"""The words between the memory and its consumer."""
+ON_THEIR_WAY = _FEW + 1
+"""Those, and the one in a register behind them."""
+_MOST_VALUES = 65536
+"""The CPU adds the sums of larger blocks in another order."""
+
+
+class Word(NamedTuple):
+    """The next word that waits, and the bound of its block, while ``valid`` is high."""
+
+    lanes: Value
+    count: Value
+    ends: Value
+    """Whether the chunk does."""
+    needs_bound: Value
+    """Whether a bound is to be sent with it: it is the last word of a block."""
+    bound: Value
+    valid: Value
+
+
+def check(codec: ErrBound, values: int) -> None:
+    """Raise ``SpecError`` if values that share a bound are more than the CPU adds up at once."""
+    if codec.block is None and values > _MOST_VALUES:
+        raise SpecError(
+            f"the compressor of {codec} wants chunks of at most {_MOST_VALUES} values, because they share a "
+            f"bound, but got {values}; choose fewer chunk_words, or a block"
+        )
+
+
+def waiting(m: Module, codec: ErrBound, come: Any, may_leave: Value, takes: Value, chunk_words: int) -> Word:
+    """Return the words of a stream, which leave in the cycles of ``takes``.
+
+    While ``may_leave`` is low, no more come than ``ON_THEIR_WAY``.
+    """
+    lanes_count, least = len(come.tdata) // LANE_BITS, Least.of(codec)
+    words = chunk_words if codec.block is None else min(chunk_words, codec.block // lanes_count)
+    depth = words + latency(lanes_count) + _TO_BOUND + _MARGIN
+    fields = {"word": len(come.tdata), "marks": 3 + lanes_count.bit_length()}
+    values = RewindingQueue(m, "blocks", fields, depth, depth - 1)
+
+    index, word = Signal(range(max(2, words))), Signal(range(max(2, chunk_words)))
+    rests, has_room = Signal(), Signal()
+    opens, moves = index == 0, come.tvalid & come.tready
+    is_full, is_whole = Signal(init=chunk_words == 1), Signal(init=words == 1)  # the chunk, the block
+    ends = come.tlast | is_full
+    closes = ends | is_whole
+    has_bound = Const(1, 1) if codec.block is None else come.tkeep[0]
+    m.d.comb += come.tready.eq(has_room & (~rests | ~closes))
+    m.d.sync += rests.eq(moves & closes)
+    with m.If(moves):
+        m.d.sync += [
+            index.eq(Mux(closes, 0, index + 1)),
+            word.eq(Mux(ends, 0, word + 1)),
+            is_whole.eq(Mux(closes, words == 1, index == words - 2)),
+            is_full.eq(Mux(ends, chunk_words == 1, word == chunk_words - 2)),
+        ]
+
+    keep = Signal(lanes_count)
+    m.d.comb += keep.eq(come.tkeep[:: LANE_BITS // 8])
+    kept = Signal.like(come.tdata)
+    m.d.comb += kept.eq(come.tdata & Cat(bit.replicate(LANE_BITS) for bit in keep))
+    marks = Cat(opens & has_bound, closes & has_bound, ends, count_kept(keep))
+    values.put(moves, word=kept, marks=marks)
+    lanes = [kept.word_select(at, LANE_BITS) for at in range(lanes_count)]
+    found, limit, count = bracketed(m, lanes, keep, moves & has_bound, opens, closes)
+    bounds = _bounds(m, found, limit, count, least)
+    m.d.comb += has_room.eq(values.has_room & bounds.has_room)
+    return _leaving(m, values, bounds, least, may_leave, takes)
+
+
+def _bounds(m: Module, found: Value, limit: Double, count: Value, least: Least) -> Queue:
+    """Return the queue of the lower bounds of blocks, which ``is_near`` the border to the next one or not.
+
+    The ``limit`` is the lower one in the cycle in which it is ``found``, then the upper one. What a sum is
+    compared with stays with the bound.
+    """
+    stage = Pipeline(m, Const(1))
+    wanted, shift = normal_count(stage, count, least)
+    bound = exponent_of(stage, limit, wanted, shift, least)
+    low = stage.hold(bound)
+    wanted, shift = stage.hold(stage.hold(wanted)), stage.hold(stage.hold(shift))
+    fields = {"bound": len(bound), "is_near": 1, "wanted": len(wanted), "shift": len(shift)}
+    bounds = Queue(m, "bounds", fields, _BOUNDS, _BOUNDS // 2)
+    for _ in range(3):
+        found = stage.hold(found, resets=True)
+    bounds.put(found, bound=low, is_near=low != bound, wanted=wanted, shift=shift)
+    return bounds
+
+
+def _leaving(
+    m: Module, values: RewindingQueue, bounds: Queue, least: Least, may_leave: Value, takes: Value
+) -> Word:
+    """Return the words of blocks whose bounds are known.
+
+    If a block's bound ``is_near``, its squares are added up one by one, in the CPU's order, before its words
+    are read again. A few words wait in LUT RAM and a register, so that their consumer, which stops many
+    registers, doesn't also have to stop the memory in the same cycle.
+    """
+    stage, marks = Pipeline(m, Const(1)), values.first.marks
+    opens, closes, near = marks[0], marks[1], bounds.first
+    adds_up, is_added, exact, bound = Signal(), Signal(), Signal(8), Signal(8)
+    is_taken = Signal()  # the bound, which leaves a cycle later, because it takes long
+    has_bound = bounds.has & ~is_taken
+    is_open = values.has & (~opens | (has_bound & (~near.is_near | is_added)))
+    begins = values.has & opens & has_bound & near.is_near & ~adds_up & ~is_added
+    adder_takes, found, total = summed(m, values.first.word, closes, begins)
+    exact_bound = exponent_of(stage, total, near.wanted, near.shift, least)
+    found = stage.hold(stage.hold(found, resets=True), resets=True)
+    with m.If(begins):
+        m.d.sync += adds_up.eq(1)
+    with m.If(found):
+        m.d.sync += [adds_up.eq(0), is_added.eq(1), exact.eq(exact_bound)]
+
+    current = Mux(opens, Mux(is_added, exact, near.bound), bound)
+    fields = Cat(current, marks[1:], values.first.word)
+    m.submodules.leaving = few = LutFIFO(width=len(fields), depth=_FEW)
+    has_place = stage.hold(may_leave & (few.level < _FEW - 2), resets=True)  # two more are on their way
+    leaves = is_open & has_place & ~adds_up
+    m.d.comb += [
+        few.w_data.eq(stage.hold(fields)),
+        few.w_en.eq(stage.hold(leaves, resets=True)),
+        few.r_en.eq(takes),
+        values.takes.eq(leaves | adder_takes),
+        values.frees.eq(leaves),
+        values.rewinds.eq(found),
+        bounds.takes.eq(is_taken),
+    ]
+    m.d.sync += is_taken.eq(leaves & opens)
+    with m.If(leaves):
+        m.d.sync += [bound.eq(current), is_added.eq(0)]
+    out = Pipeline(m, takes)
+    has, word = out.hold(few.r_rdy, resets=True), out.hold(few.r_data)
+    marks = word[len(bound) : -len(values.first.word)]
+    return Word(word[-len(values.first.word) :], marks[2:], marks[1], marks[0], word[: len(bound)], has)

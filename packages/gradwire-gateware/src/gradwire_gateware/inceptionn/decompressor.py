@@ -1,0 +1,366 @@
+"""The decompressor of ``inceptionn``: the groups of a payload, cut apart and decoded, eight lanes each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from gradwire.codecs import Inceptionn
+from gradwire_gateware import LANE_BITS
+from gradwire_gateware.formats import GROUP_LANES, GROUP_NBYTES, Classes
+from gradwire_gateware.queues import counted_memory
+from gradwire_gateware.stream import (
+    AxiStream,
+    Pipeline,
+    block_ports,
+    count_kept,
+    kept_word,
+    leading_zeros,
+    shift_right_bytes,
+    stream,
+)
+
+# Where the groups of an ``inceptionn`` payload begin: as many in a cycle as a word of float32 takes.
+#
+# A group's length stands in its first two bytes, so that its place depends on all groups before it. For
+# every
+# byte of a word, the finder computes in advance where the groups would end if they began there; what
+# remains to
+# do within one cycle is to look up one of these places.
+
+_SIZES = (0, 1, 2, 4)
+SIZES_OF_TWO = Const(sum((_SIZES[tags & 3] + _SIZES[tags >> 2]) << (4 * tags) for tags in range(16)), 4 * 16)
+"""The bytes of two lanes by their two tags, four bits an entry."""
+_LENGTH_BITS = GROUP_NBYTES.bit_length()
+
+
+class _Place:
+    """A place for a word on its way to become the current one.
+
+    Its registers load in a cycle in which the word in it ``goes``, and the current one ``is_idle`` or
+    ``is_done``, which is known last; ``follow`` has those of the data, a cycle later.
+    """
+
+    def __init__(self, m: Module, is_idle: Value, is_done: Value) -> None:
+        self.goes, self.loads, follows = Signal(), Signal(), Signal()
+        self.stage, self.follow = Pipeline(m, self.loads), Pipeline(m, follows)
+        m.d.comb += [
+            self.loads.eq((self.goes & is_idle) | (self.goes & is_done)),
+            follows.eq(Pipeline(m, Const(1)).hold(self.loads, resets=True)),
+        ]
+
+
+class _Word(NamedTuple):
+    """The word in such a place."""
+
+    valid: Value
+    last: Value
+    count: Value
+    """How many of its bytes count."""
+    lengths: list[Value]
+    """Those of groups that begin at each byte."""
+    data: Value
+
+    def moved(self, goes: Value, to: _Place) -> _Word:
+        """Return the registers of the place behind it, which are empty if the word does not go there."""
+        hold = to.stage.hold
+        return _Word(
+            hold(self.valid & goes, resets=True),
+            hold(self.last),
+            hold(self.count),
+            _held(to.stage, self.lengths),
+            to.follow.hold(self.data),
+        )
+
+    def goes(self, successor_goes: Value) -> Value:
+        """Return whether its place becomes free: a word goes with its successor, and a last one alone."""
+        return successor_goes | ~self.valid | self.last
+
+
+class GroupFinder(wiring.Component):
+    """Gives the bytes from which the groups of a word of float32 are decoded, and where they begin.
+
+    Four words are at hand: the current one, two after it, and one that has just come. Where two groups are
+    found at once, they are six, because to look up where the second one ends takes two stages more. A word
+    moves on only with its successor behind it, so that a group's bytes are visible wherever they end; but the
+    last words of a packet wait for nothing. There is an output in each cycle in which ``valid`` is high, and
+    ``ready`` was in the cycle before: the bytes follow the places by a cycle, because many registers move
+    with them.
+
+    A packet that is no payload loses its alignment, but not its end: nothing stalls, and the next is whole.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._size = width // 8
+        self._groups = width // LANE_BITS // GROUP_LANES
+        self._place_bits = (2 * self._size + GROUP_NBYTES).bit_length()
+        super().__init__(
+            {
+                "s_axis": In(AxiStream(width)),
+                "ready": In(1),
+                "valid": Out(1),
+                "last": Out(1),
+                "present": Out(self._groups),
+                "window": Out(3 * width),
+                "starts": Out(self._place_bits * self._groups),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit: the words at hand, and the place in the current one."""
+        m = Module()
+        come, size, places = self.s_axis, self._size, self._place_bits
+        is_idle, is_done, consume, moves = Signal(), Signal(), Signal(), Signal()
+        take, free = Pipeline(m, come.tready), Pipeline(m, Const(1))
+        at_far, at_next = _Place(m, is_idle, is_done), _Place(m, is_idle, is_done)
+        stage = at_next.stage
+
+        # All registers wait for ``is_done``, but those of a word that comes: it may be kept.
+        coming = take.hold(Cat(come.tdata, come.tlast, count_kept(come.tkeep)))
+        new_valid, word, may_come = kept_word(m, take.hold(come.tvalid, resets=True), coming, moves)
+        new, new_last, new_count = word[: 8 * size], word[8 * size], word[8 * size + 1 :]
+        m.d.comb += [moves.eq(is_idle | is_done), come.tready.eq(may_come)]
+        sums = [_sum(new, at) for at in range(size)]
+        far = _Word(
+            at_far.stage.hold(new_valid, resets=True),
+            at_far.stage.hold(new_last),
+            at_far.stage.hold(new_count),
+            _lengths(_held(at_far.stage, sums), sums[0]),
+            at_far.follow.hold(free.hold(new)),
+        )
+        m.d.comb += at_far.goes.eq(far.goes(new_valid))
+        second, second_goes, third_last, third_count = far, at_far.goes, new_last & new_valid, new_count
+        if self._groups == 2:
+            at_third, at_second = _Place(m, is_idle, is_done), _Place(m, is_idle, is_done)
+            third = far.moved(at_far.goes, at_third)
+            second, second_goes = third.moved(at_third.goes, at_second), at_second.goes
+            third_last, third_count = third.last, third.count
+            m.d.comb += [
+                at_third.goes.eq(third.goes(at_far.goes)),
+                second_goes.eq(second.goes(at_third.goes)),
+            ]
+            firsts = _held(stage, _firsts(second.lengths, places))
+            behind = _held(stage, _seconds(second.lengths, third.lengths))
+            ends = [firsts, [(end + length)[:places] for end, length in zip(firsts, behind, strict=True)]]
+        next_ = second.moved(second_goes, at_next)
+        m.d.comb += at_next.goes.eq(next_.goes(second_goes))
+        if self._groups == 1:
+            ends = [_firsts(next_.lengths, places)]
+        last, valid, current = stage.hold(next_.last), Signal(), at_next.follow.hold(next_.data)
+
+        nowhere = 2**places - 1
+        end, third_end = Signal(places), Signal(places)
+        m.d.comb += [
+            end.eq(Mux(next_.last, next_.count, Mux(second.last, size + second.count, nowhere))),
+            third_end.eq(Mux(third_last, 2 * size + third_count, nowhere)),
+        ]
+        is_empty = stage.hold(next_.last & (next_.count == 0))
+        # Only groups that begin late reach the third word, whose end is known late.
+        finals = [
+            [
+                (found >= end) | (found >= third_end if at + reach * GROUP_NBYTES >= 2 * size else 0)
+                for at, found in enumerate(each)
+            ]
+            for reach, each in enumerate(ends, 1)
+        ]
+        # Whether the word is done decides whether all registers move on: one bit to look up, and no more.
+        leaves = _held(
+            stage, [(ends[-1][at] >= size) | Cat(each[at] for each in finals).any() for at in range(size)]
+        )
+        ends, finals = [_held(stage, each) for each in ends], [_held(stage, each) for each in finals]
+
+        place, skips = Signal(range(2 * size)), Signal()
+        inverse = Signal(len(place) - 1, init=-1)  # of the place: its bits would have too many readers
+        is_within = ~skips & (place < size)
+        has_groups = valid & is_within
+        found = [_looked_up(each, place[:-1]) for each in ends]
+        are_final = [_looked_up(each, place[:-1]) for each in finals]
+        is_final = Cat(are_final).any()
+        after = Signal(places)
+        fires = has_groups & self.ready
+        leaves_now = _looked_up(leaves, ~inverse)
+        m.d.comb += [
+            after.eq(found[-1]),
+            self.valid.eq(free.hold(fires, resets=True)),
+            self.last.eq(free.hold(is_final)),
+            self.present.eq(free.hold(Mux(is_empty, 0, Cat(1, ~are_final[0]))[: self._groups])),
+            self.window.eq(Cat(current, next_.data, second.data)),
+            self.starts.eq(
+                free.hold(Cat(place, Const(0, places - len(place)), found[0])[: len(self.starts)])
+            ),
+            consume.eq((valid & ~is_within) | (fires & leaves_now)),
+            is_idle.eq(~has_groups),
+            is_done.eq(self.ready & leaves_now),
+        ]
+        ended = Mux(is_within, is_final, skips)
+        following = Mux(ended, 0, Mux(is_within, after, place) - Mux(consume, size, 0))[: len(place)]
+        with m.If(fires | consume):
+            m.d.sync += [skips.eq(ended & ~last), place.eq(following), inverse.eq(~following[:-1])]
+        with m.If(at_next.loads):
+            m.d.sync += valid.eq(next_.valid)
+        with m.Elif(consume):
+            m.d.sync += valid.eq(0)
+        return m
+
+
+def _sum(word: Value, at: int) -> Value:
+    """Return the bytes of the four lanes whose tags are byte ``at`` of a word."""
+    low, high = word.word_select(2 * at, 4), word.word_select(2 * at + 1, 4)
+    return (SIZES_OF_TWO.word_select(low, 4) + SIZES_OF_TWO.word_select(high, 4))[:5]
+
+
+def _lengths(sums: Sequence[Value], following: Value) -> list[Value]:
+    """Return the length of a group that begins at each byte, given the sum of the byte after them."""
+    return [(low + high + 2)[:_LENGTH_BITS] for low, high in pairwise([*sums, following])]
+
+
+def _firsts(lengths: Sequence[Value], bits: int) -> list[Value]:
+    """Return where a group ends that begins at each byte of a word."""
+    return [(at + length)[:bits] for at, length in enumerate(lengths)]
+
+
+def _seconds(lengths: Sequence[Value], after: Sequence[Value]) -> list[Value]:
+    """Return the length of the group behind the one that begins at each byte, given the next word's, too."""
+    both = [*lengths, *after]
+    return [_looked_up(both[at : at + GROUP_NBYTES + 1], length) for at, length in enumerate(lengths)]
+
+
+def _looked_up(entries: Sequence[Value], index: Value) -> Value:
+    """Return one of the entries, bit by bit: synthesis would multiply to find several bits at once."""
+    return Cat(Cat(entry[bit] for entry in entries).bit_select(index, 1) for bit in range(len(entries[0])))
+
+
+def _held(stage: Pipeline, values: Sequence[Value]) -> list[Value]:
+    """Return registers of values of one width."""
+    held, bits = stage.hold(Cat(values)), len(values[0])
+    return [held[bits * at : bits * (at + 1)] for at in range(len(values))]
+
+
+_COARSE = 4
+"""A group is moved to the bottom by multiples of this many bytes first, then by the rest."""
+
+
+class InceptionnDecompressor(wiring.Component):
+    """The payload of ``codec`` in, float32 out, packet by packet.
+
+    A payload does not say how many values its last group has, so that all eight come out, 0 for padding; the
+    frame has the count. Behind the ``GroupFinder``, two stages move each group to the bottom, three halve it
+    until each lane has its own bytes, and one finds the highest bit, from which exponent and mantissa follow
+    as they go into a memory. That has a place for every word on its way, so nothing stops these stages.
+    """
+
+    def __init__(self, codec: Inceptionn, width: int = 256) -> None:
+        self._classes = Classes.of(codec)
+        super().__init__(block_ports(width))
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        out = self.m_axis
+        groups = len(out.tdata) // LANE_BITS // GROUP_LANES
+        m.submodules.finder = finder = GroupFinder(len(out.tdata))
+        wiring.connect(m, wiring.flipped(self.s_axis), finder.s_axis)
+        rebuilt = stream(len(out.tdata))
+        leaving, has_room = counted_memory(m, "leaving", rebuilt, finder.valid, late=1)
+        wiring.connect(m, leaving, wiring.flipped(out))
+        stage = Pipeline(m, Const(1))
+        m.d.comb += finder.ready.eq(has_room)
+
+        valid, last, present = finder.valid, finder.last, finder.present
+        bits, size = len(finder.starts) // groups, len(out.tkeep)
+        # The first group begins in the current word, and each other one at most a group's length later.
+        reach = [(size - 1 + group * GROUP_NBYTES).bit_length() for group in range(groups)]
+        starts = [finder.starts.word_select(group, bits)[:most] for group, most in enumerate(reach)]
+        fine = [stage.hold(start[:2]) for start in starts]
+        found = [
+            stage.hold(shift_right_bytes(finder.window, start[2:], GROUP_NBYTES + _COARSE - 1, unit=_COARSE))
+            for start in starts
+        ]
+        # The tags of a group's lower half are its first byte, whose size is added up while the group moves.
+        firsts = [shift_right_bytes(group, rest, 1) for group, rest in zip(found, fine, strict=True)]
+        sizes = [
+            stage.hold(size_of_lanes([first.word_select(lane, 2) for lane in range(GROUP_LANES // 2)]))
+            for first in firsts
+        ]
+        found = [
+            stage.hold(shift_right_bytes(group, rest, GROUP_NBYTES))
+            for group, rest in zip(found, fine, strict=True)
+        ]
+        tags = [group.word_select(lane, 2) for group in found for lane in range(GROUP_LANES)]
+        pieces: list[Value] = [group[2 * GROUP_LANES :] for group in found]
+        pieces, tags = split(stage, pieces, tags, sizes)
+        values = [_decoded(stage, self._classes, *each) for each in zip(tags, pieces, strict=True)]
+        for _ in range(6):
+            valid, last, present = stage.hold(valid, resets=True), stage.hold(last), stage.hold(present)
+        m.d.comb += [
+            rebuilt.tdata.eq(Cat(values)),
+            rebuilt.tkeep.eq(Cat(each.replicate(4 * GROUP_LANES) for each in present)),
+            rebuilt.tlast.eq(last),
+            rebuilt.tvalid.eq(valid),
+        ]
+        return m
+
+
+def size_of_lanes(tags: Sequence[Value]) -> Value:
+    """Return the bytes of some lanes, whose number is a power of two, by their tags."""
+    if len(tags) == 1:
+        return Cat(tags[0] == 1, tags[0] == 2, tags[0] == 3)
+    if len(tags) == 2:
+        return SIZES_OF_TWO.word_select(Cat(*tags), 4)
+    half = len(tags) // 2
+    return size_of_lanes(tags[:half]) + size_of_lanes(tags[half:])
+
+
+def lower_sizes(tags: Sequence[Value], pieces: int) -> list[Value]:
+    """Return the bytes of the lower half of the lanes of each of so many pieces."""
+    lanes = len(tags) // pieces
+    bits = (4 * (lanes // 2)).bit_length()
+    return [size_of_lanes(tags[at : at + lanes // 2])[:bits] for at in range(0, len(tags), lanes)]
+
+
+def halved(stage: Pipeline, pieces: Sequence[Value], sizes: Sequence[Value]) -> list[Value]:
+    """Return registers of both halves of each piece, whose lower ones have so many bytes."""
+    halves = []
+    for piece, size in zip(pieces, sizes, strict=True):
+        nbytes = len(piece) // 16
+        halves += [stage.hold(piece[: 8 * nbytes]), stage.hold(shift_right_bytes(piece, size, nbytes))]
+    return halves
+
+
+def split(
+    stage: Pipeline, pieces: list[Value], tags: list[Value], sizes: list[Value]
+) -> tuple[list[Value], list[Value]]:
+    """Return the pieces of each lane, and their tags, after as many stages as it takes to halve them.
+
+    ``sizes`` are the first ``lower_sizes``; each stage adds up those of the next one. That of a single lane
+    is no sum, and a shift by it is smaller where it follows from the tag, which has four values.
+    """
+    while len(pieces) < len(tags):
+        pieces = halved(stage, pieces, sizes)
+        held = [stage.hold(tag) for tag in tags]
+        if 2 * len(pieces) < len(tags):
+            sizes = [stage.hold(size) for size in lower_sizes(tags, len(pieces))]
+        elif len(pieces) < len(tags):
+            sizes = lower_sizes(held, len(pieces))
+        tags = held
+    return pieces, tags
+
+
+def _decoded(stage: Pipeline, classes: Classes, tag: Value, piece: Value) -> Value:
+    """Return a float32, whose fields are registers a stage after its tag and bytes."""
+    is_two = tag == 2
+    magnitude = Mux(is_two, piece[:15], Cat(Const(0, 8), piece[:7]))
+    sign = Mux(is_two, piece[15], piece[7])
+    zeros = stage.hold(leading_zeros(Cat(Const(1, 1), magnitude)))
+    bits = stage.hold(Mux(tag == 3, piece, Cat(magnitude, sign)))
+    is_raw = stage.hold(tag == 3)
+    is_zero = stage.hold((tag == 0) | ((tag != 3) & (magnitude == 0)))
+    base = stage.hold(Mux(is_two, 127, classes.base))
+    exponent = (base - zeros - 1)[:8]
+    mantissa = (bits[:15] << zeros)[:14]
+    return Mux(is_raw, bits, Mux(is_zero, 0, Cat(Const(0, 9), mantissa, exponent, bits[15])))

@@ -1,0 +1,163 @@
+"""The frames that leave a card: as they came, or with other headers and another payload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from gradwire_gateware.nic.packets import ETHERNET_NBYTES, SUM_AT, clipped
+from gradwire_gateware.packer import Packer
+from gradwire_gateware.queues import Queue, open_memory
+from gradwire_gateware.stream import AxiStream, Pipeline, count_kept, first_bytes
+
+EXTRA_NBYTES = 14
+_LEAVING = 7
+"""Words that may wait behind the packer."""
+ORDER = {
+    "is_composed": 1,  # or as it came
+    "is_dropped": 1,
+    "has_payload": 1,  # in the memory of payloads, wanted or not
+    "headers": 7,  # bytes of the frame that are kept
+    "length": 16,  # of the IP packet
+    "checksum": 16,  # of its header
+    "extra": 8 * EXTRA_NBYTES,  # bytes behind the headers
+    "extra_count": 4,
+    "size": 16,  # bytes of the payload that follow
+    "tail": 24,  # and bytes after those
+    "tail_count": 2,
+}
+
+
+class Composer(wiring.Component):
+    """Makes a frame of one that waits and of its payload, as ``order`` says while ``told`` is high.
+
+    In the cycle of ``takes``, an order is done. A composed frame has the headers, the extra bytes, the
+    payload and the tail, each in groups for the ``Packer``. What isn't used of the frame or of the payload
+    leaves its memory meanwhile, and the next frame that needs that memory waits for it.
+    """
+
+    def __init__(self, width: int, protocol: int) -> None:
+        self._protocol = protocol
+        super().__init__(
+            {
+                "frames": In(AxiStream(width)),
+                "payloads": In(AxiStream(width)),
+                "order": In(data.StructLayout(ORDER)),
+                "told": In(1),
+                "takes": Out(1),
+                "m_axis": Out(AxiStream(width)),
+            }
+        )
+
+    def follow(self, m: Module, frames: Any, payloads: Any, orders: Queue) -> None:
+        """Let what is in ``m`` give this its frames and payloads, and the order for each from a queue."""
+        wiring.connect(m, frames, self.frames)
+        wiring.connect(m, payloads, self.payloads)
+        m.d.comb += [
+            self.order.eq(orders.first),
+            self.told.eq(orders.has),
+            orders.takes.eq(self.takes),
+        ]
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit: what the next group is, and two stages that cut it to its bytes."""
+        m = Module()
+        frames, payloads, order = self.frames, self.payloads, self.order
+        size = len(frames.tkeep)
+        m.submodules.packer = packer = Packer(len(frames.tdata), size)
+        out, has_room = open_memory(m, "leaving", packer.m_axis, _LEAVING)
+        ready = packer.ready & has_room
+        sheds, spills, within = Signal(), Signal(), Signal()
+        left, sent_extra, sends_tail = Signal(16), Signal(), Signal()
+        in_body = Signal()
+
+        rest = Mux(within, left[: len(order.headers)], order.headers)  # few bits: what is last is known late
+        may_begin = self.told & ~sheds & ~(spills & order.has_payload)
+        drops = may_begin & order.is_dropped & ~within
+        reads = ready & may_begin & ~order.is_dropped & ~in_body & frames.tvalid
+        ends_headers = order.is_composed & (rest <= size)
+        takes_body = ready & sent_extra & ~sends_tail & payloads.tvalid
+        ends_body = takes_body & payloads.tlast
+        extra = ready & in_body & ~sent_extra
+        ends_raw = reads & ~order.is_composed & frames.tlast
+        ends = ends_raw | (ends_body & (order.tail_count == 0)) | (ready & sends_tail)
+        m.d.comb += [
+            frames.tready.eq(sheds | reads),
+            payloads.tready.eq(spills | takes_body),
+            self.takes.eq(drops | ends),
+        ]
+        with m.If(sheds & frames.tvalid & frames.tlast):
+            m.d.sync += sheds.eq(0)
+        with m.If((drops | ends_raw) & order.has_payload):
+            m.d.sync += spills.eq(1)
+        with m.Elif(payloads.tvalid & payloads.tlast):
+            m.d.sync += spills.eq(0)
+        with m.If(drops):
+            m.d.sync += sheds.eq(1)
+        with m.If(ends_raw):
+            m.d.sync += within.eq(0)
+        with m.Elif(reads):
+            m.d.sync += [within.eq(~ends_headers), left.eq(rest - size)]
+        with m.If(reads & ends_headers):
+            m.d.sync += [in_body.eq(1), sheds.eq(~frames.tlast)]
+        with m.If(extra):
+            m.d.sync += [sent_extra.eq(1), left.eq(order.size)]
+        with m.If(takes_body):
+            m.d.sync += [left.eq(left - size), sends_tail.eq(payloads.tlast & (order.tail_count != 0))]
+        with m.If(ends & in_body):
+            m.d.sync += [in_body.eq(0), sent_extra.eq(0), sends_tail.eq(0)]
+
+        is_second = Signal()  # only within a frame; what is left of its headers would tell it late
+        with m.If(reads):
+            m.d.sync += is_second.eq(~within)
+        header = self._patched(frames.tdata, order, within, is_second, size)
+        plain = Mux(order.is_composed, header, frames.tdata)
+        count = Mux(order.is_composed, clipped(rest, size), count_kept(frames.tkeep))
+        stage = Pipeline(m, packer.ready)
+        group = Mux(
+            in_body,
+            Mux(sends_tail, order.tail, Mux(sent_extra, payloads.tdata, order.extra)),
+            plain,
+        )
+        counted = Mux(
+            in_body,
+            Mux(sends_tail, order.tail_count, Mux(sent_extra, clipped(left, size), order.extra_count)),
+            count,
+        )
+        valid = stage.hold(reads | extra | takes_body | (ready & sends_tail), resets=True)
+        group, counted, last = stage.hold(group), stage.hold(counted), stage.hold(ends)
+        keep = Signal(size)
+        m.d.comb += keep.eq(first_bytes(counted, size))
+        kept = Cat(bit.replicate(8) for bit in keep)
+        m.d.comb += [
+            packer.data.eq(stage.hold(group & kept)),
+            packer.count.eq(stage.hold(counted)),
+            packer.last.eq(stage.hold(last)),
+            packer.valid.eq(stage.hold(valid, resets=True)),
+        ]
+        wiring.connect(m, out, wiring.flipped(self.m_axis))
+        return m
+
+    def _patched(self, word: Value, order: Any, within: Value, is_second: Value, size: int) -> Value:
+        """Return a word of the headers with the new length, protocol and checksums; TCP's is 0 for now."""
+        changes: dict[int, Any] = {
+            ETHERNET_NBYTES + 2: order.length[8:],
+            ETHERNET_NBYTES + 3: order.length[:8],
+            ETHERNET_NBYTES + 9: self._protocol,
+            ETHERNET_NBYTES + 10: order.checksum[:8],
+            ETHERNET_NBYTES + 11: order.checksum[8:],
+            SUM_AT: 0,
+            SUM_AT + 1: 0,
+        }
+        bytes_of = []
+        for at in range(size):
+            byte = word.word_select(at, 8)
+            if at in changes:
+                byte = Mux(~within, changes[at], byte)
+            if at + size in changes:
+                byte = Mux(within & is_second, changes[at + size], byte)
+            bytes_of.append(byte)
+        return Cat(bytes_of)

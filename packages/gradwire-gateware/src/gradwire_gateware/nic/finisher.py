@@ -1,0 +1,142 @@
+"""The checksum in a composed frame: it waits until all of it is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import data, wiring
+from amaranth.lib.wiring import In, Out
+
+from gradwire_gateware.queues import Queue, open_memory
+from gradwire_gateware.stream import Pipeline, SkidBuffer, block_ports, copy, count_kept, stream
+
+FACTS = {"is_composed": 1, "headers": 7, "end": 16, "place": 7}
+"""What is known of a frame as it begins; ``place`` is that of the checksum, in halves of 32 bits."""
+
+
+class Finisher(wiring.Component):
+    """Writes a meter's result into composed frames, at ``place``; all others pass.
+
+    ``facts`` is read while ``told`` is high, and must stay until ``takes_last``. A composed frame waits in a
+    memory until the meter has seen its end. The result's low half comes first, in the order of its bytes.
+    """
+
+    def __init__(self, width: int, meter: Any, depth: int) -> None:
+        self._meter, self._depth = meter, depth
+        super().__init__(
+            {**block_ports(width), "facts": In(data.StructLayout(FACTS)), "told": In(1), "takes_last": Out(1)}
+        )
+
+    def follow(self, m: Module, frames: Any, exits: Queue) -> None:
+        """Let what is in ``m`` give this its frames, and the facts of each from a queue."""
+        wiring.connect(m, frames, self.s_axis)
+        m.d.comb += [
+            self.facts.eq(exits.first),
+            self.told.eq(exits.has),
+            exits.takes.eq(self.takes_last),
+        ]
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        come, facts, meter = self.s_axis, self.facts, self._meter
+        width = len(come.tdata)
+        m.submodules.meter = meter
+        kinds = Queue(m, "kinds", {"is_composed": 1, "place": 7})
+        results = Queue(m, "results", {"result": meter.RESULT_BITS})
+        entering = stream(width)
+        waiting, has_room = open_memory(m, "waiting", entering, self._depth)
+
+        may_enter = self.told & kinds.has_room & results.has_room & has_room
+        moves = come.tvalid & come.tready
+        within = Signal()
+        m.d.comb += [
+            copy(entering, come),
+            entering.tvalid.eq(come.tvalid & may_enter),
+            come.tready.eq(may_enter),
+            self.takes_last.eq(moves & come.tlast),
+            *(getattr(meter, name).eq(getattr(come, f"t{name}")) for name in ("data", "keep", "last")),
+            meter.moves.eq(moves & facts.is_composed),
+            meter.end.eq(facts.end),
+            meter.headers.eq(facts.headers),
+        ]
+        with m.If(moves):
+            m.d.sync += within.eq(~come.tlast)
+        # A stage, because what moves is known late in a cycle.
+        stage = Pipeline(m, Const(1))
+        begins = stage.hold(moves & ~within, resets=True)
+        is_composed, place = stage.hold(facts.is_composed), stage.hold(facts.place)
+        kinds.put(begins, is_composed=is_composed, place=place)
+        results.put(meter.done, result=meter.result)
+
+        m.submodules.leaving = leaving = SkidBuffer(width)
+        go = leaving.s_axis
+        may_leave = kinds.has & (~kinds.first.is_composed | results.has)
+        leaves = waiting.tvalid & go.tready & may_leave
+        index = Signal(range(5))  # the last one is beyond every checksum
+        with m.If(leaves):
+            m.d.sync += index.eq(Mux(waiting.tlast, 0, Mux(index == 4, 4, index + 1)))
+        m.d.comb += [
+            go.tdata.eq(_patched(waiting.tdata, kinds.first, results.first.result, index)),
+            Cat(go.tkeep, go.tlast).eq(Cat(waiting.tkeep, waiting.tlast)),
+            go.tvalid.eq(waiting.tvalid & may_leave),
+            waiting.tready.eq(go.tready & may_leave),
+            kinds.takes.eq(leaves & waiting.tlast),
+            results.takes.eq(leaves & waiting.tlast & kinds.first.is_composed),
+        ]
+        wiring.connect(m, leaving.m_axis, wiring.flipped(self.m_axis))
+        return m
+
+
+def _patched(word: Value, kind: Any, result: Value, index: Value) -> Value:
+    """Return a word with those halves of the result that belong into it."""
+    lanes = len(word) // 16
+    bits = lanes.bit_length() - 1
+    places = [(kind.place + part)[:7] for part in range(len(result) // 16)]
+    halves = [word.word_select(lane, 16) for lane in range(lanes)]
+    for part, place in enumerate(places):
+        is_here = kind.is_composed & (place[bits:] == index)
+        halves = [
+            Mux(is_here & (place[:bits] == lane), result.word_select(part, 16), half)
+            for lane, half in enumerate(halves)
+        ]
+    return Cat(halves)
+
+
+# A packet's size, and no more of it than a memory holds.
+
+
+class Bounded(wiring.Component):
+    """Passes the first ``most`` words of a packet and its last one, and gives ``size`` when ``done`` is high.
+
+    A damaged packet may decompress to many times its size.
+    """
+
+    def __init__(self, width: int, most: int) -> None:
+        self._most = most
+        super().__init__({**block_ports(width), "size": Out(20), "done": Out(1)})
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit: ``size`` is that of all words, also of those that it leaves out."""
+        m = Module()
+        come, out = self.s_axis, self.m_axis
+        step = len(come.tkeep)
+        index, before = Signal(range(self._most + 1)), Signal(len(self.size))
+        passes = (index != self._most) | come.tlast
+        moves = come.tvalid & come.tready
+        m.d.comb += [
+            *(getattr(out, name).eq(getattr(come, name)) for name in ("tdata", "tkeep", "tlast")),
+            out.tvalid.eq(come.tvalid & passes),
+            come.tready.eq(out.tready | ~passes),
+        ]
+        count = Signal(range(step + 1), reset_less=True)
+        total, ends = Signal(len(self.size), reset_less=True), Signal()
+        m.d.sync += [count.eq(count_kept(come.tkeep)), total.eq(before), ends.eq(moves & come.tlast)]
+        with m.If(moves):
+            m.d.sync += [
+                index.eq(Mux(come.tlast, 0, Mux(index == self._most, index, index + 1))),
+                before.eq(Mux(come.tlast, 0, before + step)),
+            ]
+        m.d.sync += [self.size.eq(total + count), self.done.eq(ends)]
+        return m

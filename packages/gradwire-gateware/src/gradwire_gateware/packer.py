@@ -1,0 +1,164 @@
+"""Packets of groups of bytes, packed into words without gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In, Out
+
+from gradwire_gateware.stream import AxiStream, Pipeline, first_bytes, shift_left_bytes, spread_left_bytes
+
+
+class Packer(wiring.Component):
+    """Takes a group of 0 to ``most`` bytes in a cycle, and gives full words, and a partial one at the end.
+
+    ``data`` must be 0 from byte ``count`` on. A group travels in a cycle in which ``valid`` and ``ready`` are
+    high. Two stages: the first moves a group to its place in the words, because the place depends only on the
+    counts before it; the second collects. A group may complete several words, which leave one by one.
+
+    If all groups but a packet's last one are multiples of ``step`` bytes, a power of two, so are all places.
+    With ``step`` equal to ``most``, ``ready`` then stays high while the consumer's does.
+
+    If groups ``come_far``, a stage in front of the others holds them and their places, so that all that moves
+    them is near the words. If they ``are_wide``, a bit takes long to reach all that it moves: two stages move
+    a group, by the low bits of its place and then by the high ones, and what moves or collects it is in
+    registers, two of each, for half of it each. No groups are both. With ``masks``, which wide groups always
+    have, no register of a moved group has a reset: in a block of many parts its wire would be too long.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        most: int,
+        step: int = 1,
+        *,
+        come_far: bool = False,
+        are_wide: bool = False,
+        masks: bool = False,
+    ) -> None:
+        self._most, self._step = most, step
+        self._come_far, self._are_wide, self._masks = come_far, are_wide, masks
+        super().__init__(
+            {
+                "data": In(8 * most),
+                "count": In(range(most + 1)),
+                "last": In(1),
+                "valid": In(1),
+                "ready": Out(1),
+                "m_axis": Out(AxiStream(width)),
+            }
+        )
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        out = self.m_axis
+        size = len(out.tkeep)
+        reach = size - self._step + self._most
+        stage = Pipeline(m, self.ready)
+
+        place = Signal(range(size // self._step))
+        position = Cat(Const(0, self._step.bit_length() - 1), place)
+        end = Signal(range(reach + 1))
+        rest = end[: len(position)]
+        full = end[len(position) :]
+        follows = Mux(self.last, 0, rest[len(position) - len(place) :])
+        m.d.comb += end.eq(position + self.count)
+        with m.If(self.ready & self.valid):
+            m.d.sync += place.eq(follows)
+        data, last, valid = self.data, self.last, self.valid
+        if self._come_far:
+            data, last, valid = stage.hold(data), stage.hold(last), stage.hold(valid, resets=True)
+            position, rest, full = stage.hold(position), stage.hold(rest), stage.hold(full)
+        if self._are_wide:
+            low = len(position) // 2
+            places = Pipeline(m, self.ready & self.valid).hold_twice(follows, resets=True)
+            fine = [Cat(Const(0, len(position) - len(place)), each)[:low] for each in places]
+            coarse = [Cat(Const(0, low), each) for each in stage.hold_twice(position[low:])]
+            data = stage.hold(spread_left_bytes(m, data, fine, self._most + 2**low - 1))
+            last, valid = stage.hold(last), stage.hold(valid, resets=True)
+            rest, full = stage.hold(rest), stage.hold(full)
+            moved = stage.hold(spread_left_bytes(m, data, coarse, reach))
+        else:
+            moved = stage.hold(
+                spread_left_bytes(m, data, (position, position), reach)
+                if self._masks
+                else shift_left_bytes(data, position, reach)
+            )
+        moved_full = stage.hold(Mux(valid, full, 0), resets=True)
+        moved_closes = stage.hold(valid & last & ((rest != 0) | (full == 0)), resets=True)
+        moved_rest, ends_full = stage.hold(rest), stage.hold((rest == 0) & (full != 0))
+        moved_last = stage.hold(last)
+        moved_valid = stage.hold(valid, resets=True)
+
+        left = Signal(range(reach // size + 2))
+        held = Signal(8 * reach)
+        held_keep = stage.hold(first_bytes(moved_rest, size) | ends_full.replicate(size))
+        held_last = stage.hold(moved_last)
+        is_final = left == 1
+        kept = Signal.like(held)
+        words = moved_full + moved_closes
+        if self._are_wide:
+            # What is collected follows from what is left; the consumer only says whether registers load.
+            collect = Pipeline(m, (left == 0) | out.tready)
+            after = Mux(left <= 1, words, left - 1)
+            goes = collect.hold_twice(after != 0, resets=True)
+            comes = collect.hold_twice((after <= 1) & Mux(left <= 1, valid, moved_valid), resets=True)
+            stays = _either(goes, held >> len(out.tdata), held)
+            # While more than a word is left, nothing comes.
+            joined = rests = kept | _either(comes, moved, Const(0, len(held)))
+        else:
+            stays = Mux((left != 0) & out.tready, held >> len(out.tdata), held)
+            joined, rests = kept | Mux(moved_valid, moved, 0), kept
+        m.d.comb += [
+            self.ready.eq((left == 0) | (is_final & out.tready)),
+            kept.eq(stays),
+            out.tdata.eq(held),
+            out.tkeep.eq(Mux(held_last & is_final, held_keep, 2**size - 1)),
+            out.tlast.eq(held_last & is_final),
+            out.tvalid.eq(left != 0),
+        ]
+        with m.If(self.ready):
+            m.d.sync += [left.eq(words), held.eq(joined)]
+        with m.Elif(out.tready):
+            m.d.sync += [left.eq(left - 1), held.eq(rests)]
+        return m
+
+
+def _either(choices: tuple[Value, Value], yes: Value, no: Value) -> Value:
+    """Return what two copies of a bit choose, for half of the bits each."""
+    half = len(no) // 2
+    return Cat(Mux(choices[0], yes[:half], no[:half]), Mux(choices[1], yes[half:], no[half:]))
+
+
+# The largest number of each block of words.
+
+
+def peaks_latency(lanes: int) -> int:
+    """Return the cycles from a block's last word to its peak."""
+    return 1 + (lanes - 1).bit_length()
+
+
+def find_peaks(
+    m: Module, numbers: Sequence[Value], moves: Value, opens: Value, closes: Value
+) -> tuple[Value, Value]:
+    """Return when the largest number of a block is there, and which it is.
+
+    A word's numbers come in the cycles of ``moves``; ``opens`` and ``closes`` mark a block's first and last
+    word. A stage takes them as they come, and each of those behind it halves the lanes.
+    """
+    stage = Pipeline(m, Const(1))
+    numbers = [stage.hold(number) for number in numbers]
+    moves, opens, closes = stage.hold(moves, resets=True), stage.hold(opens), stage.hold(closes)
+    while len(numbers) > 1:
+        pairs = zip(numbers[::2], numbers[1::2], strict=True)
+        numbers = [stage.hold(Mux(a > b, a, b)) for a, b in pairs]
+        moves, opens, closes = stage.hold(moves, resets=True), stage.hold(opens), stage.hold(closes)
+    peak, highest = Signal.like(numbers[0]), Signal.like(numbers[0])
+    before = Mux(opens, 0, peak)
+    m.d.comb += highest.eq(Mux(numbers[0] > before, numbers[0], before))
+    with m.If(moves):
+        m.d.sync += peak.eq(highest)
+    return moves & closes, highest

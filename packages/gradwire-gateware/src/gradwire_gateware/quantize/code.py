@@ -1,0 +1,260 @@
+"""The codes of ``quantize``: products that are rounded as a CPU rounds them, both ways."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+
+from gradwire.codecs import Quantize
+from gradwire.codecs.base import floor_log2
+from gradwire.codecs.quantize import CLEARED_BITS, SMALLEST_PEAK
+from gradwire_gateware import LANE_BITS
+from gradwire_gateware.stream import Pipeline, leading_zeros
+
+# The scales of ``quantize``: two correctly rounded quotients for a block, and a block in every cycle.
+#
+# A scale is the block's largest magnitude divided by the largest code, 2^k - 1. In digits of k bits, that
+# needs
+# no divider: r 2^k + d = r (2^k - 1) + (r + d), so the next digit of the quotient is the remainder r
+# itself,
+# or one more. The codes are products with the inverse of the scale, which takes a subtraction for each bit.
+
+SIGNIFICAND_BITS = 24
+SCALE_BITS = 31 - CLEARED_BITS
+"""Those of a scale that may be 1."""
+_NAN = 0x7FC0_0000 >> CLEARED_BITS
+_SMALLEST_EXPONENT = floor_log2(SMALLEST_PEAK) + 127
+_SHORT_BITS = SIGNIFICAND_BITS - CLEARED_BITS
+"""Of a scale's significand."""
+_STEPS = 2
+"""Bits of an inverse that one stage finds."""
+
+
+def scale_latency(codec: Quantize) -> int:
+    """Return the stages from a block's largest magnitude to its scale and inverse."""
+    return _digits(codec.largest_code.bit_length()) + 2 + SIGNIFICAND_BITS // _STEPS + 1
+
+
+def scale_of(m: Module, stage: Pipeline, codec: Quantize, peak: Value) -> tuple[Value, Value]:
+    """Return the registers of the scale, without its lowest bits, and of its inverse, 0 if all codes are 0.
+
+    ``peak`` is the bits of the largest magnitude.
+    """
+    bits = codec.largest_code.bit_length()
+    exponent = peak[23:31]
+    number = Cat(Const(0, _digits(bits) * bits - SIGNIFICAND_BITS), peak[:23], Const(1, 1))
+    for_each = Cat(exponent, exponent == 255, exponent < _SMALLEST_EXPONENT)
+    quotient, remainder = divided(stage, number, bits)
+    for _ in range(_digits(bits)):
+        for_each = stage.hold(for_each)
+    exponent, is_nan, is_small = for_each[:8], for_each[8], for_each[9]
+
+    # The quotient's highest bit is one of two, and of those below its 24 the first says whether it goes up.
+    high = len(number) - bits
+    whole, half, below = (
+        Mux(quotient[high], quotient[high - 23 :], quotient[high - 24 :])[:SIGNIFICAND_BITS],
+        Mux(quotient[high], quotient[high - 24], quotient[high - 25]),
+        quotient[: high - 25].any() | (quotient[high] & quotient[high - 25]) | (remainder != 0),
+    )
+    up = half & (below | whole[0])
+    rounded = (Cat(whole[:23], (exponent - bits + quotient[high])[:8]) + up)[CLEARED_BITS:31]
+    scale = stage.hold(Mux(is_nan, _NAN, Mux(is_small, 0, rounded)))
+    is_zero = stage.hold(is_nan | is_small)
+
+    twice = inverted(m, stage, scale[: _SHORT_BITS - 1])
+    for _ in range(SIGNIFICAND_BITS // _STEPS + 1):
+        scale, is_zero = stage.hold(scale), stage.hold(is_zero)
+    inverse = (twice + 1)[1:]
+    power = (253 - scale[_SHORT_BITS - 1 :] + inverse[SIGNIFICAND_BITS])[:8]
+    return stage.hold(scale), stage.hold(Mux(is_zero, 0, Cat(inverse[:23], power)))
+
+
+def divided(stage: Pipeline, number: Value, bits: int) -> tuple[Value, Value]:
+    """Return the registers of the quotient and the remainder of division by 2^bits - 1, a stage a digit."""
+    remainder: Value = Const(0, bits)
+    for at in reversed(range(0, len(number), bits)):
+        digit, remainder = divided_digit(remainder, number[at : at + bits])
+        remainder = stage.hold(remainder)
+        number = stage.hold(Cat(number[:at], digit, number[at + bits :]))
+    return number, remainder
+
+
+def divided_digit(remainder: Value, digit: Value) -> tuple[Value, Value]:
+    """Return the next digit of a quotient, and what remains."""
+    bits = len(digit)
+    total = remainder + digit
+    wrapped = total + 1
+    is_more = wrapped[bits]
+    return (remainder + is_more)[:bits], Mux(is_more, wrapped, total)[:bits]
+
+
+def inverted(m: Module, stage: Pipeline, mantissa: Value) -> Value:
+    """Return the register of 2^40 / S, rounded down, where S is 2^15 and the mantissa.
+
+    If the mantissa is 0, the result is 2^25 - 1.
+    """
+    divisor = Cat(mantissa, Const(1, 1))
+    rest, quotient = stage.hold((-divisor)[: len(divisor)]), Const(1, 1)
+    divisor = stage.hold(divisor)
+    for _ in range(SIGNIFICAND_BITS // _STEPS):
+        for _ in range(_STEPS):
+            bit, rest = divided_bit(m, rest, divisor)
+            quotient = Cat(bit, quotient)
+        rest, quotient, divisor = stage.hold(rest), stage.hold(quotient), stage.hold(divisor)
+    return quotient
+
+
+def divided_bit(m: Module, rest: Value, divisor: Value) -> tuple[Value, Value]:
+    """Return the next bit of a quotient, and what remains."""
+    twice = Cat(Const(0, 1), rest)
+    difference = Signal(len(twice) + 1)
+    m.d.comb += difference.eq(twice - divisor)
+    return ~difference[-1], Mux(difference[-1], twice, difference)[: len(divisor)]
+
+
+def _digits(bits: int) -> int:
+    """Return the digits of ``bits`` bits of a significand with room for as many and one more below it."""
+    return -(-(SIGNIFICAND_BITS + bits + 1) // bits)
+
+
+_HALF = SIGNIFICAND_BITS // 2
+_QUIET_NAN = 0x7FC0_0000
+CODE_LATENCY = 6
+"""The stages from a float32 and an inverse to a code."""
+VALUE_LATENCY = 6
+"""The stages from a code and a scale to a float32."""
+
+
+def code_of(stage: Pipeline, x: Value, inverse: Value, bits: int) -> Value:
+    """Return the register of the code of a float32, ``CODE_LATENCY`` stages after it and the inverse."""
+    product, place, is_zero = multiplied(stage, x, inverse)
+    return rounded(stage, product, place, is_zero, stage.hold(stage.hold(x[31])), bits)
+
+
+def multiplied(stage: Pipeline, x: Value, inverse: Value) -> tuple[Value, Value, Value]:
+    """Return the registers of the product of significands, its place, and if the code is 0, two stages later.
+
+    Bit 46 of the product stands for 2^(place - 2). Below that of place 0, the code is 0.
+    """
+    exponents = x[23:31] + inverse[23:31]
+    lowest = 2 * 127 - 2
+    is_zero = stage.hold((x[23:31] == 0) | (inverse[23:31] == 0) | (exponents < lowest))
+    place = stage.hold((exponents - lowest)[:4])
+    significand, factor = Cat(x[:23], Const(1, 1)), Cat(inverse[:23], Const(1, 1))
+    product = multiplication(stage, significand, factor)
+    return product, stage.hold(place), stage.hold(is_zero)
+
+
+def multiplication(stage: Pipeline, a: Value, b: Value) -> Value:
+    """Return the register of a product, two stages later: of parts as large as a DSP's, which are added."""
+    parts = [
+        (stage.hold(a[at : at + _HALF] * b[other : other + _HALF]), at + other)
+        for at in range(0, len(a), _HALF)
+        for other in range(0, len(b), _HALF)
+    ]
+    return stage.hold(sum((part << at for part, at in parts), Const(0, 1))[: len(a) + len(b)])
+
+
+def rounded(stage: Pipeline, product: Value, place: Value, is_zero: Value, sign: Value, bits: int) -> Value:
+    """Return the register of the code, four stages later: a float32 is rounded first, and then that."""
+    is_high = product[-1]
+    kept = Mux(is_high, product[SIGNIFICAND_BITS - 1 :], product[SIGNIFICAND_BITS - 2 : -1])
+    below = product[: SIGNIFICAND_BITS - 2].any() | (is_high & product[SIGNIFICAND_BITS - 2])
+    up, kept = stage.hold(kept[0] & (below | kept[1])), stage.hold(kept[1:])
+    place = stage.hold((place + is_high)[:4])
+    is_zero, sign = stage.hold(is_zero), stage.hold(sign)
+
+    value = stage.hold((kept + up)[: SIGNIFICAND_BITS + 1])
+    shift = stage.hold((place - 1)[: bits.bit_length() - 1])
+    is_zero, sign = stage.hold(is_zero | (place == 0)), stage.hold(sign)
+
+    exact = (value << shift)[: SIGNIFICAND_BITS + bits - 1]
+    whole, half = stage.hold(exact[SIGNIFICAND_BITS:]), stage.hold(exact[SIGNIFICAND_BITS - 1])
+    below = stage.hold(exact[: SIGNIFICAND_BITS - 1].any())
+    is_zero, sign = stage.hold(is_zero), stage.hold(sign)
+
+    magnitude = Mux(is_zero, 0, (whole + (half & (below | whole[0])))[: bits - 1])
+    return stage.hold(Mux(sign, -Cat(magnitude, Const(0, 1)), magnitude)[:bits])
+
+
+def value_of(m: Module, stage: Pipeline, code: Value, scale: Value) -> Value:
+    """Return the register of code times scale, a float32, ``VALUE_LATENCY`` stages later.
+
+    Scales that no encoder writes may give products that are rounded, subnormal or infinite.
+    """
+    bits = len(code)
+    is_normal = stage.hold(scale[23:31] != 0)
+    sign, scale = stage.hold(code[-1]), stage.hold(scale)
+    magnitude = stage.hold(Mux(code[-1], -code, code)[: bits - 1])
+
+    product = multiplication(stage, magnitude, Cat(scale[:23], is_normal))
+    power, is_nan = stage.hold(Cat(scale[23] | ~is_normal, scale[24:31])), stage.hold(scale[23:31].all())
+    sign = stage.hold(sign)
+    power, is_nan, sign = stage.hold(power), stage.hold(is_nan), stage.hold(sign)
+
+    # The highest bit of a normal product is one of the upper ones; without one, the float32 is subnormal.
+    zeros = stage.hold(leading_zeros(product[SIGNIFICAND_BITS - 1 :]))
+    product, power, is_nan, sign = (stage.hold(each) for each in (product, power, is_nan, sign))
+
+    exact = (product << zeros)[: len(product)]
+    exponent = stage.hold(Mux(exact[-1], power + (bits - 1) - zeros, 0)[:9])
+    exact, is_nan, sign = stage.hold(exact), stage.hold(is_nan), stage.hold(sign)
+
+    low = bits - 1
+    up = exact[low - 1] & (exact[: low - 1].any() | exact[low])
+    finite = Signal(32)
+    m.d.comb += finite.eq(Cat(exact[low:][:23], exponent) + up)
+    magnitude = Mux(finite[23:31].all() | finite[31], 255 << 23, finite[:31])
+    return stage.hold(Mux(is_nan, _QUIET_NAN, Cat(magnitude[:31], sign)))
+
+
+# What the compressor and the decompressor of ``quantize`` must know of the format.
+
+SCALE_NBYTES = 4
+"""A scale is a float32."""
+
+
+class Layout(NamedTuple):
+    """A codec's chunks in words of a width."""
+
+    bits: int
+    """Of a code."""
+    block: int
+    lanes: int
+    chunk_words: int
+    """Words of float32 in the largest chunk."""
+
+    @classmethod
+    def of(cls, codec: Quantize, width: int, chunk_words: int) -> Layout:
+        """Return the layout; every block is a whole number of words."""
+        return cls(codec.bits, codec.block, width // LANE_BITS, chunk_words)
+
+    @property
+    def words(self) -> int:
+        """Words of float32 in the largest block of a chunk."""
+        return min(self.block // self.lanes, self.chunk_words)
+
+    @property
+    def most_values(self) -> int:
+        """The values of the largest chunk."""
+        return self.chunk_words * self.lanes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the codes of a word of float32."""
+        return self.lanes * self.bits // 8
+
+    @property
+    def most_scales_nbytes(self) -> int:
+        """Bytes of the scales of the largest chunk."""
+        return SCALE_NBYTES * -(-self.most_values // self.block)
+
+    @property
+    def most_codes_nbytes(self) -> int:
+        """Bytes of the codes of the largest chunk."""
+        return self.chunk_words * self.nbytes
+
+    def words_of(self, nbytes: int) -> int:
+        """Return the words that some bytes fill."""
+        return -(-nbytes * 8 // (self.lanes * LANE_BITS))

@@ -1,0 +1,132 @@
+"""The compressor of ``quantize``: blocks wait for their scales, and codes until the chunk's have left."""
+
+from __future__ import annotations
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+
+from gradwire.codecs import Quantize
+from gradwire_gateware import LANE_BITS
+from gradwire_gateware.packer import Packer, find_peaks, peaks_latency
+from gradwire_gateware.quantize.code import (
+    CODE_LATENCY,
+    SCALE_BITS,
+    SCALE_NBYTES,
+    Layout,
+    code_of,
+    scale_latency,
+    scale_of,
+)
+from gradwire_gateware.queues import Queue
+from gradwire_gateware.sections import join, store
+from gradwire_gateware.stream import Pipeline, block_ports, count_kept
+
+_MARGIN = 6
+"""Cycles from a scale's last stage to it and the words behind their memories, at most."""
+_INVERSE_BITS = 31
+
+
+class QuantizeCompressor(wiring.Component):
+    """Float32 in, the payload of ``codec`` out, packet by packet; a longer one is cut into several chunks.
+
+    The words of a block go into a memory, and its scale and the inverse of that into another when they are
+    known; then the words come out again, while the next block goes in. Each lane has a multiplier, behind
+    which two stages round as the CPU does: to a float32, and then to a code. Scales and codes are packed for
+    themselves. They wait in memories for two chunks of ``chunk_words`` words, so that one comes in while the
+    one before leaves, its scales first.
+    """
+
+    def __init__(self, codec: Quantize, width: int = 256, *, chunk_words: int = 512) -> None:
+        self._codec, self._layout = codec, Layout.of(codec, width, chunk_words)
+        super().__init__(block_ports(width))
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        layout, width = self._layout, len(self.s_axis.tdata)
+        values, scales = self._take_in(m)
+        m.submodules.scales = scale_packer = Packer(width, SCALE_NBYTES, SCALE_NBYTES)
+        m.submodules.codes = code_packer = Packer(width, layout.nbytes, layout.nbytes)
+        nbytes = (layout.most_scales_nbytes, layout.most_codes_nbytes)
+        packers = (scale_packer, code_packer)
+        sections, has_room = store(m, packers, [layout.words_of(each) for each in nbytes])
+        _encode(m, layout, values, scales, *packers, has_room)
+        join(m, sections, self.m_axis)
+        return m
+
+    def _take_in(self, m: Module) -> tuple[Queue, Queue]:
+        """Return the memories of words with their marks, and of scales with their inverses."""
+        come, layout = self.s_axis, self._layout
+        latency = peaks_latency(layout.lanes) + scale_latency(self._codec)
+        most_scales = 2 * (latency + _MARGIN)
+        depth = layout.words + latency + _MARGIN
+        fields = {"word": len(come.tdata), "marks": 3 + layout.lanes.bit_length()}
+        values = Queue(m, "blocks", fields, depth, depth - 1)
+        fields = {"both": SCALE_BITS + _INVERSE_BITS}
+        scales = Queue(m, "found", fields, most_scales, most_scales - latency - 1)
+
+        index, word = Signal(range(max(2, layout.words))), Signal(range(max(2, layout.chunk_words)))
+        opens, moves = index == 0, come.tvalid & come.tready
+        ends = come.tlast | (word == layout.chunk_words - 1)
+        closes = ends | (index == layout.words - 1)
+        m.d.comb += come.tready.eq(values.has_room & scales.has_room)
+        with m.If(moves):
+            m.d.sync += [index.eq(Mux(closes, 0, index + 1)), word.eq(Mux(ends, 0, word + 1))]
+        keep = Signal(layout.lanes)
+        m.d.comb += keep.eq(come.tkeep[:: LANE_BITS // 8])
+        lanes = [Mux(keep[lane], come.tdata.word_select(lane, LANE_BITS), 0) for lane in range(layout.lanes)]
+        needs_scale = opens & keep[0]
+        values.put(moves, word=Cat(lanes), marks=Cat(needs_scale, closes, ends, count_kept(keep)))
+        has_values = moves & keep[0]
+        found, peak = find_peaks(m, [lane[:31] for lane in lanes], has_values, opens, closes)
+        stage = Pipeline(m, Const(1))
+        for _ in range(scale_latency(self._codec)):
+            found = stage.hold(found, resets=True)
+        scales.put(found, both=Cat(scale_of(m, stage, self._codec, peak)))
+        return values, scales
+
+
+def _encode(
+    m: Module,
+    layout: Layout,
+    values: Queue,
+    scales: Queue,
+    scale_packer: Packer,
+    code_packer: Packer,
+    has_room: Value,
+) -> None:
+    """Give the packers the codes of the words that wait, and the scale of a block with its last word.
+
+    Nothing stops these stages: the packers' groups divide a word, and behind them there is room.
+    """
+    stage = Pipeline(m, Const(1))
+    word, marks = values.first.word, values.first.marks
+    needs_scale = marks[0]
+    both = Signal(SCALE_BITS + _INVERSE_BITS)
+    current = Mux(needs_scale, scales.first.both, both)
+    valid = has_room & values.has & (~needs_scale | scales.has)
+    m.d.comb += [values.takes.eq(valid), scales.takes.eq(valid & needs_scale)]
+    with m.If(valid):
+        m.d.sync += both.eq(current)
+
+    word, current, marks = stage.hold(word), stage.hold(current), stage.hold(marks)
+    valid = stage.hold(valid, resets=True)
+    inverse = current[SCALE_BITS:]
+    codes = [
+        code_of(stage, word.word_select(lane, LANE_BITS), inverse, layout.bits)
+        for lane in range(layout.lanes)
+    ]
+    scale = current[:SCALE_BITS]
+    for _ in range(CODE_LATENCY):
+        scale, marks, valid = stage.hold(scale), stage.hold(marks), stage.hold(valid, resets=True)
+    closes, ends, count = marks[1], marks[2], marks[3:]
+    m.d.comb += [
+        scale_packer.data.eq(Mux(closes & (count != 0), Cat(Const(0, 31 - SCALE_BITS), scale), 0)),
+        scale_packer.count.eq(Mux(closes & (count != 0), SCALE_NBYTES, 0)),
+        scale_packer.last.eq(ends),
+        scale_packer.valid.eq(valid),
+        code_packer.data.eq(Cat(codes)),
+        code_packer.count.eq((count * layout.bits + 7) >> 3),
+        code_packer.last.eq(ends),
+        code_packer.valid.eq(valid),
+    ]

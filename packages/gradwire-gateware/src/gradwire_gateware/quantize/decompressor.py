@@ -1,0 +1,106 @@
+"""The decompressor of ``quantize``: a chunk's scales wait, and each stays for the words of its block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amaranth import Cat, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+from amaranth.lib.wiring import In
+
+from gradwire.codecs import Quantize
+from gradwire_gateware import LANE_BITS
+from gradwire_gateware.quantize.code import SCALE_NBYTES, VALUE_LATENCY, Layout, value_of
+from gradwire_gateware.queues import Queue
+from gradwire_gateware.sections import Countdown, cut
+from gradwire_gateware.stream import Pipeline, block_ports
+
+
+class QuantizeDecompressor(wiring.Component):
+    """The payload of ``codec`` in, ``values`` float32 out, packet by packet.
+
+    ``values`` must be there with the packet's words, because a payload doesn't say how many scales it has; at
+    most, they fill ``chunk_words`` words. A packet's first word waits for a cycle, in which its scales are
+    counted. A packet that isn't a payload gives wrong values, but as many, and the next packet is whole.
+    """
+
+    def __init__(self, codec: Quantize, width: int = 256, *, chunk_words: int = 512) -> None:
+        self._layout = Layout.of(codec, width, chunk_words)
+        super().__init__({**block_ports(width), "values": In(range(self._layout.most_values + 1))})
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit."""
+        m = Module()
+        come, layout = self.s_axis, self._layout
+        counts = Queue(m, "counts", {"values": len(self.values)})
+        blocks, knows = Signal(range(layout.most_scales_nbytes // SCALE_NBYTES + 1)), Signal()
+        moves = come.tvalid & come.tready
+        with m.If(moves):
+            m.d.sync += knows.eq(~come.tlast)
+        with m.Elif(come.tvalid & counts.has_room):
+            m.d.sync += knows.eq(1)
+        with m.If(~knows):
+            m.d.sync += blocks.eq(quotient(self.values + (layout.block - 1), layout.block))
+        counts.put(come.tvalid & ~knows & counts.has_room, values=self.values)
+        depth = 2 * layout.words_of(layout.most_scales_nbytes)
+        scales, codes = cut(
+            m,
+            come,
+            knows,
+            [
+                (blocks * SCALE_NBYTES, layout.most_scales_nbytes, depth),
+                ((self.values * layout.bits + 7) >> 3, layout.most_codes_nbytes, 16),
+            ],
+        )
+        self._decode(m, scales, codes, counts)
+        return m
+
+    def _decode(self, m: Module, scales: Any, codes: Any, counts: Queue) -> None:
+        """Multiply the codes of a word of float32 at a time by the scale of their block."""
+        out, layout = self.m_axis, self._layout
+        lanes, size = layout.lanes, layout.nbytes * 8
+        pieces = len(codes.tdata) // size
+        ready = Signal()
+        stage = Pipeline(m, ready)
+        m.d.comb += ready.eq(~out.tvalid | out.tready)
+
+        fires = Signal()
+        rest = Countdown(m, counts, lanes, fires)
+        place, word, index = (
+            Signal(range(pieces)), Signal(range(max(2, layout.words))), Signal(range(lanes))
+        )  # fmt: skip
+        is_last = rest.is_last
+        closes = is_last | (word == layout.words - 1)
+        ends_codes, ends_scales = place == pieces - 1, closes & (index == lanes - 1)
+        m.d.comb += [
+            fires.eq(ready & rest.has & scales.tvalid & codes.tvalid),
+            codes.tready.eq(fires & (is_last | (ends_codes & ~codes.tlast))),
+            scales.tready.eq(fires & (is_last | (ends_scales & ~scales.tlast))),
+        ]
+        with m.If(fires):
+            m.d.sync += [
+                place.eq(Mux(is_last, 0, place + 1)),
+                word.eq(Mux(closes, 0, word + 1)),
+                index.eq(Mux(is_last, 0, index + closes)),
+            ]
+        valid, last, kept = stage.hold(fires, resets=True), stage.hold(is_last), stage.hold(rest.kept)
+        scale = stage.hold(scales.tdata.word_select(index, LANE_BITS))
+        piece = stage.hold(codes.tdata.word_select(place, size))
+        values = [value_of(m, stage, piece.word_select(lane, layout.bits), scale) for lane in range(lanes)]
+        for _ in range(VALUE_LATENCY):
+            valid, last, kept = stage.hold(valid, resets=True), stage.hold(last), stage.hold(kept)
+        m.d.comb += [
+            out.tdata.eq(Cat(values)),
+            out.tkeep.eq(Cat(bit.replicate(LANE_BITS // 8) for bit in kept)),
+            out.tlast.eq(last),
+            out.tvalid.eq(valid),
+        ]
+
+
+def quotient(value: Value, by: int) -> Value:
+    """Return ``value`` divided by a constant and rounded down, by a product with its inverse.
+
+    The inverse is rounded up at so many bits that its error doesn't reach the next quotient.
+    """
+    shift = len(value) + (by - 1).bit_length()
+    return (value * -(-(1 << shift) // by)) >> shift

@@ -1,0 +1,211 @@
+"""Queues of records between the parts of a block, and memories for words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from amaranth import Cat, Module, Mux, Shape, Signal, Value
+from amaranth.lib import data
+from amaranth.lib.fifo import SyncFIFOBuffered
+from amaranth.lib.memory import Memory
+
+from gradwire_gateware.stream import LutFIFO, SkidBuffer, copy, flat, stream
+
+# A queue in block RAM that knows a cycle ahead whether it has a word, and room for one.
+
+
+class BlockFIFO(SyncFIFOBuffered):
+    """A ``SyncFIFOBuffered``, cycle by cycle, of two words and more, whose answers come from registers.
+
+    The block RAMs of a wide queue are all over the chip, and its producer may be far away, too: comparing the
+    level in front of the wires to them takes too long.
+    """
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the circuit: words in a memory, and the first one in its output register."""
+        m = Module()
+        places = self.depth - 1
+        m.submodules.storage = storage = Memory(shape=self.width, depth=places, init=[])
+        write, read = storage.write_port(), storage.read_port(domain="sync")
+        held, has_word, has_room = Signal(range(places + 1)), Signal(), Signal(init=1)
+        writes, reads = Signal(), Signal()
+        m.d.comb += [
+            self.w_rdy.eq(has_room),
+            self.level.eq(held + self.r_rdy),
+            self.w_level.eq(self.level),
+            self.r_level.eq(self.level),
+            writes.eq(has_room & self.w_en),
+            reads.eq(has_word & (~self.r_rdy | self.r_en)),
+            write.data.eq(self.w_data),
+            write.en.eq(writes),
+            read.en.eq(reads),
+            self.r_data.eq(read.data),
+        ]
+        m.d.sync += [
+            held.eq(held + writes - reads),
+            has_word.eq(writes | (held > 1) | ((held == 1) & ~reads)),
+            has_room.eq(reads | (held < places - 1) | ((held == places - 1) & ~writes)),
+            self.r_rdy.eq(reads | (self.r_rdy & ~self.r_en)),
+        ]
+        with m.If(writes):
+            m.d.sync += write.addr.eq(_next(write.addr, places))
+        with m.If(reads):
+            m.d.sync += read.addr.eq(_next(read.addr, places))
+        return m
+
+
+def _next(address: Value, places: int) -> Value:
+    return Mux(address == places - 1, 0, address + 1)[: len(address)]
+
+
+_FILLED = 5
+"""How many records a queue has at most while it says that it has room; ten more may be on their way."""
+_ON_THEIR_WAY = 8
+"""How many words may still come to a memory that says that it has no room."""
+_SMALL = 15
+"""The words of a memory in LUT RAM, at most, which needs no buffer; ``LutFIFO`` leaves one place free."""
+_MOST_IN_LUTS = 64
+"""The records of a queue in LUT RAM, at most; those of a larger one are in block RAM."""
+
+
+class Queue:
+    """Records in order. The first one is at ``first`` while ``has`` is high, and leaves with ``takes``.
+
+    It is in a register, because what follows from it decides within the cycle which words move. Up to
+    ``filled`` records wait behind it while there is room, which is a register, too.
+    """
+
+    def __init__(
+        self, m: Module, name: str, layout: dict[str, int], depth: int = 15, filled: int = _FILLED
+    ) -> None:
+        self._m, self._layout = m, data.StructLayout(layout)
+        kind = LutFIFO if depth <= _MOST_IN_LUTS else SyncFIFOBuffered
+        m.submodules[name] = self._fifo = kind(width=Shape.cast(self._layout).width, depth=depth)
+        first = Signal(Shape.cast(self._layout).width, name=f"{name}_first", reset_less=True)
+        self.first: Any = self._layout(first)
+        self.has, self.takes = Signal(name=f"{name}_has"), Signal(name=f"{name}_takes")
+        m.d.comb += self._fifo.r_en.eq(~self.has | self.takes)
+        with m.If(self._fifo.r_en):
+            m.d.sync += [first.eq(self._fifo.r_data), self.has.eq(self._fifo.r_rdy)]
+        self.has_room = Signal(init=1, name=f"{name}_has_room")
+        # One more record may come before the register knows of it.
+        m.d.sync += self.has_room.eq(self._fifo.level < filled)
+
+    def put(self, when: Value, **fields: Value) -> None:
+        """Add a record in each cycle in which ``when`` is high; call it once."""
+        record: Any = self._layout(self._fifo.w_data)
+        self._m.d.comb += self._fifo.w_en.eq(when)
+        self._m.d.comb += [record[name].eq(value) for name, value in fields.items()]
+
+
+def taken_together(m: Module, plans: Queue, parts: Sequence[Queue], behind: Sequence[Queue]) -> Value:
+    """Return when a plan is taken, and a record of each of the parts with it, if it has them ``wanted``.
+
+    All of them must be there, and room in the queues behind, in which one more record may come before this
+    knows of it.
+    """
+    has_room = Signal(init=1)
+    m.d.sync += has_room.eq(Cat(queue.has_room for queue in behind).all())
+    has_plan, has_parts = plans.has & has_room, Cat(part.has for part in parts).all()
+    m.d.comb += [
+        plans.takes.eq(has_plan & (~plans.first.wanted | has_parts)),
+        *(part.takes.eq(has_plan & plans.first.wanted & has_parts) for part in parts),
+    ]
+    return plans.takes
+
+
+def memory(m: Module, name: str, come: Any, depth: int, *, is_apart: bool = False) -> Any:
+    """Return the stream of a memory that takes ``come``, behind a buffer, because block RAM is slow.
+
+    If it ``is_apart``, its block RAMs are far from each other, or from its producer: registers say whether it
+    has words, and room.
+    """
+    fifo, leaving = _stored(m, name, come, depth, block=BlockFIFO if is_apart else SyncFIFOBuffered)
+    m.d.comb += come.tready.eq(fifo.w_rdy)
+    return leaving
+
+
+def open_memory(
+    m: Module, name: str, come: Any, depth: int, on_their_way: int = _ON_THEIR_WAY, *, is_far: bool = False
+) -> tuple[Any, Signal]:
+    """Return the stream of a memory that never stops ``come``, and the register of whether it has room.
+
+    Whoever makes the words begins none while there is none; ``on_their_way`` more may come. Nothing then has
+    to stop all registers of a pipeline within a cycle. What comes out of block RAM is half a cycle late; if
+    many blocks make it ``is_far`` from its consumer, a register follows at once.
+    """
+    fifo, leaving = _stored(m, name, come, depth + on_their_way, is_far=is_far)
+    has_room = Signal(init=1, name=f"{name}_has_room")
+    m.d.comb += come.tready.eq(1)
+    m.d.sync += has_room.eq(fifo.level <= depth)
+    return leaving, has_room
+
+
+def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0) -> tuple[Any, Signal]:
+    """Return the stream of a memory in LUT RAM, and the register of whether one more word may begin.
+
+    A word has a place from the cycle of ``begins`` until the one after it has left, so nothing stops the
+    stages from there to ``come``, which may be nine, and none of their cycles is lost. If ``begins`` is so
+    many cycles ``late``, as many places are kept free.
+    """
+    _, leaving = _stored(m, name, come, _SMALL)
+    places, has_room = (
+        Signal(range(_SMALL + 1), init=_SMALL, name=f"{name}_places"),
+        Signal(init=1, name=f"{name}_has_room"),
+    )
+    left = Signal(name=f"{name}_left")  # the consumer may be far away
+    m.d.comb += come.tready.eq(1)
+    m.d.sync += [
+        left.eq(leaving.tvalid & leaving.tready),
+        places.eq(places + left - begins),
+        has_room.eq(places > 1 + late),  # one more word may begin before the register knows of it
+    ]
+    return leaving, has_room
+
+
+def _stored(
+    m: Module, name: str, come: Any, depth: int, *, is_far: bool = False, block: type = SyncFIFOBuffered
+) -> tuple[Any, Any]:
+    """Return a memory for the words of ``come``, whose ``tready`` remains to be given, and its stream."""
+    kind = LutFIFO if depth <= _SMALL else block
+    m.submodules[name] = fifo = kind(width=len(flat(come)), depth=depth)
+    leaving = stream(len(come.tdata))
+    m.d.comb += [
+        fifo.w_data.eq(flat(come)),
+        fifo.w_en.eq(come.tvalid),
+        flat(leaving).eq(fifo.r_data),
+        leaving.tvalid.eq(fifo.r_rdy),
+        fifo.r_en.eq(leaving.tready),
+    ]
+    if kind is LutFIFO:
+        return fifo, leaving
+    if is_far:
+        return fifo, _registered(m, name, leaving)
+    m.submodules[f"{name}_out"] = buffer = SkidBuffer(len(come.tdata))
+    m.d.comb += [
+        copy(buffer.s_axis, leaving),
+        buffer.s_axis.tvalid.eq(leaving.tvalid),
+        leaving.tready.eq(buffer.s_axis.tready),
+    ]
+    return fifo, buffer.m_axis
+
+
+def _registered(m: Module, name: str, come: Any) -> Any:
+    """Return a stream behind a register, which never stops; a buffer has room for what is in it."""
+    m.submodules[f"{name}_out"] = words = LutFIFO(width=len(flat(come)), depth=4)
+    held, is_there = (
+        Signal(len(flat(come)), name=f"{name}_held", reset_less=True),
+        Signal(name=f"{name}_there"),
+    )
+    out = stream(len(come.tdata))
+    m.d.comb += [
+        come.tready.eq(words.level < 3),
+        words.w_data.eq(held),
+        words.w_en.eq(is_there),
+        flat(out).eq(words.r_data),
+        out.tvalid.eq(words.r_rdy),
+        words.r_en.eq(out.tready),
+    ]
+    m.d.sync += [held.eq(flat(come)), is_there.eq(come.tvalid & come.tready)]
+    return out

@@ -1,0 +1,110 @@
+"""Payloads of several sections: put together behind a compressor, cut apart in front of a decompressor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth.lib import wiring
+
+from gradwire_gateware.nic.packets import clipped
+from gradwire_gateware.nic.trim import Trim
+from gradwire_gateware.packer import Packer
+from gradwire_gateware.queues import Queue, open_memory
+from gradwire_gateware.stream import Pipeline, copy, count_kept, first_bytes
+
+_GROUPS_ON_THEIR_WAY = 16
+"""The words that the stages of a compressor and its packers hold, at most."""
+
+
+def store(
+    m: Module, packers: Sequence[Packer], words: Sequence[int], more: int = 0
+) -> tuple[list[Any], Value]:
+    """Return the streams of what packers give, from memories for two chunks, and whether all have room.
+
+    A chunk's section of each packer has so many ``words`` at most. The packers never wait for the memories:
+    whoever gives them groups begins none while there is no room. Those of ``more`` stages may still come.
+    """
+    streams, rooms, coming = [], [], _GROUPS_ON_THEIR_WAY + more
+    for at, (packer, most) in enumerate(zip(packers, words, strict=True)):
+        depth = max(2 * most + 1, most + 2 * coming)  # and one word behind the block RAM
+        stream, has_room = open_memory(m, f"wait{at}", packer.m_axis, depth - coming, coming, is_far=True)
+        streams.append(stream)
+        rooms.append(has_room)
+    return streams, Cat(rooms).all()
+
+
+def join(m: Module, sections: Sequence[Any], out: Any) -> None:
+    """Send a packet of each of the streams as one packet, without a gap."""
+    width = len(out.tdata)
+    m.submodules.packer = packer = Packer(width, width // 8, come_far=True)
+    stage = Pipeline(m, packer.ready)
+    turn = Signal(range(len(sections)))
+
+    def current(name: str) -> Value:
+        *others, last = (getattr(section, name) for section in sections)
+        return reduce(lambda rest, each: Mux(turn == each[0], each[1], rest), enumerate(others), last)
+
+    moves = packer.ready & current("tvalid")
+    ends, is_final = current("tlast"), turn == len(sections) - 1
+    m.d.comb += [section.tready.eq(packer.ready & (turn == at)) for at, section in enumerate(sections)]
+    with m.If(moves & ends):
+        m.d.sync += turn.eq(Mux(is_final, 0, turn + 1))
+    m.d.comb += [
+        packer.data.eq(stage.hold(stage.hold(current("tdata")))),
+        packer.count.eq(stage.hold(count_kept(stage.hold(current("tkeep"))))),
+        packer.last.eq(stage.hold(stage.hold(is_final & ends))),
+        packer.valid.eq(stage.hold(stage.hold(moves, resets=True), resets=True)),
+    ]
+    wiring.connect(m, packer.m_axis, wiring.flipped(out))
+
+
+def cut(m: Module, come: Any, told: Value, sections: Sequence[tuple[Value, int, int]]) -> list[Any]:
+    """Return the streams of a packet's sections, which have so many bytes, and at most so many.
+
+    The numbers are read with a packet's words, which wait while ``told`` is low. Each section has a memory
+    for so many words; none comes in while one of them has no room. A packet's last word is followed by a
+    cycle in which none comes, because there may be a rest of it to put together. So whether one comes follows
+    from registers alone, wherever the sections are on the chip.
+    """
+    skip: Value = Const(0)
+    most_skipped = 0
+    trims, streams, rooms = [], [], []
+    for at, (nbytes, most, depth) in enumerate(sections):
+        m.submodules[f"section{at}"] = trim = Trim(len(come.tdata), most_skipped, most)
+        m.d.comb += [trim.skip.eq(skip), trim.nbytes.eq(nbytes), trim.told.eq(told), trim.wanted.eq(1)]
+        skip, most_skipped = skip + nbytes, most_skipped + most
+        stream, has_room = open_memory(m, f"section{at}_waits", trim.m_axis, depth)
+        trims.append(trim)
+        streams.append(stream)
+        rooms.append(has_room)
+    has_room, rests = Signal(init=1), Signal()
+    ready = told & has_room & ~rests
+    m.d.comb += come.tready.eq(ready)
+    m.d.sync += [has_room.eq(Cat(rooms).all()), rests.eq(come.tvalid & ready & come.tlast)]
+    for trim in trims:
+        m.d.comb += [copy(trim.s_axis, come), trim.s_axis.tvalid.eq(come.tvalid & ready)]
+    return streams
+
+
+class Countdown:
+    """The words of packets whose numbers of values come from ``counts``.
+
+    While ``has`` is high, there is a next word: ``is_last`` of its packet, and with the values ``kept``. It
+    leaves in the cycles of ``moves``, in which ``has`` is high. The first two are registers.
+    """
+
+    def __init__(self, m: Module, counts: Queue, lanes: int, moves: Value) -> None:
+        values = counts.first.values
+        self.has, self.is_last = Signal(), Signal()
+        self.kept, left = Signal(lanes), Signal(len(values), reset_less=True)
+        m.d.comb += [
+            self.kept.eq(first_bytes(clipped(left, lanes), lanes)),
+            counts.takes.eq(~self.has | (moves & self.is_last)),
+        ]
+        with m.If(counts.takes):
+            m.d.sync += [self.has.eq(counts.has), left.eq(values), self.is_last.eq(values <= lanes)]
+        with m.Elif(moves):
+            m.d.sync += [left.eq(left - lanes), self.is_last.eq(left <= 2 * lanes)]

@@ -1,0 +1,251 @@
+"""``Nic``: the two interfaces, the threads between them, and what they counted."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from typing import Self
+
+from gradwire._native import _core
+from gradwire.codecs import Codec, parse
+from gradwire.codecs.native import NativeCodec
+from gradwire.codecs.wrappers import offloadable
+from gradwire.errors import NicError, SpecError
+from gradwire.wire import TOS
+
+# Packet sockets: all frames of an interface, in both directions, whoever they are for.
+
+_SOL_PACKET = 263
+_ADD_MEMBERSHIP, _STATISTICS, _AUXDATA, _VNET_HDR, _IGNORE_OUTGOING = 1, 6, 8, 15, 23
+_PROMISCUOUS = 1
+_ETH_P_ALL = 3
+_ETHERNET = 1
+_SIOCGIFMTU, _SIOCGIFHWADDR = 0x8921, 0x8927
+_SO_RCVBUFFORCE = 33
+_RECEIVE_BUFFER_NBYTES = 64 << 20
+"""For what the host's sockets may send before an acknowledgement comes back; used only when needed."""
+
+
+class Port:
+    """An Ethernet interface whose frames a NIC forwards. The caller's network namespace is that of the port.
+
+    Raises
+    ------
+    NicError
+        If there is no such interface, it isn't Ethernet, or this process may not read frames.
+    """
+
+    def __init__(self, interface: str) -> None:
+        self.interface = interface
+        self._overruns = 0
+        try:
+            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        except PermissionError as error:
+            raise NicError(
+                "a NIC reads and writes the frames of interfaces, which this process may not; "
+                "run it as root, or with CAP_NET_RAW"
+            ) from error
+        try:
+            self._open()
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def _open(self) -> None:
+        try:
+            self._index = socket.if_nametoindex(self.interface)
+        except OSError as error:
+            names = ", ".join(name for _, name in socket.if_nameindex())
+            raise NicError(f"no interface is named {self.interface!r}; there are {names}") from error
+        kind = struct.unpack_from("=H", self._ask(_SIOCGIFHWADDR), 16)[0]
+        if kind != _ETHERNET:
+            raise NicError(f"a NIC needs two Ethernet interfaces, but {self.interface!r} is of another kind")
+        self.mtu_nbytes: int = struct.unpack_from("=i", self._ask(_SIOCGIFMTU), 16)[0]
+        for option in (_IGNORE_OUTGOING, _AUXDATA, _VNET_HDR):
+            self._socket.setsockopt(_SOL_PACKET, option, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_NBYTES)
+        with suppress(PermissionError):  # the machine's limit for others than CAP_NET_ADMIN
+            self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_NBYTES)
+        everything = struct.pack("=iHH8s", self._index, _PROMISCUOUS, 0, b"")
+        self._socket.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, everything)
+        self._socket.bind((self.interface, _ETH_P_ALL))
+
+    def fileno(self) -> int:
+        """Return the descriptor of the packet socket."""
+        return self._socket.fileno()
+
+    def overruns(self) -> int:
+        """Return how many frames got lost so far because they came faster than they were read."""
+        statistics = self._socket.getsockopt(_SOL_PACKET, _STATISTICS, 8)  # since the last call
+        self._overruns += struct.unpack("=II", statistics)[1]
+        return self._overruns
+
+    def is_there(self) -> bool:
+        """Return whether the interface still exists."""
+        try:
+            return socket.if_nametoindex(self.interface) == self._index
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Close the socket, which also ends the interface's promiscuous mode."""
+        self._socket.close()
+
+    def _ask(self, question: int) -> bytes:
+        name = struct.pack("=16s24x", self.interface.encode())
+        return fcntl.ioctl(self._socket, question, name)
+
+
+# What a NIC compresses and how, and the faults that it makes on purpose.
+
+_DSCP = 0xFC
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The codec and the type of service of marked streams, and faults on the way to the link.
+
+    Parameters
+    ----------
+    codec
+        A codec whose ``is_offloadable`` is true, or its spec.
+    tos
+        The type of service of marked packets; its two lowest bits, which routers change, don't count.
+    merge
+        Whether a compressed packet may stand for several segments. Both NICs need the same setting.
+    drop
+        The share of the frames that get lost.
+    reorder
+        The share of the frames that wait for 2 ms, so that others overtake them.
+    delay_s
+        What every frame waits.
+    seed
+        Of the choice of those frames.
+
+    Raises
+    ------
+    SpecError
+        For a codec that a NIC can't apply, and for a number that makes no sense.
+    """
+
+    codec: Codec | str
+    tos: int = TOS
+    merge: bool = True
+    drop: float = 0.0
+    reorder: float = 0.0
+    delay_s: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_offloadable(self.codec)
+        if not (0 <= self.tos <= 0xFF and self.tos & _DSCP):
+            raise SpecError(
+                f"a NIC compresses what a type of service from 0x04 to 0xff marks, but it is {self.tos:#x}, "
+                "which ordinary traffic has, or no byte; name another one, as 0x28"
+            )
+        for name, share in (("drop", self.drop), ("reorder", self.reorder)):
+            if not 0 <= share < 1:
+                raise SpecError(f"the share of frames to {name} is 0 or more and below 1, but is {share:g}")
+        if not 0 <= self.delay_s <= 10:
+            raise SpecError(f"a NIC delays frames by 0 to 10 s, but {self.delay_s:g} s were asked for")
+        if not 0 <= self.seed < 1 << 64:
+            raise SpecError(f"a seed is 0 or more and below 2^64, but is {self.seed}")
+
+    @property
+    def kernel(self) -> tuple[str, int, int, int]:
+        """The compiled format, its two parameters, and the codec's wire id, as ``_core`` takes them."""
+        codec = check_offloadable(self.codec)
+        name, params = codec.compiled
+        first, second = (*params, 0)[:2]
+        return name, first, second, codec.wire_id
+
+
+def check_offloadable(codec: Codec | str) -> NativeCodec:
+    """Return the codec that a NIC can apply. Raises ``SpecError`` for others."""
+    return offloadable(parse(codec) if isinstance(codec, str) else codec)
+
+
+Counts = dict[str, dict[str, int]]
+"""Direction (``to_link``, ``to_host``) -> what was counted -> how often."""
+
+
+class Nic:
+    """A bump in the wire between a host and its link; it forwards frames until it is closed.
+
+    The interfaces are those of the caller's network namespace, and need no addresses. Closing leaves them as
+    they were.
+
+    Parameters
+    ----------
+    host
+        The interface on the host's side, such as the other end of the host's veth pair.
+    link
+        The interface on the link's side.
+
+    Raises
+    ------
+    NicError
+        If an interface can't be opened, or their MTUs differ.
+    """
+
+    def __init__(self, host: str, link: str, settings: Settings) -> None:
+        if host == link:
+            raise NicError(f"a NIC stands between two interfaces, but both sides are {host!r}; name another")
+        with ExitStack() as stack:
+            self._host = stack.enter_context(closing(Port(host)))
+            self._link = stack.enter_context(closing(Port(link)))
+            if self._host.mtu_nbytes != self._link.mtu_nbytes:
+                raise NicError(
+                    f"both sides of a NIC need the same MTU, but that of {host!r} is {self._host.mtu_nbytes} "
+                    f"and that of {link!r} is {self._link.mtu_nbytes}; set one with 'ip link set mtu'"
+                )
+            self._native = _core.Nic(
+                self._host.fileno(),
+                self._link.fileno(),
+                *settings.kernel,
+                settings.tos,
+                settings.merge,
+                settings.drop,
+                settings.reorder,
+                settings.delay_s,
+                settings.seed,
+            )
+            stack.callback(self._native.stop)  # before the sockets are closed
+            self._stack = stack.pop_all()
+        self._last: Counts | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop forwarding. You can call this again."""
+        if self._last is None:
+            self._native.stop()
+            self._last = self._read()
+        self._stack.close()
+
+    def counts(self) -> Counts:
+        """Return what was counted so far, also after the end."""
+        return self._read() if self._last is None else self._last
+
+    def check(self) -> None:
+        """Raise ``NicError`` if one of the interfaces is gone."""
+        for port in (self._host, self._link):
+            if not port.is_there():
+                raise NicError(
+                    f"the interface {port.interface!r} of the NIC is gone; make it, and start again"
+                )
+
+    def _read(self) -> Counts:
+        names = _core.nic_count_names()
+        ways = (("to_link", True, self._host), ("to_host", False, self._link))
+        return {
+            way: {**dict(zip(names, self._native.counts(to_link), strict=True)), "overruns": port.overruns()}
+            for way, to_link, port in ways
+        }

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import pytest
+
+from gradwire.cli import main
+from gradwire_gateware.cli.nic import parser, settings_of
+
+BOTH = ["--host", "a", "--link", "b"]
+
+
+def test_options_become_settings() -> None:
+    words = [
+        *BOTH,
+        "--codec",
+        "truncate:16",
+        "--tos",
+        "0x30",
+        "--drop",
+        "0.5",
+        "--delay",
+        "20",
+        "--seed",
+        "3",
+        "--no-merge",
+    ]
+    settings = settings_of(parser().parse_args(words))
+    assert (settings.kernel, settings.tos, settings.merge) == (("pack", 16, 0, 5), 0x30, False)
+    assert (settings.drop, settings.reorder, settings.delay_s, settings.seed) == (0.5, 0, 0.02, 3)
+    usual = settings_of(parser().parse_args([*BOTH, "--codec", "inceptionn:2^-10"]))
+    assert (usual.tos, usual.merge) == (0x28, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--codec", "bfp:7x16"], "gradwire: a NIC cuts streams anywhere"),
+        (["--codec", "bfb:7"], "gradwire: no codec is named 'bfb'; did you mean 'bfp'?"),
+        (["--codec", "inceptionn:2^-10", "--tos", "x"], "argument --tos: name a byte like 0x28, not 'x'"),
+        (["--codec", "inceptionn:2^-10", "--tos", "0"], "gradwire: a NIC compresses what a type of service"),
+        (["--codec", "inceptionn:2^-10", "--drop", "2"], "gradwire: the share of frames to drop is"),
+        ([], "the following arguments are required: --codec"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["nic", *BOTH, *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert sentence in err
+    assert err.count("\n") == 1

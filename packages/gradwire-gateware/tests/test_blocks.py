@@ -1,0 +1,90 @@
+import sys
+
+import pytest
+from amaranth.hdl import Fragment
+
+from gradwire.errors import MissingPackageError, SpecError
+from gradwire_gateware.blocks import BLOCKS, build, read_parameters
+
+
+@pytest.mark.parametrize(
+    ("block", "codec", "width", "sentence"),
+    [
+        ("inceptionn", None, 256, "gateware has the blocks inceptionn-compressor, .*, but got 'inceptionn'"),
+        ("skid-buffer", None, 128, "skid-buffer has words of 256 or 512 bits, but got 128; choose one"),
+        ("bfp-compressor", None, 256, "bfp-compressor wants a codec; for example, choose 'bfp:7x16'"),
+        ("bfp-compressor", "quantize:8", 256, "wants a codec of bfp, but got 'quantize:8'; for example"),
+        ("bfp-compressor", "bfp:7x24", 512, "512 bits wants a block of a multiple of 16 values, but got"),
+        ("bfp-compressor", "bfp:16x16", 256, "bfp wants 1 to 15 mantissa bits, but got 16"),
+        ("inceptionn-compressor", "inceptionn:0.1", 256, "a power of two from 2.-20 to 2.-1, but got 0.1"),
+        ("float-adder", "bfp:7x16", 256, "float-adder is the same for every codec, .* leave the codec out"),
+        ("ring-engine", "fp16", 256, "wants a codec of bfp or inceptionn or identity, but got 'fp16'"),
+        ("ring-engine", "bfp:7x24", 512, "512 bits wants a block of a multiple of 16 values, but got"),
+        (
+            "errbound-compressor",
+            "bfp:7x16",
+            256,
+            "wants a codec of errbound, but got 'bfp:7x16'",
+        ),
+        ("quantize-compressor", "quantize:6", 256, "quantize wants 4 or 8 bits, but got 6; for example"),
+        ("quantize-decompressor", "quantize:8,block=24", 256, "a multiple of 16, but got 24; for example"),
+        ("quantize-compressor", "bfp:7x16", 256, "wants a codec of quantize, but got 'bfp:7x16'; for"),
+        ("nic", "bfp:7x16", 256, "nic wants a codec of inceptionn, but got 'bfp:7x16'; for example"),
+    ],
+)
+def test_what_hardware_cannot_have_is_refused(
+    block: str, codec: str | None, width: int, sentence: str
+) -> None:
+    with pytest.raises(SpecError, match=sentence):
+        build(block, codec, width)
+
+
+@pytest.mark.parametrize(
+    ("block", "parameters", "sentence"),
+    [
+        ("ring-engine", {"ranks": 1}, "ring-engine takes ranks from 2 to 64, but got 1; choose another"),
+        ("ring-engine", {"chunk_words": 0}, "takes chunk_words from 1 to 16384, but got 0"),
+        (
+            "ring-engine",
+            {"chunk_words": 9},
+            "chunks of whole blocks of 2 words, but got 9 words; round them up",
+        ),
+        ("ring-engine", {"mtu": 9000}, "ring-engine takes ranks, chunk_words, but got 'mtu'; leave it out"),
+        ("bfp-compressor", {"ranks": 2}, "bfp-compressor takes no parameters, but got 'ranks'; leave it out"),
+        ("nic", {"mtu": 9001}, "nic takes mtu from 576 to 9000, but got 9001"),
+    ],
+)
+def test_numbers_that_a_block_cannot_take_are_refused(
+    block: str, parameters: dict[str, int], sentence: str
+) -> None:
+    codec = "inceptionn:2^-10" if block == "nic" else "bfp:7x16"
+    with pytest.raises(SpecError, match=sentence):
+        build(block, codec, 256, parameters)
+
+
+def test_parameters_are_read() -> None:
+    assert read_parameters("ranks=4,chunk_words=512") == {"ranks": 4, "chunk_words": 512}
+    for text in ("", "ranks", "ranks=", "ranks=-1", "ranks=2,,", "ranks=\u0664"):
+        with pytest.raises(SpecError, match=r"parameters are a list such as .*; write NAME=NUMBER"):
+            read_parameters(text)
+
+
+def test_every_block_is_built() -> None:
+    examples = {
+        "inceptionn": "inceptionn:2^-10",
+        "bfp": "bfp:7x16",
+        "errbound": "errbound:2^0",
+        "quantize": "quantize:4,block=48",
+        None: None,
+    }
+    for name, block in BLOCKS.items():
+        made = build(name, examples[block.codec], 512)
+        assert type(made).__name__ == block.name
+        assert Fragment.get(made, None).subfragments is not None
+
+
+def test_a_machine_without_amaranth_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "gradwire_gateware.adder", raising=False)
+    monkeypatch.setitem(sys.modules, "amaranth", None)
+    with pytest.raises(MissingPackageError, match=r"needs the package amaranth, .*pip install .*gateware"):
+        build("float-adder", None, 256)

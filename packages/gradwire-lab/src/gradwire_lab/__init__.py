@@ -1,0 +1,1 @@
+"""How gradwire is proved: testbed, training job, benchmarks, experiments, papers."""

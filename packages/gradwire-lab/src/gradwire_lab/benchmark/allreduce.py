@@ -1,0 +1,289 @@
+"""Measure all-reduces: time, bytes and correctness of one configuration on all ranks.
+
+Every function here runs on all ranks in the same order. ``time_calls`` gives this rank's seconds; what
+``gather`` collects makes them everybody's. The figures are those of nccl-tests: the algorithm bandwidth is
+bytes per second of the bucket, the bus bandwidth is that times ``2 (p - 1) / p``, which is what every rank's
+link must carry at least.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradwire import collectives
+from gradwire.codecs import parse
+from gradwire.costs import ExchangeCost
+from gradwire.errors import JobError
+from gradwire.exchange.norms import error_bound, rounding_bound
+from gradwire.fields import Source, optional, real, rows, text, whole
+from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.timing.line import Line
+from gradwire.timing.network import Network
+from gradwire.timing.simulate import simulate
+from gradwire.units import exact_size
+from gradwire_lab.benchmark.data import Data
+
+TORCH = "torch"
+"""In place of an algorithm: PyTorch's own all-reduce."""
+
+Gather = Callable[[torch.Tensor], torch.Tensor]
+"""Takes a rank's numbers (1-D) and returns all ranks', one row a rank."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What is measured: ``algorithm`` is a name of ``collectives.TABLE`` or ``TORCH``, ``codec`` a spec."""
+
+    algorithm: str
+    codec: str
+    nbytes: int
+    segment_nbytes: int = Plan.segment_nbytes
+
+    @property
+    def count(self) -> int:
+        """The bucket's elements."""
+        return self.nbytes // FLOAT_NBYTES
+
+    @property
+    def plan(self) -> Plan:
+        """How the bucket is exchanged. Raises ``SpecError`` for ``TORCH`` or what no exchange can use."""
+        return Plan(parse(self.codec), self.algorithm, self.segment_nbytes)
+
+    def __str__(self) -> str:
+        codec = "" if self.algorithm == TORCH else f" {self.codec}"
+        return f"{self.algorithm}{codec} {exact_size(self.nbytes)}"
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The iterations' seconds, each that of its slowest rank."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def p50_s(self) -> float:
+        """The median."""
+        return float(np.percentile(self.seconds, 50))
+
+    @property
+    def p99_s(self) -> float:
+        """The 99th percentile."""
+        return float(np.percentile(self.seconds, 99))
+
+
+def time_calls(
+    all_reduce: Callable[[torch.Tensor], object],
+    tensor: torch.Tensor,
+    iterations: int,
+    warmup: int,
+    barrier: Callable[[], None],
+    pause_s: float = 0.0,
+) -> list[float]:
+    """Return this rank's seconds of ``iterations`` all-reduces in place of ``tensor``, which is not changed.
+
+    Every iteration begins when all ranks have come to ``barrier``; ``warmup`` iterations before are not
+    counted. ``pause_s`` is rested after each barrier, in which a rate limiter regains its burst.
+    """
+    bucket = torch.empty_like(tensor)
+    seconds = []
+    for _ in range(warmup + iterations):
+        bucket.copy_(tensor)
+        barrier()
+        time.sleep(pause_s)
+        start = time.perf_counter()
+        all_reduce(bucket)
+        seconds.append(time.perf_counter() - start)
+    return seconds[warmup:]
+
+
+def slowest(seconds: list[float], gather: Gather) -> Timing:
+    """Return every iteration's time on its slowest rank, the same on all ranks."""
+    rows = gather(torch.tensor(seconds, dtype=torch.float64))
+    return Timing(tuple(rows.max(dim=0).values.tolist()))
+
+
+# Is an all-reduce right: against the exact sum, and with the same bits on all ranks.
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a checked all-reduce was like; it was right, or there would be an error instead.
+
+    ``wire_nbytes`` are the bytes that each rank sent, headers included; ``ratio`` is all ranks' bytes of
+    floats per byte sent. ``largest_error`` is against the exact sum, ``allowed_error`` what the codec
+    promises (inf: nothing). ``first_s`` is the time of the slowest rank, buffers and connections included.
+    """
+
+    wire_nbytes: tuple[int, ...]
+    ratio: float
+    largest_error: float
+    allowed_error: float
+    first_s: float
+
+
+def check_all_reduce(
+    all_reduce: Callable[[torch.Tensor], ExchangeCost],
+    configuration: Configuration,
+    data: Data,
+    rank: int,
+    world: int,
+    gather: Gather,
+) -> Checked:
+    """Sum once, on all ranks, and compare with the exact sum and among the ranks. Raises ``JobError``."""
+    bucket = data.bucket(rank, configuration.count)
+    start = time.perf_counter()
+    accounting = all_reduce(bucket)
+    spent_s = time.perf_counter() - start
+    exact = data.exact_sum(world, configuration.count)
+    error = (bucket.double() - exact).abs_().max().item()
+    figures = [accounting.raw_nbytes, accounting.wire_nbytes, error, spent_s]
+    raw, wire, errors, spent = gather(torch.tensor(figures, dtype=torch.float64)).T
+    checked = Checked(
+        wire_nbytes=tuple(int(nbytes) for nbytes in wire.tolist()),
+        ratio=(raw.sum() / wire.sum()).item() if wire.any() else 1.0,
+        largest_error=errors.max().item(),
+        allowed_error=allowed_error(configuration, data, world),
+        first_s=spent.max().item(),
+    )
+    if not checked.largest_error <= checked.allowed_error:
+        raise JobError(
+            f"{configuration} is wrong by {checked.largest_error:.3g} on {world} ranks, but at most "
+            f"{checked.allowed_error:.3g} is promised; please report this"
+        )
+    _check_identical(bucket, configuration, gather)
+    return checked
+
+
+def allowed_error(configuration: Configuration, data: Data, world: int) -> float:
+    """Return how far a sum may be from the exact one."""
+    envelope = data.envelope(world, configuration.count)
+    if configuration.algorithm == TORCH:
+        return rounding_bound(envelope, world)
+    return error_bound(configuration.plan, envelope, world)
+
+
+def _check_identical(bucket: torch.Tensor, configuration: Configuration, gather: Gather) -> None:
+    digest = hashlib.sha256(bucket.numpy().tobytes()).digest()
+    rows = gather(torch.tensor(list(digest), dtype=torch.uint8))
+    different = [rank for rank, row in enumerate(rows) if not torch.equal(row, rows[0])]
+    if different:
+        raise JobError(
+            f"{configuration}: the bits of rank {different[0]} differ from those of rank 0, but all must "
+            "have the same; please report this"
+        )
+
+
+# The result of one configuration: what was measured, and what follows from it.
+
+SCHEMA = "gradwire.bench-allreduce/2"
+_SOURCE = Source("a row of a record of all-reduces", "measure again with 'gradwire bench allreduce'")
+_MOST_RANKS = 1 << 16
+"""Keeps the memory of a damaged record's rows small."""
+TORCHS_ALGORITHM = "ring"
+"""Which Gloo runs beneath torch's all-reduce."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A configuration on ``world`` ranks; ``line`` is what the network could do, None where nobody measured.
+
+    Bandwidths are those of nccl-tests, from the median time.
+    """
+
+    configuration: Configuration
+    world: int
+    timing: Timing
+    checked: Checked
+    line: Line | None = None
+
+    @property
+    def algbw_nbytes_per_s(self) -> float:
+        """The bucket's bytes per second."""
+        return self.configuration.nbytes / self.timing.p50_s
+
+    @property
+    def busbw_nbytes_per_s(self) -> float:
+        """Bytes of floats that every rank's link carries per second at the least."""
+        return self.algbw_nbytes_per_s * 2 * (self.world - 1) / self.world
+
+    @property
+    def best_s(self) -> float | None:
+        """The least time by theory: the schedule over the line, the codec's ratio taken off, no additions.
+
+        Source: Iandola and others, a measurement study, equations 1 to 4, counted step by step so that they
+        hold for every algorithm and world.
+        """
+        if self.line is None:
+            return None
+        name = self.configuration.algorithm
+        rate = self.line.nbytes_per_s
+        network = Network(self.world, rate, rate, self.line.latency_s)
+        algorithm = collectives.get(TORCHS_ALGORITHM if name == TORCH else name)
+        return simulate(algorithm, network, self.configuration.nbytes, ratio=self.checked.ratio).total_s
+
+    @property
+    def share_of_best(self) -> float | None:
+        """The least time as a share of the median time."""
+        best_s = self.best_s
+        return None if best_s is None else best_s / self.timing.p50_s
+
+    def describe(self, torch_s: float | None) -> dict[str, object]:
+        """Return the JSON of the result; ``torch_s`` is torch's median at the same size and world."""
+        checked, timing, name = self.checked, self.timing, self.configuration
+        return {
+            "world": self.world,
+            "algorithm": name.algorithm,
+            "codec": name.codec,
+            "nbytes": name.nbytes,
+            "segment_nbytes": None if name.algorithm == TORCH else name.segment_nbytes,
+            "p50_s": timing.p50_s,
+            "p99_s": timing.p99_s,
+            "seconds": list(timing.seconds),
+            "algbw_nbytes_per_s": self.algbw_nbytes_per_s,
+            "busbw_nbytes_per_s": self.busbw_nbytes_per_s,
+            "best_s": self.best_s,
+            "share_of_best": self.share_of_best,
+            "speed_up_over_torch": None if torch_s is None else torch_s / timing.p50_s,
+            "wire_nbytes": None if name.algorithm == TORCH else list(checked.wire_nbytes),
+            "ratio": checked.ratio,
+            "largest_error": checked.largest_error,
+            "allowed_error": checked.allowed_error if checked.allowed_error < float("inf") else None,
+            "identical_bits": True,
+        }
+
+
+def read_result(row: Mapping[str, Any], line: Line | None) -> Result:
+    """Return the result that ``describe`` has described; the time of its check isn't in records."""
+    given = _SOURCE.fields(row)
+    world, number = given.get("world", whole(1, _MOST_RANKS)), real(0.0)
+    configuration = Configuration(
+        given.get("algorithm", text),
+        given.get("codec", text),
+        given.get("nbytes", whole()),
+        given.get("segment_nbytes", optional(whole(1), Plan.segment_nbytes)),
+    )
+    checked = Checked(
+        given.get("wire_nbytes", optional(rows(whole(), world), (0,) * world)),
+        given.get("ratio", number),
+        given.get("largest_error", number),
+        given.get("allowed_error", optional(number, math.inf)),
+        math.nan,
+    )
+    return Result(configuration, world, Timing(given.get("seconds", rows(number))), checked, line)
+
+
+def torch_times(results: list[Result]) -> dict[tuple[int, int], float]:
+    """Return torch's median seconds by world and bytes."""
+    return {
+        (result.world, result.configuration.nbytes): result.timing.p50_s
+        for result in results
+        if result.configuration.algorithm == TORCH
+    }

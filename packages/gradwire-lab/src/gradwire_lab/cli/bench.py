@@ -1,0 +1,118 @@
+"""``gradwire bench``: the words of the command line become options; the benchmarks do the rest."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from gradwire.cli.line_rate import add_network as _add_network
+from gradwire.cli.line_rate import add_outputs as _add_outputs
+from gradwire.cli.line_rate import add_sizes as _add_sizes
+from gradwire.cli.line_rate import run as _run_line_rate
+from gradwire.cli.line_rate import sizes_of as _sizes
+from gradwire.cli.parser import Parser, algorithm_specs, chosen, codec_specs, file_path, listed, whole_numbers
+from gradwire.collectives import NAMES as ALGORITHMS
+from gradwire.errors import SpecError
+from gradwire.launch.launched import launched_workers
+from gradwire.units import parse_size
+
+if TYPE_CHECKING:  # torch's import takes seconds: modules that need it are imported once the words are read
+    from gradwire_lab.benchmark.allreduce_run import AllReduceOptions
+
+BENCHMARKS = MappingProxyType(
+    {
+        "line-rate": "latency and bandwidth between two ranks, by message size",
+        "allreduce": "algorithms and codecs, beside torch and beside the theory",
+    }
+)
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Parse, check and measure. Raises ``GradwireError``."""
+    lines = "\n".join(f"  {name:<12}{summary}" for name, summary in BENCHMARKS.items())
+    parser = Parser(
+        prog="gradwire bench",
+        usage="gradwire bench WHAT [options]",
+        description="Measure the network, and all-reduces over it, with local processes or as a rank.",
+        epilog=f"what:\n{lines}\n\nexample:\n  gradwire bench line-rate --json line.json --plot line.png",
+    )
+    parser.add_argument("what", metavar="WHAT", choices=BENCHMARKS, help="what to measure, see below")
+    parser.add_argument("-h", "--help", action="help", help="show this text, or more after WHAT")
+    if not arguments:
+        parser.error(f"name what to measure: {', '.join(BENCHMARKS)}")
+    what = parser.parse_args(arguments[:1]).what
+    (_run_line_rate if what == "line-rate" else _run_allreduce)(arguments[1:])
+
+
+def _run_allreduce(arguments: Sequence[str]) -> None:
+    parser = Parser(
+        prog="gradwire bench allreduce",
+        usage="gradwire bench allreduce [options]",
+        description="Time all-reduces, check every sum, compare with torch's own and with the theory.",
+        epilog="example:\n  gradwire bench allreduce --workers 2,4 --codecs identity,quantize:8",
+    )
+    group = parser.add_argument_group("what")
+    names = ",".join(ALGORITHMS)
+    group.add_argument("--algorithms", metavar="LIST", default="ring", help=f"{names} (ring)")
+    group.add_argument(
+        "--codecs", metavar="LIST", default="identity", help="identity,quantize:8,... (identity)"
+    )
+    _add_sizes(group, "1MiB", "16MiB")
+    group.add_argument("--segments", metavar="LIST", help="of frames, in bytes of floats (4MiB)")
+    group.add_argument(
+        "--data", metavar="D", default="laplace:1e-3", help="laplace:SCALE, normal:SCALE or FILE.pt"
+    )
+    group.add_argument(
+        "--no-torch", dest="torch_too", action="store_false", help="leave out torch's own all-reduce"
+    )
+    group = parser.add_argument_group("how")
+    group.add_argument("--iterations", type=int, default=20, metavar="N", help="timed (20)")
+    group.add_argument("--warmup", type=int, default=3, metavar="N", help="not timed (3)")
+    group.add_argument(
+        "--max-time", dest="most_s", type=float, default=20.0, metavar="S", help="then 3 or more do (20 s)"
+    )
+    group.add_argument(
+        "--pause", dest="pause_s", type=float, default=0.0, metavar="S", help="before each (0 s)"
+    )
+    group.add_argument(
+        "--measured",
+        dest="measured_file",
+        type=file_path,
+        metavar="FILE",
+        help="the line, by 'bench line-rate --json'",
+    )
+    group.add_argument(
+        "--no-line-rate",
+        dest="measures_line",
+        action="store_false",
+        help="measure no line, compare with no theory",
+    )
+    group = parser.add_argument_group("where")
+    group.add_argument("--workers", metavar="LIST", help="local processes, e.g. 2,4,8 (2)")
+    _add_network(group)
+    _add_outputs(parser.add_argument_group("results"))
+    words = parser.parse_args(arguments)
+    options = _allreduce_options(words)
+    from gradwire_lab.benchmark.allreduce_run import run_allreduce
+
+    run_allreduce(options)
+
+
+def _allreduce_options(words: argparse.Namespace) -> AllReduceOptions:
+    if words.measured_file is not None and not words.measures_line:
+        raise SpecError("--measured gives the line that --no-line-rate leaves out; leave out one of them")
+    asked = None if words.workers is None else whole_numbers("--workers", words.workers)
+    launched = launched_workers(has_server=False, asked=asked[0] if asked and len(asked) == 1 else None)
+    if launched is not None and asked and len(asked) > 1:
+        raise SpecError("--workers names one world or none where the ranks are already started")
+    if words.segments is not None:
+        words.segments = listed(tuple(parse_size(text) for text in words.segments.split(",")))
+    words.algorithms, words.codecs = algorithm_specs(words.algorithms), codec_specs(words.codecs)
+    worlds, sizes = asked if launched is None else (launched,), _sizes(words)
+    from gradwire_lab.benchmark.allreduce_run import AllReduceOptions
+    from gradwire_lab.benchmark.data import DataSpec
+
+    data = DataSpec.parse(words.data)
+    return chosen(AllReduceOptions, words, sizes=sizes, worlds=worlds, data=data)

@@ -1,0 +1,66 @@
+"""``gradwire experiment``: list the experiments, or perform one of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gradwire.cli.parser import Parser, folder_path
+from gradwire.tables import WIDTH, Column, Table, lines
+from gradwire_lab.cli.report import write
+from gradwire_lab.experiments import EXPERIMENTS, Experiment, perform
+
+INDENT = "  "
+
+
+def run(arguments: Sequence[str]) -> None:
+    """List, or parse, check, and perform. Raises ``GradwireError``."""
+    questions = [(name, experiment.question) for name, experiment in EXPERIMENTS.items()]
+    listed = lines(Table((Column.of_text(""), Column.of_text("")), questions), width=WIDTH - len(INDENT))
+    parser = Parser(
+        prog="gradwire experiment",
+        usage="gradwire experiment [NAME [options]]",
+        description="Measure the answer to a question on testbeds with rate-limited links. To go on\n"
+        "with an interrupted experiment, repeat its command with its folder as --out.",
+        epilog="names:\n" + "".join(f"{INDENT}{line}\n" for line in listed)
+        + "\nexample:\n  gradwire experiment scaling --hosts 2,4 --nbytes 16MB",
+    )  # fmt: skip
+    parser.add_argument("name", metavar="NAME", nargs="?", choices=EXPERIMENTS, help="one of the names below")
+    parser.add_argument("--list", action="store_true", help="list the names and their questions")
+    parser.add_argument("-h", "--help", action="help", help="show this text, or more after NAME")
+    words = parser.parse_args(arguments[:1])
+    if words.name is not None:
+        _perform(EXPERIMENTS[words.name], arguments[1:])
+        return
+    parser.parse_args(arguments)
+    sys.stdout.write("".join(f"{line}\n" for line in listed))
+
+
+def _perform(experiment: Experiment[Any], arguments: Sequence[str]) -> None:
+    name = experiment.name
+    parser = Parser(
+        prog=f"gradwire experiment {name}",
+        usage=f"gradwire experiment {name} [options]",
+        description=f"{experiment.question[0].upper()}{experiment.question[1:]}",
+        epilog=f"example:\n  gradwire experiment {name} --out runs/{name}",
+    )
+    experiment.add_arguments(parser)
+    parser.add_argument(
+        "--out", type=folder_path, metavar="DIR", help=f"folder of the results (runs/{name}-TIME)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
+    parser.add_argument(
+        "--across-commits",
+        action="store_true",
+        help="go on with a record of another commit, which then says so",
+    )
+    parser.add_argument("-h", "--help", action="help", help="show this text")
+    words = parser.parse_args(arguments)
+    options = experiment.read(words)
+    out = words.out or Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    perform(experiment, options, out, overwrite=words.overwrite, across_commits=words.across_commits)
+    sys.stdout.write(f"the record is in {out}\n")
+    write(out)

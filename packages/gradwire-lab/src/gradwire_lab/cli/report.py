@@ -1,0 +1,125 @@
+"""``gradwire report``: the page of a record, or of all records of ``gradwire reproduce``."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from gradwire.cli.parser import Parser, file_path
+from gradwire.errors import GradwireError, JobError, SpecError, shown
+from gradwire.files import check_writable, read_text, write_files
+from gradwire.page import PAGE, RECORD, beside, write_page
+from gradwire.records import read_object, read_record
+from gradwire_lab.experiments import EXPERIMENTS
+from gradwire_lab.experiments import page as experiment
+from gradwire_lab.experiments.page import page, read_all
+from gradwire_lab.experiments.papers import EXHIBITS, PAPERS
+
+FOLDER = Path("runs/reproduce-quick")
+MODULES = MappingProxyType(
+    {
+        "gradwire.train": "gradwire_lab.job.job",
+        "gradwire.line-rate": "gradwire.line_rate.page",
+        "gradwire.bench-allreduce": "gradwire_lab.benchmark.page",
+        "gradwire.codec-speeds": "gradwire_lab.benchmark.codec_page",
+        "gradwire.choice": "gradwire.planner.report",
+        "gradwire.doctor": "gradwire.doctor.report",
+        "gradwire.profile": "gradwire.profile.run",
+        "gradwire.ledger": "gradwire.sync.ledger.summary",
+    }
+)
+"""Kinds of records, and the modules whose ``PAGES`` show them; most need torch, whose import is slow."""
+EXPERIMENT = "gradwire.experiment-"
+REMEDY = "run the command that wrote it again"
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Parse, read, and write. Raises ``GradwireError``."""
+    words = _parser().parse_args(arguments)
+    out = words.out or place(words.path)
+    check_writable("--out", out, words.overwrite)
+    write_files({out: make(words.path).encode()})
+    sys.stdout.write(f"the page is {out}\n")
+
+
+def write(path: Path) -> bool:
+    """Write the page of what a run has left in ``path``, and say where; return whether it is there.
+
+    What goes wrong is one sentence on standard error, and fails no run.
+    """
+    return write_page(place(path), lambda: make(path))
+
+
+def place(path: Path) -> Path:
+    """Return where the page of a record, or of the records in a folder, belongs."""
+    return path / PAGE if path.is_dir() else beside(path)
+
+
+def make(path: Path) -> str:
+    """Return the page of a record, or of the records in a folder. Raises ``GradwireError``."""
+    if path.is_dir() and (path / RECORD).exists():
+        path = path / RECORD
+    try:
+        if path.is_file():
+            return _of_record(path)
+        return page(read_all(path, EXHIBITS), EXHIBITS, PAPERS)
+    except (GradwireError, ImportError):
+        raise
+    except Exception as error:  # a damaged record can break any line of a page
+        why = f"{type(error).__name__}: {error}"
+        raise JobError(f"{path} is damaged, or of another gradwire ({why}); {REMEDY}") from error
+
+
+def _of_record(path: Path) -> str:
+    try:
+        text = read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobError(
+            f"the record {path} cannot be read: {getattr(error, 'strerror', error)}; {REMEDY}"
+        ) from error
+    fields = read_object(text, str(path))
+    schema = str(fields.get("schema"))
+    kind = schema.rpartition("/")[0]
+    if kind.startswith(EXPERIMENT):
+        known = [*EXPERIMENTS.values(), *(each.experiment for each in EXHIBITS)]
+        return experiment.page_of(fields, known)
+    if kind not in MODULES:
+        raise SpecError(
+            f"{path} has no page: its schema is {shown(schema)[1:-1]}, but pages are of "
+            f"{', '.join(MODULES)}, and experiments; name another record"
+        )
+    return _shown(path, importlib.import_module(MODULES[kind]).PAGES, kind)
+
+
+def _shown(path: Path, pages: Any, kind: str) -> str:
+    newest = next(schema for schema in pages if schema.rpartition("/")[0] == kind)
+    made: str = pages[newest](read_record(path, newest, "record", REMEDY))
+    return made
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="gradwire report",
+        usage="gradwire report [PATH] [options]",
+        description="Write a record as one HTML file: the verdict, sortable tables, and plots. train,\n"
+        "experiment, and reproduce write it by themselves, as bench, plan, doctor, and\n"
+        "profile do with --json. The file loads nothing from the network, and the same\n"
+        "record gives the same bytes.",
+        epilog="example:\n  gradwire report runs/reproduce-full --out report.html",
+    )
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        nargs="?",
+        type=file_path,
+        default=FOLDER,
+        help=f"a record, or the folder of one or of gradwire reproduce ({FOLDER})",
+    )
+    parser.add_argument("--out", type=file_path, metavar="FILE", help=f"the file ({PAGE} beside the record)")
+    parser.add_argument("--overwrite", action="store_true", help="replace FILE")
+    parser.add_argument("-h", "--help", action="help", help="show this text")
+    return parser

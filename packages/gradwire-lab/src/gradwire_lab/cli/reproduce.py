@@ -1,0 +1,95 @@
+"""``gradwire reproduce``: run the tables and figures of the papers, and print measured beside published."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gradwire.cli.parser import Parser, folder_path
+from gradwire.errors import JobError
+from gradwire.line_rate.display import print_line
+from gradwire.tables import WIDTH, Column, Table, lines, show
+from gradwire_lab.cli.report import write
+from gradwire_lab.experiments.papers import (
+    EXHIBITS,
+    PAPERS,
+    chosen,
+    failures,
+    report,
+    reproduce,
+    seconds_in_words,
+)
+
+INDENT = "  "
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Parse, run, and print; return 1 if a figure rests on a training that did not learn.
+
+    Raises ``GradwireError``.
+    """
+    words = _parser().parse_args(arguments)
+    if words.list:
+        blank = (Column.of_text(""), Column.of_text(""))
+        show(Table(blank, [(each.name, each.experiment.question) for each in chosen(words.paper)]))
+        return 0
+    exhibits = chosen(words.paper)
+    out = words.out or Path("runs") / f"reproduce-{'full' if words.full else 'quick'}"
+    try:
+        judged = reproduce(
+            exhibits,
+            out,
+            print_line,
+            full=words.full,
+            overwrite=words.overwrite,
+            across_commits=words.across_commits,
+        )
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or what a signal becomes
+        sys.stderr.write(f"gradwire: what was measured is in {out}; repeat the command to go on\n")
+        raise
+    show("", *report(judged, PAPERS))
+    took = seconds_in_words(judged)
+    sys.stdout.write(f"\n{took}\nthe records are in {out}\n" if took else f"\nthe records are in {out}\n")
+    write(out)
+    failed = [each for each in judged if each.failure]
+    if failed:
+        names = ", ".join(each.exhibit.name for each in failed)
+        raise JobError(
+            f"{len(failed)} of {len(judged)} could not be run ({names}); "
+            "mend what the lines above say, and repeat the command"
+        )
+    dead = failures(judged)
+    if dead:
+        sys.stderr.write(
+            f"gradwire: {len(dead)} of the figures count for nothing, such as {dead[0]}: they rest on "
+            "trainings that did not learn; the report says what accuracies these had to reach\n"
+        )
+    return 1 if dead else 0
+
+
+def _parser() -> Parser:
+    table = Table((Column.of_text(""), Column.of_text("")), [*PAPERS.items()])
+    listed = "".join(f"{INDENT}{line}\n" for line in lines(table, width=WIDTH - len(INDENT)))
+    parser = Parser(
+        prog="gradwire reproduce",
+        usage="gradwire reproduce [PAPER] [options]",
+        description="Measure the counterparts of the papers' tables and figures, and print them\n"
+        f"beside what was published, with a verdict on each ({len(EXHIBITS)} exhibits). To go on after\n"
+        "an interruption, repeat the command.",
+        epilog=f"papers:\n{listed}\nexample:\n  gradwire reproduce study --quick",
+    )
+    parser.add_argument("paper", metavar="PAPER", nargs="?", help="a paper, or a name of --list (all)")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--quick", action="store_true", help="in minutes on two cores (the default)")
+    length.add_argument("--full", action="store_true", help="larger sizes and more samples, in hours")
+    parser.add_argument(
+        "--out", type=folder_path, metavar="DIR", help="folder of the records (runs/reproduce-quick)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace older records in DIR")
+    parser.add_argument(
+        "--across-commits", action="store_true", help="go on with records of other commits, which then say so"
+    )
+    parser.add_argument("--list", action="store_true", help="list the tables and figures, and leave")
+    parser.add_argument("-h", "--help", action="help", help="show this text")
+    return parser

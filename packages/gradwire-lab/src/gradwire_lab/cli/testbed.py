@@ -1,0 +1,192 @@
+"""``gradwire testbed``: a network with real rate limits, and a command that runs on every host of it."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from types import MappingProxyType
+
+from gradwire.cli.parser import Parser, file_path, folder_path, split_command
+from gradwire.errors import SpecError
+from gradwire.files import check_folder_new, read_text, write_files
+from gradwire.units import parse_duration, parse_rate
+from gradwire_lab.testbed.bed import GRACE_S, Testbed, check_command, inherited_environment
+from gradwire_lab.testbed.output import Logs, Run, show
+from gradwire_lab.testbed.registry import clean
+from gradwire_lab.testbed.topology import NIC_HOST, NIC_LINK, USUAL_MTU_NBYTES, Topology, equal_groups
+
+ACTIONS = MappingProxyType(
+    {
+        "run": "make a network, run a command on every host, take it down",
+        "clean": "end and remove what killed testbeds have left",
+    }
+)
+HOSTS = 4
+RATE = "1gbit"
+RECORD = "record.json"
+LONGEST_S = 7 * 86400.0
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Do what the words say; return the exit code. Raises ``GradwireError``."""
+    lines = "\n".join(f"  {name:<8}{summary}" for name, summary in ACTIONS.items())
+    parser = Parser(
+        prog="gradwire testbed",
+        usage="gradwire testbed ACTION [options] [-- COMMAND ...]",
+        description="Linux network namespaces with rate limits, apart from the machine's own network.",
+        epilog=f"actions:\n{lines}\n\nexample:\n  gradwire testbed run --hosts 4 --rate 1gbit -- ./train.sh",
+    )
+    parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="what to do, see below")
+    parser.add_argument("-h", "--help", action="help", help="show this text, or more after ACTION")
+    if not arguments:
+        parser.error(f"name an action: {', '.join(ACTIONS)}")
+    action = parser.parse_args(arguments[:1]).action
+    return (_run if action == "run" else _clean)(arguments[1:])
+
+
+def _clean(arguments: Sequence[str]) -> int:
+    parser = Parser(
+        prog="gradwire testbed clean",
+        usage="gradwire testbed clean",
+        description="End and remove what killed testbeds of this user have left; living ones stay.",
+        epilog="example:\n  gradwire testbed clean",
+    )
+    parser.add_argument("-h", "--help", action="help", help="show this text")
+    parser.parse_args(arguments)
+    sys.stdout.write("".join(f"{line}\n" for line in clean()))
+    return 0
+
+
+def _run(arguments: Sequence[str]) -> int:
+    words, command = split_command(arguments)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}; the command comes after '--'")
+    if not command:
+        raise SpecError("name the command that every host is to run, after '--': -- python train.py")
+    topology = _topology(options)
+    for option, seconds in (("--timeout", options.timeout), ("--grace", options.grace)):
+        if seconds is not None and not 0 <= seconds <= LONGEST_S:
+            raise SpecError(f"{option} is 0 to {LONGEST_S:g} seconds, but is {seconds:g}")
+    if options.out is not None:
+        check_folder_new("--out", options.out, [RECORD], options.overwrite)
+    check_command(command, inherited_environment()["PATH"], Path.cwd())
+    bed = Testbed(topology, nic=_nic(options.nic))
+    done = _perform(bed, command, options.out, options.timeout, options.grace)
+    if done.failure is not None:
+        sys.stderr.write(f"gradwire: {done.failure}\n")
+    return done.exit_code
+
+
+def _perform(
+    bed: Testbed, command: Sequence[str], out: Path | None, timeout_s: float | None, grace_s: float
+) -> Run:
+    with ExitStack() as stack:
+        stack.enter_context(bed)
+        if out is None:
+            return bed.run(command, timeout_s=timeout_s, grace_s=grace_s)
+        logs = stack.enter_context(closing(Logs(out, bed.topology.hosts)))
+        done = bed.run(command, timeout_s=timeout_s, grace_s=grace_s, sinks=(show, logs))
+        write_files({out / RECORD: done.to_json().encode()})
+    sys.stdout.write(f"record and logs are in {out}\n")
+    return done
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="gradwire testbed run",
+        usage="gradwire testbed run [options] -- COMMAND ...",
+        description="Run COMMAND on every host of a new network, with torchrun's variables.",
+        epilog="exit code: 0, or that of the host that failed first; 124 after --timeout\n\n"
+        "example:\n  gradwire testbed run --hosts 4 --rate 1gbit -- python train.py",
+    )
+    group = parser.add_argument_group("network")
+    group.add_argument("--hosts", type=int, metavar="N", help=f"1 to 64 ({HOSTS})")
+    group.add_argument("--rate", metavar="RATE", help=f"of every host, each way ({RATE}); or unlimited")
+    group.add_argument("--rates", metavar="LIST", help="of each host: 1gbit,1gbit,100mbit")
+    group.add_argument("--delay", metavar="TIME", help="of every frame, one way: 1ms (0)")
+    group.add_argument("--groups", type=int, metavar="N", help="switches with equally many hosts (1)")
+    group.add_argument("--core", metavar="RATE", help="of each switch to the core, each way (unlimited)")
+    group.add_argument("--mtu", type=int, metavar="NBYTES", help=f"of every link ({USUAL_MTU_NBYTES})")
+    group.add_argument("--topology", type=file_path, metavar="FILE", help="all of this as JSON")
+    group.add_argument("--nic", metavar="WORDS", help="a NIC at each host: its codec and options (none)")
+    group = parser.add_argument_group("run")
+    group.add_argument("--timeout", type=_seconds, metavar="S", help="end the hosts after S seconds (never)")
+    group.add_argument(
+        "--grace", type=_seconds, default=GRACE_S, metavar="S", help="for the others, when a host fails (5)"
+    )
+    group.add_argument("--out", type=folder_path, metavar="DIR", help=f"for {RECORD}, h0.out, h0.err, ...")
+    group.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
+    group.add_argument("-h", "--help", action="help", help="show this text")
+    return parser
+
+
+def _nic(words: str | None) -> list[str]:
+    """Return the command of ``gradwire nic`` for a codec and further options, which it checks itself."""
+    if words is None:
+        return []
+    try:
+        codec, *others = shlex.split(words)
+    except ValueError as error:
+        raise SpecError(
+            f"--nic is a codec and options, as 'inceptionn:2^-10 --json', not {words!r}"
+        ) from error
+    from gradwire_gateware.cli import nic  # which needs the compiled kernels, and a testbed doesn't
+
+    nic.settings_of(
+        nic.parser().parse_args(["--host", NIC_HOST, "--link", NIC_LINK, "--codec", codec, *others])
+    )
+    return [sys.executable, "-m", "gradwire", "nic", "--codec", codec, *others]
+
+
+def _topology(options: argparse.Namespace) -> Topology:
+    if options.topology is not None:
+        named = ("hosts", "rate", "rates", "delay", "groups", "core", "mtu")
+        given = [name for name in named if getattr(options, name) is not None]
+        if given:
+            raise SpecError(f"--topology says everything about the network: leave out --{given[0]}")
+        return _read(options.topology)
+    rates = _rates(options)
+    return Topology(
+        rates,
+        equal_groups(len(rates), 1 if options.groups is None else options.groups),
+        parse_rate(options.core),
+        parse_duration("0" if options.delay is None else options.delay),
+        USUAL_MTU_NBYTES if options.mtu is None else options.mtu,
+    )
+
+
+def _rates(options: argparse.Namespace) -> tuple[float | None, ...]:
+    if options.rates is None:
+        hosts = HOSTS if options.hosts is None else options.hosts
+        return Topology.even(hosts, RATE if options.rate is None else options.rate).rates_nbytes_per_s
+    if options.rate is not None:
+        raise SpecError("--rate is for all hosts and --rates for each; leave out one")
+    rates = tuple(parse_rate(rate) for rate in options.rates.split(","))
+    if options.hosts not in (None, len(rates)):
+        raise SpecError(f"--rates names {len(rates)} hosts, but --hosts is {options.hosts}; leave out one")
+    return Topology(rates).rates_nbytes_per_s
+
+
+def _read(path: Path) -> Topology:
+    try:
+        text = read_text(path)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise SpecError(f"--topology {path} cannot be read: {reason}") from error
+    try:
+        return Topology.from_json(text)
+    except SpecError as error:
+        raise SpecError(f"--topology {path}: {error}") from error
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"name a number of seconds, not {text!r}") from error

@@ -1,0 +1,251 @@
+"""``gradwire train``: the words of the command line become ``JobOptions``; the job does the rest."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from gradwire.autotune.settings import NAME as AUTO
+from gradwire.cli.parser import Parser, chosen, file_path, folder_path
+from gradwire.codecs import DEFAULT
+from gradwire.collectives import NAMES as ALGORITHMS
+from gradwire.errors import SpecError
+from gradwire.launch.launched import launched_workers
+from gradwire.page import PAGE
+from gradwire.plan import (
+    FLOAT_NBYTES,
+    MAX_BUCKET_NBYTES,
+    MAX_PIPELINE,
+    MAX_SEGMENT_NBYTES,
+    SEGMENT_UNIT_NBYTES,
+    Plan,
+    check_count,
+)
+from gradwire.units import parse_size
+from gradwire_lab.job.batches import MODELS
+from gradwire_lab.job.data import DATASETS
+from gradwire_lab.job.options import EPOCHS, LONGEST_PIPELINE, PIPELINE, JobOptions, check
+from gradwire_lab.job.runs import (
+    CHOOSE,
+    COMPARISONS,
+    METHODS,
+    UNCOMPRESSED,
+    Run,
+    comparison,
+    make_run,
+    parse_runs,
+)
+
+PLANNED = (
+    *("method", "codec", "runs", "compare", "algorithm", "segment", "pipeline", "bucket", "staleness"),
+    *("offload", "scale"),
+)
+"""The options that a plan leaves nothing to say."""
+WHAT_RUNS = ("method", "codec", "runs", "compare", "staleness")
+EXCHANGED = tuple(option for option in PLANNED if option not in WHAT_RUNS)
+"""Those that say how gradients are exchanged, besides the codec."""
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Parse, check and perform. Raises ``GradwireError``."""
+    options = read(arguments)
+    from gradwire_lab.job.job import perform_job  # torch's import takes seconds: after what it needs not
+
+    folder = perform_job(options)
+    if folder is not None:
+        sys.stdout.write(f"record and plot are in {folder}\n")
+        if (folder / PAGE).exists():
+            sys.stdout.write(f"the page is {folder / PAGE}\n")
+
+
+def read(arguments: Sequence[str]) -> JobOptions:
+    """Return the options, checked. Raises ``GradwireError``."""
+    options = _options(_parser().parse_args(arguments))
+    check(options)
+    return options
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="gradwire train",
+        usage="gradwire train [options]",
+        description="Train with N local workers, or as a rank of torchrun. Evaluation is not timed.",
+        epilog="example:\n  gradwire train --compare --workers 4 --link 100mbit --out runs/paper",
+    )
+    what = parser.add_argument_group("what to run, and how to train")
+    _add_runs(what)
+    _add_training(what)
+    _add_network(parser.add_argument_group("where to run it"))
+    return parser
+
+
+def _add_runs(group: argparse._ArgumentGroup) -> None:
+    others = ", ".join(method for method in METHODS if method != "pipe")
+    group.add_argument("--method", metavar="M", choices=METHODS, help=f"pipe, or {others}")
+    group.add_argument("--codec", metavar="SPEC", help="one that 'gradwire codecs' lists, or auto (auto)")
+    group.add_argument(
+        "--compare",
+        nargs="?",
+        const=COMPARISONS[0],
+        choices=COMPARISONS,
+        metavar="WHAT",
+        help="with PS-Sync and D-Sync (paper) or DDP (ddp)",
+    )
+    group.add_argument("--runs", metavar="LIST", help="compare any METHOD:CODEC, e.g. sync,pipe:quantize:8")
+    group.add_argument(
+        "--plan", type=file_path, metavar="FILE", help="take method, codec, and sizes from a plan"
+    )
+    group.add_argument("--data", metavar="NAME", default="digits", help=f"{', '.join(DATASETS)} (digits)")
+    group.add_argument(
+        "--data-dir",
+        dest="data_folder",
+        type=folder_path,
+        metavar="DIR",
+        help="folder of the IDX files (download)",
+    )
+    group.add_argument("--model", metavar="NAME", default="mlp", help=f"{', '.join(MODELS)} (mlp)")
+
+
+def _add_training(group: argparse._ArgumentGroup) -> None:
+    epochs = ", ".join(f"{count} {name}" for name, count in EPOCHS.items())
+    group.add_argument("--epochs", type=int, metavar="N", help=f"epochs of each run ({epochs})")
+    group.add_argument("--max-steps", type=int, metavar="N", help="stop each run after N steps")
+    group.add_argument("--evaluate-every", type=int, metavar="N", help="evaluate every N steps (an epoch)")
+    group.add_argument("--batch", type=int, default=100, metavar="N", help="batch of all workers (100)")
+    group.add_argument("--lr", type=float, default=JobOptions.lr, metavar="X", help="peak rate (0.03)")
+    group.add_argument(
+        "--schedule",
+        default=JobOptions.schedule,
+        metavar="S",
+        help="after the peak: cosine, constant (cosine)",
+    )
+    group.add_argument("--pipeline", type=int, metavar="K", help="pipe: steps under way at once (2)")
+    group.add_argument(
+        "--correction",
+        metavar="C",
+        default=JobOptions.correction,
+        help="pipe: eager, or none as the paper (eager)",
+    )
+    group.add_argument("--staleness", type=int, metavar="S", help="server: steps a worker may lead by (0)")
+    group.add_argument("--warmup-epochs", type=int, default=0, metavar="N", help="pipe: D-Sync first (0)")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed of weights and shuffles (0)")
+
+
+def _add_network(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--workers", type=int, metavar="N", help="worker processes (4; a server is one more)")
+    group.add_argument("--link", metavar="RATE", help="pace each rank, e.g. 100mbit (no limit)")
+    group.add_argument("--algorithm", metavar="A", help=f"{', '.join(ALGORITHMS[:5])}, ... (ring)")
+    group.add_argument(
+        "--weights", metavar="SPEC", help="server, sharded: how weights travel, e.g. delta:fp32"
+    )
+    group.add_argument("--offload", metavar="SPEC", help="what NICs on the way do, e.g. inceptionn:2^-10")
+    group.add_argument("--scale", choices=["auto"], help="fit absolute bounds to the gradient's size")
+    group.add_argument("--segment", type=_size, metavar="BYTES", help="largest frame, e.g. 1MiB (4MiB)")
+    group.add_argument("--bucket", type=_size, metavar="BYTES", help="largest bucket, e.g. 25MB (all in one)")
+    group.add_argument(
+        "--timeout",
+        dest="timeout_s",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="longest wait in seconds (60)",
+    )
+    group.add_argument(
+        "--out", type=folder_path, metavar="DIR", help="folder of the results (runs/DATA-TIME)"
+    )
+    group.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
+    group.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except SpecError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _options(words: argparse.Namespace) -> JobOptions:
+    exchange = _exchange(words)
+    runs = _runs(words)
+    _check_pipeline(words, runs)
+    return chosen(
+        JobOptions,
+        words,
+        runs=runs,
+        out=words.out or Path("runs") / f"{words.data}-{datetime.now():%Y%m%d-%H%M%S}",
+        exchange=exchange,
+        workers=_workers(words, runs),
+        epochs=EPOCHS.get(words.data, 1) if words.epochs is None else words.epochs,
+    )
+
+
+def _exchange(words: argparse.Namespace) -> Plan:
+    """Return the plan of a file, whose codec and pipeline say what runs; or that of the options.
+
+    Raises ``SpecError``.
+    """
+    if words.plan is None:
+        parts = {"algorithm": words.algorithm, "segment_nbytes": words.segment, "bucket_nbytes": words.bucket}
+        parts |= {"offload": words.offload}
+        given = {name: part for name, part in parts.items() if part is not None}
+        pipeline = PIPELINE if words.pipeline is None else words.pipeline
+        for option, value, unit, most in (
+            ("--pipeline", pipeline, 1, MAX_PIPELINE),
+            ("--segment", words.segment, SEGMENT_UNIT_NBYTES, MAX_SEGMENT_NBYTES),
+            ("--bucket", words.bucket, FLOAT_NBYTES, MAX_BUCKET_NBYTES),
+        ):
+            if value is not None:
+                check_count(option, value, unit, most)
+        return Plan(pipeline=pipeline, **given)
+    said = [f"--{option}" for option in PLANNED if getattr(words, option) not in (None, False)]
+    if said:
+        raise SpecError(f"--plan says everything about the exchange itself; leave out {' and '.join(said)}")
+    plan = Plan.of(words.plan)
+    if plan.pipeline > LONGEST_PIPELINE:
+        raise SpecError(
+            f"{words.plan} has pipeline {plan.pipeline}, but at most {LONGEST_PIPELINE} can train"
+        )
+    words.method = "sharded" if plan.is_sharded else "sync" if plan.pipeline == 1 else "pipe"
+    words.codec = str(plan.codec)
+    return plan
+
+
+def _check_pipeline(words: argparse.Namespace, runs: tuple[Run, ...]) -> None:
+    methods = dict.fromkeys(run.method for run in runs)
+    if words.pipeline not in (None, 1) and "pipe" not in methods:
+        others = " and ".join(methods)
+        raise SpecError(f"only the method pipe has a pipeline, but --pipeline came with {others}: drop it")
+
+
+def _workers(words: argparse.Namespace, runs: tuple[Run, ...]) -> int:
+    asked: int | None = words.workers
+    launched = launched_workers(has_server=any(run.method == "server" for run in runs), asked=asked)
+    if launched is not None:
+        return launched
+    return JobOptions.workers if asked is None else asked
+
+
+def _runs(words: argparse.Namespace) -> tuple[Run, ...]:
+    if words.staleness is not None and (words.runs is not None or words.compare):
+        raise SpecError("a comparison writes the staleness as in --runs server@2,sync; leave out --staleness")
+    if words.runs is not None:
+        if words.compare or words.method or words.codec is not None:
+            raise SpecError("--runs names methods and codecs: leave out --compare, --method and --codec")
+        return parse_runs(words.runs)
+    if words.compare:
+        if words.method:
+            raise SpecError("--compare chooses the methods itself; leave out --method, or use --runs")
+        return comparison(_codec(words, words.compare == "ddp", DEFAULT), words.compare)
+    method = words.method or "pipe"
+    return (make_run(method, _codec(words, method in CHOOSE, UNCOMPRESSED), words.staleness),)
+
+
+def _codec(words: argparse.Namespace, may_choose: bool, otherwise: str) -> str:
+    """Return the codec; without one, runs choose if they may and no option says how they exchange."""
+    if words.codec is not None:
+        return str(words.codec)
+    said = any(getattr(words, option) is not None for option in EXCHANGED)
+    return AUTO if may_choose and not said else otherwise

@@ -1,0 +1,94 @@
+"""Weights that travel in fewer bits: how much sooner three networks reach the error of float32.
+
+Narrow AlexNet, VGG-A, and ResNet-34 train with the master weights on the host, to show errors and bits batch
+by batch. Batches of the networks in full size are timed apart from that, on a simulated device whose links
+are as slow, compared with VGG's computation, as those of two published systems.
+Source: Zhuang, Malossi and Casas, "Reducing Data Motion to Accelerate the Training of Deep Neural Networks"
+(A2DTWP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gradwire_lab.experiments.a2dtwp.options import (
+    BATCH,
+    FP32,
+    LONGER,
+    LONGER_SEED,
+    PACE,
+    TIMES_LONGER,
+    TRAINING,
+    Options,
+    add_arguments,
+    cells,
+    read,
+)
+from gradwire_lab.experiments.a2dtwp.report import plot, table
+from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row
+
+__all__ = ["EXPERIMENT", "Options"]
+
+
+def _run(options: Options, cells: Sequence[Cell], before: Sequence[Row], report: Reporter) -> None:
+    """Train the networks, which imports torch."""
+    run(options, cells, before, report)
+
+
+EXPERIMENT = Experiment(
+    name="a2dtwp",
+    question="how much time do fewer bits of weights save, at equal error?",
+    add_arguments=add_arguments,
+    read=read,
+    cells=cells,
+    run=_run,
+    table=table,
+    plot=plot,
+    version=4,
+)
+
+
+# Train narrow networks, then time batches in full size, one after the other.
+
+Run = Callable[[Options, Sequence[Cell], Sequence[Row], Reporter], None]
+
+
+def run(
+    options: Options,
+    cells: Sequence[Cell],
+    before: Sequence[Row],
+    report: Reporter,
+    trainings: Run | None = None,
+) -> None:
+    """Measure the cells. ``trainings`` measures those without times, by default one after the other."""
+    from gradwire_lab.experiments.a2dtwp.training import pace, time_batches
+
+    trained = [cell for cell in cells if cell["kind"] in (LONGER, TRAINING)]
+    if trained:
+        (trainings or _in_turn)(options, trained, before, report)
+    paces = [row for row in before if row["kind"] == PACE]
+    for cell in cells:
+        if cell["kind"] == PACE:
+            paces.append({**cell, **pace(options)})
+            report(paces[-1])
+        elif cell["kind"] == BATCH:
+            own = paces[-1]
+            found = time_batches(options, cell["model"], cell["policy"], own["compute_s"], own["nbytes"])
+            report({**cell, **found})
+
+
+def train_cell(options: Options, cell: Cell) -> dict[str, Any]:
+    """Return the figures of a training."""
+    from gradwire_lab.experiments.a2dtwp.training import train
+
+    if cell["kind"] == LONGER:
+        longer = replace(options, batches=TIMES_LONGER * options.batches)
+        return train(longer, cell["model"], FP32, LONGER_SEED)
+    return train(options, cell["model"], cell["policy"], cell["seed"])
+
+
+def _in_turn(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+    for cell in cells:
+        report({**cell, **train_cell(options, cell)})

@@ -1,0 +1,152 @@
+"""CIFAR-10 and CIFAR-100 from a folder, and scikit-learn's digits where none is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gradwire.errors import DataError
+from gradwire_lab.experiments.a2dtwp.options import CIFAR10, CIFAR100, DIGITS
+from gradwire_lab.job.data import load
+
+SIDE = 32
+PIXELS = 3 * SIDE * SIDE
+BINARY = (("data_batch_*.bin", "test_batch.bin", 1), ("train.bin", "test.bin", 2))
+"""The binary versions of CIFAR-10 and CIFAR-100: training, test, and how many labels precede an image."""
+SOME = 1000
+"""Images whose mean and deviation normalise all."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images as uint8 of shape (count, 3, 32, 32), and labels as int64; batches come normalised."""
+
+    train: torch.Tensor
+    train_labels: torch.Tensor
+    test: torch.Tensor
+    test_labels: torch.Tensor
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return int(self.train_labels.max()) + 1
+
+    def part(self, count: int) -> Images:
+        """Return the same images with the first ``count`` of those to train on."""
+        return replace(self, train=self.train[:count], train_labels=self.train_labels[:count])
+
+    def epoch(self, size: int) -> int:
+        """Return how many batches of so many images an epoch has."""
+        return max(len(self.train_labels) // size, 1)
+
+    def batches(self, size: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield training batches without end: each epoch in an order of its own."""
+        generator = torch.Generator().manual_seed(seed)
+        while True:
+            order = torch.randperm(len(self.train_labels), generator=generator)
+            for chosen in torch.split(order, size)[: self.epoch(size)]:
+                yield self._normalise(self.train[chosen]), self.train_labels[chosen]
+
+    def validation(self, count: int, size: int = 250) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the first ``count`` test images, in batches."""
+        parts = zip(
+            torch.split(self.test[:count], size), torch.split(self.test_labels[:count], size), strict=True
+        )
+        return [(self._normalise(images), labels) for images, labels in parts]
+
+    def _normalise(self, images: torch.Tensor) -> torch.Tensor:
+        mean, deviation = self._moments
+        return images.float().sub_(mean).div_(deviation)
+
+    @cached_property
+    def _moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        some = self.train[:SOME].float()
+        return some.mean((0, 2, 3)).view(3, 1, 1), some.std((0, 2, 3)).clamp(min=1e-6).view(3, 1, 1)
+
+
+def name_of(folder: Path | None, images: Images) -> str:
+    """Return the name of the images that a folder holds, or of scikit-learn's digits without one."""
+    if folder is None:
+        return DIGITS
+    return CIFAR100 if images.classes > 10 else CIFAR10
+
+
+def read_images(folder: Path | None) -> Images:
+    """Return the images of a folder, else scikit-learn's digits, enlarged, in three equal colours.
+
+    A folder has the binary version of CIFAR-10 or CIFAR-100, or archives of NumPy, ``train*.npz`` and
+    ``test*.npz``, with labels ``y`` and images ``x`` of shape (count, 3, 32, 32). Instead of ``x`` there may
+    be ``dd``: planes (G, R - G, B - G) as differences along columns and rows, which are smaller on disk.
+
+    Raises ``DataError``.
+    """
+    if folder is None:
+        return _digits()
+    for training, test, labels in BINARY:
+        files = sorted(folder.glob(training))
+        if files and (folder / test).is_file():
+            return Images(*_read_binary(files, labels), *_read_binary([folder / test], labels))
+    archives = [sorted(folder.glob(f"{part}*.npz")) for part in ("train", "test")]
+    if all(archives):
+        return Images(*_read_archives(archives[0]), *_read_archives(archives[1]))
+    raise DataError(
+        f"--data-dir must hold the binary version of CIFAR-10 or CIFAR-100, or train*.npz and test*.npz, but "
+        f"{folder} holds neither; unpack cifar-10-binary.tar.gz and name its folder"
+    )
+
+
+def _digits() -> Images:
+    found = load("digits")
+    enlarged = [
+        images.repeat_interleave(4, 1).repeat_interleave(4, 2).unsqueeze(1).expand(-1, 3, -1, -1)
+        for images in (found.train_images, found.test_images)
+    ]
+    return Images(enlarged[0], found.train_labels, enlarged[1], found.test_labels)
+
+
+def _read_binary(files: Sequence[Path], labels: int) -> tuple[torch.Tensor, torch.Tensor]:
+    parts = []
+    for path in files:
+        content = np.fromfile(path, dtype=np.uint8)
+        if not content.size or content.size % (labels + PIXELS):
+            raise DataError(
+                f"{path} must consist of records of {labels + PIXELS} bytes, but has {content.size} bytes; "
+                "get it anew"
+            )
+        parts.append(torch.from_numpy(content).view(-1, labels + PIXELS))
+    every = torch.cat(parts)
+    return every[:, labels:].reshape(-1, 3, SIDE, SIDE), every[:, labels - 1].long()
+
+
+def _read_archives(files: Sequence[Path]) -> tuple[torch.Tensor, torch.Tensor]:
+    parts = [_read_archive(path) for path in files]
+    return torch.cat([images for images, _ in parts]), torch.cat([labels for _, labels in parts])
+
+
+def _read_archive(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            images = archive["x"] if "x" in archive else _summed(archive["dd"])
+            labels = archive["y"].astype(np.int64)
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        raise DataError(f"cannot read images and labels from {path}: {error}; get it anew") from error
+    if images.shape != (len(labels), 3, SIDE, SIDE) or images.dtype != np.uint8:
+        raise DataError(
+            f"{path} must hold {len(labels)} images of shape (3, 32, 32) in uint8, but holds {images.shape} "
+            f"in {images.dtype}; get it anew"
+        )
+    return torch.from_numpy(images), torch.from_numpy(labels)
+
+
+def _summed(
+    differences: np.ndarray[tuple[int, ...], np.dtype[np.uint8]],
+) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Return the images of planes (G, R - G, B - G), each modulo 256 and differenced twice."""
+    planes = differences.cumsum(2, np.uint8).cumsum(3, np.uint8)
+    green = planes[0]
+    return np.stack([planes[1] + green, green, planes[2] + green], 1)

@@ -1,0 +1,308 @@
+"""Trainings and timed batches together: batches to an error, their milliseconds, and the product of both.
+
+Errors come from narrow networks without a clock, milliseconds from networks in full size. The seconds to an
+error are composed of both: each batch of a training takes as long as one of the full network, with the bits
+that its layers have after that batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from statistics import fmean, median
+
+from gradwire_lab.experiments.a2dtwp.options import (
+    AWP,
+    AWP_FORMATS,
+    BATCH,
+    FP32,
+    LONGER,
+    NORMALISED,
+    STATIC,
+    TRAINING,
+    TRAINS_AS,
+    UNLIMITED,
+)
+from gradwire_lab.experiments.claim import SHARE, Explanation, at_least, shown
+from gradwire_lab.experiments.experiment import Row
+from gradwire_lab.job.equal_loss import reach
+
+# Trainings side by side on paced links: batch times without bursts, and the time to an error.
+
+AROUND = 7
+"""Cycles before and after one, whose median stands for it: other work on the machine comes in bursts."""
+SMOOTHED = 3
+"""Evaluations whose mean is the error after the last of them."""
+NOISE = 0.03
+"""Two trainings with the same work take times that differ by so much on shared cores."""
+
+
+def typical(values: Sequence[float]) -> list[float]:
+    """Return the running median of some figures.
+
+    Examples
+    --------
+    >>> typical([1.0, 1.0, 9.0, 1.0, 2.0])[2]
+    1.0
+    """
+    return [median(values[max(place - AROUND, 0) : place + AROUND + 1]) for place in range(len(values))]
+
+
+def figure_of(row: Row, system: str, name: str) -> float:
+    """Return the mean of a figure over a training's cycles on the link of a system."""
+    return fmean(typical(row["cycles"][system][name]))
+
+
+def seconds_of(row: Row, system: str) -> list[float]:
+    """Return the seconds after each batch, if all had run on the link of one system.
+
+    A batch that ran on another one takes as long as those around it.
+    """
+    batches, timed = row["errors"][-1][0], typical(row["cycles"][system]["batch_s"])
+    each = [timed[batch * len(timed) // batches] for batch in range(batches)]
+    return list(accumulate(each))
+
+
+def curve_of(row: Row, system: str) -> list[tuple[float, float, float]]:
+    """Return batches, seconds, and smoothed error of each evaluation."""
+    seconds, errors = seconds_of(row, system), [error for _, error in row["errors"]]
+    return [
+        (batch, seconds[batch - 1], fmean(errors[max(place - SMOOTHED + 1, 0) : place + 1]))
+        for place, (batch, _) in enumerate(row["errors"])
+    ]
+
+
+def last_error(row: Row) -> float:
+    """Return the error at the end."""
+    return fmean(error for _, error in row["errors"][-SMOOTHED:])
+
+
+def seconds_to(row: Row, system: str, target: float) -> float | None:
+    """Return when a training reaches an error; None where it doesn't."""
+    found = reach(curve_of(row, system), target)
+    return None if found is None else found[1]
+
+
+def gain(row: Row, baseline: Row, system: str, target: float) -> float | None:
+    """Return the share of another policy's time to an error that a policy saves; None where one fails to."""
+    own, others = seconds_to(row, system, target), seconds_to(baseline, system, target)
+    return None if own is None or others is None else 1 - own / others
+
+
+def hidden(row: Row, system: str, target: float) -> float | None:
+    """Return the share of a policy's time to an error that a link without limit would save.
+
+    What computation doesn't hide of the copies: no policy on this link saves more of it. None without cycles
+    on such a link.
+    """
+    if UNLIMITED not in row["cycles"]:
+        return None
+    limited, free = seconds_to(row, system, target), seconds_to(row, UNLIMITED, target)
+    return None if limited is None or free is None else 1 - free / limited
+
+
+def nothing_to_save(rows: Sequence[Row], system: str) -> Explanation | None:
+    """Return why a policy isn't faster than another one, of which these are the rows.
+
+    None if a link without limit would make that one clearly faster, or wasn't measured.
+    """
+    known = _known([hidden(row, system, last_error(row)) for row in rows])
+    if not known or max(known) > NOISE:
+        return None
+    return Explanation(
+        f"a link without limit would save at most {shown(max(0.0, *known), SHARE)} of the other policy's "
+        f"time, since its copies hide behind computation; times of the same work differ by up to "
+        f"{shown(NOISE, SHARE)} here",
+        at_least(-NOISE),
+    )
+
+
+def _known(shares: Sequence[float | None]) -> list[float]:
+    """Return the shares; nothing if one of them is missing."""
+    known = [each for each in shares if each is not None]
+    return known if len(known) == len(shares) else []
+
+
+EQUAL = 0.01
+"""The error to reach is that of float32 at its end, and one point: errors that close count as equal."""
+
+
+class Measured:
+    """The rows of a record, by network and policy.
+
+    Attributes
+    ----------
+    networks
+        Those that were trained, in the order of the rows.
+    images
+        The name of the images.
+    longer
+        The accuracy of each network's longer training.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._trainings: dict[tuple[str, str], list[Row]] = {}
+        self._batches: dict[tuple[str, str], Row] = {}
+        self.longer = {str(row["model"]): float(row["accuracy"]) for row in rows if row["kind"] == LONGER}
+        for row in rows:
+            if row["kind"] == TRAINING:
+                self._trainings.setdefault((row["model"], row["policy"]), []).append(row)
+            elif row["kind"] == BATCH:
+                known = self._batches.get((row["model"], row["policy"]))
+                self._batches[row["model"], row["policy"]] = row if known is None else _joined(known, row)
+        self.networks = [*dict.fromkeys(model for model, _ in self._trainings)]
+        self.images = next(str(row["images"]) for row in rows if row["kind"] == TRAINING)
+
+    def trainings(self, model: str, policy: str) -> list[Row]:
+        """Return a network's trainings with a policy, or with another one of the same weights."""
+        return self._trainings.get((model, TRAINS_AS.get(policy, policy)), [])
+
+    def accuracies(self, model: str, policy: str) -> list[float]:
+        """Return the accuracies at the end of these trainings."""
+        return [float(row["accuracy"]) for row in self.trainings(model, policy)]
+
+    def curve(self, model: str, policy: str) -> list[tuple[int, float]]:
+        """Return batches and errors, which are means over the seeds and the last evaluations."""
+        every = [[tuple(each) for each in row["errors"]] for row in self.trainings(model, policy)]
+        batches = [batch for batch, _ in every[0]] if every else []
+        errors = [fmean(error for _, error in column) for column in zip(*every, strict=True)]
+        return [
+            (batch, fmean(errors[max(place - SMOOTHED + 1, 0) : place + 1]))
+            for place, batch in enumerate(batches)
+        ]
+
+    def last_error(self, model: str, policy: str) -> float:
+        """Return the error at the end."""
+        return self.curve(model, policy)[-1][1]
+
+    def target(self, model: str) -> float:
+        """Return the error to reach."""
+        return self.last_error(model, FP32) + EQUAL
+
+    def batches_to(self, model: str, policy: str) -> float | None:
+        """Return after how many batches a policy reaches the error of float32; None where it doesn't."""
+        points = [(batch, float(batch), error) for batch, error in self.curve(model, policy)]
+        found = reach(points, self.target(model)) if points else None
+        return None if found is None else found[1]
+
+    def row(self, model: str, policy: str) -> Row | None:
+        """Return the timed batches of a network in full size, of all rounds; None if they weren't timed."""
+        return self._batches.get((NORMALISED.get(model, model), policy))
+
+    def figure(self, model: str, policy: str, system: str, name: str) -> float | None:
+        """Return the median of a figure over a policy's timed batches on a link.
+
+        AWP's is that of its batches after the threshold is known, with the mean bits of each.
+        """
+        if policy != AWP:
+            row = self.row(model, policy)
+            return None if row is None else median(row["cycles"][system][name])
+        every = [self._mean(model, each, system, name, each["epoch"]) for each in self.trainings(model, AWP)]
+        known = [each for each in every if each is not None]
+        return fmean(known) if known else None
+
+    def seconds(self, model: str, policy: str, system: str, batches: float | None = None) -> float | None:
+        """Return the seconds of a training's first batches, or of all."""
+        trainings = self.trainings(model, policy)
+        if not trainings:
+            return None
+        until = float(trainings[0]["errors"][-1][0]) if batches is None else batches
+        if policy != AWP:
+            each = self.figure(model, policy, system, "batch_s")
+            return None if each is None else each * until
+        means = [self._mean(model, row, system, "batch_s", 0, until) for row in trainings]
+        known = [each * until for each in means if each is not None]
+        return fmean(known) if known else None
+
+    def seconds_to(self, model: str, policy: str, system: str) -> float | None:
+        """Return the seconds until a policy reaches the error of float32; None where it doesn't."""
+        batches = self.batches_to(model, policy)
+        return None if batches is None else self.seconds(model, policy, system, batches)
+
+    def gain(self, model: str, policy: str, other: str, system: str) -> float | None:
+        """Return the share of another policy's time to the error that a policy saves."""
+        own, others = (self.seconds_to(model, each, system) for each in (policy, other))
+        return None if own is None or others is None else 1 - own / others
+
+    def oracle(self, model: str, system: str) -> str | None:
+        """Return the static format that reaches the error of float32 first; None where none does."""
+        times = {name: self.seconds_to(model, name, system) for name in STATIC.values()}
+        known = {name: seconds for name, seconds in times.items() if seconds is not None}
+        return min(known, key=lambda name: known[name]) if known else None
+
+    def bits(self, model: str, training: Row, begin: float = 0, end: float | None = None) -> float:
+        """Return the mean bits of a weight of the full network over a training's batches."""
+        spans = [*_spans(training, begin, end)]
+        sizes = self._sizes(model, training)
+        return sum(count * _weighted(bits, sizes) for count, bits in spans) / sum(count for count, _ in spans)
+
+    def switches(self, model: str) -> list[int]:
+        """Return for each of AWP's trainings at how many different batches layers got more bits."""
+        return [len(_switches(row)) for row in self.trainings(model, AWP)]
+
+    def _mean(
+        self, model: str, training: Row, system: str, name: str, begin: float, end: float | None = None
+    ) -> float | None:
+        """Return the mean of a figure over a training's batches, by the mean bits of each."""
+        rows = {bits: self.row(model, each) for each, bits in AWP_FORMATS.items()}
+        found = {bits: median(row["cycles"][system][name]) for bits, row in rows.items() if row is not None}
+        if len(found) < len(AWP_FORMATS):
+            return None
+        sizes, spans = self._sizes(model, training), [*_spans(training, begin, end)]
+        total = sum(count for count, _ in spans)
+        return sum(count * between(found, _weighted(bits, sizes)) for count, bits in spans) / total
+
+    def _sizes(self, model: str, training: Row) -> Sequence[int]:
+        """Return the numbers in each layer of the full network, or of the narrow one if none was timed."""
+        full = self.row(model, next(iter(AWP_FORMATS)))
+        found: Sequence[int] = (training if full is None else full)["sizes"]
+        return found
+
+
+def _joined(one: Row, other: Row) -> Row:
+    """Return a row with the timed batches of two rounds."""
+    cycles = {
+        system: {name: [*values, *other["cycles"][system][name]] for name, values in each.items()}
+        for system, each in one["cycles"].items()
+    }
+    return {**one, "cycles": cycles}
+
+
+def between(found: dict[int, float], bits: float) -> float:
+    """Return a figure at a mean number of bits, on the straight line between the formats around it.
+
+    Examples
+    --------
+    >>> between({8: 1.0, 16: 2.0, 24: 4.0, 32: 4.0}, 20)
+    3.0
+    """
+    for low, high in pairwise(sorted(found)):
+        if bits <= high:
+            return found[low] + (found[high] - found[low]) * (bits - low) / (high - low)
+    return found[max(found)]
+
+
+def _spans(training: Row, begin: float, end: float | None) -> Iterator[tuple[float, Sequence[int]]]:
+    """Yield numbers of batches and the bits of the layers in them, between two batches."""
+    changes = [(int(batch), bits) for batch, bits in training["bits"]]
+    last = float(training["errors"][-1][0]) if end is None else end
+    ends = [*(batch - 1 for batch, _ in changes[1:]), last]
+    before = 0.0
+    for (_, bits), until in zip(changes, ends, strict=True):
+        low, high = max(before, begin), min(float(until), last)
+        before = float(until)
+        if high > low:
+            yield high - low, bits
+
+
+def _weighted(bits: Sequence[int], sizes: Sequence[int]) -> float:
+    return sum(each * size for each, size in zip(bits, sizes, strict=True)) / sum(sizes)
+
+
+def _switches(training: Row) -> list[int]:
+    """Return the batches after which a layer got more bits than before."""
+    return [
+        int(batch)
+        for (_, before), (batch, now) in pairwise(training["bits"])
+        if any(new > old for old, new in zip(before, now, strict=True))
+    ]

@@ -1,0 +1,151 @@
+"""The networks of table I in A2DTWP: AlexNet with one more FC-4096, VGG-A, and ResNet-34.
+
+Kernels, depths, and the proportions of the widths are the paper's. Networks for images of 32 pixels instead
+of 224 may have fewer channels, and AlexNet's first convolution moves by 2 instead of 4 there. Table I has no
+batch normalization; ResNet-34 has it by its own paper, and the other two may have it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+
+import torch
+from torch import nn
+
+from gradwire_lab.experiments.a2dtwp.options import MODELS
+
+POOL = 0
+"""Where a list of widths has a pooling layer."""
+VGG_A = (64, POOL, 128, POOL, 256, 256, POOL, 512, 512, POOL, 512, 512, POOL)
+RESNET_34 = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
+"""Channels, blocks, and the stride of the first block, for each stage."""
+HIDDEN, DROPOUT = 4096, 0.5
+DEVIATION = 0.1
+"""Weights are drawn with a variance of 1e-2 (section IV-B)."""
+BIASES = MappingProxyType({"alexnet": 0.1})
+"""The first biases (section IV-B); 0 in the other networks."""
+FULL_SIDE = 224
+"""Pixels of the paper's images."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The size of a network and of its images, and whether it has batch normalization.
+
+    Attributes
+    ----------
+    classes, side
+        Of the images, which are ``side`` pixels wide and high: 32 or 224.
+    narrower
+        Times fewer channels than the paper's.
+    norm
+        Whether all layers but the last have batch normalization. ResNet-34 always has it.
+    """
+
+    classes: int
+    narrower: int
+    norm: bool
+    side: int = 32
+
+
+def build(name: str, shape: Shape, seed: int, *, he: bool = False) -> nn.Module:
+    """Return a network with the paper's initial weights, or with He's."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _BUILDERS[name](shape)
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                if he:
+                    nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+                else:
+                    nn.init.normal_(module.weight, std=DEVIATION)
+                if module.bias is not None:
+                    nn.init.constant_(module.bias, BIASES.get(name, 0.0))
+        return model
+
+
+def blocks_of(model: nn.Module) -> list[str]:
+    """Return the names of the residual blocks, each of which has one precision."""
+    return [name for name, module in model.named_modules() if isinstance(module, ResidualBlock)]
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions and a shortcut, which is a convolution of its own where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first = nn.Sequential(*_conv(inputs, outputs, 3, stride))
+        self.second = nn.Sequential(*_conv(outputs, outputs, 3))
+        same = stride == 1 and inputs == outputs
+        self.shortcut = nn.Identity() if same else nn.Sequential(*_conv(inputs, outputs, 1, stride))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the sum of both ways."""
+        return nn.functional.relu(self.second(nn.functional.relu(self.first(x))) + self.shortcut(x))
+
+
+def _alexnet(shape: Shape) -> nn.Module:
+    widths = [width // shape.narrower for width in (64, 192, 384, 384, 256)]
+    full = shape.side == FULL_SIDE
+    features: list[nn.Module] = []
+    inputs = 3
+    for number, (width, size) in enumerate(zip(widths, (11, 5, 3, 3, 3), strict=True)):
+        stride, padding = ((4, 2) if full else (2, 5)) if number == 0 else (1, size // 2)
+        features += [*_conv(inputs, width, size, stride, padding, norm=shape.norm), nn.ReLU()]
+        features += [nn.MaxPool2d(2)] if number in (0, 1, 4) else []
+        inputs = width
+    hidden = HIDDEN // shape.narrower
+    pixels = 36 if full else 4
+    return nn.Sequential(*features, *_head([pixels * inputs, hidden, hidden, hidden], shape))
+
+
+def _vgg(shape: Shape) -> nn.Module:
+    features: list[nn.Module] = []
+    inputs = 3
+    for width in VGG_A:
+        if width == POOL:
+            features.append(nn.MaxPool2d(2))
+        else:
+            outputs = width // shape.narrower
+            features += [*_conv(inputs, outputs, 3, norm=shape.norm), nn.ReLU()]
+            inputs = outputs
+    hidden = HIDDEN // shape.narrower
+    return nn.Sequential(*features, *_head([(shape.side // 32) ** 2 * inputs, hidden, hidden], shape))
+
+
+def _resnet(shape: Shape) -> nn.Module:
+    inputs = RESNET_34[0][0] // shape.narrower
+    layers: list[nn.Module] = [*_conv(3, inputs, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+    for width, blocks, stride in RESNET_34:
+        outputs = width // shape.narrower
+        for number in range(blocks):
+            layers.append(ResidualBlock(inputs, outputs, stride if number == 0 else 1))
+            inputs = outputs
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, shape.classes))
+
+
+def _conv(
+    inputs: int, outputs: int, size: int, stride: int = 1, padding: int | None = None, *, norm: bool = True
+) -> list[nn.Module]:
+    around = size // 2 if padding is None else padding
+    conv = nn.Conv2d(inputs, outputs, size, stride, padding=around, bias=not norm)
+    return [conv, nn.BatchNorm2d(outputs)] if norm else [conv]
+
+
+def _head(widths: Sequence[int], shape: Shape) -> Iterator[nn.Module]:
+    """Yield the fully connected layers."""
+    yield nn.Flatten()
+    for inputs, outputs in pairwise(widths):
+        yield nn.Linear(inputs, outputs)
+        if shape.norm:
+            yield nn.BatchNorm1d(outputs)
+        yield from (nn.ReLU(), nn.Dropout(DROPOUT))
+    yield nn.Linear(widths[-1], shape.classes)
+
+
+_BUILDERS: MappingProxyType[str, Callable[[Shape], nn.Module]] = MappingProxyType(
+    dict(zip(MODELS, (_alexnet, _vgg, _resnet), strict=True))
+)

@@ -1,0 +1,196 @@
+"""Options of the experiment: networks, policies, links, and sizes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from gradwire.errors import SpecError
+from gradwire_lab.experiments.experiment import Cell, check_known, turned
+
+DIGITS, CIFAR10, CIFAR100 = "digits", "cifar10", "cifar100"
+"""Names of the images."""
+MODELS = ("alexnet", "vgg", "resnet")
+NORMALISED = MappingProxyType({"alexnet-bn": "alexnet", "vgg-bn": "vgg"})
+"""Networks with batch normalization that table I doesn't have, and the same ones without."""
+NETWORKS = (*MODELS, *NORMALISED)
+STUCK = MappingProxyType(
+    {
+        "alexnet": "in short runs of float32 alone, two of three seeds stayed at chance for 400 batches, and "
+        "with the published first weights its numbers became NaN"
+    }
+)
+"""Networks that aren't expected to learn in so few batches, and why. Only float32 trains them."""
+FP32, BF16, AWP = "fp32", "bf16", "awp"
+STATIC = MappingProxyType({8: "static:8", 16: "static:16", 24: "static:24", 32: FP32})
+"""Policies that cut weights off, by their bits: what the oracle chooses from."""
+DELTAS = ("delta", "delta:fp32")
+POLICIES = (FP32, BF16, "static:8", "static:16", "static:24", AWP, *DELTAS)
+TRAINS_AS = MappingProxyType({"delta": BF16, "delta:fp32": FP32})
+"""Lossless policies, and those whose weights on the device have the same bits: they share a training."""
+AWP_FORMATS = MappingProxyType({f"awp:{bits}": bits for bits in STATIC})
+"""AWP while all layers have these bits, norms included: between them lie the milliseconds of its batches."""
+TIMED = (FP32, BF16, "static:8", "static:16", "static:24", *AWP_FORMATS, *DELTAS)
+
+
+@dataclass(frozen=True)
+class System:
+    """A published system: milliseconds of a batch of VGG in float32 (A2DTWP, tables II and III).
+
+    Copies that take no milliseconds have no limit.
+    """
+
+    compute_ms: float
+    """Forward and backward: convolutions and fully connected layers."""
+    to_device_ms: float
+    to_host_ms: float
+
+
+UNLIMITED = "unlimited"
+"""A link that limits no copy: what is saved on it bounds what any policy can save on another one."""
+SYSTEMS = MappingProxyType(
+    {
+        "x86": System(162.23, 153.93, 68.51),
+        "power": System(82.44, 39.12, 17.34),
+        UNLIMITED: System(1.0, 0.0, 0.0),
+    }
+)
+LINKS = ("x86", "power")
+"""The systems whose links batches are timed on."""
+LONGER, TRAINING, PACE, BATCH = "longer", "training", "pace", "batch"
+"""The kinds of cells: the accuracy of a longer training, errors and bits of one, seconds of computation, and
+milliseconds of a batch."""
+LONGER_SEED, TIMES_LONGER = 0, 2
+"""The seed of the longer trainings in float32, and how many times as many batches they have. They say what
+the networks can reach on the images; no figure comes from them."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The images, what trains on them and how long, and what is timed in full size.
+
+    Attributes
+    ----------
+    data_dir
+        CIFAR-10 or CIFAR-100; None takes ``$GRADWIRE_DATA``, and scikit-learn's digits where that is unset.
+    networks, policies, seeds
+        What trains: every network with every policy and seed.
+    images, batches, narrower
+        Training images at most, batches of a training, and times fewer channels than the paper's. Batch sizes
+        are the paper's, and AWP's INTERVAL is half an epoch.
+    timed, timed_batches, timed_size, timed_rounds
+        Networks of the published size whose batches are timed, if any, how many on each link in each round,
+        their images, and how many rounds of all policies.
+    """
+
+    data_dir: Path | None = None
+    networks: tuple[str, ...] = NETWORKS
+    policies: tuple[str, ...] = POLICIES
+    seeds: tuple[int, ...] = (1, 2, 3)
+    images: int = 6400
+    batches: int = 1800
+    narrower: int = 8
+    timed: tuple[str, ...] = MODELS
+    timed_batches: int = 3
+    timed_size: int = 2
+    timed_rounds: int = 3
+
+    def __post_init__(self) -> None:
+        for called, names, known in (
+            ("--networks", self.networks, NETWORKS),
+            ("--policies", self.policies, POLICIES),
+            ("--timed", self.timed or MODELS, MODELS),
+        ):
+            check_known(called, names, known)
+        for called, number, least in (
+            ("--seeds", min(self.seeds, default=0), 1),
+            ("--images", self.images, 2),
+            ("--batches", self.batches, 10),
+            ("--narrower", self.narrower, 1),
+            ("--timed-batches", self.timed_batches, 1),
+            ("--timed-size", self.timed_size, 2),
+            ("--timed-rounds", self.timed_rounds, 1),
+        ):
+            if number < least:
+                raise SpecError(f"expected {least} or more for {called}, got {number}")
+        if self.narrower > 64 or 64 % self.narrower:
+            raise SpecError(f"expected a divisor of 64 for --narrower, got {self.narrower}")
+        if self.data_dir is not None and not self.data_dir.is_dir():
+            raise SpecError(f"expected a folder for --data-dir, got {self.data_dir}; name one that exists")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the experiment's options."""
+    usual = Options()
+
+    def add_list(name: str, values: Sequence[object], what: str) -> None:
+        text = ",".join(map(str, values))
+        parser.add_argument(name, metavar="LIST", default=text, help=f"{what} ({text})")
+
+    def add_number(name: str, value: int, what: str) -> None:
+        parser.add_argument(name, type=int, metavar="N", default=value, help=f"{what} ({value})")
+
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="CIFAR-10 or CIFAR-100 ($GRADWIRE_DATA, else scikit-learn's digits)"
+    )
+    add_list("--networks", usual.networks, "what to train")
+    add_list("--policies", usual.policies, "how weights travel in trainings")
+    add_list("--seeds", usual.seeds, "a training for each")
+    add_number("--images", usual.images, "training images at most")
+    add_number("--batches", usual.batches, "batches of each training")
+    add_number("--narrower", usual.narrower, "times fewer channels than the paper's, in trainings")
+    add_list("--timed", usual.timed, "networks in full size to time")
+    add_number("--timed-batches", usual.timed_batches, "batches that are timed on each link in a round")
+    add_number("--timed-size", usual.timed_size, "images in a batch that is timed")
+    add_number("--timed-rounds", usual.timed_rounds, "rounds of all policies that are timed")
+
+
+def read(words: argparse.Namespace) -> Options:
+    """Return the options. Raises ``SpecError``."""
+    networks, policies, timed, seeds = (
+        tuple(dict.fromkeys(text.split(",") if text else ()))
+        for text in (words.networks, words.policies, words.timed, words.seeds)
+    )
+    if not all(each.isdecimal() for each in seeds):
+        raise SpecError(f"expected whole numbers for --seeds, got {words.seeds}")
+    return Options(
+        None if words.data_dir is None else Path(words.data_dir).absolute(),
+        networks,
+        policies,
+        tuple(map(int, seeds)),
+        words.images,
+        words.batches,
+        words.narrower,
+        timed,
+        words.timed_batches,
+        words.timed_size,
+        words.timed_rounds,
+    )
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each training, and for the batches of each network in full size, round, and policy.
+
+    The longer trainings come first: they say what counts as learned. Policies whose weights on the device
+    have the same bits share a training. Policies take turns and each round begins with another one, so that
+    a machine that becomes slower favours none.
+    """
+    trained = dict.fromkeys(TRAINS_AS.get(each, each) for each in options.policies)
+    trainings = [
+        {"kind": TRAINING, "model": model, "policy": policy, "seed": seed}
+        for model in options.networks
+        for seed in options.seeds
+        for policy in trained
+        if model not in STUCK or policy == FP32
+    ]
+    longer = [{"kind": LONGER, "model": model} for model in options.networks if model not in STUCK]
+    timed = [
+        {"kind": BATCH, "model": model, "round": number, "policy": policy}
+        for model in options.timed
+        for number in range(options.timed_rounds)
+        for policy in turned(TIMED, number, options.timed_rounds)
+    ]
+    return [*longer, *trainings, *([{"kind": PACE}] if timed else []), *timed]

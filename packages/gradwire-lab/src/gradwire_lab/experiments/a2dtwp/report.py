@@ -1,0 +1,183 @@
+"""The tables: each policy's way to the error, and the kernels of a batch in full size."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from gradwire.tables import Column, Table, figure
+from gradwire_lab.experiments.a2dtwp.measured import Measured
+from gradwire_lab.experiments.a2dtwp.options import (
+    AWP,
+    BF16,
+    DELTAS,
+    DIGITS,
+    FP32,
+    LINKS,
+    POLICIES,
+    TRAINS_AS,
+)
+from gradwire_lab.experiments.experiment import LOSSY, Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+RUNS = (
+    Column.of_text("policy"),
+    Column("bits"),
+    Column("error", "%"),
+    Column("batches", "to error"),
+    *(column for system in LINKS for column in (Column(system, "ms"), Column("saved", "%"))),
+)
+KERNELS = (
+    ("transfer to the device", "transfer_s"),
+    ("transfer to the host", "to_host_s"),
+    ("forward and backward", "compute_s"),
+    ("update", "update_s"),
+    ("norms, and packing meanwhile", "norm_s"),
+    ("packing", "pack_s"),
+    ("CPU of norms and packing", "packing_cpu_s"),
+    ("decoding", "decode_s"),
+    ("unpacking", "unpack_s"),
+    ("waiting for weights", "exposed_s"),
+    ("waiting for gradients", "gradient_wait_s"),
+    ("batch", "batch_s"),
+)
+"""The kernels of tables II and III, what isn't hidden behind others, and the whole."""
+PROFILED = (FP32, BF16, AWP, *DELTAS)
+SHOWN = "vgg"
+"""The network of tables II and III."""
+NOTE = (
+    "Errors, batches, and bits: of narrow networks, the mean of the seeds, without a clock. Milliseconds: a "
+    "batch of the network in full size on the link of a system. The error to reach is that of fp32 at its "
+    "end, and one point; '-' where a policy doesn't reach it. Saved: of fp32's time to that error, which is "
+    "composed of both measurements, batches times milliseconds. delta trains as bf16 and delta:fp32 as fp32, "
+    "to the bit. The oracle is the static format that is there first on the link."
+)
+
+
+def table(rows: Sequence[Row]) -> list[str | Table]:
+    """Return the tables of all networks, the kernels of VGG's batches, and what AWP warned of."""
+    found = Measured(rows)
+    on = "scikit-learn's digits" if found.images == DIGITS else found.images
+    parts: list[str | Table] = []
+    for model in found.networks:
+        parts += [_title(model, found, on), "", Table(RUNS, [*_runs(model, found)]), ""]
+    if all(found.row(SHOWN, policy) for policy in (FP32, BF16)):
+        for system in LINKS:
+            parts += [f"a batch of {SHOWN} in full size on the link of {system}, in ms", ""]
+            parts += [_kernels(found, system), ""]
+    return [*parts, *(f"{each}." for each in warned(found)), NOTE]
+
+
+def warned(found: Measured) -> list[str]:
+    """Return AWP's warnings, once for each network."""
+    return [
+        f"{model}, seed {row['seed']}: {row[LOSSY][0].rstrip('.')}"
+        for model in found.networks
+        for row in found.trainings(model, AWP)[:1]
+        if LOSSY in row
+    ]
+
+
+def _title(model: str, found: Measured, on: str) -> str:
+    error = (
+        f"; the error to reach is {100 * found.target(model):.1f} %" if found.trainings(model, FP32) else ""
+    )
+    return f"{model} on {on}{error}"
+
+
+def _runs(model: str, found: Measured) -> Iterator[tuple[str, ...]]:
+    has_target = bool(found.trainings(model, FP32))
+    best = {system: found.oracle(model, system) if has_target else None for system in LINKS}
+    for policy in POLICIES:
+        trainings = found.trainings(model, policy)
+        if not trainings:
+            continue
+        batches = found.batches_to(model, policy) if has_target else None
+        names = [system for system in LINKS if best[system] == policy]
+        yield (
+            f"{policy} (oracle)" if names else policy,
+            figure(fmean(found.bits(model, row) for row in trainings)),
+            f"{100 * found.last_error(model, policy):.1f}",
+            "-" if batches is None else f"{batches:.0f}",
+            *(text for system in LINKS for text in _on(model, policy, system, found, has_target)),
+        )
+
+
+def _on(model: str, policy: str, system: str, found: Measured, has_target: bool) -> tuple[str, str]:
+    each = found.figure(model, policy, system, "batch_s")
+    saved = found.gain(model, policy, FP32, system) if has_target else None
+    return (
+        "-" if each is None else figure(1e3 * each),
+        "-" if saved is None else f"{100 * saved:.1f}",
+    )
+
+
+def _kernels(found: Measured, system: str) -> Table:
+    def shown(policy: str, name: str) -> str:
+        value = found.figure(SHOWN, policy, system, name)
+        return "-" if value is None else figure(1e3 * value)
+
+    lines = [(text, *(shown(policy, name) for policy in PROFILED)) for text, name in KERNELS]
+    return Table([Column.of_text(""), *map(Column, PROFILED)], lines)
+
+
+# The picture: error over batches, time to the error (figures 3 to 5), and each layer's bits over batches.
+
+
+def plot(rows: Sequence[Row]) -> bytes:
+    """Return a row of pictures for each network."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    found, picture = Measured(rows), io.BytesIO()
+    canvas = Figure(figsize=(16, 3.2 * len(found.networks)), dpi=110, layout="constrained")
+    FigureCanvasAgg(canvas)
+    every = canvas.subplots(len(found.networks), 3, squeeze=False)
+    for (errors, times, bits), model in zip(every, found.networks, strict=True):
+        _draw_errors(errors, found, model)
+        _draw_times(times, found, model)
+        _draw_bits(bits, found, model)
+    canvas.savefig(picture, format="png")
+    return picture.getvalue()
+
+
+def _draw_errors(axes: Axes, found: Measured, model: str) -> None:
+    for policy in POLICIES:
+        if policy not in TRAINS_AS and found.trainings(model, policy):
+            points = found.curve(model, policy)
+            axes.plot([batch for batch, _ in points], [100 * error for _, error in points], label=policy)
+    axes.set_title(f"{model} on {found.images}")
+    axes.set_xlabel("batches")
+    axes.set_ylabel("validation error [%]")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, fontsize="x-small")
+
+
+def _draw_times(axes: Axes, found: Measured, model: str) -> None:
+    policies = [policy for policy in POLICIES if found.trainings(model, policy)]
+    if FP32 not in policies:
+        return
+    for number, system in enumerate(LINKS):
+        saved = [found.gain(model, policy, FP32, system) for policy in policies]
+        places = [place + 0.4 * number for place in range(len(policies))]
+        axes.bar(places, [0.0 if each is None else 1 - each for each in saved], width=0.38, label=system)
+    axes.set_xticks(range(len(policies)), policies, rotation=30, ha="right", fontsize="x-small")
+    axes.set_ylabel("time to the error, over fp32's")
+    axes.legend(frameon=False, fontsize="x-small")
+
+
+def _draw_bits(axes: Axes, found: Measured, model: str) -> None:
+    for row in found.trainings(model, AWP)[:1]:
+        last = row["errors"][-1][0]
+        batches = [*(batch for batch, _ in row["bits"]), last]
+        for layer, name in enumerate(row["layers"]):
+            bits = [each[layer] for _, each in row["bits"]]
+            axes.step(batches, [*bits, bits[-1]], where="post", label=name)
+    axes.set_xlabel("batches")
+    axes.set_ylabel("bits of each layer (awp)")
+    axes.set_yticks([8, 16, 24, 32])

@@ -1,0 +1,270 @@
+"""One training with a policy, on a simulated device whose link is that of a published system.
+
+A *cycle* is an update of the masters, the weights' way to the device, a forward and a backward pass. Policies
+take turns batch by batch, so that whatever disturbs the machine disturbs all alike, and each cycle is timed
+on one of the systems' links: what a policy makes of the weights doesn't depend on the link.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradwire.codecs import parse
+from gradwire.codecs.bitpack import BitPack
+from gradwire.offload import awp
+from gradwire.offload.carriers import Bits, Carrier, Transfer, aligned
+from gradwire.offload.host_offload import HostOffload
+from gradwire.offload.policies import Policy, policy_of
+from gradwire_lab.experiments.a2dtwp.models import blocks_of
+from gradwire_lab.experiments.a2dtwp.options import AWP, AWP_FORMATS, BF16, FP32, SYSTEMS
+from gradwire_lab.simulated_device.simulated import Simulated
+
+WAITS = ("exposed_s", "unpack_s", "gradient_wait_s")
+"""What the training thread does within a cycle besides computing."""
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+Model = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Learner:
+    """What learns.
+
+    Attributes
+    ----------
+    masters, optimizer, schedule
+        As in any training.
+    loss
+        Of a model's outputs for a batch.
+    error
+        Of a model, on data that is never trained on.
+    """
+
+    masters: nn.Module
+    optimizer: torch.optim.Optimizer
+    schedule: torch.optim.lr_scheduler.LRScheduler
+    loss: Callable[[Model, Batch], torch.Tensor]
+    error: Callable[[Model], float]
+
+
+class Trainee:
+    """One training with one policy.
+
+    Parameters
+    ----------
+    learner, policy
+        What trains, and how its weights travel.
+    systems
+        Whose links it trains on in turn.
+    nbytes
+        The bytes of weights that take the published time on the links; by default all of this training's.
+
+    Attributes
+    ----------
+    errors
+        Pairs of a number of batches and the error after them.
+    """
+
+    def __init__(
+        self, learner: Learner, policy: Policy, systems: Sequence[str], nbytes: int | None = None
+    ) -> None:
+        self._learner, self._device = learner, Simulated(prompt=True)
+        self._offload = HostOffload(
+            learner.masters,
+            learner.optimizer,
+            policy,
+            device=self._device,
+            blocks=blocks_of(learner.masters),
+            timed=True,
+        )
+        self._nbytes = 4 * self._count if nbytes is None else nbytes
+        self.errors: list[tuple[int, float]] = []
+        self._cycles: dict[str, list[dict[str, float]]] = {name: [] for name in systems}
+
+    def begin(self, batch: Batch) -> None:
+        """Bring gradients, which a cycle begins with."""
+        self._pass(batch, 0)
+
+    def cycle(self, number: int, batch: Batch, compute_s: float) -> None:
+        """Update the weights and pass the batch of this number through them, on one of the links."""
+        system = [*self._cycles][number % len(self._cycles)]
+        rates = link_rates(system, compute_s, self._nbytes)
+        self._device.pace(*rates)
+        before = self._counts()
+        began = time.perf_counter()
+        self._learner.optimizer.step()
+        updated = time.perf_counter()
+        self._learner.schedule.step()
+        self._learner.optimizer.zero_grad()
+        self._pass(batch, number)
+        ended = time.perf_counter()
+        spent = {name: now - before[name] for name, now in self._counts().items()}
+        waited = sum(spent[name] for name in WAITS)
+        spent["update_s"], spent["batch_s"] = updated - began, ended - began
+        spent["compute_s"] = ended - updated - waited
+        back = spent.pop("gradient_nbytes")
+        spent["to_host_s"] = back / rates[1] if rates[1] is not None else 0.0
+        self._cycles[system].append(spent)
+
+    def evaluate(self, batches: int) -> float:
+        """Note the error of the device's weights after so many batches, and return it."""
+        self._device.pace(None, None)
+        self._offload.eval()
+        with torch.no_grad():
+            error = self._learner.error(self._offload)
+        self._offload.train()
+        self.errors.append((batches, error))
+        return error
+
+    def compute_s(self, system: str) -> list[float]:
+        """Return the seconds of forward and backward of each cycle on the link of a system."""
+        return [each["compute_s"] for each in self._cycles[system]]
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures of a row."""
+        return {
+            "parameters": self._count,
+            "errors": self.errors,
+            "cycles": {system: _columns(cycles) for system, cycles in self._cycles.items()},
+            "layers": self._offload.layer_names,
+            "sizes": layer_sizes(self._offload),
+            "bits": self._offload.bits_by_batch[-1:],
+        }
+
+    def close(self) -> None:
+        """End its threads."""
+        self._offload.close()
+
+    @property
+    def _count(self) -> int:
+        return sum(each.numel() for each in self._offload.model.parameters())
+
+    def _counts(self) -> dict[str, float]:
+        ledger = self._offload.ledger
+        seconds = ("norm_s", "pack_s", "packing_cpu_s", "transfer_s", "decode_s", *WAITS)
+        found = {name: getattr(ledger, name) for name in seconds}
+        total = ledger.total
+        return {**found, "sent_nbytes": total.sent_nbytes, "gradient_nbytes": total.gradient_nbytes}
+
+    def _pass(self, batch: Batch, number: int) -> None:
+        torch.manual_seed(number)  # the same units drop out with each policy
+        torch.autograd.backward(self._learner.loss(self._offload, batch))
+
+
+def train_side_by_side(
+    trainees: Sequence[Trainee], batches: Iterable[Batch], compute_s: float, every: int
+) -> Iterator[int]:
+    """Begin with the first batch, and train with the others, on the systems' links in turn.
+
+    Yields the number of batches at each evaluation, one in ``every`` batches and one at the end.
+    """
+    last = 0
+    for number, batch in enumerate(batches):
+        for each in trainees:
+            each.cycle(number, batch, compute_s) if number else each.begin(batch)
+        last = number
+        if number and number % every == 0:
+            yield _evaluated(trainees, number)
+    if last % every:
+        yield _evaluated(trainees, last)
+
+
+def _evaluated(trainees: Sequence[Trainee], number: int) -> int:
+    for each in trainees:
+        each.evaluate(number)
+    return number
+
+
+def link_rates(system: str, compute_s: float, nbytes: int) -> tuple[float | None, float | None]:
+    """Return bytes per second to the device and back, in the proportion to computation that was published.
+
+    None stands for no limit.
+    """
+    published = SYSTEMS[system]
+    unit_s = compute_s / published.compute_ms
+
+    def rate(copy_ms: float) -> float | None:
+        return nbytes / (unit_s * copy_ms) if copy_ms else None
+
+    return rate(published.to_device_ms), rate(published.to_host_ms)
+
+
+def layer_sizes(offload: HostOffload) -> list[int]:
+    """Return the number of values that travel with each layer."""
+    sent = [offload.ledger.layers[name] for name in offload.layer_names]
+    return [each.float32_nbytes // (4 * each.sends) for each in sent]
+
+
+def _columns(cycles: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
+    """Return a list for each figure of the cycles."""
+    return {name: [round(each[name], 6) for each in cycles] for name in cycles[0]} if cycles else {}
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let the device compute on one core, as the host packs on another one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+# The policies that are compared, by name.
+
+NEVER = -1.0
+"""A threshold that no norm's change is below."""
+
+
+def policy_named(name: str, interval: int = 1, watched: int | None = None) -> Policy:
+    """Return a policy of the experiment; the interval and the batches that are watched are AWP's."""
+    if name == BF16:
+        return Rounded()
+    if name == AWP:
+        return awp.AWP(threshold=awp.AUTO, interval=interval, watched=watched)
+    if name in AWP_FORMATS:
+        bits = AWP_FORMATS[name]
+        return awp.AWP(threshold=NEVER, interval=1, start_bits=bits, max_bits=bits)
+    return policy_of("static:32" if name == FP32 else name)
+
+
+class Rounded(Policy):
+    """Send every weight as bfloat16, rounded to nearest even: what users without a policy do."""
+
+    def observe(self, norms: Sequence[float]) -> list[int]:
+        """Return 16 bits for each layer."""
+        return [16] * len(norms)
+
+    def carrier(self, transfer: Transfer) -> Carrier:
+        """Return what carries layers."""
+        return RoundedCarrier(transfer)
+
+
+class RoundedCarrier(Carrier):
+    """Carries bfloat16, which the device widens."""
+
+    def __init__(self, transfer: Transfer) -> None:
+        super().__init__(transfer, [each.nbytes for each in transfer.masters])
+        self._codec, self._whole_codec = parse("bf16"), BitPack(4)
+
+    def pack(self, bits: Bits, *, full: bool) -> int:  # noqa: ARG002 - every message is alike
+        """Fill the host's memory."""
+        self.spans, end = {}, 0
+        for number in bits:
+            master, begin = self._masters[number], aligned(end)
+            codec = self._codec if master.dim() > 1 else self._whole_codec
+            end = begin + codec.encode(master.detach().reshape(-1), self.host[begin:]).numel()
+            self.spans[number] = begin, end
+        return end
+
+    def _unpack(self, end: int, number: int, span: tuple[int, int], replica: torch.Tensor) -> None:  # noqa: ARG002
+        payload = self.on_device[end][slice(*span)]
+        replica.copy_(payload.view(torch.bfloat16).view(replica.shape))

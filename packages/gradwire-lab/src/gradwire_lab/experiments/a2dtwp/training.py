@@ -1,0 +1,176 @@
+"""Train a narrow network with one policy: errors and bits batch by batch, without any times."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from itertools import islice
+from statistics import fmean, median
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradwire.offload.awp import AWP
+from gradwire.offload.host_offload import HostOffload
+from gradwire_lab.experiments.a2dtwp.images import Images, name_of, read_images
+from gradwire_lab.experiments.a2dtwp.measured import SMOOTHED
+from gradwire_lab.experiments.a2dtwp.models import FULL_SIDE, Shape, blocks_of, build
+from gradwire_lab.experiments.a2dtwp.options import FP32, LINKS, NORMALISED, UNLIMITED, Options
+from gradwire_lab.experiments.a2dtwp.trainee import (
+    Batch,
+    Learner,
+    Trainee,
+    layer_sizes,
+    one_thread,
+    policy_named,
+)
+from gradwire_lab.experiments.experiment import LOSSY
+from gradwire_lab.job.data import find_cifar10
+
+SIZES = MappingProxyType({"alexnet": 64, "vgg": 32, "resnet": 32})
+"""Images in a batch, of those that the paper has for each network."""
+RATES = MappingProxyType({"alexnet": 0.01, "vgg": 0.01, "resnet": 0.01})
+MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
+DECAY, DECAY_EPOCHS = 0.16, 30
+"""The learning rate falls by this factor every 30 epochs; section IV-B says batches, in which it would be
+1e-10 after 300 of them."""
+EVALUATIONS = 14
+"""Evaluations of a training: one each half of an epoch if it has seven epochs."""
+VALIDATION = 1500
+"""Images that the error is measured on."""
+
+
+def train(options: Options, model: str, policy: str, seed: int) -> dict[str, Any]:
+    """Return the errors of a training, the accuracy at its end, and the bits of its layers."""
+    folder = find_cifar10(options.data_dir)
+    images = read_images(folder).part(options.images)
+    name = NORMALISED.get(model, model)
+    epoch = images.epoch(SIZES[name])
+    validation = images.validation(VALIDATION)
+    with one_thread(), torch.random.fork_rng(devices=[]), warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        norm = model in NORMALISED or model == "resnet"
+        shape = Shape(images.classes, options.narrower, norm)
+        masters = build(name, shape, seed, he=not norm)  # the published weights make AlexNet diverge
+        optimizer = optimizer_of(masters, RATES[name])
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, DECAY ** (1 / (DECAY_EPOCHS * epoch)))
+        chosen = policy_named(policy, interval=max(epoch // 2, 1), watched=epoch)
+        offload = HostOffload(masters, optimizer, chosen, device="cpu", blocks=blocks_of(masters), threads=1)
+        every, errors = max(options.batches // EVALUATIONS, 1), list[tuple[int, float]]()
+        batches = islice(images.batches(SIZES[name], seed), options.batches)
+        for number, (x, y) in enumerate(batches, 1):
+            torch.manual_seed(seed << 20 | number)  # the same units drop out with each policy
+            optimizer.zero_grad()
+            torch.autograd.backward(nn.functional.cross_entropy(offload(x), y))
+            optimizer.step()
+            schedule.step()
+            if number % every == 0:
+                errors.append((number, error_of(offload, validation)))
+        figures = {
+            "images": name_of(folder, images),
+            "errors": errors,
+            "accuracy": 1 - fmean(error for _, error in errors[-SMOOTHED:]),
+            "bits": _changes(offload.bits_by_batch[1:]),
+            "layers": offload.layer_names,
+            "sizes": layer_sizes(offload),
+            "threshold": chosen.threshold if isinstance(chosen, AWP) else None,
+            "epoch": epoch,
+        }
+        offload.close()
+    sentences = [*dict.fromkeys(str(each.message) for each in warned)]
+    return {**figures, **({LOSSY: sentences} if sentences else {})}
+
+
+def optimizer_of(masters: nn.Module, rate: float) -> torch.optim.Optimizer:
+    """Return the published optimizer of a network."""
+    return torch.optim.SGD(
+        masters.parameters(), lr=rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, fused=True
+    )
+
+
+def error_of(offload: HostOffload, validation: Sequence[Batch]) -> float:
+    """Return the share of images that the weights on the device get wrong."""
+    offload.eval()
+    model: Callable[[torch.Tensor], torch.Tensor] = offload
+    with torch.no_grad():
+        wrong = sum(int((model(x).argmax(1) != y).sum()) for x, y in validation)
+    offload.train()
+    return wrong / sum(len(y) for _, y in validation)
+
+
+def _changes(bits: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
+    """Return the number of each batch after which bits are others than before, and these bits."""
+    return [
+        (number, [*now]) for number, now in enumerate(bits, 1) if number == 1 or [*now] != [*bits[number - 2]]
+    ]
+
+
+# Milliseconds of a batch of a network in full size, on the links of the published systems.
+
+CLASSES = 200
+"""The classes of the published networks (table I)."""
+PACED = "vgg"
+"""The network of tables II and III: its copies take the published share of its computation on a link."""
+SEED = 1
+WARM = 1
+"""The first cycles on each link, which aren't counted: memory is new, and deltas are sent in full."""
+
+
+def pace(options: Options) -> dict[str, Any]:
+    """Return the seconds of a forward and a backward pass of VGG in full size, and its bytes of weights."""
+    found = _cycles(options, PACED, FP32, (UNLIMITED,), 0.0, None)
+    return {
+        "compute_s": median(found["cycles"][UNLIMITED]["compute_s"]),
+        "nbytes": 4 * found["parameters"],
+    }
+
+
+def time_batches(options: Options, model: str, policy: str, compute_s: float, nbytes: int) -> dict[str, Any]:
+    """Return a policy's batches on each link, whose rates follow from VGG's computation and bytes."""
+    return _cycles(options, model, policy, LINKS, compute_s, nbytes)
+
+
+def _cycles(
+    options: Options,
+    model: str,
+    policy: str,
+    systems: tuple[str, ...],
+    compute_s: float,
+    nbytes: int | None,
+) -> dict[str, Any]:
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        images = read_images(find_cifar10(options.data_dir))
+        batches = _enlarged(images, options.timed_size)
+        masters = build(model, Shape(CLASSES, 1, norm=False, side=FULL_SIDE), SEED, he=True)
+        optimizer = optimizer_of(masters, RATES[model] * options.timed_size / SIZES[model])
+        steady = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+        learner = Learner(
+            masters,
+            optimizer,
+            steady,
+            lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
+            lambda _: 0.0,
+        )
+        trainee = Trainee(learner, policy_named(policy), systems, nbytes)
+        trainee.begin(batches[0])
+        count = len(systems) * (WARM + options.timed_batches)
+        for number in range(count):
+            trainee.cycle(number, batches[(number + 1) % len(batches)], compute_s)
+        figures = trainee.figures()
+        trainee.close()
+    cycles = {
+        system: {name: values[WARM:] for name, values in each.items()}
+        for system, each in figures["cycles"].items()
+    }
+    return {"parameters": figures["parameters"], "sizes": figures["sizes"], "cycles": cycles}
+
+
+def _enlarged(images: Images, size: int, count: int = 4) -> list[Batch]:
+    """Return batches of images with 224 pixels instead of 32."""
+    batches = images.batches(size, SEED)
+    return [
+        (nn.functional.interpolate(x, size=(FULL_SIDE, FULL_SIDE)), y)
+        for (x, y) in (next(batches) for _ in range(count))
+    ]

@@ -1,0 +1,205 @@
+"""What automatic choices cost: the loss after equal steps, compared with plain DDP, and the bytes sent.
+
+Six tasks are trained from several seeds. The methods that compress nothing, or as PyTorch does, train between
+hosts without a limit, for their losses do not depend on it; the others on hosts with a slow line, where a
+choice compresses as much as its contract lets it. Fixed plans, of codecs with algorithms, say how fast the
+best choice would have been.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import fmean, median
+
+from gradwire.cli.parser import algorithm_specs, between_commas, codec_specs
+from gradwire.errors import SpecError
+from gradwire.tables import Column, Table, figure
+from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, check_known
+from gradwire_lab.experiments.hosts import check_networks, measure_cells
+from gradwire_lab.experiments.learning import loss_of
+from gradwire_lab.testbed.registry import KEPT_MEMORY
+
+RUNS = "gradwire_lab.experiments.auto.runs"
+"""The module that trains on the hosts, by name: it imports torch."""
+TASKS = ("mlp", "cnn", "batch-norm", "gpt", "lstm", "table")
+DDP, AUTO = "DDP", "auto"
+UNLIMITED = (DDP, "bf16 hook")
+METHODS = (*UNLIMITED, AUTO)
+FIXED = " over "
+"""Between a fixed plan's codec and its algorithm."""
+COLUMNS = (
+    Column.of_text("task"),
+    Column.of_text("method"),
+    Column("loss"),
+    Column("to DDP's", "%"),
+    Column("ratio"),
+    Column("step", "ms"),
+    Column("later", "ms"),
+    Column.of_text("plan"),
+)
+NOTE = (
+    "Loss: held out, the mean over the seeds. To DDP's: the mean of the seeds' differences, the least, and "
+    "the greatest. Ratio: of the bytes of floats to those sent, the first steps included; in brackets, that "
+    "of the second half, when choices have been made. Step: the mean of all. Later: the median of that half."
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is trained, from how many seeds, and how fast the lines of compressing methods are.
+
+    ``codecs`` and ``algorithms`` make fixed plans, each of the former with each of the latter.
+    ``data_dir`` has images as ``a2dtwp`` reads them, by default scikit-learn's digits; ``text`` is a text, by
+    default Python's language reference.
+    """
+
+    hosts: int = 4
+    rate: str = "100mbit"
+    tasks: tuple[str, ...] = TASKS
+    methods: tuple[str, ...] = METHODS
+    codecs: tuple[str, ...] = ()
+    algorithms: tuple[str, ...] = ("ring",)
+    seeds: int = 3
+    data_dir: Path | None = None
+    text: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_networks([(self.hosts, self.rate)])
+        check_known("--tasks", self.tasks, TASKS)
+        check_known("--methods", self.methods, METHODS)
+        if self.seeds < 1:
+            raise SpecError(f"--seeds must be 1 or more, but is {self.seeds}")
+        if self.data_dir is not None and not self.data_dir.is_dir():
+            raise SpecError(
+                f"--data-dir must name a folder, but {self.data_dir} is none; name one with images"
+            )
+        if self.text is not None and not self.text.is_file():
+            raise SpecError(f"--text must name a file, but {self.text} is none; name a text")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the experiment's options."""
+    tasks, methods = ",".join(TASKS), ",".join(METHODS)
+    parser.add_argument("--hosts", type=int, metavar="N", default=4, help="number of hosts (4)")
+    parser.add_argument("--rate", metavar="RATE", default="100mbit", help="of every host (100mbit)")
+    parser.add_argument("--tasks", metavar="LIST", default=tasks, help=f"what to train ({tasks})")
+    parser.add_argument("--methods", metavar="LIST", default=methods, help=f"how ({methods})")
+    parser.add_argument("--codecs", metavar="LIST", help="fixed plans with these (none)")
+    parser.add_argument("--algorithms", metavar="LIST", default="ring", help="each over these (ring)")
+    parser.add_argument("--seeds", type=int, metavar="N", default=3, help="trainings of each (3)")
+    parser.add_argument("--data-dir", metavar="DIR", help="images of CIFAR (digits)")
+    parser.add_argument("--text", metavar="FILE", help="for gpt and lstm (Python's language reference)")
+
+
+def read(words: argparse.Namespace) -> Options:
+    """Return the options. Raises ``GradwireError``."""
+    tasks, methods = (tuple(dict.fromkeys(between_commas(text))) for text in (words.tasks, words.methods))
+    folder, text = (None if name is None else Path(name).absolute() for name in (words.data_dir, words.text))
+    codecs = codec_specs(words.codecs) if words.codecs else ()
+    algorithms = algorithm_specs(words.algorithms)
+    return Options(words.hosts, words.rate, tasks, methods, codecs, algorithms, words.seeds, folder, text)
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each method, task, and seed; DDP, with which others are compared, is always there."""
+    methods = [name for name in METHODS if name == DDP or name in options.methods]
+    methods += [FIXED.join(pair) for pair in product(options.codecs, options.algorithms)]
+    return [
+        {
+            "hosts": options.hosts,
+            "rate": "unlimited" if method in UNLIMITED else options.rate,
+            "task": task,
+            "method": method,
+            "seed": seed,
+        }
+        for method in methods
+        for task in options.tasks
+        for seed in range(1, options.seeds + 1)
+    ]
+
+
+def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
+    """Train in one testbed without a limit, and in one with it."""
+    files = {"data_dir": options.data_dir, "text": options.text}
+    given = {name: str(path) for name, path in files.items() if path is not None}
+    measure_cells(RUNS, cells, report, given, KEPT_MEMORY)
+
+
+def table(rows: Sequence[Row]) -> list[str | Table]:
+    """Return a table of all tasks and methods, and what the automatic choices came to on the mean."""
+    by_place = {(row["task"], row["method"], row["seed"]): row for row in rows}
+    tasks, methods = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "method"))
+    seeds = sorted({row["seed"] for row in rows})
+    lines, means, slower = list[tuple[str, ...]](), list[float](), list[float]()
+    ratios, later_ratios, sent = list[float](), list[float](), list[Row]()
+    for task in tasks:
+        for method in methods:
+            own = [by_place[task, method, seed] for seed in seeds]
+            changes = [*_changes(by_place, task, method, seeds)]
+            lines.append((task, method, *_figures(own, changes)))
+            if method == AUTO:
+                means.append(fmean(changes))
+                ratios.append(fmean(row["ratio"] for row in own))
+                later_ratios.append(fmean(row["later_ratio"] for row in own))
+                sent += own
+        if fixed := [method for method in methods if FIXED in method and AUTO in methods]:
+            fastest_s = min(_later_s(by_place, task, method, seeds) for method in fixed)
+            slower.append(fastest_s / _later_s(by_place, task, AUTO, seeds))
+    parts: list[str | Table] = [Table(COLUMNS, lines), ""]
+    if means:
+        of_all = sum(row["raw_nbytes"] for row in sent) / sum(row["wire_nbytes"] for row in sent)
+        parts += [
+            f"Automatic choices send {of_all:.1f} times fewer bytes of all tasks together, "
+            f"{fmean(ratios):.1f} times on the mean of the tasks, {fmean(later_ratios):.1f} times in the "
+            f"second half, and end {100 * max(means):+.2f} % from DDP's loss at worst, "
+            f"{100 * fmean(means):+.2f} % on the mean.",
+            "",
+        ]
+    if slower:
+        parts += [
+            f"Once chosen, steps are {fmean(slower):.2f} times as fast as with each task's fastest fixed "
+            f"plan on the mean, and {min(slower):.2f} times at worst.",
+            "",
+        ]
+    return [*parts, NOTE]
+
+
+def _changes(
+    rows: Mapping[tuple[str, str, int], Row], task: str, method: str, seeds: Sequence[int]
+) -> Iterator[float]:
+    """Yield by which share of DDP's loss a method's is higher, for each seed."""
+    for seed in seeds:
+        yield loss_of(rows[task, method, seed]["loss"]) / loss_of(rows[task, DDP, seed]["loss"]) - 1
+
+
+def _later_s(rows: Mapping[tuple[str, str, int], Row], task: str, method: str, seeds: Sequence[int]) -> float:
+    return median(float(rows[task, method, seed]["later_s"]) for seed in seeds)
+
+
+def _figures(rows: Sequence[Row], changes: Sequence[float]) -> tuple[str, ...]:
+    mean, least, most = (100 * each for each in (fmean(changes), min(changes), max(changes)))
+    ratios, later_ratios = ([row[name] for row in rows if name in row] for name in ("ratio", "later_ratio"))
+    return (
+        f"{fmean(row['loss'] for row in rows):.4f}",
+        "" if rows[0]["method"] == DDP else f"{mean:+.2f} ({least:+.2f} to {most:+.2f})",
+        f"{fmean(ratios):.1f}x ({fmean(later_ratios):.1f}x)" if ratios else "",
+        figure(1e3 * fmean(row["step_s"] for row in rows)),
+        figure(1e3 * median(row["later_s"] for row in rows)),
+        rows[0].get("plan", ""),
+    )
+
+
+EXPERIMENT = Experiment(
+    name="auto",
+    question="what do automatic choices cost the loss, and save in bytes?",
+    add_arguments=add_arguments,
+    read=read,
+    cells=cells,
+    run=run,
+    table=table,
+    version=3,
+)

@@ -1,0 +1,180 @@
+"""What an experiment consists of: its question, its options, the cells that answer it, and its table."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from gradwire.errors import LOSSY_LOGGER, SpecError
+from gradwire.tables import Table
+
+Options = TypeVar("Options")
+
+Cell = Mapping[str, Any]
+"""One thing to measure, by names with JSON values: ``{"hosts": 4, "rate": "1gbit", "algorithm": "ring"}``."""
+Row = Mapping[str, Any]
+"""A cell's names and values, and the figures that were measured."""
+Report = Callable[[Row], None]
+"""Takes each row as soon as it is measured."""
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """A ``Report`` that also shows what is being measured, where a row takes minutes."""
+
+    take: Report
+    say: Callable[[str], None]
+
+    def __call__(self, row: Row) -> None:
+        """Take a row."""
+        self.take(row)
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[Options]):
+    """An experiment. The module that defines it imports torch only while it measures or shows.
+
+    Parameters
+    ----------
+    name
+        As on the command line.
+    question
+        What the experiment answers, in one line.
+    add_arguments
+        Adds the experiment's own options to a parser.
+    read
+        Returns the options, a frozen dataclass, for the parsed arguments. Raises ``SpecError``.
+    cells
+        Returns what to measure for the options, in the order of the table. Each cell is there once.
+    run
+        Measures the cells that it gets and reports a row for each of them; ``report.say`` shows meanwhile how
+        far it is. It also gets the rows that an interrupted run has measured before.
+    table
+        Returns tables and paragraphs for all rows.
+    plot
+        Returns a picture of all rows as a PNG; None if there is nothing to draw.
+    version
+        The version of the rows' fields in the record.
+    """
+
+    name: str
+    question: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    read: Callable[[argparse.Namespace], Options]
+    cells: Callable[[Options], Sequence[Cell]]
+    run: Callable[[Options, Sequence[Cell], Sequence[Row], Reporter], None]
+    table: Callable[[Sequence[Row]], Sequence[str | Table]]
+    plot: Callable[[Sequence[Row]], bytes] | None = None
+    version: int = 1
+
+    @property
+    def schema(self) -> str:
+        """The schema of its record."""
+        return f"gradwire.experiment-{self.name}/{self.version}"
+
+
+def check_known(called: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise ``SpecError`` unless an option named some of ``known``, and nothing else."""
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise SpecError(
+            f"{called} must be among {', '.join(known)}, but {(unknown or ['nothing'])[0]!r} came"
+        )
+
+
+def turned(names: Sequence[str], number: int, rounds: int) -> list[str]:
+    """Return names in the order of a round, so that each of several rounds begins with another one.
+
+    Examples
+    --------
+    >>> turned(["a", "b", "c", "d"], 1, 2), turned(["a", "b", "c", "d"], 2, 2)
+    (['c', 'd', 'a', 'b'], ['a', 'b', 'c', 'd'])
+    """
+    first = number * len(names) // rounds % len(names) if names else 0
+    return [*names[first:], *names[:first]]
+
+
+def is_row_of(cell: Cell, row: Row) -> bool:
+    """Return whether a row is what was measured for a cell."""
+    return all(name in row and row[name] == value for name, value in cell.items())
+
+
+def in_order(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of the cells, in the cells' order."""
+    return [row for cell in cells for row in rows if is_row_of(cell, row)]
+
+
+def in_words(row: Row, cells: Sequence[Cell]) -> str:
+    """Return the texts and numbers of a row in one line, without what all cells have in common.
+
+    Lists, such as curves, are for the record.
+    """
+    common = {name for name in row if len(cells) > 1 and all(cell.get(name) == row[name] for cell in cells)}
+    return "  ".join(
+        f"{name} {f'{value:.4g}' if isinstance(value, float) else value}"
+        for name, value in row.items()
+        if name not in common and isinstance(value, str | int | float) and value != ""
+    )
+
+
+# Lossy warnings that come while a cell is measured: its row keeps them, and reports show them.
+
+LOSSY = "lossy"
+"""The field of a row with the warnings that came while it was measured; missing without any."""
+SHOWN = 3
+"""Warnings of one exhibit that a report shows; the record has them all."""
+
+
+class HeardWarnings(logging.Handler):
+    """The lossy warnings of this process, and of the processes that it started, until they are taken.
+
+    While it is entered, it is the only handler of the logger.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sentences: dict[str, None] = {}
+        self._others: list[logging.Handler] = []
+
+    def __enter__(self) -> HeardWarnings:
+        logger = logging.getLogger(LOSSY_LOGGER)
+        self._others, logger.handlers = logger.handlers, [self]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        logging.getLogger(LOSSY_LOGGER).handlers = self._others
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a warning, from any thread, once."""
+        self._sentences[record.getMessage()] = None
+
+    def joined(self, row: Row) -> Row:
+        """Return a row with the warnings since the last one."""
+        sentences, self._sentences = self._sentences, {}
+        heard = [*dict.fromkeys([*row.get(LOSSY, ()), *sentences])]
+        return {**row, LOSSY: heard} if heard else row
+
+
+def pass_on(sentence: str) -> None:
+    """Log a lossy warning of another process."""
+    logging.getLogger(LOSSY_LOGGER).warning(sentence)
+
+
+def lossy_warnings(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return the warnings of all rows, each once."""
+    return (*dict.fromkeys(sentence for row in rows for sentence in row.get(LOSSY, ())),)
+
+
+def warnings_in_words(sentences: Sequence[str]) -> str:
+    """Return a paragraph about warnings; nothing without any."""
+    if not sentences:
+        return ""
+    more = len(sentences) - SHOWN
+    rest = f"; and {more} more, which the record has" if more > 0 else ""
+    return f"Lossy warnings while this was measured: {'; '.join(sentences[:SHOWN])}{rest}."

@@ -1,0 +1,218 @@
+"""Fine-tuning a GPT whose weights travel to the device as lossless deltas: time to equal loss, end to end.
+
+A GPT of 0.8 million weights is trained on one half of a text and fine-tuned on the other with AdamW, with the
+masters on the host and a replica on a simulated device, whose links are those of ``a2dtwp``. All policies of
+a learning rate train side by side, batch by batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, islice
+from statistics import median
+from typing import TYPE_CHECKING
+
+from gradwire.deferred import torch
+from gradwire.errors import SpecError
+from gradwire.tables import Column, Table, figure
+from gradwire_lab.experiments import weight_delta
+from gradwire_lab.experiments.a2dtwp.measured import figure_of, gain, last_error, nothing_to_save
+from gradwire_lab.experiments.a2dtwp.options import BF16, DELTAS, FP32, SYSTEMS, UNLIMITED
+from gradwire_lab.experiments.claim import RATIO, Claim, at_least, claims_parts
+from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row, check_known
+
+if TYPE_CHECKING:  # torch's import takes seconds
+    from gradwire_lab.experiments.a2dtwp.trainee import Learner
+    from gradwire_lab.experiments.tasks import Task
+
+CUTTING = ("static:8", "static:16", "static:24")
+POLICIES = (FP32, BF16, *CUTTING, *DELTAS)
+DELTA = DELTAS[0]
+RATES = (3e-6, 3e-5, 1e-4)
+WANTED = ((3e-5, 10.0), (1e-4, 6.0))
+"""Learning rates, and how many times fewer bytes than bfloat16 are wanted up to them."""
+MONITORED, EVERY = 10, 10
+"""Batches that measure forward and backward, and batches between two evaluations."""
+COLUMNS = (
+    Column("lr"),
+    Column.of_text("policy"),
+    Column("bits"),
+    Column("x BF16"),
+    Column("transfer", "ms"),
+    Column("pack", "ms"),
+    Column("decode", "ms"),
+    Column("batch", "ms"),
+    Column("loss"),
+    Column("saved", "%"),
+)
+NOTE = (
+    "Bits: sent for each weight and batch, after the first copy. x BF16: how many times fewer bytes. Packing "
+    "and decoding run beside the other work, on threads of their own. Loss: held out, at the end. Saved: of "
+    "bf16's time to equal loss, which is the larger one of both at the end."
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The text, the learning rates, the links, the policies, and how many batches train before and then."""
+
+    text: str | None = None
+    rates: tuple[float, ...] = RATES
+    systems: tuple[str, ...] = tuple(SYSTEMS)
+    policies: tuple[str, ...] = POLICIES
+    training: int = 300
+    batches: int = 60
+
+    def __post_init__(self) -> None:
+        weight_delta.check_rates_and_text(self.rates, self.text)
+        check_known("--system", self.systems, tuple(SYSTEMS))
+        check_known("--policies", self.policies, POLICIES)
+        for name, least in (("training", 1), ("batches", 2)):
+            if getattr(self, name) < least:
+                raise SpecError(f"--{name} must be {least} or more, but is {getattr(self, name)}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the experiment's options."""
+    usual = Options()
+    rates, systems, policies = (",".join(map(str, each)) for each in (RATES, SYSTEMS, POLICIES))
+    parser.add_argument("--text", metavar="FILE", help="what to train on (Python's language reference)")
+    parser.add_argument("--rates", metavar="LIST", default=rates, help=f"learning rates ({rates})")
+    parser.add_argument("--system", metavar="LIST", default=systems, help=f"whose link ({systems})")
+    parser.add_argument(
+        "--policies", metavar="LIST", default=policies, help=f"how weights travel ({policies})"
+    )
+    for name, what in (("training", "batches before"), ("batches", "batches of each fine-tuning")):
+        value = getattr(usual, name)
+        parser.add_argument(f"--{name}", type=int, metavar="N", default=value, help=f"{what} ({value})")
+
+
+def read(words: argparse.Namespace) -> Options:
+    """Return the options. Raises ``SpecError``."""
+    systems, policies = (tuple(dict.fromkeys(text.split(","))) for text in (words.system, words.policies))
+    rates = weight_delta.read_rates(words.rates)
+    return Options(words.text, rates, systems, policies, words.training, words.batches)
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each learning rate and policy."""
+    return [{"lr": rate, "policy": policy} for rate in options.rates for policy in options.policies]
+
+
+def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+    """Train once, then fine-tune a copy for each cell."""
+    from gradwire_lab.experiments.a2dtwp.trainee import Trainee, one_thread, policy_named, train_side_by_side
+
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        report.say(f"{options.training} batches before")
+        task, model = weight_delta.pretrained(options.text, options.training)
+        batches = [*islice(task.batches, options.batches + 1)]
+        first = Trainee(_learner(task, model, RATES[0]), policy_named(FP32), options.systems[:1])
+        for _ in train_side_by_side([first], batches[: MONITORED + 1], 0.001, MONITORED):
+            compute_s = median(first.compute_s(options.systems[0]))
+        first.close()
+        for rate, group in groupby(cells, key=lambda cell: float(cell["lr"])):
+            trainees = {
+                cell["policy"]: Trainee(
+                    _learner(task, model, rate), policy_named(cell["policy"]), options.systems
+                )
+                for cell in group
+            }
+            for number in train_side_by_side([*trainees.values()], batches, compute_s, EVERY):
+                report.say(f"{rate:g}: {number} of {options.batches} batches")
+            for policy, trainee in trainees.items():
+                report({"lr": rate, "policy": policy, **trainee.figures(), "compute_s": compute_s})
+                trainee.close()
+
+
+def _learner(task: Task, model: torch.nn.Module, rate: float) -> Learner:
+    from gradwire_lab.experiments.a2dtwp.trainee import Learner
+
+    masters = copy.deepcopy(model)
+    optimizer = torch.optim.AdamW(masters.parameters(), lr=rate, fused=True)
+    steady = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    return Learner(
+        masters, optimizer, steady, task.loss, lambda model: float(task.loss(model, task.held_out))
+    )
+
+
+def table(rows: Sequence[Row]) -> list[str | Table]:
+    """Return a table for each link, and the claims."""
+    by_rate: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        by_rate.setdefault(f"{row['lr']:g}", {})[row["policy"]] = row
+    systems = [name for name in SYSTEMS if name in rows[0]["cycles"]]
+    parts: list[str | Table] = []
+    for system in systems:
+        count = rows[0]["parameters"] / 1e6
+        parts += [f"a GPT of {count:.2f} M weights, fine-tuned on the link of {system}", ""]
+        parts += [Table(COLUMNS, [*_lines(by_rate, system)]), ""]
+    judged = [each for system in systems if system != UNLIMITED for each in claims(by_rate, system)]
+    return [*parts, *claims_parts(judged, [*by_rate]), NOTE]
+
+
+def _lines(by_rate: Mapping[str, Mapping[str, Row]], system: str) -> Iterator[tuple[str, ...]]:
+    for rate, own in by_rate.items():
+        for name, row in own.items():
+            saved = saving(own, name, BF16, system) if BF16 in own else None
+            yield (
+                rate,
+                name,
+                figure(8 * figure_of(row, system, "sent_nbytes") / row["parameters"]),
+                f"{fewer_bytes(own, name, system):.1f}x" if BF16 in own else "-",
+                *(
+                    figure(1e3 * figure_of(row, system, f"{each}_s"))
+                    for each in ("transfer", "pack", "decode")
+                ),
+                figure(1e3 * figure_of(row, system, "batch_s")),
+                f"{last_error(row):.4f}",
+                "-" if saved is None else f"{100 * saved:.1f}",
+            )
+
+
+def fewer_bytes(rows: Mapping[str, Row], policy: str, system: str) -> float:
+    """Return how many times fewer bytes a policy sends than bfloat16 has."""
+    return figure_of(rows[BF16], system, "sent_nbytes") / figure_of(rows[policy], system, "sent_nbytes")
+
+
+def saving(rows: Mapping[str, Row], own: str, other: str, system: str) -> float | None:
+    """Return the share of another policy's time to a loss that both reach."""
+    return gain(rows[own], rows[other], system, max(last_error(rows[own]), last_error(rows[other])))
+
+
+def claims(by_rate: Mapping[str, Mapping[str, Row]], system: str) -> Iterator[Claim]:
+    """Yield the claims about deltas on the link of a system; ``by_rate`` has rows by rate and policy."""
+    trained = set.intersection(*(set(rows) for rows in by_rate.values()))
+    if not {DELTA, BF16} <= trained:
+        return
+    least = 0.0
+    for most, wanted in WANTED:
+        judged = {
+            rate: fewer_bytes(rows, DELTA, system)
+            for rate, rows in by_rate.items()
+            if least < float(rate) <= most
+        }
+        if judged:
+            text = f"bytes, bf16 over delta, lr to {most:g}"
+            yield Claim(text, judged, at_least(wanted), system, of_each=True, unit=RATIO)
+        least = most
+    for other in (BF16, FP32, *CUTTING):
+        if other in trained:
+            saved = {rate: saving(rows, DELTA, other, system) for rate, rows in by_rate.items()}
+            text = f"time saved by delta, under {other}"
+            reason = nothing_to_save([rows[other] for rows in by_rate.values()], system)
+            yield Claim(text, saved, at_least(0.0), system, of_each=True, otherwise=reason)
+
+
+EXPERIMENT = Experiment(
+    name="fine-tuning",
+    question="how much time do lossless deltas save in a fine-tuning?",
+    add_arguments=add_arguments,
+    read=read,
+    cells=cells,
+    run=run,
+    table=table,
+)

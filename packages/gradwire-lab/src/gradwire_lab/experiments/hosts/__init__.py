@@ -1,0 +1,123 @@
+"""Measure on the hosts of testbeds: start a program on every host, and collect the rows of rank 0."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+
+from gradwire.errors import JobError
+from gradwire_lab.experiments.experiment import Cell, Report, pass_on
+from gradwire_lab.testbed.bed import Testbed, inherited_environment
+from gradwire_lab.testbed.output import Stream, show
+from gradwire_lab.testbed.topology import USUAL_MTU_NBYTES, Topology
+
+MARK = b"gradwire-row "
+"""Precedes each row on rank 0's standard output, where libraries may write, too."""
+WARNING = b": LossyWarning: "
+"""The text that Python prints before a lossy warning."""
+LEAST_HOSTS = 2
+
+
+def check_networks(networks: Sequence[tuple[int, str]]) -> None:
+    """Raise ``SpecError`` or ``JobError`` unless testbeds of these hosts and rates can be described."""
+    for hosts, rate in networks:
+        if hosts < LEAST_HOSTS:
+            raise JobError(f"an exchange needs at least {LEAST_HOSTS} hosts, but {hosts} came; name more")
+        Topology.even(hosts, rate)
+
+
+def measure_cells(
+    module: str,
+    cells: Sequence[Cell],
+    report: Report,
+    more: Mapping[str, object] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> None:
+    """Call ``measure`` of a module on all hosts, in one testbed for each network of the cells.
+
+    Parameters
+    ----------
+    module
+        The name of the module. Its ``measure`` gets the ``Ranks``, the cells of one network, and ``more``.
+    cells
+        Cells that name ``hosts`` and ``rate``, and may name the links' ``mtu`` and the words of
+        ``gradwire nic`` for a ``nic`` at each host; those of one network follow each other.
+    report
+        Takes the rows.
+    more
+        Other arguments, which JSON can hold.
+    variables
+        Additional variables of the hosts' environment.
+
+    Raises
+    ------
+    TestbedError
+        If this machine can't have such a testbed.
+    JobError
+        If a host fails.
+    """
+    for (hosts, rate, mtu, nic), group in groupby(cells, key=_network):
+        work = json.dumps({**(more or {}), "cells": [dict(cell) for cell in group]})
+        program = [sys.executable, "-m", "gradwire_lab.experiments.hosts.rank", module, work]
+        run_on_hosts(hosts, rate, program, report, variables, mtu_nbytes=mtu, nic=nic)
+
+
+def _network(cell: Cell) -> tuple[int, str, int, str]:
+    return cell["hosts"], cell["rate"], cell.get("mtu", USUAL_MTU_NBYTES), cell.get("nic", "")
+
+
+def run_on_hosts(
+    hosts: int,
+    rate: str,
+    command: Sequence[str],
+    report: Report,
+    variables: Mapping[str, str] | None = None,
+    *,
+    mtu_nbytes: int = USUAL_MTU_NBYTES,
+    nic: str = "",
+) -> None:
+    """Run a command on every host of a new testbed, and report the rows that rank 0 prints.
+
+    ``variables`` are added to the environment. Raises ``TestbedError``, and ``JobError`` if a host fails.
+    """
+    card = [sys.executable, "-m", "gradwire", "nic", "--codec", *nic.split()] if nic else []
+    with Testbed(Topology.even(hosts, rate, mtu_nbytes=mtu_nbytes), nic=card) as bed:
+        environment = inherited_environment() | dict(variables or {})
+        failure = bed.run(command, environment=environment, sinks=(Rows(report),)).failure
+    if failure is not None:
+        raise JobError(f"measuring on {hosts} hosts with {rate} failed: {failure}; its output is above")
+
+
+class Rows:
+    """Takes the output of hosts: reports rank 0's rows and shows all other lines on standard error.
+
+    Lossy warnings among them are logged here, too.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._rest = b""
+        self._begun: dict[int, bytes] = {}
+
+    def __call__(self, host: int, stream: Stream, text: bytes) -> None:
+        """Take output; a row may come in parts."""
+        if (host, stream) != (0, "out"):
+            show(host, "err", text)
+            if stream == "err":
+                self._hear(host, text)
+            return
+        *lines, self._rest = (self._rest + text).split(b"\n")
+        for line in lines:
+            if line.startswith(MARK):
+                self._report(json.loads(line.removeprefix(MARK)))
+            else:
+                show(host, "err", line)
+
+    def _hear(self, host: int, text: bytes) -> None:
+        *lines, self._begun[host] = (self._begun.get(host, b"") + text).split(b"\n")
+        for line in lines:
+            _, mark, sentence = line.partition(WARNING)
+            if mark:
+                pass_on(sentence.decode(errors="replace"))

@@ -1,0 +1,95 @@
+"""All-reduces between the hosts of a testbed: their seconds, and the line between two of the hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import TYPE_CHECKING
+
+from gradwire.plan import FLOAT_NBYTES
+from gradwire.timing.formulas import AlphaBetaGamma
+from gradwire_lab.experiments.experiment import Cell, Report, Row
+from gradwire_lab.experiments.hosts import measure_cells
+
+if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
+    import torch
+
+    from gradwire.links import Link
+    from gradwire_lab.experiments.hosts.ranks import Ranks
+
+SHORT_NBYTES = 1 << 20
+"""The longest message of a line that is measured in about 3 s at 200 Mbit/s; 16 MB take 15 s."""
+FIRST_COUNT = 1 << 16
+"""Values of the exchange that precedes those that are timed: enough to connect, on slow lines, too."""
+
+
+def rate(hosts: int, total_mbit: int) -> str:
+    """Return the rate of each host, if all together have ``total_mbit`` Mbit/s each way.
+
+    Examples
+    --------
+    >>> rate(2, 1600), rate(16, 1600)
+    ('800mbit', '100mbit')
+    """
+    return f"{total_mbit // hosts}mbit"
+
+
+def time_exchanges(
+    cells: Sequence[Cell], report: Report, most: int, budget_s: float, line_nbytes: int | None = None
+) -> None:
+    """Time exchanges on a testbed for each network of the cells, as ``measure`` describes them.
+
+    Raises ``TestbedError`` and ``JobError``, as ``measure_cells`` does.
+    """
+    measure_cells(__name__, cells, report, {"most": most, "budget_s": budget_s, "line_nbytes": line_nbytes})
+
+
+def measure(
+    ranks: Ranks, cells: Sequence[Cell], most: int, budget_s: float, line_nbytes: int | None = None
+) -> None:
+    """Measure the cells of one network as one of its ranks: up to ``most`` exchanges in ``budget_s`` each.
+
+    A cell names the ``algorithm``, and the ``nbytes`` of a gradient. It may name the ``codec``; ``ranks``, if
+    only the first hosts exchange; and the algorithm that brings the sum ``down``, if it is another one.
+    Messages of at most ``line_nbytes`` measure the line; None has no limit.
+    """
+    from gradwire.machine import cores
+
+    line = ranks.line(line_nbytes)
+    for cell in cells:
+        with ranks.first(cell.get("ranks", ranks.world)) as link:
+            count = cell["nbytes"] // FLOAT_NBYTES
+            timed = ranks.timed(exchange_of(cell, link), count, budget_s, 1, most, FIRST_COUNT)
+        figures = {
+            "seconds": timed.seconds,
+            "processor_s": sum(ranks.gather(median(timed.processor_s))),
+            "line_latency_s": line.latency_s,
+            "line_nbytes_per_s": line.nbytes_per_s,
+            "cores": cores(),
+        }
+        ranks.report(cell, figures)
+
+
+def exchange_of(cell: Cell, link: Link | None) -> Callable[[torch.Tensor], object]:
+    """Return a cell's exchange over a link; a rank without a link does nothing."""
+    from gradwire.codecs import parse
+    from gradwire.exchange import Exchange
+    from gradwire.plan import Plan
+
+    if link is None:
+        return lambda _bucket: None
+    up = Exchange(link, Plan(parse(cell.get("codec", "identity")), cell["algorithm"]))
+    if "down" not in cell:
+        return up.all_reduce
+    down = Exchange(link, Plan(algorithm=cell["down"]))
+
+    def through_the_root(bucket: torch.Tensor) -> None:
+        up.reduce(bucket)
+        down.broadcast(bucket)
+
+    return through_the_root
+
+
+def line_of(row: Row) -> AlphaBetaGamma:
+    """Return the line that a row's hosts have measured, for formulas; additions take no time."""
+    return AlphaBetaGamma(row["line_latency_s"], 1 / row["line_nbytes_per_s"])

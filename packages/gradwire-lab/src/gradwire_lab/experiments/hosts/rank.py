@@ -1,0 +1,30 @@
+"""One host's part of an experiment: ``python -m gradwire_lab.experiments.hosts.rank MODULE WORK``."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import signal
+import sys
+
+from gradwire.errors import GradwireError
+
+EXIT_FAILED = 2
+
+
+def main(module: str, work: str) -> int:
+    """Call the module's ``measure`` with this process's rank; return the exit code."""
+    from gradwire_lab.experiments.hosts.ranks import met_ranks  # torch: after the interrupt below is set
+
+    try:
+        with met_ranks() as ranks:
+            importlib.import_module(module).measure(ranks, **json.loads(work))
+    except GradwireError as error:
+        sys.stderr.write(f"gradwire: {error}\n")
+        return EXIT_FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt leaves nothing to tidy up, nor to trace back
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,238 @@
+"""One rank of an experiment on a testbed: connect, measure the environment, time plans, report rows."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from gradwire.codecs import Codec, parse
+from gradwire.exchange import Exchange
+from gradwire.launch.launched import launched_rank
+from gradwire.launch.rendezvous import in_words, join_launched, joined_group
+from gradwire.links import Link, ProcessGroupLink
+from gradwire.machine import cores
+from gradwire.plan import Plan
+from gradwire.timing.calibrate import codec_cost, end_cost, rest_between_segments
+from gradwire.timing.environment import Environment
+from gradwire.timing.line import Line, both_ends, fit
+from gradwire.timing.line_rate import QUICK, measure
+from gradwire_lab.experiments.experiment import Cell
+from gradwire_lab.experiments.hosts import MARK
+
+TIMEOUT_S = 300.0
+"""Of any wait for another rank, which may measure codecs or search for a plan meanwhile."""
+SETTLE_S = 0.02
+"""Between two exchanges, so that a rate limiter has its burst again, as it has between training steps."""
+MOST_STOLEN = 0.02
+"""Of the cores' time, that a hypervisor gave to others while an exchange was timed."""
+
+
+@contextmanager
+def met_ranks() -> Iterator[Ranks]:
+    """Meet the other hosts' ranks, on one thread each, and leave together. Raises ``GradwireError``."""
+    torch.set_num_threads(1)
+    os.environ.setdefault("GRADWIRE_THREADS", "1")
+    rank, world = launched_rank()
+    with joined_group(join_launched(TIMEOUT_S), rank, world, TIMEOUT_S) as group:
+        link = ProcessGroupLink(group, timeout_s=TIMEOUT_S)
+        try:
+            yield Ranks(rank, world, link)
+            with in_words(f"rank {rank} waited for the others", TIMEOUT_S):
+                dist.barrier()  # no rank sees a closed connection
+        finally:
+            link.close()
+
+
+class TimedExchanges(NamedTuple):
+    """Seconds of repeated exchanges.
+
+    Attributes
+    ----------
+    seconds
+        From the first rank's begin until the last one's end, of the repetitions that count; the same on all
+        ranks.
+    processor_s
+        The processor seconds that this rank needed for each repetition, also for those that don't count.
+    """
+
+    seconds: list[float]
+    processor_s: list[float]
+
+
+class Ranks:
+    """The place of this process among the hosts' ranks; ``met_ranks`` makes it."""
+
+    def __init__(self, rank: int, world: int, link: Link) -> None:
+        self.rank, self.world, self.link = rank, world, link
+
+    def line(self, longest_nbytes: int | None = None) -> Line:
+        """Measure the line between ranks 0 and 1 with messages of all sizes up to ``longest_nbytes``.
+
+        Return it on all ranks. None has no limit.
+        """
+        sizes = [each for each in QUICK.sizes if longest_nbytes is None or each <= longest_nbytes]
+        effort = replace(QUICK, sizes=tuple(sizes))
+        points = measure(self.link, 1 - self.rank, effort) if self.rank < 2 else ()
+        found: Line = self.gather(fit(points) if points else None)[0]
+        return found
+
+    def environment(
+        self,
+        codecs: Sequence[str | Codec],
+        segment_nbytes: int = 1 << 20,
+        samples: list[torch.Tensor] | None = None,
+    ) -> Environment | None:
+        """Measure line, hosts and codecs, these on ``samples`` or made gradients; rank 0 has it."""
+        line = self.line()
+        ends = self.gather(end_cost(self.link, dist.barrier))
+        table = {}
+        if self.rank < cores():  # as many at once as share the memory in an exchange; the others are still
+            if samples is None:
+                samples = [gradient(1 << 20, seed) for seed in range(4)]
+            rest_s = rest_between_segments(line, segment_nbytes)
+            chosen = [parse(each) if isinstance(each, str) else each for each in codecs]
+            table = {
+                str(codec): codec_cost(codec, samples, self.world, segment_nbytes, rest_s) for codec in chosen
+            }
+        dist.barrier()
+        if self.rank > 0:
+            return None
+        return Environment(line, table, both_ends(ends[1], ends[0], cores(), self.world))
+
+    @contextmanager
+    def first(self, count: int) -> Iterator[Link | None]:
+        """Yield a link between the first ``count`` ranks, or None on the others; all ranks call this."""
+        if count == self.world:
+            yield self.link
+            return
+        group = dist.new_group([*range(count)], timeout=timedelta(seconds=TIMEOUT_S))
+        if self.rank >= count:
+            yield None
+            return
+        with self.linked(group) as link:
+            yield link
+
+    @contextmanager
+    def linked(self, group: dist.ProcessGroup | None = None, tos: int = 0) -> Iterator[Link]:
+        """Yield a new link between the members of a group, by default all ranks; all members call this.
+
+        With ``tos``, it has connections that are marked with this type of service, too.
+        """
+        members: Any = dist.group.WORLD if group is None else group
+        link = ProcessGroupLink(members, timeout_s=self.link.timeout_s, tos=tos)
+        try:
+            yield link
+            dist.barrier(members)  # no rank sees a closed connection
+        finally:
+            link.close()
+
+    def time_s(self, plan: Plan, count: int, budget_s: float, least: int = 5, most: int = 15) -> list[float]:
+        """Return the seconds of all-reduces, as ``repeat_s`` takes them."""
+        return self.timed(Exchange(self.link, plan).all_reduce, count, budget_s, least, most).seconds
+
+    def timed(
+        self,
+        exchange: Callable[[torch.Tensor], object],
+        count: int,
+        budget_s: float,
+        least: int,
+        most: int,
+        first_count: int = 1 << 20,
+    ) -> TimedExchanges:
+        """Time exchanges of a gradient of ``count`` values as ``repeat_s`` does; all ranks call this.
+
+        One more of the first ``first_count`` values is made before, which isn't timed.
+        """
+        source, processor_s = self.gradient(count), list[float]()
+        exchange(source[:first_count].clone())  # makes the buffers
+        bucket = torch.empty_like(source)
+
+        def run() -> None:
+            began = time.process_time()
+            exchange(bucket)
+            processor_s.append(time.process_time() - began)
+
+        seconds = self.repeat_s(run, lambda: bucket.copy_(source), budget_s=budget_s, least=least, most=most)
+        return TimedExchanges(seconds, processor_s)
+
+    def repeat_s(
+        self,
+        run: Callable[[], object],
+        prepare: Callable[[], object] = lambda: None,
+        *,
+        budget_s: float,
+        least: int,
+        most: int,
+    ) -> list[float]:
+        """Return the seconds of runs, each until the last rank is done; the same list on all ranks.
+
+        Those during which a hypervisor took the cores away are left out: what is timed then is a neighbour on
+        its machine. Where that leaves fewer than ``least`` within four times the budget, the least disturbed
+        count. What prepares a run isn't timed.
+        """
+        found: list[tuple[float, float]] = []
+        calm: list[float] = []
+        started = time.monotonic()
+        while len(calm) < most:
+            prepare()
+            begun, stolen = self._meet(), stolen_s()
+            run()
+            spent_s = time.monotonic() - begun
+            figures = [spent_s, (stolen_s() - stolen) / spent_s / cores(), time.monotonic() - started]
+            latest = torch.tensor(figures, dtype=torch.float64)
+            dist.all_reduce(latest, dist.ReduceOp.MAX)
+            found.append((float(latest[1]), float(latest[0])))
+            calm = [seconds for share, seconds in found if share <= MOST_STOLEN]
+            if float(latest[2]) > (budget_s if len(calm) >= least else 4 * budget_s) and len(found) >= least:
+                break
+        return calm if len(calm) >= least else [seconds for _, seconds in sorted(found)[:least]]
+
+    def ratio(self, plan: Plan, count: int) -> float:
+        """Return the bytes of floats per byte sent of an all-reduce; all ranks take part."""
+        return Exchange(self.link, plan).all_reduce(self.gradient(count)).ratio
+
+    def _meet(self) -> float:
+        """Return at the same moment on all ranks, whose clock is one: a barrier lets them go ms apart."""
+        moment = torch.tensor([time.monotonic() + SETTLE_S], dtype=torch.float64)
+        dist.all_reduce(moment, dist.ReduceOp.MAX)
+        time.sleep(max(0.0, float(moment[0]) - time.monotonic()))
+        return float(moment[0])
+
+    def gradient(self, count: int) -> torch.Tensor:
+        """Return a gradient of this rank's own."""
+        return gradient(count, 100 + self.rank)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return every rank's value."""
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
+
+    def report(self, cell: Cell, figures: Cell) -> None:
+        """Send the row of a cell from rank 0 to the program that started the hosts."""
+        if self.rank == 0:
+            sys.stdout.buffer.write(MARK + json.dumps({**cell, **figures}).encode() + b"\n")
+            sys.stdout.buffer.flush()
+
+
+def stolen_s() -> float:
+    """Return for how long the hypervisor has kept this machine's cores waiting, since it began."""
+    cpu = Path("/proc/stat").read_text(encoding="utf-8").split(maxsplit=9)
+    return int(cpu[8]) / os.sysconf("SC_CLK_TCK")
+
+
+def gradient(count: int, seed: int) -> torch.Tensor:
+    """Return gradient-like values: Laplace of scale 1e-3, independent between seeds."""
+    torch.manual_seed(seed)
+    return torch.distributions.Laplace(0.0, 1e-3).sample((count,))

@@ -1,0 +1,305 @@
+"""How close predicted times to a loss are to measured ones, and what plans chosen by prediction lose.
+
+On every network, a task is trained with each codec, on DDP and by Pipe-SGD. Every evaluation of the last part
+of a run has a loss that exact DDP had some steps earlier: the mean of these ratios is the share of extra
+steps. Time to the loss that exact DDP has after all steps is the product of the steps that this takes, and of
+the seconds of a step. Predicted are the seconds of a step, from the measured line, hosts, codecs, and
+computation, and the share of extra steps, from the gradients' noise at the end of the exact training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from gradwire.codecs import parse
+from gradwire.plan import Plan
+from gradwire.tables import Column, Table, figure
+from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, check_known
+from gradwire_lab.experiments.hosts import check_networks, measure_cells
+from gradwire_lab.experiments.speeds import curve_of
+from gradwire_lab.testbed.registry import KEPT_MEMORY
+
+if TYPE_CHECKING:
+    from gradwire.planner.predict import Predictor
+    from gradwire_lab.experiments.hosts.ranks import Ranks
+    from gradwire_lab.experiments.tasks import Task
+
+
+TASKS = ("mlp", "cnn", "gpt")
+CODECS = ("identity", "quantize:8", "ecsq:0.5", "quantize:4", "ecsq:2")
+PIPELINES = (1, 2)
+LONGER = 1.3
+"""How many times longer exact DDP goes on than the others."""
+GOOD, CLOSE = 0.05, 0.15
+"""A choice is good that loses no more to the best plan; predictions are to err by no more in the median."""
+COLUMNS = (
+    Column.of_text("codec"),
+    Column("K"),
+    Column("step", "ms"),
+    Column("predicted", "ms"),
+    Column("extra", "%"),
+    Column("predicted", "%"),
+    Column("to loss", "s"),
+    Column("predicted", "s"),
+    Column("error", "%"),
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is trained, and on which network."""
+
+    hosts: int = 4
+    rates: tuple[str, ...] = ("50mbit",)
+    tasks: tuple[str, ...] = TASKS
+    codecs: tuple[str, ...] = CODECS
+
+    def __post_init__(self) -> None:
+        check_networks([(self.hosts, rate) for rate in self.rates])
+        check_known("--tasks", self.tasks, TASKS)
+        for spec in self.codecs:
+            parse(spec)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the experiment's options."""
+    tasks, codecs = ",".join(TASKS), ";".join(CODECS)
+    parser.add_argument("--hosts", type=int, metavar="N", default=4, help="number of hosts (4)")
+    parser.add_argument("--rates", metavar="LIST", default="50mbit", help="of every host (50mbit)")
+    parser.add_argument("--tasks", metavar="LIST", default=tasks, help=f"what to train ({tasks})")
+    parser.add_argument("--codecs", metavar="LIST", default=codecs, help="with ';' between them")
+
+
+def read(words: argparse.Namespace) -> Options:
+    """Return the options. Raises ``SpecError``."""
+    rates, tasks = (tuple(dict.fromkeys(text.split(","))) for text in (words.rates, words.tasks))
+    return Options(words.hosts, rates, tasks, tuple(dict.fromkeys(words.codecs.split(";"))))
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each rate, task, codec, and pipeline; the exact one, which judges, comes first."""
+    codecs = dict.fromkeys((CODECS[0], *options.codecs))
+    return [
+        {"hosts": options.hosts, "rate": rate, "task": task, "codec": codec, "pipeline": pipeline}
+        for rate in options.rates
+        for task in options.tasks
+        for codec in codecs
+        for pipeline in PIPELINES
+    ]
+
+
+def run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
+    """Train in a testbed for each rate and task."""
+    for _, group in groupby(cells, key=lambda cell: (cell["rate"], cell["task"])):
+        measure_cells(__name__, list(group), report, variables=KEPT_MEMORY)
+
+
+def plan_of(cell: Cell) -> Plan:
+    """Return a cell's plan."""
+    return Plan(parse(cell["codec"]), pipeline=cell["pipeline"])
+
+
+def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
+    """Train one task as one of its ranks; the exact training always, for the loss that it reaches."""
+    from gradwire_lab.experiments.methods import Method, Pipelined, attached, train
+
+    def new_task() -> Task:
+        return task_of(cells[0]["task"], ranks.rank, ranks.world)
+
+    def method(task: Task, plan: Plan) -> Method:
+        return attached(task, plan) if plan.pipeline == 1 else Pipelined(task, plan)
+
+    exact, judged = new_task(), Plan()
+    steps = exact.block * exact.blocks
+    exact = replace(exact, blocks=round(LONGER * exact.blocks))  # for those that learn faster
+    found = train(ranks, method(exact, judged), exact, None)
+    predictor = _predictor(ranks, new_task(), exact, [cell["codec"] for cell in cells])
+    for cell in cells:
+        plan, task = plan_of(cell), new_task()
+        run = found if plan == judged else train(ranks, method(task, plan), task, None)
+        if predictor is None:
+            continue
+        share = 0.0 if plan == judged else extra(_losses_of(found), _losses_of(run))
+        expected = predictor.predict(plan)
+        figures = {
+            "exact_steps": steps,
+            "step_s": run["step_s"],
+            "extra": share,
+            "to_loss_s": steps * (1 + share) * run["step_s"],
+            "predicted_step_s": expected.step_s,
+            "predicted_extra": expected.extra.share,
+            "predicted_deviation": expected.extra.deviation,
+            "predicted_to_loss_s": steps * expected.to_loss_s,
+        }
+        ranks.report(cell, figures)
+
+
+def _losses_of(run: Row) -> list[float]:
+    return [loss for _, _, loss in curve_of(run)]
+
+
+def task_of(name: str, rank: int, world: int) -> Task:
+    """Return one of ``TASKS``, small enough for hosts that share two cores; its loss falls until the end."""
+    import torch
+    from torch import nn
+
+    from gradwire_lab.experiments.tasks import SEED, Files, mnist_mlp, text_task
+
+    if name == "gpt":
+        gpt = text_task(None, width=64, layers=3, heads=4, batch=2, rank=rank)
+        return replace(gpt, block=10, blocks=12)
+    mlp = replace(
+        mnist_mlp(rank, world, Files()),
+        block=15,
+        blocks=10,
+        optimizer=lambda net: torch.optim.SGD(net.parameters(), lr=0.004, momentum=0.9),
+    )
+    if name == "mlp":
+        return mlp
+    height, width = mlp.held_out[0].shape[2:]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        first, second = nn.Conv2d(1, 32, 3, padding=1), nn.Conv2d(32, 64, 3, stride=2, padding=1)
+        ends = nn.Linear(64 * -(-height // 2) * -(-width // 2), 128), nn.ReLU(), nn.Linear(128, 10)
+        cnn = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), *ends)
+    return replace(mlp, model=cnn, optimizer=lambda net: torch.optim.AdamW(net.parameters(), lr=2e-4))
+
+
+def _predictor(ranks: Ranks, task: Task, trained: Task, codecs: Sequence[str]) -> Predictor | None:
+    """Measure what a prediction needs, on the gradients of all ranks at trained weights; rank 0 has it."""
+    import torch
+
+    from gradwire.planner import Workload
+    from gradwire.planner.exchange_times import Family
+    from gradwire.planner.loss import StepsToLoss, noise_scale
+    from gradwire.planner.predict import Predictor
+    from gradwire_lab.experiments.methods import computation, computed_s
+
+    forward_s, backward_s, update_s, _ = computation(task)
+    update_s = max(update_s, max(ranks.gather(computed_s(task))) - forward_s - backward_s)
+    loss = trained.loss(trained.model, next(trained.batches))
+    parts = torch.autograd.grad(loss, list(trained.model.parameters()))
+    gradients = ranks.gather(torch.cat([part.flatten() for part in parts]))
+    environment = ranks.environment(list(dict.fromkeys(("identity", *codecs))), samples=gradients)
+    if environment is None:
+        return None
+    counts = tuple(each.numel() for each in task.model.parameters())
+    to_loss = StepsToLoss(environment.codecs, noise_scale(gradients))
+    workload = Workload(counts, forward_s, backward_s, update_s)
+    return Predictor(workload, ranks.world, Family(environment), to_loss)
+
+
+def error(row: Row) -> float:
+    """Return the prediction's error as a share of the measured time to the loss."""
+    return float(row["predicted_to_loss_s"] / row["to_loss_s"] - 1)
+
+
+def table(rows: Sequence[Row]) -> list[str | Table]:
+    """Return a table for each rate and task, and how good predictions and choices are."""
+    found: list[str | Table] = []
+    losses: list[float] = []
+    for (rate, task), group in groupby(rows, key=lambda row: (row["rate"], row["task"])):
+        members = list(group)
+        hosts, steps = members[0]["hosts"], members[0]["exact_steps"]
+        found += [
+            f"{task}, {hosts} hosts at {rate}: exact DDP needs {steps:.0f} steps",
+            "",
+            Table(COLUMNS, [_entries(row) for row in members]),
+            "",
+        ]
+        losses += _losses(members)
+    return [*found, *_verdict([abs(error(row)) for row in rows], losses)]
+
+
+def _losses(rows: Sequence[Row]) -> list[float]:
+    """Return what the choices by prediction lose: among synchronous plans, and among all of them."""
+    found = []
+    for most in PIPELINES:
+        allowed = [row for row in rows if row["pipeline"] <= most]
+        if allowed:
+            chosen = min(allowed, key=lambda row: row["predicted_to_loss_s"])
+            best_s = min(row["to_loss_s"] for row in allowed)
+            found.append(float(chosen["to_loss_s"] / best_s - 1))
+    return found
+
+
+def _verdict(errors: Sequence[float], losses: Sequence[float]) -> list[str | Table]:
+    if not errors:
+        return []
+    good, median = sum(loss <= GOOD for loss in losses), statistics.median(errors)
+    return [
+        f"Error of {len(errors)} predicted times to loss: median {100 * median:.1f} % (wanted: "
+        f"{100 * CLOSE:.0f} %), largest {100 * max(errors):.1f} %. {good} of {len(losses)} choices by "
+        f"prediction are within {100 * GOOD:.0f} % of the best plan."
+    ]
+
+
+def _entries(row: Row) -> tuple[str, ...]:
+    return (
+        row["codec"],
+        str(row["pipeline"]),
+        figure(1e3 * row["step_s"]),
+        figure(1e3 * row["predicted_step_s"]),
+        f"{100 * row['extra']:.1f}",
+        f"{100 * row['predicted_extra']:.1f}",
+        figure(row["to_loss_s"]),
+        figure(row["predicted_to_loss_s"]),
+        f"{100 * error(row):+.1f}",
+    )
+
+
+EXPERIMENT = Experiment(
+    name="loss-prediction",
+    version=2,
+    question="how close are predicted times to a loss, and the choices?",
+    add_arguments=add_arguments,
+    read=read,
+    cells=cells,
+    run=run,
+    table=table,
+)
+
+
+# How many more steps a training took to the losses of another one, from evaluations of both.
+
+JUDGED = 0.4
+"""The last part of a run, whose evaluations count."""
+
+
+def extra(exact: Sequence[float], losses: Sequence[float]) -> float:
+    """Return the share of extra steps: how much earlier exact training had the losses of the last part."""
+    smooth = _smoothed(exact)
+    first = int(len(losses) * (1 - JUDGED))
+    return (
+        statistics.fmean(
+            (place + 1) / _reached(smooth, loss)
+            for place, loss in enumerate(_smoothed(losses))
+            if place >= first
+        )
+        - 1
+    )
+
+
+def _smoothed(losses: Sequence[float], width: int = 2) -> list[float]:
+    """Return means over neighbours; at the ends over fewer, to either side as many."""
+    found = []
+    for place in range(len(losses)):
+        reach = min(width, place, len(losses) - 1 - place)
+        found.append(statistics.fmean(losses[place - reach : place + reach + 1]))
+    return found
+
+
+def _reached(curve: Sequence[float], loss: float) -> float:
+    """Return after how many evaluations a curve comes down to ``loss``, with fractions."""
+    before = curve[0]
+    for place, here in enumerate(curve):
+        if here <= loss:
+            share = 0.0 if place == 0 else (before - loss) / (before - here)
+            return place + share if place else 1.0
+        before = here
+    return float(len(curve))

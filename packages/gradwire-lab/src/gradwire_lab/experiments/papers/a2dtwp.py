@@ -1,0 +1,360 @@
+"""A2DTWP's figures 3 to 5 and tables II and III: errors of narrow networks, times of batches in full size."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
+from types import MappingProxyType
+
+from gradwire_lab.experiments import a2dtwp
+from gradwire_lab.experiments.a2dtwp.measured import NOISE, Measured
+from gradwire_lab.experiments.a2dtwp.options import (
+    AWP,
+    BF16,
+    DELTAS,
+    DIGITS,
+    FP32,
+    LINKS,
+    NORMALISED,
+    STATIC,
+    STUCK,
+)
+from gradwire_lab.experiments.a2dtwp.report import SHOWN
+from gradwire_lab.experiments.claim import (
+    RATIO,
+    SHARE,
+    Basis,
+    Bound,
+    Claim,
+    Explanation,
+    Published,
+    at_least,
+    at_most,
+    within,
+)
+from gradwire_lab.experiments.experiment import LOSSY, Cell, Reporter, Row
+from gradwire_lab.experiments.learning import GOALS, Goal, Trainings
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, Exhibit, chosen, origins, paper
+from gradwire_lab.experiments.papers.side_by_side import side_by_side
+
+TABLES = MappingProxyType({"x86": "table II", "power": "table III"})
+FP32_MS = MappingProxyType(
+    {
+        "x86": {"transfer_s": 153.93, "to_host_s": 68.51, "compute_s": 162.23, "update_s": 54.39},
+        "power": {"transfer_s": 39.12, "to_host_s": 17.34, "compute_s": 82.44, "update_s": 41.29},
+    }
+)
+AWP_MS = MappingProxyType(
+    {
+        "x86": {"transfer_s": 52.27, "to_host_s": 73.55, "compute_s": 160.30, "update_s": 52.86},
+        "power": {"transfer_s": 12.21, "to_host_s": 17.87, "compute_s": 84.72, "update_s": 42.98},
+    }
+)
+"""Milliseconds of a batch of VGG, by kernel; forward and backward are the convolutions and the others."""
+UNCHANGED = MappingProxyType(
+    {
+        "to_host_s": "transfer to the host",
+        "compute_s": "forward and backward",
+        "update_s": "update",
+    }
+)
+"""Kernels that AWP doesn't change: the ratios of all of them in both tables are the spread of each."""
+OVERHEAD = MappingProxyType({"x86": 0.0105 + 0.0660, "power": 0.0054 + 0.0682})
+"""Norms, packing, and unpacking, of a batch (section V-G)."""
+GAIN = MappingProxyType({"x86": 0.0618, "power": 0.1191})
+"""The mean over the networks and batch sizes."""
+GAINS = MappingProxyType({"x86": (0.0415, 0.0840), "power": (0.0686, 0.1984)})
+"""The means over the batch sizes of ResNet, which gains least, and of VGG, which gains most."""
+ELAPSED = MappingProxyType({"alexnet": (0.990, 0.996), "vgg": (0.907, 0.936), "resnet": (0.765, 0.778)})
+"""Time of as many epochs over that of float32, on x86: the range over the numbers of epochs."""
+ERROR = 0.02
+"""By so much AWP's error may be above that of float32: 1.93 % after two epochs, 0.71 % after eight."""
+BEHIND_ORACLE = (0.0097, 0.0472)
+"""AlexNet's, with batches of 16 (10.66 and 11.52 % saved) and of 32 (6.61 and 10.82 %)."""
+DIFFERENT, OF_NETWORKS = 3, 2 / 3
+"""A clock switches all layers at three batches, from 8 to 32 bits; two of three networks must do better."""
+CHANCE = 0.1
+NEIGHBOUR = MappingProxyType({"cifar10": 0.2875, "digits": GOALS["digits"].known})
+"""The accuracy of the nearest of the training images: less is never known of a network."""
+NOT_TIMED = "no batches in full size were timed; --full times them"
+NO_ORACLE = "the oracle takes trainings with all static formats; --full trains them"
+GROUPS = MappingProxyType({"with BatchNorm": (*NORMALISED, "resnet"), "without BatchNorm": (SHOWN,)})
+"""The three networks, with batch normalization in all of them, which two of the paper's don't have, and the
+one that learns without it."""
+LONGER = "float32 with another seed for twice as many batches, in this record"
+NEAREST = "the nearest neighbour's accuracy on these images; a longer training has less"
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare gains, errors, and kernels with those published, and AWP with what people have."""
+    found = Measured(rows)
+    on = "on digits" if found.images == DIGITS else ""
+    parts: list[Claim] = []
+    for name, networks in GROUPS.items():
+        group = _Group(found, [model for model in networks if model in found.networks], name, on)
+        if group.networks:
+            parts += [each for system in LINKS for each in _times(group, system)]
+            parts += [*_learning(group), *_elapsed(group)]
+    parts += [_stuck(found, model, on) for model in STUCK if model in found.networks]
+    for model in (SHOWN, f"{SHOWN}-bn"):
+        if model in found.networks:
+            parts += [each for system in LINKS for each in _kernels(found, model, system, on)]
+    return parts
+
+
+class _Group:
+    """Networks that are judged together, and how claims about them are labelled."""
+
+    def __init__(self, found: Measured, networks: Sequence[str], name: str, on: str) -> None:
+        self.found, self.networks, self.name, self._on = found, networks, name, on
+
+    def of(self, figure: Callable[[str], float | None]) -> dict[str, float | None]:
+        """Return a figure of each network."""
+        return {model: figure(model) for model in self.networks}
+
+    def label(self, system: str = "") -> str:
+        """Return the networks, the link, and the images of claims, in words."""
+        return ", ".join(filter(None, (system, self.name, self._on)))
+
+    def not_timed(self, system: str) -> str:
+        """Return why there are no times; nothing if all networks' batches were timed."""
+        each = [self.found.figure(model, FP32, system, "batch_s") for model in self.networks]
+        return NOT_TIMED if None in each else ""
+
+    def has(self, *policies: str) -> bool:
+        """Whether all networks were trained with these policies."""
+        return all(self.found.trainings(model, policy) for model in self.networks for policy in policies)
+
+    def trainings(self, *policies: str) -> list[Trainings]:
+        """Return each network's trainings with these policies, with those of float32 beside them."""
+        return [_trainings(self.found, model, policy) for model in self.networks for policy in policies]
+
+
+def _trainings(found: Measured, model: str, policy: str) -> Trainings:
+    longer, nearest = found.longer.get(model, 0.0), NEIGHBOUR.get(found.images, 1.0)
+    goal = Goal(CHANCE, max(longer, nearest), LONGER if longer >= nearest else NEAREST)
+    return Trainings(
+        f"{model} with {policy}", found.accuracies(model, policy), found.accuracies(model, FP32), goal
+    )
+
+
+def _times(group: _Group, system: str) -> Iterator[Claim]:
+    """Yield claims about the time to the error, beside those of all policies that could be used instead."""
+    found, not_run = group.found, group.not_timed(system)
+    yield Claim(
+        "time saved by A2DTWP, mean",
+        group.of(lambda model: found.gain(model, AWP, FP32, system)),
+        within(GAINS[system], 0.0),
+        group.label(system),
+        published=Published("figure 4", GAIN[system]),
+        not_run=not_run,
+        rests_on=group.trainings(AWP),
+    )
+    best = {model: found.oracle(model, system) for model in group.networks}
+    yield Claim(
+        "time of A2DTWP beyond the oracle's",
+        group.of(lambda model: _beyond(found, model, best[model], system)),
+        within(BEHIND_ORACLE, 0.0),
+        group.label(system),
+        published=Published("figure 3", BEHIND_ORACLE),
+        better=Explanation(
+            "each layer has bits of its own, as in no static format", at_most(BEHIND_ORACLE[0])
+        ),
+        not_run=not_run or ("" if group.has(*STATIC.values()) else NO_ORACLE),
+        rests_on=[
+            *group.trainings(AWP),
+            *(_trainings(found, model, name) for model, name in best.items() if name not in (None, FP32)),
+        ],
+    )
+    for other, others in ((BF16, BF16), (DELTAS[0], BF16)):
+        yield Claim(
+            f"time saved by A2DTWP, under {other}",
+            group.of(lambda model, other=other: found.gain(model, AWP, other, system)),  # type: ignore[misc]
+            at_least(NOISE),
+            group.label(system),
+            rests_on=group.trainings(AWP, others),
+            not_run=not_run,
+        )
+
+
+def _beyond(found: Measured, model: str, best: str | None, system: str) -> float | None:
+    """Return by what share A2DTWP takes longer to the error than the best static format."""
+    saved = None if best is None else found.gain(model, AWP, best, system)
+    return None if saved is None else -saved
+
+
+def _learning(group: _Group) -> Iterator[Claim]:
+    """Yield claims about errors and bits, without any time."""
+    found = group.found
+    yield Claim(
+        "error above float32's",
+        group.of(lambda model: found.last_error(model, AWP) - found.last_error(model, FP32)),
+        at_most(ERROR),
+        group.label(),
+        of_each=True,
+        published=Published("section V-F", ERROR, is_limit=True),
+        rests_on=group.trainings(FP32),
+    )
+    yield Claim(
+        f"networks whose layers switch at more than {DIFFERENT} different batches",
+        group.of(lambda model: float(min(found.switches(model)) > DIFFERENT)),
+        at_least(OF_NETWORKS),
+        group.label(),
+        rests_on=group.trainings(FP32),
+    )
+    yield Claim(
+        "trainings in which AWP's threshold is above nearly all changes",
+        group.of(lambda model: _share([LOSSY in row for row in found.trainings(model, AWP)])),
+        at_most(0.0),
+        group.label(),
+        of_each=True,
+        rests_on=group.trainings(FP32),
+    )
+
+
+def _stuck(found: Measured, model: str, on: str) -> Claim:
+    """Return the claim about a network whose failure was declared: that it learns."""
+    learned = dataclasses.replace(_trainings(found, model, FP32), expected_failure=STUCK[model])
+    return Claim(
+        f"{model} without batch normalization learns in float32: accuracy",
+        {model: fmean(learned.accuracies)},
+        at_least(learned.goal.least),
+        on,
+        rests_on=[learned],
+    )
+
+
+def _share(of: Sequence[bool]) -> float:
+    return sum(of) / len(of)
+
+
+def _elapsed(group: _Group) -> Iterator[Claim]:
+    """Yield what figure 5 has: the time of as many batches, over float32's."""
+    found, not_run = group.found, group.not_timed("x86")
+    for model in group.networks:
+        published = ELAPSED[NORMALISED.get(model, model)]
+        seconds = [found.seconds(model, policy, "x86") for policy in (AWP, FP32)]
+        yield Claim(
+            f"{model}: time of as many batches, over float32's",
+            {model: None if None in seconds else seconds[0] / seconds[1]},  # type: ignore[operator]
+            within(published, 0.0),
+            group.label(),
+            unit=RATIO,
+            published=Published("figure 5", published),
+            rests_on=[_trainings(found, model, AWP)],
+            not_run=not_run,
+        )
+
+
+def _kernels(found: Measured, model: str, system: str, on: str) -> Iterator[Claim]:
+    """Yield what tables II and III have, for VGG in full size with the bits of a training."""
+    place, label = TABLES[system], ", ".join(filter(None, (system, on)))
+    learned = [_trainings(found, model, AWP)]
+    timed = [found.figure(model, policy, system, "batch_s") for policy in (AWP, FP32)]
+    not_run = NOT_TIMED if None in timed else ""
+
+    def ratio(name: str) -> dict[str, float | None]:
+        own, before = (found.figure(model, policy, system, name) for policy in (AWP, FP32))
+        return {model: None if not own or before is None else before / own}
+
+    shorter = {each: FP32_MS[each]["transfer_s"] / AWP_MS[each]["transfer_s"] for each in LINKS}
+    yield Claim(
+        f"{model}: transfer to the device, shorter",
+        ratio("transfer_s"),
+        Bound(min(shorter.values()), max(shorter.values())),
+        label,
+        unit=RATIO,
+        published=Published(place, shorter[system]),
+        not_run=not_run,
+        rests_on=learned,
+    )
+    spread = [FP32_MS[each][name] / AWP_MS[each][name] for each in LINKS for name in UNCHANGED]
+    for name, text in UNCHANGED.items():
+        yield Claim(
+            f"{model}: {text}, as long as before",
+            ratio(name),
+            Bound(min(spread), max(spread)),
+            label,
+            unit=RATIO,
+            published=Published(place, FP32_MS[system][name] / AWP_MS[system][name]),
+            basis=Basis.ARITHMETIC if name == "to_host_s" else Basis.MEASURED,
+            not_run=not_run,
+            rests_on=learned,
+        )
+    own, batch = (found.figure(model, AWP, system, name) for name in ("packing_cpu_s", "batch_s"))
+    yield Claim(
+        f"{model}: norms and packing, of a batch",
+        {model: None if own is None or not batch else own / batch},
+        Bound(min(OVERHEAD.values()), max(OVERHEAD.values())),
+        label,
+        unit=SHARE,
+        published=Published(place, OVERHEAD[system]),
+        not_run=not_run,
+        rests_on=learned,
+    )
+
+
+ORIGINS = origins(
+    FP32_MS=paper("tables II and III"),
+    AWP_MS=paper("tables II and III"),
+    OVERHEAD=paper("section V-G"),
+    GAIN=paper("figure 4"),
+    GAINS=paper("section V"),
+    ELAPSED=paper("figure 5"),
+    ERROR=paper("section V-F"),
+    BEHIND_ORACLE=paper("figure 3"),
+    DIFFERENT=chosen("a clock switches all layers at the same three batches, from 8 to 32 bits"),
+    OF_NETWORKS=chosen("two of three networks"),
+    CHANCE=chosen("ten classes"),
+    NEIGHBOUR=chosen("measured on these images, apart from any training"),
+    data_dir=chosen("$GRADWIRE_DATA, else digits, which need no download"),
+    networks=paper("table I, and two of them with batch normalization"),
+    policies=paper("section V-A, with bfloat16 and lossless deltas beside them"),
+    seeds=chosen("a verdict takes three trainings"),
+    images=RUN_TIME,
+    batches=chosen("an epoch is watched, and twelve intervals or more of half an epoch follow"),
+    narrower=RUN_TIME,
+    timed=paper("table I"),
+    timed_batches=RUN_TIME,
+    timed_size=RUN_TIME,
+    timed_rounds=RUN_TIME,
+)
+
+
+def _run(options: a2dtwp.Options, cells: Sequence[Cell], before: Sequence[Row], report: Reporter) -> None:
+    """Train as many networks at once as there are cores, then time batches one after the other."""
+    from gradwire_lab.experiments.a2dtwp import run, train_cell
+
+    run(options, cells, before, report, side_by_side(train_cell))
+
+
+EXHIBIT = Exhibit(
+    "a2dtwp",
+    "section V",
+    dataclasses.replace(a2dtwp.EXPERIMENT, run=_run),
+    a2dtwp.Options(
+        networks=("vgg-bn",),
+        policies=(FP32, BF16, STATIC[8], AWP),
+        seeds=(1,),
+        images=2400,
+        batches=520,
+        timed=(),
+    ),
+    a2dtwp.Options(),
+    claims,
+    "errors are those of networks with an eighth of the paper's channels on 6,400 images of CIFAR-10 with "
+    "32 x 32 pixels (on scikit-learn's digits where GRADWIRE_DATA is unset), in batches of 32 (AlexNet 64). "
+    "Without batch normalization they begin with He's weights, because the published deviation of 0.1 makes "
+    "AlexNet diverge; with it, they begin with the published ones. Milliseconds are those of two images with "
+    "224 x 224 pixels through the networks in full size, on one core and a simulated device: VGG's copies in "
+    "float32 take the published share of its computation, which sets the links' rates. Each policy has nine "
+    "batches a link, in three rounds, in which policies take turns. Norms, packing, "
+    "and updates take the host's own time, so that their shares of a batch depend on those two images. The "
+    "time to the error is composed of two measurements: batches of the narrow network times milliseconds of "
+    "the full one, which has no batch normalization (ResNet has it). Kernels of AWP are means of its batches "
+    "after those in 32 bits, in which it measures its threshold; its times to an error count these, too.",
+    (80, 3900),
+    ORIGINS,
+)
+EXHIBITS = (EXHIBIT,)

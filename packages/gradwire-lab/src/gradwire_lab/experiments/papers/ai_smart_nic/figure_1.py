@@ -1,0 +1,160 @@
+"""Figure 1: the pipelined ring of four workers, as its schedule has it and as it is exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from gradwire.timing.formulas import ring_s
+from gradwire_lab.experiments.claim import RATIO, SHARE, Basis, Claim, Published, near, only
+from gradwire_lab.experiments.experiment import Cell, Reporter, Row
+from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, line_of, rate, time_exchanges
+from gradwire_lab.experiments.papers.exhibit import (
+    FLOATING,
+    RUN_TIME,
+    TWO_CORES,
+    chosen,
+    exhibit,
+    origins,
+    paper,
+    row_of,
+)
+
+PLACE = "figure 1"
+WORKERS = 4
+STEPS, ADDING = 2 * (WORKERS - 1), WORKERS - 1
+"""Published: the time steps, and those at the beginning in which workers add what they receive."""
+WITHIN, EXACT = 0.15, 1e-6
+"""The share by which a time may differ from its formula, as in the study, and that of floating point."""
+BUDGET_S = 20.0
+"""For all exchanges of a cell; one at least."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Numbers of workers, the rate of all hosts together, bytes of a gradient, and exchanges of a cell."""
+
+    workers: tuple[int, ...]
+    total_mbit: int
+    nbytes: int
+    repeats: int
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each number of workers, all on as many hosts, whose first ones work."""
+    hosts = max(options.workers)
+    network = {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": options.nbytes}
+    return [
+        {"workers": workers, "ranks": workers, "algorithm": "ring", **network} for workers in options.workers
+    ]
+
+
+def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+    """Exchange between the first hosts of one testbed, and follow the steps of all workers."""
+    time_exchanges(
+        cells,
+        lambda row: report({**row, **followed(row["workers"])}),
+        options.repeats,
+        BUDGET_S,
+        SHORT_NBYTES,
+    )
+
+
+def followed(workers: int) -> Mapping[str, Any]:
+    """Return the figures of a ring's schedule, from following all workers' steps at once.
+
+    A worker's chunk is the set of workers whose gradients are in it.
+    """
+    from gradwire.collectives import ring
+
+    schedules = [[*ring.schedule(rank, workers)] for rank in range(workers)]
+    held = [[{rank} for _ in range(ring.chunks(workers))] for rank in range(workers)]
+    for at_once in zip(*schedules, strict=True):
+        sent = [set(held[rank][step.send[0]]) for rank, step in enumerate(at_once)]
+        for rank, step in enumerate(at_once):
+            before = held[rank][step.recv[0]] if step.combine else set[int]()
+            held[rank][step.recv[0]] = before | sent[step.recv_from or 0]
+    own = schedules[0]
+    return {
+        "steps": len(own),
+        "adding": sum(step.combine for step in own),
+        "receivers": len({step.send_to for step in own}),
+        "senders": len({step.recv_from for step in own}),
+        "share_of_a_step": max(step.send[1] - step.send[0] for step in own) / ring.chunks(workers),
+        "complete": sum(len(chunk) == workers for chunks in held for chunk in chunks) / workers**2,
+    }
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare the steps of four workers with the figure's, and the time with that of its bytes."""
+    row = row_of(rows, workers=WORKERS)
+    published = [
+        ("time steps of four workers", row["steps"], STEPS, ""),
+        ("steps that add what arrives", row["adding"], ADDING, ""),
+        ("later steps, which store it", row["steps"] - row["adding"], STEPS - ADDING, ""),
+        ("neighbours that a worker sends to", row["receivers"], 1, ""),
+        ("neighbours that a worker receives from", row["senders"], 1, ""),
+        ("a worker's gradient that moves in a step", row["share_of_a_step"], 1 / WORKERS, SHARE),
+        ("chunks with the sums of all at the end", row["complete"], 1, SHARE),
+    ]
+    found = [
+        Claim(
+            text,
+            only(figure),
+            near(value, EXACT),
+            unit=unit,
+            published=Published(PLACE, value),
+            basis=Basis.ARITHMETIC,
+        )
+        for text, figure, value, unit in published
+    ]
+    over = {f"{each['workers']} workers": median(each["seconds"]) / _formula_s(each) for each in rows}
+    found.append(
+        Claim(
+            "time over that of its bytes and steps on the line of the hosts: bandwidth optimal",
+            over,
+            near(1.0, WITHIN),
+            of_each=True,
+            unit=RATIO,
+            published=Published("section II.B"),
+        )
+    )
+    return found
+
+
+def _formula_s(row: Row) -> float:
+    """Return the seconds of a row's ring by the formula, with the line as measured."""
+    return ring_s(row["workers"], row["nbytes"], line_of(row))
+
+
+ORIGINS = origins(
+    WORKERS=paper("figure 1"),
+    STEPS=paper("figure 1"),
+    ADDING=paper("figure 1"),
+    WITHIN=chosen("a formula has no additions and no processor time"),
+    EXACT=FLOATING,
+    BUDGET_S=RUN_TIME,
+    workers=paper("figure 1"),
+    total_mbit=TWO_CORES,
+    nbytes=paper("section V.B, a layer of 2048 x 2048 weights; a part of it in a short run"),
+    repeats=RUN_TIME,
+)
+EXHIBIT = exhibit(
+    "smart-nic",
+    PLACE,
+    "what does each worker of a ring of four do in each step?",
+    cells=cells,
+    run=run,
+    claims=claims,
+    quick=Options((3, WORKERS), 1600, 1_000_000, 3),
+    full=Options((2, 3, WORKERS, 5, 6, 8), 1600, 4 * 2048 * 2048, 9),
+    scaling="the steps are those of the schedule that training and the gateware follow. For the time, "
+    "workers are the first hosts of a testbed of eight at 200 Mbit/s, because all share two cores, and "
+    "exchange a layer of section V.B, 16.8 MB, over TCP. Without --full, there are four hosts at 400 "
+    "Mbit/s, and 1 MB. The formula has the rate and latency that two of the hosts measured.",
+    origins=ORIGINS,
+    seconds=(8, 120),
+    version=2,
+)

@@ -1,0 +1,130 @@
+"""Figure 3b: the trace of a step whose layers are exchanged while the next ones compute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from gradwire_lab.experiments.claim import SHARE, Basis, Claim, Published, at_most, near, only
+from gradwire_lab.experiments.experiment import Cell, Reporter, Row
+from gradwire_lab.experiments.hosts import measure_cells
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper, row_of
+from gradwire_lab.experiments.smart_nic import STEPS
+from gradwire_lab.experiments.smart_nic.options import IDENTITY, LAYERWISE, NAIVE, STEP
+from gradwire_lab.experiments.smart_nic.verdict import trainings
+
+PLACE = "figure 3b"
+HOSTS, RATE, WIDTH = 3, "200mbit", 256
+WITHIN = 0.1
+"""The share of the naive step's exposed time that may be exposed beside one layer's exchange."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Layers, batches of which the last hides an exchange, and the steps and seeds of each training."""
+
+    layers: int
+    batches: tuple[int, ...]
+    steps: int
+    seeds: int
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each batch, and for the smart NIC's schedule and the naive one."""
+    from gradwire_lab.job.data import at_hand
+
+    common = {"layers": options.layers, "data": at_hand(), "steps": options.steps, "seeds": options.seeds}
+    return [
+        {
+            "part": STEP,
+            "hosts": HOSTS,
+            "rate": RATE,
+            "width": WIDTH,
+            "batch": batch,
+            "method": method,
+            "codec": IDENTITY,
+            **common,
+        }
+        for batch in options.batches
+        for method in (LAYERWISE, NAIVE)
+    ]
+
+
+def run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+    """Train on the hosts of a testbed."""
+    measure_cells(STEPS, cells, report)
+
+
+def published_order(layers: int) -> list[str]:
+    """Return the figure's order: a layer is updated as soon as the one below has its gradients."""
+    between = [note for layer in range(layers - 1, 0, -1) for note in (f"B{layer}", f"U{layer + 1}")]
+    return [f"B{layers}", *between, "U1"]
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare the order with the figure's, and what a large batch leaves exposed with one exchange.
+
+    The order is that of the program's calls, which no run can change.
+    """
+    layered = [row for row in rows if row["method"] == LAYERWISE]
+    batch = max(row["batch"] for row in rows)
+    own, naive = (row_of(rows, batch=batch, method=method) for method in (LAYERWISE, NAIVE))
+    return [
+        Claim(
+            "backward passes and updates in the trace's order",
+            {
+                f"batch {row['batch']}": _alike(row["notes"], published_order(row["layers"]))
+                for row in layered
+            },
+            near(1.0, 0.0),
+            of_each=True,
+            unit=SHARE,
+            published=Published(PLACE),
+            basis=Basis.ARITHMETIC,
+            rests_on=[each for row in layered for each in trainings(rows, row)],
+        ),
+        Claim(
+            f"batch {batch}: exchange that is left exposed, of the naive step's",
+            only(fmean(own["exposed_s"]) / fmean(naive["exposed_s"])),
+            at_most(1 / own["layers"] + WITHIN),
+            published=Published(PLACE),
+            rests_on=[each for row in (own, naive) for each in trainings(rows, row)],
+        ),
+    ]
+
+
+def _alike(notes: Sequence[str], wanted: Sequence[str]) -> float:
+    """Return the share of places with the same note."""
+    same = sum(one == other for one, other in zip(notes, wanted, strict=False))
+    return same / max(len(notes), len(wanted))
+
+
+ORIGINS = origins(
+    HOSTS=RUN_TIME,
+    WIDTH=RUN_TIME,
+    WITHIN=chosen("hosts share a core, so that they wait for each other"),
+    layers=RUN_TIME,
+    batches=paper("section V.B"),
+    steps=chosen("a training of one process reaches the goal in them"),
+    seeds=chosen("the least that a verdict on a training takes"),
+)
+EXHIBIT = exhibit(
+    "smart-nic",
+    PLACE,
+    "is a layer exchanged while the next one computes, as in the trace?",
+    cells=cells,
+    run=run,
+    claims=claims,
+    quick=Options(3, (1792,), 20, 1),
+    full=Options(6, (448, 1792), 40, 3),
+    scaling="six layers of 256 x 256 weights (three without --full) instead of 20 of 2048 x 2048, on three "
+    "hosts of a testbed at 200 Mbit/s, with the workers on one core and rings in software on another, as "
+    "in section V.B. Hosts that share a core wait for each other, where the paper's nodes have cores of "
+    "their own. An exchange waits for the last worker to begin it and for a turn of each ring, and this "
+    "waiting counts as exposed communication here. The paper draws the trace without numbers: what is "
+    "left exposed, if computation takes longer, is the first layer's exchange. Figure 3a is a drawing.",
+    origins=ORIGINS,
+    seconds=(14, 120),
+    version=2,
+)

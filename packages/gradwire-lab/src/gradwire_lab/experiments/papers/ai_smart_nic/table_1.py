@@ -1,0 +1,225 @@
+"""Table I: the logic, memories, and DSPs that the all-reduce and block floating point take in the NIC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from gradwire_lab.experiments.claim import (
+    RATIO,
+    SHARE,
+    Basis,
+    Claim,
+    Explanation,
+    Published,
+    at_most,
+    near,
+    only,
+)
+from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, each, exhibit, origins, paper, row_of
+
+PLACE = "table I"
+ALM, M20K, DSP = "ALM", "M20K", "DSP"
+Resources = Mapping[str, float]
+SHIM: Resources = MappingProxyType({ALM: 64480, M20K: 368, DSP: 0})
+ALL_REDUCE: Resources = MappingProxyType({ALM: 2233, M20K: 46, DSP: 8})
+BFP: Resources = MappingProxyType({ALM: 2857, M20K: 120, DSP: 0})
+TOTAL: Resources = MappingProxyType({ALM: 69570, M20K: 534, DSP: 8})
+CHIP: Resources = MappingProxyType({ALM: 427200, M20K: 2713, DSP: 1518})
+"""Arria 10 GX 1150, from its data sheet; the table's shares fit it."""
+ADDED: Resources = MappingProxyType({ALM: 0.012, M20K: 0.061, DSP: 0.005})
+"""Published in section V.A: the shares of the chip that the all-reduce and BFP take together."""
+COMPRESSION, BLOCK = 3.8, 16
+ROUNDED, ROUNDED_RATIO = 0.1, 0.015
+"""By what published shares, and the published ratio, may differ from exact ones, as they have two digits."""
+WITHIN = 0.25
+"""By what counts of another family of chips, made by other tools, may differ from published ones."""
+LANES = 8
+TABLE = "published"
+"""In the place of a block: the table's own figures."""
+ADDER, RING, COMPRESSOR, DECOMPRESSOR = "float-adder", "ring-engine", "bfp-compressor", "bfp-decompressor"
+CODECS = {RING: "identity", COMPRESSOR: "bfp:7x16", DECOMPRESSOR: "bfp:7x16", ADDER: None}
+KEPT = MappingProxyType(
+    {
+        RING: {"ALUT": 8841, "FF": 5638, "M10K": 46, "DSP": 0},
+        COMPRESSOR: {"ALUT": 2249, "FF": 1827, "M10K": 0, "DSP": 0},
+        DECOMPRESSOR: {"ALUT": 2361, "FF": 825, "M10K": 0, "DSP": 0},
+        ADDER: {"ALUT": 668, "FF": 613, "M10K": 0, "DSP": 0},
+    }
+)
+"""What ``gradwire gateware report --targets intel`` gave with Yosys 0.70, for words of 256 bits."""
+IN_LOGIC = (
+    "adders here are logic, with subnormals, so that they fit every chip; those of an Arria "
+    "10 are in its DSPs, one in each. Without the adders, the ring takes less logic than "
+    "published."
+)
+NO_DSP = "the eight adders here are logic; the published ones are DSPs, one for each of the eight lanes."
+MEMORIES = "the memories here hold chunks of 512 words; the paper doesn't say what its own hold."
+NO_MEMORY = "the words of a block wait in registers here, and in memories in the published circuit."
+
+
+@dataclass(frozen=True)
+class Options:
+    """Whether to synthesise anew, which takes minutes, or to take what was kept."""
+
+    synthesises: bool = False
+
+
+def cells(_options: Options) -> list[Cell]:
+    """Return a cell for the table's own figures, and one for each block."""
+    return [
+        {"block": TABLE, "codec": None},
+        *({"block": block, "codec": codec} for block, codec in CODECS.items()),
+    ]
+
+
+def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
+    """Return what a block takes of a Cyclone V, and as how much of an Arria 10 that counts."""
+    import torch
+
+    from gradwire.codecs import parse
+    from gradwire_gateware import synthesis as report
+
+    if cell["block"] == TABLE:
+        added = {name: ALL_REDUCE[name] + BFP[name] for name in CHIP}
+        shares = {f"{name} share": count / CHIP[name] for name, count in added.items()}
+        payload = parse(CODECS[COMPRESSOR] or "").encode(torch.linspace(-1.0, 1.0, BLOCK))
+        return {
+            **{name: SHIM[name] + count for name, count in added.items()},
+            **shares,
+            "ratio": 4 * BLOCK / len(payload),
+        }
+    found: Mapping[str, float] = KEPT[cell["block"]]
+    if options.synthesises:
+        (row,) = report.measure([report.Cell(cell["block"], cell["codec"], 256, "intel")])
+        found = row["resources"]
+    return {"resources": dict(found), ALM: found["ALUT"] / 2, M20K: found["M10K"] / 2, DSP: found["DSP"]}
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare what blocks take with the table, and the table with its chip."""
+    return [*_all_reduce(rows), *_bfp(rows), *_table(rows)]
+
+
+def _all_reduce(rows: Sequence[Row]) -> list[Claim]:
+    ring, adder = row_of(rows, block=RING), row_of(rows, block=ADDER)
+    adders = LANES * adder[ALM]
+    reasons = {
+        ALM: Explanation(IN_LOGIC, at_most(ALL_REDUCE[ALM] + adders)),
+        M20K: Explanation(MEMORIES, at_most(ALL_REDUCE[M20K])),
+    }
+    found = [
+        Claim(
+            f"all-reduce: {name}s",
+            only(ring[name]),
+            near(ALL_REDUCE[name], WITHIN),
+            unit=name,
+            published=Published(PLACE, ALL_REDUCE[name]),
+            otherwise=reasons[name],
+            basis=Basis.MODELLED,
+        )
+        for name in (ALM, M20K)
+    ]
+    found.append(
+        Claim(
+            "all-reduce: DSPs, one for each lane's adder",
+            only(ring[DSP]),
+            near(ALL_REDUCE[DSP], 0.0),
+            unit=DSP,
+            published=Published(PLACE, ALL_REDUCE[DSP]),
+            otherwise=Explanation(NO_DSP, near(0.0, 0.0)),
+            basis=Basis.MODELLED,
+        )
+    )
+    return found
+
+
+def _bfp(rows: Sequence[Row]) -> list[Claim]:
+    both = [row_of(rows, block=block) for block in (COMPRESSOR, DECOMPRESSOR)]
+    return [
+        Claim(
+            f"BFP: {name}s",
+            only(sum(row[name] for row in both)),
+            near(BFP[name], WITHIN),
+            unit=name,
+            published=Published(PLACE, BFP[name]),
+            otherwise=Explanation(NO_MEMORY, near(0.0, 0.0)) if name == M20K else None,
+            basis=Basis.MODELLED,
+        )
+        for name in (ALM, M20K, DSP)
+    ]
+
+
+def _table(rows: Sequence[Row]) -> list[Claim]:
+    """Return claims about the published figures alone: their sums, and their shares of the chip."""
+    table = row_of(rows, block=TABLE)
+    sums = [
+        Claim(
+            f"sum of the table's {name}s",
+            only(table[name]),
+            near(TOTAL[name], 0.0),
+            unit=name,
+            published=Published(PLACE, TOTAL[name]),
+            basis=Basis.ARITHMETIC,
+        )
+        for name in TOTAL
+    ]
+    shares = [
+        Claim(
+            f"all-reduce and BFP: share of the chip's {name}s",
+            only(table[f"{name} share"]),
+            near(ADDED[name], ROUNDED),
+            unit=SHARE,
+            published=Published("section V.A", ADDED[name]),
+            basis=Basis.ARITHMETIC,
+        )
+        for name in ADDED
+    ]
+    ratio = Claim(
+        "BFP: bytes of a block of 16 floats, over those of its payload",
+        only(table["ratio"]),
+        near(COMPRESSION, ROUNDED_RATIO),
+        unit=RATIO,
+        published=Published("section IV.B", COMPRESSION, "512 bits over 136 are 3.76x."),
+        basis=Basis.ARITHMETIC,
+    )
+    return [*sums, *shares, ratio]
+
+
+ORIGINS = origins(
+    SHIM=paper("table I"),
+    ALL_REDUCE=paper("table I"),
+    BFP=paper("table I"),
+    TOTAL=paper("table I"),
+    CHIP=chosen("the chip's data sheet"),
+    ADDED=paper("section V.A"),
+    COMPRESSION=paper("section IV.B"),
+    BLOCK=paper("section IV.B"),
+    WITHIN=chosen("a Cyclone V and Yosys, not an Arria 10 and Quartus"),
+    ROUNDED=chosen("published shares have two digits"),
+    ROUNDED_RATIO=chosen("the published ratio has two digits"),
+    LANES=paper("section IV"),
+    KEPT=chosen("synthesised by gradwire gateware report"),
+    synthesises=RUN_TIME,
+)
+EXHIBIT = exhibit(
+    "smart-nic",
+    PLACE,
+    "what do the all-reduce and block floating point take in the NIC?",
+    cells=cells,
+    run=each(measure),
+    claims=claims,
+    quick=Options(),
+    full=Options(synthesises=True),
+    scaling="modelled: Yosys has no Arria 10, so that Cyclone V stands in for it. Two ALUTs count as "
+    "one ALM, and two M10Ks as one M20K. The memories for chunks are those of 512 words of "
+    "256 bits; the paper doesn't give the size of its own. Without --full, the figures are "
+    "those that gradwire gateware report gave with Yosys 0.70. The interfaces to the host "
+    "and the network (OPAE and IKL) have no counterpart here, and the shares at 400 Gbit/s "
+    "none, because the paper doesn't name the chip.",
+    origins=ORIGINS,
+    seconds=(1, 240),
+)

@@ -1,0 +1,192 @@
+"""Figure 1: three organisations of the workers: aggregators, rings below an aggregator, and rings alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from gradwire.timing.formulas import AlphaBetaGamma, ring_s, star_s
+from gradwire_lab.experiments.claim import RATIO, Basis, Claim, Published, at_least, near, only
+from gradwire_lab.experiments.experiment import Cell, Reporter, Row
+from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, line_of, rate, time_exchanges
+from gradwire_lab.experiments.papers.exhibit import (
+    FLOATING,
+    RUN_TIME,
+    TWO_CORES,
+    chosen,
+    exhibit,
+    origins,
+    row_of,
+)
+
+PLACE = "figure 1"
+GROUP = 2
+FLAT, TREE, LEAVES, RINGS = "one aggregator", "a: aggregators", "b: rings below", "c: rings"
+ORGANISATIONS = {
+    FLAT: "star",
+    TREE: f"hierarchical:{GROUP},star+star",
+    LEAVES: f"hierarchical:{GROUP},ring+star",
+    RINGS: f"hierarchical:{GROUP}",
+}
+"""As the figure has them, with what they are compared with, and the collective here."""
+WITHIN, FASTER, EVEN = 0.2, 1.1, 0.01
+"""By what times may differ from formulas, by what one must be shorter to count, and what counts as even."""
+BUDGET_S = 20.0
+"""For all exchanges of a cell; one at least."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The number of workers, the rate of all together, bytes of a gradient, and exchanges of a cell."""
+
+    workers: int
+    total_mbit: int
+    nbytes: int
+    repeats: int
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each organisation."""
+    return [
+        {
+            "organisation": name,
+            "hosts": options.workers,
+            "rate": rate(options.workers, options.total_mbit),
+            "nbytes": options.nbytes,
+            "algorithm": algorithm,
+        }
+        for name, algorithm in ORGANISATIONS.items()
+    ]
+
+
+def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+    """Exchange between the hosts of a testbed, and count the bytes of every worker."""
+
+    def counted(row: Row) -> None:
+        report({**row, "busiest_over_mean": busiest_over_mean(row["algorithm"], row["hosts"])})
+
+    time_exchanges(cells, counted, options.repeats, BUDGET_S, SHORT_NBYTES)
+
+
+def busiest_over_mean(algorithm: str, workers: int) -> float:
+    """Return the bytes that the busiest worker sends by its schedule, over the workers' mean."""
+    from gradwire import collectives
+
+    collective = collectives.get(algorithm)
+    sent = [
+        sum(step.send[1] - step.send[0] for step in collective.schedule(rank, workers))
+        for rank in range(workers)
+    ]
+    return max(sent) * workers / sum(sent)
+
+
+def formula_s(organisation: str, workers: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    """Return the seconds of an exchange: those of a group, and of what goes on to the groups' level.
+
+    Source: the formulas of an aggregator and of a ring, one after the other.
+    """
+    groups, chunk = workers // GROUP, nbytes / GROUP
+    if organisation == FLAT:
+        return star_s(workers, nbytes, link)
+    if organisation == TREE:
+        return star_s(GROUP, nbytes, link) + star_s(groups, nbytes, link)
+    above = star_s if organisation == LEAVES else ring_s
+    return ring_s(GROUP, nbytes, link) + above(groups, chunk, link)
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare the organisations with each other, and with the formulas."""
+
+    def typical_s(name: str) -> float:
+        return float(median(row_of(rows, organisation=name)["seconds"]))
+
+    def over_formula(name: str) -> float:
+        row = row_of(rows, organisation=name)
+        return typical_s(name) / formula_s(name, row["hosts"], row["nbytes"], line_of(row))
+
+    def over(other: str, own: str) -> Mapping[str, float | None]:
+        return only(typical_s(other) / typical_s(own))
+
+    def busiest(name: str) -> Mapping[str, float | None]:
+        return only(row_of(rows, organisation=name)["busiest_over_mean"])
+
+    published = Published(PLACE)
+    return [
+        Claim(
+            "one aggregator's time over that of a tree of them (a): disperses the load",
+            over(FLAT, TREE),
+            at_least(FASTER),
+            unit=RATIO,
+            published=Published("section II.B"),
+        ),
+        Claim(
+            "aggregators' time (a) over that of rings below them (b)",
+            over(TREE, LEAVES),
+            at_least(FASTER),
+            unit=RATIO,
+            published=published,
+        ),
+        Claim(
+            "time of rings below an aggregator (b) over that of rings alone (c)",
+            over(LEAVES, RINGS),
+            at_least(FASTER),
+            unit=RATIO,
+            published=published,
+        ),
+        Claim(
+            "measured times over the formulas' for the line of the hosts",
+            {name: over_formula(name) for name in ORGANISATIONS},
+            near(1.0, WITHIN),
+            of_each=True,
+            unit=RATIO,
+            published=published,
+        ),
+        Claim(
+            "bytes of the busiest node over the mean, with aggregators (a): a bottleneck",
+            busiest(TREE),
+            at_least(2.0),
+            unit=RATIO,
+            published=Published("section II.B"),
+            basis=Basis.ARITHMETIC,
+        ),
+        Claim(
+            "bytes of the busiest node over the mean, with rings (c): evenly",
+            busiest(RINGS),
+            near(1.0, EVEN),
+            unit=RATIO,
+            published=Published("section IV"),
+            basis=Basis.ARITHMETIC,
+        ),
+    ]
+
+
+ORIGINS = origins(
+    GROUP=chosen("the smallest groups"),
+    WITHIN=chosen("a formula has no additions and no processor time"),
+    FASTER=chosen("what counts as faster beside the scatter of shared cores"),
+    EVEN=FLOATING,
+    BUDGET_S=RUN_TIME,
+    workers=chosen("four groups of two"),
+    total_mbit=TWO_CORES,
+    nbytes=RUN_TIME,
+    repeats=RUN_TIME,
+)
+EXHIBIT = exhibit(
+    "inceptionn",
+    PLACE,
+    "what do rings in the place of aggregators save, at the leaves and on all levels?",
+    cells=cells,
+    run=run,
+    claims=claims,
+    quick=Options(8, 1600, 1_000_000, 3),
+    full=Options(8, 1600, 4_000_000, 9),
+    scaling="eight workers in groups of two are hosts of a testbed that exchange over TCP, each at 200 "
+    "Mbit/s, because all share two cores. An aggregator is the first worker of its group, and gradients "
+    "travel both ways. Gradients have 1 MB (4 MB with --full). The paper draws the figure without "
+    "numbers: the rules are its words, beside formulas of aggregators and rings with the rate and latency "
+    "that two of the hosts measured.",
+    origins=ORIGINS,
+    seconds=(20, 90),
+    version=2,
+)

@@ -1,0 +1,147 @@
+"""Figure 15: the exchange time with more workers, with an aggregator and with a ring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from gradwire.timing.formulas import ring_s, worker_aggregator_s
+from gradwire_lab.experiments.claim import RATIO, Claim, Published, near, only
+from gradwire_lab.experiments.experiment import Cell, Reporter, Row
+from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, line_of, rate, time_exchanges
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, TWO_CORES, chosen, exhibit, origins, paper
+
+PLACE, FORMULA = "figure 15", "section VIII-D"
+WA, INC = "WA", "INC"
+FORMULAS = {WA: worker_aggregator_s, INC: ring_s}
+FEW, MANY = 4, 8
+GROWTHS = {WA: (8 + 3) / (4 + 2), INC: (7 / 8) / (3 / 4)}
+"""Published: the formulas' bytes with 8 workers over those with 4, p + lg p and 2 (p - 1)/p messages."""
+WITHIN, STRAIGHT = 0.2, 0.1
+"""By what share times may differ from formulas, and from a straight line."""
+BUDGET_S = 15.0
+"""For all exchanges of a cell; one at least."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Numbers of workers, the rate of all hosts together, bytes of a gradient, and exchanges of a cell."""
+
+    workers: tuple[int, ...]
+    total_mbit: int
+    nbytes: int
+    repeats: int
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each organisation and number of workers, all on as many hosts, whose first ones work.
+
+    WA has a host more than workers: its aggregator, from which weights go down a tree, as in figure 12.
+    """
+    hosts = max(options.workers) + 1
+    network = {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": options.nbytes}
+    collectives: Mapping[str, Mapping[str, str]] = {
+        WA: {"algorithm": "star", "down": "tree"},
+        INC: {"algorithm": "ring"},
+    }
+    return [
+        {
+            "organisation": name,
+            "workers": workers,
+            "ranks": workers + (name == WA),
+            **network,
+            **collectives[name],
+        }
+        for name in (WA, INC)
+        for workers in options.workers
+    ]
+
+
+def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+    """Exchange between the first hosts of one testbed."""
+    time_exchanges(cells, report, options.repeats, BUDGET_S, SHORT_NBYTES)
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Judge how the time grows from 4 to 8 workers, and compare times with the paper's formulas."""
+    found = {(row["organisation"], row["workers"]): row for row in rows}
+    measured = {key: float(median(row["seconds"])) for key, row in found.items()}
+    own = [(workers, seconds) for (name, workers), seconds in measured.items() if name == WA]
+    few_s, many_s = measured[WA, FEW], measured[WA, MANY]
+    straight_s = {workers: few_s + (many_s - few_s) * (workers - FEW) / (MANY - FEW) for workers, _ in own}
+    return [
+        _grows(measured, WA, "8 workers over 4 with an aggregator: grows"),
+        Claim(
+            "times with an aggregator over those on a straight line",
+            {str(workers): seconds / straight_s[workers] for workers, seconds in own},
+            near(1.0, STRAIGHT),
+            of_each=True,
+            unit="",
+            published=Published(PLACE),
+        ),
+        _over_formula(found, measured, WA, "times with an aggregator over the formula's"),
+        _grows(measured, INC, "8 workers over 4 with a ring: stays about constant"),
+        _over_formula(found, measured, INC, "times with a ring over the formula's"),
+    ]
+
+
+def _grows(measured: Mapping[tuple[str, int], float], name: str, text: str) -> Claim:
+    return Claim(
+        text,
+        only(measured[name, MANY] / measured[name, FEW]),
+        near(GROWTHS[name], WITHIN),
+        unit=RATIO,
+        published=Published(FORMULA, GROWTHS[name]),
+    )
+
+
+def _over_formula(
+    found: Mapping[tuple[str, int], Row], measured: Mapping[tuple[str, int], float], name: str, text: str
+) -> Claim:
+    """Return the claim that times are the paper's formula's for the line that the hosts have measured."""
+    return Claim(
+        text,
+        {
+            str(workers): measured[of, workers] / FORMULAS[name](workers, row["nbytes"], line_of(row))
+            for (of, workers), row in found.items()
+            if of == name
+        },
+        near(1.0, WITHIN),
+        of_each=True,
+        unit="",
+        published=Published(FORMULA, 1.0),
+    )
+
+
+ORIGINS = origins(
+    FEW=paper("figure 15"),
+    MANY=paper("figure 15"),
+    GROWTHS=paper("section VIII-D, where the latency is negligible; additions are left out, too"),
+    WITHIN=chosen("a formula has no additions and no processor time"),
+    STRAIGHT=chosen("almost linear, as the paper says, is not exactly so"),
+    BUDGET_S=RUN_TIME,
+    workers=paper("figure 15"),
+    total_mbit=TWO_CORES,
+    nbytes=RUN_TIME,
+    repeats=RUN_TIME,
+)
+EXHIBIT = exhibit(
+    "inceptionn",
+    PLACE,
+    "how does the exchange time grow with the workers?",
+    cells=cells,
+    run=run,
+    claims=claims,
+    quick=Options((4, 6, 8), 1800, 1_000_000, 2),
+    full=Options((4, 5, 6, 7, 8), 1800, 4_000_000, 9),
+    scaling="workers and the aggregator are the first hosts of a testbed of nine, each at 200 Mbit/s, "
+    "because all share two cores. They exchange gradients of 1 MB (4 MB with --full) over TCP. The paper "
+    "plots the figure without numbers: the rules are its words, that one time grows almost linearly and the "
+    "other stays almost constant, and its formulas, with the rate and latency that two of the hosts "
+    "measured. The aggregator is a rank of its own, so that its tree may have a level more than the "
+    "formula's. gradwire experiment scaling exchanges AlexNet's 233 MB.",
+    origins=ORIGINS,
+    seconds=(20, 200),
+    version=2,
+)

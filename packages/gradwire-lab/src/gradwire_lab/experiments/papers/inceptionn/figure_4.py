@@ -1,0 +1,123 @@
+"""Figure 4: accuracy with truncated gradients, and with truncated weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from gradwire_lab.experiments.claim import Claim, Published, at_least, at_most
+from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.side_by_side import side_by_side
+
+PLACE = "figure 4"
+BITS = (16, 22, 24)
+EXACT, GRADIENTS, WEIGHTS = "exact", "g", "w"
+GENTLE, HARSH = 0.02, 0.10
+"""The most accuracy that 16 truncated bits of gradients may cost, and the least that 24 bits of weights do. A
+loss of weights beyond that of gradients must be the former at least: less is no difference."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The networks, seeds, and steps."""
+
+    networks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    steps: int
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each network, seed, and truncation."""
+    from gradwire_lab.experiments.papers.inceptionn.training import data_name
+
+    kinds = [(EXACT, 0), *((what, bits) for what in (GRADIENTS, WEIGHTS) for bits in BITS)]
+    return [
+        {"network": network, "data": data_name(), "seed": seed, "of": what, "bits": bits}
+        for network in options.networks
+        for seed in options.seeds
+        for what, bits in kinds
+    ]
+
+
+def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
+    """Train, and return the accuracy at the end."""
+    from gradwire.codecs import parse
+    from gradwire_lab.experiments.papers.inceptionn.training import dataset, train
+
+    codec = None if cell["of"] == EXACT else parse(f"truncate:{cell['bits']}")
+    done = train(
+        dataset(cell["data"]),
+        cell["network"],
+        options.steps,
+        cell["seed"],
+        of_gradients=codec if cell["of"] == GRADIENTS else None,
+        of_weights=codec if cell["of"] == WEIGHTS else None,
+    )
+    return {"accuracies": list(done.accuracies)}
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare the accuracies that truncations lose."""
+    networks = [*dict.fromkeys(row["network"] for row in rows)]
+    learned = [_exact(rows, network) for network in networks]
+
+    def lost(what: str, bits: int) -> dict[str, float]:
+        return {
+            network: fmean(ends(rows, network, EXACT, 0)) - fmean(ends(rows, network, what, bits))
+            for network in networks
+        }
+
+    def claim(text: str, figures: Mapping[str, float], wanted: Any) -> Claim:
+        return Claim(text, figures, wanted, of_each=True, published=Published(PLACE), rests_on=learned)
+
+    found = [
+        claim("accuracy lost by 16 bits of gradients", lost(GRADIENTS, 16), at_most(GENTLE)),
+        claim("accuracy lost by 24 bits of weights", lost(WEIGHTS, 24), at_least(HARSH)),
+    ]
+    for bits in BITS[1:]:
+        of_weights, of_gradients = lost(WEIGHTS, bits), lost(GRADIENTS, bits)
+        more = {network: of_weights[network] - of_gradients[network] for network in networks}
+        text = f"accuracy lost by {bits} bits of weights, beyond that by gradients"
+        found.append(claim(text, more, at_least(GENTLE)))
+    return found
+
+
+def ends(rows: Sequence[Row], network: str, what: str, bits: int) -> list[float]:
+    """Return the accuracies at the end, by seed."""
+    wanted = (network, what, bits)
+    return [row["accuracies"][-1] for row in rows if (row["network"], row["of"], row["bits"]) == wanted]
+
+
+def _exact(rows: Sequence[Row], network: str) -> Trainings:
+    accuracies = ends(rows, network, EXACT, 0)
+    return exact_trainings(f"the exact training of {network}", accuracies, GOALS[rows[0]["data"]])
+
+
+ORIGINS = origins(
+    BITS=paper("figure 4"),
+    GENTLE=chosen("two points, as of any lossy method"),
+    HARSH=chosen("what counts as a loss beside the scatter of seeds"),
+    networks=RUN_TIME,
+    seeds=chosen("the fewest with an interval"),
+    steps=RUN_TIME,
+)
+EXHIBIT = exhibit(
+    "inceptionn",
+    PLACE,
+    "what do truncated gradients and weights cost in accuracy?",
+    cells=cells,
+    run=side_by_side(measure),
+    claims=claims,
+    quick=Options(("HDC, 3 layers, He",), (1, 2, 3), 168),
+    full=Options(("CNN", "HDC, 5 layers, Xavier"), (1, 2, 3), 600),
+    scaling="HDC (with --full, a small CNN, too) on MNIST if GRADWIRE_DATA has it, else on scikit-learn's"
+    " digits. Every hop of a ring of four workers truncates gradients. The paper plots the figure"
+    " without numbers: the rules are its words, that gradients bear more than weights.",
+    origins=ORIGINS,
+    seconds=(60, 900),
+    version=2,
+)

@@ -1,0 +1,133 @@
+"""Figure 5: the distribution of gradients at early, middle, and final stages of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from gradwire_lab.experiments.claim import Claim, Published, at_least
+from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.learning import GOALS, exact_trainings
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins
+from gradwire_lab.experiments.papers.side_by_side import groups_side_by_side
+
+if TYPE_CHECKING:
+    import torch
+
+PLACE = "figure 5"
+STAGES = ("early", "middle", "final")
+EDGES = (2.0**-10, 2.0**-8, 2.0**-6, 2.0**-4, 2.0**-2, 1.0)
+NORMAL_KURTOSIS = 3.0
+"""A normal distribution's; a larger one is peaked around zero."""
+MOSTLY, TIGHTLY = 0.999, 0.9
+"""The shares of values that are to be between -1 and 1, and below a sixteenth."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The network, seeds, and steps."""
+
+    network: str
+    seeds: tuple[int, ...]
+    steps: int
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each seed and stage."""
+    from gradwire_lab.experiments.papers.inceptionn.training import data_name
+
+    return [
+        {"network": options.network, "data": data_name(), "seed": seed, "stage": stage}
+        for seed in options.seeds
+        for stage in STAGES
+    ]
+
+
+def measure(options: Options, cells: Sequence[Cell]) -> list[Row]:
+    """Train once for the cells of one seed, and describe the gradient at each stage."""
+    from gradwire_lab.experiments.papers.inceptionn.training import dataset, train
+
+    found: dict[str, Mapping[str, Any]] = {}
+    last = options.steps - 1
+    stages = {min(last, options.steps // 20): "early", options.steps // 2: "middle", last: "final"}
+
+    def watch(step: int, gradient: torch.Tensor) -> None:
+        if step in stages:
+            found[stages[step]] = describe(gradient.double())
+
+    data, seed = cells[0]["data"], cells[0]["seed"]
+    done = train(dataset(data), options.network, options.steps, seed, watch=watch)
+    return [{**cell, **found[cell["stage"]], "accuracy": done.accuracies[-1]} for cell in cells]
+
+
+def describe(gradient: torch.Tensor) -> Mapping[str, Any]:
+    """Return the shares below each edge, the standard deviation, and the kurtosis of a gradient."""
+    spread = gradient - gradient.mean()
+    variance = float((spread**2).mean())
+    return {
+        "below": [[edge, float((gradient.abs() < edge).double().mean())] for edge in EDGES],
+        "largest": float(gradient.abs().max()),
+        "std": variance**0.5,
+        "kurtosis": float((spread**4).mean()) / variance**2,
+    }
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Judge the range and the peak at each stage, by the mean over the seeds."""
+    accuracies = [row["accuracy"] for row in rows if row["stage"] == STAGES[-1]]
+    exact = exact_trainings(rows[0]["network"], accuracies, GOALS[rows[0]["data"]])
+
+    def claim(text: str, figure: Callable[[Row], float], least: float, unit: str) -> Claim:
+        figures = {stage: fmean(figure(row) for row in rows if row["stage"] == stage) for stage in STAGES}
+        return Claim(
+            text,
+            figures,
+            at_least(least),
+            of_each=True,
+            unit=unit,
+            published=Published(PLACE),
+            rests_on=[exact],
+        )
+
+    def below(edge: float) -> Callable[[Row], float]:
+        return lambda row: dict(map(tuple, row["below"]))[edge]
+
+    return [
+        claim("values between -1 and 1", below(1.0), MOSTLY, "%"),
+        claim(
+            "kurtosis: a peak around zero (3 is a normal distribution's)",
+            lambda row: float(row["kurtosis"]),
+            2 * NORMAL_KURTOSIS,
+            "",
+        ),
+        claim("values below 2^-4", below(2.0**-4), TIGHTLY, "%"),
+    ]
+
+
+ORIGINS = origins(
+    EDGES=chosen("the bounds of table III, and those of the figure's axis"),
+    NORMAL_KURTOSIS=chosen("that of a normal distribution"),
+    MOSTLY=chosen("the figure's axis ends at 1"),
+    TIGHTLY=chosen("a peak, as the paper has it in words"),
+    network=RUN_TIME,
+    seeds=chosen("the fewest with an interval"),
+    steps=RUN_TIME,
+)
+EXHIBIT = exhibit(
+    "inceptionn",
+    PLACE,
+    "how are gradients distributed early, midway, and at the end?",
+    cells=cells,
+    run=groups_side_by_side(measure, ("seed",)),
+    claims=claims,
+    quick=Options("CNN", (1, 2, 3), 168),
+    full=Options("CNN", (1, 2, 3), 600),
+    scaling="a small CNN on MNIST if GRADWIRE_DATA has it, else on scikit-learn's digits, instead of "
+    "AlexNet. The paper plots the figure without numbers: the rules are its words, that values "
+    "are mostly between -1 and 1 and peak tightly around zero.",
+    origins=ORIGINS,
+    seconds=(10, 120),
+    version=2,
+)

@@ -1,0 +1,317 @@
+"""Figure 7: the training time with compression in software, by the codecs' measured rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from math import log2
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+from gradwire.version import installed
+from gradwire_lab.experiments.claim import (
+    RATIO,
+    Basis,
+    Bound,
+    Claim,
+    Explanation,
+    Published,
+    at_most,
+    near,
+    only,
+    within,
+)
+from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings, first_steps
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, each, exhibit, origins, paper
+from gradwire_lab.experiments.papers.inceptionn.full_size import FULL_SIZE, UNTRIED
+from gradwire_lab.experiments.papers.inceptionn.table_2 import ITERATIONS, NBYTES, STEPS, WORKERS
+
+if TYPE_CHECKING:
+    import torch
+
+PLACE = "figure 7"
+SNAPPY = "snappy"
+"""A general compressor without loss; from the package cramjam."""
+SZ = "sz:2^-10"
+"""SZ3, the present version of SZ, with an absolute bound; from the package pysz."""
+PACKAGES = {SNAPPY: "cramjam", SZ: "pysz"}
+CODECS = (SNAPPY, SZ, "lossless", "truncate:16", "inceptionn:2^-10")
+NETWORK, LEARNED = "AlexNet", "HDC, 3 layers, He"
+"""The network whose step is modelled, and one that is trained to its end."""
+BATCH = 32
+"""The images in a batch of AlexNet."""
+SLOWER, SNAPPY_RATIO = (2.0, 4.0), 1.5
+TRUNCATED = (0.6, 1.0)
+"""The time with a truncation: slightly shorter, as the paper has it in words."""
+TWICE, RATIOS = 0.1, 0.2
+"""The shares by which times may leave the published range, and Snappy's ratio its one rounded digit."""
+GRADIENTS = WORKERS / (WORKERS + log2(WORKERS))
+"""The share of gradients in the communication of an aggregator, by its formula; weights are the rest."""
+VECTORS = "kernels here encode and decode gigabytes per second on one core, with vector instructions."
+
+
+@dataclass(frozen=True)
+class Options:
+    """Codecs, the trainings whose gradients they encode, and how often each does so.
+
+    Attributes
+    ----------
+    seeds, steps
+        Of whole trainings of HDC.
+    first_steps
+        Of AlexNet in full size; 0 leaves it out.
+    """
+
+    codecs: tuple[str, ...]
+    seeds: tuple[int, ...]
+    steps: int
+    repeats: int
+    first_steps: int = 0
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each training and codec."""
+    from gradwire_lab.experiments.papers.inceptionn.training import data_name
+
+    trainings: list[Cell] = [
+        {"network": LEARNED, "data": data_name(), "seed": seed} for seed in options.seeds
+    ]
+    if options.first_steps:
+        trainings.append({"network": NETWORK, "data": "imagenet", "seed": 1})
+    return [{"codec": codec, **training} for training in trainings for codec in options.codecs]
+
+
+def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
+    """Time a codec on a gradient from the middle of a training, on one thread."""
+    from gradwire_lab.experiments.papers.inceptionn import full_size
+    from gradwire_lab.experiments.papers.inceptionn.training import one_thread
+
+    package, network = PACKAGES.get(cell["codec"]), cell["network"]
+    if package is not None and find_spec(package) is None:
+        return {"missing": f"the package {package} is not installed (extra papers)."}
+    if network in FULL_SIZE and (reason := full_size.missing()):
+        return {"missing": reason}
+    steps = options.first_steps if network in FULL_SIZE else options.steps
+    gradient, learned = _gradient(cell["data"], network, steps, cell["seed"])
+    with one_thread(1):
+        timed = _timed(cell["codec"], gradient, options.repeats)
+    return {**timed, "tool": _tool(cell["codec"]), **learned}
+
+
+@lru_cache(1)
+def _gradient(data: str, network: str, steps: int, seed: int) -> tuple[torch.Tensor, Mapping[str, Any]]:
+    """Return a gradient midway in as many steps, and what was learned in them; kept for all codecs."""
+    from gradwire_lab.experiments.papers.inceptionn import full_size
+    from gradwire_lab.experiments.papers.inceptionn.training import dataset, train
+
+    kept: list[torch.Tensor] = []
+
+    def watch(step: int, gradient: torch.Tensor) -> None:
+        if step == steps // 2:
+            kept.append(gradient.clone())
+
+    if network in FULL_SIZE:
+        losses = full_size.train(network, steps, BATCH, seed, watch)
+        return kept[0], {"losses": losses}
+    done = train(dataset(data), network, steps, seed, watch=watch)
+    return kept[0], {"accuracy": done.accuracies[-1]}
+
+
+def _tool(codec: str) -> str:
+    """Return the package that has a codec, with its version."""
+    package = PACKAGES.get(codec, "gradwire")
+    return f"{package} {installed(package)}"
+
+
+def _timed(codec: str, gradient: torch.Tensor, repeats: int) -> Mapping[str, Any]:
+    import time
+
+    encode, decode = _functions(codec, gradient)
+    encoding, decoding, payload = list[float](), list[float](), encode()
+    decode(payload)
+    for _ in range(repeats):
+        began = time.perf_counter()
+        payload = encode()
+        encoded = time.perf_counter()
+        decode(payload)
+        encoding.append(encoded - began)
+        decoding.append(time.perf_counter() - encoded)
+    return {
+        "nbytes": 4 * gradient.numel(),
+        "payload_nbytes": len(payload),
+        "encode_s": encoding,
+        "decode_s": decoding,
+    }
+
+
+def _functions(codec: str, gradient: torch.Tensor) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    import torch
+
+    from gradwire.codecs import parse
+
+    if codec == SNAPPY:
+        from cramjam import snappy
+
+        floats = gradient.numpy().tobytes()
+        return lambda: snappy.compress_raw(floats), snappy.decompress_raw
+    if codec == SZ:
+        return _sz(gradient)
+    made, out = parse(codec), torch.empty_like(gradient)
+    return lambda: made.encode(gradient), lambda payload: made.decode(payload, out)
+
+
+def _sz(gradient: torch.Tensor) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+    from pysz import sz, szConfig, szErrorBoundMode
+
+    config, x = szConfig(), gradient.numpy()
+    config.errorBoundMode, config.absErrorBound = szErrorBoundMode.ABS, 2.0**-10
+    return lambda: sz.compress(x, config)[0], lambda payload: sz.decompress(payload, x.dtype, x.shape)
+
+
+class Timed:
+    """What a codec made of the gradients of several trainings, and how long it took."""
+
+    def __init__(self, rows: Sequence[Row], codec: str, network: str = LEARNED) -> None:
+        self._rows = [row for row in rows if (row["codec"], row["network"]) == (codec, network)]
+        untimed = "" if self._rows else UNTRIED
+        self.missing = next((row["missing"] for row in self._rows if "missing" in row), untimed)
+        self.other_tool = next(filter(None, map(_other_tool, self._rows)), "")
+
+    @property
+    def learned(self) -> list[Trainings]:
+        """The trainings; none if nothing was timed."""
+        if self.missing:
+            return []
+        network, data = self._rows[0]["network"], self._rows[0]["data"]
+        if network in FULL_SIZE:
+            return [first_steps(network, FULL_SIZE[network].steps, row["losses"]) for row in self._rows]
+        return [exact_trainings(network, [row["accuracy"] for row in self._rows], GOALS[data])]
+
+    @property
+    def ratio(self) -> float | None:
+        """The mean compression ratio."""
+        if self.missing:
+            return None
+        return fmean(row["nbytes"] / row["payload_nbytes"] for row in self._rows)
+
+    @property
+    def times_longer(self) -> float | None:
+        """AlexNet's training time with the codec over that without.
+
+        Each worker encodes its gradient, the aggregator decodes those of all workers, and gradients' share of
+        the communication shrinks by the ratio.
+        """
+        if self.ratio is None:
+            return None
+        step, nbytes = STEPS[NETWORK], NBYTES[NETWORK]
+        of_byte_s = fmean(
+            (median(row["encode_s"]) + WORKERS * median(row["decode_s"])) / row["nbytes"]
+            for row in self._rows
+        )
+        saved_s = step.communicate_s * GRADIENTS * (1 - 1 / self.ratio)
+        return float((step.total_s - saved_s + ITERATIONS * nbytes * of_byte_s) / step.total_s)
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Judge the training times, and the ratio of a compressor without loss, by each gradient."""
+    return [*_claims(rows, LEARNED, "HDC's gradient"), *_claims(rows, NETWORK, "AlexNet's gradient")]
+
+
+def _claims(rows: Sequence[Row], network: str, gradient: str) -> Iterator[Claim]:
+    def timed(codec: str) -> Timed:
+        return Timed(rows, codec, network)
+
+    snappy = timed(SNAPPY)
+    yield _time(snappy, "with Snappy", gradient, within(SLOWER, TWICE), Published(PLACE, SLOWER))
+    yield _time(timed(SZ), "with SZ", gradient, within(SLOWER, TWICE), Published(PLACE, SLOWER))
+    yield Claim(
+        "ratio of Snappy",
+        only(snappy.ratio),
+        near(SNAPPY_RATIO, RATIOS),
+        f"({gradient})",
+        unit=RATIO,
+        published=Published("section I", SNAPPY_RATIO),
+        rests_on=snappy.learned,
+        not_run=snappy.missing,
+        other_tool=snappy.other_tool,
+    )
+    truncation = "with truncation in software: slightly shorter"
+    yield _time(timed("truncate:16"), truncation, gradient, Bound(*TRUNCATED), Published(PLACE))
+    yield _time(
+        timed("inceptionn:2^-10"),
+        "with the NIC's format in software",
+        gradient,
+        within(SLOWER, TWICE),
+        Published(PLACE, SLOWER),
+        Explanation(VECTORS, at_most(1.0)),
+    )
+
+
+def _time(
+    timed: Timed,
+    text: str,
+    gradient: str,
+    wanted: Bound,
+    published: Published,
+    otherwise: Explanation | None = None,
+) -> Claim:
+    """Return a claim about AlexNet's step: a model, in which the codec's times and ratio are measured."""
+    return Claim(
+        f"AlexNet's time {text}, over that without",
+        only(timed.times_longer),
+        wanted,
+        f"({gradient})",
+        unit=RATIO,
+        published=published,
+        otherwise=otherwise,
+        basis=Basis.MODELLED,
+        rests_on=timed.learned,
+        not_run=timed.missing,
+        other_tool=timed.other_tool,
+    )
+
+
+def _other_tool(row: Row) -> str:
+    """Return what is wrong if a row isn't of the package that has the codec; nothing if it is."""
+    wanted, found = PACKAGES.get(row["codec"], "gradwire"), row.get("tool", "none")
+    if "missing" in row or found.split(" ")[0] == wanted:
+        return ""
+    return f"expected {row['codec']} of the package {wanted}, got {found}."
+
+
+ORIGINS = origins(
+    SLOWER=paper("figure 7"),
+    SNAPPY_RATIO=paper("section I"),
+    TRUNCATED=chosen("the bytes of half of all gradients can save a quarter; processor time adds to it"),
+    TWICE=chosen("the published range has one digit"),
+    RATIOS=chosen("the published ratio has two digits, and gradients differ"),
+    GRADIENTS=chosen("by the formula of an aggregator"),
+    codecs=paper("figure 7"),
+    seeds=chosen("the fewest with an interval"),
+    steps=RUN_TIME,
+    repeats=RUN_TIME,
+    first_steps=RUN_TIME,
+    BATCH=chosen("half of table I's, for memory"),
+)
+EXHIBIT = exhibit(
+    "inceptionn",
+    PLACE,
+    "how much longer does training take with compression in software?",
+    cells=cells,
+    run=each(measure),
+    claims=claims,
+    quick=Options(CODECS, (1,), 168, 7),
+    full=Options(CODECS, (1, 2, 3), 600, 15, 20),
+    scaling="codecs are timed on one core, on HDC's gradient midway in a training, on MNIST if "
+    "GRADWIRE_DATA has it, else on scikit-learn's digits, whose rate by the byte and ratio stand for "
+    "AlexNet's 233 MB; and on AlexNet's own gradient in full size, on photographs, of its tenth step, so a "
+    "rule that it keeps is 'too short'. HDC's gradient has zeros for all pixels that are dark in a batch, so "
+    "that Snappy finds more in it than in one of photographs. The rest of the step is table II's, so times "
+    "are modelled. SZ is SZ3 with a bound of 2^-10. Snappy and SZ come from the extra papers.",
+    origins=ORIGINS,
+    seconds=(8, 150),
+    version=5,
+)

@@ -1,0 +1,224 @@
+"""Table III: how many bits the gradients of a training take in the NIC's format, by bound.
+
+The ratios of figure 14 that belong to AlexNet, ResNet-50, and VGG-16 follow from the same gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, at_least, near, only, within
+from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings, first_steps
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.inceptionn.figure_14 import OTHER_NETWORKS, RATIO_AT_6, RATIOS_AT_10
+from gradwire_lab.experiments.papers.inceptionn.full_size import FULL_SIZE, UNTRIED
+from gradwire_lab.experiments.papers.inceptionn.training import NETWORKS
+from gradwire_lab.experiments.papers.side_by_side import side_by_side
+
+if TYPE_CHECKING:
+    import torch
+
+PLACE = "table III"
+EXPONENTS = (10, 8, 6)
+"""Of the bounds 2^-10, 2^-8, and 2^-6."""
+CLASSES = (2, 10, 18, 34)
+"""Bits of a value with its tag."""
+LEAST, MOST, LEAST_AT_6 = 0.75, 0.94, 0.90
+"""Published: values of 2 bits at 2^-10, and at 2^-6."""
+WHOLE = 0.001
+"""Published: values of 34 bits, at most."""
+SLACK = 0.05
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is trained, for how long, and how often gradients are looked at.
+
+    Attributes
+    ----------
+    networks, seeds, steps
+        The small networks, and their trainings.
+    full_size
+        The networks of table I, and how many images their batches have.
+    first_steps
+        Of a network in full size.
+    every
+        Steps between two gradients that are looked at.
+    """
+
+    networks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    steps: int
+    full_size: tuple[tuple[str, int], ...]
+    first_steps: int
+    every: int
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each network and seed, those that take longest first."""
+    from gradwire_lab.experiments.papers.inceptionn.training import data_name
+
+    small = [
+        {"network": network, "data": data_name(), "seed": seed}
+        for network in options.networks
+        for seed in options.seeds
+    ]
+    large = [
+        {"network": network, "data": "imagenet", "seed": 1, "batch": batch}
+        for network, batch in options.full_size
+    ]
+    return [*large, *small]
+
+
+def shares(gradient: torch.Tensor, exponent: int) -> list[float]:
+    """Return the shares of values that take 2, 10, 18, and 34 bits at the bound 2^-exponent."""
+    magnitude = gradient.abs()
+    edges = (2.0**-exponent, 2.0 ** ((exponent + 1) // 2 - exponent), 1.0)
+    below = [int((magnitude < edge).count_nonzero()) / magnitude.numel() for edge in edges]
+    return [below[0], below[1] - below[0], below[2] - below[1], 1 - below[2]]
+
+
+def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
+    """Train exactly, and sort gradients into the classes."""
+    from gradwire_lab.experiments.papers.inceptionn import full_size
+    from gradwire_lab.experiments.papers.inceptionn.training import dataset, train
+
+    samples: dict[int, list[list[float]]] = {exponent: [] for exponent in EXPONENTS}
+
+    def watch(step: int, gradient: torch.Tensor) -> None:
+        if step % options.every == 0:
+            for exponent, found in samples.items():
+                found.append(shares(gradient, exponent))
+
+    classes = {f"classes_{exponent}": found for exponent, found in samples.items()}
+    name, seed = cell["network"], cell["seed"]
+    if name not in FULL_SIZE:
+        done = train(dataset(cell["data"]), name, options.steps, seed, watch=watch)
+        return {"accuracy": done.accuracies[-1], **classes}
+    if reason := full_size.missing():
+        return {"missing": reason}
+    return {"losses": full_size.train(name, options.first_steps, cell["batch"], seed, watch), **classes}
+
+
+def ratio(classes: Sequence[float]) -> float:
+    """Return the compression ratio of a gradient with these shares of the classes."""
+    return 32 / sum(share * bits for share, bits in zip(classes, CLASSES, strict=True))
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare the mean shares of values of 2 bits over trainings, and the ratios of networks in full size."""
+    networks = {
+        network: [row for row in rows if row["network"] == network]
+        for network in dict.fromkeys(row["network"] for row in rows)
+    }
+    small = {network: own for network, own in networks.items() if network not in FULL_SIZE}
+    found = [*_shares(small, "", [_trainings(network, own) for network, own in small.items()])]
+    for network in FULL_SIZE:
+        found += _full_size(network, networks.get(network, [{"missing": UNTRIED}])[0])
+    return found
+
+
+def _shares(
+    networks: Mapping[str, Sequence[Row]], system: str, learned: Sequence[Trainings], missing: str = ""
+) -> Iterator[Claim]:
+    def mean(exponent: int) -> dict[str, float | None]:
+        name = f"classes_{exponent}"
+        return {
+            network: None if missing else fmean(each[0] for row in own for each in row[name])
+            for network, own in networks.items()
+        }
+
+    whole = {
+        network: None if missing else max(each[3] for row in own for each in row["classes_10"])
+        for network, own in networks.items()
+    }
+    for text, figures, wanted, published in (
+        (
+            "values of 2 bits at 2^-10",
+            mean(10),
+            Bound(LEAST - SLACK, MOST + SLACK),
+            Published(PLACE, (LEAST, MOST)),
+        ),
+        (
+            "values of 2 bits at 2^-6",
+            mean(6),
+            at_least(LEAST_AT_6),
+            Published(PLACE, LEAST_AT_6, is_limit=True),
+        ),
+        ("values of 34 bits, in any gradient", whole, Bound(0.0, WHOLE), Published(PLACE, WHOLE)),
+    ):
+        yield Claim(
+            text,
+            figures,
+            wanted,
+            system,
+            of_each=True,
+            published=published,
+            rests_on=learned,
+            not_run=missing,
+        )
+
+
+def _full_size(network: str, row: Row) -> Iterator[Claim]:
+    missing = row.get("missing", "")
+    learned = [] if missing else [first_steps(network, FULL_SIZE[network].steps, row["losses"])]
+    yield from _shares({network: [row]}, f"({network})", learned, missing)
+    for exponent, wanted, published in (
+        (10, within(RATIOS_AT_10, OTHER_NETWORKS), Published("section VIII-C", RATIOS_AT_10)),
+        (6, near(RATIO_AT_6, OTHER_NETWORKS), Published("figure 14", RATIO_AT_6)),
+    ):
+        found = None if missing else fmean(map(ratio, row[f"classes_{exponent}"]))
+        yield Claim(
+            f"ratio at 2^-{exponent}",
+            only(found),
+            wanted,
+            f"({network})",
+            unit=RATIO,
+            published=published,
+            rests_on=learned,
+            not_run=missing,
+        )
+
+
+def _trainings(network: str, rows: Sequence[Row]) -> Trainings:
+    accuracies = [row["accuracy"] for row in rows]
+    return exact_trainings(network, accuracies, GOALS[rows[0]["data"]])
+
+
+ORIGINS = origins(
+    EXPONENTS=paper("table III"),
+    CLASSES=paper("table III"),
+    LEAST=paper("table III"),
+    MOST=paper("table III"),
+    LEAST_AT_6=paper("table III"),
+    WHOLE=paper("table III"),
+    SLACK=chosen("other networks than the paper's"),
+    networks=RUN_TIME,
+    seeds=chosen("the fewest with an interval"),
+    steps=RUN_TIME,
+    full_size=RUN_TIME,
+    first_steps=RUN_TIME,
+    every=RUN_TIME,
+)
+EXHIBIT = exhibit(
+    "inceptionn",
+    PLACE,
+    "how many bits do gradients take in the NIC's format?",
+    cells=cells,
+    run=side_by_side(measure),
+    claims=claims,
+    quick=Options(("CNN", "HDC, 5 layers, Xavier"), (1, 2, 3), 168, (), 0, 4),
+    full=Options((*NETWORKS,), (1, 2, 3), 600, (("VGG-16", 4), ("ResNet-50", 16), ("AlexNet", 32)), 20, 4),
+    scaling="HDC in both depths, with two initialisations, and a small CNN; MNIST if GRADWIRE_DATA has it, "
+    "else scikit-learn's digits. AlexNet, ResNet-50, and VGG-16 are those of table I in full size, "
+    "initialised as Caffe's and torchvision's, but their gradients come from the first steps of a training "
+    "alone, so a rule that is kept is 'too short'. AlexNet's batch is 32, not 64, and VGG-16's is 4. Images "
+    "are photographs of 160 pixels, scaled up, one of each of ImageNet's classes.",
+    origins=ORIGINS,
+    seconds=(20, 600),
+    version=3,
+)

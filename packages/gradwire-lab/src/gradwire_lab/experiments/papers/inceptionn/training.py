@@ -1,0 +1,270 @@
+"""Train a network with four workers whose gradients travel around a ring, through a codec in every hop.
+
+Gradients are exchanged as training with gradwire does it (Algorithm 1 of the paper): each hop encodes the
+partial sum, and the owner of a finished chunk encodes it once for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from gradwire.codecs import Codec
+    from gradwire_lab.job.data import Dataset
+
+
+# The networks that INCEPTIONN's figures are trained on here: HDC in two depths, and a small CNN.
+
+HIDDEN = 500
+HE, XAVIER, DEFAULT = "He", "Xavier", "torch's default"
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network, how its weights are initialised, and its learning rate.
+
+    Attributes
+    ----------
+    layers
+        Fully connected layers with 500 hidden units; 0 for the CNN of ``gradwire_lab.job.batches``.
+    initialisation
+        Of the weights. Biases of HDC begin with zero, as in Caffe, which the paper's authors trained with.
+    rate
+        The learning rate at the beginning.
+    rate_from
+        Where the rate comes from.
+    """
+
+    layers: int
+    initialisation: str
+    rate: float
+    rate_from: str
+
+
+NETWORKS = MappingProxyType(
+    {
+        **{
+            f"HDC, {layers} layers, {initialisation}": Network(layers, initialisation, 0.1, "table I")
+            for layers in (3, 5)
+            for initialisation in (HE, XAVIER)
+        },
+        "CNN": Network(0, DEFAULT, 0.05, "the rate of gradwire's other trainings of this network"),
+    }
+)
+"""By name. Table I names five layers and a size of 2.5 MB, which three layers have."""
+SMALLEST = "CNN"
+
+
+def build(name: str, image_shape: tuple[int, int], classes: int, seed: int) -> torch.nn.Module:
+    """Return a network whose weights depend on ``seed`` alone."""
+    import torch
+    from torch import nn
+
+    from gradwire_lab.job import batches as models
+
+    network = NETWORKS[name]
+    if network.layers == 0:
+        return models.build("cnn", image_shape, classes, seed)
+    initialise: Callable[[torch.Tensor], object] = (
+        nn.init.kaiming_normal_ if network.initialisation == HE else nn.init.xavier_uniform_
+    )
+    sizes = [image_shape[0] * image_shape[1], *[HIDDEN] * (network.layers - 1), classes]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        modules: list[nn.Module] = [nn.Flatten()]
+        for inputs, outputs in pairwise(sizes):
+            layer = nn.Linear(inputs, outputs)
+            initialise(layer.weight)
+            nn.init.zeros_(layer.bias)
+            modules += [layer, nn.ReLU()]
+    return nn.Sequential(*modules[:-1])
+
+
+WORKERS, BATCH = 4, 25
+"""As published for HDC in table I: four workers with 25 images each."""
+MOMENTUM, WEIGHT_DECAY = 0.9, 5e-5
+"""Of table I."""
+FALLS, FALL = 5, 0.2
+"""The learning rate is divided by 5 after each fifth of a training, as table I has it for HDC."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Top-1 accuracies from 0 to 1, and the steps after which they were measured."""
+
+    accuracies: tuple[float, ...]
+    steps: tuple[int, ...]
+
+
+def data_name() -> str:
+    """Return ``mnist`` if ``$GRADWIRE_DATA`` holds its files, else ``digits``."""
+    from gradwire_lab.job.data import at_hand
+
+    return at_hand()
+
+
+def dataset(name: str) -> Dataset:
+    """Return the images."""
+    from gradwire_lab.job.data import find, load
+
+    return load(name, find(name, None))
+
+
+@contextmanager
+def one_thread(seed: int) -> Iterator[None]:
+    """Compute on one thread, so that sums have one order, with random numbers of their own."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def train(
+    images: Dataset,
+    network: str,
+    steps: int,
+    seed: int,
+    *,
+    of_gradients: Codec | None = None,
+    of_weights: Codec | None = None,
+    watch: Callable[[int, torch.Tensor], None] | None = None,
+    every: int | None = None,
+) -> Trained:
+    """Train from scratch and return accuracies.
+
+    Parameters
+    ----------
+    images, network
+        The data, and a name of ``NETWORKS``.
+    steps
+        Updates of the weights.
+    of_gradients, of_weights
+        What gradients pass in every hop of the ring, and weights after each update; exact for None.
+    watch
+        Called in each step with its number, from 0 up, and the first worker's gradient, which becomes the
+        average afterwards.
+    every
+        The steps between two accuracies; None for the one at the end.
+    """
+    import torch
+    from torch import nn
+
+    from gradwire_lab.job.batches import share, shuffle
+
+    with one_thread(seed), _ring(of_gradients) as average:
+        net = build(network, images.image_shape, images.classes, seed)
+        parameters = [*net.parameters()]
+        update = updating(network, parameters, steps)
+        count = len(images.train_labels)
+        of_epoch = count // (WORKERS * BATCH)
+        accuracies, measured, order = list[float](), list[int](), shuffle(count, seed, 0)
+        for step in range(steps):
+            if step % of_epoch == 0:
+                order = shuffle(count, seed, step // of_epoch)
+            gradients = []
+            for worker in range(WORKERS):
+                own = share(order, step % of_epoch, WORKERS * BATCH, worker, WORKERS)
+                batch, labels = images.train_batch(own)
+                loss = nn.functional.cross_entropy(net(batch), labels)
+                gradients.append(
+                    torch.cat([each.flatten() for each in torch.autograd.grad(loss, parameters)])
+                )
+            if watch is not None:
+                watch(step, gradients[0])
+            update(average(gradients))
+            if of_weights is not None:
+                _cut(parameters, of_weights)
+            if step + 1 == steps or (every is not None and (step + 1) % every == 0):
+                accuracies.append(accuracy(net, images))
+                measured.append(step + 1)
+    return Trained(tuple(accuracies), tuple(measured))
+
+
+def updating(
+    network: str, parameters: Sequence[torch.nn.Parameter], steps: int
+) -> Callable[[torch.Tensor], None]:
+    """Return a function that applies a flat gradient to a network's weights, once in each of ``steps``."""
+    import torch
+
+    optimizer = torch.optim.SGD(
+        parameters, NETWORKS[network].rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, fused=True
+    )
+    falls = [max(1, steps * fall // FALLS) for fall in range(1, FALLS)]
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls, FALL)
+
+    def update(gradient: torch.Tensor) -> None:
+        parts = torch.split(gradient, [each.numel() for each in parameters])
+        for each, part in zip(parameters, parts, strict=True):
+            each.grad = part.view_as(each)
+        optimizer.step()
+        schedule.step()
+
+    return update
+
+
+@contextmanager
+def _ring(codec: Codec | None) -> Iterator[Callable[[Sequence[torch.Tensor]], torch.Tensor]]:
+    """Yield a function that averages the workers' gradients around a ring, and returns rank 0's average."""
+    from gradwire.exchange import Exchange
+    from gradwire.links import loopback
+    from gradwire.plan import Plan
+
+    plan = Plan() if codec is None else Plan(codec)
+    links = loopback(WORKERS)
+    exchanges = [Exchange(link, plan) for link in links]
+
+    def average(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+        pending = [
+            pool.submit(exchange.all_reduce, gradient)
+            for exchange, gradient in zip(exchanges, gradients, strict=True)
+        ]
+        for each in pending:
+            each.result()
+        return gradients[0]
+
+    with ThreadPoolExecutor(WORKERS, thread_name_prefix="worker") as pool:
+        try:
+            yield average
+        finally:
+            for link in links:
+                link.close()
+
+
+def passed(codec: Codec, x: torch.Tensor) -> torch.Tensor:
+    """Return what a codec makes of some values, encoded and decoded once."""
+    import torch
+
+    decoded = torch.empty_like(x)
+    codec.decode(codec.encode(x), decoded)
+    return decoded
+
+
+def _cut(parameters: list[torch.nn.Parameter], codec: Codec) -> None:
+    import torch
+
+    with torch.no_grad():
+        for each in parameters:
+            each.copy_(passed(codec, each.flatten()).view_as(each))
+
+
+def accuracy(net: torch.nn.Module, images: Dataset) -> float:
+    """Return the share of the test images that a network classifies correctly."""
+    import torch
+
+    with torch.inference_mode():
+        right = sum(int((net(x).argmax(1) == y).sum()) for x, y in images.test_batches())
+    return right / len(images.test_labels)

@@ -1,0 +1,159 @@
+"""Figure 4's row of CIFAR100-Convex: the last layer behind a fixed network, trained in each way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, near, only, within
+from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.learning import GOALS, Goal, Trainings
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.pipe_sgd.figure_4 import EQUAL, OVER_D, OVER_PS
+from gradwire_lab.experiments.papers.pipe_sgd.ways import (
+    EXACT,
+    LINE,
+    PLAIN,
+    TIME,
+    TRAIN,
+    TRUNCATED,
+    Measured,
+    on_hosts,
+)
+
+PLACE = "figure 4"
+ACCURACIES = {
+    "PS-Sync": 0.4793,
+    "D-Sync": 0.4793,
+    "D-Sync+T": 0.4793,
+    "Pipe-SGD": 0.4793,
+    "Pipe-SGD+T": 0.4797,
+}
+SAVED = {("D-Sync", "PS-Sync"): 0.40, ("Pipe-SGD", "D-Sync"): 0.37, ("Pipe-SGD+T", "D-Sync+T"): 0.46}
+"""Published: by what share one way's time is shorter than another's."""
+WITHIN = 0.2
+"""The share by which a saving and a speed-up may differ from the published one."""
+WORKERS = 2
+DIGITS = "digits"
+GOAL = Goal(0.01, 0.25, "the nearest class mean's accuracy on these features")
+
+
+@dataclass(frozen=True)
+class Options:
+    """The data set if there is one, seeds, ratios of communication over computation, and sizes."""
+
+    on_cifar: bool
+    seeds: tuple[int, ...]
+    ratios: tuple[float, ...]
+    steps: int
+    windows: int
+    window: int
+    batch: int = 50
+    lr: float = 0.1
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return cells in the order of their networks: a plain step, trainings, and for each line its steps."""
+    from gradwire_lab.experiments.papers.pipe_sgd.tasks import source
+
+    data = source() if options.on_cifar else DIGITS
+    own, server = [run for run in ACCURACIES if run != "PS-Sync"], ["PS-Sync"]
+    found: list[Cell] = [{"kind": PLAIN, "data": data}]
+    found += [
+        {"kind": TRAIN, "data": data, "run": run, "seed": seed}
+        for runs in (own, server)
+        for seed in options.seeds
+        for run in runs
+    ]
+    for ratio in options.ratios:
+        found += [
+            {"kind": LINE, "data": data, "ratio": ratio, "codec": codec} for codec in (EXACT, TRUNCATED)
+        ]
+        found += [{"kind": TIME, "data": data, "ratio": ratio, "run": run} for run in (*own, *server)]
+    return found
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare accuracies with D-Sync's, and the times with each other."""
+    data = rows[0]["data"]
+    measured = Measured(rows, GOALS[data] if data == DIGITS else GOAL)
+    exact = _trainings(measured, "D-Sync")
+    lines = (replace(claim, rests_on=exact) for claim in measured.lines(WITHIN))
+    return [
+        replace(claim, system=f"on {data}") for claim in (*lines, *_accuracies(measured), *_savings(measured))
+    ]
+
+
+def _trainings(measured: Measured, *runs: str) -> list[Trainings]:
+    return measured.trainings("D-Sync", *runs)
+
+
+def _accuracies(measured: Measured) -> Iterator[Claim]:
+    exact = fmean(measured.accuracies("D-Sync"))
+    for run, published in ACCURACIES.items():
+        if run != "D-Sync":
+            yield Claim(
+                f"accuracy of {run}, below D-Sync's",
+                only(exact - fmean(measured.accuracies(run))),
+                Bound(-EQUAL, EQUAL),
+                published=Published(PLACE, ACCURACIES["D-Sync"] - published),
+                rests_on=_trainings(measured, "D-Sync"),
+            )
+
+
+def _savings(measured: Measured) -> Iterator[Claim]:
+    """Compare times on each line: the paper doesn't say what its own line is to its computation."""
+    for ratio in measured.ratios:
+        times = {run: measured.step_s(run, ratio) for run in ACCURACIES}
+        for (own, other), share in SAVED.items():
+            yield Claim(
+                f"time saved by {own}, under {other}, line of {ratio:g}",
+                only(1 - times[own] / times[other]),
+                near(share, WITHIN),
+                published=Published("section 4", share),
+                rests_on=_trainings(measured, own, other),
+            )
+        for other, published in (("D-Sync", OVER_D), ("PS-Sync", OVER_PS)):
+            yield Claim(
+                f"speed-up of Pipe-SGD+T over {other}, line of {ratio:g}",
+                only(times[other] / times["Pipe-SGD+T"]),
+                within(published, WITHIN),
+                unit=RATIO,
+                published=Published(PLACE, published),
+                rests_on=_trainings(measured, "Pipe-SGD+T", other),
+            )
+
+
+ORIGINS = origins(
+    ACCURACIES=paper("figure 4"),
+    SAVED=paper("section 4"),
+    WITHIN=chosen("the paper's times are read off a plot"),
+    WORKERS=chosen("a core for each worker; the paper has four with a GPU each"),
+    on_cifar=RUN_TIME,
+    seeds=chosen("three, the fewest that have an interval"),
+    ratios=chosen("from a line that computation hides to one that hides computation"),
+    steps=RUN_TIME,
+    windows=RUN_TIME,
+    window=RUN_TIME,
+    batch=RUN_TIME,
+    lr=chosen("for features of variance one and a layer of zeros"),
+)
+EXHIBIT = exhibit(
+    "pipe-sgd",
+    f"{PLACE}, CIFAR100-Convex",
+    "what accuracy and time does a convex training have in each way?",
+    cells=cells,
+    run=on_hosts("last-layer", WORKERS),
+    claims=claims,
+    quick=Options(on_cifar=False, seeds=(0,), ratios=(1.0,), steps=200, windows=3, window=2),
+    full=Options(on_cifar=True, seeds=(0, 1, 2), ratios=(0.3, 1.0, 3.0), steps=1500, windows=4, window=5),
+    scaling="the last layer on 1,024 features of 50 images a class of CIFAR-100 (through GRADWIRE_DATA; "
+    "with --quick, and without, of scikit-learn's digits, enlarged) behind a ResNet-20 for "
+    "CIFAR-10, whose weights are fixed, on two hosts of a testbed with a core each, with a global "
+    "batch of 50. Timed steps pass the fixed network; trainings to the end keep its features, which "
+    "are the same in each epoch. Lines' rates follow from a plain step and the bytes.",
+    origins=ORIGINS,
+    seconds=(40, 350),
+    version=2,
+)

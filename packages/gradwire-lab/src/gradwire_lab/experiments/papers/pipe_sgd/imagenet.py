@@ -1,0 +1,169 @@
+"""Figure 4's rows of AlexNet and ResNet-18: accuracies of small ones, measured, and steps, modelled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from types import MappingProxyType
+
+from gradwire.timing.formulas import AlphaBetaGamma, pipelined_s, ring_s, sync_s, worker_aggregator_s
+from gradwire_lab.experiments.claim import RATIO, Basis, Bound, Claim, Published, only, within
+from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.learning import GOALS
+from gradwire_lab.experiments.papers.exhibit import chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.inceptionn.table_2 import ITERATIONS, NBYTES, STEPS, WORKERS
+from gradwire_lab.experiments.papers.inceptionn.training import data_name
+from gradwire_lab.experiments.papers.pipe_sgd.figure_4 import EQUAL, OVER_D, OVER_PS
+from gradwire_lab.experiments.papers.pipe_sgd.ways import TRAIN, WAYS, Measured, on_hosts
+
+PLACE = "figure 4"
+ALEXNET, RESNET = "AlexNet", "ResNet-18"
+ACCURACIES: Mapping[str, Mapping[str, float]] = MappingProxyType(
+    {
+        ALEXNET: {
+            "PS-Sync": 0.5697,
+            "D-Sync": 0.5697,
+            "D-Sync+T": 0.5655,
+            "D-Sync+Q": 0.5710,
+            "Pipe-SGD": 0.5683,
+            "Pipe-SGD+T": 0.5698,
+            "Pipe-SGD+Q": 0.5646,
+        },
+        RESNET: {
+            "PS-Sync": 0.6610,
+            "D-Sync": 0.6611,
+            "D-Sync+T": 0.6602,
+            "Pipe-SGD": 0.6635,
+            "Pipe-SGD+T": 0.6630,
+        },
+    }
+)
+"""Published: the top-1 accuracies of all ways that the paper has for a network."""
+FASTEST = {ALEXNET: "Pipe-SGD+Q", RESNET: "Pipe-SGD+T"}
+WIRE_SHARE = {"T": 0.5, "Q": 0.25}
+RESNET_NBYTES, OF_RESNET_50, TIMES_BATCH = 46.8e6, 1.82 / 4.09, 64 / 16
+"""ResNet-18's 11.7 million floats; its operations over ResNet-50's; and its batch over that of table II."""
+WITHIN = 0.1
+"""By what a modelled speed-up may be below the published range."""
+WORLD = 4
+
+
+@dataclass(frozen=True)
+class Options:
+    """Networks and their steps, seeds, the share of steps before a pipeline begins, and the rate."""
+
+    networks: tuple[tuple[str, int], ...]
+    seeds: tuple[int, ...]
+    batch: int = 100
+    warmup: float = 0.1
+    lr: float = 0.05
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each network, seed, and way to train."""
+    data = data_name()
+    return [
+        {"kind": TRAIN, "data": data, "network": network, "steps": steps, "seed": seed, "run": run}
+        for network, steps in options.networks
+        for has_server in (False, True)
+        for seed in options.seeds
+        for run in ACCURACIES[network]
+        if WAYS[run].has_server == has_server
+    ]
+
+
+def modelled_s(network: str, run: str) -> float:
+    """Return the seconds of a step of the published network on the published cluster.
+
+    INCEPTIONN's table II has the steps of AlexNet with the same batch on the same GPUs and line; the rate
+    follows from its communication. ResNet-18 computes as long as ResNet-50 there, by operations and images.
+    """
+    step = STEPS[ALEXNET if network == ALEXNET else "ResNet-50"]
+    compute_s, update_s = step.forward_s + step.backward_s + step.gpu_copy_s, step.update_s
+    nbytes = NBYTES[ALEXNET]
+    unit_s = worker_aggregator_s(WORKERS, nbytes, AlphaBetaGamma(0.0, 1.0))
+    link = AlphaBetaGamma(0.0, STEPS[ALEXNET].communicate_s / ITERATIONS / unit_s)
+    if network == RESNET:
+        nbytes = RESNET_NBYTES
+        compute_s *= OF_RESNET_50 * TIMES_BATCH
+        update_s *= nbytes / NBYTES["ResNet-50"]
+    method, _, codec = run.partition("+")
+    exchange = worker_aggregator_s if method == "PS-Sync" else ring_s
+    total_s = pipelined_s if method == "Pipe-SGD" else sync_s
+    return total_s(
+        1,
+        update_s=update_s / ITERATIONS,
+        compute_s=compute_s / ITERATIONS,
+        communicate_s=exchange(WORKERS, nbytes * WIRE_SHARE.get(codec, 1.0), link),
+    )
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare accuracies with D-Sync's, and modelled steps with those of both baselines."""
+    networks = dict.fromkeys(row["network"] for row in rows)
+    return [claim for network in networks for claim in (*_accuracies(rows, network), *_speedups(network))]
+
+
+def _accuracies(rows: Sequence[Row], network: str) -> Iterator[Claim]:
+    data = rows[0]["data"]
+    measured, published = Measured(rows, GOALS[data]), ACCURACIES[network]
+    exact = measured.accuracies("D-Sync", network=network)
+    for run, accuracy in published.items():
+        if run != "D-Sync":
+            yield Claim(
+                f"{network}: accuracy of {run}, below D-Sync's",
+                only(fmean(exact) - fmean(measured.accuracies(run, network=network))),
+                Bound(-EQUAL, EQUAL),
+                f"on {data}",
+                published=Published(PLACE, published["D-Sync"] - accuracy),
+                rests_on=measured.trainings("D-Sync", "D-Sync", network=network),
+            )
+
+
+def _speedups(network: str) -> Iterator[Claim]:
+    for other, published in (("D-Sync", OVER_D), ("PS-Sync", OVER_PS)):
+        yield Claim(
+            f"{network}: speed-up of {FASTEST[network]} over {other}",
+            only(modelled_s(network, other) / modelled_s(network, FASTEST[network])),
+            within(published, WITHIN),
+            unit=RATIO,
+            published=Published(PLACE, published),
+            basis=Basis.MODELLED,
+        )
+
+
+ORIGINS = origins(
+    ACCURACIES=paper("figure 4"),
+    WIRE_SHARE=paper("section 3.2"),
+    RESNET_NBYTES=chosen("11.7 million floats"),
+    OF_RESNET_50=chosen("by operations"),
+    TIMES_BATCH=paper("section 4 and INCEPTIONN's table I"),
+    WITHIN=chosen("published speed-ups have two digits"),
+    WORLD=paper("section 4"),
+    networks=chosen("figure 4's, each for as many steps as its synchronous training needs to learn"),
+    seeds=chosen("three, the fewest that have an interval"),
+    batch=chosen("as for MNIST-MLP"),
+    warmup=paper("section 4: five epochs of a training of some fifty"),
+    lr=chosen("for small networks without momentum"),
+)
+EXHIBIT = exhibit(
+    "pipe-sgd",
+    f"{PLACE}, ImageNet",
+    "what accuracy do AlexNet and ResNet-18 reach, and how much shorter are their steps?",
+    cells=cells,
+    run=on_hosts("small-network", WORLD),
+    claims=claims,
+    quick=Options(((ALEXNET, 200),), (0,)),
+    full=Options(((ALEXNET, 1200), (RESNET, 400)), (0, 1, 2)),
+    scaling="accuracies are measured: networks of the same depth with few channels, on MNIST (through "
+    "GRADWIRE_DATA, images averaged to 7 px; else on scikit-learn's digits), by four hosts of a "
+    "testbed that share two cores, with a global batch of 100, without momentum, and with a warm-up "
+    "of a tenth of all steps instead of five epochs. Speed-ups are modelled, because ImageNet "
+    "doesn't fit this machine: with the steps and the rate of INCEPTIONN's table II, which has the "
+    "same GPUs, line, and AlexNet's batch, and with ResNet-50's computation for ResNet-18, by "
+    "operations.",
+    origins=ORIGINS,
+    seconds=(45, 900),
+    version=3,
+)

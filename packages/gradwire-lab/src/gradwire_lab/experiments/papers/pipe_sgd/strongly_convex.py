@@ -1,0 +1,126 @@
+"""The strongly convex network: the mean excess loss falls as log T / T, with K steps under way, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import log
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from gradwire_lab.experiments.claim import Claim, Published, at_most
+from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.pipe_sgd.convex import WIDEST
+from gradwire_lab.experiments.papers.pipe_sgd.lengths import (
+    WORKERS,
+    Options,
+    Worker,
+    cells,
+    drawn,
+    pipelines,
+    rates,
+    slope,
+    train,
+    values,
+)
+from gradwire_lab.experiments.papers.side_by_side import groups_side_by_side
+
+if TYPE_CHECKING:
+    import torch
+
+PLACE = "section 3.3"
+DIMENSION, CONVEXITY, LARGEST, NOISE = 20, 0.5, 2.0, 1.0
+"""Of the quadratic: its size, its least and largest curvature, and the noise of each worker's gradient."""
+
+
+def measure(_options: Options, cells: Sequence[Cell]) -> Iterator[Row]:
+    """Minimise a quadratic with noisy gradients at the rate 1 / (convexity (t + t0)), once for all lengths.
+
+    A row has the mean over its steps and the workers of the loss beyond the least one, without the noise.
+    """
+    excess: list[list[float]] = [[] for _ in range(WORKERS)]
+    first = cells[0]
+    train(
+        first["pipeline"],
+        max(cell["steps"] for cell in cells),
+        lambda rank: _worker(first["pipeline"], drawn(first["seed"], rank), excess[rank]),
+    )
+    for cell in cells:
+        yield {**cell, "excess": fmean(fmean(own[: cell["steps"]]) for own in excess)}
+
+
+def _worker(pipeline: int, own: torch.Generator, excess: list[float]) -> Worker:
+    """Return a worker that adds the excess loss of each step to ``excess``."""
+    import torch
+
+    curvature = torch.linspace(CONVEXITY, LARGEST, DIMENSION)
+    model = torch.nn.Linear(DIMENSION, 1, bias=False)
+    torch.nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    # The first rates are such that no curvature is overshot with K steps under way.
+    begin = 4 * pipeline * LARGEST / CONVEXITY
+
+    def set_rate(step: int) -> None:
+        optimizer.param_groups[0]["lr"] = 1 / (CONVEXITY * (step + begin))
+
+    def loss() -> torch.Tensor:
+        weight = model.weight.squeeze()
+        found = (curvature * weight**2).sum() / 2
+        excess.append(found.item())
+        return found + NOISE * torch.randn(DIMENSION, generator=own) @ weight
+
+    return Worker(model, optimizer, loss, set_rate)
+
+
+def published_slope(lengths: Sequence[int]) -> float:
+    """Return the slope of the logarithm of log T / T over that of T at these lengths."""
+    return slope([(log(length), log(log(length) / length)) for length in lengths])
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Fit the mean excess loss over the length, and compare larger K with K = 1."""
+    lengths = sorted({row["steps"] for row in rows})
+    alone = fmean(values(rows, "excess", 1, lengths[-1]))
+    behind: dict[str, float | None] = {
+        f"K = {pipeline}": fmean(values(rows, "excess", pipeline, lengths[-1])) / (pipeline * alone)
+        for pipeline in pipelines(rows)[1:]
+    }
+    published = Published(PLACE, published_slope(lengths))
+    return [
+        *rates(rows, "excess", "mean excess loss over T: slope of the logarithms", published, WIDEST),
+        Claim(
+            "mean excess loss over K times that with K = 1",
+            behind,
+            at_most(1.0),
+            of_each=True,
+            unit="",
+            published=Published(PLACE),
+        ),
+    ]
+
+
+ORIGINS = origins(
+    DIMENSION=RUN_TIME,
+    CONVEXITY=chosen("a quadratic whose least loss is known"),
+    LARGEST=chosen("a quadratic whose least loss is known"),
+    NOISE=chosen("a quadratic whose least loss is known"),
+    pipelines=paper("section 3.1"),
+    steps=RUN_TIME,
+    seeds=RUN_TIME,
+)
+EXHIBIT = exhibit(
+    "pipe-sgd",
+    f"{PLACE}, strongly convex",
+    "how does a strongly convex training's loss fall with T steps and K under way?",
+    cells=cells,
+    run=groups_side_by_side(measure, ("pipeline", "seed")),
+    claims=claims,
+    quick=Options((1, 2), (50, 100, 200, 400), (1, 2, 3)),
+    full=Options((1, 2, 3, 4), (100, 200, 400, 800, 1600), tuple(range(1, 9))),
+    scaling="a quadratic in 20 dimensions whose least loss is known, with noisy gradients, on four workers "
+    "that are threads; the paper states the rate, O(log T / T), without an experiment. The published slope "
+    "is that of log T / T over the same lengths.",
+    origins=ORIGINS,
+    seconds=(20, 300),
+    version=2,
+)

@@ -1,0 +1,363 @@
+"""What the hosts train: the MNIST-MLP, small networks of ImageNet's depths, and the convex last layer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gradwire.errors import DataError
+from gradwire_lab.experiments.a2dtwp.images import read_images
+from gradwire_lab.experiments.a2dtwp.models import ResidualBlock
+from gradwire_lab.experiments.experiment import Cell
+from gradwire_lab.experiments.papers.inceptionn.training import accuracy as accuracy_of
+from gradwire_lab.experiments.papers.inceptionn.training import dataset
+from gradwire_lab.experiments.papers.pipe_sgd.ways import TIME
+from gradwire_lab.job.batches import build, learning_rate, share, shuffle
+
+if TYPE_CHECKING:
+    from gradwire_lab.experiments.a2dtwp.images import Images
+
+
+# AlexNet and ResNet-18 for images of few pixels: the published depths, with few channels.
+
+POOL = 0
+"""Where a list of channels has a pooling layer."""
+ALEXNET, HIDDEN = (16, POOL, 32, POOL, 48, 48, 32), 128
+RESNET_18 = ((8, 1), (16, 2), (32, 2), (64, 2))
+"""Channels, and the stride of the first of two blocks, for each stage."""
+
+
+MOST_PIXELS = 8
+"""Wider images are averaged over squares of pixels, so that a core trains in minutes."""
+
+
+def networks_build(name: str, pixels: int, classes: int, seed: int) -> nn.Module:
+    """Return ``AlexNet`` or ``ResNet-18`` for square images; its weights depend on ``seed`` alone."""
+    averaged = -(-pixels // MOST_PIXELS)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _alexnet(pixels // averaged, classes) if name == "AlexNet" else _resnet(classes)
+    return nn.Sequential(nn.AvgPool2d(averaged), model) if averaged > 1 else model
+
+
+def _alexnet(pixels: int, classes: int) -> nn.Module:
+    """Return five convolutions and three fully connected layers, without dropout."""
+    layers, inputs = list[nn.Module](), 1
+    for width in ALEXNET:
+        if width == POOL:
+            layers.append(nn.MaxPool2d(2))
+            pixels //= 2
+        else:
+            layers += [nn.Conv2d(inputs, width, 3, padding=1), nn.ReLU()]
+            inputs = width
+    layers.append(nn.Flatten())
+    for one, other in pairwise([inputs * pixels**2, HIDDEN, HIDDEN]):
+        layers += [nn.Linear(one, other), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(HIDDEN, classes))
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+    return model
+
+
+def _resnet(classes: int) -> nn.Module:
+    """Return a convolution, eight blocks of two with a shortcut each, and a fully connected layer."""
+    inputs = RESNET_18[0][0]
+    layers: list[nn.Module] = [
+        nn.Conv2d(1, inputs, 3, padding=1, bias=False),
+        nn.BatchNorm2d(inputs),
+        nn.ReLU(),
+    ]
+    for width, stride in RESNET_18:
+        layers += [ResidualBlock(inputs, width, stride), ResidualBlock(width, width, 1)]
+        inputs = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
+
+
+# The convex task's features: images behind the convolutions of a ResNet-20 whose weights are fixed.
+
+CIFAR, DIGITS = "cifar100", "digits"
+WEIGHTS = "resnet-cifar10-weights/resnet20*.th"
+"""Of a ResNet-20 for CIFAR-10, below ``$GRADWIRE_DATA``."""
+CHANNELS, BLOCKS, SIDE = (16, 32, 64), 3, 4
+"""Of the three stages, each of so many blocks; the last one's outputs are averaged to SIDE x SIDE places."""
+COUNT = CHANNELS[-1] * SIDE * SIDE
+AT_ONCE = 250
+"""Images that pass the network at once."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features of images, centred and scaled by those of some training images, and the fixed network.
+
+    Attributes
+    ----------
+    images, weights
+        The images, and the fixed network's weights by name.
+    """
+
+    images: Images
+    weights: Mapping[str, torch.Tensor]
+
+    @property
+    def classes(self) -> int:
+        """How many classes there are."""
+        return self.images.classes
+
+    @property
+    def labels(self) -> torch.Tensor:
+        """The classes of the training images."""
+        return self.images.train_labels
+
+    @property
+    def test_labels(self) -> torch.Tensor:
+        """The classes of the test images."""
+        return self.images.test_labels
+
+    @cached_property
+    def train(self) -> torch.Tensor:
+        """The features of all training images."""
+        return self._all(self.images.train)
+
+    @cached_property
+    def test(self) -> torch.Tensor:
+        """The features of all test images."""
+        return self._all(self.images.test)
+
+    def of_images(self, chosen: torch.Tensor) -> torch.Tensor:
+        """Return the features of training images, computed anew."""
+        return self._of(self.images.train[chosen])
+
+    def _all(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self._of(part) for part in torch.split(images, AT_ONCE)])
+
+    def _of(self, images: torch.Tensor) -> torch.Tensor:
+        centre, scale = self._moments
+        return (_outputs(self.weights, images) - centre) / scale
+
+    @cached_property
+    def _moments(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The mean and the deviation of the features of some training images, evenly spaced."""
+        some = _outputs(self.weights, self.images.train[:: max(1, len(self.labels) // AT_ONCE)])
+        return some.mean(0), some.std() + 1e-12
+
+
+def source() -> str:
+    """Return ``cifar100`` if ``$GRADWIRE_DATA`` holds it and the weights, else ``digits``."""
+    folder = Path(os.environ.get("GRADWIRE_DATA", "") or os.devnull)
+    return CIFAR if (folder / CIFAR).is_dir() and [*folder.glob(WEIGHTS)] else DIGITS
+
+
+@lru_cache(maxsize=1)
+def read(name: str) -> Features:
+    """Return the features of a data set. Raises ``DataError``."""
+    folder = Path(os.environ.get("GRADWIRE_DATA", ""))
+    if name == DIGITS:
+        images, weights = read_images(None), drawn()
+    else:
+        images, weights = read_images(folder / CIFAR), _read(folder)
+    return Features(images, weights)
+
+
+def _read(folder: Path) -> dict[str, torch.Tensor]:
+    paths = sorted(folder.glob(WEIGHTS))
+    if not paths:
+        raise DataError(
+            f"expected {WEIGHTS} in {folder}, got none; set GRADWIRE_DATA to the folder that has it"
+        )
+    stored = torch.load(paths[0], map_location="cpu", weights_only=True)["state_dict"]
+    return {name.removeprefix("module."): tensor for name, tensor in stored.items()}
+
+
+def drawn() -> dict[str, torch.Tensor]:
+    """Return weights drawn at random, the same ones each time (He and others, 2015)."""
+    generator = torch.Generator().manual_seed(0)
+    found: dict[str, torch.Tensor] = {}
+
+    def add(conv: str, norm: str, inputs: int, outputs: int) -> None:
+        deviation = (2 / (9 * inputs)) ** 0.5
+        found[f"{conv}.weight"] = torch.randn(outputs, inputs, 3, 3, generator=generator) * deviation
+        for name, value in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
+            found[f"{norm}.{name}"] = torch.full((outputs,), value)
+
+    add("conv1", "bn1", 3, CHANNELS[0])
+    inputs = CHANNELS[0]
+    for block, outputs, _ in _blocks():
+        add(f"{block}.conv1", f"{block}.bn1", inputs, outputs)
+        add(f"{block}.conv2", f"{block}.bn2", outputs, outputs)
+        inputs = outputs
+    return found
+
+
+def _blocks() -> list[tuple[str, int, int]]:
+    """Return the name, the channels, and the stride of each residual block."""
+    return [
+        (f"layer{stage}.{block}", channels, 2 if stage > 1 and block == 0 else 1)
+        for stage, channels in enumerate(CHANNELS, 1)
+        for block in range(BLOCKS)
+    ]
+
+
+def _outputs(weights: Mapping[str, torch.Tensor], images: torch.Tensor) -> torch.Tensor:
+    """Return what the fixed convolutions make of images of uint8."""
+
+    def convolve(x: torch.Tensor, conv: str, norm: str, stride: int = 1) -> torch.Tensor:
+        y = functional.conv2d(x, weights[f"{conv}.weight"], stride=stride, padding=1)
+        mean, variance, weight, bias = (
+            weights[f"{norm}.{name}"] for name in ("running_mean", "running_var", "weight", "bias")
+        )
+        return functional.batch_norm(y, mean, variance, weight, bias)
+
+    with torch.no_grad():
+        # The published network's mean and deviation of ImageNet's colours.
+        mean, deviation = (
+            torch.tensor(each).view(3, 1, 1) for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+        )
+        x = functional.relu(convolve((images.float() / 255 - mean) / deviation, "conv1", "bn1"))
+        for block, channels, stride in _blocks():
+            y = functional.relu(convolve(x, f"{block}.conv1", f"{block}.bn1", stride))
+            y = convolve(y, f"{block}.conv2", f"{block}.bn2")
+            if stride > 1:  # a shortcut without parameters: every other place, and new channels of zeros
+                padding = channels // 4
+                x = functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, padding, padding))
+            x = functional.relu(x + y)
+        return functional.adaptive_avg_pool2d(x, SIDE).flatten(1)
+
+
+Options = Mapping[str, Any]
+"""The options of an exhibit, as JSON has them."""
+images_of = lru_cache(maxsize=1)(dataset)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One rank's training, from weights that are the same on all ranks.
+
+    Attributes
+    ----------
+    model, optimizer
+        The weights, and what updates them.
+    loss
+        Returns the loss of this rank's share of a step's batch.
+    rate
+        Returns the learning rate of a step.
+    accuracy
+        Returns the accuracy on the test images.
+    warmup_steps
+        The synchronous steps before a pipeline begins.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    loss: Callable[[int], torch.Tensor]
+    rate: Callable[[int], float]
+    accuracy: Callable[[], float]
+    warmup_steps: int = 0
+
+
+def mnist_mlp(options: Options, cell: Cell, worker: int, workers: int) -> Task:
+    """Return the MLP of 784-500-500-10; ``momenta`` and ``lrs`` of the options belong to each other."""
+    images, momentum = images_of(cell["data"]), cell.get("momentum", options["momenta"][0])
+    model = build("mlp", images.image_shape, images.classes, cell.get("seed", 0))
+    lr = options["lrs"][options["momenta"].index(momentum)]
+    return _of_images(model, images, options, cell, worker, workers, lr=lr, momentum=momentum)
+
+
+def small_network(options: Options, cell: Cell, worker: int, workers: int) -> Task:
+    """Return an AlexNet or a ResNet-18 with few channels."""
+    images = images_of(cell["data"])
+    model = networks_build(cell["network"], images.image_shape[0], images.classes, cell["seed"])
+    return _of_images(
+        model,
+        images,
+        options,
+        cell,
+        worker,
+        workers,
+        lr=options["lr"],
+        momentum=0.0,
+        warmup_steps=round(options["warmup"] * steps_of(options, cell)),
+    )
+
+
+def last_layer(options: Options, cell: Cell, worker: int, workers: int) -> Task:
+    """Return the layer behind a fixed network, whose features trainings keep and timed steps compute."""
+    known, batch, seed = read(cell["data"]), options["batch"], cell.get("seed", 0)
+    layer = nn.Linear(COUNT, known.classes)
+    for each in layer.parameters():
+        nn.init.zeros_(each)
+    trained = cell["kind"] not in (TIME, "plain")
+
+    def loss(step: int) -> torch.Tensor:
+        own = _share(len(known.labels), seed, step, batch, worker, workers)
+        x = known.train[own] if trained else known.of_images(own)
+        return nn.functional.cross_entropy(layer(x), known.labels[own])
+
+    def accuracy() -> float:
+        with torch.inference_mode():
+            return float((layer(known.test).argmax(1) == known.test_labels).float().mean())
+
+    optimizer = torch.optim.SGD(layer.parameters(), lr=options["lr"])
+    return Task(layer, optimizer, loss, _schedule(options["lr"], steps_of(options, cell)), accuracy)
+
+
+def _of_images(
+    model: nn.Module,
+    images: Any,
+    options: Options,
+    cell: Cell,
+    worker: int,
+    workers: int,
+    *,
+    lr: float,
+    momentum: float,
+    warmup_steps: int = 0,
+) -> Task:
+    count, seed = len(images.train_labels), cell.get("seed", 0)
+    batch = min(options["batch"], count)
+
+    def loss(step: int) -> torch.Tensor:
+        x, labels = images.train_batch(_share(count, seed, step, batch, worker, workers))
+        return nn.functional.cross_entropy(model(x), labels)
+
+    def accuracy() -> float:
+        return accuracy_of(model.eval(), images)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+    return Task(model, optimizer, loss, _schedule(lr, steps_of(options, cell)), accuracy, warmup_steps)
+
+
+def _share(count: int, seed: int, step: int, batch: int, worker: int, workers: int) -> torch.Tensor:
+    """Return the images of a worker in a step: each epoch has an order of its own."""
+    epoch, number = divmod(step, count // batch)
+    return share(_order(count, seed, epoch), number, batch, worker, workers)
+
+
+_order = lru_cache(maxsize=1)(shuffle)
+
+
+def steps_of(options: Options, cell: Cell) -> int:
+    """Return the steps of a whole training: the cell's own ones, or else those of all."""
+    steps: int = cell["steps"] if "steps" in cell else options["steps"]
+    return steps
+
+
+def _schedule(peak: float, steps: int) -> Callable[[int], float]:
+    """Return the rate by step; timed steps may go beyond those of a training."""
+    return lambda step: learning_rate(min(step, steps - 1), steps, peak)
+
+
+TASKS: Mapping[str, Callable[[Options, Cell, int, int], Task]] = {
+    "mnist-mlp": mnist_mlp,
+    "small-network": small_network,
+    "last-layer": last_layer,
+}

@@ -1,0 +1,119 @@
+"""Section 3.2: the overhead of TernGrad inside the all-reduce, compared with communication."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, near, only, within
+from gradwire_lab.experiments.experiment import Cell, Reporter, Row
+from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, time_exchanges
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper, row_of
+
+PLACE = "section 3.2"
+EXACT, TERNARY = "identity", "terngrad"
+SMALLER = {TERNARY: 16, "truncate:16": 2, "quantize:8": 4}
+"""What each codec divides 32 bits by."""
+WORLD, GBIT = 4, 10.0
+"""Published: the hosts, and the rate of their Ethernet in Gbit/s."""
+OVER_NONE, OVER_COMPRESSED = (1.6, 2.3), (25.6, 36.8)
+BEYOND = 0.1
+"""The share by which an overhead may leave the published range, whose ends have two and three digits."""
+BUDGET_S = 10.0
+"""For all exchanges of a cell; one at least."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Bytes of a gradient, and exchanges of a cell.
+
+    A chunk, a fourth of a gradient, is at most one segment of an exchange, so that nothing masks a codec.
+    """
+
+    nbytes: int
+    repeats: int
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each codec, and cells without one for all bytes and for those that a codec sends."""
+    sent = [options.nbytes, *(options.nbytes // smaller for smaller in SMALLER.values())]
+    pairs = [*((codec, options.nbytes) for codec in SMALLER), *((EXACT, nbytes) for nbytes in sent)]
+    network = {"hosts": WORLD, "rate": f"{GBIT:g}gbit", "algorithm": "ring"}
+    return [{"codec": codec, "nbytes": nbytes, **network} for codec, nbytes in pairs]
+
+
+def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+    """Exchange around a ring of the hosts of a testbed."""
+    time_exchanges(cells, report, options.repeats, BUDGET_S, SHORT_NBYTES)
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare what a codec adds to an exchange with what its bytes, and all bytes, take without it."""
+    nbytes = row_of(rows, codec=TERNARY)["nbytes"]
+
+    def exchange_s(codec: str, smaller: int = 1) -> float:
+        return float(median(row_of(rows, codec=codec, nbytes=nbytes // smaller)["seconds"]))
+
+    sent_s = {codec: exchange_s(EXACT, smaller) for codec, smaller in SMALLER.items()}
+    added_s = {codec: exchange_s(codec) - sent_s[codec] for codec in SMALLER}
+    line = Claim(
+        "rate of the line between two hosts, which the paper has as 10 Gbit/s",
+        only(8e-9 * float(median(row["line_nbytes_per_s"] for row in rows))),
+        near(GBIT, BEYOND),
+        unit="Gbit/s",
+    )
+    found = [
+        Claim(
+            f"TernGrad's overhead over {name}",
+            only(added_s[TERNARY] / other),
+            within(published, BEYOND),
+            unit=RATIO,
+            published=Published(PLACE, published),
+        )
+        for name, other, published in (
+            ("uncompressed communication", exchange_s(EXACT), OVER_NONE),
+            ("compressed communication", sent_s[TERNARY], OVER_COMPRESSED),
+        )
+    ]
+    return [line, *found] + [
+        Claim(
+            f"overhead of {codec} over its compressed communication, which masks it",
+            only(added_s[codec] / sent_s[codec]),
+            Bound(-BEYOND, 1.0),  # no codec makes an exchange faster than one of its bytes alone
+            unit=RATIO,
+            published=Published(PLACE),
+        )
+        for codec in SMALLER
+        if codec != TERNARY
+    ]
+
+
+ORIGINS = origins(
+    WORLD=paper("section 4"),
+    GBIT=paper("section 4"),
+    OVER_NONE=paper("section 3.2"),
+    OVER_COMPRESSED=paper("section 3.2"),
+    SMALLER=paper("section 3.2: 16 and 8 bits, and 25.6 over 1.6"),
+    BEYOND=chosen("the published ends have two and three digits"),
+    BUDGET_S=RUN_TIME,
+    nbytes=RUN_TIME,
+    repeats=RUN_TIME,
+)
+EXHIBIT = exhibit(
+    "pipe-sgd",
+    f"{PLACE}, TernGrad",
+    "how long does an all-reduce take with TernGrad inside?",
+    cells=cells,
+    run=run,
+    claims=claims,
+    quick=Options(8_000_000, 7),
+    full=Options(16_000_000, 21),
+    scaling="a ring over TCP of four hosts of a testbed at 10 Gbit/s, with gradients of 8 MB (16 MB with "
+    "--full). The hosts share two cores, so that codecs wait for each other, and exchanges without a "
+    "codec may not reach that rate. The overhead is what TernGrad's exchange takes longer than one of as "
+    "many bytes without a codec.",
+    origins=ORIGINS,
+    seconds=(8, 60),
+    version=3,
+)

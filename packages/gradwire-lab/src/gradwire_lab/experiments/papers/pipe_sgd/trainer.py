@@ -1,0 +1,198 @@
+"""One host's part of Pipe-SGD's exhibits: steps and trainings in each way, with real computation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+import torch.distributed as dist
+
+from gradwire.codecs import parse
+from gradwire.local import DSync
+from gradwire.machine import cores
+from gradwire.pipe.pipe_sgd import PipeSGD
+from gradwire.plan import Plan
+from gradwire_lab.experiments.experiment import Cell
+from gradwire_lab.experiments.hosts.ranks import MOST_STOLEN, Ranks, stolen_s
+from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, Options, Task, steps_of
+from gradwire_lab.experiments.papers.pipe_sgd.ways import LINE, MODEL, PLAIN, TIME, TRAIN, WAYS, Way
+from gradwire_lab.parameter_server.ps_sync import Server, Worker
+
+SEGMENT_NBYTES = 1 << 24
+"""Longer than a gradient: an exchange isn't pipelined in itself, as in equation 5."""
+SETTLED = 3
+"""Steps before the first window, beside those that fill a pipeline."""
+LEAST_WINDOWS = 3
+EXCHANGES, EXCHANGES_S = (5, 15), 1.5
+"""At least and at most so many exchanges alone, and the seconds for them."""
+REPEATS = 21
+"""Of an addition and of a barrier, whose medians count."""
+
+
+def measure(ranks: Ranks, cells: Sequence[Cell], task: str, options: Options) -> None:
+    """Measure cells of one network, and report a row for each."""
+    for cell in cells:
+        ranks.report(cell, KINDS[cell["kind"]](_Host(ranks, cell, task, options)))
+
+
+@dataclass(frozen=True)
+class _Host:
+    """One host at one cell."""
+
+    ranks: Ranks
+    cell: Cell
+    name: str
+    options: Options
+
+    @property
+    def way(self) -> Way:
+        """How it trains."""
+        return WAYS[self.cell["run"]]
+
+    def task(self) -> Task:
+        """Return this rank's task. A server is rank 0, and no worker."""
+        has_server = "run" in self.cell and self.way.has_server
+        worker, workers = self.ranks.rank - has_server, self.ranks.world - has_server
+        return TASKS[self.name](self.options, self.cell, worker, workers)
+
+    def gather(self, own: Sequence[float]) -> list[float]:
+        """Return the largest of all ranks' numbers, one after the other."""
+        return [max(each) for each in zip(*self.ranks.gather([*own]), strict=True)]
+
+
+class Trainee:
+    """A way to train at work on one rank's task."""
+
+    def __init__(self, host: _Host, task: Task) -> None:
+        self._task, way, link = task, host.way, host.ranks.link
+        algorithm = "star" if way.has_server else "ring"
+        plan = Plan(parse(way.codec), algorithm, SEGMENT_NBYTES, pipeline=way.pipeline)
+        model, optimizer = task.model, task.optimizer
+        self._server: Server | None = None
+        self._worker: Worker | DSync | PipeSGD
+        if way.has_server and link.rank == 0:
+            self._server = Server(model, optimizer, plan, group=link)
+        elif way.has_server:
+            self._worker = Worker(model, plan, group=link)
+        elif way.pipeline == 1:
+            self._worker = DSync(model, optimizer, plan, group=link)
+        else:
+            self._worker = PipeSGD(
+                model,
+                optimizer,
+                plan,
+                warmup_steps=task.warmup_steps,
+                correction=way.correction,
+                group=link,
+            )
+
+    def step(self, number: int) -> None:
+        """Take a step; the first one has number 0."""
+        for group in self._task.optimizer.param_groups:
+            group["lr"] = self._task.rate(number)
+        if self._server is not None:
+            self._server.step()
+        else:
+            self._worker.step(lambda: self._task.loss(number))
+
+    def close(self) -> None:
+        """Apply what is under way, and end."""
+        method = self._server or self._worker
+        method.drain()
+        method.close()
+
+
+def _train(host: _Host) -> Mapping[str, Any]:
+    """Train from scratch; the last rank's accuracy counts."""
+    task = host.task()
+    trainee = Trainee(host, task)
+    for number in range(steps_of(host.options, host.cell)):
+        trainee.step(number)
+    trainee.close()
+    is_last = host.ranks.rank == host.ranks.world - 1
+    return {"accuracy": host.ranks.gather(task.accuracy() if is_last else None)[-1]}
+
+
+def _time(host: _Host) -> Mapping[str, Any]:
+    """Time steps in windows, without a pause between them, so that a pipeline stays full."""
+    trainee = Trainee(host, host.task())
+    found = _windows(host, trainee.step, SETTLED + host.way.pipeline)
+    trainee.close()
+    return {"steps_s": found}
+
+
+def _plain(host: _Host) -> Mapping[str, Any]:
+    """Time steps without an exchange, which all hosts take at once."""
+    task = host.task()
+
+    def step(number: int) -> None:
+        task.optimizer.zero_grad()
+        task.loss(number).backward()  # type: ignore[no-untyped-call]
+        task.optimizer.step()
+
+    nbytes = sum(each.nbytes for each in task.model.parameters())
+    return {"steps_s": _windows(host, step, SETTLED), "nbytes": nbytes}
+
+
+def _windows(host: _Host, step: Callable[[int], None], settled: int) -> list[float]:
+    """Return the seconds of a step of the slowest rank in each window that a hypervisor left alone."""
+    windows, length = host.options["windows"], host.options["window"]
+    moments, stolen = list[float](), list[float]()
+    for number in range(settled):
+        step(number)
+    for window in range(windows + 1):
+        moments.append(time.perf_counter())
+        stolen.append(stolen_s())
+        for number in range(length if window < windows else 0):
+            step(settled + window * length + number)
+    seconds = host.gather([(end - begin) / length for begin, end in pairwise(moments)])
+    lost = host.gather([end - begin for begin, end in pairwise(stolen)])
+    shares = [each / cores() / (length * step_s) for each, step_s in zip(lost, seconds, strict=True)]
+    ordered = sorted(zip(shares, seconds, strict=True))
+    calm = [each for share, each in ordered if share <= MOST_STOLEN]
+    return calm if len(calm) >= LEAST_WINDOWS else [each for _, each in ordered[:LEAST_WINDOWS]]
+
+
+def _line(host: _Host) -> Mapping[str, Any]:
+    """Time exchanges alone."""
+    count = sum(each.numel() for each in host.task().model.parameters())
+    plan, (least, most) = Plan(parse(host.cell["codec"]), "ring", SEGMENT_NBYTES), EXCHANGES
+    return {"exchange_s": host.ranks.time_s(plan, count, EXCHANGES_S, least, most)}
+
+
+def _model(host: _Host) -> Mapping[str, Any]:
+    """Measure alpha and beta of the line, gamma of an addition, and S of a synchronisation."""
+    ranks = host.ranks
+    line = ranks.line()
+    count = sum(each.numel() for each in host.task().model.parameters())
+    one, other = (ranks.gradient(max(1, count // ranks.world)) for _ in range(2))
+    (added_s,) = host.gather([_median_s(lambda: one.add_(other))])
+    (met_s,) = host.gather([_median_s(dist.barrier)])
+    return {
+        "alpha_s": line.latency_s,
+        "beta_s_per_nbyte": 1 / (line.nbytes_per_s * line.duplex_share),
+        "gamma_s_per_nbyte": added_s / one.nbytes,
+        "synchronisation_s": met_s,
+    }
+
+
+def _median_s(call: Callable[[], object]) -> float:
+    found = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        call()
+        found.append(time.perf_counter() - began)
+    return median(found)
+
+
+KINDS: Mapping[str, Callable[[_Host], Mapping[str, Any]]] = {
+    PLAIN: _plain,
+    LINE: _line,
+    MODEL: _model,
+    TIME: _time,
+    TRAIN: _train,
+}

@@ -1,0 +1,147 @@
+"""PS-Sync, D-Sync, and Pipe-SGD on the hosts of testbeds, whose rates follow from a plain step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gradwire_lab.experiments.claim import RATIO, Claim, near, only
+from gradwire_lab.experiments.experiment import Cell, Reporter, Row
+from gradwire_lab.experiments.hosts import measure_cells
+from gradwire_lab.experiments.learning import Goal, Trainings
+from gradwire_lab.experiments.papers.exhibit import Run, row_of
+from gradwire_lab.testbed.registry import KEPT_MEMORY
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+TRAINER = "gradwire_lab.experiments.papers.pipe_sgd.trainer"
+"""The module that trains on the hosts, by name: it imports torch."""
+PLAIN, LINE, MODEL, TIME, TRAIN = "plain", "line", "model", "time", "train"
+"""Kinds of cells: steps alone; exchanges alone; alpha, beta, gamma, and S; timed steps; a training."""
+EXACT, TRUNCATED, QUANTIZED = "identity", "truncate:16", "quantize:8"
+UNLIMITED = "unlimited"
+
+
+class Way(NamedTuple):
+    """A way to train: its codec, K, its correction, and whether a server averages instead of a ring."""
+
+    codec: str = EXACT
+    pipeline: int = 1
+    correction: str = "none"
+    has_server: bool = False
+
+
+CODECS = {"": EXACT, "+T": TRUNCATED, "+Q": QUANTIZED}
+"""The paper's suffixes."""
+WAYS = {
+    "PS-Sync": Way(has_server=True),
+    **{f"D-Sync{suffix}": Way(codec) for suffix, codec in CODECS.items()},
+    **{f"Pipe-SGD{suffix}": Way(codec, 2) for suffix, codec in CODECS.items()},
+    **{f"eager Pipe-SGD{suffix}": Way(codec, 2, "eager") for suffix, codec in CODECS.items()},
+    **{f"K = {pipeline}": Way(pipeline=pipeline) for pipeline in (1, 2, 3, 4)},
+}
+"""As the paper names them. Pipe-SGD is the paper's, without a correction; eager is gradwire's default."""
+
+
+def on_hosts(task: str, workers: int) -> Run[DataclassInstance]:
+    """Return the run of an exhibit that trains one task with ``workers`` hosts, and one more for a server.
+
+    A cell with a ``ratio`` gets a network whose ring all-reduce would take that many times as long as a
+    step without an exchange, by the bytes alone. All others have no limit and come first, such a step before
+    trainings.
+    """
+
+    def run(
+        options: DataclassInstance, cells: Sequence[Cell], before: Sequence[Row], report: Reporter
+    ) -> None:
+        known = [*before]
+
+        def take(row: Row) -> None:
+            known.append(row)
+            report(row)
+
+        more = {"task": task, "options": asdict(options)}
+        for on_lines in (False, True):
+            placed = [_placed(cell, workers, known) for cell in cells if ("ratio" in cell) == on_lines]
+            measure_cells(TRAINER, placed, take, more, KEPT_MEMORY)
+
+    return run
+
+
+def _placed(cell: Cell, workers: int, known: Sequence[Row]) -> Cell:
+    """Return a cell with its hosts and their rate."""
+    hosts = workers + (WAYS[cell["run"]].has_server if "run" in cell else 0)
+    if "ratio" not in cell:
+        return {**cell, "hosts": hosts, "rate": UNLIMITED}
+    plain = row_of(known, kind=PLAIN)
+    sent_nbytes = 2 * (workers - 1) / workers * plain["nbytes"]
+    bits_per_s = 8 * sent_nbytes / (cell["ratio"] * median(plain["steps_s"]))
+    return {**cell, "hosts": hosts, "rate": f"{bits_per_s / 1e6:.6g}mbit"}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The rows of an exhibit that ran by ``on_hosts``, by what they are."""
+
+    rows: Sequence[Row]
+    goal: Goal
+
+    @property
+    def ratios(self) -> list[float]:
+        """The ratios of communication over computation that lines were set for."""
+        return [*dict.fromkeys(row["ratio"] for row in self.rows if row["kind"] == LINE)]
+
+    @property
+    def plain_s(self) -> float:
+        """The seconds of a step without an exchange."""
+        return float(median(row_of(self.rows, kind=PLAIN)["steps_s"]))
+
+    def exchange_s(self, ratio: float, codec: str = EXACT) -> float:
+        """Return the seconds of an exchange alone on a line."""
+        line = {"kind": LINE, "ratio": ratio, "codec": codec}
+        return float(median(next(row for row in self.rows if _has(row, line))["exchange_s"]))
+
+    def step_s(self, run: str, ratio: float, **names: object) -> float:
+        """Return the seconds of a step on a line."""
+        timed = {"kind": TIME, "run": run, "ratio": ratio, **names}
+        return float(median(next(row for row in self.rows if _has(row, timed))["steps_s"]))
+
+    def overlapped_s(self, ratio: float, codec: str = EXACT) -> float:
+        """Return what a pipeline may hide on a line: the shorter of computation and communication."""
+        return min(self.plain_s, self.exchange_s(ratio, codec))
+
+    def measured_ratio(self, ratio: float) -> float:
+        """Return communication over computation, as measured, of a line that was set for a ratio."""
+        return self.exchange_s(ratio) / self.plain_s
+
+    def lines(self, within: float) -> Iterator[Claim]:
+        """Yield, for each line, that it has the ratio that it was set for, but for a share ``within``."""
+        for ratio in self.ratios:
+            yield Claim(
+                f"communication over computation of the line that was set for {ratio:g}",
+                only(self.measured_ratio(ratio)),
+                near(ratio, within),
+                unit=RATIO,
+            )
+
+    def accuracies(self, run: str, **names: object) -> list[float]:
+        """Return the accuracies at the ends of trainings, one for each seed."""
+        trained = {"kind": TRAIN, "run": run, **names}
+        return [row["accuracy"] for row in self.rows if _has(row, trained)]
+
+    def trainings(
+        self, exact: str, *runs: str, expected_failure: str = "", **names: object
+    ) -> list[Trainings]:
+        """Return the trainings of some ways, compared with those of the ``exact`` one."""
+        compared = self.accuracies(exact, **names)
+        return [
+            Trainings(run, self.accuracies(run, **names), compared, self.goal, expected_failure)
+            for run in runs
+        ]
+
+
+def _has(row: Row, names: dict[str, Any]) -> bool:
+    return all(row.get(name) == value for name, value in names.items())

@@ -1,0 +1,335 @@
+"""Run exhibits one after the other, and judge what is in their records."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gradwire.errors import GradwireError
+from gradwire.line_rate.display import about
+from gradwire.tables import Column, Table
+from gradwire_lab.experiments.claim import Basis, Claim, Verdict, shown
+from gradwire_lab.experiments.experiment import Row, lossy_warnings, warnings_in_words
+from gradwire_lab.experiments.papers.exhibit import Exhibit
+from gradwire_lab.experiments.record import RECORD, REMEDY, RecordFile, perform, read_fields
+
+LONGEST = 60
+"""Characters of a line of progress that say what was measured."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An exhibit with its claims, or why this machine couldn't run it.
+
+    Attributes
+    ----------
+    expected_s, measured_s
+        The seconds that its record expects and took; None if an older one doesn't say it.
+    shortened
+        The options that a short run has less of than ``--full``, each with both values.
+    lossy
+        The lossy warnings that came while it was measured.
+    """
+
+    exhibit: Exhibit[Any]
+    claims: Sequence[Claim] = ()
+    failure: str = ""
+    expected_s: float | None = None
+    measured_s: float | None = None
+    shortened: Mapping[str, str] = field(default_factory=dict)
+    lossy: Sequence[str] = ()
+
+
+def judge(exhibit: Exhibit[Any], fields: Mapping[str, Any], rows: Sequence[Row]) -> Judged:
+    """Judge an exhibit by the rows and fields of its finished record.
+
+    Raises ``JobError`` for a record without the rows of a comparator, and whatever the exhibit's claims raise
+    for rows without their names.
+    """
+    exhibit.check_rows(fields["options"], rows)
+    return Judged(
+        exhibit,
+        tuple(exhibit.judge(rows)),
+        expected_s=fields.get("expected_s"),
+        measured_s=fields["measured_s"] or None,
+        shortened=exhibit.shortened(fields["options"]),
+        lossy=lossy_warnings(rows),
+    )
+
+
+def reproduce(
+    exhibits: Sequence[Exhibit[Any]],
+    out: Path,
+    say: Callable[[str], None],
+    *,
+    full: bool = False,
+    overwrite: bool = False,
+    across_commits: bool = False,
+) -> list[Judged]:
+    """Run exhibits, and return their claims in the same order.
+
+    Each has a folder of its own name in ``out``. What finished records there hold isn't measured again, and
+    an unfinished one is continued. One that can't be run doesn't keep the others from it.
+
+    Parameters
+    ----------
+    say
+        Takes lines of progress: what is done, and about how long the rest takes.
+    full
+        Whether to run for hours instead of minutes.
+    overwrite
+        Whether to replace older records.
+    across_commits
+        Whether records of other commits count, and are continued.
+
+    Raises
+    ------
+    JobError
+        Before anything is measured, if a folder can't be written or holds something else, such as a record of
+        another machine, version, commit, or of other options.
+    """
+    for each in exhibits:
+        RecordFile(
+            each.experiment,
+            each.options(full),
+            out / each.name,
+            overwrite,
+            keeps_finished=True,
+            across_commits=across_commits,
+        )
+    clock = _Clock([each.seconds[full] for each in exhibits])
+    judged = []
+    for number, each in enumerate(exhibits):
+        how = {"overwrite": overwrite, "across_commits": across_commits}
+        judged.append(_perform(each, number, out, say, clock, full=full, **how))
+        clock.done(number)
+        rest = clock.rest_s(number + 1, 0.0)
+        left = f"; {about(rest)} left" if number + 1 < len(exhibits) else ""
+        failed = f" failed: {judged[-1].failure}" if judged[-1].failure else ""
+        say(f"{number + 1}/{len(exhibits)} {each.name}{failed or ' done'}{left}")
+    return judged
+
+
+def _perform(
+    each: Exhibit[Any],
+    number: int,
+    out: Path,
+    say: Callable[[str], None],
+    clock: _Clock,
+    *,
+    full: bool,
+    **how: bool,
+) -> Judged:
+    options = each.options(full)
+    cells = len(each.experiment.cells(options))
+
+    def advance(done: int, text: str) -> None:
+        rest = clock.rest_s(number, done / max(cells, 1))
+        what = textwrap.shorten(text, LONGEST, placeholder=" ...")
+        say(f"  {each.name} {done}/{cells} {what}; {about(rest)} left")
+
+    try:
+        rows = perform(
+            each.experiment,
+            options,
+            out / each.name,
+            quiet=True,
+            keeps_finished=True,
+            expected_s=each.seconds[full],
+            advance=advance,
+            **how,
+        )
+        return judge(each, read_fields(out / each.name / RECORD, each.experiment, REMEDY), rows)
+    except GradwireError as error:
+        return Judged(each, failure=str(error))
+
+
+def seconds_in_words(judged: Sequence[Judged]) -> str:
+    """Return how long measuring took and was expected to take; nothing if no record says it."""
+    known = [
+        (each.expected_s, each.measured_s)
+        for each in judged
+        if each.expected_s is not None and each.measured_s is not None
+    ]
+    if not known:
+        return ""
+    expected_s, measured_s = (sum(each) for each in zip(*known, strict=True))
+    of = "" if len(known) == len(judged) else f" of {len(known)} of {len(judged)} tables and figures"
+    return f"Measuring{of} took {about(measured_s)}; the budget is {about(expected_s)}."
+
+
+class _Clock:
+    """Estimates the rest: the expected seconds of what is left, at the pace of what was done."""
+
+    def __init__(self, expected_s: Sequence[float]) -> None:
+        self._expected_s = expected_s
+        self._took_s, self._of_s, self._since = 0.0, 0.0, time.monotonic()
+
+    def done(self, number: int) -> None:
+        """Note that one is done. What was there before took no time, and says nothing of the pace."""
+        took_s = time.monotonic() - self._since
+        self._since += took_s
+        if took_s > 0.05 * self._expected_s[number]:
+            self._took_s += took_s
+            self._of_s += self._expected_s[number]
+
+    def rest_s(self, number: int, share: float) -> float:
+        """Return the seconds from a share of one on until the end of the last."""
+        pace = self._took_s / self._of_s if self._of_s > 0 else 1.0
+        left = self._expected_s[number:]
+        return pace * (sum(left) - share * left[0]) if left else 0.0
+
+
+# The tables: what was measured beside what was published, with the verdict first.
+
+NOT_RUN = str(Verdict.NOT_RUN)
+VERDICTS = (*map(str, Verdict),)
+"""In the order of reports."""
+MEASURED = "measured here, beside what is published"
+UNPUBLISHED = "measured here, beside something else than the paper"
+BASES = {
+    "modelled": (Basis.MODELLED,),
+    "not evidence: calibrated, or arithmetic": (Basis.CALIBRATED, Basis.ARITHMETIC),
+}
+"""Where figures come from that weren't measured, in the order of the page."""
+COLUMNS = (
+    Column.of_text("verdict"),
+    Column.of_text("where"),
+    Column.of_text("claim"),
+    Column("published"),
+    Column("here"),
+    Column.of_text("rule"),
+)
+
+
+def report(judged: Sequence[Judged], titles: Mapping[str, str]) -> list[str | Table]:
+    """Return the count of verdicts, and a table for each paper with its reasons and scalings."""
+    parts: list[str | Table] = [in_words(judged), ""]
+    for paper, title in titles.items():
+        own = [each for each in judged if each.exhibit.paper == paper]
+        if own:
+            parts += [f"{paper}: {title}. {in_words(own)}", ""]
+            lines = sorted((line for each in own for line in _lines(each)), key=_order)
+            parts += [Table(COLUMNS, lines), ""]
+            paragraphs = dict.fromkeys(note for each in own for note in notes(each))
+            parts += [part for note in paragraphs for part in (note, "")]
+    return parts[:-1] if parts[-1] == "" else parts
+
+
+def in_words(judged: Sequence[Judged]) -> str:
+    """Return how often there is each verdict, what wasn't measured apart.
+
+    ``1 did not learn, 3 reproduced (not measured: 2 modelled, 1 arithmetic)``
+    """
+    measured, others = Counter[str](), Counter[str]()
+    for each in judged:
+        measured[NOT_RUN] += bool(each.failure)
+        for claim in each.claims:
+            own = claim.basis is Basis.MEASURED or claim.verdict == claim.basis.value
+            name = str(claim.verdict) if own else f"{claim.verdict} ({claim.basis})"
+            (measured if claim.basis is Basis.MEASURED else others)[name] += 1
+    apart = f" (not measured: {_listed(others)})" if others else ""
+    return f"{_listed(measured) or 'nothing measured'}{apart}"
+
+
+def by_basis(judged: Sequence[Judged]) -> list[tuple[str, int, str]]:
+    """Return where figures come from, how many there are of each, and their verdicts.
+
+    What was measured comes first, without a published figure after the others, and what wasn't run last.
+    """
+    claims = [claim for each in judged for claim in each.claims]
+    groups: dict[str, Counter[str]] = {name: Counter() for name in (MEASURED, UNPUBLISHED, *BASES)}
+    for claim in claims:
+        if not claim.not_run:
+            groups[basis_of(claim)][str(claim.verdict)] += 1
+    lines = [(name, own.total(), _listed(own)) for name, own in groups.items()]
+    idle = sum(bool(claim.not_run) for claim in claims) + sum(bool(each.failure) for each in judged)
+    return [line for line in (*lines, (NOT_RUN, idle, "reasons below")) if line[1]]
+
+
+def basis_of(claim: Claim) -> str:
+    """Return where a claim's figures come from, as a report says it."""
+    if claim.basis is Basis.MEASURED:
+        return UNPUBLISHED if claim.published is None else MEASURED
+    return next(name for name, kinds in BASES.items() if claim.basis in kinds)
+
+
+def _listed(found: Counter[str]) -> str:
+    names = sorted(found, key=lambda name: (VERDICTS.index(name.partition(" (")[0]), name))
+    return ", ".join(f"{found[name]} {name}" for name in names if found[name])
+
+
+def failures(judged: Sequence[Judged]) -> list[str]:
+    """Return the titles of claims that rest on trainings that didn't learn."""
+    return [
+        f"{each.exhibit.name}, {claim.title}"
+        for each in judged
+        for claim in each.claims
+        if claim.verdict is Verdict.DID_NOT_LEARN
+    ]
+
+
+def counts(judged: Sequence[Judged]) -> dict[str, int]:
+    """Return how often there is each verdict, in the order of ``VERDICTS``."""
+    found = Counter[str](claim.verdict for each in judged for claim in each.claims)
+    found[NOT_RUN] += sum(bool(each.failure) for each in judged)
+    return {name: found[name] for name in VERDICTS}
+
+
+def _lines(each: Judged) -> Iterator[tuple[str, ...]]:
+    if each.failure:
+        yield NOT_RUN, each.exhibit.place, each.exhibit.experiment.question, "", "", ""
+    for claim in each.claims:
+        place = each.exhibit.place if claim.published is None else claim.published.place
+        yield (
+            claim.verdict,
+            place,
+            title_in_words(each, claim),
+            "" if claim.published is None else claim.published.in_words(claim.unit),
+            figures_in_words(claim),
+            claim.wanted.in_words(claim.unit),
+        )
+
+
+def title_in_words(each: Judged, claim: Claim) -> str:
+    """Return a claim's title, in a short run with the options that are too short for a final verdict."""
+    return f"{claim.title} (short: {', '.join(each.shortened)})" if each.shortened else claim.title
+
+
+def _order(line: Sequence[str]) -> int:
+    """Return 0 for a line of a claim that did not learn, which comes first, and 1 for all others."""
+    return int(line[0] != Verdict.DID_NOT_LEARN)
+
+
+def figures_in_words(claim: Claim) -> str:
+    """Return the mean, or the range that each figure of several has to keep."""
+    known = [each for each in claim.figures.values() if each is not None]
+    if not claim.of_each or len(known) < 2 or len(known) < len(claim.figures):
+        return shown(claim.mean, claim.unit)
+    return f"{shown(min(known), claim.unit)}\n{shown(max(known), claim.unit)}"
+
+
+def notes(each: Judged) -> list[str]:
+    """Return reasons, errata, and the scaling, each a paragraph."""
+    found: list[str] = []
+    if each.failure:
+        found.append(f"{each.exhibit.place} was not run: {each.failure}")
+    for claim in each.claims:
+        if claim.explained:
+            found.append(claim.explained)
+        if claim.rests_on:
+            found.append(f"{claim.title} rests on: {'; '.join(own.in_words() for own in claim.rests_on)}.")
+        if claim.published is not None and claim.published.erratum:
+            found.append(f"Erratum of {claim.published.place}: {claim.published.erratum}")
+    found.append(f"{each.exhibit.place}, here: {each.exhibit.scaling}")
+    if each.shortened:
+        listed = "; ".join(f"{name} {values}" for name, values in each.shortened.items())
+        found.append(f"{each.exhibit.place} is too short for a final verdict: {listed}.")
+    if each.lossy:
+        found.append(f"{each.exhibit.place}: {warnings_in_words(each.lossy)}")
+    return [*dict.fromkeys(found)]

@@ -1,0 +1,213 @@
+"""Figure 7: the line between two hosts by message size, and the model of a latency and a rate."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+from gradwire.units import parse_rate
+from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Explanation, Published, at_least, near, only
+from gradwire_lab.experiments.experiment import Cell, Reporter, Row
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
+from gradwire_lab.testbed.namespaces import burst_nbytes
+from gradwire_lab.testbed.topology import USUAL_MTU_NBYTES
+
+if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
+    from gradwire_lab.experiments.hosts.ranks import Ranks
+
+PLACE = "figure 7"
+HOSTS = 2
+RATES = ("1gbit", "unlimited")
+NOMINAL_SHARE, LATENCY_US = 0.85, 2.5
+"""Published: the plateau as a share of the vendor's rate, and the time of a message of 1 byte."""
+VARIANCE = 0.01
+"""Published: by how much repeated runs differed."""
+LARGE_NBYTES, LARGE_SHARE = 1_000_000, 5.5 / 6
+"""Published: at 1 MB the rate is "slightly less than 6 GB/s", and no message size has more than 6 GB/s."""
+LATENCY_PRECISION = 0.05 / 2.5
+"""Of the published 2.5 us."""
+WITHIN = 0.15
+"""The share by which a size may differ from the model, as in equations 1 to 4."""
+FRAME_SHARE = 1448 / 1514
+"""The share of an Ethernet frame that headers leave for data."""
+OVER_TCP = 1.5
+"""How many times a bare socket's latency that of a link may be, whose messages are frames with checksums."""
+TRIPS = 2000
+
+
+@dataclass(frozen=True)
+class Options:
+    """Powers of two of the message sizes, and seconds of each figure."""
+
+    powers: tuple[int, ...]
+    time_s: float
+
+
+def cells(_options: Options) -> list[Cell]:
+    """Return a cell for each rate."""
+    return [{"hosts": HOSTS, "rate": rate} for rate in RATES]
+
+
+def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+    """Measure on a testbed of two hosts for each rate."""
+    from gradwire_lab.experiments.hosts import measure_cells
+
+    measure_cells(__name__, cells, report, asdict(options))
+
+
+def measure(ranks: Ranks, cells: Sequence[Cell], powers: Sequence[int], time_s: float) -> None:
+    """Measure the line as ``gradwire bench line-rate`` does, and a bare socket's latency."""
+    from gradwire.timing.line_rate import Effort
+    from gradwire.timing.line_rate import measure as measure_line
+
+    effort = Effort(tuple(1 << power for power in powers), repeats=3, time_s=time_s)
+    for cell in cells:
+        points = measure_line(ranks.link, 1 - ranks.rank, effort)
+        found = [
+            {"nbytes": point.nbytes, "time_s": point.time_s, "nbytes_per_s": point.nbytes_per_s}
+            for point in points
+        ]
+        ranks.report(cell, {"points": found, "socket_s": _socket_s(ranks)})
+
+
+def _socket_s(ranks: Ranks) -> float:
+    """Return half of the median round trip of one byte between two plain TCP sockets of these hosts."""
+    host = os.environ["MASTER_ADDR"]  # rank 0's
+    if ranks.rank:
+        with socket.create_connection((host, ranks.gather(None)[0])) as peer:
+            return _half_trip_s(peer, leads=False)
+    with socket.create_server((host, 0)) as server:
+        ranks.gather(server.getsockname()[1])
+        with server.accept()[0] as peer:
+            return _half_trip_s(peer, leads=True)
+
+
+def _half_trip_s(peer: socket.socket, *, leads: bool) -> float:
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    seconds = []
+    for _ in range(TRIPS):
+        began = time.perf_counter()
+        if leads:
+            peer.sendall(b"x")
+            peer.recv(1)
+        else:
+            peer.recv(1)
+            peer.sendall(b"x")
+        seconds.append(time.perf_counter() - began)
+    return median(seconds) / 2
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare each line's plateau, latency, and times of all sizes with the model's."""
+    return [claim for row in rows for claim in _claims(row)]
+
+
+def _claims(row: Row) -> Iterator[Claim]:
+    points, system = row["points"], f"({row['rate']})"
+    nominal = parse_rate(row["rate"])
+    plateau = max(point["nbytes_per_s"] for point in points)
+    large = [point["nbytes_per_s"] for point in points if point["nbytes"] >= LARGE_NBYTES]
+    latency_s = next(point["time_s"] for point in points if point["nbytes"] == 1)
+    if nominal is not None:
+        yield Claim(
+            "plateau, of the nominal rate",
+            only(plateau / nominal),
+            near(NOMINAL_SHARE, VARIANCE),
+            system,
+            published=Published(PLACE, NOMINAL_SHARE),
+            better=Explanation(
+                "a rate limit carries all frames at the nominal rate, and headers leave 95.6 % of them.",
+                Bound(NOMINAL_SHARE, (1 + VARIANCE) * FRAME_SHARE),
+            ),
+        )
+    yield Claim(
+        "rate of messages of 1 MB and more, of the plateau",
+        only(min(large, default=0.0) / plateau),
+        at_least(LARGE_SHARE),
+        system,
+        published=Published(PLACE),
+    )
+    yield Claim(
+        "latency: time of a message of 1 byte",
+        only(1e6 * latency_s),
+        near(LATENCY_US, LATENCY_PRECISION),
+        system,
+        unit="us",
+        published=Published(PLACE, LATENCY_US),
+        otherwise=Explanation(
+            f"hosts exchange over TCP, not InfiniBand's verbs. A byte takes {1e6 * row['socket_s']:.1f} us "
+            f"between two plain sockets of theirs, and at most {OVER_TCP:g} times that through a link.",
+            Bound(1e6 * row["socket_s"], 1e6 * OVER_TCP * row["socket_s"]),
+        ),
+    )
+    yield Claim(
+        "latency over that of two plain TCP sockets of the same hosts",
+        only(latency_s / row["socket_s"]),
+        Bound(1.0, OVER_TCP),
+        system,
+        unit=RATIO,
+    )
+    yield _modelled(row, system, latency_s, plateau, nominal)
+
+
+def _modelled(row: Row, system: str, latency_s: float, plateau: float, nominal: float | None) -> Claim:
+    """Return the claim that a message takes the latency, and its bytes over the plateau's rate."""
+    others = [point for point in row["points"] if point["nbytes"] > 1]
+    burst = 0 if nominal is None else burst_nbytes(nominal, USUAL_MTU_NBYTES)
+    shares = [
+        (latency_s + max(0.0, n - burst) / plateau) / (latency_s + n / plateau)
+        for n in (point["nbytes"] for point in others)
+    ]
+    return Claim(
+        "time of each size over latency + bytes / rate",
+        {str(point["nbytes"]): point["time_s"] / (latency_s + point["nbytes"] / plateau) for point in others},
+        near(1.0, WITHIN),
+        system,
+        of_each=True,
+        unit="",
+        published=Published("section 6.1"),
+        otherwise=None
+        if nominal is None
+        else Explanation(
+            f"{burst / 1000:.0f} kB pass a rate limit at once after a pause, which the model doesn't have.",
+            Bound((1 - WITHIN) * min(shares, default=1.0), 1 + WITHIN),
+        ),
+    )
+
+
+ORIGINS = origins(
+    HOSTS=paper("figure 7"),
+    NOMINAL_SHARE=paper("section 6.1"),
+    LATENCY_US=paper("figure 7"),
+    VARIANCE=paper("section 6.1"),
+    LARGE_NBYTES=paper("section 6.1"),
+    LARGE_SHARE=paper("section 6.1"),
+    LATENCY_PRECISION=paper("section 6.1"),
+    WITHIN=chosen("a formula has no additions and no processor time"),
+    FRAME_SHARE=chosen("1448 of an Ethernet frame's 1514 bytes are data"),
+    OVER_TCP=chosen("a frame has a header and a checksum, which may take half as long as TCP"),
+    TRIPS=RUN_TIME,
+    powers=paper("figure 7"),
+    time_s=RUN_TIME,
+)
+EXHIBIT = exhibit(
+    "study",
+    PLACE,
+    "what rate and latency does a line have, measured by message size?",
+    cells=cells,
+    run=run,
+    claims=claims,
+    quick=Options((0, 10, 14, 18, 20, 22, 23), 0.1),
+    full=Options(tuple(range(25)), 0.1),
+    scaling="hosts are two network namespaces of one machine that exchange over TCP, with a rate limit of 1 "
+    "Gbit/s and without one, instead of InfiniBand with 56 Gbit/s. For a cluster's own lines, run gradwire "
+    "bench line-rate there.",
+    origins=ORIGINS,
+    seconds=(14, 35),
+    version=2,
+)

@@ -1,0 +1,131 @@
+"""Equations 1 to 4: the formulas' seconds, and those of exchanges over TCP between 2 to 16 hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gradwire_lab.experiments.claim import Bound, Claim, Explanation, Published, near, only
+from gradwire_lab.experiments.experiment import Cell, Reporter, Row
+from gradwire_lab.experiments.hosts.exchanges import rate, time_exchanges
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, TWO_CORES, chosen, exhibit, origins
+from gradwire_lab.experiments.papers.study.best import FORMULAS, in_words, over_own, own_best_s
+
+PLACE = "equations 1 to 4"
+LARGE_NBYTES, SMALL_NBYTES = 2_000_000, 64
+"""The bandwidth term is nearly all of the time of a large gradient, and the latency term of a small one."""
+WITHIN = 0.15
+"""The share by which the median of a cell may differ from its formula."""
+BUDGET_S = 3.0
+"""Of a cell's exchanges, of which there is one at least."""
+AT_ONCE = "the server receives from all workers at once, and the formula adds their latencies up."
+
+
+@dataclass(frozen=True)
+class Options:
+    """Numbers of hosts, the rate of all of them together, and the most exchanges of a cell."""
+
+    hosts: tuple[int, ...]
+    total_mbit: int
+    most: int
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each number of hosts, algorithm, and size."""
+    return [
+        {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": nbytes, "algorithm": algorithm}
+        for hosts in options.hosts
+        for algorithm in FORMULAS
+        for nbytes in (LARGE_NBYTES, SMALL_NBYTES)
+    ]
+
+
+def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+    """Exchange on a testbed for each number of hosts."""
+    time_exchanges(cells, report, options.most, BUDGET_S)
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare each algorithm's measured seconds with its equation's."""
+    hosts = sorted({row["hosts"] for row in rows})
+    found = {(row["hosts"], row["algorithm"], row["nbytes"]): row for row in rows}
+    return [
+        claim
+        for number, algorithm in enumerate(FORMULAS, start=1)
+        for claim in (
+            _bandwidth(
+                number, algorithm, {each: found.get((each, algorithm, LARGE_NBYTES)) for each in hosts}
+            ),
+            *_latency(
+                number, algorithm, {each: found.get((each, algorithm, SMALL_NBYTES)) for each in hosts}
+            ),
+        )
+    ]
+
+
+def _bandwidth(number: int, algorithm: str, rows: dict[int, Row | None]) -> Claim:
+    return Claim(
+        f"{algorithm} of 2 MB on {in_words([*rows])} hosts: measured time over the formula's",
+        {str(hosts): None if row is None else over_own(row) for hosts, row in rows.items()},
+        near(1.0, WITHIN),
+        of_each=True,
+        unit="",
+        published=Published(f"equation {number}", 1.0),
+    )
+
+
+def _latency(number: int, algorithm: str, rows: dict[int, Row | None]) -> Iterator[Claim]:
+    """Yield a claim on the fewest and on the most hosts, of which each core has several."""
+    for hosts in dict.fromkeys((min(rows, default=0), max(rows, default=0))):
+        row = rows.get(hosts)
+        yield Claim(
+            f"{algorithm} of 64 bytes on {hosts} hosts: measured time over the formula's",
+            only(None if row is None else over_own(row)),
+            near(1.0, WITHIN),
+            unit="",
+            published=Published(f"equation {number}", 1.0),
+            otherwise=None if row is None else _processors(row),
+            better=_at_once(row) if algorithm == "star" and row is not None else None,
+        )
+
+
+def _processors(row: Row) -> Explanation:
+    """Return the bound of work that waits for cores: the formula's time, and the work over the cores."""
+    work_s, formula_s = row["processor_s"] / row["cores"], own_best_s(row)
+    return Explanation(
+        f"{row['hosts']} hosts share {row['cores']} cores, which are busy for {1e6 * work_s:,.0f} us of an "
+        f"exchange that takes {1e6 * formula_s:,.0f} us by the formula.",
+        Bound(1 - WITHIN, (1 + WITHIN) * (formula_s + work_s) / formula_s),
+    )
+
+
+def _at_once(row: Row) -> Explanation:
+    """Return the bound of latencies that pass at once: those of one worker, there and back."""
+    return Explanation(AT_ONCE, Bound((1 - WITHIN) * 2 * row["line_latency_s"] / own_best_s(row), 1.0))
+
+
+ORIGINS = origins(
+    LARGE_NBYTES=RUN_TIME,
+    SMALL_NBYTES=chosen("one float for each of 16 hosts"),
+    WITHIN=chosen("a formula has no additions and no processor time"),
+    BUDGET_S=RUN_TIME,
+    hosts=chosen("those of figure 8"),
+    total_mbit=TWO_CORES,
+    most=RUN_TIME,
+)
+EXHIBIT = exhibit(
+    "study",
+    PLACE,
+    "do exchanges take as long as their formulas say?",
+    cells=cells,
+    run=run,
+    claims=claims,
+    quick=Options((2, 4), 1600, 5),
+    full=Options((2, 4, 8, 16), 1600, 9),
+    scaling="hosts are network namespaces of one machine that exchange over TCP. All lines together have 1.6 "
+    "Gbit/s, because all hosts share two cores. The formulas' rate and latency are those measured between "
+    "two of the hosts. One of the star's hosts is the server.",
+    origins=ORIGINS,
+    seconds=(20, 160),
+    version=2,
+)

@@ -1,0 +1,97 @@
+"""Table 1: how many messages and how many times the bytes each algorithm moves one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log2
+from typing import Any
+
+from gradwire_lab.experiments.claim import Basis, Claim, Published, near, only
+from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.papers.exhibit import FLOATING, each, exhibit, origins, paper, row_of
+
+PLACE = "table 1"
+SERVERS = 16
+TERMS = {
+    "parameter server": (2 * SERVERS, 2 * SERVERS),
+    "tree": (2 * log2(SERVERS), 2 * log2(SERVERS)),
+    "ring": (2 * (SERVERS - 1) / SERVERS, 2 * (SERVERS - 1)),
+    "butterfly": (2 * (SERVERS - 1) / SERVERS, 2 * log2(SERVERS)),
+}
+"""Published: the factors of n / BW and of the latency, for 16 servers."""
+EXACT = 1e-6
+"""The share by which a count may differ: that of floating point."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The numbers of servers."""
+
+    servers: tuple[int, ...]
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each algorithm and number of servers."""
+    return [
+        {"algorithm": algorithm, "servers": servers} for algorithm in TERMS for servers in options.servers
+    ]
+
+
+def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
+    """Walk the schedule of every rank with a message that costs 1, and with bytes that do."""
+    from gradwire import collectives
+    from gradwire.timing.formulas import AlphaBetaGamma
+    from gradwire.timing.network import Network
+    from gradwire.timing.simulate import simulate
+
+    is_server = cell["algorithm"] == "parameter server"  # one host more than workers
+    collective = collectives.get("star" if is_server else cell["algorithm"])
+    world = cell["servers"] + is_server
+
+    def walked(alpha_s: float, nbytes: float) -> float:
+        network = Network.uniform(world, AlphaBetaGamma(alpha_s, 1.0))
+        return simulate(collective, network, nbytes).total_s
+
+    return {"messages": walked(1.0, 0.0), "bytes": walked(0.0, 1.0)}
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare the terms at 16 servers with those published."""
+    found = []
+    for algorithm, (moved, messages) in TERMS.items():
+        row = row_of(rows, algorithm=algorithm, servers=SERVERS)
+        for name, published, text in (("bytes", moved, "bandwidth"), ("messages", messages, "latency")):
+            found.append(
+                Claim(
+                    f"{algorithm}, 16 servers: {text} term",
+                    only(row[name]),
+                    near(published, EXACT),
+                    unit="",
+                    published=Published(PLACE, published),
+                    basis=Basis.MODELLED,
+                )
+            )
+    return found
+
+
+ORIGINS = origins(
+    SERVERS=paper("table 1"),
+    TERMS=paper("table 1"),
+    EXACT=FLOATING,
+    servers=paper("table 1"),
+)
+EXHIBIT = exhibit(
+    "study",
+    PLACE,
+    "how much does each algorithm move, one message after the other?",
+    cells=cells,
+    run=each(measure),
+    claims=claims,
+    quick=Options((2, 4, 8, 16)),
+    full=Options((2, 4, 8, 16, 32, 64, 128)),
+    scaling="modelled: the schedules that training exchanges with are walked for the paper's 16 servers, and "
+    "nothing is exchanged.",
+    origins=ORIGINS,
+    seconds=(2, 3),
+)

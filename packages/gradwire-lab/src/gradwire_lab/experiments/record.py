@@ -1,0 +1,271 @@
+"""The record of an experiment, which is written after every cell, so that an interrupted one can go on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from gradwire import _native
+from gradwire.checkpoints import SUM, is_as_sealed, sealed_json
+from gradwire.errors import JobError, SpecError
+from gradwire.files import check_folder_new, check_folder_writable, write_files
+from gradwire.line_rate.display import Advance, progress
+from gradwire.records import make_record, read_record, to_json
+from gradwire.tables import show
+from gradwire.version import commit, how_to_install
+from gradwire_lab.experiments.experiment import (
+    Experiment,
+    HeardWarnings,
+    Options,
+    Reporter,
+    Row,
+    in_order,
+    in_words,
+    is_row_of,
+)
+
+RECORD, PLOT = "record.json", "plot.png"
+REMEDY = "name another folder, or say --overwrite"
+SAME = ("options", "machine", "versions", "commit")
+"""Rows of one record share these fields; the commit only unless others are allowed."""
+COMMITS = "commits"
+"""The field that counts the rows of each commit, in a record that has rows of several."""
+
+
+class RecordFile:
+    """The record of one experiment in a folder, and the rows that it holds."""
+
+    def __init__(
+        self,
+        experiment: Experiment[Any],
+        options: Any,
+        folder: Path,
+        overwrite: bool,
+        *,
+        keeps_finished: bool = False,
+        across_commits: bool = False,
+        expected_s: float | None = None,
+    ) -> None:
+        """Read the rows of an unfinished record with the same options. Raises ``JobError``.
+
+        With ``keeps_finished``, those of a finished one, too, which then ``is_finished``. With
+        ``across_commits``, those of another commit, too. ``expected_s`` is how long measuring should take.
+        """
+        self._fields = make_record(
+            experiment.schema,
+            {"question": experiment.question, "options": as_json(asdict(options)), "commit": commit()},
+            target=_native.target(),
+        )
+        self.folder = folder
+        self.rows: list[Row] = []
+        self.is_finished = False
+        self._expected_s, self._before_s, self._since = expected_s, 0.0, time.monotonic()
+        self._commits: dict[str, int] = {}
+        check_folder_writable("--out", folder)
+        if not overwrite and any((folder / name).exists() for name in (RECORD, PLOT)):
+            self._take_earlier(experiment, keeps_finished, across_commits)
+
+    @property
+    def measured_s(self) -> float:
+        """The seconds that measuring has taken until now, with those of the runs that this one continues."""
+        return self._before_s + time.monotonic() - self._since
+
+    def add(self, row: Row, finished: bool) -> None:
+        """Add a row and write the record."""
+        self.rows.append(row)
+        name = str(self._fields["commit"])
+        self._commits[name] = self._commits.get(name, 0) + 1
+        self.write({}, finished)
+
+    def write(self, files: Mapping[str, bytes], finished: bool) -> None:
+        """Write the record, and other files of the folder, all or none. Raises ``JobError``."""
+        record = {**self._fields, "measured_s": self.measured_s, "finished": finished, "rows": self.rows}
+        if self._expected_s is not None:
+            record["expected_s"] = self._expected_s
+        if len(self._commits) > 1:
+            record[COMMITS] = self._commits
+        sealed = sealed_json(json.loads(to_json(record)))
+        content = {RECORD: to_json(sealed).encode(), **files}
+        write_files({self.folder / name: text for name, text in content.items()})
+
+    def _take_earlier(self, experiment: Experiment[Any], keeps_finished: bool, across_commits: bool) -> None:
+        found = read_rows(self.folder / RECORD, experiment)
+        self.is_finished = found["finished"]
+        if self.is_finished and not keeps_finished:
+            check_folder_new("--out", self.folder, [RECORD, PLOT], overwrite=False)
+        kind = "a finished" if self.is_finished else "an unfinished"
+        if found["schema"] != experiment.schema:
+            raise JobError(
+                f"--out {self.folder} holds {kind} record of an older gradwire, whose schema is "
+                f"{found['schema']} instead of {experiment.schema}; {REMEDY}"
+            )
+        now = as_json(self._fields)
+        for name in SAME:
+            if name == "commit" and (across_commits or name not in found):
+                continue  # not in records of an older gradwire
+            if found.get(name) != now[name]:
+                other = ", or go on with --across-commits" if name == "commit" else ""
+                raise JobError(
+                    f"--out {self.folder} holds {kind} record with other {name} "
+                    f"({_difference(found.get(name), now[name])}); repeat those to go on{other}, or {REMEDY}"
+                )
+        self.rows = [*found["rows"]]
+        self._before_s = found["measured_s"]
+        self._commits = dict(found.get(COMMITS) or {str(found.get("commit")): len(self.rows)})
+
+
+def read_rows(path: Path, experiment: Experiment[Any]) -> dict[str, Any]:
+    """Return the fields of the record in --out. Raises ``JobError`` if the file holds something else."""
+    try:
+        return read_fields(path, experiment, REMEDY)
+    except SpecError as error:
+        raise JobError(f"--out must name a new folder or an unfinished record, but {error}") from error
+
+
+def read_fields(path: Path, experiment: Experiment[Any], remedy: str) -> dict[str, Any]:
+    """Return the fields of an experiment's record. Raises ``SpecError`` if the file holds something else.
+
+    Raises ``JobError`` if its rows aren't rows, or if something altered it after it was written. A record of
+    an older gradwire may lack a checksum, and the seconds that it took, which are then 0.
+    """
+    record = read_record(path, experiment.schema, f"record of the experiment {experiment.name}", remedy)
+    rows = record.get("rows")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise JobError(f"{path} is damaged: 'rows' must be a list of JSON objects; {remedy}")
+    if not is_as_sealed(record):
+        raise JobError(
+            f"{path} was altered after it was written: expected the checksum {record[SUM]} over its fields "
+            f"and rows, got another; restore the file, or {remedy}"
+        )
+    measured_s = record.get("measured_s", 0.0)
+    if not isinstance(measured_s, int | float) or not measured_s >= 0:
+        raise JobError(f"{path} is damaged: 'measured_s' must be seconds; {remedy}")
+    return {**record, "measured_s": float(measured_s), "finished": bool(record.get("finished", True))}
+
+
+def as_json(value: Any) -> Any:
+    """Return what JSON makes of a value: tuples become lists, and paths their last names."""
+    return json.loads(json.dumps(value, default=lambda path: path.name))
+
+
+def _difference(before: object, now: object) -> str:
+    """Return in words the first entry that differs."""
+    if not isinstance(before, dict) or not isinstance(now, dict):
+        return f"{before} instead of {now}"
+    names: Sequence[str] = sorted({*before, *now})
+    was, is_now = ({name: fields.get(name, "missing") for name in names} for fields in (before, now))
+    name = next(name for name in names if was[name] != is_now[name])
+    return f"{name} was {was[name]} and is {is_now[name]}"
+
+
+# Perform an experiment: measure the cells that no record holds yet, keep every row, show the table.
+
+
+def perform(
+    experiment: Experiment[Options],
+    options: Options,
+    out: Path | None = None,
+    *,
+    overwrite: bool = False,
+    quiet: bool = False,
+    keeps_finished: bool = False,
+    across_commits: bool = False,
+    expected_s: float | None = None,
+    advance: Advance | None = None,
+) -> list[Row]:
+    """Measure an experiment and return its rows in the order of its cells.
+
+    Parameters
+    ----------
+    experiment
+        One of ``EXPERIMENTS``, or one of your own.
+    options
+        The experiment's options.
+    out
+        The folder of the record and the plot. If it holds an unfinished record with the same options, made on
+        the same machine with the same versions, its cells aren't measured again. With None, nothing is
+        written.
+    overwrite
+        Whether to replace an older result in ``out``, unfinished or not.
+    quiet
+        Whether to show neither progress nor the table.
+    keeps_finished
+        Whether to return the rows of a finished record in ``out``, instead of refusing to replace it.
+    across_commits
+        Whether to go on with a record of another commit, which then counts the rows of each.
+    expected_s
+        The seconds that measuring all cells should take, for the record.
+    advance
+        Shows progress in the place of the usual display.
+
+    Raises
+    ------
+    GradwireError
+        If a cell can't be measured, or ``out`` can't be written or holds another result. The record keeps the
+        cells that were measured until then.
+    """
+    cells = experiment.cells(options)
+    record = (
+        None
+        if out is None
+        else RecordFile(
+            experiment,
+            options,
+            out,
+            overwrite,
+            keeps_finished=keeps_finished,
+            across_commits=across_commits,
+            expected_s=expected_s,
+        )
+    )
+    rows = [] if record is None else in_order(cells, record.rows)
+    remaining = [cell for cell in cells if not any(is_row_of(cell, row) for row in rows)]
+    before = tuple(rows)
+    display = progress(len(cells), quiet, done=len(rows)) if advance is None else nullcontext(advance)
+    with display as tell, HeardWarnings() as heard:
+
+        def report(row: Row) -> None:
+            row = heard.joined(row)
+            rows.append(row)
+            if record is not None:
+                record.add(row, finished=False)
+            tell(len(rows), in_words(row, cells))
+
+        try:
+            if remaining:
+                reporter = Reporter(report, lambda text: tell(len(rows), text))
+                experiment.run(options, remaining, before, reporter)
+        finally:
+            if record is not None and not quiet and len(before) < len(rows) < len(cells):
+                sys.stderr.write(
+                    f"gradwire: {len(rows)} of {len(cells)} cells are in {record.folder}; to measure the "
+                    f"others, repeat the command with --out {record.folder}\n"
+                )
+    rows = in_order(cells, rows)
+    if len(rows) != len(cells):
+        raise JobError(
+            f"the experiment {experiment.name} has {len(cells)} cells, but {len(rows)} were measured"
+        )
+    if not quiet:
+        show(*experiment.table(rows))
+    if record is not None and not record.is_finished:
+        plot = _plot(experiment.plot, rows, quiet)
+        record.rows = rows
+        record.write({} if plot is None else {PLOT: plot}, finished=True)
+    return rows
+
+
+def _plot(plot: Callable[[list[Row]], bytes] | None, rows: list[Row], quiet: bool) -> bytes | None:
+    """Return the picture; None without one, and where matplotlib is missing."""
+    if plot is None or importlib.util.find_spec("matplotlib") is not None:
+        return None if plot is None else plot(rows)
+    if not quiet:
+        show("", f"The plot needs matplotlib, which isn't installed; {how_to_install('train')}.")
+    return None

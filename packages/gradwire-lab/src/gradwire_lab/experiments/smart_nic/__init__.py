@@ -1,0 +1,54 @@
+"""An all-reduce in the NIC: a circuit, a model and a testbed beside the figures that were published.
+
+The gateware's ring is simulated and its cycles compared with the model's, the model's figures with the
+paper's, and training steps on a testbed with what the same model, calibrated elsewhere, predicts for them.
+Source: Ma and others, FPGA-based AI smart NICs (arXiv 2204.10943).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row
+from gradwire_lab.experiments.hosts import measure_cells
+from gradwire_lab.experiments.smart_nic.options import (
+    CALIBRATION,
+    RING,
+    STEP,
+    Options,
+    add_arguments,
+    cells,
+    part_of,
+    published,
+    read,
+)
+from gradwire_lab.experiments.smart_nic.report import plot, table
+
+__all__ = ["EXPERIMENT", "Options"]
+
+STEPS = "gradwire_lab.experiments.smart_nic.steps"
+"""The module that takes steps on the hosts, by name: it imports torch."""
+
+
+def _run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+    """Model, simulate, and measure."""
+    published([cell for cell in cells if cell["part"] not in (RING, CALIBRATION, STEP)], report)
+    rings = part_of(cells, RING)
+    if rings:
+        from gradwire_lab.experiments.smart_nic.rings import simulate  # imports amaranth
+
+        simulate(rings, report)
+    measure_cells(STEPS, [cell for cell in cells if cell["part"] in (CALIBRATION, STEP)], report)
+
+
+EXPERIMENT = Experiment(
+    name="smart-nic",
+    question="what does an all-reduce in the NIC save, as published?",
+    add_arguments=add_arguments,
+    read=read,
+    cells=cells,
+    run=_run,
+    table=table,
+    plot=plot,
+    version=2,
+)

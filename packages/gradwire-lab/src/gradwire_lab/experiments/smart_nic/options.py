@@ -1,0 +1,195 @@
+"""What the experiment models, simulates, and measures."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from gradwire.cli.parser import between_commas, whole_numbers
+from gradwire.errors import SpecError
+from gradwire_lab.experiments.experiment import Cell, Report, Row, check_known
+from gradwire_lab.experiments.hosts import check_networks
+from gradwire_lab.smart_nic_figures import (
+    BATCHES,
+    LARGE,
+    SMALL,
+    Prototype,
+    calibrate,
+    constants,
+    figures,
+    throughput,
+)
+
+PAPER, RING, STEP = "paper", "ring", "step"
+PARTS = (PAPER, RING, STEP)
+CONSTANT, FIGURE, SCALING = "constant", "figure", "scaling"
+"""The kinds of cells of the part ``paper``."""
+CALIBRATION = "calibration"
+"""The first cell of the part ``step``, which the model's parameters come from."""
+NODES = (3, 4, 5, 6, 8, 12, 16, 24, 32)
+IDENTITY, BFP = "identity", "bfp:7x16"
+RINGS = ((IDENTITY, 3, 1), (IDENTITY, 6, 1), (IDENTITY, 3, 3), (BFP, 3, 1), (BFP, 4, 1), (BFP, 3, 3))
+"""Codec, nodes, and how many all-reduces follow each other."""
+NAIVE, OVERLAPPED, LAYERWISE = "naive", "overlapped", "layer-wise"
+METHODS = (NAIVE, OVERLAPPED, LAYERWISE)
+NICS = ((LAYERWISE, IDENTITY), (LAYERWISE, BFP))
+"""Schedule and codec of the smart NIC, without and with BFP."""
+COMPARED = ((NAIVE, IDENTITY), (OVERLAPPED, IDENTITY), *NICS)
+"""The paper's: its two baselines, and its smart NIC."""
+ALL = (*COMPARED, (NAIVE, BFP), (OVERLAPPED, BFP))
+
+
+@dataclass(frozen=True)
+class Options:
+    """The parts to perform; the sizes of simulated rings; and the testbed's networks and perceptrons.
+
+    The first of ``hosts``, ``rates``, ``widths``, and ``batches`` is where the model is calibrated. It
+    predicts what is measured with each of the others, and with all other batches on the most hosts.
+    """
+
+    parts: tuple[str, ...] = PARTS
+    rings: int = len(RINGS)
+    chunk_words: int = 160
+    hosts: tuple[int, ...] = (2, 3, 4)
+    rates: tuple[str, ...] = ("200mbit", "100mbit")
+    widths: tuple[int, ...] = (256, 512)
+    batches: tuple[int, ...] = BATCHES
+    layers: int = 6
+    steps: int = 40
+    seeds: int = 3
+
+    def __post_init__(self) -> None:
+        check_known("--parts", self.parts, PARTS)
+        check_networks([(hosts, rate) for hosts in self.hosts for rate in self.rates])
+        for called, numbers, least in (
+            ("--layers", (self.layers,), 2),
+            ("--widths", self.widths, 64),
+            ("--batches", self.batches, 1),
+            ("--steps", (self.steps,), 5),
+            ("--seeds", (self.seeds,), 1),
+        ):
+            if not numbers or min(numbers) < least:
+                raise SpecError(f"expected {called} of {least} or more, got {min(numbers, default='none')}")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the experiment's options."""
+    usual = Options()
+    parts = ",".join(PARTS)
+    parser.add_argument("--parts", metavar="LIST", default=parts, help=f"what to perform ({parts})")
+    for name, values, what in (
+        ("hosts", usual.hosts, "numbers of hosts; the model is calibrated on the first of each list"),
+        ("rates", usual.rates, "of every host, each way"),
+        ("widths", usual.widths, "inputs and outputs of a layer"),
+        ("batches", usual.batches, "samples of each host"),
+    ):
+        text = ",".join(map(str, values))
+        parser.add_argument(f"--{name}", metavar="LIST", default=text, help=f"{what} ({text})")
+    for name, value, what in (
+        ("layers", usual.layers, "layers of the perceptron on the testbed"),
+        ("steps", usual.steps, "of each training"),
+        ("seeds", usual.seeds, "trainings of each method"),
+    ):
+        parser.add_argument(f"--{name}", type=int, metavar="N", default=value, help=f"{what} ({value})")
+
+
+def read(words: argparse.Namespace) -> Options:
+    """Return the options. Raises ``GradwireError``."""
+    return Options(
+        tuple(dict.fromkeys(between_commas(words.parts))),
+        hosts=whole_numbers("--hosts", words.hosts),
+        rates=tuple(dict.fromkeys(between_commas(words.rates))),
+        widths=whole_numbers("--widths", words.widths),
+        batches=whole_numbers("--batches", words.batches),
+        layers=words.layers,
+        steps=words.steps,
+        seeds=words.seeds,
+    )
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each constant, figure, and point of the model, each ring, and each way to step."""
+    found: list[Cell] = []
+    if PAPER in options.parts:
+        found += _of_the_paper()
+    if RING in options.parts:
+        found += [
+            {
+                "part": RING,
+                "codec": codec,
+                "nodes": nodes,
+                "rounds": rounds,
+                "chunk_words": options.chunk_words,
+            }
+            for codec, nodes, rounds in RINGS[: options.rings]
+        ]
+    return [*found, *_of_the_testbed(options)] if STEP in options.parts else found
+
+
+def _of_the_paper() -> list[Cell]:
+    prototype = calibrate()
+    return [
+        *({"part": CONSTANT, "what": each.what} for each in constants(prototype)),
+        *({"part": FIGURE, "what": each.what} for each in figures(prototype)),
+        *({"part": SCALING, "batch": batch, "nodes": nodes} for batch in BATCHES for nodes in NODES),
+    ]
+
+
+def _of_the_testbed(options: Options) -> list[Cell]:
+    """Return the calibration, and trainings that differ from it in one thing, or on the most hosts."""
+    from gradwire_lab.job.data import at_hand
+
+    (first, *more), (rate, *rates) = options.hosts, options.rates
+    (width, *widths), (batch, *batches) = options.widths, options.batches
+    most = max(options.hosts)
+    common = {"layers": options.layers, "data": at_hand()}
+    trained = {"steps": options.steps, "seeds": options.seeds}
+
+    def place(hosts: int, rate: str, width: int, batch: int) -> Cell:
+        return {"hosts": hosts, "rate": rate, "width": width, "batch": batch, **common}
+
+    wanted = [
+        *((place(first, each, width, batch), NICS) for each in rates),
+        *((place(first, rate, each, batch), NICS) for each in widths),
+        *((place(first, rate, width, each), NICS) for each in batches),
+        *((place(each, rate, width, batch), ALL if each == most else COMPARED) for each in more),
+        *((place(most, rate, width, each), COMPARED) for each in batches if most != first),
+    ]
+    steps: list[Cell] = [
+        {"part": STEP, **where, "method": method, "codec": codec, **trained}
+        for where, methods in wanted
+        for method, codec in methods
+    ]
+    calibration: Cell = {"part": CALIBRATION, **place(first, rate, width, batch)}
+    return sorted([calibration, *steps], key=lambda cell: (cell["hosts"], cell["rate"] != rate))
+
+
+def part_of(rows: Sequence[Row], part: str) -> list[Row]:
+    """Return the cells or rows of a part."""
+    return [row for row in rows if row["part"] == part]
+
+
+# The rows of the model: its constants, the published figures, and the curves of figure 4b.
+
+BASELINE, NIC, NIC_BFP = "baseline", "nic", "nic_bfp"
+"""The three curves: throughput over that of one node."""
+
+
+def published(cells: Sequence[Cell], report: Report) -> None:
+    """Report the rows of these cells."""
+    prototype = calibrate()
+    known = {
+        (kind, each.what): asdict(each)
+        for kind, found in ((CONSTANT, constants(prototype)), (FIGURE, figures(prototype)))
+        for each in found
+    }
+    for cell in cells:
+        values = known[cell["part"], cell["what"]] if "what" in cell else _throughputs(prototype, cell)
+        report({**cell, **values})
+
+
+def _throughputs(prototype: Prototype, cell: Cell) -> dict[str, float]:
+    mlp = next(each for each in (SMALL, LARGE) if each.batch == cell["batch"])
+    nics = {BASELINE: None, NIC: prototype.uncompressed, NIC_BFP: prototype.bfp}
+    return {name: throughput(prototype, mlp, nic, cell["nodes"]) for name, nic in nics.items()}

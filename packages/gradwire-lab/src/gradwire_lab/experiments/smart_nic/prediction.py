@@ -1,0 +1,95 @@
+"""The model's seconds of a step on a testbed, with parameters of one configuration alone.
+
+The equations are those of the paper's section IV.C, with ``T_AR = max(T_ring, T_add, T_mem)``. Hosts share
+one core for computing and one for the ring, so that each has an equal share of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gradwire.units import parse_rate
+from gradwire_lab.experiments.experiment import Row
+from gradwire_lab.experiments.smart_nic.options import LAYERWISE, NAIVE
+from gradwire_lab.smart_nic import (
+    Mlp,
+    Node,
+    SmartNic,
+    Trace,
+    blocking_step,
+    overlapped_step,
+    padded_nbytes,
+    smart_step,
+)
+
+CONFIGURATION = ("hosts", "rate", "layers", "width", "batch")
+"""What a calibration and a prediction must not have in common."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """What a calibration comes to.
+
+    Attributes
+    ----------
+    flops_per_s, update_s_per_parameter
+        P_Worker and T_U, if a worker has the whole core.
+    usable_share
+        The part of the line that the ring reaches, alpha.
+    adds_per_s
+        P_FPGA, if a NIC has the whole core: the rate at which a ring on a host adds and moves values.
+    """
+
+    flops_per_s: float
+    update_s_per_parameter: float
+    usable_share: float
+    adds_per_s: float
+
+
+def parameters(row: Row) -> Parameters:
+    """Return the parameters that the row of a calibration gives."""
+    hosts, width, layers = row["hosts"], row["width"], row["layers"]
+    flops = layers * 6 * width**2 * row["batch"]
+    on_line_nbytes = padded_nbytes(width, hosts) * 2 * (hosts - 1) / hosts
+    rate = _line(row) * row["exchange_s"]
+    return Parameters(
+        flops / row["compute_core_s"],
+        row["update_core_s"] / (layers * width**2),
+        min(1.0, on_line_nbytes / rate),
+        on_line_nbytes / 4 / row["exchange_core_s"],
+    )
+
+
+def predicted(known: Parameters, row: Row) -> Trace:
+    """Return the model's step for the configuration, schedule, and codec of a row."""
+    hosts, width = row["hosts"], row["width"]
+    mlp = Mlp((width,) * row["layers"], row["batch"])
+    node = Node(known.flops_per_s / hosts, known.update_s_per_parameter * hosts)
+    nic = SmartNic(
+        _line(row), known.usable_share, compression(row["codec"]), known.adds_per_s / hosts, math.inf
+    )
+    if row["method"] == NAIVE:
+        return blocking_step(mlp, node, nic, hosts)
+    if row["method"] == LAYERWISE:
+        return smart_step(mlp, node, nic, hosts)
+    taken_s = nic.add_s(padded_nbytes(width, hosts), hosts)
+    return overlapped_step(mlp, node, nic, hosts, slowdown=1 + taken_s / node.backward_s(width, mlp.batch))
+
+
+def is_calibrated_on(calibration: Row, row: Row) -> bool:
+    """Return whether a row has the configuration that the parameters come from."""
+    return all(calibration[name] == row[name] for name in CONFIGURATION)
+
+
+def compression(spec: str) -> float:
+    """Return the bytes of float32 that are one on the wire, of a codec whose payloads have one size."""
+    from gradwire.codecs import Bfp, parse
+
+    codec = parse(spec)
+    block = codec.block if isinstance(codec, Bfp) else 1
+    return 4 * block / codec.max_nbytes(block)
+
+
+def _line(row: Row) -> float:
+    return parse_rate(row["rate"]) or math.inf

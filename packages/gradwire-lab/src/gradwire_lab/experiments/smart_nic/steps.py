@@ -1,0 +1,362 @@
+"""Training steps on the hosts of a testbed, in the three schedules of the paper (its figures 2 and 3b).
+
+Workers compute for real. All hosts of a testbed share the machine, so that its first core is that of all
+workers, and its last core that of all smart NICs, whose role a software ring plays there. Without smart
+NICs, the ring runs on the workers' core, beside backward or after it. Hosts that share a core wait for each
+other. An exchange waits for the last worker to begin it, and for each ring to get the core. All of this
+counts as exposed, because no host can tell it from communication.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from gradwire.codecs import parse
+from gradwire.costs import ExchangeCost
+from gradwire.exchange import Exchange
+from gradwire.plan import Plan
+from gradwire.sync.ledger.meter import LostMeter
+from gradwire.sync.thread import CommunicationThread, Handover
+from gradwire_lab.experiments.experiment import Cell
+from gradwire_lab.experiments.hosts.ranks import Ranks
+from gradwire_lab.experiments.smart_nic.options import CALIBRATION, IDENTITY, LAYERWISE, NAIVE, OVERLAPPED
+from gradwire_lab.job.batches import learning_rate
+from gradwire_lab.job.data import find, load
+
+# The perceptron that hosts train: square layers, each of whose passes can be run by itself.
+#
+# It is the paper's (section III), with fewer and narrower layers. Images are projected to the layers'
+# width,
+# and the first ten outputs are the classes.
+
+RATE, MOMENTUM = 0.05, 0.9
+"""The peak of the learning rate, which falls along a cosine, and SGD's momentum; the paper has neither."""
+PROJECTION = 0
+"""The seed of the projection, which all hosts share."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """One host's own training images and all test images, projected, with their classes."""
+
+    own: torch.Tensor
+    classes: torch.Tensor
+    test: torch.Tensor
+    test_classes: torch.Tensor
+
+
+def images(name: str, width: int, rank: int, world: int) -> Images:
+    """Read a data set and project it to ``width`` values by a random matrix."""
+    data = load(name, find(name))
+    share = torch.arange(rank, len(data.train_labels), world)
+    own, classes = data.train_batch(share)
+    test, test_classes = next(data.test_batches(len(data.test_labels)))
+    pixels = own[0].numel()
+    generator = torch.Generator().manual_seed(PROJECTION)
+    matrix = torch.randn(pixels, width, generator=generator) / pixels**0.5
+    return Images(own.flatten(1) @ matrix, classes, test.flatten(1) @ matrix, test_classes)
+
+
+class Perceptron:
+    """Layers of ``width`` x ``width`` weights with ReLU between them, trained by SGD with momentum.
+
+    Parameters
+    ----------
+    images
+        What it is trained and judged by.
+    layers, width, batch
+        Its size, and the images of a step.
+    seed
+        Of the weights, which are the same on all hosts, and with ``rank`` of the batches.
+    steps
+        After which the learning rate is zero.
+
+    Attributes
+    ----------
+    buckets
+        The gradients of each layer, from the input up; an exchange replaces them by the average.
+    """
+
+    def __init__(
+        self, images: Images, *, layers: int, width: int, batch: int, seed: int, rank: int, steps: int
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.layers = range(layers)
+        self.weights = [
+            torch.randn(width, width, generator=generator) * (2 / width) ** 0.5 for _ in self.layers
+        ]
+        self.buckets = [torch.zeros(width * width) for _ in self.layers]
+        self._moments = [torch.zeros(width, width) for _ in self.layers]
+        self._images, self._batch, self._steps = images, batch, steps
+        self._draw = torch.Generator().manual_seed(1000 * seed + rank)
+        self._inputs: list[torch.Tensor] = []
+        self._delta = torch.empty(0)
+        self._rate, self._step = 0.0, 0
+
+    def forward(self) -> None:
+        """Draw a batch, and compute all layers' outputs and the gradient of the loss."""
+        drawn = torch.randint(len(self._images.own), (self._batch,), generator=self._draw)
+        self._rate = learning_rate(self._step, self._steps, RATE)
+        self._step += 1
+        outputs, self._inputs = self._outputs(self._images.own[drawn])
+        self._delta = outputs.softmax(1)
+        self._delta[torch.arange(self._batch), self._images.classes[drawn]] -= 1
+        self._delta /= self._batch
+
+    def backward(self, layer: int) -> None:
+        """Compute a layer's gradients, into its bucket, and what the layer below needs."""
+        inputs, weights = self._inputs[layer], self.weights[layer]
+        torch.mm(inputs.T, self._delta, out=self.buckets[layer].view_as(weights))
+        if layer > 0:
+            self._delta = torch.mm(self._delta, weights.T).mul_(inputs > 0)
+
+    def update(self, layer: int) -> None:
+        """Apply a layer's averaged gradients."""
+        moment = self._moments[layer].mul_(MOMENTUM).add_(self.buckets[layer].view_as(self._moments[layer]))
+        self.weights[layer].add_(moment, alpha=-self._rate)
+
+    def judge(self) -> tuple[float, float]:
+        """Return the accuracy and the loss on the test images."""
+        outputs, _ = self._outputs(self._images.test)
+        right = (outputs.argmax(1) == self._images.test_classes).float().mean()
+        return float(right), float(cross_entropy(outputs, self._images.test_classes))
+
+    def _outputs(self, values: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Return the last layer's outputs, and the inputs of each layer."""
+        inputs = []
+        for layer, weights in enumerate(self.weights):
+            inputs.append(values)
+            values = torch.mm(values, weights)
+            if layer + 1 < len(self.weights):
+                values.relu_()
+        return values, inputs
+
+
+SEGMENT_NBYTES = 1 << 18
+WARM_STEPS = 3
+"""The first steps of a training connect and fill caches; they train, but their times don't count."""
+REPEATS = 15
+"""Of what is timed for the calibration."""
+ACTIVITIES = ("forward", "backward", "update", "exposed")
+
+
+class Worker:
+    """A perceptron whose activities on the training thread are timed and noted; layers count from 1."""
+
+    def __init__(self, perceptron: Perceptron) -> None:
+        self.perceptron = perceptron
+        self.seconds = dict.fromkeys(ACTIVITIES, 0.0)
+        self.notes: list[str] = []
+
+    def forward(self) -> None:
+        """Compute all layers' outputs."""
+        with self._timed("forward"):
+            self.perceptron.forward()
+
+    def backward(self, layer: int) -> None:
+        """Compute a layer's gradients."""
+        with self._timed("backward", f"B{layer + 1}"):
+            self.perceptron.backward(layer)
+
+    def update(self, layer: int) -> None:
+        """Apply a layer's averaged gradients."""
+        with self._timed("update", f"U{layer + 1}"):
+            self.perceptron.update(layer)
+
+    def wait(self, communication: Communication, launched: Handover) -> None:
+        """Wait for an exchange, and for hosts that share a core. Raises ``ExchangeError``."""
+        with self._timed("exposed"):
+            communication.wait(launched)
+
+    @contextmanager
+    def _timed(self, activity: str, note: str = "") -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds[activity] += time.perf_counter() - began
+        if note:
+            self.notes.append(note)
+
+
+class Communication:
+    """A thread on a core of its own choice that exchanges a perceptron's buckets while others compute."""
+
+    def __init__(self, perceptron: Perceptron, exchange: Exchange, core: int) -> None:
+        self._perceptron, self._exchange = perceptron, exchange
+        self._thread = CommunicationThread(exchange, LostMeter(exchange.link.rank, exchange.plan, ()))
+        self.wait(self._hand_over("a core", lambda: moved_to(core)))
+
+    def launch(self, layer: int, then: Callable[[int], None] | None = None) -> Handover:
+        """Average a layer's gradients, and do something on the thread ``then``; return at once."""
+        bucket = self._perceptron.buckets[layer]
+
+        def work() -> ExchangeCost:
+            cost = self._exchange.all_reduce(bucket)
+            if then is not None:
+                then(layer)
+            return cost
+
+        return self._hand_over(f"the gradients of layer {layer + 1}", work, bucket.nbytes)
+
+    def wait(self, launched: Handover) -> None:
+        """Wait for an exchange. Raises ``ExchangeError``."""
+        self._thread.wait(launched)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.close()
+
+    def _hand_over(self, what: str, work: Callable[[], ExchangeCost], nbytes: int = 0) -> Handover:
+        return self._thread.hand_over(Handover(None, what, work, nbytes))
+
+
+def moved_to(core: int) -> ExchangeCost:
+    """Move the calling thread to a core."""
+    os.sched_setaffinity(0, {core})
+    return ExchangeCost()
+
+
+def naive(worker: Worker, communication: Communication) -> None:
+    """Compute all gradients, then exchange and apply one layer after the other."""
+    worker.forward()
+    for layer in reversed(worker.perceptron.layers):
+        worker.backward(layer)
+    for layer in reversed(worker.perceptron.layers):
+        launched = communication.launch(layer)
+        worker.wait(communication, launched)
+        worker.update(layer)
+
+
+def overlapped(worker: Worker, communication: Communication) -> None:
+    """Compute gradients, while the communication thread exchanges and applies those that are there."""
+    worker.forward()
+    launched = []
+    for layer in reversed(worker.perceptron.layers):
+        worker.backward(layer)
+        launched.append(communication.launch(layer, then=worker.perceptron.update))
+    for each in launched:
+        worker.wait(communication, each)
+
+
+def layerwise(worker: Worker, communication: Communication) -> None:
+    """Launch a layer's exchange, compute the layer below, wait, launch that one, and update (figure 3b)."""
+    worker.forward()
+    launched: Handover | None = None
+    for layer in reversed(worker.perceptron.layers):
+        worker.backward(layer)
+        if launched is not None:
+            worker.wait(communication, launched)
+        above, launched = launched, communication.launch(layer)
+        if above is not None:
+            worker.update(layer + 1)
+    if launched is not None:
+        worker.wait(communication, launched)
+    worker.update(0)
+
+
+METHODS = MappingProxyType({NAIVE: naive, OVERLAPPED: overlapped, LAYERWISE: layerwise})
+
+
+def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
+    """Calibrate and train for the cells of one network, as one of its ranks."""
+    cores = sorted(os.sched_getaffinity(0))
+    moved_to(cores[0])
+    read: dict[int, Images] = {}
+    for cell in cells:
+        width = cell["width"]
+        if width not in read:
+            read[width] = images(cell["data"], width, ranks.rank, ranks.world)
+        if cell["part"] == CALIBRATION:
+            figures = calibrate(ranks, cell, read[width], cores[-1])
+        else:
+            figures = trained(ranks, cell, read[width], cores[-1 if cell["method"] == LAYERWISE else 0])
+        ranks.report(cell, figures)
+
+
+def trained(ranks: Ranks, cell: Cell, images: Images, core: int) -> dict[str, Any]:
+    """Train with each seed, and exchange on ``core``; return seconds of a step, and accuracies.
+
+    Seconds of a step are the medians of each training, those of its activities the hosts' mean.
+    """
+    found: dict[str, list[float]] = {"accuracies": [], "losses": [], "step_s": []}
+    found |= {f"{each}_s": [] for each in ACTIVITIES}
+    fastest_s, slowest_s, notes = float("inf"), 0.0, list[str]()
+    for seed in range(cell["seeds"]):
+        perceptron = _perceptron(cell, images, seed, ranks.rank, cell["steps"])
+        exchange = Exchange(ranks.link, Plan(parse(cell["codec"]), "ring", SEGMENT_NBYTES))
+        communication = Communication(perceptron, exchange, core)
+        steps = list[dict[str, float]]()
+        ranks.gather(None)
+        for _ in range(cell["steps"]):
+            worker, began = Worker(perceptron), time.perf_counter()
+            METHODS[cell["method"]](worker, communication)
+            steps.append({"step": time.perf_counter() - began, **worker.seconds})
+            notes = worker.notes
+        communication.close()
+        hosts = ranks.gather(steps[WARM_STEPS:])
+        seconds = [max(host["step"] for host in each) for each in zip(*hosts, strict=True)]
+        found["step_s"].append(statistics.median(seconds))
+        fastest_s, slowest_s = min(fastest_s, *seconds), max(slowest_s, *seconds)
+        for each in ACTIVITIES:
+            medians = [statistics.median(step[each] for step in host) for host in hosts]
+            found[f"{each}_s"].append(statistics.fmean(medians))
+        accuracy, loss = ranks.gather(perceptron.judge() if ranks.rank == 0 else None)[0]
+        found["accuracies"].append(accuracy)
+        found["losses"].append(loss)
+    return {**found, "fastest_s": fastest_s, "slowest_s": slowest_s, "notes": notes}
+
+
+def calibrate(ranks: Ranks, cell: Cell, images: Images, core: int) -> dict[str, float]:
+    """Return what the model's parameters come from: seconds of a core, and those of an all-reduce.
+
+    All hosts are at work at the same time, as they are in a step.
+    """
+    perceptron = _perceptron(cell, images, 0, ranks.rank, 2 * REPEATS)
+    computing, updating = list[float](), list[float]()
+    ranks.gather(None)
+    for _ in range(REPEATS):
+        began = time.thread_time()
+        perceptron.forward()
+        for layer in reversed(perceptron.layers):
+            perceptron.backward(layer)
+        computed = time.thread_time()
+        for layer in perceptron.layers:
+            perceptron.update(layer)
+        computing.append(computed - began)
+        updating.append(time.thread_time() - computed)
+    exchange = Exchange(ranks.link, Plan(parse(IDENTITY), "ring", SEGMENT_NBYTES))
+    at_work, bucket = list[float](), perceptron.buckets[0].clone()
+
+    def all_reduce() -> None:
+        began = time.thread_time()
+        exchange.all_reduce(bucket)
+        at_work.append(time.thread_time() - began)
+
+    home = os.sched_getaffinity(0)
+    moved_to(core)
+    seconds = ranks.repeat_s(all_reduce, budget_s=float("inf"), least=REPEATS, most=REPEATS)
+    os.sched_setaffinity(0, home)
+    own = [statistics.median(each) for each in (computing, updating, at_work)]
+    compute_s, update_s, exchange_core_s = (
+        statistics.fmean(each) for each in zip(*ranks.gather(own), strict=True)
+    )
+    return {
+        "compute_core_s": compute_s,
+        "update_core_s": update_s,
+        "exchange_core_s": exchange_core_s,
+        "exchange_s": statistics.median(seconds),
+    }
+
+
+def _perceptron(cell: Cell, images: Images, seed: int, rank: int, steps: int) -> Perceptron:
+    layers, width, batch = cell["layers"], cell["width"], cell["batch"]
+    return Perceptron(images, layers=layers, width=width, batch=batch, seed=seed, rank=rank, steps=steps)

@@ -1,0 +1,268 @@
+"""What the rows come to: errors of the model, and the claims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from gradwire_lab.experiments.claim import RATIO, SHARE, Basis, Claim, Published, at_most, near, only
+from gradwire_lab.experiments.experiment import Row
+from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings
+from gradwire_lab.experiments.smart_nic.options import (
+    CALIBRATION,
+    FIGURE,
+    IDENTITY,
+    LAYERWISE,
+    NAIVE,
+    NICS,
+    OVERLAPPED,
+    RING,
+    STEP,
+    part_of,
+)
+from gradwire_lab.experiments.smart_nic.prediction import (
+    CONFIGURATION,
+    is_calibrated_on,
+    parameters,
+    predicted,
+)
+from gradwire_lab.smart_nic_figures import How
+
+OF_STEPS = 0.03
+"""The published model is within it of the published prototype, on 3 to 6 nodes."""
+ERROR = Published("section V.B", OF_STEPS, is_limit=True)
+OF_CYCLES = 0.01
+"""A circuit's cycles are counted, so that the model of them has no scatter."""
+WITHIN = 0.10
+"""The share of a published figure by which another may differ: published ones have two digits."""
+BASES = {
+    How.PREDICTED: Basis.MODELLED,
+    How.CALIBRATED: Basis.CALIBRATED,
+    How.ARITHMETIC: Basis.ARITHMETIC,
+}
+CONVENTIONAL = ((NAIVE, IDENTITY), (OVERLAPPED, IDENTITY))
+
+
+def error(row: Row, calibration: Row | None = None) -> float:
+    """Return what the model says over what is published, simulated, or measured, minus 1."""
+    if row["part"] == RING:
+        return float(row["model_cycles"] / row["cycles"] - 1)
+    if calibration is not None:
+        return predicted(parameters(calibration), row).total_s / fmean(row["step_s"]) - 1
+    return float(row["model"] / row["published"] - 1)
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Return the claims about the parts that were performed."""
+    return [*figure_claims(rows), *ring_claims(rows), *step_claims(rows)]
+
+
+def figure_claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare each published figure with the model's; those that hold by construction say so."""
+    return [
+        Claim(
+            row["what"],
+            only(row["model"]),
+            near(row["published"], WITHIN),
+            unit=SHARE if row["published"] <= 1 else RATIO,
+            published=Published(str(row["source"]).rpartition(", ")[2], row["published"], _erratum(row)),
+            basis=BASES[How(row["how"])],
+        )
+        for row in part_of(rows, FIGURE)
+    ]
+
+
+def _erratum(row: Row) -> str:
+    if row["reason"]:
+        return f"By construction: {row['reason']}."
+    if "NIC" in row["what"] and row["what"].endswith("speedup"):
+        return "the speed-ups compare a NIC of 40 Gbit/s with a baseline of 100 Gbit/s."
+    return ""
+
+
+def ring_claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare the model's T_AR, in cycles, with those of simulated engines: no chip is measured."""
+    errors = [abs(error(row)) for row in part_of(rows, RING)]
+    if not errors:
+        return []
+    text = "cycles of a simulated ring: largest error of T_AR"
+    return [Claim(text, only(max(errors)), at_most(OF_CYCLES), published=ERROR, basis=Basis.MODELLED)]
+
+
+def step_claims(rows: Sequence[Row]) -> list[Claim]:
+    """Compare measured steps with the model that was calibrated elsewhere, and schedules with each other."""
+    steps, (calibration, *_) = part_of(rows, STEP), [*part_of(rows, CALIBRATION), None]
+    if not steps or calibration is None:
+        return []
+    most = max(row["hosts"] for row in steps)
+    batches = sorted({row["batch"] for row in steps if row["hosts"] == most})
+    found = _errors(steps, calibration)
+    for batch, compared in zip(batches, (_bars, _profile), strict=False):
+        step = Steps([row for row in steps if row["hosts"] == most and row["batch"] == batch])
+        found += compared(step, f"batch {batch}, {most} hosts")
+    return found
+
+
+def _errors(steps: Sequence[Row], calibration: Row) -> list[Claim]:
+    """Return the errors of the predictions.
+
+    If a prediction has the calibration's own configuration, the model was fitted to what it is compared with.
+    """
+    found = []
+    for name, pairs, published in (
+        *((f"NIC, {codec}", [(method, codec)], ERROR) for method, codec in NICS),
+        ("conventional NICs", CONVENTIONAL, None),
+    ):
+        own = [row for row in steps if (row["method"], row["codec"]) in pairs]
+        fitted = any(is_calibrated_on(calibration, row) for row in own)
+        found.append(
+            Claim(
+                f"{name}: error of predicted steps",
+                {_where(row): abs(error(row, calibration)) for row in own},
+                at_most(OF_STEPS),
+                of_each=True,
+                published=published,
+                basis=Basis.CALIBRATED if fitted else Basis.MEASURED,
+                rests_on=[each for row in own for each in trainings(steps, row)],
+            )
+        )
+    return found
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The rows of one configuration."""
+
+    rows: Sequence[Row]
+
+    def s(self, method: str, codec: str, activity: str = "step") -> float | None:
+        """Return the mean seconds of a method's step, or of an activity in it; None if it wasn't measured."""
+        row = self._row(method, codec)
+        return None if row is None else fmean(row[f"{activity}_s"])
+
+    def claim(
+        self,
+        text: str,
+        where: str,
+        figure: float | None,
+        published: float,
+        place: str,
+        of: Sequence[tuple[str, str]],
+        unit: str = SHARE,
+    ) -> Claim:
+        """Return the counterpart of a published figure."""
+        rows = [row for row in (self._row(*each) for each in of) if row is not None]
+        return Claim(
+            text,
+            only(figure),
+            near(published, WITHIN),
+            system=where,
+            unit=unit,
+            published=Published(place, published),
+            rests_on=[each for row in rows for each in trainings(self.rows, row)],
+        )
+
+    def _row(self, method: str, codec: str) -> Row | None:
+        return next((row for row in self.rows if (row["method"], row["codec"]) == (method, codec)), None)
+
+
+def _bars(steps: Steps, where: str) -> list[Claim]:
+    """Return the counterparts of figure 4a, and of its speed-up."""
+    before, found = (OVERLAPPED, IDENTITY), []
+    for name, own, shares in (
+        ("NIC", NICS[0], (("step", 0.18), ("exposed", 0.37), ("backward", 0.10))),
+        ("NIC + BFP", NICS[1], (("step", 0.40), ("exposed", 0.95))),
+    ):
+        for activity, published in shares:
+            text = f"{name}: {_ACTIVITIES[activity]} saved"
+            saved = _saved(steps.s(*own, activity), steps.s(*before, activity))
+            found.append(steps.claim(text, where, saved, published, "figure 4a", (own, before)))
+    speedup = _over(steps.s(*before), steps.s(*NICS[1]))
+    claim = ("NIC + BFP: speed-up", where, speedup, 1.6, "figure 4b", (NICS[1], before), RATIO)
+    return [*found, steps.claim(*claim)]
+
+
+def _profile(steps: Steps, where: str) -> list[Claim]:
+    """Return the counterparts of figure 2a, and of the speed-up with the large batch."""
+    naive, before, bfp = (NAIVE, IDENTITY), (OVERLAPPED, IDENTITY), NICS[1]
+    slower = _saved(steps.s(*before, "backward"), steps.s(*naive, "backward"))
+    return [
+        steps.claim(*each)
+        for each in (
+            (
+                "naive: exposed part of the step",
+                where,
+                _over(steps.s(*naive, "exposed"), steps.s(*naive)),
+                0.51,
+                "figure 2a",
+                (naive,),
+            ),
+            (
+                "overlapped: speed-up over naive",
+                where,
+                _over(steps.s(*naive), steps.s(*before)),
+                1.85,
+                "figure 2a",
+                (naive, before),
+                RATIO,
+            ),
+            (
+                "overlapped: exposed time, naive over it",
+                where,
+                _over(steps.s(*naive, "exposed"), steps.s(*before, "exposed")),
+                50,
+                "figure 2a",
+                (naive, before),
+                RATIO,
+            ),
+            (
+                "overlapped: time added to backward",
+                where,
+                None if slower is None else -slower,
+                0.11,
+                "figure 2a",
+                (naive, before),
+            ),
+            (
+                "NIC + BFP: speed-up",
+                where,
+                _over(steps.s(*before), steps.s(*bfp)),
+                1.1,
+                "figure 4b",
+                (bfp, before),
+                RATIO,
+            ),
+        )
+    ]
+
+
+_ACTIVITIES = {"step": "part of the step", "exposed": "exposed time", "backward": "backward"}
+
+
+def _saved(after: float | None, before: float | None) -> float | None:
+    return None if after is None or before is None else 1 - after / before
+
+
+def _over(before: float | None, after: float | None) -> float | None:
+    return None if after is None or before is None else before / after
+
+
+def trainings(rows: Sequence[Row], row: Row) -> list[Trainings]:
+    """Return the trainings of a row, beside exact ones of the same configuration."""
+    name, goal = f"{row['codec']}, {_where(row)}", GOALS[row["data"]]
+    if row["codec"] == IDENTITY:
+        return [exact_trainings(name, row["accuracies"], goal)]
+    exact = [
+        each["accuracies"]
+        for each in rows
+        if each["codec"] == IDENTITY
+        and each["method"] == LAYERWISE
+        and all(each[other] == row[other] for other in CONFIGURATION)
+    ]
+    return [Trainings(name, row["accuracies"], exact[0] if exact else (), goal)]
+
+
+def _where(row: Row) -> str:
+    place = f"{row['hosts']} hosts, {row['rate']}, width {row['width']}, batch {row['batch']}"
+    return f"{row['method']}, {place}"

@@ -1,0 +1,272 @@
+"""Training over software NICs: how long a step takes, beside the prediction that counts packets' headers.
+
+Hosts train an MLP with the codec in the library, with NICs that merge segments, and with NICs whose packets
+stand for one segment each. The prediction is the time of computing, measured on all hosts at once, and the
+replay of the exchange, over the line as hosts see it behind NICs (``Line.behind_nics``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradwire.cli.parser import between_commas, whole_numbers
+from gradwire.codecs import parse
+from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.tables import Column, Table, figure
+from gradwire.timing.replay import replay
+from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row
+from gradwire_lab.experiments.hosts import check_networks, measure_cells
+
+if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
+    import torch
+
+    from gradwire_lab.experiments.hosts.ranks import Ranks
+    from gradwire_lab.experiments.tasks import Task
+
+LIBRARY, MERGED, SINGLE = "library", "NICs", "NICs, single segments"
+WAYS = {LIBRARY: "", MERGED: "{}", SINGLE: "{} --no-merge"}
+"""Where the codec is, and the words of ``gradwire nic`` for it."""
+SEGMENT_NBYTES = 1 << 18
+WARM_STEPS = 150
+SAMPLES = 3
+"""Batches of each rank, before the timed steps and after them, whose gradients tell the ratio."""
+BUDGET_S = 8.0
+"""For all steps of a cell: 7 at least, and 40 at most."""
+GOOD = 0.05
+"""A prediction is good whose error is no larger."""
+COLUMNS = (
+    Column("rate"),
+    Column("MTU"),
+    Column.of_text("codec in"),
+    Column("ratio"),
+    Column("measured", "ms"),
+    Column("fastest", "ms"),
+    Column("slowest", "ms"),
+    Column("predicted", "ms"),
+    Column("error", "%"),
+    Column("speed-up"),
+)
+NOTE = (
+    "Ratio: of the values to what encodes them, without headers. Speed-up: over the codec in the library at "
+    "the same rate and MTU."
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The networks, the codec, and the folder of MNIST, in whose place digits are used by default."""
+
+    hosts: int = 4
+    rates: tuple[str, ...] = ("25mbit", "100mbit", "200mbit")
+    mtus: tuple[int, ...] = (1400, 9000)
+    codec: str = "inceptionn:2^-10"
+    scale: str | None = "auto"
+    data_dir: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_networks([(self.hosts, rate) for rate in self.rates])
+        Plan(offload=self.codec, scale=self.scale)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the experiment's options."""
+    usual = Options()
+    parser.add_argument("--hosts", type=int, metavar="N", default=usual.hosts, help="number of hosts (4)")
+    for name, values, what in (
+        ("rates", usual.rates, "of every host"),
+        ("mtus", usual.mtus, "of every link"),
+    ):
+        text = ",".join(map(str, values))
+        parser.add_argument(f"--{name}", metavar="LIST", default=text, help=f"{what} ({text})")
+    parser.add_argument("--codec", metavar="SPEC", default=usual.codec, help=f"({usual.codec})")
+    parser.add_argument("--unscaled", action="store_true", help="leave out the scale of each frame")
+    parser.add_argument("--data-dir", metavar="DIR", help="the four files of MNIST (digits)")
+
+
+def read(words: argparse.Namespace) -> Options:
+    """Return the options. Raises ``GradwireError``."""
+    rates = tuple(dict.fromkeys(between_commas(words.rates)))
+    folder = None if words.data_dir is None else Path(words.data_dir).absolute()
+    scale = None if words.unscaled else "auto"
+    return Options(words.hosts, rates, whole_numbers("--mtus", words.mtus), words.codec, scale, folder)
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each rate, MTU, and place of the codec."""
+    return [
+        {
+            "hosts": options.hosts,
+            "rate": rate,
+            "mtu": mtu,
+            "nic": words.format(options.codec),
+            "codec": options.codec,
+            "scale": options.scale,
+            "way": way,
+        }
+        for rate in options.rates
+        for mtu in options.mtus
+        for way, words in WAYS.items()
+    ]
+
+
+def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
+    """Train in a testbed for each cell."""
+    given = {} if options.data_dir is None else {"data_dir": str(options.data_dir)}
+    measure_cells(__name__, cells, report, given)
+
+
+def measure(ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None) -> None:
+    """Train and predict, as one of the ranks, with the one cell of a network."""
+    import torch
+
+    from gradwire_lab.experiments.methods import computation
+    from gradwire_lab.experiments.tasks import Files, mnist_mlp
+
+    (cell,) = cells
+    plan, folder = plan_of(cell), None if data_dir is None else Path(data_dir)
+    tasks = [mnist_mlp(rank, ranks.world, Files(folder)) for rank in range(ranks.world)]
+    task = tasks[ranks.rank]
+    _warm_up(task, tasks[0])
+    before = [_gradients(task, each.batches) for each in tasks]
+    seconds = _steps_s(ranks, task, plan)
+    gradients = [
+        torch.cat((early, _gradients(task, each.batches))) for early, each in zip(before, tasks, strict=True)
+    ]
+    *computing_s, gradient = computation(task)
+    environment = ranks.environment([plan.encoding], SEGMENT_NBYTES, gradients)
+    if environment is None:
+        return
+    ratio = ring_ratio(plan, gradients)
+    if plan.offload is not None:
+        line = environment.line.behind_nics(ratio, cell["mtu"], merge=cell["way"] == MERGED)
+        environment = replace(environment, line=line)
+    exchange = replay("ring", ranks.world, gradient.numel(), SEGMENT_NBYTES, str(plan.encoding), environment)
+    figures = {
+        "measured_s": statistics.median(seconds),
+        "fastest_s": min(seconds),
+        "slowest_s": max(seconds),
+        "predicted_s": sum(computing_s) + exchange.total_s,
+        "computing_s": sum(computing_s),
+        "line_busy_s": exchange.line_busy_s,
+        "ratio": ratio,
+        "line_nbytes_per_s": environment.line.nbytes_per_s,
+    }
+    ranks.report(cell, figures)
+
+
+def plan_of(cell: Cell) -> Plan:
+    """Return the plan of a cell: its codec encodes on the hosts, or in NICs."""
+    codec, parts = parse(cell["codec"]), {"segment_nbytes": SEGMENT_NBYTES, "scale": cell["scale"]}
+    return Plan(codec, **parts) if cell["way"] == LIBRARY else Plan(offload=codec, **parts)
+
+
+def _warm_up(task: Task, first: Task) -> None:
+    """Train every rank alike without the network: gradients change fastest in the first steps."""
+    optimizer = task.optimizer(task.model)
+    for _ in range(WARM_STEPS):
+        optimizer.zero_grad()
+        task.loss(task.model, next(first.batches)).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+
+def _steps_s(ranks: Ranks, task: Task, plan: Plan) -> list[float]:
+    """Return the seconds of steps, over connections of their own."""
+    import torch.distributed as dist
+
+    from gradwire.links import ProcessGroupLink
+    from gradwire.local import DSync
+
+    link = ProcessGroupLink(dist.group.WORLD, timeout_s=ranks.link.timeout_s, tos=plan.tos)  # type: ignore[arg-type]
+    try:
+        method = DSync(task.model, task.optimizer(task.model), plan, group=link)
+
+        def step() -> None:
+            batch = next(task.batches)
+            method.step(lambda: task.loss(task.model, batch))
+
+        step()  # the first one connects
+        return ranks.repeat_s(step, budget_s=BUDGET_S, least=7, most=40)
+    finally:
+        link.close()
+
+
+def _gradients(task: Task, batches: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """Return the gradients of some batches of any rank, whose weights are the same, one after the other."""
+    import torch
+
+    found = []
+    for _ in range(SAMPLES):
+        task.model.zero_grad()
+        task.loss(task.model, next(batches)).backward()  # type: ignore[no-untyped-call]
+        found += [each.grad.flatten() for each in task.model.parameters() if each.grad is not None]
+    return torch.cat(found)
+
+
+def ring_ratio(plan: Plan, gradients: Sequence[torch.Tensor]) -> float:
+    """Return how many times smaller the codec makes what a ring of these ranks sends.
+
+    Each of its first hops carries the sum of one gradient more, and the others carry the whole sum.
+    """
+    world, total, nbytes = len(gradients), gradients[0].clone(), 0
+    for terms in range(1, world + 1):
+        if terms > 1:
+            total += gradients[terms - 1]
+        hops = world - 1 if terms == world else 1
+        nbytes += hops * _carried_nbytes(plan, total)
+    return 2 * (world - 1) * total.nbytes / nbytes
+
+
+def _carried_nbytes(plan: Plan, values: torch.Tensor) -> int:
+    """Return what the codec makes of values, segment by segment, on the host or in NICs."""
+    count, nbytes = SEGMENT_NBYTES // FLOAT_NBYTES, 0
+    for start in range(0, values.numel(), count):
+        segment = values[start : start + count]
+        payload = plan.encoding.encode(segment)
+        if plan.offload is not None:
+            floats = payload[-segment.nbytes :].clone().view(values.dtype)
+            payload = parse(str(plan.offload)).encode(floats)
+        nbytes += payload.numel()
+    return nbytes
+
+
+def error(row: Row) -> float:
+    """Return the prediction's error as a share of the measured time."""
+    return float(row["predicted_s"] / row["measured_s"] - 1)
+
+
+def table(rows: Sequence[Row]) -> list[str | Table]:
+    """Return a row for each cell, and how many predictions are good."""
+    libraries = {(row["rate"], row["mtu"]): row["measured_s"] for row in rows if row["way"] == LIBRARY}
+    found = [
+        (
+            row["rate"],
+            str(row["mtu"]),
+            row["way"],
+            f"{row['ratio']:.2f}",
+            *(figure(1e3 * row[name]) for name in ("measured_s", "fastest_s", "slowest_s", "predicted_s")),
+            f"{100 * error(row):+.1f}",
+            f"{libraries[row['rate'], row['mtu']] / row['measured_s']:.2f}x",
+        )
+        for row in rows
+    ]
+    good = sum(abs(error(row)) <= GOOD for row in rows)
+    scaled = "" if rows[0]["scale"] is None else ", scaled"
+    title = f"steps of an MLP on {rows[0]['hosts']} hosts with {rows[0]['codec']}{scaled}"
+    verdict = f"{good} of {len(rows)} predictions are within {100 * GOOD:.0f} % of the measured time."
+    return [title, "", Table(COLUMNS, found), "", NOTE, "", verdict]
+
+
+EXPERIMENT = Experiment(
+    name="software-nic",
+    question="how long do steps over software NICs take, as predicted?",
+    add_arguments=add_arguments,
+    read=read,
+    cells=cells,
+    run=run,
+    table=table,
+)

@@ -1,0 +1,275 @@
+"""Tables of training speeds: means over seeds with intervals, and comparisons in which ties are called ties.
+
+A seed's trainings start from the same weights, see the same batches, and have the same loss to reach, so
+methods are compared seed by seed: a ratio is the geometric mean of the seeds' ratios, with its 95 % interval.
+Two methods tie if that interval includes 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from statistics import fmean, median
+
+from gradwire.tables import Column, Table, figure
+from gradwire_lab.experiments.experiment import Row
+from gradwire_lab.experiments.learning import LEAST_SEEDS, Goal, exact_trainings, half_width, loss_of
+from gradwire_lab.job.equal_loss import LAST, reach
+
+JUDGE, ALONE = "DDP", "alone"
+"""The method whose last losses' median the others have to reach, and the one that exchanges nothing."""
+UNJUDGED = (ALONE, "DDP again")
+ATTACHED, PIPELINED = "attach(model)", "PipeSGD(model)"
+"""gradwire without a plan: it measures and chooses within the timed steps."""
+HOOK = "bf16 hook"
+FIXED = ("fp8 on DDP", "ecsq:0.5 on DDP", "quantize:4 on DDP", "planned, on DDP")
+"""Plans that don't change during the training."""
+EQUAL = 1.01
+"""Losses are equal that differ by less: another order of summation makes as much of a difference."""
+COLUMNS = (
+    Column.of_text("method"),
+    Column("step", "ms"),
+    Column("steps", "to loss"),
+    Column("time", "s"),
+    Column("accuracy", "%"),
+    Column.of_text("time, over DDP"),
+)
+COMPARISONS = (Column.of_text("compared"), Column.of_text("time to loss"), Column.of_text("step"))
+NOTE = (
+    "Steps and time are those to DDP's loss at its end, choices included; a method that misses it with any "
+    "seed has neither. Accuracy is that on held-out data at the end. ± and parentheses are 95 % "
+    "intervals over the seeds. A ratio says how many times less time the first method takes; it is a tie if "
+    "its interval includes 1."
+)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times less time one method takes than another: the seeds' mean, and its interval."""
+
+    mean: float
+    least: float
+    most: float
+
+    @property
+    def is_tie(self) -> bool:
+        """Whether the interval includes 1."""
+        return self.least <= 1 <= self.most
+
+    def in_words(self) -> str:
+        """Return ratio and interval, and whether it is a tie.
+
+        Examples
+        --------
+        >>> Ratio(1.25, 1.1, 1.42).in_words(), Ratio(1.02, 0.93, 1.11).in_words()
+        ('1.25x (1.10 to 1.42)', 'tie: 1.02x (0.93 to 1.11)')
+        """
+        tie = "tie: " if self.is_tie else "slower: " if self.mean < 1 else ""
+        return f"{tie}{self.mean:.2f}x ({self.least:.2f} to {self.most:.2f})"
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One method's trainings of a task by seed, and the loss that each of them has to reach."""
+
+    method: str
+    rows: Mapping[int, Row]
+    targets: Mapping[int, float]
+
+    @cached_property
+    def step_s(self) -> Mapping[int, float]:
+        """The seconds of a step."""
+        return {seed: row["step_s"] for seed, row in self.rows.items()}
+
+    @cached_property
+    def reached(self) -> Mapping[int, tuple[float, float]]:
+        """Steps and seconds to the loss, of the seeds that reach it."""
+        if self.method in UNJUDGED:
+            return {}
+        found = {seed: reach(curve_of(row), self.targets[seed]) for seed, row in self.rows.items()}
+        return {seed: point for seed, point in found.items() if point is not None}
+
+    @property
+    def has_reached(self) -> bool:
+        """Whether all seeds reach the loss."""
+        return bool(self.reached) and len(self.reached) == len(self.rows)
+
+    @property
+    def time_s(self) -> Mapping[int, float]:
+        """Seconds to the loss, if all seeds reach it."""
+        return {seed: point[1] for seed, point in self.reached.items()} if self.has_reached else {}
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Each seed's last accuracy on the held-out data."""
+        return [row["accuracies"][-1] for row in self.rows.values()]
+
+    def plans(self) -> str:
+        """Return the plans that it was given or chose, and with how many seeds."""
+        counts = Counter(row["plan"] for row in self.rows.values() if row["plan"])
+        return ", ".join(f"{plan} ({count} of {len(self.rows)} seeds)" for plan, count in counts.items())
+
+
+@dataclass(frozen=True)
+class Trained:
+    """All methods' trainings of one task on one network."""
+
+    speeds: Mapping[str, Speed]
+
+    @property
+    def judge(self) -> Speed:
+        """Plain DDP."""
+        return self.speeds[JUDGE]
+
+    @property
+    def problem(self) -> str:
+        """Why none of these times counts: plain DDP has not learned, or there are too few seeds."""
+        goal = next(iter(self.judge.rows.values()))["goal"]
+        if goal is None:
+            return "no goal is named for this data, so nothing says whether the models learned"
+        learned = exact_trainings(JUDGE, self.judge.accuracies, Goal(**goal))
+        if learned.problem:
+            return f"did not learn: {learned.problem}"
+        if learned.is_short:
+            return f"too short: an interval takes {LEAST_SEEDS} seeds, and there are {len(learned.exact)}"
+        return ""
+
+    @property
+    def ranking(self) -> list[Speed]:
+        """The methods that reach the loss with all seeds, the fastest first."""
+        found = [each for each in self.speeds.values() if each.has_reached]
+        return sorted(found, key=lambda each: fmean(each.time_s.values()))
+
+    def pairs(self) -> Iterator[tuple[Speed, Speed]]:
+        """Yield the methods to compare, those that are asked about first."""
+        ranking = self.ranking
+        fixed = next((each.method for each in ranking if each.method in FIXED), "")
+        wanted = [(ATTACHED, HOOK), (ATTACHED, JUDGE), (fixed, ATTACHED), (PIPELINED, HOOK)]
+        seen: set[frozenset[str]] = set()
+        for pair in [*wanted, tuple(each.method for each in ranking[:2])]:
+            if frozenset(pair) not in seen and len(pair) == 2 and all(name in self.speeds for name in pair):
+                seen.add(frozenset(pair))
+                yield self.speeds[pair[0]], self.speeds[pair[1]]
+
+
+def trained(rows: Sequence[Row]) -> Trained:
+    """Return the trainings of one task on one network."""
+    targets = {row["seed"]: target_of(row) for row in rows if row["method"] == JUDGE}
+    methods = dict.fromkeys(row["method"] for row in rows)
+    by_name = {name: {row["seed"]: row for row in rows if row["method"] == name} for name in methods}
+    return Trained({name: Speed(name, runs, targets) for name, runs in by_name.items()})
+
+
+def target_of(judge: Row) -> float:
+    """Return the loss to reach: the median of the last evaluations, because a single one scatters."""
+    return EQUAL * median(loss for _, _, loss in curve_of(judge)[-LAST:])
+
+
+def curve_of(row: Row) -> list[tuple[float, float, float]]:
+    """Return steps, seconds, and loss of every evaluation."""
+    return [(step, seconds, loss_of(loss)) for step, seconds, loss in row["curve"]]
+
+
+def ratio(own: Mapping[int, float], others: Mapping[int, float]) -> Ratio | None:
+    """Return how many times less time the first method takes; None without the same seeds."""
+    if len(own) < 2 or own.keys() != others.keys():
+        return None
+    logs = [math.log(others[seed] / own[seed]) for seed in own]
+    mean, around = fmean(logs), half_width(logs)
+    return Ratio(math.exp(mean), math.exp(mean - around), math.exp(mean + around))
+
+
+def table(rows: Sequence[Row]) -> list[str | Table]:
+    """Return tables for each rate and task: the methods, and what follows from comparing them."""
+    parts: list[str | Table] = []
+    for _, group in groupby(rows, key=place_of):
+        of_task = list(group)
+        task = trained(of_task)
+        parts += [_title(of_task, task), ""]
+        if task.problem:
+            parts += [f"No time, speed, or ratio of {of_task[0]['task']} counts: {task.problem}.", ""]
+            continue
+        parts += [Table(COLUMNS, [_entries(each, task.judge) for each in task.speeds.values()]), ""]
+        compared = [(_over(one, other), *_ratios(one, other)) for one, other in task.pairs()]
+        parts += [Table(COMPARISONS, compared), ""]
+        plans = [f"{name}: {each.plans()}" for name, each in task.speeds.items() if each.plans()]
+        parts += [f"Plans. {'; '.join(plans)}.", ""] if plans else []
+    return [*parts, NOTE]
+
+
+def summary(records: Mapping[str, Sequence[Row]], methods: Mapping[str, str]) -> Table:
+    """Return each method's step and time to the loss, and two comparisons, for all tasks in one table.
+
+    ``records`` and ``methods`` have the titles of tasks and methods.
+    """
+    tasks = [trained(rows) for rows in records.values()]
+    body = [[title, *(_step_and_time(task, name) for task in tasks)] for name, title in methods.items()]
+    for one, other in ((ATTACHED, JUDGE), (ATTACHED, HOOK)):
+        entries = [_time_ratio(task, one, other) for task in tasks]
+        body.append([f"{methods[one]} over {methods[other]}, time to loss", *entries])
+    return Table((Column.of_text("ms per step, s to DDP's loss"), *map(Column, records)), body)
+
+
+def _step_and_time(task: Trained, name: str) -> str:
+    speed = task.speeds.get(name)
+    if task.problem or speed is None:
+        return task.problem.partition(":")[0] or "-"
+    time = f"{figure(fmean(speed.time_s.values()))} s" if speed.has_reached else "not reached"
+    return f"{figure(1e3 * fmean(speed.step_s.values()))} ms, {time}"
+
+
+def _time_ratio(task: Trained, one: str, other: str) -> str:
+    if task.problem or not {one, other} <= task.speeds.keys():
+        return "-"
+    found = ratio(task.speeds[one].time_s, task.speeds[other].time_s)
+    return "-" if found is None else found.in_words()
+
+
+def _title(rows: Sequence[Row], task: Trained) -> str:
+    first, seeds = rows[0], task.judge.rows
+    title = (
+        f"{first['task']} on {first['data']}, {first['hosts']} hosts at {first['rate']}, {len(seeds)} seeds"
+    )
+    if task.problem or ALONE not in task.speeds:
+        return title
+    shares = [1 - alone / task.judge.step_s[seed] for seed, alone in task.speeds[ALONE].step_s.items()]
+    return f"{title}: communication takes {fmean(shares):.0%} of DDP's step"
+
+
+def _entries(speed: Speed, judge: Speed) -> tuple[str, ...]:
+    """Return the entries of one method."""
+    judged = speed.method not in UNJUDGED
+    step = _with_interval([1e3 * each for each in speed.step_s.values()])
+    accuracy = f"{100 * fmean(speed.accuracies):.1f}" if judged else ""
+    if not speed.has_reached:
+        count = f"{len(speed.reached)} of {len(speed.rows)} reach it" if judged else ""
+        return speed.method, step, "-" if judged else "", "-" if judged else "", accuracy, count
+    steps = f"{fmean(steps for steps, _ in speed.reached.values()):.0f}"
+    over = None if speed is judge else ratio(speed.time_s, judge.time_s)
+    time = _with_interval(list(speed.time_s.values()))
+    return speed.method, step, steps, time, accuracy, "" if over is None else over.in_words()
+
+
+def _with_interval(values: Sequence[float]) -> str:
+    around = f" ± {figure(half_width(values))}" if len(values) > 1 else ""
+    return f"{figure(fmean(values))}{around}"
+
+
+def _over(one: Speed, other: Speed) -> str:
+    fixed = ", the best fixed plan," if one.method in FIXED else ""
+    return f"{one.method}{fixed} over {other.method}"
+
+
+def _ratios(one: Speed, other: Speed) -> tuple[str, str]:
+    found = ratio(one.time_s, other.time_s), ratio(one.step_s, other.step_s)
+    time, step = ("not reached" if each is None else each.in_words() for each in found)
+    return time, step
+
+
+def place_of(row: Row) -> tuple[str, str]:
+    """Return what the trainings of one table share."""
+    return row["rate"], row["task"]

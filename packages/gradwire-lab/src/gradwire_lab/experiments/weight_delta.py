@@ -1,0 +1,203 @@
+"""How few bits tell a replica what an update has changed, without loss, at the learning rates of fine-tuning.
+
+A GPT of 0.8 million weights is trained on one half of a text and fine-tuned on the other with AdamW. Each
+step of the fine-tuning sends a delta to a replica in bfloat16, whose bits are then compared with the rounded
+weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from gradwire.deferred import torch
+from gradwire.entropy import DeltaDecoder, DeltaEncoder
+from gradwire.errors import ExchangeError, SpecError
+from gradwire.tables import Column, Table
+from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row
+
+if TYPE_CHECKING:  # torch's import takes seconds
+    from gradwire_lab.experiments.tasks import Task
+
+BF16_BITS = 16
+COLUMNS = (
+    Column("lr"),
+    Column("moved", "%"),
+    Column("bits"),
+    Column("x BF16"),
+    Column("2-bit bits"),
+    Column("x BF16"),
+    Column("full copy"),
+    Column("loss before"),
+    Column("after"),
+)
+NOTE = (
+    "Moved: weights whose bfloat16 bits changed in a step. Bits: of a delta, for each weight. x BF16: how "
+    "many times fewer than 16. 2-bit: without the entropy coder. Full copy: bits of the first payload. These "
+    "are means over the measured steps. After each of them the replica has the bits of the rounded weights."
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """The text, the learning rates, and how many steps train, warm up, and count."""
+
+    text: str | None = None
+    rates: tuple[float, ...] = (3e-6, 3e-5, 1e-4, 1e-3)
+    training: int = 300
+    warm: int = 40
+    measured: int = 20
+
+    def __post_init__(self) -> None:
+        check_rates_and_text(self.rates, self.text)
+        for name in ("training", "warm", "measured"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name} must be a number of steps from 1 up, but is {getattr(self, name)}")
+
+
+def check_rates_and_text(rates: Sequence[float], text: str | None) -> None:
+    """Raise ``SpecError`` unless learning rates are some, and the text, if any, is a file."""
+    if not rates or any(not 0 < rate < 1 for rate in rates):
+        raise SpecError(f"learning rates must be between 0 and 1, but are {list(rates)}")
+    if text is not None and not Path(text).is_file():
+        raise SpecError(f"the text must be a file, but {text} is none")
+
+
+def read_rates(text: str) -> tuple[float, ...]:
+    """Return the learning rates of a list. Raises ``SpecError``."""
+    try:
+        return tuple(dict.fromkeys(map(float, text.split(","))))
+    except ValueError:
+        raise SpecError(f"learning rates are written like 3e-5,1e-4, but these are {text!r}") from None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the experiment's options."""
+    rates = ",".join(f"{rate:g}" for rate in Options.rates)
+    parser.add_argument("--text", metavar="FILE", help="what to train on (Python's language reference)")
+    parser.add_argument("--rates", metavar="LIST", default=rates, help=f"learning rates ({rates})")
+    parser.add_argument("--training", type=int, metavar="N", default=300, help="steps before (300)")
+    parser.add_argument("--warm", type=int, metavar="N", default=40, help="steps of each rate first (40)")
+    parser.add_argument("--measured", type=int, metavar="N", default=20, help="steps that are measured (20)")
+
+
+def read(words: argparse.Namespace) -> Options:
+    """Return the options. Raises ``SpecError``."""
+    return Options(words.text, read_rates(words.rates), words.training, words.warm, words.measured)
+
+
+def cells(options: Options) -> list[Cell]:
+    """Return a cell for each learning rate."""
+    return [{"lr": rate} for rate in options.rates]
+
+
+def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
+    """Train once, then fine-tune a copy for each cell."""
+    task, model = pretrained(options.text, options.training)
+    for cell in cells:
+        figures = _fine_tune(task, copy.deepcopy(model), options, cell["lr"])
+        report({**cell, **asdict(figures)})
+
+
+def pretrained(file: str | None, steps: int) -> tuple[Task, torch.nn.Module]:
+    """Return a GPT that was trained on the first half of a text, and the task of its second half."""
+    from gradwire_lab.experiments.tasks import text_task
+
+    text = None if file is None else Path(file)
+    first, second = (text_task(text, width=128, layers=4, heads=4, batch=4, half=half) for half in (0, 1))
+    _train(first, first.model, first.optimizer(first.model), steps)
+    return second, first.model
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one learning rate gave: means over the measured steps."""
+
+    moved: float
+    bits: float
+    two_bit_bits: float
+    full_bits: float
+    loss_before: float
+    loss_after: float
+
+
+def _fine_tune(task: Task, model: torch.nn.Module, options: Options, rate: float) -> Figures:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
+    before = task.held_out_loss(model)
+    _train(task, model, optimizer, options.warm)
+    masters = _flat(model)
+    encoder, two_bit = DeltaEncoder(masters), DeltaEncoder(masters, entropy=False)
+    decoder, replica = DeltaDecoder(), torch.empty(masters.numel(), dtype=torch.bfloat16)
+    payload = encoder.encode(masters, 0)
+    full_nbytes = payload.numel()
+    decoder.apply(payload, replica)
+    two_bit.encode(masters, 0)
+    moved, nbytes, two_bit_nbytes = [], [], []
+    for step in range(1, options.measured + 1):
+        _train(task, model, optimizer, 1)
+        masters, held = _flat(model), replica.clone()
+        payload = encoder.encode(masters, step, checked=step == options.measured)
+        decoder.apply(payload, replica)
+        if not torch.equal(replica.view(torch.int16), masters.bfloat16().view(torch.int16)):
+            raise ExchangeError(
+                f"the replica has other bits than the rounded weights after step {step} at the rate {rate:g}"
+            )
+        moved.append(float((replica.view(torch.int16) != held.view(torch.int16)).float().mean()))
+        nbytes.append(payload.numel())
+        two_bit_nbytes.append(two_bit.encode(masters, step).numel())
+    per_weight = 8 / masters.numel()
+    return Figures(
+        fmean(moved),
+        fmean(nbytes) * per_weight,
+        fmean(two_bit_nbytes) * per_weight,
+        full_nbytes * per_weight,
+        before,
+        task.held_out_loss(model),
+    )
+
+
+def _train(task: Task, model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for batch in islice(task.batches, steps):
+        optimizer.zero_grad()
+        torch.autograd.backward(task.loss(model, batch))
+        optimizer.step()
+
+
+def _flat(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([each.detach().reshape(-1) for each in model.parameters()])
+
+
+def table(rows: Sequence[Row]) -> list[str | Table]:
+    """Return a row for each learning rate."""
+    found = [
+        (
+            f"{row['lr']:g}",
+            f"{100 * row['moved']:.1f}",
+            f"{row['bits']:.2f}",
+            f"{BF16_BITS / row['bits']:.1f}x",
+            f"{row['two_bit_bits']:.2f}",
+            f"{BF16_BITS / row['two_bit_bits']:.1f}x",
+            f"{row['full_bits']:.1f}",
+            f"{row['loss_before']:.3f}",
+            f"{row['loss_after']:.3f}",
+        )
+        for row in rows
+    ]
+    return ["lossless deltas of a GPT's weights, fine-tuned with AdamW", "", Table(COLUMNS, found), "", NOTE]
+
+
+EXPERIMENT = Experiment(
+    name="weight-delta",
+    question="how few bits carry a change of weights without loss?",
+    add_arguments=add_arguments,
+    read=read,
+    cells=cells,
+    run=run,
+    table=table,
+)

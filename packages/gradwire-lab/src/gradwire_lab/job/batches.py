@@ -1,0 +1,105 @@
+"""Which images, in which order, at which learning rate: the same for every method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from types import MappingProxyType
+
+from gradwire.deferred import torch
+
+RISE = 0.1
+"""The share of a run's steps in which the learning rate rises."""
+
+
+def lengths(steps: int, every: int) -> list[int]:
+    """Return how many steps lie between evaluations, one every ``every`` steps and one at the end."""
+    whole, rest = divmod(steps, every)
+    return [every] * whole + ([rest] if rest else [])
+
+
+def shuffle(images: int, seed: int, epoch: int) -> torch.Tensor:
+    """Return the order of the images in an epoch, the same on every rank."""
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % (1 << 63))
+    return torch.randperm(images, generator=generator)
+
+
+def share(order: torch.Tensor, number: int, batch: int, rank: int, workers: int) -> torch.Tensor:
+    """Return the images of worker ``rank`` in the global batch ``number`` of an epoch."""
+    size = batch // workers
+    start = number * batch + rank * size
+    return order[start : start + size]
+
+
+def learning_rate(step: int, steps: int, peak: float, schedule: str = "cosine") -> float:
+    """Return the rate of a step, counted from 0.
+
+    It rises to ``peak`` on a straight line. Then it falls to 0 along half a cosine, or stays where
+    ``schedule`` is ``constant``. The rise is for the pipeline, whose stale gradients make the steep beginning
+    of a training unstable; all methods get it, so that they are compared at equal rates.
+    """
+    rise = math.ceil(RISE * steps)
+    if step < rise:
+        return peak * (step + 1) / rise
+    if schedule == "constant":
+        return peak
+    return 0.5 * peak * (1 + math.cos(math.pi * (step - rise) / (steps - rise)))
+
+
+# The models of the job, small enough for CPUs and large enough that the network is the bottleneck.
+
+
+def build(name: str, image_shape: tuple[int, int], classes: int, seed: int) -> torch.nn.Module:
+    """Return the model ``name``; its weights depend on ``seed`` alone, the global generator is untouched."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return MODELS[name](image_shape, classes)
+
+
+def _mlp(image_shape: tuple[int, int], classes: int) -> torch.nn.Module:
+    """Two hidden layers of 500: the MNIST-MLP of the Pipe-SGD paper, 784-500-500-10."""
+    return _fully_connected(image_shape, classes, layers=3)
+
+
+def _hdc(image_shape: tuple[int, int], classes: int) -> torch.nn.Module:
+    """Five fully connected layers, hidden size 500: the HDC of the INCEPTIONN paper, table I."""
+    return _fully_connected(image_shape, classes, layers=5)
+
+
+def _wide(image_shape: tuple[int, int], classes: int) -> torch.nn.Module:
+    """Three hidden layers of 1536: about 5 million weights, of which a network carries 20 MB a step."""
+    return _fully_connected(image_shape, classes, layers=4, hidden=1536)
+
+
+def _cnn(image_shape: tuple[int, int], classes: int) -> torch.nn.Module:
+    """Two convolutions and two fully connected layers; few weights, much computation."""
+    rows, columns = image_shape
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 16, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Conv2d(16, 32, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(32 * (rows // 4) * (columns // 4), 128),
+        torch.nn.ReLU(),
+        torch.nn.Linear(128, classes),
+    )
+
+
+def _fully_connected(
+    image_shape: tuple[int, int], classes: int, layers: int, hidden: int = 500
+) -> torch.nn.Module:
+    sizes = [image_shape[0] * image_shape[1], *[hidden] * (layers - 1), classes]
+    modules: list[torch.nn.Module] = [torch.nn.Flatten()]
+    for inputs, outputs in pairwise(sizes):
+        modules += [torch.nn.Linear(inputs, outputs), torch.nn.ReLU()]
+    return torch.nn.Sequential(*modules[:-1])
+
+
+MODELS: MappingProxyType[str, Callable[[tuple[int, int], int], torch.nn.Module]] = MappingProxyType(
+    {"mlp": _mlp, "hdc": _hdc, "wide": _wide, "cnn": _cnn}
+)
+"""Name -> builder from image shape and number of classes."""

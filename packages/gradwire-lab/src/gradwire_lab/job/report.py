@@ -1,0 +1,259 @@
+"""The table that ``gradwire train`` ends with."""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+from gradwire.machine import rates_in_words
+from gradwire.page.markup import CURVES, GREY
+from gradwire.tables import Column, Table, show
+from gradwire_lab.job.equal_loss import LAST, MODEL, EqualLoss, equal_loss, prediction, too_short, verdict
+from gradwire_lab.job.events import RunResult
+from gradwire_lab.job.options import JobOptions
+from gradwire_lab.job.record import speed_up
+from gradwire_lab.job.runs import D_SYNC, DDP, PS_SYNC, Run
+
+NOTE = (
+    "Per step: exposed is the communication that computation does not hide, wire what all ranks send "
+    "together, headers included. Ratio: bytes of floats per byte on the wire."
+)
+SPEEDS = "The last columns are speed-ups in wall-clock training time, evaluation left out."
+_SHORT = {PS_SYNC: "PS", D_SYNC: "D", DDP: "DDP"}
+"""The baselines of speeds, and their names in columns."""
+COLUMNS = (
+    Column.of_text("run"),
+    Column("top-1", "%"),
+    Column("step", "ms"),
+    Column("compute", "ms"),
+    Column("codec", "ms"),
+    Column("exposed", "ms"),
+    Column("wire", "MB"),
+    Column("ratio"),
+)
+
+
+def columns(results: tuple[RunResult, ...]) -> tuple[Column, ...]:
+    """Return the columns: the last ones are times to equal loss, or speeds over the baselines that ran."""
+    equal = _judged(results)
+    if equal is None:
+        return *COLUMNS, *(Column("speed", f"/ {_SHORT[run]}") for run in _bases(results))
+    return *COLUMNS, Column("to loss", "s"), Column("speed", f"/ {_SHORT[equal.baseline.run]}")
+
+
+def rows(results: tuple[RunResult, ...]) -> list[tuple[str, ...]]:
+    """Return a row of ``columns`` for each result."""
+    equal = _judged(results)
+    return [(*_row(result), *_compared(result, results, equal)) for result in results]
+
+
+def show_report(options: JobOptions, results: tuple[RunResult, ...]) -> None:
+    """Write the table to standard output."""
+    title = title_of(options.data, options.model, options.workers, link_text(options))
+    show(f"{title}, {results[0].steps} steps", "", *table(results)[:1], "", table(results)[1])
+    equal = _judged(results)
+    for result in results:
+        for step, reason in result.decided:
+            show("", f"{result.run.label}: from step {step} on, {reason}")
+    if equal is not None:
+        show("", f"{verdict(equal)}. For your model, say of {MODEL} parameters:")
+        rate = options.link or rates_in_words() or "1gbit"
+        sys.stdout.write(f"  {prediction(max(2, options.workers), rate)}\n")  # whole, to be copied
+
+
+def table(results: tuple[RunResult, ...]) -> tuple[Table, str]:
+    """Return a table of all runs, and what its columns mean."""
+    equal = _judged(results)
+    said = _explain(equal) if equal is not None else SPEEDS if _bases(results) else ""
+    note = " ".join([NOTE, *filter(None, (said, *(f"{each}." for each in too_short(results))))])
+    return Table(columns(results), rows(results)), note
+
+
+def title_of(data: str, model: str, workers: int, link: str) -> str:
+    """Return what was trained, and where."""
+    return f"{data}, {model}: {workers} workers, {link}"
+
+
+def link_text(options: JobOptions) -> str:
+    """Return the network in words. Raises ``JobError`` for a testbed that does not describe itself."""
+    return links_in_words(options.link, rates_in_words())
+
+
+def links_in_words(link: str | None, rates: str | None) -> str:
+    """Return in words what paces each rank, and the rates of the testbed."""
+    if link:
+        return f"{link} links" if rates is None else f"{link} links in a testbed of {rates}"
+    return "unthrottled links" if rates is None else f"testbed links of {rates}"
+
+
+def _judged(results: tuple[RunResult, ...]) -> EqualLoss | None:
+    """Return the times to equal loss, where the table has room for them."""
+    return None if any(result.run == PS_SYNC for result in results) else equal_loss(results)
+
+
+def _explain(equal: EqualLoss) -> str:
+    return (
+        f"To loss: seconds of training until the held-out loss is {equal.target:.4f}, the median of the last "
+        f"{LAST} evaluations of {equal.baseline.run.label}; between evaluations on straight lines; -: never. "
+        "Speed: how many times less time that is."
+    )
+
+
+def _bases(results: tuple[RunResult, ...]) -> list[Run]:
+    """Return the baselines among the runs of a comparison, two at most."""
+    runs = [result.run for result in results]
+    return [run for run in _SHORT if run in runs and len(runs) > 1][:2]
+
+
+def _compared(result: RunResult, results: tuple[RunResult, ...], equal: EqualLoss | None) -> tuple[str, ...]:
+    if equal is None:
+        return tuple(_times(speed_up(result, results, run)) for run in _bases(results))
+    seconds = equal.seconds(result.run)
+    return "-" if seconds is None else f"{seconds:.2f}", _times(equal.gain(result.run))
+
+
+def _row(result: RunResult) -> tuple[str, ...]:
+    return (
+        result.run.label,
+        f"{100 * result.accuracy:.2f}",
+        _ms(result.step_s),
+        _ms(result.compute_s),
+        _ms(result.codec_s),
+        _ms(result.exposed_s),
+        f"{result.wire_nbytes / result.steps / 1e6:.2f}",
+        f"{result.ratio:.1f}x",
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f}"
+
+
+def _times(factor: float | None) -> str:
+    return "-" if factor is None else f"{factor:.1f}x"
+
+
+# The picture of a job: what was learnt over time at the left, where the time of a step goes at the right.
+#
+# At the left is the loss on held-out data where PyTorch's DDP is among the runs, else the accuracy.
+
+STYLES = ("-", "--", ":")
+MARKERS = ("o", "s", "^")
+PARTS = (("compute", GREY), ("codec", CURVES[4]), ("exposed communication", CURVES[5]))
+
+
+def draw(options: JobOptions, results: tuple[RunResult, ...]) -> bytes:
+    """Return the picture as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11.5, 2.7 + 0.4 * max(len(results), 4)), dpi=140, layout="constrained")
+    FigureCanvasAgg(figure)
+    curves, bars = figure.subplots(1, 2, gridspec_kw={"width_ratios": (1.0, 1.15)})
+    draw_curves(curves, results)
+    draw_bars(bars, results)
+    title = title_of(options.data, options.model, options.workers, link_text(options))
+    figure.suptitle(f"{title}, global batch {options.batch}, {results[0].steps} steps", fontsize=11)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()
+
+
+def draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
+    """Draw accuracies over time; or the held-out losses, and the one to reach, where DDP is compared."""
+    from matplotlib.ticker import LogLocator
+
+    on_ddp = any(result.run == DDP for result in results)
+    equal = equal_loss(results) if on_ddp else None
+    for number, result in enumerate(results):
+        axes.plot(
+            [epoch.train_s for epoch in result.epochs],
+            [epoch.held_out_loss if equal else 100 * epoch.accuracy for epoch in result.epochs],
+            **_style(number),
+            label=result.run.label,
+        )
+    times = [epoch.train_s for result in results for epoch in result.epochs]
+    if equal is None and max(times) > 10 * min(times):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
+    if equal is not None:
+        axes.axhline(equal.target, color=GREY, linewidth=0.8, linestyle=":")
+        end = f"where {equal.baseline.run.label} ends"
+        axes.annotate(
+            end, (max(times), equal.target), xytext=(0, 3), textcoords="offset points", fontsize=8, ha="right"
+        )
+    axes.set_xlabel("time of training [s]")
+    axes.set_ylabel("held-out loss" if equal else "top-1 accuracy on the test set [%]")
+    axes.grid(alpha=0.25, which="major")
+    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    _plain(axes)
+
+
+def draw_losses(axes: Any, results: tuple[RunResult, ...]) -> None:
+    """Draw the training losses over steps."""
+    for number, result in enumerate(results):
+        steps, losses = zip(*((epoch.step, epoch.loss) for epoch in result.epochs), strict=True)
+        axes.plot(steps, losses, **_style(number), label=result.run.label)
+    axes.set_xlabel("steps")
+    axes.set_ylabel("training loss")
+    axes.grid(alpha=0.25, which="major")
+    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    _plain(axes)
+
+
+def draw_bars(axes: Any, results: tuple[RunResult, ...]) -> None:
+    """Draw the parts of each run's step as a bar."""
+    places = range(len(results))
+    left = [0.0] * len(results)
+    for (name, colour), part in zip(PARTS, _parts(results), strict=True):
+        axes.barh(places, part, left=left, height=0.62, color=colour, label=name)
+        left = [start + width for start, width in zip(left, part, strict=True)]
+    baseline = _baseline(results)
+    for place, result, end in zip(places, results, left, strict=True):
+        note = _note(result, results, baseline)
+        axes.annotate(note, (end, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.set_yticks(places, [result.run.label for result in results], fontsize=9)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.25 * max(left))
+    axes.set_xlabel(f"time of a step [ms]{f', speed-up over {baseline.label}' if baseline else ''}")
+    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+    _plain(axes)
+
+
+def _style(number: int) -> dict[str, Any]:
+    """Return the looks of a curve."""
+    return {
+        "color": CURVES[number % len(CURVES)],
+        "linestyle": STYLES[number // len(CURVES) % len(STYLES)],
+        "marker": MARKERS[number // len(CURVES) % len(MARKERS)],
+        "markersize": 3.5,
+        "linewidth": 1.6,
+    }
+
+
+def _parts(results: tuple[RunResult, ...]) -> tuple[list[float], list[float], list[float]]:
+    return (
+        [1e3 * result.compute_s for result in results],
+        [1e3 * result.codec_s for result in results],
+        [1e3 * result.exposed_s for result in results],
+    )
+
+
+def _baseline(results: tuple[RunResult, ...]) -> Run | None:
+    runs = [result.run for result in results]
+    return next((run for run in (DDP, PS_SYNC, D_SYNC) if run in runs), None)
+
+
+def _note(result: RunResult, results: tuple[RunResult, ...], baseline: Run | None) -> str:
+    total = f"{1e3 * result.step_s:.1f} ms"
+    if baseline is None or result.run == baseline:
+        return total
+    factor = speed_up(result, results, baseline)
+    return f"{total}, {factor:.1f}x"
+
+
+def _plain(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,331 @@
+"""One run on one rank: the same epochs, shuffles and learning rates for every method, then the accounts."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import Store
+
+from gradwire.autotune.worker_method import WorkerMethod
+from gradwire.ddp.hook import attach
+from gradwire.entropy.delta import WordName
+from gradwire.errors import JobError
+from gradwire.launch.local import RankContext
+from gradwire.launch.rendezvous import gather, in_words, wait_for
+from gradwire.links.base import Link
+from gradwire.links.process_group import ProcessGroupLink
+from gradwire.links.wrappers import throttled
+from gradwire.local import DSync
+from gradwire.pipe.pipe_sgd import PipeSGD
+from gradwire.sharded import Sharded
+from gradwire.sync.ledger.counts import StepRecord
+from gradwire_lab.job.batches import build, learning_rate, lengths, share, shuffle
+from gradwire_lab.job.data import Dataset
+from gradwire_lab.job.events import Epoch, EpochDone, Progress, RunDone, RunResult, RunStarted, StepDone
+from gradwire_lab.job.on_ddp import OnDDP, bf16_hook
+from gradwire_lab.job.options import JobOptions
+from gradwire_lab.job.runs import ON_DDP, Run
+from gradwire_lab.parameter_server.ps_sync import Server, Worker
+from gradwire_lab.parameter_server.stale_server import StaleServer
+from gradwire_lab.parameter_server.stale_worker import StaleWorker
+
+# The processes of a job: ranks 0..p-1 are the workers, rank p is the server where a run has one.
+#
+# Training goes over links; what the team says here beside it (barriers, sums, hashes) is never timed.
+
+
+class Team:
+    """One rank's membership of the default group, which the ranks have joined.
+
+    All ranks make the same groups in the same order, the server too: for every run one that its link takes
+    over, and one for the words beside it.
+    """
+
+    def __init__(self, store: Store, rank: int, options: JobOptions) -> None:
+        self.rank, self.workers, self.timeout_s = rank, options.workers, options.timeout_s
+        self._store = store
+        limit = timedelta(seconds=options.timeout_s)
+        with in_words(f"rank {rank} could not meet the other {options.world - 1} ranks", options.timeout_s):
+            self._groups = {run: self._make_groups(run, limit) for run in options.runs}
+
+    @property
+    def is_server(self) -> bool:
+        """Return whether this rank is the server."""
+        return self.rank == self.workers
+
+    def takes_part(self, run: Run) -> bool:
+        """Return whether this rank has work in ``run``: the server idles while the others run a ring."""
+        return run.method == "server" or not self.is_server
+
+    def link_group(self, run: Run) -> tuple[dist.ProcessGroup, list[int]]:
+        """Return the group of a run's link, and its global ranks in the link's order: a server is 0."""
+        return self._groups[run][0], self._members(run)
+
+    def barrier(self, run: Run) -> None:
+        """Wait until all ranks of the run are here. Raises ``LinkError``."""
+        with in_words(f"rank {self.rank} waited for the others between two epochs", self.timeout_s):
+            gather(self._words(run), torch.zeros(1))
+
+    def gather(self, run: Run, values: torch.Tensor) -> torch.Tensor:
+        """Return every rank's ``values`` (1-D, equal lengths), one row a rank. Raises ``LinkError``."""
+        with in_words(f"rank {self.rank} collected results", self.timeout_s):
+            return gather(self._words(run), values)
+
+    def _members(self, run: Run) -> list[int]:
+        server = [self.workers] if run.method == "server" else []
+        return [*server, *range(self.workers)]
+
+    def _make_groups(self, run: Run, limit: timedelta) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
+        members = sorted(self._members(run))
+        return dist.new_group(members, timeout=limit), dist.new_group(members, timeout=limit)
+
+    def _words(self, run: Run) -> dist.ProcessGroup:
+        return self._groups[run][1]
+
+    def announce(self, word: str) -> None:
+        """Wake the ranks that ``wait_for`` this word."""
+        self._store.set(word, "1")
+
+    def wait_for(self, word: str) -> None:
+        """Sleep until somebody announces ``word``, however long that takes: a run takes as long as it takes.
+
+        If the team falls apart meanwhile the store goes with its host. Raises ``LinkError``.
+        """
+        with in_words(f"rank {self.rank} waited for its turn", self.timeout_s):
+            wait_for(self._store, word)
+
+
+REPORT_EVERY_S = 0.1
+REHEARSALS = 2
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the runs of a rank have in common."""
+
+    options: JobOptions
+    dataset: Dataset
+    team: Team
+    context: RankContext[Progress]
+
+
+def perform(run: Run, job: Job) -> None:
+    """Train from scratch, evaluate, compare the ranks and tell the result. Raises ``GradwireError``."""
+    if not job.team.takes_part(run):
+        job.team.wait_for(str(run))
+        return
+    steps, per_epoch = job.options.steps(job.dataset), job.options.steps_per_epoch(job.dataset)
+    if job.team.rank == 0:
+        job.context.report(RunStarted(run, steps, len(lengths(steps, per_epoch))))
+    with ExitStack() as stack:
+        result = _train(_Side(run, job, stack), lengths(steps, job.options.evaluate_every or per_epoch))
+    if job.team.rank == 0:
+        job.context.report(RunDone(result))
+        job.team.announce(str(run))
+
+
+class _Side:
+    """One rank's side of a run: its replica of the model, and its method."""
+
+    def __init__(self, run: Run, job: Job, stack: ExitStack) -> None:
+        self.run, self.job = run, job
+        options, dataset = job.options, job.dataset
+        self.model = build(options.model, dataset.image_shape, dataset.classes, options.seed)
+        self._optimizer = torch.optim.SGD(self.model.parameters(), lr=options.lr, momentum=options.momentum)
+        self._order = torch.arange(len(dataset.train_labels))
+        self._net, self._steps_done = self.model, 0
+        self._steps = options.steps(dataset)
+        self._steps_per_epoch = options.steps_per_epoch(dataset)
+        if not job.team.is_server:
+            self._rehearse()
+        self.method = _make_method(run, job, self.model, self._optimizer, stack)
+        if isinstance(self.method, OnDDP):  # DDP has copied rank 0's weights
+            self._net = self.method.ddp
+        else:
+            self.method.synchronise()
+
+    def train(self, length: int) -> tuple[StepRecord, float]:
+        """Take ``length`` steps and drain; return what they cost, and the wall-clock seconds of all ranks."""
+        team = self.job.team
+        self.job.context.doing = f"{self.run.label}, before step {self._steps_done + 1}"
+        team.barrier(self.run)
+        started = perf_counter()
+        if isinstance(self.method, StaleServer):
+            total = self._serve(self.method, length)
+        else:
+            total = self._take_steps(self.method, length)
+        team.barrier(self.run)
+        return total, perf_counter() - started
+
+    @torch.inference_mode()
+    def evaluate(self, loss: float, train_s: float) -> Epoch:
+        """Return what the test set says of the weights; ``loss`` is that of training."""
+        self.job.context.doing = f"{self.run.label}, evaluation"
+        right, total = 0, 0.0
+        for images, labels in self.job.dataset.test_batches():
+            logits = self.model(images)
+            right += int((logits.argmax(dim=1) == labels).sum())
+            total += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
+        count = len(self.job.dataset.test_labels)
+        epoch = math.ceil(self._steps_done / self._steps_per_epoch)
+        return Epoch(epoch, right / count, loss, train_s, self._steps_done, total / count)
+
+    def weights_sha256(self) -> bytes:
+        """Return a hash of all weights, bit for bit."""
+        digest = hashlib.sha256()
+        for parameter in self.model.parameters():
+            digest.update(parameter.detach().numpy().tobytes())
+        return digest.digest()
+
+    def _take_steps(self, method: WorkerMethod | OnDDP | Server, length: int) -> StepRecord:
+        total, told = StepRecord(), perf_counter()
+        for _ in range(length):
+            total += self._step(method)
+            if self.job.team.rank == 0 and perf_counter() - told > REPORT_EVERY_S:
+                told = perf_counter()
+                self.job.context.report(StepDone(self.run, self._steps_done))
+        return total if isinstance(method, Server) else total + method.drain()
+
+    def _serve(self, server: StaleServer, length: int) -> StepRecord:
+        self.job.context.doing = f"{self.run.label}, after step {self._steps_done}"
+        self._steps_done += length
+        return server.serve(length, self._set_learning_rate)
+
+    def _set_learning_rate(self, step: int) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate(step, self._steps, self.job.options.lr, self.job.options.schedule)
+
+    def _step(self, method: WorkerMethod | OnDDP | Server) -> StepRecord:
+        self.job.context.doing = f"{self.run.label}, step {self._steps_done + 1}"
+        self._set_learning_rate(self._steps_done)
+        number = self._steps_done % self._steps_per_epoch
+        self._steps_done += 1
+        return method.step() if isinstance(method, Server) else method.step(lambda: self._loss(number))
+
+    def _loss(self, number: int) -> torch.Tensor:
+        """Return the loss on this rank's part of a batch; the first one of an epoch shuffles the images."""
+        team = self.job.team
+        if number == 0:
+            epoch = math.ceil(self._steps_done / self._steps_per_epoch)
+            self._order = shuffle(len(self.job.dataset.train_labels), self.job.options.seed, epoch)
+        mine = share(self._order, number, self.job.options.batch, team.rank, team.workers)
+        images, labels = self.job.dataset.train_batch(mine)
+        return nn.functional.cross_entropy(self._net(images), labels)
+
+    def _rehearse(self) -> None:
+        """Let memory and kernels be made before the clock runs; nothing is learnt."""
+        for _ in range(REHEARSALS):
+            self._loss(0).backward()  # type: ignore[no-untyped-call]
+        self._optimizer.zero_grad()
+
+
+def _train(side: _Side, counts: list[int]) -> RunResult:
+    """Train and evaluate; the result is the same on every rank but for the epochs, which rank 0 knows."""
+    team, run = side.job.team, side.run
+    total, train_s = StepRecord(), 0.0
+    epochs: list[Epoch] = []
+    for count in counts:
+        record, seconds = side.train(count)
+        total, train_s = total + record, train_s + seconds
+        if team.rank == 0:
+            epochs.append(side.evaluate(record.loss, train_s))
+            side.job.context.report(EpochDone(run, epochs[-1]))
+    if isinstance(side.method, WorkerMethod | OnDDP):
+        side.method.close()
+    weights = _same_weights(side)
+    return _result(side, sum(counts), tuple(epochs), total, weights)
+
+
+def _result(side: _Side, steps: int, epochs: tuple[Epoch, ...], own: StepRecord, weights: str) -> RunResult:
+    figures = [own.compute_s, own.codec_s, own.exposed_s, own.cost.raw_nbytes, own.cost.wire_nbytes]
+    team = side.job.team
+    ranks = team.gather(side.run, torch.tensor(figures, dtype=torch.float64))
+    compute_s, codec_s, exposed_s = (ranks[: team.workers, :3].mean(dim=0) / steps).tolist()
+    return RunResult(
+        run=side.run,
+        steps=steps,
+        epochs=epochs,
+        compute_s=compute_s,
+        codec_s=codec_s,
+        exposed_s=exposed_s,
+        raw_nbytes=int(ranks[:, 3].sum()),
+        wire_nbytes=int(ranks[:, 4].sum()),
+        weights_sha256=weights,
+        decided=_decided(side.method),
+    )
+
+
+def _decided(method: WorkerMethod | OnDDP | Server | StaleServer) -> tuple[tuple[int, str], ...]:
+    decisions = method.decisions if isinstance(method, WorkerMethod | OnDDP) else []
+    return tuple((step, each.reason) for step, each in decisions)
+
+
+def _same_weights(side: _Side) -> str:
+    """Return the hash of the final weights. Raises ``JobError`` unless all ranks have the same.
+
+    A server keeps exact weights, so where the workers' are rounded, they are compared with each other only.
+    """
+    own, job = side.weights_sha256(), side.job
+    rows = job.team.gather(side.run, torch.tensor(list(own), dtype=torch.uint8))
+    if not job.options.exact_weights:
+        rows = rows[: job.team.workers]
+    different = [rank for rank, row in enumerate(rows) if bytes(row.tolist()) != bytes(rows[0].tolist())]
+    if different:
+        raise JobError(
+            f"{side.run.label}: the weights of rank {different[0]} differ from those of rank 0 at the end, "
+            "but replicas must agree bit for bit; please report this"
+        )
+    return own.hex()
+
+
+def _make_link(run: Run, job: Job) -> Link:
+    group, ranks = job.team.link_group(run)
+    options = job.options
+    link = ProcessGroupLink(group, ranks, options.timeout_s, options.exchange.tos)
+    return throttled(link, options.link)
+
+
+def _on_ddp(run: Run, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer) -> OnDDP:
+    group, timeout_s = job.team.link_group(run)[0], job.options.timeout_s
+    if run.method == "ddp":
+        return OnDDP(model, optimizer, group=group, timeout_s=timeout_s)
+    if run.method == "bf16-hook":
+        return OnDDP(model, optimizer, bf16_hook, group, float_nbytes=2, timeout_s=timeout_s)
+    plan = job.options.plan_or_auto(run)
+    return OnDDP(model, optimizer, lambda ddp: attach(ddp, plan, timeout_s=timeout_s), group)
+
+
+def _make_method(
+    run: Run, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer, stack: ExitStack
+) -> WorkerMethod | OnDDP | Server | StaleServer:
+    """Return the run's method; ``stack`` closes its link at the end."""
+    if run.method in ON_DDP:
+        return _on_ddp(run, job, model, optimizer)
+    options, link = job.options, _make_link(run, job)
+    stack.callback(link.close)
+    if run.method == "sync":
+        return DSync(model, optimizer, options.plan_or_auto(run), group=link)
+    plan = options.plan(run)
+    if run.method == "sharded":
+        words: WordName = "fp32" if options.weights == "delta:fp32" else "bf16"
+        return Sharded(model, optimizer, plan, replicas=words, group=link)
+    if run.method == "pipe":
+        warmup_steps = options.warmup_epochs * options.steps_per_epoch(job.dataset)
+        how, chosen = options.correction, options.plan_or_auto(run)
+        return PipeSGD(model, optimizer, chosen, warmup_steps=warmup_steps, correction=how, group=link)
+    serves, weights = job.team.is_server, options.weights
+    if run.staleness is None:
+        if serves:
+            return Server(model, optimizer, plan, weights, group=link)
+        return Worker(model, plan, weights, group=link)
+    if serves:
+        return StaleServer(model, optimizer, plan, run.staleness, weights, group=link)
+    return StaleWorker(model, plan, run.staleness, weights, group=link)

@@ -1,0 +1,1 @@
+"""The papers' baselines: synchronous and stale parameter servers."""

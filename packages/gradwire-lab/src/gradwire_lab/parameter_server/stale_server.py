@@ -1,0 +1,321 @@
+"""A parameter server with bounded staleness: workers push and pull at their own pace, within limits.
+
+Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS 2013); the
+condition is in ``clocks``, what travels is in ``conversation``. Rank 0 of the link is the server, ranks 1..p
+are the workers.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from queue import SimpleQueue
+from threading import Lock
+
+import torch
+from torch import nn
+
+from gradwire.codecs import Codec, Identity
+from gradwire.costs import ExchangeCost
+from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError
+from gradwire.plan import PlanLike
+from gradwire.sync.checkpoint import RankState
+from gradwire.sync.deltas import another
+from gradwire.sync.flat import FlatGradients, FlatWeights
+from gradwire.sync.ledger.counts import StepRecord
+from gradwire.sync.ledger.ledger import Ledger
+from gradwire.sync.method import Group, Method
+from gradwire.sync.thread import WHOLE
+from gradwire.sync.trained import Trained, check_optimizer
+from gradwire.sync.used_parameters import in_force
+from gradwire_lab.parameter_server.conversation import Conversation
+from gradwire_lab.parameter_server.ps_sync import (
+    check_star,
+    check_steps,
+    check_weights,
+    restoring,
+    star_of,
+    weights_through,
+)
+from gradwire_lab.parameter_server.session import (
+    Clocks,
+    Codecs,
+    Event,
+    Now,
+    Session,
+    Snapshot,
+    check_staleness,
+)
+
+# How a parameter server's weights change when a worker's gradient has come: at once, or once a round.
+
+Schedule = Callable[[int], None]
+"""Called with the number of a step, from 0, right before its gradient is applied: sets learning rates."""
+
+
+class Updates(ABC):
+    """Keeps one gradient per worker, which is applied as a whole or not at all.
+
+    The clocks have counted a gradient before it is applied; workers are summed in the order given.
+
+    Attributes
+    ----------
+    gradients
+        One for each worker.
+    absent
+        The numbers of the parameters that the worker's backward pass did not reach, for each worker.
+    """
+
+    def __init__(
+        self, trained: Trained, optimizer: torch.optim.Optimizer, clocks: Clocks, workers: Sequence[int]
+    ) -> None:
+        self.gradients = {rank: _flat(trained) for rank in workers}
+        self.absent = dict.fromkeys(workers, frozenset[int]())
+        self._trained, self._optimizer, self._clocks = trained, optimizer, clocks
+
+    @abstractmethod
+    def came(self, rank: int, schedule: Schedule) -> bool:
+        """Record that the gradient of ``rank`` is complete; return whether the weights have changed."""
+
+
+class AtOnce(Updates):
+    """One update for every gradient as it comes, at a p-th of the learning rate over p workers.
+
+    A p-th of the rate rather than of the gradient: that is the same for plain SGD, and p updates then move
+    the weights about as far as one with the mean also under weight decay, and with optimizers such as Adam,
+    whose updates do not grow with the gradient. Momentum fades once per update.
+    """
+
+    def came(self, rank: int, schedule: Schedule) -> bool:
+        """Update the weights with it."""
+        schedule(self._clocks.of(rank) - 1)
+        self.gradients[rank].put()
+        self.gradients[rank].attach(self.absent[rank])
+        self._trained.shield()
+        shares = [{"lr": group["lr"] / len(self.gradients)} for group in self._optimizer.param_groups]
+        with in_force(shares, self._optimizer):
+            self._optimizer.step()
+        return True
+
+
+class OnceARound(Updates):
+    """One update with the mean of all workers' gradients, summed in the order of the ranks: PS-Sync."""
+
+    def __init__(
+        self, trained: Trained, optimizer: torch.optim.Optimizer, clocks: Clocks, workers: Sequence[int]
+    ) -> None:
+        super().__init__(trained, optimizer, clocks, workers)
+        self._sum = _flat(trained)
+
+    def came(self, rank: int, schedule: Schedule) -> bool:
+        """Update the weights if it was the last of its round."""
+        if not self._clocks.level:
+            return False
+        schedule(self._clocks.of(rank) - 1)
+        self._sum.zero()
+        total = self._sum.staged()
+        for gradients in self.gradients.values():
+            # The sum of an exchange, to the last bit, even where this thread flushes subnormals.
+            Identity().decode_add(gradients.buffer.view(torch.uint8), total.floats())
+        total.floats().div_(len(self.gradients))
+        total.store()
+        self._sum.attach(frozenset.intersection(*self.absent.values()))
+        self._trained.shield()
+        self._optimizer.step()
+        return True
+
+
+def _flat(trained: Trained) -> FlatGradients:
+    return FlatGradients(trained.parameters, with_frozen=True)
+
+
+class _LostError(Exception):
+    """A worker is of no further use; ``reason`` is what its session raised."""
+
+    def __init__(self, rank: int, clock: int, reason: BaseException) -> None:
+        super().__init__(
+            f"serving rank {rank} after its step {clock}: {str(reason) or type(reason).__name__}"
+        )
+        self.rank, self.reason = rank, reason
+
+
+class StaleServer(Method):
+    """Rank 0: apply every worker's gradient as it comes, and hold back who is too far ahead.
+
+    A worker that has done c steps gets weights as soon as the slowest has done c - S. With S >= 1 each
+    gradient is an update of its own, at a p-th of the learning rate, on whichever weights are there then:
+    ``w <- w - lr / p * g``. With S = 0 there is one update a step, with the mean: PS-Sync (``Server``), bit
+    for bit. Either way a gradient is applied when all of it has come, or never.
+
+    Its state holds the weights and the optimizer's state, too, as they are between two calls of ``serve``.
+    Every worker saves its own beside it, once it has drained. The staleness, and what the optimizer is
+    besides its state, may be others where a state is loaded.
+
+    Parameters
+    ----------
+    model, optimizer, plan, weight_codec
+        See ``Server``.
+    staleness
+        S, how many steps a worker may be ahead of the slowest, from 0 up; the same on all ranks. Raises
+        ``SpecError`` otherwise.
+    group, timeout_s
+        See ``Method``.
+    ledger
+        Counts bytes and seconds, if there is one. All that passes during a ``serve`` is one step of it, for
+        gradients and weights of different steps pass at once.
+
+    Attributes
+    ----------
+    steps_done
+        How many steps of every worker have been served.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        plan: PlanLike,
+        staleness: int,
+        weight_codec: Codec | str | None = None,
+        *,
+        group: Group = None,
+        timeout_s: float = 30.0,
+        ledger: Ledger | None = None,
+    ) -> None:
+        check_optimizer(optimizer, "StaleServer")
+        check_staleness(staleness)
+        self.staleness, self._optimizer = staleness, optimizer
+        chosen = star_of(plan)
+        self.weight_codec = weights_through(weight_codec, chosen, ledger)
+        self._turn = Lock()
+        self._snapshot: Snapshot | None = None
+        self._updates_done = 0
+        super().__init__(model, optimizer, chosen, group, timeout_s, ledger)
+
+    def _check_ranks(self) -> None:
+        check_star(self.exchange, "StaleServer", serves=True)
+        link = self.exchange.link
+        self._workers = range(1, link.world)
+        self._clocks = Clocks(self._workers, self.staleness)
+        self._talks = [Conversation(link, rank, self.plan, self._turn) for rank in self._workers]
+
+    def serve(self, steps: int, schedule: Schedule = lambda _step: None) -> StepRecord:
+        """Serve so many steps of every worker, and the ``drain`` with which they end.
+
+        Parameters
+        ----------
+        steps
+            How many steps each worker takes before it drains.
+        schedule
+            Called with the number of a step, from 0, before a gradient of it is applied; may set learning
+            rates. With S >= 1 the numbers go back and forth by up to S + 1.
+
+        Returns
+        -------
+        StepRecord
+            What it cost; without a loss.
+
+        Raises
+        ------
+        ExchangeError
+            A worker is gone, too slow or sent something invalid; the message names it. The others are told,
+            the link is closed, and the weights hold whole gradients only.
+        """
+        if self.exchange.failure is not None:
+            raise ExchangeError(f"this server failed before; make a new one ({self.exchange.failure})")
+        check_steps(steps)
+        if steps < 1:
+            return StepRecord()
+        start = self._ready()
+        started = time.perf_counter()
+        try:
+            wait_s = self._serve(self.steps_done + steps, schedule)
+        except _LostError as lost:
+            self._stop(lost.rank, str(lost))
+            if isinstance(lost.reason, (ExchangeError, FrameError, LinkError, PayloadError)):
+                raise ExchangeError(str(lost)) from lost.reason
+            raise lost.reason from None
+        except BaseException as error:
+            self._stop(self.exchange.link.rank, str(error) or type(error).__name__)
+            raise
+        self.steps_done += steps
+        cost = sum((session.settle() for session in self._sessions), ExchangeCost())
+        nbytes = steps * sum(session.gradient.nbytes for session in self._sessions)
+        self.meter.count(WHOLE, cost, wait_s, nbytes)
+        self.meter.end_step()
+        return start + StepRecord.of_wait(wait_s, cost).within(time.perf_counter() - started, steps=steps)
+
+    def _state(self, drained: bool) -> RankState:
+        model, optimizer = self.model.state_dict(), self._optimizer.state_dict()
+        return replace(super()._state(drained), model=model, optimizer=optimizer)
+
+    def _adopt(self, own: RankState) -> None:
+        check_weights(own.model, self.model)
+        with restoring(self._optimizer):
+            self._optimizer.load_state_dict(dict(own.optimizer or {}))
+            super()._adopt(own)
+        self.model.load_state_dict(own.model or {})
+        self._clocks.set_all(own.steps_done)
+        self._snapshot = None
+
+    def _serve(self, goal: int, schedule: Schedule) -> float:
+        """Handle what the sessions report until all have ended; return the seconds without anything to do."""
+        events: SimpleQueue[Event] = SimpleQueue()
+        for session in self._sessions:
+            session.start(goal, events)
+        wait_s, at_work = 0.0, len(self._sessions)
+        while at_work:
+            started = time.perf_counter()
+            event = events.get()  # each session waits for its worker within the link's timeout, or for us
+            wait_s += time.perf_counter() - started
+            if isinstance(event.what, BaseException):
+                raise _LostError(event.session.rank, self._clocks.of(event.session.rank), event.what)
+            if event.what is Now.ENDED:
+                at_work -= 1
+            else:
+                self._handle(event.session, event.what, schedule)
+        return wait_s
+
+    def _handle(self, session: Session, asks: Now, schedule: Schedule) -> None:
+        session.asks = asks
+        if asks is Now.PUSHED:
+            self._clocks.tick(session.rank)
+            self._updates.absent[session.rank] = session.absent
+            if self._updates.came(session.rank, schedule):
+                self._updates_done += 1
+                self._snapshot = None
+        all_drain = all(each.asks is Now.DRAINS for each in self._sessions)
+        for each in self._sessions:
+            if all_drain or (each.asks is Now.PUSHED and self._clocks.may_go_on(each.rank)):
+                each.answer(self._current())
+
+    def _current(self) -> Snapshot:
+        """Return the weights of now, copied once for all who get them."""
+        if self._snapshot is None:
+            self._snapshot = Snapshot(self._updates_done, self._weights.gather().clone())
+        return self._snapshot
+
+    def _stop(self, culprit: int, reason: str) -> None:
+        """Tell the workers why, as far as they listen within the timeout, and close the link."""
+        for session in self._sessions:
+            session.give_up(culprit)
+        until = time.monotonic() + self.exchange.link.timeout_s
+        for session in self._sessions:
+            session.join(until)
+        with self._turn:
+            self.exchange.close(reason)
+
+    def _lay_out(self) -> None:
+        """Make the gradients, the weights to send, and who receives the ones and sends the others."""
+        kind = AtOnce if self.staleness else OnceARound
+        self._updates: Updates = kind(self.trained, self._optimizer, self._clocks, self._workers)
+        self._weights = FlatWeights(self.trained.parameters)
+        self._snapshot = None
+        self._sessions = [self._make_session(talk) for talk in self._talks]
+
+    def _make_session(self, talk: Conversation) -> Session:
+        codecs = Codecs(self.exchange.plan.encoding, another(self.weight_codec, self.ledger))
+        gradients = self._updates.gradients[talk.peer]
+        return Session(talk, gradients.buffer, len(gradients.parameters), self._clocks, codecs)

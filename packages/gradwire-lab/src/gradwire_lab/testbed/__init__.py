@@ -1,0 +1,11 @@
+"""Linux network namespaces with real rate limits, and commands that run in them, without torch.
+
+``Testbed`` creates a ``Topology`` in private namespaces, without changing the machine's own links or limits,
+and runs a command on every host of it.
+"""
+
+from gradwire_lab.testbed.bed import Testbed
+from gradwire_lab.testbed.output import Logs, Run, show
+from gradwire_lab.testbed.topology import Topology
+
+__all__ = ["Logs", "Run", "Testbed", "Topology", "show"]

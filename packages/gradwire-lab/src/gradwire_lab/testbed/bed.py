@@ -1,0 +1,215 @@
+"""``Testbed``: a network that exists for the duration of a ``with`` block."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+import gradwire
+from gradwire.errors import SpecError, TestbedError
+from gradwire.launch.launched import interrupts_held
+from gradwire_lab.testbed.channel import Channel, pair
+from gradwire_lab.testbed.namespaces import private_area
+from gradwire_lab.testbed.output import Run, Sink, Watch, show
+from gradwire_lab.testbed.registry import MARK, Entry, enter, variables
+from gradwire_lab.testbed.runner import Runner
+from gradwire_lab.testbed.topology import Topology
+
+SET_UP_TIMEOUT_S = 60.0
+TAKE_DOWN_TIMEOUT_S = 5.0
+GRACE_S = 5.0
+
+
+class Testbed:
+    """Hosts with a network between them, on this machine and isolated from it.
+
+    The testbed exists from the start of the ``with`` block to its end, even if this process is killed.
+
+    Parameters
+    ----------
+    nic
+        The command of a software NIC that forwards all frames between a host and its link, such as
+        ``gradwire nic --codec inceptionn:2^-10``; ``--host``, ``--link``, and ``--ready-fd`` are added. Each
+        run starts one for every host and ends it with SIGTERM. What it prints goes to the host's standard
+        error.
+
+    Examples
+    --------
+    ::
+
+        with Testbed(Topology.even(4, "1gbit")) as bed:
+            run = bed.run(["python", "train.py"])
+        print(run.exit_code, run.failure)
+
+    Raises
+    ------
+    TestbedError
+        On entry, if this machine can't have a testbed, or not one of this kind.
+    """
+
+    def __init__(self, topology: Topology, *, nic: Sequence[str] = ()) -> None:
+        self.topology = topology
+        self.nic = tuple(nic)
+        self._entry: Entry | None = None
+        self._channel: Channel | None = None
+        self._supervisor: subprocess.Popen[bytes] | None = None
+        self._set_up_s = 0.0
+
+    def __enter__(self) -> Self:
+        began = time.monotonic()
+        area = private_area()
+        try:
+            self._entry = enter()
+            self._channel = self._start(area, self._entry)
+            self._set_up(self._channel)
+        except BaseException:
+            self.close()
+            raise
+        self._set_up_s = time.monotonic() - began
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        timeout_s: float | None = None,
+        grace_s: float = GRACE_S,
+        sinks: tuple[Sink, ...] = (show,),
+    ) -> Run:
+        """Run a command once on every host and return when all of them, and what they started, have ended.
+
+        Parameters
+        ----------
+        command
+            The program and its arguments; no shell is involved.
+        environment
+            What the hosts inherit, by default this process's environment; a rank's variables are added.
+        folder
+            The working folder, by default this process's.
+        timeout_s
+            Hosts that still run after this time are ended. With None, they may run forever.
+        grace_s
+            The time that the other hosts have to end after one host has failed, or after Ctrl-C.
+        sinks
+            Functions that receive the hosts' output, by default standard output and error.
+
+        Raises
+        ------
+        SpecError
+            For an empty command.
+        TestbedError
+            If the command can't be started, or the testbed is closed or was killed.
+        KeyboardInterrupt
+            After Ctrl-C, when all hosts have ended. As after every exception, the testbed is then closed.
+        """
+        if self._channel is None or self._entry is None:
+            raise TestbedError("a testbed runs commands inside of its 'with' block only")
+        inherited = inherited_environment() if environment is None else environment
+        folder = Path.cwd() if folder is None else folder
+        check_command(command, inherited.get("PATH", os.defpath), folder)
+        environments = [
+            variables(self.topology, host, self._entry.mark, inherited) for host in range(self.topology.hosts)
+        ]
+        started, began = datetime.now().astimezone(), time.monotonic()
+        watch = Watch(self.topology.hosts, began, timeout_s, grace_s)
+        try:
+            Runner(self._channel, watch, sinks).follow(command, environments, folder)
+            if watch.interrupts:
+                raise KeyboardInterrupt
+        except BaseException:
+            self.close()
+            raise
+        return Run(
+            topology=self.topology,
+            command=tuple(command),
+            hosts=tuple(ended for ended in watch.exits if ended is not None),
+            started=started,
+            set_up_s=self._set_up_s,
+            seconds=time.monotonic() - began,
+            exit_code=watch.exit_code,
+            failure=watch.failure,
+            nic=self.nic,
+        )
+
+    def close(self) -> None:
+        """End everything in the testbed, and the testbed itself. You can call this again."""
+        with interrupts_held():
+            if self._channel is not None:
+                self._channel.close()  # at which the supervisor ends, and the kernel takes the rest down
+                self._channel = None
+            if self._supervisor is not None:
+                try:
+                    self._supervisor.wait(TAKE_DOWN_TIMEOUT_S)
+                except subprocess.TimeoutExpired:
+                    self._supervisor.kill()
+                    self._supervisor.wait()
+                self._supervisor = None
+            if self._entry is not None:
+                self._entry.leave()
+                self._entry = None
+
+    def _start(self, area: Sequence[str], entry: Entry) -> Channel:
+        own, other = pair()
+        rooms = dict.fromkeys(str(Path(each).parent.parent) for each in (gradwire.__file__, __file__))
+        paths = [*rooms, *filter(None, [os.environ.get("PYTHONPATH")])]
+        supervisor = [sys.executable, "-m", "gradwire_lab.testbed.supervisor", str(other.fileno())]
+        try:
+            self._supervisor = subprocess.Popen(
+                [*area, *supervisor, str(entry.path), os.readlink("/proc/self/ns/pid")],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[other.fileno()],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), MARK: entry.mark},
+                start_new_session=True,  # Ctrl-C is for this process, which then knows what to do
+            )
+        finally:
+            other.close()
+        return own
+
+    def _set_up(self, channel: Channel) -> None:
+        try:
+            channel.send({"topology": self.topology.to_dict(), "nic": list(self.nic)})
+            received = channel.receive(SET_UP_TIMEOUT_S)
+        except BrokenPipeError:
+            received = None
+        except TimeoutError as error:
+            raise TestbedError(
+                f"the testbed's network was not ready within {SET_UP_TIMEOUT_S:g} s; try again"
+            ) from error
+        if received is None:
+            raise TestbedError("the testbed's supervisor ended before its network was ready")
+        if received[0]["told"] == "failed":
+            raise TestbedError(received[0]["reason"])
+
+
+def inherited_environment() -> dict[str, str]:
+    """Return this process's environment, with a ``PATH``."""
+    return {"PATH": os.defpath, **os.environ}
+
+
+def check_command(command: Sequence[str], path: str, folder: Path) -> None:
+    """Raise ``SpecError`` or ``TestbedError`` for a command that no host could start."""
+    if not command or not command[0]:
+        raise SpecError("name the command that every host is to run")
+    if not folder.is_dir():
+        raise TestbedError(f"the hosts are to work in {folder}, which is no folder")
+    program = command[0]
+    found = (
+        os.access(folder / program, os.X_OK) and (folder / program).is_file()
+        if "/" in program
+        else shutil.which(program, path=path) is not None
+    )
+    if not found:
+        raise TestbedError(f"the command {program!r} is not found, or is no program that may be run")

@@ -1,0 +1,255 @@
+"""Create the network of a topology, inside a testbed's private namespaces."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from gradwire.errors import TestbedError
+from gradwire.files import find_tool
+from gradwire_lab.testbed.namespaces import (
+    NETEM_QUEUE_PACKETS,
+    burst_nbytes,
+    gso_nbytes,
+    inside,
+    new_namespace,
+    queue_nbytes,
+    tcp_settings,
+)
+from gradwire_lab.testbed.topology import (
+    INTERFACE,
+    NIC_HOST,
+    NIC_LINK,
+    Topology,
+    address,
+    hardware_address,
+    host_name,
+)
+
+# The lines for ``ip -batch`` and ``tc -batch``, as pure functions, so that tests need no privileges.
+#
+# A host's link is a veth pair: ``eth0`` in the host's namespace, and ``h0``, ``h1``, ... at a bridge, its
+# switch. Each end limits what leaves through it: ``eth0`` what the host sends, ``h0`` what it receives.
+
+CORE = "core"
+
+
+def switch_links(topology: Topology, namespaces: Sequence[str]) -> list[str]:
+    """Return the lines for ``ip`` that create bridges and veth pairs.
+
+    Parameters
+    ----------
+    namespaces
+        The path of each host's network namespace, which gets the host's end of the link.
+    """
+    groups = len(topology.groups) or 1
+    lines = [line for group in range(groups) for line in _bridge(_switch(group))]
+    for host, group in enumerate(topology.group_of):
+        lines += [
+            f"{_pair(host_name(host), INTERFACE, topology)} address {hardware_address(host)} "
+            f"netns {namespaces[host]}",
+            f"link set dev {host_name(host)} master {_switch(group)} up",
+        ]
+    return lines + (_core_links(topology) if groups > 1 else [])
+
+
+def switch_limits(topology: Topology) -> list[str]:
+    """Return the lines for ``tc`` that limit what hosts receive, and what crosses the core."""
+    lines: list[str] = []
+    for host, rate in enumerate(topology.rates_nbytes_per_s):
+        lines += _limit(host_name(host), rate, topology)
+        lines += _delay(host_name(host), rate, topology)
+    if len(topology.groups) > 1:
+        for group in range(len(topology.groups)):
+            for end in _uplink(group):
+                lines += _limit(end, topology.core_nbytes_per_s, topology)
+    return lines
+
+
+def host_links(topology: Topology, host: int, *, has_nic: bool = False) -> list[str]:
+    """Return the lines for ``ip`` inside a host; the link to a NIC of its own has no limit.
+
+    The hosts know each other's Ethernet addresses from the start. Otherwise, an ARP request would wait in the
+    queue of a busy link, and after three seconds the host would count as unreachable.
+    """
+    rate = topology.rates_nbytes_per_s[host]
+    gso = "" if rate is None or has_nic else f" gso_max_size {gso_nbytes(rate, topology.mtu_nbytes)}"
+    lines = [
+        "link set dev lo up",
+        f"link set dev {INTERFACE} addrgenmode none{gso} up",
+        f"address add {address(host)}/24 dev {INTERFACE}",
+    ]
+    return lines + [
+        f"neighbour add {address(peer)} lladdr {hardware_address(peer)} dev {INTERFACE} nud permanent"
+        for peer in range(topology.hosts)
+        if peer != host
+    ]
+
+
+def host_limits(topology: Topology, host: int) -> list[str]:
+    """Return the lines for ``tc`` inside a host, which limit what it sends."""
+    return _limit(INTERFACE, topology.rates_nbytes_per_s[host], topology)
+
+
+def nic_links(topology: Topology, host: int, namespace: str) -> list[str]:
+    """Return the lines for ``ip`` inside a NIC, which has the shaped link already.
+
+    The NIC's interfaces have no IP addresses, and Ethernet addresses to which nobody sends, so the kernel
+    leaves their frames to the NIC.
+
+    Parameters
+    ----------
+    namespace
+        The path of the host's network namespace, which gets a new interface.
+    """
+    return [
+        f"link set dev {NIC_LINK} address {hardware_address(host, nic=True)} addrgenmode none up",
+        f"{_pair(NIC_HOST, INTERFACE, topology)} address {hardware_address(host)} netns {namespace}",
+        f"link set dev {NIC_HOST} addrgenmode none up",
+    ]
+
+
+def nic_limits(topology: Topology, host: int) -> list[str]:
+    """Return the lines for ``tc`` inside a NIC, which limit what it sends to the link."""
+    return _limit(NIC_LINK, topology.rates_nbytes_per_s[host], topology)
+
+
+def _pair(name: str, peer: str, topology: Topology) -> str:
+    mtu = f"mtu {topology.mtu_nbytes}"
+    return f"link add name {name} {mtu} type veth peer name {peer} {mtu}"
+
+
+def _bridge(name: str) -> list[str]:
+    return [f"link add name {name} type bridge", f"link set dev {name} addrgenmode none up"]
+
+
+def _switch(group: int) -> str:
+    return f"g{group}"
+
+
+def _uplink(group: int) -> tuple[str, str]:
+    """Return the two ends of the link between a group's switch and the core."""
+    return f"up{group}", f"down{group}"
+
+
+def _core_links(topology: Topology) -> list[str]:
+    lines = _bridge(CORE)
+    for group in range(len(topology.groups)):
+        up, down = _uplink(group)
+        lines += [
+            _pair(up, down, topology),
+            f"link set dev {up} master {_switch(group)} up",
+            f"link set dev {down} master {CORE} up",
+        ]
+    return lines
+
+
+def _limit(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> list[str]:
+    if rate_nbytes_per_s is None:
+        return []
+    return [
+        f"qdisc add dev {device} root handle 1: tbf rate {round(rate_nbytes_per_s)}bps "
+        f"burst {burst_nbytes(rate_nbytes_per_s, topology.mtu_nbytes)} limit {queue_nbytes(topology.hosts)}"
+    ]
+
+
+def _delay(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> list[str]:
+    """Return the lines that delay frames once, on their last link, before the rate limit."""
+    if topology.delay_s == 0:
+        return []
+    place = "root" if rate_nbytes_per_s is None else "parent 1:1"
+    return [
+        f"qdisc add dev {device} {place} handle 10: netem delay {topology.delay_s * 1e6:.3f}us "
+        f"limit {NETEM_QUEUE_PACKETS}"
+    ]
+
+
+TOOL_TIMEOUT_S = 30.0
+_TCP = Path("/proc/sys/net/ipv4")
+_KINDS = {"type bridge": "bridge", "type veth": "veth", "netem": "sch_netem", "tbf": "sch_tbf"}
+_UNKNOWN = ("unknown", "not supported", "no such file")
+
+
+def make_network(topology: Topology) -> list[int]:
+    """Create the network and return descriptors of the hosts' network namespaces.
+
+    Raises
+    ------
+    TestbedError
+        If this kernel lacks a kind of link or limit, or ``ip`` or ``tc`` fails for another reason.
+    """
+    namespaces = [_namespace() for _ in range(topology.hosts)]
+    _batch("ip", switch_links(topology, [_path(namespace) for namespace in namespaces]))
+    _batch("tc", switch_limits(topology))
+    for host, namespace in enumerate(namespaces):
+        with inside(namespace):
+            _batch("ip", host_links(topology, host))
+            _batch("tc", host_limits(topology, host))
+    return namespaces
+
+
+def insert_nics(topology: Topology, hosts: Sequence[int]) -> list[int]:
+    """Put a namespace for a NIC between each host and its link; return the NICs' descriptors.
+
+    Nothing passes until a program forwards frames between ``NIC_HOST`` and ``NIC_LINK``.
+
+    Raises
+    ------
+    TestbedError
+        If ``ip`` or ``tc`` fails.
+    """
+    nics = [new_namespace() for _ in hosts]
+    for host, (own, nic) in enumerate(zip(hosts, nics, strict=True)):
+        with inside(own):
+            _batch("ip", [f"link set dev {INTERFACE} netns {_path(nic)} name {NIC_LINK}"])
+        with inside(nic):
+            _batch("ip", nic_links(topology, host, _path(own)))
+            _batch("tc", nic_limits(topology, host))
+        with inside(own):
+            _batch("ip", host_links(topology, host, has_nic=True))
+    return nics
+
+
+def explain(tool: str, lines: Sequence[str], complaint: str) -> str:
+    """Return one sentence that explains the output of ``ip`` or ``tc`` after a line of a batch failed."""
+    words = [line for line in complaint.splitlines() if line.strip()] or ["no reason was given"]
+    reason, place = words[0], words[-1].rpartition(":")[2]
+    line = lines[int(place) - 1] if place.isdigit() and 0 < int(place) <= len(lines) else ""
+    for sign, kind in _KINDS.items():
+        if sign in line and any(unknown in reason.lower() for unknown in _UNKNOWN):
+            hint = "; leave out the delay" if kind == "sch_netem" else ""
+            return f"a testbed needs {kind}, which this kernel lacks (modprobe {kind} may load it){hint}"
+    return f"the testbed's network could not be made: '{tool} {line}' said: {reason.strip()}"
+
+
+def _path(namespace: int) -> str:
+    return f"/proc/{os.getpid()}/fd/{namespace}"
+
+
+def _namespace() -> int:
+    namespace = new_namespace()
+    with inside(namespace):
+        known = (_TCP / "tcp_allowed_congestion_control").read_text(encoding="ascii").split()
+        for name, value in tcp_settings(known).items():
+            (_TCP / name).write_text(value, encoding="ascii")
+    return namespace
+
+
+def _batch(tool: str, lines: Sequence[str]) -> None:
+    if not lines:
+        return
+    try:
+        done = subprocess.run(
+            [find_tool(tool), "-batch", "-"],
+            input="".join(f"{line}\n" for line in lines),
+            capture_output=True,
+            text=True,
+            timeout=TOOL_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TestbedError(f"'{tool}' did not end within {TOOL_TIMEOUT_S:g} s; try again") from error
+    if done.returncode != 0:
+        raise TestbedError(explain(tool, lines, done.stderr or done.stdout))

@@ -1,0 +1,189 @@
+"""Network namespaces of this process; Python itself has these calls only from version 3.12 on."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from gradwire.errors import TestbedError
+from gradwire.files import PACKAGES as _PACKAGES
+from gradwire.files import find_tool
+
+_CLONE_NEWNET = 0x40000000
+_PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_RAISE = 2
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+CAP_NET_ADMIN, CAP_NET_RAW = 12, 13
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def own_namespace() -> int:
+    """Return a descriptor of this thread's network namespace, which keeps the namespace alive."""
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def new_namespace() -> int:
+    """Return a descriptor of a new network namespace; this thread stays where it is. Raises ``OSError``."""
+    with _returning():
+        _check(_LIBC.unshare(_CLONE_NEWNET))
+        return own_namespace()
+
+
+@contextmanager
+def inside(namespace: int) -> Iterator[None]:
+    """Move this thread, and the processes that it starts, to a namespace for the ``with`` block."""
+    with _returning():
+        _check(_LIBC.setns(namespace, _CLONE_NEWNET))
+        yield
+
+
+@contextmanager
+def lending(*capabilities: int) -> Iterator[None]:
+    """Let programs that are started in the ``with`` block inherit these capabilities of an ordinary user.
+
+    Root's programs have them in any case.
+    """
+    for capability in capabilities:
+        _LIBC.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, capability, 0, 0)
+    try:
+        yield
+    finally:
+        forget_ambient_capabilities()
+
+
+def forget_ambient_capabilities() -> None:
+    """Stop programs that this process starts from inheriting its capabilities."""
+    _check(_LIBC.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0))
+
+
+@contextmanager
+def _returning() -> Iterator[None]:
+    home = own_namespace()
+    try:
+        yield
+    finally:
+        _check(_LIBC.setns(home, _CLONE_NEWNET))
+        os.close(home)
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+# The programs that create a testbed, and the private namespaces that it runs in.
+
+_PROBE_TIMEOUT_S = 10.0
+_AREA = (
+    "--net",
+    "--mount",
+    "--propagation=slave",  # what is mounted later is seen inside as well
+    "--pid",
+    "--fork",
+    "--kill-child",
+    "--mount-proc",
+)
+_AS_ONESELF = ("--user", "--map-current-user", "--keep-caps")
+"""An ordinary user can create a network inside a user namespace, and remains the same user."""
+
+
+def private_area() -> list[str]:
+    """Return the command that starts a program as the first process of private namespaces.
+
+    The namespaces have their own network and process IDs. When the first process ends, for whatever reason,
+    the kernel ends and removes everything inside. Raises ``TestbedError`` if a program is missing, or this
+    user may not create such namespaces.
+    """
+    for name in _PACKAGES:
+        find_tool(name)
+    unshare, reason = find_tool("unshare"), ""
+    for words in ([unshare, *_AREA], [unshare, *_AS_ONESELF, *_AREA])[os.geteuid() != 0 :]:
+        reason = _refusal(words)
+        if not reason:
+            return [*words, "--"]
+    raise TestbedError(
+        f"a testbed needs network namespaces, which this machine refuses ({reason}); run as root, or allow "
+        "user namespaces (sysctl user.max_user_namespaces, kernel.unprivileged_userns_clone, "
+        "kernel.apparmor_restrict_unprivileged_userns)"
+    )
+
+
+def _refusal(words: list[str]) -> str:
+    """Return why ``unshare`` can't create the namespaces, or an empty text if it can."""
+    try:
+        done = subprocess.run(
+            [*words, "--", "true"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"unshare did not end within {_PROBE_TIMEOUT_S:g} s"
+    if done.returncode == 0:
+        return ""
+    complaint = done.stderr.strip().splitlines() or [f"unshare ended with exit code {done.returncode}"]
+    return complaint[0]
+
+
+# The parameters of a link's rate limit: its burst, the size of TCP's packets, and its queue.
+#
+# The figures come from measurements with Python sockets on two cores; docs/testbed.md has the table.
+
+BURST_S = 250e-6
+"""A token bucket lets its burst pass at once after a pause. With the usual 64 KiB, a message of 64 KB over
+an idle 100 Mbit link takes 8 % of its nominal time, so small messages would have no limit. With 250 us, it
+takes 99 %; and 250 us are several times the lateness of timers."""
+LEAST_BURST_FRAMES, FRAME_OVERHEAD_NBYTES = 2, 50
+"""A burst is two whole frames at least; with less, a full frame would have to wait for a full bucket."""
+GSO_SHARE = 0.9
+"""The share of the burst for TCP's packets. The kernel would split a larger packet into frames in software,
+in the middle of the path: 83,000 a second at 1 Gbit. Four hosts in a ring on two cores would then reach 0.45
+of their rate instead of 0.95."""
+MOST_GSO_NBYTES = 65536
+SEND_BUFFER_NBYTES = 4 << 20
+RECEIVE_BUFFER_NBYTES = 6 << 20
+"""The largest buffers of a TCP socket: every host uses Linux's defaults, so that a machine tuned for wide
+networks gives the same results."""
+FLOWS_PER_PEER = 4
+NETEM_QUEUE_PACKETS = 1_000_000
+
+
+def burst_nbytes(rate_nbytes_per_s: float, mtu_nbytes: int) -> int:
+    """Return the number of bytes that may pass at once after a pause."""
+    least = LEAST_BURST_FRAMES * (mtu_nbytes + FRAME_OVERHEAD_NBYTES)
+    return max(least, round(rate_nbytes_per_s * BURST_S))
+
+
+def gso_nbytes(rate_nbytes_per_s: float, mtu_nbytes: int) -> int:
+    """Return the largest packet that TCP may pass to the link, so that the link needn't split it."""
+    return min(MOST_GSO_NBYTES, int(GSO_SHARE * burst_nbytes(rate_nbytes_per_s, mtu_nbytes)))
+
+
+def queue_nbytes(hosts: int) -> int:
+    """Return the maximum length of a limit's queue.
+
+    If all hosts send to one host, everything that their sockets hold may wait at its link. A dropped frame
+    would stop a connection for 200 ms or more, TCP's shortest timeout, which would distort measurements; so
+    the queue has room for everything. It uses memory only for frames that are actually queued.
+    """
+    return hosts * FLOWS_PER_PEER * SEND_BUFFER_NBYTES
+
+
+def tcp_settings(congestion_controls: Sequence[str]) -> dict[str, str]:
+    """Return the settings to write below ``/proc/sys/net/ipv4`` of every host.
+
+    Hosts use CUBIC, Linux's default, if the machine allows it, or otherwise Reno, which is always available.
+    If nothing is dropped, both send everything that the receiver has room for. BBR, which some machines use,
+    paces by its estimate of the rate: the time of one exchange varied from 650 to 880 ms.
+    """
+    return {
+        "tcp_congestion_control": "cubic" if "cubic" in congestion_controls else "reno",
+        "tcp_wmem": f"4096 16384 {SEND_BUFFER_NBYTES}",
+        "tcp_rmem": f"4096 131072 {RECEIVE_BUFFER_NBYTES}",
+    }

@@ -1,0 +1,242 @@
+"""The hosts' output: split into lines, shown with the host's name in front, and saved in files."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, Literal, TextIO
+
+from gradwire.errors import TestbedError
+from gradwire.records import make_record, to_json
+from gradwire.units import format_duration
+from gradwire_lab.testbed.topology import Topology, address, host_name
+
+Stream = Literal["out", "err"]
+STREAMS: tuple[Stream, Stream] = ("out", "err")
+Sink = Callable[[int, Stream, bytes], None]
+"""Takes a host, its stream, and whole lines; only the last line of a stream may lack its newline."""
+_LONGEST_LINE_NBYTES = 1 << 16
+
+
+class Lines:
+    """Passes a stream to its sinks line by line, so that lines of different hosts don't mix."""
+
+    def __init__(self, host: int, stream: Stream, sinks: tuple[Sink, ...]) -> None:
+        self._host, self._stream, self._sinks = host, stream, sinks
+        self._rest = b""
+
+    def take(self, text: bytes) -> None:
+        """Pass on complete lines; no bytes mean that the stream has ended."""
+        whole = self._rest + text
+        end = whole.rfind(b"\n") + 1
+        if not text or len(whole) - end > _LONGEST_LINE_NBYTES:
+            end = len(whole)
+        self._rest = whole[end:]
+        if end:
+            for sink in self._sinks:
+                sink(self._host, self._stream, whole[:end])
+
+
+def show(host: int, stream: Stream, text: bytes) -> None:
+    """Write lines to this process's own standard output or error, with the host's name in front."""
+    own: TextIO = sys.stdout if stream == "out" else sys.stderr
+    letters = own.encoding or "utf-8"
+    words = text.decode(errors="backslashreplace").encode(letters, "backslashreplace").decode(letters)
+    lines = words.removesuffix("\n").split("\n")
+    own.write("".join(f"{host_name(host)} | {line}\n" for line in lines))
+    own.flush()
+
+
+class Logs:
+    """A file for each stream of each host, ``h0.out`` and ``h0.err`` and so on, as the host wrote it.
+
+    Raises ``TestbedError`` if the folder can't be written, before anything is started.
+    """
+
+    def __init__(self, folder: Path, hosts: int) -> None:
+        self._files: dict[tuple[int, Stream], BinaryIO] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for host in range(hosts):
+                for stream in STREAMS:
+                    path = folder / f"{host_name(host)}.{stream}"
+                    self._files[host, stream] = path.open("wb", buffering=0)
+        except OSError as error:
+            self.close()
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise TestbedError(f"{folder} cannot be written: {reason}; name another folder") from error
+
+    def __call__(self, host: int, stream: Stream, text: bytes) -> None:
+        """Keep lines."""
+        self._files[host, stream].write(text)
+
+    def close(self) -> None:
+        """Close the files."""
+        for file in self._files.values():
+            file.close()
+
+
+# Decide when to end the hosts of a run. This is pure: callers pass the time.
+
+KILL_AFTER_S = 2.0
+"""The time that a command has to end after SIGTERM."""
+EXIT_TIMEOUT = 124  # as with timeout(1)
+
+
+@dataclass(frozen=True, slots=True)
+class HostExit:
+    """How a host's command ended: its exit code, 128 + n for signal n, and how long it ran in seconds."""
+
+    exit_code: int
+    seconds: float
+
+
+class Watch:
+    """Tracks which hosts run, which failed first, and which signal is due next.
+
+    When a host fails, the others have ``grace_s`` to notice and end; then they get SIGTERM, and after two
+    seconds SIGKILL. The same happens after the run's timeout. An interrupt sends SIGINT at once, and a second
+    interrupt SIGKILL.
+    """
+
+    def __init__(self, hosts: int, now: float, timeout_s: float | None, grace_s: float) -> None:
+        self.exits: list[HostExit | None] = [None] * hosts
+        self.interrupts = 0
+        self._grace_s = grace_s
+        self._timeout_s = timeout_s
+        self._failed: int | None = None
+        self._ended: list[int] = []  # hosts that were asked to end, in any way
+        self._timed_out = False
+        over = () if timeout_s is None else _end(now + timeout_s)
+        self._due: list[tuple[float, signal.Signals]] = list(over)
+
+    @property
+    def running(self) -> list[int]:
+        """The hosts whose command has not ended yet."""
+        return [host for host, ended in enumerate(self.exits) if ended is None]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every host's command has ended."""
+        return not self.running
+
+    def exited(self, host: int, code: int, seconds: float, now: float) -> None:
+        """Record the end of a host's command; ``code`` is negative for a signal, as in Python."""
+        self.exits[host] = HostExit(code if code >= 0 else 128 - code, seconds)
+        if code != 0 and self._failed is None and not self._ended:
+            self._failed = host
+            self._due = list(_end(now + self._grace_s))
+
+    def interrupted(self, now: float) -> None:
+        """Record that the user wants the run to end."""
+        self.interrupts += 1
+        if self.interrupts == 1:
+            self._due = [(now, signal.SIGINT), (now + self._grace_s, signal.SIGKILL)]
+        else:
+            self._due = [(now, signal.SIGKILL)]
+
+    def wait_s(self, now: float) -> float | None:
+        """Return the time until a signal is due, or None if none is."""
+        return max(0.0, self._due[0][0] - now) if self._due and not self.is_over else None
+
+    def due(self, now: float) -> signal.Signals | None:
+        """Return the signal that is due for all running hosts now; each is returned once."""
+        if self.is_over or not self._due or now < self._due[0][0]:
+            return None
+        if not self._ended:
+            self._ended = self.running
+            self._timed_out = self._failed is None and self.interrupts == 0
+        return self._due.pop(0)[1]
+
+    @property
+    def failure(self) -> str | None:
+        """One sentence that says what went wrong, or None."""
+        if self._timed_out:
+            limit = format_duration(self._timeout_s or 0.0)
+            return f"{_names(self._ended)} did not end within {limit} and had to be ended"
+        if self._failed is None:
+            return None
+        first = self.exits[self._failed]
+        assert first is not None
+        told = f"{host_name(self._failed)} {_how(first)} after {format_duration(first.seconds)}"
+        if not self._ended:
+            return told
+        grace = format_duration(self._grace_s)
+        return f"{told}; {_names(self._ended)} did not end within {grace} after that and had to be ended"
+
+    @property
+    def exit_code(self) -> int:
+        """0, the exit code of the host that failed first, or 124 after a timeout."""
+        if self._timed_out:
+            return EXIT_TIMEOUT
+        first = None if self._failed is None else self.exits[self._failed]
+        return 0 if first is None else first.exit_code
+
+
+def _end(at: float) -> tuple[tuple[float, signal.Signals], ...]:
+    return (at, signal.SIGTERM), (at + KILL_AFTER_S, signal.SIGKILL)
+
+
+def _how(ended: HostExit) -> str:
+    try:
+        return f"was ended by {signal.Signals(ended.exit_code - 128).name}"
+    except ValueError:
+        return f"ended with exit code {ended.exit_code}"
+
+
+def _names(hosts: list[int]) -> str:
+    names = [host_name(host) for host in hosts]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+# The record of a run: network, command, exit codes, times, and machine, without torch.
+
+SCHEMA = "gradwire-testbed/2"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A command that has run on all hosts.
+
+    ``failure`` is a sentence that says what went wrong, or None if every host ended with exit code 0.
+    ``exit_code`` is then 0; otherwise, it is that of the host that failed first, or 124 after a timeout.
+    Times are in seconds. ``nic`` is the command of the NIC between each host and its link, if there was one.
+    """
+
+    topology: Topology
+    command: tuple[str, ...]
+    hosts: tuple[HostExit, ...]
+    started: datetime
+    set_up_s: float
+    seconds: float
+    exit_code: int
+    failure: str | None
+    nic: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """Return the record as readable JSON; ``load`` says how busy the hosts' machine was."""
+        fields = {
+            "topology": self.topology.to_dict(),
+            "command": list(self.command),
+            "nic": list(self.nic),
+            "started": self.started.isoformat(timespec="seconds"),
+            "set_up_s": round(self.set_up_s, 4),
+            "seconds": round(self.seconds, 4),
+            "exit_code": self.exit_code,
+            "failure": self.failure,
+            "hosts": [
+                {
+                    "host": host_name(host),
+                    "address": address(host),
+                    "exit_code": ended.exit_code,
+                    "seconds": round(ended.seconds, 4),
+                }
+                for host, ended in enumerate(self.hosts)
+            ],
+        }
+        return to_json(make_record(SCHEMA, fields, load=round(os.getloadavg()[0], 2)))

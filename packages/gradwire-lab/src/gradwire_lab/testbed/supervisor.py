@@ -1,0 +1,175 @@
+"""The supervisor of a testbed: the first process of its private namespaces.
+
+It creates the network, starts and signals the hosts' commands, and reports when they end. It makes no
+decisions, so it may be killed at any time: the kernel then ends every process in the namespaces and removes
+every link.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from gradwire.errors import TestbedError
+from gradwire_lab.testbed.channel import Channel, Message
+from gradwire_lab.testbed.layout import insert_nics, make_network
+from gradwire_lab.testbed.namespaces import forget_ambient_capabilities, inside
+from gradwire_lab.testbed.registry import forget
+from gradwire_lab.testbed.runner import NicPrograms, keep_awake
+from gradwire_lab.testbed.topology import Topology
+
+
+class Supervisor:
+    """Serves the testbed at the other end of the channel until that end is closed."""
+
+    def __init__(self, channel: Channel, namespaces: list[int], nics: NicPrograms) -> None:
+        self._channel = channel
+        self._namespaces = namespaces
+        self._nics = nics
+        self._hosts: dict[int, tuple[int, float, subprocess.Popen[bytes]]] = {}
+        """Process -> host, when it was started, and what Python knows of it."""
+        self._awake: list[subprocess.Popen[bytes]] = []
+
+    def serve(self) -> None:
+        """Handle messages from the channel and watch the children; return when the channel is closed."""
+        woken, waker = socket.socketpair()
+        woken.setblocking(False)
+        waker.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        try:
+            self._serve(woken)
+        finally:
+            signal.set_wakeup_fd(-1)
+
+    def _serve(self, woken: socket.socket) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(woken, selectors.EVENT_READ)
+            selector.register(self._channel, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is woken:
+                        woken.recv(4096)
+                        self._reap()
+                    elif not self._obey():
+                        return
+
+    def _obey(self) -> bool:
+        received = self._channel.receive()
+        if received is None:
+            return False
+        message, files = received
+        match message["do"]:
+            case "start":
+                self._start(message, files)
+            case "signal":
+                for process in list(self._hosts):
+                    with suppress(ProcessLookupError):
+                        os.killpg(process, message["number"])
+            case "sweep":
+                self._nics.end()
+                sweep()
+                self._channel.send({"told": "swept"})
+        return True
+
+    def _start(self, message: Message, files: list[int]) -> None:
+        """Start the command on every host, with two of the files as its standard output and error."""
+        try:
+            self._awake = keep_awake()  # until the sweep
+            self._nics.start(files[1::2])
+            for host, namespace in enumerate(self._namespaces):
+                with inside(namespace):
+                    process = subprocess.Popen(
+                        message["command"],
+                        env=message["environments"][host],
+                        cwd=message["folder"],
+                        stdin=subprocess.DEVNULL,
+                        stdout=files[2 * host],
+                        stderr=files[2 * host + 1],
+                        start_new_session=True,
+                    )
+                self._hosts[process.pid] = (host, time.monotonic(), process)
+        except TestbedError as error:
+            sweep()
+            self._channel.send({"told": "failed", "reason": str(error)})
+        except OSError as error:
+            sweep()
+            self._hosts.clear()
+            self._channel.send({"told": "refused", "reason": error.strerror or str(error)})
+        finally:
+            for file in files:
+                os.close(file)
+
+    def _reap(self) -> None:
+        """Report the hosts' commands that have ended; their orphans are children of this process, too."""
+        with suppress(ChildProcessError):
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid in self._hosts:
+                    host, started, process = self._hosts.pop(pid)
+                    process.returncode = os.waitstatus_to_exitcode(status)
+                    seconds = time.monotonic() - started
+                    self._channel.send(
+                        {"told": "exited", "host": host, "code": process.returncode, "seconds": seconds}
+                    )
+
+
+def sweep() -> None:
+    """End every other process in the namespaces, and wait until they are gone."""
+    with suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+    with suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
+
+
+def main(descriptor: int, entry: Path, outside: str) -> None:
+    """Serve a testbed.
+
+    Parameters
+    ----------
+    descriptor
+        The supervisor's end of the channel.
+    entry
+        The testbed's entry in the registry, which is removed here, too, in case the testbed was killed.
+    outside
+        The process namespace of the testbed, which must not be this one.
+    """
+    if os.getpid() != 1 or outside == os.readlink("/proc/self/ns/pid"):  # sweep() would end everything
+        raise SystemExit("the testbed's supervisor is started by a testbed, in an area of its own")
+    try:
+        _serve(Channel(socket.socket(fileno=descriptor)))
+    except BrokenPipeError:
+        pass  # the testbed is gone
+    finally:
+        sweep()
+        forget(entry)
+
+
+def _serve(channel: Channel) -> None:
+    first = channel.receive()
+    if first is None:
+        return
+    try:
+        topology, words = Topology.from_dict(first[0]["topology"]), first[0]["nic"]
+        namespaces = make_network(topology)
+        nics = insert_nics(topology, namespaces) if words else []
+        forget_ambient_capabilities()
+    except (TestbedError, OSError) as error:
+        channel.send({"told": "failed", "reason": str(error)})
+        return
+    channel.send({"told": "ready"})
+    Supervisor(channel, namespaces, NicPrograms(words, nics)).serve()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3])

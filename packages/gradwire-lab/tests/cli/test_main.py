@@ -1,0 +1,239 @@
+import gzip
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradwire.cli import main, plan
+from gradwire.cli.codecs import table
+from gradwire.cli.main import commands
+from gradwire.codecs import parse
+from gradwire.plan import Plan
+from gradwire.tables import lines
+from gradwire_lab.job.options import JobOptions
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for variable in ("GRADWIRE_DATA", "RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in commands())])
+def test_help_fits_a_screen_and_shows_an_example(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) <= 40
+    assert max(len(line) for line in printed) <= 80
+    assert "example:" in printed
+    assert printed[printed.index("example:") + 1].startswith("  gradwire ")
+
+
+def test_without_a_command_it_tells_what_to_do_first(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines()
+    assert len(lines) <= 40
+    assert max(map(len, lines)) <= 80
+    assert printed.err == ""
+    named = re.findall(r"gradwire (\w+)(?: |$)", printed.out.replace("\\\n", ""), re.MULTILINE)
+    assert [each for each in named if each in commands()] == ["doctor", "demo", "plan", "profile"]
+    words = next(line for line in lines if line.startswith("  gradwire plan")).split()[2:]
+    parsed = plan._parser().parse_args(words)
+    plan._check(parsed)
+    plan._check_line(parsed)
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("gradwire 0")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("fly", "invalid choice: 'fly'"),
+        ("codecs x", "unrecognized arguments: x"),
+        ("train --worker 4", "unrecognized arguments: --worker 4"),
+        ("train --workers four", "invalid int value: 'four'"),
+        ("train --workers 0", "--workers must be 1 to 64"),
+        ("train --workers 3", "the nearest that can is 99"),
+        ("train --method fast", "invalid choice: 'fast'"),
+        ("train --codec zip", "no codec is named 'zip'"),
+        ("train --codec quantize:9", "4 or 8 bits"),
+        ("train --codec errbound:0.001", "power of two"),
+        ("train --link 100mbps", "a rate is written like '100mbit'"),
+        ("train --algorithm gossip", "no algorithm is called 'gossip'; choose one of backend"),
+        ("train --algorithm hierarchical:4,ring", "one algorithm more than group sizes"),
+        ("train --model gpt", "--model is one of mlp, hdc, wide, cnn"),
+        ("train --data imagenet", "--data is one of digits, mnist, fashion"),
+        ("train --batch 5000", "more than the 1438 training images of digits; ask for at most 1436"),
+        ("train --batch -4", "--batch must be 1"),
+        ("train --epochs 0", "--epochs must be 1"),
+        ("train --lr 0", "--lr must be a number above 0"),
+        ("train --lr inf", "--lr must be a number above 0"),
+        ("train --lr 1e300", "--lr must be a number above 0"),
+        ("train --segment 7", "--segment must be a whole number from 16384 to 17179852800, but is 7"),
+        ("train --segment 1GiB", "a segment of 1073741824 bytes may need a frame of"),
+        ("train --segment big", "--segment: a size is written like '16MB'"),
+        ("train --bucket 25MBps", "--bucket: a size is written like '16MB'"),
+        ("train --bucket 2", "--bucket must be a whole number from 4 "),
+        ("train --plan nowhere.json", "the plan nowhere.json cannot be read: No such file or directory"),
+        ("train --plan=", "name a file"),
+        ("train --plan file", "file holds no plan that can be used: a plan must be a JSON object"),
+        ("train --plan deep.json", "deep.json has pipeline 17, but at most 16 can train"),
+        ("train --plan deep.json --compare --codec=", "the exchange itself; leave out --codec and --compare"),
+        ("train --plan deep.json --runs sync --method sync", "leave out --method and --runs"),
+        ("train --plan deep.json --algorithm ring --pipeline 2", "leave out --algorithm and --pipeline"),
+        ("train --plan deep.json --segment 4MiB --bucket 4", "leave out --segment and --bucket"),
+        ("train --pipeline 0", "--pipeline must be a whole number from 1"),
+        ("train --pipeline 17", "--pipeline must be 1 to 16"),
+        ("train --warmup-epochs 99", "--warmup-epochs must be 0 to 8"),
+        ("train --max-steps 0", "--max-steps must be 1"),
+        ("train --timeout 0", "--timeout must be 1 to 86400"),
+        ("train --timeout 1e300", "--timeout must be 1 to 86400"),
+        ("train --timeout nan", "--timeout must be 1 to 86400, but is nan"),
+        ("train --link 0.0000001bit", "--link must be 1kbit to 1000gbit"),
+        ("train --out file/below", "--out file/below cannot be written"),
+        ("train --compare sync", "argument --compare: invalid choice: 'sync'"),
+        ("train --compare ddp --link 1gbit", "--link cannot pace ddp:identity"),
+        ("train --evaluate-every 0", "--evaluate-every must be 1"),
+        ("train --schedule linear", "--schedule is one of cosine, constant"),
+        ("demo --rate fast", "a rate is written like '100mbit'"),
+        ("demo --out=", "name a folder"),
+        ("demo --out file/below", "--out file/below cannot be written"),
+        ("demo x", "unrecognized arguments: x"),
+        ("train --compare --method sync", "--compare chooses the methods itself"),
+        ("train --runs sync,pipe --codec fp16", "--runs names methods and codecs"),
+        ("train --codec=", "but this spec is ''"),
+        ("train --compare --codec=", "but this spec is ''"),
+        ("train --out=", "name a folder"),
+        ("train --data-dir=", "name a folder"),
+        ("train --data-dir file", "--data is digits, which needs no files"),
+        ("train --out full", "record.json in it is a folder"),
+        ("train --out dangling", "--out dangling cannot be written"),
+        (f"train --out {'a' * 300}", "File name too long; name another folder"),
+        ("train --runs async:fp16", "a run is written METHOD:CODEC"),
+        ("train --runs sync,sync", "comes twice"),
+        ("train --data mnist --data-dir nowhere", "MNIST is not complete in nowhere"),
+        (
+            "train --data mnist --data-dir damaged",
+            "train-images-idx3-ubyte.gz is damaged: its magic number is 0x00000000",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, reason: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "full" / "record.json").mkdir(parents=True)
+    (tmp_path / "dangling").symlink_to("nowhere")
+    make_damaged(tmp_path / "damaged")
+    (tmp_path / "deep.json").write_text('{"pipeline": 17}')
+    before = sorted(tmp_path.rglob("*"))
+    assert main(words.split()) == 2
+    printed = capsys.readouterr()
+    assert reason in printed.err
+    assert printed.err.count("\n") == 1
+    assert "Traceback" not in printed.err
+    assert printed.out == ""
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("pipeline", "method"), [(1, "sync"), (2, "pipe"), (5, "pipe")])
+def test_a_plan_stands_for_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipeline: int, method: str
+) -> None:
+    performed: list[JobOptions] = []
+    monkeypatch.setattr("gradwire_lab.job.job.perform_job", performed.append)
+    plan = Plan(parse("quantize:8"), "star", 1 << 16, pipeline, 25_000_000)
+    plan.save(tmp_path / "plan.json")
+    said = f"--method {method} --codec quantize:8 --algorithm star --segment 64KiB --bucket 25MB"
+    assert main(["train", "--plan", "plan.json", "--out", "out"]) == 0
+    assert main(f"train {said} --pipeline {pipeline} --out out".split()) == 0
+    assert performed[0].runs == performed[1].runs
+    assert [each.plan(each.runs[0]) for each in performed] == [plan, plan]
+    assert performed[0].plan(performed[0].runs[0]) == plan
+
+
+def test_a_bug_has_another_exit_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradwire_lab.job.job.perform_job", lambda _options: [][1])
+    assert main(["train"]) == 1
+    assert "IndexError" in capsys.readouterr().err
+
+
+def test_an_interrupt_has_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gradwire_lab.job.job.perform_job", interrupted)
+    assert main(["train"]) == 130
+    assert capsys.readouterr().err == "gradwire: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "printed"),
+    [
+        (SystemExit(143), 143, "gradwire: ended by SIGTERM\n"),
+        (SystemExit(129), 129, "gradwire: ended by SIGHUP\n"),
+        (OSError(28, "No space left on device"), 2, "No space left on device\n"),
+    ],
+)
+def test_what_ends_a_job_is_told(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    raised: BaseException,
+    code: int,
+    printed: str,
+) -> None:
+    def ended(_options: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("gradwire_lab.job.job.perform_job", ended)
+    assert main(["train"]) == code
+    told = capsys.readouterr().err
+    assert told.endswith(printed)
+    assert told.count("\n") == 1
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("words", [["codecs"], ["train", "--epochs", "2", "--workers", "1", "--out", "out"]])
+def test_a_reader_who_leaves_ends_it_in_silence(tmp_path: Path, words: list[str]) -> None:
+    command = [sys.executable, "-m", "gradwire", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        process.stdout = None
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (141, b"")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.processes
+def test_standard_output_may_be_closed() -> None:
+    words = ["sh", "-c", '"$0" -m gradwire codecs >&-', sys.executable]
+    done = subprocess.run(words, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.processes
+def test_it_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gradwire", "codecs"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == lines(table())
+
+
+def make_damaged(folder: Path) -> None:
+    folder.mkdir()
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (folder / f"{name}-ubyte.gz").write_bytes(gzip.compress(bytes(100))[:-7])

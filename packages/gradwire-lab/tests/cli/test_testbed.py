@@ -1,0 +1,352 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gradwire.cli import main
+from support.beds import carriers, needs_namespaces, start, surroundings, wait_until
+from support.project import SOURCES
+
+NOBODY = 65534
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Work in a folder that marks all processes of the test; find the machine as it was afterwards."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    before = surroundings()
+    yield tmp_path
+    try:
+        wait_until(lambda: not carriers(tmp_path))
+    finally:
+        for process in carriers(tmp_path):
+            os.kill(process, signal.SIGKILL)
+    assert surroundings() == before
+    assert not list(tmp_path.glob("gradwire-testbed-*"))
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["clean", "--help"]])
+def test_help_fits_a_screen_and_shows_an_example(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["testbed", *words]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) <= 40
+    assert max(len(line) for line in printed) <= 80
+    assert printed[printed.index("example:") + 1].startswith("  gradwire testbed ")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("", "name an action: run, clean"),
+        ("fly", "invalid choice: 'fly'"),
+        ("clean now", "unrecognized arguments: now"),
+        ("run", "name the command that every host is to run, after '--'"),
+        ("run --", "name the command that every host is to run, after '--'"),
+        ("run python -- true", "unrecognized arguments: python"),
+        ("run true", "unrecognized arguments: true; the command comes after '--'"),
+        ("run --hosts 0 -- true", "a testbed has 1 to 64 hosts, but 0"),
+        ("run --hosts 1000 -- true", "a testbed has 1 to 64 hosts, but 1000"),
+        ("run --hosts x -- true", "invalid int value: 'x'"),
+        ("run --rate 1mbps -- true", "a rate is written like"),
+        ("run --rate 1bit -- true", "a testbed's rates are"),
+        ("run --rates 1gbit,,1gbit -- true", "a rate is written like"),
+        ("run --rates 1gbit,1gbit --hosts 3 -- true", "--rates names 2 hosts, but --hosts is 3"),
+        ("run --rates 1gbit --rate 1gbit -- true", "leave out one"),
+        ("run --groups 3 -- true", "4 hosts cannot be cut into 3 groups"),
+        ("run --core 1gbit -- true", "at least 2 groups"),
+        ("run --mtu 100 -- true", "a testbed's MTU is 1280 to 9000 bytes, but is 100"),
+        ("run --delay 1 -- true", "a time is written like"),
+        ("run --delay= -- true", "a time is written like"),
+        ("run --delay 1h -- true", "a time is written like"),
+        ("run --timeout soon -- true", "name a number of seconds, not 'soon'"),
+        ("run --timeout nan -- true", "--timeout is 0 to"),
+        ("run --grace -1 -- true", "--grace is 0 to"),
+        ("run --out= -- true", "name a folder"),
+        ("run --topology nowhere -- true", "--topology nowhere cannot be read: No such file"),
+        ("run --topology bad.json -- true", "--topology bad.json: expected the fields rates, groups"),
+        ("run --topology= -- true", "name a file"),
+        ("run --topology noise -- true", "it is no text"),
+        ("run --topology bad.json --hosts 2 -- true", "leave out --hosts"),
+        ("run -- no-such-program --hosts 2", "'no-such-program' is not found"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_leaves_nothing(
+    place: Path, capsys: pytest.CaptureFixture[str], words: str, reason: str
+) -> None:
+    (place / "bad.json").write_text('{"speed": 1}', encoding="ascii")
+    (place / "noise").write_bytes(b"\xff\xff")
+    before = sorted(place.rglob("*"))
+    assert main(["testbed", *words.split()]) == 2
+    printed = capsys.readouterr()
+    assert reason in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert sorted(place.rglob("*")) == before
+
+
+@needs_namespaces
+def test_a_run_shows_keeps_and_records(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (place / "bed.json").write_text('{"rates": ["1gbit", "100mbit"]}', encoding="ascii")
+    script = "sleep 0.1; echo out $RANK $1; echo err >&2; exit $RANK"
+    words = [
+        "--topology",
+        "bed.json",
+        "--grace",
+        "60",
+        "--out",
+        "kept",
+        "--",
+        "sh",
+        "-c",
+        script,
+        "x",
+        "--out",
+    ]
+    assert main(["testbed", "run", *words]) == 1
+    printed = capfd.readouterr()
+    assert sorted(printed.out.splitlines()) == [
+        "h0 | out 0 --out",
+        "h1 | out 1 --out",
+        "record and logs are in kept",
+    ]
+    assert sorted(printed.err.splitlines())[1:] == ["h0 | err", "h1 | err"]
+    failure = printed.err.split("gradwire: ")[1].splitlines()[0]
+    assert re.fullmatch(r"h1 ended with exit code 1 after [0-9.]+.?s", failure)
+    record = json.loads((place / "kept" / "record.json").read_text(encoding="utf-8"))
+    assert record["topology"]["rates"] == ["1gbit", "100mbit"]
+    assert record["command"] == ["sh", "-c", script, "x", "--out"]
+    assert (record["exit_code"], record["failure"]) == (1, failure)
+    assert [(host["host"], host["exit_code"]) for host in record["hosts"]] == [("h0", 0), ("h1", 1)]
+    assert 0 < record["hosts"][1]["seconds"] <= record["seconds"]
+    assert record["schema"] == "gradwire-testbed/2"
+    assert record["machine"]["cores"] == len(os.sched_getaffinity(0))
+    assert record["machine"]["load"] >= 0
+    assert main(["testbed", "run", "--out", "kept", "--", "true"]) == 2
+    assert "--out kept holds an older result (record.json)" in capfd.readouterr().err
+    assert (place / "kept" / "h1.out").read_text(encoding="utf-8") == "out 1 --out\n"
+    assert (place / "kept" / "h0.err").read_text(encoding="utf-8") == "err\n"
+    shutil.rmtree(place / "kept")
+
+
+@needs_namespaces
+def test_a_folder_that_cannot_be_written_stops_it_before_the_start(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "file").touch()
+    assert main(["testbed", "run", "--out", "file", "--", "touch", "started"]) == 2
+    assert "file cannot be written" in capsys.readouterr().err
+    assert not (place / "started").exists()
+
+
+@needs_namespaces
+def test_a_delay_works_or_is_refused_in_a_sentence(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert place.exists()
+    code = main(["testbed", "run", "--hosts", "2", "--delay", "1ms", "--", "tc", "qdisc"])
+    printed = capfd.readouterr()
+    if code == 0:
+        assert printed.out.count("tbf") == 2
+    else:
+        assert (code, printed.out) == (2, "")
+        assert printed.err.startswith("gradwire: a testbed needs sch_netem, which this kernel lacks")
+        assert printed.err.count("\n") == 1
+
+
+@needs_namespaces
+def test_a_reader_who_leaves_ends_it_in_silence(place: Path) -> None:
+    process = start(place, "run", "--hosts", "2", "--", "sh", "-c", "while echo x; do :; done")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.stdout = None
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (141, "")
+
+
+@needs_namespaces
+def test_ctrl_c_on_a_terminal_ends_the_hosts(place: Path) -> None:
+    script = 'trap "echo asked; exit 0" INT; echo ready; while :; do sleep 0.05; done'
+    pid, terminal = pty.fork()
+    if pid == 0:  # in here the terminal is the controlling one, as a user's is
+        os.environ["TMPDIR"] = str(place)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        words = ["-m", "gradwire", "testbed", "run", "--hosts", "2", "--", "sh", "-c", script]
+        os.execv(sys.executable, [sys.executable, *words])
+    seen = b""
+    while seen.count(b"ready") < 2:
+        seen += os.read(terminal, 4096)
+    os.write(terminal, b"\x03")
+    try:
+        while text := os.read(terminal, 4096):
+            seen += text
+    except OSError:  # the other end is closed
+        pass
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 130
+    assert seen.count(b"| asked") == 2
+    assert seen.endswith(b"gradwire: interrupted\r\n")
+
+
+@needs_namespaces
+def test_a_second_interrupt_is_heeded_at_once(place: Path) -> None:
+    script = 'trap "echo asked" INT; echo ready; while :; do sleep 0.05; done'
+    process = start(place, "run", "--hosts", "1", "--grace", "600", "--", "sh", "-c", script)
+    assert process.stdout is not None
+    for line in ("h0 | ready\n", "h0 | asked\n"):
+        assert process.stdout.readline() == line
+        process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == "gradwire: interrupted\n"
+    assert process.returncode == 130
+
+
+def waiting(place: Path) -> tuple[subprocess.Popen[str], dict[str, list[int]]]:
+    """Return a testbed whose hosts wait, and its processes by what they are."""
+    process = start(
+        place, "run", "--hosts", "2", "--grace", "0.1", "--", "sh", "-c", "echo ready; exec sleep 100"
+    )
+    assert process.stdout is not None
+    for _ in range(2):
+        assert process.stdout.readline().endswith("| ready\n")
+    found: dict[str, list[int]] = {"outer": [process.pid], "unshare": [], "supervisor": [], "host": []}
+    for number in carriers(place):
+        words = Path(f"/proc/{number}/cmdline").read_text(encoding="utf-8").split("\0")
+        if "unshare" in words[0]:
+            found["unshare"].append(number)
+        elif "gradwire_lab.testbed.supervisor" in words:
+            found["supervisor"].append(number)
+        elif words[0] in ("sh", "sleep"):
+            found["host"].append(number)
+    assert [len(numbers) for numbers in found.values()] == [1, 1, 1, 2]
+    return process, found
+
+
+@needs_namespaces
+@pytest.mark.parametrize(
+    ("victim", "code", "sentence"),
+    [
+        ("outer", -signal.SIGKILL, ""),
+        ("unshare", 2, "supervisor is gone"),
+        ("supervisor", 2, "supervisor is gone"),
+        ("host", 137, "was ended by SIGKILL after "),
+    ],
+)
+def test_whoever_is_killed_the_kernel_takes_the_rest_down(
+    place: Path, victim: str, code: int, sentence: str
+) -> None:
+    process, found = waiting(place)
+    os.kill(found[victim][-1], signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert sentence in err
+    assert "Traceback" not in err
+
+
+@needs_namespaces
+def test_clean_ends_what_a_killed_testbed_left_and_no_living_one(place: Path) -> None:
+    process, found = waiting(place)
+    os.kill(found["supervisor"][0], signal.SIGSTOP)  # so that it cannot notice
+    process.kill()
+    process.wait()
+    for pipe in (process.stdout, process.stderr):  # the stopped one still has the other ends
+        assert pipe is not None
+        pipe.close()
+    living = start(place, "run", "--hosts", "1", "--", "sh", "-c", "echo ready; sleep 100")
+    assert living.stdout is not None
+    assert living.stdout.readline() == "h0 | ready\n"
+    assert len(carriers(place)) >= 7
+    out, err = start(place, "clean").communicate(timeout=60)
+    assert f"ended process {found['unshare'][0]}, " in out
+    assert f"removed {place}/gradwire-testbed-" in out
+    assert out.splitlines()[-1].endswith("whose testbed is at work")
+    assert err == ""
+    wait_until(lambda: not set(carriers(place)) & {each for group in found.values() for each in group})
+    assert living.poll() is None
+    living.send_signal(signal.SIGTERM)
+    living.communicate(timeout=60)
+    wait_until(lambda: not carriers(place))
+    assert start(place, "clean").communicate(timeout=60)[0] == "nothing is left behind\n"
+
+
+def python_of_nobody() -> str | None:
+    """Return a Python that an ordinary user can run, and that can have a testbed then."""
+    check = "from gradwire_lab.testbed.namespaces import private_area; private_area()"
+    for python in (sys.executable, shutil.which("python3", path="/usr/local/bin:/usr/bin")):
+        words = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env", str(python)]
+        own = {**os.environ, "PYTHONPATH": SOURCES, "PYTHONDONTWRITEBYTECODE": "1"}
+        done = subprocess.run(
+            [*words, "-c", check], cwd="/", env=own, capture_output=True, timeout=60, check=False
+        )
+        if done.returncode == 0:
+            return python
+    return None
+
+
+@needs_namespaces
+@pytest.mark.skipif(os.geteuid() != 0, reason="the other tests are unprivileged already")
+def test_an_ordinary_user_may_have_one() -> None:
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    os.chown(folder, NOBODY, NOBODY)
+    try:
+        python = python_of_nobody()
+        if python is None:
+            pytest.skip(
+                "no Python here can be run by an ordinary user, or the kernel allows no user namespaces"
+            )
+        before = surroundings()
+        script = "id -u; grep CapEff /proc/self/status; touch file$RANK; tc qdisc show dev eth0; exit $RANK"
+        process = start(
+            folder,
+            "run",
+            "--hosts",
+            "2",
+            "--out",
+            "logs",
+            "--",
+            "sh",
+            "-c",
+            script,
+            python=python,
+            user=NOBODY,
+        )
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 1, err
+        assert out.count(f"| {NOBODY}\n") == 2
+        assert out.count("| CapEff:\t0000000000000000\n") == 2
+        assert out.count("rate 1Gbit") == 2
+        assert {path.stat().st_uid for path in folder.rglob("*")} == {NOBODY}
+        assert {path.name for path in folder.iterdir()} == {"file0", "file1", "logs"}
+        assert surroundings() == before
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("bfp:7x16", "gradwire: a NIC cuts streams anywhere"),
+        ("", "gradwire: --nic is a codec and options, as 'inceptionn:2^-10 --json', not ''"),
+        ("'inceptionn", "gradwire: --nic is a codec and options"),
+        ("inceptionn:2^-10 --drop 2", "gradwire: the share of frames to drop is"),
+        ("inceptionn:2^-10 --dorp 2", "gradwire nic: unrecognized arguments: --dorp 2;"),
+    ],
+)
+def test_a_nic_that_cannot_be_is_refused_before_anything_starts(
+    words: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["testbed", "run", "--nic", words, "--", "true"]) == 2
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradwire_lab.experiments import EXPERIMENTS, a2dtwp, perform
+from gradwire_lab.experiments.record import read_rows
+from support.offloaded_rows import batch, longer, training
+
+
+def test_it_is_performed_and_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert EXPERIMENTS["a2dtwp"] is a2dtwp.EXPERIMENT
+    errors = [0.8, 0.8, 0.5, 0.5, 0.5, 0.5, 0.5]
+    made = [longer(), training("fp32", errors), training("awp", errors), {"kind": "pace"}]
+
+    def run(_options: object, cells: list[dict[str, str]], _before: object, report: object) -> None:
+        for cell in cells:
+            report(
+                next((row for row in made if cell.items() <= row.items()), None)
+                or {**batch(cell["policy"], 1.0), **cell}
+            )  # type: ignore[operator]
+
+    monkeypatch.setattr("gradwire_lab.experiments.a2dtwp.run", run)
+    options = a2dtwp.Options(networks=("vgg",), policies=("fp32", "awp"), seeds=(1,), timed=("vgg",))
+    perform(a2dtwp.EXPERIMENT, options, tmp_path)
+    record = read_rows(tmp_path / "record.json", a2dtwp.EXPERIMENT)
+    assert record["finished"]
+    assert [row["kind"] for row in record["rows"]][:4] == ["longer", "training", "training", "pace"]
+    assert "vgg on cifar10" in capsys.readouterr().out

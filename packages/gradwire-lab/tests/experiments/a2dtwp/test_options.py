@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gradwire.errors import SpecError
+from gradwire_lab.experiments.a2dtwp import options
+from gradwire_lab.experiments.a2dtwp.options import Options
+
+
+def words(*said: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    options.add_arguments(parser)
+    return parser.parse_args(said)
+
+
+def test_without_options_everything_is_compared() -> None:
+    assert options.read(words()) == Options()
+    kinds = Counter(cell["kind"] for cell in options.cells(Options()))
+    # Lossless policies share the trainings of the weights that they carry.
+    assert kinds == {
+        "longer": len(options.NETWORKS) - 1,
+        "training": (len(options.NETWORKS) - 1) * 6 * 3 + 3,  # and AlexNet without batch normalization
+        "pace": 1,
+        "batch": len(options.MODELS) * len(options.TIMED) * Options().timed_rounds,
+    }
+    assert next(iter(options.cells(Options()))) == {"kind": "longer", "model": "vgg"}
+
+
+def test_options_choose(tmp_path: Path) -> None:
+    said = ("--data-dir", str(tmp_path), "--networks", "vgg", "--policies", "awp,fp32,awp", "--seeds", "4,5")
+    found = options.read(words(*said))
+    assert (found.data_dir, found.seeds) == (tmp_path, (4, 5))
+    trained = [(cell["policy"], cell["seed"]) for cell in options.cells(found) if cell["kind"] == "training"]
+    assert trained == [("awp", 4), ("fp32", 4), ("awp", 5), ("fp32", 5)]
+
+
+def test_without_timed_networks_nothing_is_paced() -> None:
+    found = options.read(words("--timed", ""))
+    assert {cell["kind"] for cell in options.cells(found)} == {"longer", "training"}
+
+
+def test_policies_take_turns_in_every_round_of_a_network() -> None:
+    found = [cell for cell in options.cells(Options(timed=("vgg",))) if cell["kind"] == "batch"]
+    rounds = [[cell["policy"] for cell in found if cell["round"] == number] for number in range(3)]
+    assert [sorted(each) for each in rounds] == [sorted(options.TIMED)] * 3
+    assert len({each[0] for each in rounds}) == 3, "each begins with another one"
+
+
+def test_an_epoch_is_watched_and_twelve_intervals_follow() -> None:
+    for size in (32, 64):
+        epoch = Options().images // size
+        assert Options().batches - epoch >= 12 * (epoch // 2)
+
+
+def test_the_links_are_those_of_the_published_tables() -> None:
+    x86, power = options.SYSTEMS["x86"], options.SYSTEMS["power"]
+    assert x86.compute_ms == pytest.approx(128.72 + 33.51)
+    assert power.compute_ms == pytest.approx(69.78 + 12.66)
+    assert (x86.to_device_ms, power.to_device_ms) == (153.93, 39.12)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (["--networks", "lenet"], "--networks must be among alexnet, vgg, resnet, alexnet-bn, vgg-bn"),
+        (["--policies", "bf8"], "--policies must be among fp32, bf16, static:8"),
+        (["--timed", "lenet"], "--timed must be among alexnet, vgg, resnet, but 'lenet' came"),
+        (["--networks", ""], "--networks must be among .*, but 'nothing' came"),
+        (["--batches", "9"], "expected 10 or more for --batches, got 9"),
+        (["--narrower", "3"], "expected a divisor of 64 for --narrower, got 3"),
+        (["--seeds", "0"], "expected 1 or more for --seeds, got 0"),
+        (["--seeds", "one"], "expected whole numbers for --seeds, got one"),
+        (["--data-dir", "/nowhere"], "expected a folder for --data-dir, got /nowhere"),
+    ],
+)
+def test_a_mistake_is_one_sentence(said: list[str], reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        options.read(words(*said))

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import argparse
+from itertools import pairwise
+
+import pytest
+
+from gradwire.errors import GradwireError
+from gradwire_lab.experiments.experiment import Cell
+from gradwire_lab.experiments.smart_nic.options import (
+    ALL,
+    CALIBRATION,
+    COMPARED,
+    NICS,
+    RING,
+    STEP,
+    Options,
+    add_arguments,
+    cells,
+    part_of,
+    read,
+)
+from gradwire_lab.experiments.smart_nic.prediction import is_calibrated_on
+
+
+def parsed(*words: str) -> Options:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return read(parser.parse_args(words))
+
+
+def place(cell: Cell) -> tuple[object, ...]:
+    return tuple(cell[name] for name in ("hosts", "rate", "width", "batch"))
+
+
+def test_every_option_has_its_word() -> None:
+    assert parsed() == Options()
+
+
+def test_no_training_has_the_configuration_that_the_model_is_calibrated_on() -> None:
+    found = cells(Options(parts=(STEP,)))
+    (calibration,) = part_of(found, CALIBRATION)
+    assert found[0] == calibration
+    assert place(calibration) == (2, "200mbit", 256, 448)
+    assert not any(is_calibrated_on(calibration, step) for step in part_of(found, STEP))
+
+
+def test_all_comparators_are_trained_on_the_most_hosts_and_nics_wherever_one_thing_differs() -> None:
+    methods: dict[tuple[object, ...], list[tuple[str, str]]] = {}
+    for cell in part_of(cells(Options(parts=(STEP,))), STEP):
+        methods.setdefault(place(cell), []).append((cell["method"], cell["codec"]))
+    assert methods == {
+        (2, "200mbit", 512, 448): [*NICS],
+        (2, "200mbit", 256, 1792): [*NICS],
+        (2, "100mbit", 256, 448): [*NICS],
+        (3, "200mbit", 256, 448): [*COMPARED],
+        (4, "200mbit", 256, 448): [*ALL],
+        (4, "200mbit", 256, 1792): [*COMPARED],
+    }
+
+
+def test_cells_of_a_network_follow_each_other() -> None:
+    networks = [(cell["hosts"], cell["rate"]) for cell in cells(Options(parts=(STEP,)))]
+    assert len(dict.fromkeys(networks)) == 1 + sum(one != other for one, other in pairwise(networks))
+
+
+def test_parts_that_are_not_named_are_left_out() -> None:
+    assert {cell["part"] for cell in cells(parsed("--parts", "ring"))} == {RING}
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--parts", "rings"), "--parts must be among paper, ring, step, but 'rings' came"),
+        (("--hosts", "1"), "at least 2 hosts, but 1 came"),
+        (("--layers", "1"), "expected --layers of 2 or more, got 1"),
+        (("--widths", "256,8"), "expected --widths of 64 or more, got 8"),
+        (("--batches", "0"), "--batches"),
+        (("--steps", "4"), "expected --steps of 5 or more, got 4"),
+        (("--seeds", "0"), "expected --seeds of 1 or more, got 0"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(GradwireError, match=reason):
+        parsed(*words)

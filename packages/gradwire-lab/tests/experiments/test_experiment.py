@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gradwire.checkpoints import SUM
+from gradwire.errors import JobError
+from gradwire_lab.experiments.page import page_of
+from gradwire_lab.experiments.papers import chosen
+from support.pages import Page
+from support.recorded import STUDY, record
+
+
+def test_its_question_and_its_tables_are_there(tmp_path: Path) -> None:
+    (exhibit,) = chosen("study-section-1-firecaffe")
+    fields = json.loads((record(tmp_path, exhibit) / exhibit.name / "record.json").read_text())
+    page = Page(page_of(fields, [exhibit.experiment]))
+    question = exhibit.experiment.question
+    assert f"{question[0].upper()}{question[1:]}" in page.text
+    assert page.tables >= 2
+    assert "unfinished" not in page.text
+    with pytest.raises(JobError, match="was altered after it was written: expected the checksum"):
+        page_of({**fields, "finished": False}, [exhibit.experiment])
+    fields.pop(SUM)  # as older records
+    assert "(unfinished)" in page_of({**fields, "finished": False}, [exhibit.experiment])
+
+
+def test_a_record_of_another_experiment_is_refused() -> None:
+    with pytest.raises(JobError, match="no experiment's of this gradwire; install the one"):
+        page_of({"schema": "gradwire.experiment-none/1", "rows": []}, [STUDY.experiment])

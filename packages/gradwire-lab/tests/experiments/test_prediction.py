@@ -1,0 +1,84 @@
+"""The prediction experiment: its grid, its choices, and its errors."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from gradwire.errors import GradwireError
+from gradwire.planner.predict import UNCERTAINTY
+from gradwire.tables import Table, lines
+from gradwire_lab.experiments import prediction
+
+
+def row(algorithm: str, codec: str, measured_s: float, predicted_s: float) -> dict[str, object]:
+    cell = {"hosts": 2, "rate": "1gbit", "nbytes": 2 << 20, "algorithm": algorithm, "codec": codec}
+    times = {"fastest_s": measured_s, "slowest_s": measured_s, "predicted_s": predicted_s}
+    return {**cell, "segment_nbytes": 1 << 20, "measured_s": measured_s, **times}
+
+
+def test_the_grid_leaves_out_what_cannot_be() -> None:
+    cells = prediction.cells(prediction.Options(((3, "1gbit"), (4, "1gbit")), (1 << 20,)))
+    by_hosts = {hosts: [cell for cell in cells if cell["hosts"] == hosts] for hosts in (3, 4)}
+    assert {cell["algorithm"] for cell in by_hosts[4]} == set(prediction.ALGORITHMS)
+    assert {cell["algorithm"] for cell in by_hosts[3]} == set(prediction.ALGORITHMS) - {"hierarchical"}
+    assert [cell["codec"] for cell in by_hosts[3] if cell["algorithm"] == "backend"] == ["identity"]
+    assert [len(group) for group in by_hosts.values()] == [13, 16]
+    assert len(prediction.cells(prediction.Options())) == 180  # the points of docs/planner.md
+
+
+def test_among_ties_the_simplest_plan_is_chosen() -> None:
+    fast, tie = row("ring", "quantize:8", 1.0, 1.0), row("star", "identity", 1.1, 1.0 + 0.9 * UNCERTAINTY)
+    slow = row("ring", "identity", 0.9, 1.0 + 1.2 * UNCERTAINTY)
+    assert prediction.choose([fast, slow, tie]) is tie
+    assert prediction.choose([fast, slow]) is fast
+    earlier = row("ring", "identity", 1.1, 1.0)
+    assert prediction.choose([tie, earlier]) is earlier
+
+
+def test_its_table_rates_points_and_choices() -> None:
+    rows = [
+        row("ring", "identity", 1.0, 1.1),
+        row("star", "identity", 0.8, 1.5),
+        row("ring", "errbound:2^-10", 0.5, 0.4),
+        row("sharded", "errbound:2^-10", 0.2, 0.24),
+    ]
+    title, _, first, _, second, _, errors, _, good = prediction.table(rows)
+    assert title == "2 hosts at 1gbit, 2MiB:"
+    assert isinstance(first, Table)
+    assert [line[-1] for line in first.rows] == ["+10.0", "+87.5", "-20.0", "+20.0"]
+    assert errors == "Error of 4 predictions: median 20.0 %, 90th percentile 87.5 %, largest 87.5 %."
+    assert isinstance(second, Table)
+    assert [line[-1] for line in second.rows] == ["25.0", "0.0", "0.0"]
+    assert [line[1] for line in second.rows] == ["ring identity", *["ring errbound:2^-10"] * 2]
+    assert str(good).startswith("2 of 3 choices by prediction are within 3 %")
+
+
+def test_no_line_is_too_long_and_no_word_is_cut() -> None:
+    rows = [row("hierarchical", codec, 1.0, 1.1) for codec in prediction.CODECS]
+    told = lines(*prediction.table(rows))
+    assert max(map(len, told)) <= 80
+    assert any("hierarchical" in line for line in told[: len(told) // 2])
+    for line in told:
+        assert ("hier" in line) == ("hierarchical" in line)
+
+
+def test_sharded_exchanges_are_asked_for() -> None:
+    options = prediction.Options(((3, "1gbit"),), (1 << 20,), sharded=True)
+    sharded = [cell["codec"] for cell in prediction.cells(options) if cell["algorithm"] == prediction.SHARDED]
+    assert sharded == list(prediction.CODECS)
+
+
+@pytest.mark.parametrize("networks", ["4", "4:", ":1gbit", "four:1gbit", "1:1gbit", "4:fast", "4:1gbit,"])
+def test_a_mistaken_network_is_one_sentence(networks: str) -> None:
+    with pytest.raises(GradwireError) as caught:
+        prediction.read(argparse.Namespace(networks=networks, sizes="2MiB", sharded=False))
+    assert "\n" not in str(caught.value)
+
+
+def test_networks_and_sizes_are_read() -> None:
+    options = prediction.read(
+        argparse.Namespace(networks="4:1gbit,2:unlimited,4:1gbit", sizes="8MiB,1MB", sharded=False)
+    )
+    assert options == prediction.Options(((4, "1gbit"), (2, "unlimited")), (1_000_000, 8 << 20))

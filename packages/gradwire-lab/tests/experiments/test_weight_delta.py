@@ -1,0 +1,52 @@
+"""The weight-delta experiment: its options, a small run, and its table."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from gradwire.errors import SpecError
+from gradwire.tables import lines
+from gradwire_lab.experiments import weight_delta
+from gradwire_lab.experiments.experiment import Row
+from gradwire_lab.experiments.weight_delta import Options
+
+
+def words(**given: object) -> argparse.Namespace:
+    usual = {"text": None, "rates": "3e-6,1e-3", "training": 2, "warm": 1, "measured": 2}
+    return argparse.Namespace(**{**usual, **given})
+
+
+def test_a_small_rate_moves_fewer_bits_than_a_large_one(tmp_path: Path) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(bytes(range(32, 127)) * 60)
+    options, rows = weight_delta.read(words(text=str(text))), list[Row]()
+    weight_delta.run(options, weight_delta.cells(options), [], rows.append)
+    slow, fast = rows
+    assert (slow["lr"], fast["lr"]) == (3e-6, 1e-3)
+    assert 0 < slow["moved"] < fast["moved"] < 1
+    assert 0 < slow["bits"] < fast["bits"] < 16
+    assert slow["bits"] < slow["two_bit_bits"] < slow["full_bits"]
+    printed = [line.split() for line in lines(*weight_delta.table(rows))]
+    assert any(line[:1] == ["3e-06"] for line in printed)
+    assert any(line[:1] == ["0.001"] for line in printed)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"rates": "fast"}, "learning rates are written like 3e-5,1e-4, but these are 'fast'"),
+        ({"rates": "2"}, "learning rates must be between 0 and 1, but are"),
+        ({"warm": 0}, "warm must be a number of steps from 1 up, but is 0"),
+        ({"text": "/nowhere"}, "the text must be a file, but /nowhere is none"),
+    ],
+)
+def test_a_mistake_is_one_sentence(given: dict[str, object], reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        weight_delta.read(words(**given))
+
+
+def test_it_asks_for_the_published_rates() -> None:
+    assert [cell["lr"] for cell in weight_delta.cells(Options())] == [3e-6, 3e-5, 1e-4, 1e-3]

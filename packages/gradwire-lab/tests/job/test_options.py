@@ -1,0 +1,145 @@
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gradwire
+from gradwire.errors import GradwireError, JobError
+from gradwire.plan import Plan
+from gradwire_lab.job.data import load
+from gradwire_lab.job.options import EPOCHS, PIPELINE, JobOptions, check, check_data
+from gradwire_lab.job.runs import make_run, parse_runs
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"data": "imagenet"}, "--data is one of digits, mnist, fashion, but 'imagenet' came"),
+        ({"model": "gpt"}, "--model is one of mlp, hdc, wide, cnn"),
+        ({"workers": 0}, "--workers must be 1 to 64, but is 0"),
+        ({"exchange": Plan(pipeline=17)}, "--pipeline must be 1 to 16"),
+        ({"epochs": 0}, "--epochs must be 1"),
+        ({"warmup_epochs": 9}, "--warmup-epochs must be 0 to 8, but is 9"),
+        ({"batch": 0}, "--batch must be 1"),
+        ({"batch": 98}, "cannot be shared equally by 4 workers; the nearest that can is 100"),
+        ({"batch": 97}, "the nearest that can is 96"),
+        ({"batch": 3}, "the nearest that can is 4"),
+        ({"batch": 1}, "the nearest that can is 4"),
+        ({"seed": -1}, "--seed must be 0"),
+        ({"max_steps": 0}, "--max-steps must be 1"),
+        ({"evaluate_every": 0}, "--evaluate-every must be 1"),
+        ({"schedule": "linear"}, "--schedule is one of cosine, constant, but 'linear' came"),
+        ({"runs": (make_run("ddp"),)}, "--link cannot pace ddp:identity, which has connections of its own"),
+        ({"lr": 0.0}, "--lr must be a number above 0"),
+        ({"lr": float("nan")}, "--lr must be a number above 0 and at most 1e[+]30, but is nan"),
+        ({"timeout_s": -1.0}, "--timeout must be 1 to 86400, but is -1"),
+        ({"link": "999bit"}, "--link must be 1kbit to 1000gbit, or unlimited, but is 999bit"),
+        ({"link": "9" * 306 + "gbit"}, "a rate is written like"),
+        ({"link": "fast"}, "a rate is written like"),
+        (
+            {"weights": "delta:fp32", "runs": (make_run("sync"),)},
+            "--weights is for the methods server and sharded, whose weights travel; leave it out, or add",
+        ),
+        (
+            {"weights": "bf16", "runs": (make_run("sharded"), make_run("server"))},
+            "--weights of the method sharded is one of delta:bf16, delta:fp32, but 'bf16' came",
+        ),
+        (
+            {"weights": "delta", "runs": (make_run("server"),)},
+            "--weights as deltas is one of delta:bf16, delta:fp32, but 'delta' came",
+        ),
+        ({"weights": "fp17", "runs": (make_run("server"),)}, "no codec is named 'fp17'"),
+        (
+            {"runs": (make_run("sync", "auto"),), "exchange": Plan(algorithm="star", pipeline=PIPELINE)},
+            "a run with auto chooses how it exchanges, with 2 steps under way by pipe; leave --algorithm,",
+        ),
+        ({"runs": (make_run("pipe", "auto"),), "scale": "auto"}, "a run with auto chooses how"),
+        (
+            {"runs": (make_run("sharded"),), "exchange": Plan(algorithm="star")},
+            "a sharded exchange runs around a ring with one bucket and a pipeline of 1, but the plan has",
+        ),
+    ],
+)
+def test_every_mistake_is_named(options: JobOptions, change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(GradwireError, match=reason) as caught:
+        check(replace(options, **change))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "hierarchical:2,ring+star"])
+def test_good_options_pass_and_leave_no_trace(options: JobOptions, algorithm: str) -> None:
+    check(replace(options, exchange=Plan(algorithm=algorithm)))
+    assert not options.out.exists()
+    assert not list(options.out.parent.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("runs", "weights", "exact"),
+    [
+        ("server,sharded", None, True),
+        ("server,sharded", "delta:fp32", True),
+        ("server@1,sharded:fp8", "delta:bf16", False),
+        ("server", "bf16", False),
+        ("server", "identity", True),
+    ],
+)
+def test_weights_travel_as_the_methods_can(
+    options: JobOptions, runs: str, weights: str | None, exact: bool
+) -> None:
+    options = replace(options, runs=parse_runs(runs), weights=weights)
+    check(options)
+    assert options.exact_weights is exact
+
+
+def test_the_plan_of_a_run_says_whether_it_is_sharded(options: JobOptions) -> None:
+    for exchange in (options.exchange, Plan(exchange="sharded", residual=True)):
+        options = replace(options, exchange=exchange)
+        sharded, sync = (options.plan(make_run(method, "fp8")) for method in ("sharded", "sync"))
+        assert (sharded.exchange, sharded.pipeline) == ("sharded", 1)
+        assert sync == replace(sharded, exchange="all_reduce")
+
+
+def test_a_run_may_choose_its_plan(options: JobOptions) -> None:
+    begins = {method: options.plan(make_run(method, "auto")) for method in ("attach", "sync", "pipe")}
+    assert {str(each.codec) for each in begins.values()} == {"fp8"}
+    assert [each.pipeline for each in begins.values()] == [1, 1, PIPELINE]
+    assert isinstance(options.plan_or_auto(make_run("sync", "auto")), gradwire.Auto)
+    fixed = make_run("sync", "bf16")
+    assert options.plan_or_auto(fixed) == options.plan(fixed)
+
+
+def test_a_folder_that_cannot_be_made_is_named(options: JobOptions, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(JobError, match=r"--out .*file/below cannot be written: .*Not a directory"):
+        check(replace(options, out=tmp_path / "file" / "below"))
+
+
+def test_missing_extras_are_named(options: JobOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name != "rich" else object())
+    with pytest.raises(JobError, match=r"needs matplotlib and scikit-learn.*pip install '\.\[train\]'"):
+        check(options)
+    with pytest.raises(JobError, match="needs matplotlib, not installed"):
+        check(replace(options, data="mnist"))
+
+
+def test_a_batch_larger_than_the_data_is_named(options: JobOptions) -> None:
+    with pytest.raises(JobError, match=r"--batch 1440 is more than the 1438 .*ask for at most 1436"):
+        check_data(replace(options, batch=1440), load("digits"))
+
+
+def test_steps_follow_from_epochs_batch_and_limit(options: JobOptions) -> None:
+    data = load("digits")
+    assert options.steps_per_epoch(data) == 14
+    assert options.steps(data) == 14 * options.epochs
+    assert replace(options, max_steps=5).steps(data) == 5
+
+
+def test_a_server_is_one_process_more(options: JobOptions) -> None:
+    assert (options.has_server, options.world) == (True, 5)
+    assert replace(options, runs=(make_run("sync"),)).world == 4
+
+
+def test_every_data_set_has_its_epochs() -> None:
+    assert set(EPOCHS) == {"digits", "mnist", "fashion"}

@@ -1,0 +1,97 @@
+import pytest
+
+from gradwire.errors import SpecError
+from gradwire_lab.job.runs import D_SYNC, DDP, PS_SYNC, Run, comparison, make_run, parse_runs
+
+
+def test_labels_are_the_names_of_the_literature() -> None:
+    assert [run.label for run in comparison("quantize:8")] == [
+        "PS-Sync",
+        "D-Sync",
+        "D-Sync + quantize:8",
+        "Pipe-SGD + quantize:8",
+    ]
+
+
+def test_ddp_is_compared_with_its_hook_and_with_gradwire() -> None:
+    assert [run.label for run in comparison("fp8", "ddp")] == [
+        "DDP",
+        "DDP + bf16 hook",
+        "attach + fp8",
+        "Pipe-SGD + fp8",
+    ]
+    assert parse_runs("ddp,bf16-hook,attach:quantize:8,block=256,attach") == (
+        DDP,
+        Run("bf16-hook"),
+        Run("attach", "quantize:8,block=256"),
+        Run("attach"),
+    )
+
+
+def test_a_list_may_hold_codecs_with_commas() -> None:
+    assert parse_runs("server,sync:quantize:8,block=256,pipe:inceptionn:2^-10,bounded,sync:identity") == (
+        PS_SYNC,
+        Run("sync", "quantize:8,block=256"),
+        Run("pipe", "inceptionn:2^-10,bounded"),
+        D_SYNC,
+    )
+
+
+def test_a_server_may_have_a_staleness() -> None:
+    assert parse_runs("server@2:quantize:8,block=256,server@0,server,sync") == (
+        Run("server", "quantize:8,block=256", 2),
+        Run("server", staleness=0),
+        PS_SYNC,
+        D_SYNC,
+    )
+    assert str(make_run("server", "quantize:8", 2)) == "server@2:quantize:8"
+    assert make_run("server", "quantize:8", 2).label == "SSP 2 + quantize:8"
+    assert make_run("server", staleness=0).label == "SSP 0"
+
+
+def test_sharded_is_a_method_with_a_codec() -> None:
+    (run,) = parse_runs("sharded:quantize:8")
+    assert (str(run), run.label) == ("sharded:quantize:8", "Sharded + quantize:8")
+
+
+def test_a_run_may_choose_its_plan() -> None:
+    assert [str(run) for run in parse_runs("attach:auto,pipe:auto")] == ["attach:auto", "pipe:auto"]
+    assert make_run("sync", "auto").label == "D-Sync + auto"
+
+
+def test_specs_become_canonical() -> None:
+    assert make_run("sync", "quantize:8,block=1024") == make_run("sync", "quantize:8")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "a run is written METHOD:CODEC"),
+        ("quantize:8", "but 'quantize:8' came"),
+        ("sync:zip", "no codec is named 'zip'"),
+        ("sync,pipe,sync:identity", "sync:identity comes twice"),
+        ("sync:quantize:9", "quantize"),
+        ("server@:identity", "a staleness is written like server@2, but 'server@' came"),
+        ("server@-1", "a staleness is written like server@2"),
+        ("server@" + "9" * 5000, "a staleness is written like server@2"),
+        ("server@1001", "a staleness must be 0 to 1000, but is 1001"),
+        ("ddp:fp8", "ddp is PyTorch's own exchange and takes no codec; write attach:fp8"),
+        ("server:auto", "auto is for attach, sync, pipe, but the method is server; name a codec"),
+        ("ddp:auto", "ddp is PyTorch's own exchange and takes no codec"),
+        ("attach@1", "only the method server has a staleness"),
+        ("pipe@2", "only the method server has a staleness, but the method is pipe"),
+        ("server@2,sync,server@2", "server@2:identity comes twice"),
+    ],
+)
+def test_mistakes_are_named(text: str, reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        parse_runs(text)
+
+
+def test_an_unknown_method_is_named() -> None:
+    with pytest.raises(SpecError, match="'async' came"):
+        make_run("async")
+
+
+def test_without_compression_nothing_is_compared_twice() -> None:
+    assert comparison("identity") == (PS_SYNC, D_SYNC, Run("pipe"))

@@ -1,0 +1,38 @@
+"""Weights of a checkpoint fit a model of the same names and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import nn
+
+from gradwire.errors import StateError
+from gradwire_lab.parameter_server.ps_sync import check_weights
+
+MODEL = nn.Linear(3, 2)
+
+
+def test_those_of_the_model_fit() -> None:
+    check_weights(MODEL.state_dict(), MODEL)
+
+
+@pytest.mark.parametrize(
+    ("weights", "reason"),
+    [
+        (None, r"'bias' is missing there and \(2,\) of torch.float32 here"),
+        ({"weight": torch.zeros(2, 3)}, r"'bias' is missing there"),
+        (
+            {**MODEL.state_dict(), "weight": torch.zeros(3, 3)},
+            r"'weight' is \(3, 3\) of torch.float32 there and \(2, 3\) of torch.float32 here",
+        ),
+        (
+            {**MODEL.state_dict(), "scale": torch.zeros(1)},
+            r"'scale' is \(1,\) of torch.float32 there and missing here",
+        ),
+    ],
+)
+def test_others_are_refused(weights: Mapping[str, torch.Tensor] | None, reason: str) -> None:
+    with pytest.raises(StateError, match=reason):
+        check_weights(weights, MODEL)

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from gradwire.autotune.estimate import Estimate
+from gradwire.profile.run import PAGES, SCHEMA, Wanted, estimates, page_of, verdict
+from gradwire.records import make_record, to_json
+from gradwire_lab.cli.report import MODULES
+from support import observations
+from support.pages import Page
+
+
+def made(monkeypatch: Any) -> tuple[Any, list[Estimate]]:
+    from gradwire.profile import run
+
+    monkeypatch.setattr(run, "estimator", lambda observed, *_: observations.estimator(observed))
+    observed = observations.observed()
+    found, _ = estimates(observed, Wanted(("script",), ("100mbit",), hosts=(4,)))
+    values = {"observed": observed.values(), "estimates": [each.values() for each in found]}
+    return json.loads(to_json(make_record(SCHEMA, values))), list(found)
+
+
+def test_the_page_has_what_was_observed_and_a_row_for_each_network(monkeypatch: Any) -> None:
+    record, found = made(monkeypatch)
+    html = page_of(record)
+    page = Page(html)
+    assert page.headings[0] == (1, "gradwire profile: DDP on 4 ranks")
+    assert verdict(found[0]) in page.text
+    assert "DDP on 4 ranks, " in page.text
+    assert [row[0] for row in page.rows if row[0] in ("this one", "100mbit")] == ["this one", "100mbit"]
+    assert page_of(record) == html, "the same bytes"
+    assert PAGES[SCHEMA] is page_of
+    assert MODULES[SCHEMA.rpartition("/")[0]] == page_of.__module__
+
+
+def test_the_verdict_follows_from_the_first_estimate(monkeypatch: Any) -> None:
+    first = made(monkeypatch)[1][0]
+    faster = replace(first, plain_s=0.4, step_s=0.2, spread=0.1)
+    slower = replace(faster, plain_s=0.2, step_s=0.4)
+    assert verdict(faster) == "On this network, a step would be 1.82-2.2x as fast: 200ms instead of 400ms."
+    for step_s in (0.37, 0.43):
+        even = verdict(replace(faster, step_s=step_s))
+        assert even.startswith("On this network, a step would take about as long with gradwire: ")
+    noisy = verdict(replace(faster, spread=0.16))
+    assert noisy.startswith("On this network, steps are too noisy to say what gradwire would gain: ")
+    assert (
+        verdict(slower) == "On this network, gradwire would not make a step shorter: 400ms instead of 200ms."
+    )
+    assert verdict(replace(faster, network="1gbit")).startswith("On 1gbit, ")

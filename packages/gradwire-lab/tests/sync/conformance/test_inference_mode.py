@@ -1,0 +1,228 @@
+"""Every public call of every method, made within ``torch.inference_mode``, leaves training as without it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import gradwire
+from gradwire import DSync, Sharded, redivide
+from gradwire.errors import TensorError
+from gradwire.exchange import Exchange
+from gradwire.offload.awp import AWP
+from gradwire_lab.parameter_server.ps_sync import Server, Worker
+from gradwire_lab.parameter_server.stale_server import StaleServer
+from gradwire_lab.parameter_server.stale_worker import StaleWorker
+from gradwire_lab.simulated_device.kernels import Kernels
+from gradwire_lab.simulated_device.simulated import Simulated
+from support import inference_ranks
+from support.inference_ranks import PLAIN, WITHIN, inference_tensors
+
+Ranks = Callable[..., list[Any]]
+RunProcesses = Callable[..., list[Any]]
+Door = Callable[[], AbstractContextManager[object]]
+RESIDUAL = gradwire.Plan(gradwire.parse("topk:0.5"))
+
+
+def pipe(model: nn.Module, optimizer: Any, link: Any) -> Any:
+    return gradwire.PipeSGD(model, optimizer, RESIDUAL, group=link)
+
+
+def stale_pipe(model: nn.Module, optimizer: Any, link: Any) -> Any:
+    return gradwire.PipeSGD(model, optimizer, gradwire.Plan(pipeline=3), correction="none", group=link)
+
+
+def auto(model: nn.Module, optimizer: Any, link: Any) -> Any:
+    return gradwire.PipeSGD(model, optimizer, "auto", group=link)
+
+
+def d_sync(model: nn.Module, optimizer: Any, link: Any) -> Any:
+    return DSync(model, optimizer, RESIDUAL, group=link)
+
+
+def buckets(model: nn.Module, optimizer: Any, link: Any) -> Any:
+    return DSync(model, optimizer, gradwire.Plan(bucket_nbytes=64), group=link)
+
+
+def sharded(model: nn.Module, optimizer: Any, link: Any) -> Any:
+    return Sharded(model, optimizer, "fp8", group=link)
+
+
+def server(model: nn.Module, optimizer: Any, link: Any) -> Any:
+    star = gradwire.Plan(gradwire.parse("fp8"), "star")
+    return Worker(model, star, group=link) if link.rank else Server(model, optimizer, star, group=link)
+
+
+def stale(model: nn.Module, optimizer: Any, link: Any) -> Any:
+    if link.rank:
+        return StaleWorker(model, "fp8", 0, "fp8", group=link)
+    return StaleServer(model, optimizer, "fp8", 0, "fp8", group=link)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.hidden, self.head = nn.BatchNorm1d(5), nn.Linear(5, 6), nn.Linear(6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(self.head(self.hidden(self.norm(x)).tanh()).square().mean())
+
+
+def net() -> Net:
+    """Return a new model, always the same; ranks are threads, which share torch's generator."""
+    return copy.deepcopy(_NET)
+
+
+with torch.random.fork_rng():
+    torch.manual_seed(3)
+    _NET = Net()
+
+
+def run(make: Callable[[nn.Module, Any, Any], Any], exchange: Exchange, door: Door) -> list[torch.Tensor]:
+    """Train, with each call but steps through ``door``; return the weights and what the optimizer keeps."""
+    link, model, number = exchange.link, net(), 0
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with door():
+        method = make(model, optimizer, link)
+
+    def steps(count: int) -> None:
+        nonlocal number
+        if isinstance(method, StaleServer):
+            with door():
+                method.serve(count)
+            return
+        for _ in range(count):
+            number += 1
+            x = torch.randn(4, 5, generator=torch.Generator().manual_seed(10 * number + link.rank))
+            if isinstance(method, Server):
+                with door():
+                    method.step()
+            else:
+                method.step(partial(model, x))
+        with door():
+            method.drain()
+
+    with door():
+        method.synchronise()
+    steps(3)
+    with door():
+        for name in ("check_replicas", "agree_on_buffers", "in_flight", "masters"):
+            getattr(method, name, lambda: None)()
+        if hasattr(method, "evaluating"):
+            with method.evaluating():
+                model(torch.ones(2, 5))
+    steps(2)
+    if isinstance(method, gradwire.PipeSGD):  # with gradients in flight
+        method.step(lambda: model(torch.ones(2, 5)))
+    with door():
+        state = method.state_dict()
+        (state,) = redivide([state], 1) if link.world == 1 else (state,)
+    steps(1)
+    with door():
+        method.load_state_dict(state)
+    steps(3)
+    assert inference_tensors(vars(method), model, optimizer, state) == []
+    with door():
+        method.drain()
+        method.close()
+    kept = [each for state in optimizer.state.values() for each in state.values()]
+    return [each.detach().clone() for each in (*model.parameters(), *kept)]
+
+
+ALONE = [(make, 1) for make in (pipe, buckets, sharded)]
+TOGETHER = [(make, 2) for make in (pipe, stale_pipe, auto, d_sync, sharded, server, stale)]
+
+
+@pytest.mark.parametrize(("make", "world"), [*ALONE, *TOGETHER])
+def test_a_method_trains_on_as_if_nothing_had_been_called_within_it(
+    make: Callable[..., Any], world: int, run_ranks: Ranks
+) -> None:
+    plain = run_ranks(world, lambda exchange: run(make, exchange, PLAIN))
+    within = run_ranks(world, lambda exchange: run(make, exchange, WITHIN))
+    if make is auto:
+        return  # its plan depends on what it measures
+    for ours, others in zip(within, plain, strict=True):
+        assert len(ours) == len(others) >= 6
+        assert all(torch.equal(one, other) for one, other in zip(ours, others, strict=True))
+
+
+def test_a_step_within_it_is_refused_and_the_next_one_is_taken(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> None:
+        for make in (pipe, d_sync, sharded):
+            model = net()
+            method = make(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.link)
+            compute_loss = partial(model, torch.ones(2, 5))
+            with torch.inference_mode(), pytest.raises(TensorError, match="no graph"):
+                method.step(compute_loss)
+            method.step(compute_loss)
+            method.close()
+
+    run_ranks(1, body)
+
+
+def test_a_checkpoint_is_read_into_ordinary_tensors(tmp_path: Path) -> None:
+    with torch.inference_mode():
+        gradwire.save_checkpoint(tmp_path / "rank0.pt", {"exp_avg": torch.ones(2)})
+        state = gradwire.load_checkpoint(tmp_path / "rank0.pt")
+    state["exp_avg"].add_(1)
+    assert inference_tensors(state) == []
+
+
+@pytest.mark.parametrize("policy", ["static:8", "delta", "awp"])
+@pytest.mark.parametrize("device", [None, "simulated"])
+def test_an_offload_trains_on(policy: str, device: str | None) -> None:
+    def train(door: Door) -> list[torch.Tensor]:
+        model = net()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        there = None if device is None else Simulated()
+        with nullcontext() if there is None else Kernels(there):
+            chosen = AWP(threshold=1e9, interval=1) if policy == "awp" else policy
+            with door():
+                offload = gradwire.HostOffload(model, optimizer, chosen, device=there or "cpu")
+            for number in range(5):
+                x = torch.randn(4, 5, generator=torch.Generator().manual_seed(number))
+                x = x if there is None else there.own(x)
+                with door():
+                    offload.eval()(x)
+                    offload.train()
+                    offload.wait()
+                optimizer.zero_grad()
+                offload(x).backward()
+                optimizer.step()
+                with door():
+                    state = offload.state_dict()
+                    offload.model.state_dict()
+                if number == 2:
+                    with door():
+                        offload.load_state_dict(state)
+                        offload.refresh()
+            assert inference_tensors(model, optimizer, *offload.replicas) == []
+            with door():
+                offload.close()
+        return [each.detach().clone() for each in model.parameters()]
+
+    for one, other in zip(train(WITHIN), train(PLAIN), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("plan", ["topk:0.5", "auto", gradwire.Plan(algorithm="backend")])
+def test_an_attached_model_trains_on(plan: Any, run_processes: RunProcesses) -> None:
+    within = run_processes(2, inference_ranks.attached, plan, True)
+    if plan != "auto":
+        assert within == run_processes(2, inference_ranks.attached, plan, False)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("weights", ["identity", "bf16", "delta:fp32", None])
+def test_an_attached_sharded_model_trains_on(weights: str | None, run_processes: RunProcesses) -> None:
+    within = run_processes(2, inference_ranks.attached_fsdp, weights, True)
+    assert within == run_processes(2, inference_ranks.attached_fsdp, weights, False)

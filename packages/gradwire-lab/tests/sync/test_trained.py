@@ -1,0 +1,222 @@
+"""Parameters that are unfrozen on the way: they join on all ranks, with rank 0's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed._composable.replicate import replicate
+
+import gradwire
+from gradwire import DSync
+from gradwire.codecs import parse
+from gradwire.errors import ExchangeError, SpecError, StateError
+from gradwire.exchange import Exchange
+from gradwire.plan import Plan
+from gradwire.sync.trained import check_model
+from gradwire_lab.parameter_server.ps_sync import Server, Worker
+from gradwire_lab.parameter_server.stale_server import StaleServer
+from gradwire_lab.parameter_server.stale_worker import StaleWorker
+from support.branches import OPTIMIZERS, Branches, assert_close, batch, everything, new_branches, squares
+from support.pipes import pipe_sgd
+
+Ranks = Callable[..., list[Any]]
+STAR = Plan(algorithm="star")
+
+
+def _unfreeze(model: nn.Module, step: int) -> None:
+    if step == 3:
+        model.get_submodule("right").requires_grad_(True)
+    if step == 5:
+        model.get_submodule("trunk").requires_grad_(True)
+
+
+def _gradually(step: int, rank: int, model: Branches) -> torch.Tensor:
+    x = batch(step, rank)
+    return squares(model, x, 1.0)
+
+
+def _frozen_model(rank: int = 0) -> Branches:
+    model = new_branches()
+    with torch.no_grad():
+        for each in model.parameters():
+            each.add_(0.01 * rank)
+    model.requires_grad_(False)
+    model.left.requires_grad_(True)
+    return model
+
+
+def _plain(kind: str, workers: int) -> list[torch.Tensor]:
+    model = _frozen_model()
+    optimizer = OPTIMIZERS[kind](model.parameters())
+    for step in range(8):
+        _unfreeze(model, step)
+        optimizer.zero_grad()
+        losses = [_gradually(step, rank, model) for rank in range(workers)]
+        torch.autograd.backward(torch.stack(losses).mean())
+        optimizer.step()
+    return everything(model, optimizer)
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+@pytest.mark.parametrize(("bucket_nbytes", "spec"), [(None, "identity"), (60, "identity"), (60, "topk:0.9")])
+@pytest.mark.parametrize("pipeline", [0, 1])
+def test_a_parameter_that_is_unfrozen_joins(
+    kind: str, bucket_nbytes: int | None, spec: str, pipeline: int, run_ranks: Ranks
+) -> None:
+    def body(exchange: Exchange) -> list[torch.Tensor]:
+        rank = exchange.link.rank
+        model = _frozen_model(rank)
+        optimizer = OPTIMIZERS[kind](model.parameters())
+        method = (
+            pipe_sgd(model, optimizer, exchange, pipeline)
+            if pipeline
+            else DSync(model, optimizer, exchange.plan, group=exchange.link)
+        )
+        with method:
+            for step in range(8):
+                _unfreeze(model, step)
+                method.step(partial(_gradually, step, rank, model))
+                method.drain()
+        return everything(model, optimizer)
+
+    found = run_ranks(3, body, Plan(parse(spec), bucket_nbytes=bucket_nbytes))
+    for each in found:
+        assert all(torch.equal(own, first) for own, first in zip(each, found[0], strict=True))
+        if spec == "identity":
+            assert_close(each, _plain(kind, 3))
+
+
+@pytest.mark.parametrize("correction", ["none", "eager"])
+def test_a_pipeline_drains_where_a_parameter_is_unfrozen(correction: str, run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> list[torch.Tensor]:
+        rank = exchange.link.rank
+        model = _frozen_model(rank)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+        pipe = gradwire.PipeSGD(
+            model, optimizer, Plan(pipeline=3), correction=correction, group=exchange.link
+        )
+        with pipe:
+            for step in range(8):
+                _unfreeze(model, step)
+                pipe.step(partial(_gradually, step, rank, model))
+                assert len(pipe.in_flight()) == (step + 1 if step < 3 else step - 2 if step < 5 else step - 4)
+                pipe.check_replicas()
+        return [each.detach().clone() for each in model.parameters()]
+
+    found = run_ranks(2, body)
+    begun = list(new_branches().parameters())
+    assert all(torch.equal(own, other) for own, other in zip(*found, strict=True))
+    assert not any(torch.equal(own, before) for own, before in zip(found[0], begun, strict=True))
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_what_is_unfrozen_joins_at_a_server_too(stale: bool, run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> list[torch.Tensor]:
+        rank = exchange.link.rank
+        model = _frozen_model(rank)
+        if rank == 0:
+            optimizer = OPTIMIZERS["momentum"](model.parameters())
+            server: Any = (
+                StaleServer(model, optimizer, exchange.plan, 0, group=exchange.link) if stale else None
+            )
+            server = server or Server(model, optimizer, exchange.plan, group=exchange.link)
+            for step in range(8):
+                _unfreeze(model, step)
+                server.serve(1)
+            return everything(model, optimizer)
+        worker = (
+            StaleWorker(model, exchange.plan, 0, group=exchange.link)
+            if stale
+            else Worker(model, exchange.plan, group=exchange.link)
+        )
+        with worker:
+            for step in range(8):
+                _unfreeze(model, step)
+                worker.step(partial(_gradually, step, rank - 1, model))
+                worker.drain()
+        return [each.detach().clone() for each in model.parameters()]
+
+    served, *workers = run_ranks(3, body, STAR)
+    assert_close(served, _plain("momentum", 2))
+    for each in workers:
+        assert all(torch.equal(own, master) for own, master in zip(each, served[:6], strict=True))
+
+
+def test_a_new_head_joins_with_the_weights_of_rank_0(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> list[torch.Tensor]:
+        rank = exchange.link.rank
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with DSync(model, optimizer, exchange.plan, group=exchange.link) as method:
+            for step in range(4):
+                if step == 2:
+                    torch.manual_seed(rank)
+                    model[1] = nn.Linear(4, 5)
+                    optimizer.add_param_group({"params": list(model[1].parameters())})
+                method.step(lambda: model(torch.full((2, 3), 1.0 + rank)).square().mean())
+        return [each.detach().clone() for each in model.parameters()]
+
+    first, second = run_ranks(2, body)
+    assert all(torch.equal(own, other) for own, other in zip(first, second, strict=True))
+    assert first[2].shape == (5, 4)
+
+
+def test_ranks_that_unfreeze_other_parameters_are_told(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> str:
+        rank = exchange.link.rank
+        model = _frozen_model()
+        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link)
+        method.step(lambda: _gradually(0, rank, model))
+        (model.right if rank == 0 else model.trunk).requires_grad_(True)
+        with pytest.raises(ExchangeError, match="unfreeze the same ones on all ranks") as caught:
+            method.step(lambda: _gradually(1, rank, model))
+        method.close()
+        return str(caught.value)
+
+    assert run_ranks(2, body)[1].startswith(
+        "rank 1: all ranks train the same parameters, but those of rank 1"
+    )
+
+
+def test_a_worker_that_unfreezes_between_drains_is_told(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> None:
+        model, rank = _frozen_model(), exchange.link.rank
+        if rank == 0:
+            StaleServer(
+                model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, 1, group=exchange.link
+            ).serve(2)
+            return
+        with StaleWorker(model, exchange.plan, 1, group=exchange.link) as worker:
+            worker.step(lambda: _gradually(0, rank, model))
+            model.right.requires_grad_(True)
+            with pytest.raises(StateError, match=r"unfreeze between drain\(\) and the next step"):
+                worker.step(lambda: _gradually(1, rank, model))
+            model.right.requires_grad_(False)
+            worker.step(lambda: _gradually(1, rank, model))
+
+    run_ranks(2, body, STAR)
+
+
+def test_an_old_gradient_of_a_frozen_parameter_moves_nothing(run_ranks: Ranks) -> None:
+    def body(exchange: Exchange) -> torch.Tensor:
+        model, rank = new_branches(), exchange.link.rank
+        model.right.weight.grad = torch.full_like(model.right.weight, float(rank))
+        model.right.requires_grad_(False)
+        with DSync(
+            model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link
+        ) as method:
+            method.step(lambda: _gradually(0, rank, model))
+        return model.right.weight.detach().clone()
+
+    assert all(torch.equal(each, new_branches().right.weight) for each in run_ranks(2, body))
+
+
+def test_a_model_that_replicate_has_changed_is_refused() -> None:
+    model = nn.Sequential(replicate(nn.Linear(3, 1)))
+    with pytest.raises(SpecError, match=r"replicate has changed 0, so that DDP would average .*; leave repl"):
+        check_model(model, "PipeSGD")

@@ -1,0 +1,370 @@
+"""The compiled kernels: formats, instruction-set targets, and the checksum. Tensors in, numbers out.
+
+This is the only module that turns tensors into addresses. Callers must check dtype and layout.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+
+from gradwire._native.tensors import Body, Packed, Source
+from gradwire.deferred import torch
+from gradwire.errors import PayloadError, SpecError
+
+try:
+    from gradwire._native import _core
+except ImportError as error:  # pragma: no cover - only in a broken installation
+    raise ImportError(
+        "gradwire's compiled kernels are missing or do not load on this machine; "
+        f"build them with `pip install .` or `make setup` in the source tree ({error})"
+    ) from error
+
+__all__ = [
+    "Body",
+    "Packed",
+    "Pass",
+    "Source",
+    "Words",
+    "available_targets",
+    "crc32c",
+    "crc32c_of_bytes",
+    "decode",
+    "decode_add",
+    "decode_finished",
+    "delta_apply",
+    "delta_encode",
+    "delta_max_nbytes",
+    "encode",
+    "entropy_decode",
+    "entropy_encode",
+    "entropy_max_nbytes",
+    "finish",
+    "has_ranges",
+    "hash64",
+    "largest_exponent",
+    "lose",
+    "max_nbytes",
+    "pack_message",
+    "scale",
+    "sum_norms",
+    "target",
+    "threads",
+    "use_target",
+]
+
+
+_INFINITE = 0x7F80_0000
+"""The bits of infinity; those of NaN are above."""
+
+Pass = _core.Pass
+Words = _core.Words
+
+
+def available_targets() -> list[str]:
+    """Return the targets that this machine can run, slowest first; the first is ``scalar``."""
+    return list(_core.available_targets())
+
+
+def target() -> str:
+    """Return the current target: the fastest of this machine, or the one that ``GRADWIRE_TARGET`` names.
+
+    Raises ``SpecError``, like every function here that runs a kernel, if the machine can't run that target.
+    """
+    _obey_environment()
+    return _core.target()
+
+
+@contextmanager
+def use_target(name: str) -> Iterator[None]:
+    """Use a target within a ``with`` block, for the whole process. Raises ``SpecError``."""
+    before = target()
+    _select(name, "use_target")
+    try:
+        yield
+    finally:
+        _core.set_target(before)
+
+
+def threads() -> int:
+    """Return the number of threads for a large tensor: ``GRADWIRE_THREADS``, else PyTorch's own setting."""
+    asked = os.environ.get("GRADWIRE_THREADS")
+    return torch.get_num_threads() if asked is None else _count(asked)
+
+
+@cache
+def _count(asked: str) -> int:
+    if not re.fullmatch(r"0*[1-9]\d{0,3}", asked, re.ASCII):
+        raise SpecError(f"GRADWIRE_THREADS must be a whole number from 1 to 9999, but is {asked!r}")
+    return int(asked)
+
+
+def max_nbytes(name: str, n: int, params: tuple[int, ...]) -> int:
+    """Return the largest payload of ``n`` elements in the format ``name``."""
+    return _core.max_nbytes(name, n, *_three(params))
+
+
+def encode(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
+    """Encode ``x`` into ``out``, which holds ``max_nbytes``; return the bytes used."""
+    _obey_environment()
+    return _core.encode(name, x.data_ptr(), x.numel(), out.data_ptr(), *_three(params), threads())
+
+
+def decode(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
+    """Decode into ``out``. Raises ``PayloadError``, before anything is written."""
+    _run(name, payload, out, params, add=False)
+
+
+def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]) -> None:
+    """Decode and add to ``acc``. Raises ``PayloadError``, before anything is written."""
+    _run(name, payload, acc, params, add=True)
+
+
+def largest_exponent(x: torch.Tensor) -> int | None:
+    """Return e such that the largest magnitude of ``x`` is at least 2^e and below 2^(e + 1).
+
+    Return None for a chunk of zeros, an empty one, and one with a value that is not finite. Subnormal values
+    count as 2^-127.
+    """
+    bits = _core.largest_bits(x.data_ptr(), x.numel(), threads())
+    return None if bits == 0 or bits >= _INFINITE else (bits >> 23) - 127
+
+
+def scale(x: torch.Tensor, out: torch.Tensor, exponent: int, *, add: bool = False) -> None:
+    """Write ``x * 2^exponent`` (-126 to 127) to ``out``, which may be ``x``, or ``add`` it to ``out``."""
+    _core.scale(x.data_ptr(), out.data_ptr(), x.numel(), exponent, add, threads())
+
+
+def sum_norms(
+    how: Pass,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    start: int = 0,
+    borders: torch.Tensor | None = None,
+    sums: torch.Tensor | None = None,
+) -> float:
+    """Pass once over a segment (1-D float32, ``y`` as long as ``x``) and sum squares in float64, by ranges.
+
+    ============ ======================== =================
+    how          does                     sums the squares
+    ============ ======================== =================
+    ``LOOK``     nothing                  of ``x``
+    ``ADD``      ``x = x + y``            of the old ``x``
+    ``SUBTRACT`` ``y = x - y``            of the new ``y``
+    ``ADOPT``    ``x, y = y, x - y``      of the new ``y``
+    ============ ======================== =================
+
+    ``x`` begins at element ``start`` of a bucket, whose ranges lie between ``borders`` (int64, not
+    decreasing, covering the segment). The sum of each range is added to its place in ``sums`` (float64).
+    Returns the sum over the segment, which is finite if and only if all those values are. It is the same on
+    every target and for every number of threads.
+    """
+    _obey_environment()
+    ranges, at, into = 0, 0, 0
+    if borders is not None and sums is not None:
+        ranges, at, into = sums.numel(), borders.data_ptr(), sums.data_ptr()
+    return _core.sum_norms(how, x.data_ptr(), y.data_ptr(), x.numel(), start, at, ranges, into, threads())
+
+
+def has_ranges(name: str) -> bool:
+    """Return whether ranges of a payload are decoded one by one, in which case ``lose`` takes the format."""
+    return _core.has_ranges(name)
+
+
+def lose(
+    name: str,
+    payload: torch.Tensor,
+    params: tuple[int, ...],
+    x: torch.Tensor,
+    lost: torch.Tensor | None,
+    start: int,
+    borders: torch.Tensor,
+    sums: torch.Tensor,
+    *,
+    divisor: int = 0,
+    compares: bool = False,
+) -> tuple[float, bool]:
+    """Write to ``lost`` what ``payload``, the encoding of ``x``, has lost, in one pass over memory.
+
+    With a ``divisor`` above 0, ``x`` becomes what is decoded, divided by it. Squares are summed by ranges as
+    in ``sum_norms``: the first row of ``sums`` gets those of what was lost; with ``compares``, the second and
+    third get those of the old ``x`` and of what is decoded. Returns the sum over the segment of what was
+    lost, which is finite if and only if all of that is, and whether all of the new ``x`` is finite, if there
+    is one. The sums are the same on every target and for every number of threads. Raises ``PayloadError``.
+    """
+    _obey_environment()
+    reason, total, finite = _core.lose(
+        name,
+        payload.data_ptr(),
+        payload.numel(),
+        x.data_ptr(),
+        0 if lost is None else lost.data_ptr(),
+        x.numel(),
+        *_three(params),
+        divisor > 0,
+        float(max(divisor, 1)),
+        start,
+        borders.data_ptr(),
+        borders.numel() - 1,
+        sums.data_ptr(),
+        compares,
+        threads(),
+    )
+    if reason is not None:
+        raise _refusal(name, payload, x.numel(), reason)
+    return total, finite
+
+
+def decode_finished(
+    name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...], divisor: int
+) -> bool:
+    """Decode into ``out``, divide, and return whether all quotients are finite. Raises ``PayloadError``."""
+    _obey_environment()
+    reason, finite = _core.decode_finished(
+        name,
+        payload.data_ptr(),
+        payload.numel(),
+        out.data_ptr(),
+        out.numel(),
+        *_three(params),
+        float(divisor),
+        threads(),
+    )
+    if reason is not None:
+        raise _refusal(name, payload, out.numel(), reason)
+    return finite
+
+
+def finish(x: torch.Tensor, divisor: int) -> bool:
+    """Divide ``x``, where ``divisor`` is not 1, in place; return whether all quotients are finite."""
+    _obey_environment()
+    return _core.finish(x.data_ptr(), x.numel(), float(divisor), threads())
+
+
+def pack_message(tensors: Sequence[Packed], out: torch.Tensor) -> list[float]:
+    """Pack tensors into the message ``out``, and return their sums of squares, 0 where none is wanted.
+
+    A sum is the one that ``sum_norms`` returns; it costs no second way through memory.
+    """
+    _obey_environment()
+    at = out.data_ptr()
+    rows = [(each.x.data_ptr(), each.x.numel(), at + each.offset, each.bits, each.summed) for each in tensors]
+    return _core.pack_message(rows, threads())
+
+
+def entropy_max_nbytes(n: int) -> int:
+    """Return the largest payload of ``n`` symbols."""
+    return _core.entropy_max_nbytes(n)
+
+
+def entropy_encode(symbols: torch.Tensor, out: torch.Tensor) -> int:
+    """Encode bytes into ``out``, which holds ``entropy_max_nbytes``; return the bytes used."""
+    _obey_environment()
+    return _core.entropy_encode(symbols.data_ptr(), symbols.numel(), out.data_ptr(), threads())
+
+
+def entropy_decode(payload: torch.Tensor, out: torch.Tensor) -> str | None:
+    """Decode into ``out``; return what is wrong, if anything (``out`` then has no meaning)."""
+    _obey_environment()
+    return _core.entropy_decode(payload.data_ptr(), payload.numel(), out.data_ptr(), out.numel(), threads())
+
+
+def delta_max_nbytes(words: _core.Words, n: int) -> int:
+    """Return the largest body of a delta of ``n`` weights."""
+    return _core.delta_max_nbytes(words, n)
+
+
+def delta_encode(
+    words: _core.Words, sources: Sequence[Source], out: torch.Tensor, *, align: int = 1, code: bool
+) -> list[tuple[int, int]]:
+    """Write a message to ``out``; return where each source begins, at a multiple of ``align``, and ends."""
+    _obey_environment()
+    rows = [
+        (
+            masters.data_ptr(),
+            0 if base is None else base.data_ptr(),
+            masters.numel(),
+            len(front),
+            hashed,
+        )
+        for masters, base, front, hashed in sources
+    ]
+    fronts = b"".join([each.front for each in sources])
+    return _core.delta_encode(words, rows, fronts, out.data_ptr(), align, code, threads())
+
+
+def delta_apply(words: _core.Words, bodies: Sequence[Body]) -> tuple[int, str | None]:
+    """Apply bodies in their order; return how many, and what is wrong with the next one, if anything.
+
+    The words of the one that is refused are as before.
+    """
+    _obey_environment()
+    rows = [
+        (address, nbytes, held.data_ptr(), held.numel(), full, plain)
+        for address, nbytes, held, full, plain in bodies
+    ]
+    return _core.delta_apply(words, rows, threads())
+
+
+def hash64(data: torch.Tensor) -> int:
+    """Return a 64-bit hash of a contiguous tensor's bytes (native/kernels/hash64.h)."""
+    _obey_environment()
+    return _core.hash64(data.data_ptr(), data.numel() * data.element_size(), threads())
+
+
+def crc32c(data: torch.Tensor, seed: int = 0) -> int:
+    """Return the CRC32C (Castagnoli) of a 1-D uint8 tensor, continuing from ``seed``."""
+    _obey_environment()
+    return _core.crc32c(data.data_ptr(), data.numel(), seed)
+
+
+def crc32c_of_bytes(data: bytes) -> int:
+    """Return the CRC32C of a few bytes."""
+    _obey_environment()
+    return _core.crc32c_of_bytes(data)
+
+
+def _run(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...], *, add: bool) -> None:
+    _obey_environment()
+    reason = _core.decode(
+        name,
+        payload.data_ptr(),
+        payload.numel(),
+        out.data_ptr(),
+        out.numel(),
+        *_three(params),
+        add,
+        threads(),
+    )
+    if reason is not None:
+        raise _refusal(name, payload, out.numel(), reason)
+
+
+def _refusal(name: str, payload: torch.Tensor, n: int, reason: str) -> PayloadError:
+    return PayloadError(
+        f"a payload of {payload.numel()} bytes is no {name} encoding of {n} elements: {reason}; do all "
+        "ranks use the same codec?"
+    )
+
+
+def _three(params: tuple[int, ...]) -> tuple[int, int, int]:
+    a, b, c = (*params, 0, 0, 0)[:3]
+    return a, b, c
+
+
+def _select(name: str, source: str) -> None:
+    if not _core.set_target(name):
+        raise SpecError(
+            f"{source} asks for the target {name!r}, but this machine runs {', '.join(available_targets())}"
+        )
+
+
+@cache
+def _obey_environment() -> None:
+    """Select the target that ``GRADWIRE_TARGET`` names, once; not at import, to avoid a traceback."""
+    forced = os.environ.get("GRADWIRE_TARGET")
+    if forced:
+        _select(forced, "GRADWIRE_TARGET")

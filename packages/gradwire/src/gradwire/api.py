@@ -1,0 +1,294 @@
+"""``gradwire.all_reduce``: all-reduce a tensor between the processes of ``torch.distributed``."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parameter import is_lazy
+
+from gradwire.codecs import Codec, codec_of
+from gradwire.codecs.spec import is_real
+from gradwire.devices import FLOATS, Staged, Staging
+from gradwire.errors import ExchangeError, GradwireError, LinkError, SpecError, TensorError, shown
+from gradwire.exchange import Exchange
+from gradwire.links.process_group import ProcessGroupLink, store_of
+from gradwire.plan import Plan, PlanLike
+
+# Which tensors an exchange can change in place, itself or through their stand-ins.
+
+_EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+_TAKEN = (*FLOATS, *_EIGHT_BITS, torch.float64)
+"""What float32 stands in for; of these it holds only float64 inexactly."""
+
+
+def check_in_place(tensor: torch.Tensor, caller: str) -> None:
+    """Raise ``TensorError`` where ``caller`` could not change ``tensor`` in place.
+
+    Who follows its advice gets the result: where that is a copy, it is what the call returns.
+    """
+    fault = _fault(tensor, caller)
+    if fault is not None:
+        raise TensorError(f"{caller} wants {fault}")
+
+
+def _fault(tensor: object, caller: str) -> str | None:
+    def returned(copy: str) -> str:
+        return f"write averaged = {caller}({copy}), and go on with what it returns"
+
+    if not isinstance(tensor, torch.Tensor):
+        return (
+            f"one torch tensor, but got a {type(tensor).__name__}; call it for each tensor, and for an array "
+            "as torch.from_numpy(array), which shares its memory"
+        )
+    if is_lazy(tensor):  # first: it answers nothing else
+        return "values, but this lazy parameter has none yet; run the model once before"
+    if tensor.is_nested:
+        return "a dense tensor, but this one is nested; pass tensor.values(), which shares its memory"
+    if tensor.layout != torch.strided:
+        return f"a dense tensor, but this one's layout is {tensor.layout}; {returned('tensor.to_dense()')}"
+    if not _has_memory(tensor):
+        return (
+            f"values in memory, but this {type(tensor).__name__} on {tensor.device} has none: it is a meta "
+            "tensor, was freed, or stands for another one; pass that one, of a DTensor its to_local()"
+        )
+    if tensor.is_complex():
+        return (
+            f"floats, but the tensor is {tensor.dtype}; pass torch.view_as_real(tensor), which shares its "
+            "memory"
+        )
+    if tensor.dtype not in _TAKEN:
+        floats = "tensor.dequantize()" if tensor.is_quantized else "tensor.float()"
+        return f"floats, but the tensor is {tensor.dtype}; {returned(floats)}"
+    if _may_share_memory(tensor):
+        return (
+            "memory of its own for every element, but some of this tensor's share theirs, as after expand; "
+            + returned("tensor.clone()")
+        )
+    return None
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return False  # DTensor, FakeTensor and the like
+    try:
+        return tensor.numel() == 0 or tensor.untyped_storage().data_ptr() != 0
+    except RuntimeError:  # what torch says within vmap and grad
+        return False
+
+
+def _may_share_memory(tensor: torch.Tensor) -> bool:
+    """Return whether two elements may share an address: if a stride isn't beyond all smaller ones."""
+    reached = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= reached:
+            return tensor.numel() > 0
+        reached += stride * (size - 1)
+    return False
+
+
+_KEPT_EXCHANGES = 8  # for a group; each has buffers of its own, which a changing codec must not pile up
+_LONGEST_TIMEOUT_S = 1e6
+
+
+class _Member:
+    """What this process keeps for one of the user's groups: a link, and exchanges for the latest plans.
+
+    All ranks call with the same plans in the same order, so all of them forget the same exchange.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, timeout_s: float, tos: int) -> None:
+        ending = "; do all ranks of the group call all_reduce?"
+        link = connect(group, timeout_s, ExchangeError, ending, tos=tos)
+        self.exchange = lru_cache(_KEPT_EXCHANGES)(lambda plan: Exchange(link, plan))
+
+
+_members = weakref.WeakKeyDictionary[dist.ProcessGroup, dict[int, _Member]]()
+"""Of every group, by the type of service that a link's marked connections have."""
+_in_use = weakref.WeakSet[dist.ProcessGroup]()
+_in_use_lock = threading.Lock()
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    codec: str | Codec | None = None,
+    *,
+    algorithm: str | None = None,
+    group: dist.ProcessGroup | None = None,
+    average: bool = True,
+    segment_nbytes: int | None = None,
+    plan: PlanLike = None,
+    timeout_s: float = 30.0,
+) -> torch.Tensor:
+    """Replace ``tensor`` by its average (or sum) over the ranks of a group, compressed in every hop.
+
+    All ranks of the group must call this in the same order with the same arguments. They end with identical
+    bits. The first call with a group opens separate connections between the ranks, which stay open as long as
+    the group exists.
+
+    Values travel as float32. A tensor that isn't contiguous float32 on the CPU is copied to float32 and back
+    (on its device, if the plan says ``encode_on="device"``), and the result is rounded once to the tensor's
+    own dtype, as ``copy_`` does it. A float64 result therefore has the precision and the range of float32.
+    Autograd doesn't record the call, as with ``torch.distributed.all_reduce``: you can average parameters,
+    and no gradient flows through.
+
+    Parameters
+    ----------
+    tensor
+        Floats of 8 to 64 bits, of any layout, on any device, changed in place. The shape must be the same on
+        all ranks; if dtypes differ, each rank rounds the result to its own. Tensors that can't be changed in
+        place are refused: integers, sparse tensors, and elements that share memory, as after ``expand``.
+    codec
+        A codec or its spec; ``fp8`` by default.
+    algorithm
+        ``ring`` (the default), ``pairwise``, ``star``, ``tree``, ``butterfly``, or a hierarchy such as
+        ``hierarchical:4,ring+star``.
+    group
+        A group of ``torch.distributed`` that this process belongs to; None means the world.
+    average
+        Whether to divide the sum by the number of ranks.
+    segment_nbytes
+        See ``Plan``.
+    plan
+        A plan in any form that ``Plan.of`` reads, instead of ``codec``, ``algorithm``, and
+        ``segment_nbytes``. A file that ``Plan.save`` or the planner wrote is read in every call. The plan's
+        pipeline and buckets are for training; here, ``tensor`` is one bucket.
+    timeout_s
+        How long a single wait for a peer may last before it is an error; above 0, at most 1e6.
+
+    Returns
+    -------
+    torch.Tensor
+        ``tensor``.
+
+    Raises
+    ------
+    SpecError
+        For an invalid codec, algorithm, segment size, plan, or timeout, and for a plan together with one of
+        its parts.
+    TensorError
+        For a tensor that can't be exchanged; nothing was sent, and nothing has changed.
+    ExchangeError
+        If ``torch.distributed`` isn't initialised, this rank isn't in the group, or another thread is using
+        it; and if a peer fails or disagrees. In the last case, the tensor is partly summed, or unchanged if
+        it was copied. If you continue afterwards, let all ranks pass a barrier first, so that they start the
+        next call together.
+    """
+    check_in_place(tensor, "all_reduce")
+    if not isinstance(average, bool):
+        raise SpecError(f"average must be True, or False for the sum, but is {shown(average)}")
+    chosen = _choose(plan, codec, algorithm, segment_nbytes)
+    check_timeout(timeout_s)
+    group = member_group(group, "call all_reduce")
+    with _alone_in(group):
+        members = _members.setdefault(group, {})
+        if chosen.tos not in members:
+            members[chosen.tos] = _Member(group, timeout_s, chosen.tos)
+        staged = Staged(tensor, staging=Staging(chosen.encodes_on_device))
+        try:
+            with staged.stream.current:
+                members[chosen.tos].exchange(chosen).all_reduce(staged.floats(), average, timeout_s=timeout_s)
+        except BaseException:
+            del members[chosen.tos]  # the link is closed; another call starts afresh
+            raise
+        staged.store().order()
+    return tensor
+
+
+def _choose(
+    plan: PlanLike, codec: str | Codec | None, algorithm: str | None, segment_nbytes: int | None
+) -> Plan:
+    """Return ``plan``, or else the plan of these parts."""
+    parts: dict[str, Any] = {"algorithm": algorithm, "segment_nbytes": segment_nbytes}
+    given = {name: part for name, part in parts.items() if part is not None}
+    if plan is None:
+        return Plan.of(codec_of(codec), **given)
+    names = [name for name, part in {"codec": codec, **parts}.items() if part is not None]
+    if names:
+        raise SpecError(f"a plan says everything itself; leave out {' and '.join(names)}, or the plan")
+    return Plan.of(plan).for_whole_gradients("all_reduce").for_one_codec("all_reduce")
+
+
+def check_timeout(timeout_s: float, name: str = "timeout_s") -> None:
+    """Raise ``SpecError`` unless a wait may last so many seconds; ``name`` is the argument's."""
+    if not is_real(timeout_s, 0.0, _LONGEST_TIMEOUT_S) or timeout_s == 0:
+        raise SpecError(
+            f"{name} must be above 0 and at most {_LONGEST_TIMEOUT_S:g}, but is {shown(timeout_s)}"
+        )
+
+
+@contextmanager
+def _alone_in(group: dist.ProcessGroup) -> Iterator[None]:
+    """Refuse a second thread: which of its calls would meet which call of a peer's threads is not defined."""
+    with _in_use_lock:
+        if group in _in_use:
+            raise ExchangeError(
+                f"rank {dist.get_rank()}: another thread is in all_reduce with this group; call it from one "
+                "thread at a time, or give each thread a group of its own"
+            )
+        _in_use.add(group)
+    try:
+        yield
+    finally:
+        with _in_use_lock:
+            _in_use.discard(group)
+
+
+def check_initialised(kind: type[GradwireError] = ExchangeError, otherwise: str = "") -> None:
+    """Raise ``kind`` unless ``torch.distributed`` is initialised; ``otherwise`` is another thing to do."""
+    if not dist.is_available() or not dist.is_initialized():
+        raise kind(
+            "torch.distributed is not initialised; call torch.distributed.init_process_group first"
+            f"{otherwise}"
+        )
+
+
+def member_group(group: dist.ProcessGroup | None, doing: str, otherwise: str = "") -> dist.ProcessGroup:
+    """Return ``group``, or the world; this process is to be in it, ``doing`` something with its ranks.
+
+    Raises ``ExchangeError``, also where ``torch.distributed`` is not initialised.
+    """
+    check_initialised(otherwise=otherwise)
+    chosen: object = dist.group.WORLD if group is None else group
+    if isinstance(chosen, dist.ProcessGroup):
+        try:
+            if dist.get_rank(chosen) >= 0:
+                return chosen
+        except ValueError as error:
+            raise ExchangeError(
+                f"rank {dist.get_rank()}: this group has been destroyed; make a new one with new_group"
+            ) from error
+    elif chosen != dist.GroupMember.NON_GROUP_MEMBER:  # what new_group returns to other ranks
+        raise ExchangeError(
+            f"group must be a group of torch.distributed, but is {shown(group)}; pass what new_group or a "
+            "DeviceMesh's get_group returned"
+        )
+    raise ExchangeError(f"rank {dist.get_rank()} is not in the group; {doing} on the group's ranks only")
+
+
+def connect(
+    group: dist.ProcessGroup,
+    timeout_s: float,
+    kind: type[GradwireError],
+    ending: str,
+    ranks: Sequence[int] | None = None,
+    tos: int = 0,
+) -> ProcessGroupLink:
+    """Return a new link with the members of ``group``, in the order of ``ranks``; ``tos`` is the plan's.
+
+    Raises ``kind``: where they do not come the text ends with ``ending``.
+    """
+    try:
+        store_of(group)
+    except LinkError as error:
+        raise kind(str(error)) from error
+    try:
+        return ProcessGroupLink(group, ranks, timeout_s, tos)
+    except LinkError as error:
+        raise kind(f"{error}{ending}") from error

@@ -1,0 +1,5 @@
+"""Choose a plan while training runs, and keep watching: what ``attach(model, "auto")`` does."""
+
+from gradwire.autotune.settings import Auto
+
+__all__ = ["Auto"]

@@ -1,0 +1,380 @@
+"""The quality contract: which parameters an exchange takes too much of, and which codec they get instead."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from random import Random
+
+import torch
+
+from gradwire.autotune.costs import typical
+from gradwire.autotune.samples import Samples, part_of
+from gradwire.codecs import Codec, Identity
+from gradwire.codecs.rules import Rule
+from gradwire.collectives import backend
+from gradwire.links.base import Link
+from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.planner.candidates import ALGORITHMS
+from gradwire.planner.loss import encoded_terms
+from gradwire.units import counted
+
+BACK = 0.75
+"""A parameter has the plan's codec again once it would lose less than this part of what it may lose."""
+FEW = 0.01
+"""Parameters that take at most this share of all bytes if they are not compressed are not."""
+WIDE = 0.1
+"""If more of the values have a gentler codec, another choice may be better: one codec may suit them all."""
+MOST_EXCEPTED = 0.8
+"""By default, this share of the values may have other codecs than the rest."""
+_SHOWN = 3
+_UNKNOWN = -1.0
+_FIGURES = 4
+"""What a row has of every parameter: the loss of an exchange with either codec, expected and as seen."""
+
+
+def draw(step: int, buckets: int) -> int | None:
+    """Return which of so many buckets of a step is compared with its exact average: the same on all ranks."""
+    return Random(step).randrange(buckets) if buckets else None
+
+
+def exchanged(algorithm: str, world: int, partial: float, finished: float) -> float:
+    """Return the share of the sum's norm that an exchange loses, if gradients are orthogonal.
+
+    One encoding of a partial sum loses the share ``partial`` of what it encodes, and one of the finished sum
+    ``finished``. A partial sum of k gradients has k parts in ``world`` of the sum's square. In a ring those
+    of 1 to ``world - 1`` gradients are encoded, and losses of all hops add up; pairwise, each gradient by
+    itself. Of gradients that point in one direction, partial sums lose less.
+    """
+    counted = encoded_terms(algorithm, world).items()
+    squares = sum(encodings * terms / world for terms, encodings in counted if terms < world)
+    return math.hypot(math.sqrt(squares) * partial, finished)
+
+
+def suits(codec: Codec, algorithm: str, world: int) -> bool:
+    """Return whether an algorithm adds up as a codec with another step for sums expects.
+
+    That is by encoding each gradient by itself: if partial sums are encoded again, what its coarser step
+    loses adds up, and costs more of the loss than of the norm (``docs/codecs/ecsq.md``).
+    """
+    partial = (terms for terms in encoded_terms(algorithm, world) if terms < world)
+    return codec.of_sums == codec or max(partial, default=1) == 1
+
+
+def encodings(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
+    """Return what partial and finished sums are encoded with by these codecs."""
+    return tuple(dict.fromkeys(each for codec in codecs for each in (codec, codec.of_sums)))
+
+
+def exchanged_shares(
+    codec: Codec, algorithm: str, world: int, once: Mapping[Codec, Mapping[str, float]]
+) -> dict[str, float]:
+    """Return what an exchange loses of each parameter, from what one encoding with each of them loses."""
+    partial, finished = once[codec], once[codec.of_sums]
+    return {name: exchanged(algorithm, world, partial[name], finished[name]) for name in partial}
+
+
+def mean_nbytes(codec: Codec, values: torch.Tensor) -> float:
+    """Return how many bytes a value takes, half of them in partial sums, half in finished ones."""
+    return sum(each.encode(values).numel() for each in (codec, codec.of_sums)) / 2 / values.numel()
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What exchanges lose of each parameter, on the rank that loses most.
+
+    Attributes
+    ----------
+    counts
+        How many values each parameter has, by its name.
+    shares
+        For each codec, the share of every parameter's norm.
+    nbytes
+        How many bytes a value takes with each codec.
+    most_excepted
+        A codec that suits fewer of the values than the rest is not admitted.
+    """
+
+    counts: Mapping[str, int]
+    shares: Mapping[Codec, Mapping[str, float]]
+    nbytes: Mapping[Codec, float]
+    most_excepted: float = MOST_EXCEPTED
+
+    def worst(self, codec: Codec, names: Iterable[str]) -> float:
+        """Return the largest share that a codec loses of these parameters."""
+        return max((self.shares[codec][name] for name in names), default=0.0)
+
+    def noise(self, codec: Codec, names: Iterable[str]) -> float:
+        """Return the mean over all values of the squared shares that a codec loses, of these parameters."""
+        squares = sum(self.shares[codec][name] ** 2 * self.counts[name] for name in names)
+        return squares / max(sum(self.counts.values()), 1)
+
+    def exceptions(self, codec: Codec, most: float, present: Plan) -> frozenset[str]:
+        """Return the parameters that need another codec; those that have one under the same plan, longer."""
+        kept = excepted(present, self.counts) if codec == present.codec else frozenset[str]()
+        return beyond(self.shares[codec], most, kept)
+
+    def admitted(self, most: float, present: Plan) -> dict[Codec, frozenset[str]]:
+        """Return the codecs that may be chosen, each with the parameters that need another one."""
+        found = {codec: self.exceptions(codec, most, present) for codec in self.shares}
+        return {codec: names for codec, names in found.items() if self.part(names) <= self.most_excepted}
+
+    def involved(self, most: float, present: Plan) -> tuple[Codec, ...]:
+        """Return the codecs that may be chosen, and those that the parameters get which they don't suit."""
+        suited = self.admitted(most, present)
+        others = (self.gentler(codec, names, most).values() for codec, names in suited.items())
+        return tuple(dict.fromkeys(chain(suited, *others)))
+
+    def part(self, names: Collection[str]) -> float:
+        """Return the share of all values that these parameters have."""
+        return part_of(names, self.counts)
+
+    def gentler(
+        self, codec: Codec, names: Collection[str], most: float, refused: Collection[Codec] = ()
+    ) -> dict[str, Codec]:
+        """Return what each of these parameters gets, and the others ``codec``.
+
+        That is the codec with the fewest bytes that keeps the contract. Each codec is an exchange of its own,
+        so parameters get the next larger one that others have and that suits them, too, unless this costs
+        more than the share ``FEW`` of all bytes; and none, if that hardly counts.
+        """
+        none = Identity()
+        usable = (each for each in self.shares if each not in (codec, none) and each not in refused)
+        order = [*sorted(usable, key=lambda each: self.nbytes[each]), none]
+        groups = {each: set[str]() for each in order}
+        for name in names:
+            groups[next(each for each in order if self._suits(each, [name], most))].add(name)
+        little = FEW * self.nbytes[codec]
+        for at, each in enumerate(order):
+            own, larger = groups[each], order[at + 1 :]
+            other = next((it for it in larger if groups[it] and self._suits(it, own, most)), each)
+            more = self.part(own) * (self._size(other) - self._size(each))
+            hardly_counts = FLOAT_NBYTES * self.part(own) <= little
+            target = other if other != each and more <= little else none if hardly_counts else each
+            groups[each] = set()
+            groups[target] |= own
+        return {name: each for each, own in groups.items() for name in own}
+
+    def _suits(self, codec: Codec, names: Iterable[str], most: float) -> bool:
+        return codec.EXACT or self.worst(codec, names) <= most
+
+    def _size(self, codec: Codec) -> float:
+        return FLOAT_NBYTES if codec == Identity() else self.nbytes[codec]
+
+
+def beyond(shares: Mapping[str, float], most: float, kept: Collection[str]) -> frozenset[str]:
+    """Return the names whose shares are too large; of those in ``kept``, the ones that are nearly so, too."""
+    return frozenset(name for name, share in shares.items() if share > most * (BACK if name in kept else 1.0))
+
+
+def excepted(plan: Plan, names: Iterable[str]) -> frozenset[str]:
+    """Return which of these parameters have another codec than the rest."""
+    return frozenset(name for name in names if plan.encoding_of(name) != plan.encoding)
+
+
+def by_codec(codecs: Mapping[str, Codec]) -> dict[Codec, list[str]]:
+    """Return the sorted names of the parameters that have each codec."""
+    found: dict[Codec, list[str]] = {}
+    for name, codec in sorted(codecs.items()):
+        found.setdefault(codec, []).append(name)
+    return found
+
+
+def rules_for(codecs: Mapping[str, Codec]) -> tuple[Rule, ...]:
+    """Return what lets these parameters, and no other, have the codecs that they are to have."""
+    patterns = {codec: "|".join(map(re.escape, names)) for codec, names in by_codec(codecs).items()}
+    return tuple(Rule(f"^(?:{pattern})$", codec) for codec, pattern in patterns.items())
+
+
+def in_words(codec: Codec, others: Mapping[str, Codec], most: float) -> str:
+    """Return what is said of the parameters with other codecs; nothing where there is none."""
+    said = []
+    for other, names in by_codec(others).items():
+        shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        said.append(f"{counted(len(names), 'parameter')} ({shown}) with {other}")
+    because = f", since {codec} would lose more than {most:.0%} of the gradient"
+    return " and ".join(said) + because if said else ""
+
+
+@dataclass
+class Contract:
+    """Judges the present plan by sampled steps; the same on all ranks, from the rows of all of them.
+
+    ``seen`` is what whole exchanges with the plan's codec were last found to lose, and ``refused`` are codecs
+    that were too rough in place of it.
+    """
+
+    most: float
+    world: int
+    seen: dict[str, float] = field(default_factory=dict)
+    refused: set[Codec] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """Forget what was found of another plan."""
+        self.seen.clear()
+        self.refused.clear()
+
+    def row(self, samples: Samples | None, present: Plan) -> list[float]:
+        """Return what this rank has found: nothing for a step that is not sampled."""
+        if samples is None:
+            return []
+        if not samples.finite:
+            return [0.0] * (1 + _FIGURES * len(samples.names))
+        own = {each: self._exchanged(samples, each, present.algorithm) for each in present.encodings}
+        codecs = map(present.encoding_of, samples.names)
+        shares = [own[present.encoding], [own[codec][i] for i, codec in enumerate(codecs)]]
+        found = samples.shadow
+        seen = ({}, {}) if found is None else (found.plain, found.planned)
+        shares += [[each.get(name, _UNKNOWN) for name in samples.names] for each in seen]
+        return [1.0, *(share for each in shares for share in each)]
+
+    def judge(
+        self, rows: Sequence[Sequence[float]], samples: Samples, present: Plan
+    ) -> frozenset[str] | None:
+        """Return the parameters that need another codec than the rest, from now on, by all ranks' rows.
+
+        None where that is the case already, and where something was not finite.
+        """
+        if not all(row[0] for row in rows):
+            return None
+        names, count = samples.names, len(samples.names)
+        worst = [max(values) for values in zip(*(row[1:] for row in rows), strict=True)]
+        plain, gentler, shadow, planned = (
+            dict(zip(names, worst[i * count : (i + 1) * count], strict=True)) for i in range(_FIGURES)
+        )
+        self.seen |= {name: share for name, share in shadow.items() if share != _UNKNOWN}
+        shares = {name: max(share, self.seen.get(name, 0.0)) for name, share in plain.items()}
+        kept = excepted(present, names)
+        wanted = beyond(shares, self.most, kept)
+        bad = {name for name in kept & wanted if max(gentler[name], planned[name]) > self.most}
+        self.refused |= {*map(present.encoding_of, bad)}
+        return wanted if bad or wanted != kept else None
+
+    def _exchanged(self, samples: Samples, codec: Codec, algorithm: str) -> list[float]:
+        pairs = zip(samples.shares(codec), samples.shares(codec.of_sums), strict=True)
+        return [exchanged(algorithm, self.world, *pair) for pair in pairs]
+
+
+# What exchanges lose with codecs that may be chosen, by the samples of all ranks.
+
+FAR_LESS = 0.8
+"""A plan that sends less than this share of what another does sends far less."""
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Puts together what all ranks have found of their own gradients.
+
+    Attributes
+    ----------
+    contract
+        Has the number of ranks, and what exchanges with the plan in use were seen to lose.
+    most_excepted
+        See ``Lost``.
+    """
+
+    contract: Contract
+    most_excepted: float
+
+    def own(self, samples: Samples, codecs: Sequence[Codec]) -> list[float]:
+        """Return what each encoding of these codecs loses of this rank's gradient."""
+        return [share for each in encodings(codecs) for share in samples.shares(each)]
+
+    def of_exchanges(
+        self,
+        rows: Sequence[Sequence[float]],
+        samples: Samples,
+        codecs: Sequence[Codec],
+        algorithms: Sequence[str],
+        present: Plan,
+    ) -> dict[str, Lost]:
+        """Return what exchanges lose, by their algorithms, from all ranks' ``own``.
+
+        Of a parameter that an exchange with the ``present`` plan was seen to take more of, that counts.
+        """
+        count, world, seen = len(samples.names), self.contract.world, self.contract.seen
+        worst = [max(values) for values in zip(*rows, strict=True)]
+        once = {
+            each: dict(zip(samples.names, worst[i * count : (i + 1) * count], strict=True))
+            for i, each in enumerate(encodings(codecs))
+        }
+        part = typical(samples.flat)
+        nbytes = {codec: mean_nbytes(codec, part) for codec in codecs}
+        found = {}
+        for algorithm in algorithms:
+            shares = {
+                codec: exchanged_shares(codec, algorithm, world, once)
+                for codec in codecs
+                if suits(codec, algorithm, world)
+            }
+            used = shares.get(present.codec, {})
+            used |= {name: max(share, used[name]) for name, share in seen.items() if name in used}
+            found[algorithm] = Lost(samples.size_of, shares, nbytes, self.most_excepted)
+        return found
+
+
+def is_leaner(lost: Lost, present: Plan, others: Collection[Codec], most: float) -> bool:
+    """Return whether one of ``others`` keeps the contract, with room to spare, and sends far less.
+
+    That is, even if what it doesn't suit isn't compressed.
+    """
+    enough = FAR_LESS * lost.nbytes[present.codec]
+    admitted = lost.admitted(most * BACK, present)
+    parts = {codec: lost.part(names) for codec, names in admitted.items() if codec in others}
+    return any(
+        (1 - part) * lost.nbytes[codec] + part * FLOAT_NBYTES < enough for codec, part in parts.items()
+    )
+
+
+# The forms in which runs exchange gradients, as far as the choice of a plan depends on them.
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a run exchanges its gradients.
+
+    Attributes
+    ----------
+    name
+        What tells it from others in the file of decisions.
+    whole
+        Whether all gradients go out together, at the end of backward.
+    half
+        The half of a ring that a gradient goes through, ``"reduce"`` where each rank keeps a shard of the
+        sum; None for all of the plan's algorithm.
+    algorithms
+        What may be chosen.
+    most_excepted
+        The share of the values that may have another codec than the rest.
+    places
+        Whether parameters begin blocks of their own, where their codec wants that.
+    pipeline
+        The steps under way at once.
+    """
+
+    name: str
+    whole: bool = False
+    half: str | None = None
+    algorithms: tuple[str, ...] = ALGORITHMS
+    most_excepted: float = MOST_EXCEPTED
+    places: bool = True
+    pipeline: int = 1
+
+    def over(self, link: Link) -> Form:
+        """Return the form without algorithms that ``link`` cannot run."""
+        may = (each for each in self.algorithms if each != backend.NAME or link.HAS_ALL_REDUCE)
+        return replace(self, algorithms=tuple(may))
+
+
+BUCKETS = Form("buckets")
+"""DDP's: each goes out once backward has it ready."""
+SHARDS = Form("shards", half="reduce", algorithms=("ring",), most_excepted=0.0, places=False)
+"""FSDP's: each module's gradients are reduced by themselves, with one codec, while backward waits."""
+
+
+def whole(pipeline: int) -> Form:
+    """Return the form of gradients that go out whole, with so many steps under way at once."""
+    return Form(f"a pipeline of {pipeline}", whole=True, pipeline=pipeline)

@@ -1,0 +1,126 @@
+"""What rank 0 measures of its codecs and its host, once, so that another choice need not wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple
+
+import torch
+
+from gradwire.codecs import Codec
+from gradwire.errors import ExchangeError, LinkError
+from gradwire.links.base import Link
+from gradwire.machine import cores
+from gradwire.plan import FLOAT_NBYTES
+from gradwire.planner.calibration import SEGMENT_NBYTES, excerpt, measure_host, use_threads
+from gradwire.planner.cluster import Cluster
+from gradwire.timing.calibrate import codec_cost, cost_on_other_gradients, rest_between_segments
+from gradwire.timing.environment import CodecCost, Environment
+from gradwire.timing.line import HostCost, Line, fit
+from gradwire.timing.line_rate import Effort, measure
+
+_REPEATS = 3
+"""Enough to tell codecs apart, and for the cost of frames; training waits meanwhile."""
+
+
+class Costs:
+    """The seconds of codecs and frames on this host, for ``world`` ranks."""
+
+    def __init__(self, world: int) -> None:
+        self._world = world
+        self._host: HostCost | None = None
+        self._codecs: dict[str, CodecCost] = {}
+        self._counts: dict[str, int] = {}  # of the values for which a codec was timed
+        self._outdated: set[str] = set()
+
+    def forget_sizes(self) -> None:
+        """Measure the sizes of payloads anew, because gradients may be others; codecs stay as fast."""
+        self._outdated |= self._codecs.keys()
+
+    def environment(self, line: Line, codecs: Iterable[Codec], values: torch.Tensor) -> Environment:
+        """Return where plans with these codecs run, with what they take of ``values``.
+
+        Codecs are timed that were not yet, for as many values; of others, sizes that are outdated are
+        measured again. Raises ``GradwireError`` where that fails.
+        """
+        cluster = Cluster(self._world, line)
+        rest_s, found = rest_between_segments(line, SEGMENT_NBYTES), dict[str, CodecCost]()
+        with use_threads(cluster.threads):
+            for codec in codecs:
+                name = str(codec)
+                if self._counts.get(name) != values.numel():
+                    found[name] = codec_cost(codec, [values], 1, SEGMENT_NBYTES, rest_s, _REPEATS)
+                elif name in self._outdated:
+                    found[name] = cost_on_other_gradients(self._codecs[name], codec, {1: values})
+                else:
+                    found[name] = self._codecs[name]
+        self._codecs |= found
+        self._counts |= dict.fromkeys(found, values.numel())
+        self._outdated -= found.keys()
+        return Environment(line, found, self._of(cluster))
+
+    def _of(self, cluster: Cluster) -> HostCost:
+        """Return what frames cost."""
+        if self._host is None:
+            sharing = self._world if cluster.is_shared else 1
+            try:
+                self._host = measure_host(cores(), sharing, _REPEATS)
+            except LinkError:  # no local network
+                self._host = HostCost(cores=cores(), ranks_per_machine=sharing)
+        return self._host
+
+
+def typical(values: torch.Tensor) -> torch.Tensor:
+    """Return the part of a gradient with which codecs are measured."""
+    return excerpt(values, SEGMENT_NBYTES // FLOAT_NBYTES)
+
+
+# Measure the lines of a run between two of its steps, in about half a second: the slowest one counts.
+
+_EFFORT = Effort((1, 1 << 16, 1 << 17, 1 << 19), repeats=2, time_s=0.001)
+"""Sizes from a slow line's to where a fast one has its rate; after one that takes 5 ms, none follows."""
+
+LINE_FIELDS = 4
+
+
+def own_line(link: Link) -> tuple[float, ...]:
+    """Return the fields of the slowest line that this rank has led, 0 for a rank that has led none.
+
+    All ranks call it. Each neighbours' line of a ring is measured, as many at once as have no rank in common.
+    Raises ``ExchangeError``.
+    """
+    lines = []
+    for pairs in matchings(link.world):
+        for low, high in pairs:
+            if link.rank in (low, high):
+                try:
+                    points = measure(link, low + high - link.rank, _EFFORT)
+                except LinkError as error:
+                    raise ExchangeError(f"a measurement of the network failed: {error}") from error
+                lines += [fit(points)] if points else []
+    return astuple(_slowest(lines)) if lines else (0.0,) * LINE_FIELDS
+
+
+def line_of(rows: Sequence[Sequence[float]]) -> Line:
+    """Return the slowest of what the ranks' calls of ``own_line`` have returned."""
+    return _slowest([Line(*row) for row in rows if any(row)])
+
+
+def matchings(world: int) -> list[list[tuple[int, int]]]:
+    """Return the neighbours of a ring in groups of pairs that have no rank in common."""
+    chain = [(rank, rank + 1) for rank in range(world - 1)]
+    groups = [chain[0::2], chain[1::2]]
+    if world > 2 and world % 2 == 0:
+        groups[1].append((0, world - 1))
+    elif world > 2:
+        groups.append([(0, world - 1)])
+    return [group for group in groups if group]
+
+
+def _slowest(lines: Sequence[Line]) -> Line:
+    return Line(
+        max(each.latency_s for each in lines),
+        min(each.nbytes_per_s for each in lines),
+        min(each.burst_nbytes for each in lines),
+        min(each.duplex_share for each in lines),
+    )

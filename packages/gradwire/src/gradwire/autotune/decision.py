@@ -1,0 +1,331 @@
+"""What was decided, and which of two decisions is the better one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+
+from gradwire.autotune.contract import FAR_LESS, WIDE, Lost, by_codec, in_words, rules_for
+from gradwire.codecs import Codec, parse
+from gradwire.fields import Source, of, real, rows
+from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.planner.candidates import Space, Workload
+from gradwire.planner.exchange_times import Family
+from gradwire.planner.predict import UNCERTAINTY, Prediction, Predictor, choose
+from gradwire.timing.environment import Environment
+from gradwire.units import format_duration, format_rate
+
+_SOURCE = Source("a decision", "leave it out, and the run measures anew")
+STAY = 0.05
+"""Another plan has to be better than the present one by more than this share, in time or in bytes."""
+SAME = 0.05
+"""Of plans whose times differ by less, the one whose time and bytes have the smallest product is the best:
+times are no more certain, and bytes are sure."""
+_LESS_NOISE = 0.9
+"""Of those that are as lean, too, one whose noise has less than this share of the best one's variance is
+better: what partial sums lose adds up in a ring, and less pairwise."""
+_LEAST_SAVED = 0.001
+"""And only if that saves at least this share of the steps."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided.
+
+    Attributes
+    ----------
+    plan
+        What all ranks use from now on.
+    step_s, uncompressed_s, compute_s
+        Seconds of a step that are expected with it, with the fastest plan without compression, and of
+        computation alone. Those of plans that were tried are what steps took.
+    reason
+        The sentence that tells users of it.
+    extra
+        The share of extra steps that its noise may cost.
+    nbytes
+        What the rank that sends most sends in a step.
+    left_out
+        The other codecs that would have lost too much of more than a tenth of the values.
+    """
+
+    plan: Plan
+    step_s: float
+    uncompressed_s: float
+    compute_s: float
+    reason: str
+    extra: float = 0.0
+    nbytes: float = 0.0
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def to_loss_s(self) -> float:
+        """Seconds that bring training as far as one exact step does."""
+        return self.step_s * (1 + self.extra)
+
+    @property
+    def in_short(self) -> str:
+        """The codec, whether some parameters have others, and the algorithm."""
+        others = " and others" if self.plan.codecs else ""
+        return f"{self.plan.codec}{others} over {self.plan.algorithm}"
+
+    def to_json(self) -> str:
+        """Return it as a JSON object."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return json.dumps(values | {"plan": json.loads(self.plan.to_json())})
+
+    @classmethod
+    def from_json(cls, text: str) -> Decision:
+        """Read what ``to_json`` wrote; ``left_out`` may be missing. Raises ``SpecError``."""
+        return _SOURCE.of_json(text, cls.from_values)
+
+    @classmethod
+    def from_values(cls, values: object) -> Decision:
+        """Read the object that ``to_json`` wrote; ``left_out`` may be missing. Raises ``SpecError``."""
+        kinds = {"plan": Plan.from_values, "left_out": rows(lambda spec: str(parse(spec)))}
+        seconds = dict.fromkeys(("step_s", "uncompressed_s", "compute_s"), real(0.0, finite=False))
+        return _SOURCE.read(values, of(cls, **kinds, **seconds))
+
+
+def same_way(plan: Plan, present: Plan) -> bool:
+    """Return whether two plans exchange a bucket in the same way, apart from exceptions."""
+    ways = [(each.codec, each.algorithm, each.segment_nbytes) for each in (plan, present)]
+    return ways[0] == ways[1]
+
+
+def stays(present: Decision, best: Decision, same: float = STAY) -> bool:
+    """Return whether the plan in use is as good as the best one: as fast, within ``same``, and as lean."""
+    is_as_fast = present.to_loss_s <= (1 + same) * best.to_loss_s
+    return is_as_fast and present.nbytes <= (1 + STAY) * best.nbytes
+
+
+def best_of(decisions: Iterable[Decision], same: float = SAME) -> Decision:
+    """Return the fastest to a loss, or of those that are as fast one that saves more bytes than time.
+
+    If others are as fast and as lean as that, and add less noise, the best of those.
+    """
+    every = list(decisions)
+    least_s = min(each.to_loss_s for each in every)
+    as_fast = [each for each in every if each.to_loss_s <= (1 + same) * least_s]
+    best = _leanest(as_fast)
+    most = min(_LESS_NOISE * best.extra, best.extra - _LEAST_SAVED)
+    as_lean = (each for each in as_fast if each.nbytes <= (1 + STAY) * best.nbytes)
+    less_noise = [each for each in as_lean if each.extra <= most]
+    return _leanest(less_noise) if less_noise else best
+
+
+def _leanest(decisions: Sequence[Decision]) -> Decision:
+    return min(decisions, key=lambda it: it.to_loss_s * it.nbytes)
+
+
+# What a plan with several codecs takes, from what plans with one of them take.
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The parameters that need other codecs than the rest, with these, and the codecs' shares of the values.
+
+    ``noise`` is the share of extra steps that the noise of all codecs may cost: the mean over all values.
+    """
+
+    gentler: Mapping[str, Codec]
+    parts: Mapping[Codec, float]
+    noise: float
+
+    @classmethod
+    def of(cls, codec: Codec, names: frozenset[str], lost: Lost, most: float) -> Mixture:
+        """Return what parameters get that need another codec than ``codec``."""
+        gentler = lost.gentler(codec, names, most)
+        every = by_codec(dict.fromkeys(lost.counts, codec) | gentler)
+        noise = sum(lost.noise(each, own) for each, own in every.items())
+        parts = {each: lost.part(own) for each, own in by_codec(gentler).items()}
+        return cls(gentler, parts, noise)
+
+    @property
+    def part(self) -> float:
+        """The share of all values that have other codecs."""
+        return sum(self.parts.values())
+
+    @property
+    def slack(self) -> float:
+        """The largest share of a step by which the noise and the other codecs may change its time."""
+        return self.noise + self.part
+
+    def step_s(self, plan: Plan, predictor: Predictor, buckets: int) -> float:
+        """Return the seconds of a step with ``plan``, whose codec is that of the other parameters.
+
+        They are between those with either codec, by their shares of the values. For each other codec, one
+        more exchange of a bucket costs something whatever its size, for each of its parameters, or for each
+        bucket if those are fewer.
+        """
+        more_s = 0.0
+        for codec, names in by_codec(self.gentler).items():
+            more_s += min(len(names), buckets) * predictor.exchange_s(replace(plan, codec=codec), 1)
+        return self._mixed(plan, predictor, lambda each: each.step_s) + more_s
+
+    def nbytes(self, plan: Plan, predictor: Predictor) -> float:
+        """Return the bytes of the rank that sends most."""
+        return self._mixed(plan, predictor, lambda each: each.cost.wire_nbytes)
+
+    def _mixed(self, plan: Plan, predictor: Predictor, measure: Callable[[Prediction], float]) -> float:
+        own = measure(predictor.predict(plan))
+        others = ((part, predictor.predict(replace(plan, codec=each))) for each, part in self.parts.items())
+        return own + sum(part * (measure(other) - own) for part, other in others)
+
+
+# Decide for a plan: the least expected time to the same loss among those that keep the contract.
+
+MOST_TRIED = 4
+"""So many plans are compared by steps that were really taken, at most."""
+_CLOSE = 1.5
+"""Those whose expected times are up to so many times the least one. Predictions are as wrong as that where
+hosts share cores."""
+_CLOSER = 1.25
+"""One with another codec, or in other segments, is tried only if it is expected within so many times: most
+other codecs send more bytes."""
+_EXPOSED = 0.1
+"""If computation hides all but this share of a step, plans are as good as each other, and none is tried."""
+
+
+def decide(
+    environment: Environment,
+    workload: Workload,
+    world: int,
+    lost: Mapping[str, Lost],
+    most: float,
+    present: Plan,
+    half: str | None = None,
+) -> tuple[Decision, ...]:
+    """Return the decision, and those that may be as good, of other kinds: with another algorithm or codecs.
+
+    The expected time to a loss is that of a step, times the share of extra steps that the codecs' noise may
+    cost: an exchange that loses the share ``q`` of a gradient's norm adds ``q^2`` to its variance; where
+    steps are limited by the gradients' noise, they grow by at most that share (McCandlish et al., "An
+    Empirical Model of Large-Batch Training", 2018, section 2).
+
+    Parameters of which a codec would lose too much get others (``Mixture``).
+
+    Parameters
+    ----------
+    environment
+        The line, the host, and the costs of the codecs.
+    workload
+        The buckets, as parameters, the first to be exchanged last; and the seconds of computation.
+    lost
+        What exchanges with each codec that may be chosen lose of the parameters, by the algorithms that may
+        be chosen, the preferred first.
+    most
+        The largest share that is admitted.
+    present
+        The plan in use, which stays unless another one is clearly better; its pipeline stays in any case.
+    half
+        See ``Form``.
+    """
+    mixtures = {
+        (codec, algorithm): Mixture.of(codec, names, each, most)
+        for algorithm, each in lost.items()
+        for codec, names in each.admitted(most, present).items()
+    }
+    every = dict.fromkeys(codec for each in lost.values() for codec in each.shares)
+    suited = {codec for codec, _ in mixtures}
+    refused = [str(codec) for codec in every if codec not in suited]
+    fitting = {codec for (codec, _), each in mixtures.items() if each.part <= WIDE}
+    predictor = Predictor(workload, world, Family(environment), half=half)
+    space = Space(
+        tuple(codec for codec in every if codec in suited),
+        tuple(lost),
+        (present.pipeline,),
+        buckets_nbytes=(FLOAT_NBYTES,),
+        whole=False,
+        refused=set(product(suited, lost)) - mixtures.keys(),
+    )
+    slack = UNCERTAINTY + max((each.slack for each in mixtures.values()), default=0.0)
+    found = choose(predictor, space, min(0.9, slack))
+
+    def decision(each: Prediction) -> Decision:
+        mixture = mixtures[each.plan.codec, each.plan.algorithm]
+        rules = rules_for(mixture.gentler)
+        decided = Decision(
+            plan=replace(each.plan, bucket_nbytes=None, residual=False, codecs=rules),
+            step_s=mixture.step_s(each.plan, predictor, len(workload.counts)),
+            uncompressed_s=found.uncompressed.step_s,
+            compute_s=each.compute_s,
+            reason="",
+            extra=mixture.noise,
+            nbytes=mixture.nbytes(each.plan, predictor),
+            left_out=tuple(str(it) for it in every if it not in {*fitting, each.plan.codec}),
+        )
+        said = in_words(each.plan.codec, mixture.gentler, most)
+        return replace(decided, reason=_reason(decided, environment, said, refused, most))
+
+    options = [decision(each) for each in found.ranking]
+    worth_s = (1 - UNCERTAINTY) * found.uncompressed.step_s
+    worth = [each for each in options if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
+    best = best_of(worth)
+    staying = [each for each in worth if same_way(each.plan, present)]
+    if staying and stays(staying[0], best):
+        best = staying[0]
+    return best, *_rivals(best, options, worth, world)
+
+
+def _rivals(
+    best: Decision, options: Sequence[Decision], worth: Sequence[Decision], world: int
+) -> list[Decision]:
+    """Return the fastest decisions of other kinds that may be as good as the best one.
+
+    Those are no compression, if the best one compresses; one that sends far less, since times may not differ
+    at all; one with a codec of another name, and the best one in other segments, since what codecs and frames
+    take where ranks share cores is hard to predict; and then other ways to exchange. Of plans that exchange
+    the same frames, one is enough.
+    """
+    if best.step_s - best.compute_s <= _EXPOSED * best.step_s:
+        return []
+    close = sorted(options, key=lambda it: it.to_loss_s)
+    close = [each for each in close if each.to_loss_s <= _CLOSE * best.to_loss_s]
+    exact = [each for each in close if each.plan.codec.EXACT and not best.plan.codec.EXACT]
+    far_less = [each for each in close if each in worth and each.nbytes < FAR_LESS * best.nbytes]
+    closer = [each for each in close if each.to_loss_s <= _CLOSER * best.to_loss_s]
+    resized = [each for each in closer if each != best and each.in_short == best.in_short]
+    others = [
+        each for each in closer if not each.plan.codec.EXACT and each.plan.codec.name != best.plan.codec.name
+    ]
+    ways: dict[tuple[str, bool, bool], Decision] = {}
+    for each in (best, *close):
+        ways.setdefault(_way(each), each)
+    found = [best]
+    for each in (*exact[:1], *far_less[:1], *others[:1], *resized[:1], *ways.values()):
+        if len(found) < MOST_TRIED and all(_frames(each, world) != _frames(other, world) for other in found):
+            found.append(each)
+    return sorted(found[1:], key=close.index)
+
+
+def _frames(each: Decision, world: int) -> tuple[object, ...]:
+    """Return what is equal for plans that exchange the same frames.
+
+    Two ranks do so in a ring, pairwise, and over a butterfly, which are expected to take exactly as long.
+    More ranks don't, although what they are expected to take may be the same, too.
+    """
+    way = "" if world == 2 else each.plan.algorithm
+    return way, each.plan.codec, each.plan.segment_nbytes, each.step_s, each.nbytes
+
+
+def _way(each: Decision) -> tuple[str, bool, bool]:
+    """Return what predictions know least about: the messages of an algorithm, and of several codecs."""
+    return each.plan.algorithm, each.plan.codec.EXACT, bool(each.plan.codecs)
+
+
+def _reason(
+    each: Decision, environment: Environment, exceptions: str, refused: Sequence[str], most: float
+) -> str:
+    said = (
+        f"{each.plan.codec} over {each.plan.algorithm}, {format_duration(each.step_s)} a step expected, "
+        f"{format_duration(each.uncompressed_s)} without compression, of which "
+        f"{format_duration(each.compute_s)} are computation; the slowest line carries "
+        f"{format_rate(environment.line.nbytes_per_s)}"
+    )
+    said += f"; {exceptions}" if exceptions else ""
+    if refused:
+        said += f"; {', '.join(refused)} would lose more than {most:.0%} of a parameter's gradient"
+    return said

@@ -1,0 +1,319 @@
+"""Estimate a training's step on a network, with gradwire and without it, from what was observed of others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from itertools import product
+
+from gradwire.autotune.contract import exchanged
+from gradwire.autotune.observed import Observed
+from gradwire.autotune.settings import Auto
+from gradwire.codecs import Codec, Identity
+from gradwire.collectives import backend
+from gradwire.errors import SpecError
+from gradwire.fields import Source, of
+from gradwire.plan import FLOAT_NBYTES, MOST_HOSTS, Plan
+from gradwire.planner.candidates import Space, Workload
+from gradwire.planner.exchange_times import Family, Way
+from gradwire.planner.explain import name_plan
+from gradwire.planner.loss import StepsToLoss
+from gradwire.planner.predict import Prediction, Predictor, choose
+from gradwire.records import read_object
+from gradwire.timing.environment import CodecCost, Environment
+from gradwire.timing.line import HostCost, Line
+from gradwire.units import format_duration
+
+# What limits a step: computation, the line, or the processor, with what its exchange does there.
+
+
+@dataclass(frozen=True)
+class Limit:
+    """``"computation"``, ``"line"`` or ``"CPU"`` (codecs and frames), and its share of the step."""
+
+    name: str
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.name} {100 * self.share:.0f} %"
+
+
+def limit_of(chosen: Prediction, line: Line, gather_s: float, ranks_per_machine: int) -> Limit:
+    """Return what takes most of a step, of which FSDP's weights take ``gather_s`` more seconds.
+
+    What is exposed of an exchange has the parts of the whole exchange. Where ranks share a machine, the
+    exchange also waits for cores, so no more counts for the line than the wire takes for the bytes.
+    """
+    cost = chosen.cost
+    line_s = cost.wait_s
+    if ranks_per_machine > 1:
+        line_s = min(line_s, cost.wire_nbytes / line.nbytes_per_s)
+    share = line_s / cost.total_s if cost.total_s else 0.0
+    parts = {
+        "computation": chosen.compute_s,
+        "line": share * chosen.exposed_s + gather_s,
+        "CPU": (1 - share) * chosen.exposed_s,
+    }
+    name = max(parts, key=parts.__getitem__)
+    total_s = sum(parts.values())
+    return Limit(name, parts[name] / total_s if total_s else 1.0)
+
+
+_SOURCE = Source("an estimate", "let all ranks run the same gradwire")
+
+
+NOISY = 0.15
+"""A gain that is uncertain by more than this share isn't stated."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A network, with so many hosts on it; one rank each, or so many of them on a machine.
+
+    ``is_here`` says that it is the one on which the steps were observed.
+    """
+
+    network: str
+    line: Line
+    hosts: int
+    ranks_per_machine: int = 1
+    is_here: bool = False
+
+    def __post_init__(self) -> None:
+        if type(self.hosts) is not int or not 2 <= self.hosts <= MOST_HOSTS:
+            raise SpecError(f"an estimate is for 2 to {MOST_HOSTS} hosts, but this one is for {self.hosts!r}")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What attaching should give in one place.
+
+    Attributes
+    ----------
+    network, hosts
+        The place.
+    kind
+        ``"DDP"`` or ``"FSDP2"``.
+    plain_s
+        Seconds of a step without gradwire, predicted like ``step_s``, so that no error of one model counts as
+        a gain.
+    plan
+        The one with the least expected time to a loss.
+    step_s, compute_s
+        Seconds of a step with it, and of the computation in it.
+    to_loss_s
+        Seconds with it that bring training as far as one exact step does.
+    limit
+        What takes most of ``step_s``, and its share.
+    spread
+        The share by which gains are uncertain: what the observed steps scatter, and what the prediction of
+        the observed step is off.
+    """
+
+    network: str
+    hosts: int
+    kind: str
+    plain_s: float
+    plan: Plan
+    step_s: float
+    compute_s: float
+    to_loss_s: float
+    limit: Limit
+    spread: float = 0.0
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether gains are too uncertain to be stated."""
+        return self.spread > NOISY
+
+    @property
+    def speedup(self) -> float:
+        """How many times as long a step takes without gradwire."""
+        return self.plain_s / self.step_s
+
+    @property
+    def speedup_to_loss(self) -> float:
+        """How many times as long training takes to the same loss without gradwire."""
+        return self.plain_s / self.to_loss_s
+
+    def values(self) -> dict[str, object]:
+        """Return all values and the derived ones as a JSON object."""
+        seconds = {name: getattr(self, name) for name in ("plain_s", "step_s", "compute_s", "to_loss_s")}
+        return {
+            "network": self.network,
+            "hosts": self.hosts,
+            "kind": self.kind,
+            "plan": json.loads(self.plan.to_json()),
+            **seconds,
+            "speedup": self.speedup,
+            "speedup_to_loss": self.speedup_to_loss,
+            "limit": asdict(self.limit),
+            "spread": self.spread,
+        }
+
+    @classmethod
+    def from_json(cls, text: str) -> Estimate:
+        """Read ``values`` as JSON. Raises ``SpecError``."""
+        found = read_object(text, "an estimate")
+        for derived in ("speedup", "speedup_to_loss"):
+            found.pop(derived, None)
+        return _SOURCE.read(found, of(cls, plan=Plan.from_values))
+
+    def __str__(self) -> str:
+        took, plain = format_duration(self.step_s), format_duration(self.plain_s)
+        gains = (
+            "too noisy to say what that gains"
+            if self.is_noisy
+            else f"{self.speedup:.2f} times as fast, {self.speedup_to_loss:.2f} times to the same loss"
+        )
+        return (
+            f"{self.hosts} hosts at {self.network}: {name_plan(self.plan)}, {took} a step, where {self.kind} "
+            f"takes {plain}; {gains}; most of the step is {self.limit}"
+        )
+
+
+class Estimator:
+    """Estimates the steps of one training.
+
+    Parameters
+    ----------
+    observed
+        Its steps.
+    host, costs
+        What frames and the codecs cost; the codecs by their specs, with what they lose.
+    noise
+        The noise scale of its gradients (``planner.loss.noise``).
+    settings
+        Which codecs may be chosen, and how much they may lose.
+    """
+
+    def __init__(
+        self,
+        observed: Observed,
+        host: HostCost,
+        costs: Mapping[str, CodecCost],
+        noise: float,
+        settings: Auto | None = None,
+    ) -> None:
+        self._observed, self._host, self.costs = observed, host, costs
+        self._settings = Auto() if settings is None else settings
+        self._to_loss = StepsToLoss(costs, noise)
+        self._workload = Workload(
+            tuple(reversed(observed.counts)),
+            forward_s=observed.compute_s - observed.backward_s,
+            backward_s=observed.backward_s,
+        )
+        self._families: dict[tuple[Line, int], Family] = {}
+
+    def at(self, place: Place) -> Estimate:
+        """Return the estimate for one place."""
+        predictor = self._predictor(place)
+        space = Space(
+            self._settings.candidates,
+            self._observed.form.algorithms,
+            buckets_nbytes=(FLOAT_NBYTES,),
+            whole=False,
+            refused=self._refused(place.hosts),
+        )
+        best = choose(predictor, space).prediction
+        best = self._slowed(best, place)
+        gather_s = self._gather_s(place, best.plan.segment_nbytes)
+        step_s = best.step_s + gather_s
+        return Estimate(
+            place.network,
+            place.hosts,
+            self._observed.kind,
+            self.plain_s(place),
+            replace(best.plan, bucket_nbytes=None),
+            step_s,
+            best.compute_s,
+            step_s * (1 + best.extra.share),
+            limit_of(best, place.line, gather_s, place.ranks_per_machine),
+            self._spread,
+        )
+
+    def step_s(self, place: Place, plan: Plan) -> float:
+        """Return the seconds of a step with a plan of the user's; its buckets are DDP's, or FSDP's."""
+        predicted = self._predictor(place).predict(replace(plan, bucket_nbytes=FLOAT_NBYTES))
+        return self._slowed(predicted, place).step_s + self._gather_s(place, plan.segment_nbytes)
+
+    def _slowed(self, predicted: Prediction, place: Place) -> Prediction:
+        """Return the prediction where ranks share cores: there, what hides behind backward is not for free.
+
+        Work of an exchange beside a backward pass that keeps all cores busy makes this longer by as much.
+        Where the step takes what the cores need for everything, that has been counted.
+        """
+        cost, total_s = predicted.cost, predicted.exchange_s
+        busy = min(1.0, place.ranks_per_machine / self._host.cores)
+        needed_s = cost.cores_s - (1 - busy) * predicted.compute_s
+        if place.ranks_per_machine == 1 or predicted.exposed_s <= 1.01 * needed_s or not total_s:
+            return predicted
+        work_s = busy * cost.cores_s * predicted.hidden_s / total_s
+        return replace(predicted, exposed_s=predicted.exposed_s + work_s)
+
+    def plain_s(self, place: Place) -> float:
+        """Return the seconds of a step without gradwire, predicted."""
+        way = backend.NAME if backend.NAME in self._observed.form.algorithms else "ring"
+        return self.step_s(place, Plan(codec=Identity(), algorithm=way))
+
+    @cached_property
+    def _spread(self) -> float:
+        """The share by which gains are uncertain."""
+        seen = self._observed
+        if seen.line is None or seen.attached is not None or seen.step_s == 0:
+            return seen.scatter
+        here = Place("this one", seen.line, seen.world, seen.ranks_per_machine, is_here=True)
+        return seen.scatter + abs(self.plain_s(here) / seen.step_s - 1)
+
+    def _refused(self, hosts: int) -> set[tuple[Codec, str]]:
+        """Return the codecs, and the algorithms over which an exchange loses more than it may."""
+
+        def lost(codec: Codec, algorithm: str) -> float:
+            cost = self.costs[str(codec)]
+            partial, finished = cost.at(1).lost or 0.0, (cost.finished or cost.at(1)).lost or 0.0
+            return exchanged(algorithm, hosts, partial, finished)
+
+        every = product(self._settings.candidates, self._observed.form.algorithms)
+        return {each for each in every if lost(*each) > self._settings.max_lost_norm}
+
+    def _predictor(self, place: Place) -> Predictor:
+        return Predictor(
+            self._workload, place.hosts, self._family(place), self._to_loss, half=self._observed.form.half
+        )
+
+    def _family(self, place: Place) -> Family:
+        key = place.line, place.ranks_per_machine
+        if key not in self._families:
+            host = replace(self._host, ranks_per_machine=place.ranks_per_machine)
+            self._families[key] = Family(Environment(place.line, self.costs, host))
+        return self._families[key]
+
+    def _gather_s(self, place: Place, segment_nbytes: int) -> float:
+        """Return the seconds of gathering weights, for which forward and backward passes wait."""
+        way = Way("ring", segment_nbytes, str(Identity()), half="broadcast")
+        times = self._family(place).among(place.hosts)
+        return sum(times.terms(way, count).total_s for count in self._observed.gathers)
+
+
+def places(
+    observed: Observed, networks: Sequence[tuple[str, Line]], hosts: Sequence[int], *, shared_machine: bool
+) -> list[Place]:
+    """Return where to look: first where the steps were observed, then every network and number of hosts.
+
+    Ranks elsewhere have a machine each, where they compute as fast as observed, unless all of them share
+    this one. Without numbers of hosts there are as many as were observed.
+    """
+    here = [] if observed.line is None else [("this one", observed.line)]
+    found: list[Place] = []
+    for name, line in (*here, *networks):
+        for number in hosts or [observed.world]:
+            is_here = line is observed.line and number == observed.world
+            sharing = observed.ranks_per_machine if is_here else number if shared_machine else 1
+            found.append(Place(name, line, number, sharing, is_here))
+    if observed.line is not None and not any(each.is_here for each in found):
+        found.insert(
+            0, Place("this one", observed.line, observed.world, observed.ranks_per_machine, is_here=True)
+        )
+    return found

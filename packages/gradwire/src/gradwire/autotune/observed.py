@@ -1,0 +1,191 @@
+"""What some steps of a training took, as far as an estimate of steps with gradwire depends on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradwire.autotune.contract import BUCKETS, SHARDS, Form
+from gradwire.autotune.costs import LINE_FIELDS, line_of, own_line
+from gradwire.autotune.saved import gather
+from gradwire.autotune.step_times import StepTime
+from gradwire.checkpoints import check_summed, summed
+from gradwire.errors import DataError
+from gradwire.exchange import Exchange
+from gradwire.fields import Source, of, one_of, optional, real, rows, tensor_of
+from gradwire.files import Content, write_files
+from gradwire.machine import machine_id
+from gradwire.timing.line import Line
+
+FORMS = {"DDP": BUCKETS, "FSDP2": SHARDS}
+"""What a training exchanges gradients with, by what users call it."""
+_DIGITS = 4
+"""Of a machine's id, in hexadecimal, that one float32 holds exactly."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What steps take on the slowest rank of a run, and what they exchange.
+
+    Attributes
+    ----------
+    kind
+        ``"DDP"`` or ``"FSDP2"``.
+    device
+        The type of the device that computes.
+    world, ranks_per_machine
+        How many ranks there are, and how many of them share rank 0's machine.
+    threads
+        Those of PyTorch in each rank.
+    steps
+        So many steps the times are medians of.
+    compute_s, backward_s, exposed_s
+        Seconds of a step, as in ``StepTime``; 0 of backward where it waits for each exchange.
+    counts
+        The floats of each bucket of gradients, in the order of their exchange.
+    gathers
+        The floats of each gathering of weights in a step.
+    line
+        The slowest between neighbours; None where nobody has measured it.
+    gradients
+        Excerpts of rank 0's own gradients, before any average: 1-D float32 on the CPU, one for each of some
+        steps.
+    attached
+        The spec of the codec that exchanged the gradients; None without gradwire.
+    scatter
+        The distance of the steps' quartiles from their middle, as a share of it; the largest of all ranks.
+    """
+
+    kind: str
+    device: str
+    world: int
+    ranks_per_machine: int
+    threads: int
+    steps: int
+    compute_s: float
+    backward_s: float
+    exposed_s: float
+    counts: tuple[int, ...]
+    gathers: tuple[int, ...] = ()
+    line: Line | None = None
+    gradients: tuple[torch.Tensor, ...] = ()
+    attached: str | None = None
+    scatter: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return self.compute_s + self.exposed_s
+
+    @property
+    def form(self) -> Form:
+        """How the run exchanges gradients."""
+        return FORMS[self.kind]
+
+    def values(self) -> dict[str, object]:
+        """Return all but the gradients as a JSON object."""
+        found = asdict(self)
+        del found["gradients"]
+        return {**found, "step_s": self.step_s, "counts": list(self.counts), "gathers": list(self.gathers)}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it, gradients included, for ``load``, all or nothing. Raises ``JobError``."""
+        write_files({Path(path): self.content()})
+
+    def content(self) -> Content:
+        """Return what ``save`` writes, for ``write_files`` and ``replace_file``."""
+        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        fields["line"] = None if self.line is None else asdict(self.line)
+        fields["gradients"] = list(self.gradients)
+        return summed(fields)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Observed:
+        """Read what ``save`` wrote; no code of the file runs. Raises ``DataError``."""
+        try:
+            check_summed(path)
+            content = torch.load(Path(path), map_location="cpu", weights_only=True)
+        except Exception as error:  # what a damaged file raises is torch's to choose
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise DataError(
+                f"what was observed of a training cannot be read from {path}: {reason}"
+            ) from error
+        source = Source(f"the observation {path}", "let 'gradwire profile' write another", DataError)
+        gradients = rows(tensor_of(torch.float32, None))
+        line = optional(of(Line, nbytes_per_s=real(0.0, finite=False)))
+        return source.read(content, of(cls, kind=one_of(*FORMS), gradients=gradients, line=line))
+
+
+@dataclass(frozen=True)
+class Together:
+    """The slowest times and line of all ranks, their largest scatter, and the ranks on rank 0's machine."""
+
+    times: StepTime
+    ranks_per_machine: int
+    line: Line | None
+    scatter: float = 0.0
+
+
+def compare(
+    exchange: Exchange, times: StepTime, timeout_s: float, *, with_line: bool, scatter: float = 0.0
+) -> Together:
+    """Compare the ranks' step times and lines; all of them call this together. Raises ``ExchangeError``.
+
+    ``times`` and ``scatter`` are this rank's.
+    """
+    row = [times.compute_s, times.backward_s, times.exposed_s, scatter, *_machine()]
+    if with_line:
+        row += own_line(exchange.link)
+    rows = gather(exchange, row, timeout_s)
+    line = line_of([each[-LINE_FIELDS:] for each in rows]) if with_line else None
+    last = -LINE_FIELDS if with_line else None
+    machines = [tuple(each[4:last]) for each in rows]
+    return Together(slowest(rows), machines.count(machines[0]), line, max(each[3] for each in rows))
+
+
+def slowest(rows: Sequence[Sequence[float]]) -> StepTime:
+    """Return the times of the rank that computes longest, for which the others wait.
+
+    The rest of the longest step is waiting, for all of them end it together.
+    """
+    compute_s = max(row[0] for row in rows)
+    backward_s = min(max(row[1] for row in rows), compute_s)
+    step_s = max(row[0] + row[2] for row in rows)
+    return StepTime(compute_s, backward_s, max(step_s - compute_s, 0.0))
+
+
+def _machine() -> list[float]:
+    """Return this machine's id in numbers that float32 holds exactly."""
+    name = machine_id()
+    return [float(int(name[at : at + _DIGITS], 16)) for at in range(0, len(name), _DIGITS)]
+
+
+# Excerpts of gradients: small enough to be kept, from every parameter, without waiting for a device.
+
+MOST_COUNT = 1 << 20
+"""Floats of one step's gradient that are kept."""
+KEPT_STEPS = 4
+"""Excerpts of so many steps tell the noise of gradients."""
+
+
+def shares(counts: Sequence[int], most: int = MOST_COUNT) -> list[int]:
+    """Return how many floats of each of these tensors to keep, in proportion, ``most`` together or less."""
+    total = sum(counts)
+    return list(counts) if total <= most else [count * most // total for count in counts]
+
+
+def stretch(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Return a copy of ``count`` values from the middle, or of all, 1-D, on the device of ``values``."""
+    flat = (values if values.layout is torch.strided else values.to_dense()).detach().reshape(-1)
+    begin = max(0, flat.numel() - count) // 2
+    return flat[begin : begin + count].clone()
+
+
+def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the excerpts of one step's tensors as one, 1-D float32 on the CPU; this waits for a device."""
+    return torch.cat([part.to(device="cpu", dtype=torch.float32) for part in parts])

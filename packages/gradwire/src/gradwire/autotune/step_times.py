@@ -1,0 +1,100 @@
+"""Where the time of a step goes, by the clock of the thread that trains."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+from gradwire.timing.calibrate import disagreement
+
+KEPT = 20
+"""So many steps make a median, in which an evaluation or a saved checkpoint does not show."""
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a step: computing, its backward pass, and waiting for averages that nothing hides."""
+
+    compute_s: float
+    backward_s: float
+    exposed_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the whole step."""
+        return self.compute_s + self.exposed_s
+
+
+class StepTimes:
+    """The times of the latest steps. A step begins when the one before has ended."""
+
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        self._clock = clock
+        self._latest = deque[StepTime](maxlen=KEPT)
+        self._buckets: list[tuple[float, int]] = []
+        self._ended: float | None = None
+        self._uncounted = 0
+
+    def __len__(self) -> int:
+        return len(self._latest)
+
+    def handed_over(self, count: int) -> None:
+        """Note that backward has a bucket of ``count`` floats ready."""
+        self._buckets.append((self._clock(), count))
+
+    def end(self) -> None:
+        """Note that all averages are there. The first step, whose beginning is unknown, does not count."""
+        now, began = self._clock(), self._ended
+        self._ended = now
+        buckets, self._buckets = self._buckets, []
+        if began is None or not buckets:
+            return
+        (first, count), (last, _) = buckets[0], buckets[-1]
+        total = sum(each for _, each in buckets)
+        # Backward takes time in proportion to the sizes of the gradients, those of the first bucket included.
+        backward_s = (last - first) * total / (total - count) if total > count else 0.0
+        compute_s = last - began
+        self._add(StepTime(compute_s, min(backward_s, compute_s), now - last))
+
+    def took(self, wait_s: float) -> None:
+        """Note that a step is over, which waited this long for averages."""
+        now, began = self._clock(), self._ended
+        self._ended = now
+        self._buckets.clear()
+        if began is not None:
+            self._add(StepTime(max(now - began - wait_s, 0.0), 0.0, wait_s))
+
+    def forget(self, uncounted: int = 1) -> None:
+        """Begin anew: the latest steps are no sample of those to come, nor are so many of these."""
+        self._latest.clear()
+        self._ended, self._uncounted = None, uncounted - 1  # the first step has no beginning
+
+    def _add(self, step: StepTime) -> None:
+        if self._uncounted == 0:
+            self._latest.append(step)
+        self._uncounted = max(self._uncounted - 1, 0)
+
+    def leave_out(self, seconds: float) -> None:
+        """Let the step under way be shorter by this: training did nothing of its own in it."""
+        self._ended = None if self._ended is None else self._ended + seconds
+
+    @property
+    def median(self) -> StepTime:
+        """The medians of the latest steps, of which there is one at least."""
+        rows = [(each.compute_s, each.backward_s, each.exposed_s) for each in self._latest]
+        return StepTime(*map(statistics.median, zip(*rows, strict=True)))
+
+    @property
+    def disagreement(self) -> float:
+        """The distance of the latest steps' quartiles from their middle, as a share of it."""
+        return disagreement([each.step_s for each in self._latest])
+
+
+def slowest(rows: Sequence[Sequence[float]]) -> StepTime:
+    """Return the times of the rank that computes longest, for which the others wait, and the least wait."""
+    compute_s = max(row[0] for row in rows)
+    backward_s = max(row[1] for row in rows)
+    return StepTime(compute_s, min(backward_s, compute_s), min(row[2] for row in rows))

@@ -1,0 +1,230 @@
+"""Plans whose expected times are close are tried for some steps each, and the fastest one stays.
+
+A prediction can't know everything: hosts that share cores, and networks whose lines differ, prefer other
+algorithms than it. Steps of a trial are steps of the training, so that a trial costs what slower plans cost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf, isinf
+from statistics import fmean, median
+from typing import Self
+
+from gradwire.autotune.decision import SAME, Decision, best_of, same_way, stays
+from gradwire.autotune.step_times import StepTime
+from gradwire.fields import Source, rows
+from gradwire.plan import Plan
+from gradwire.planner.predict import UNCERTAINTY
+from gradwire.units import exact_size, format_duration
+
+_SOURCE = Source("decisions", "let all ranks run the same gradwire")
+TURN = 5
+"""The steps of a turn; the first one, in which connections and buffers are new, doesn't count. The very first
+turn is twice as long, and its first half doesn't count: after a choice, steps are slower for a while."""
+BEHIND = 1.25
+"""A plan that takes so many times as long to the loss as the fastest one, by its first turn, has no second
+one, and doesn't stay."""
+MOST_SAME = 0.15
+"""Plans that differ by more are never as fast as each other, however much their steps scatter."""
+_BY_CHANCE = 2.0
+"""Of plans that are as fast, one pair in eight differs by more than so many times what ``note`` is told."""
+
+
+class Trial:
+    """The decisions that are tried, the most promising first, and what steps have taken with them.
+
+    They have turns there and back, so that none gains from a machine that becomes steadily faster or slower
+    meanwhile, by up to a twentieth in a turn. Those that are behind have none back: such steps cost the most,
+    and tell the least.
+
+    Parameters
+    ----------
+    decisions
+        Those, of which there is none where nothing was decided yet.
+    present
+        The plan that was in use before. If it is the first to be tried, it stays unless another is clearly
+        better.
+    """
+
+    def __init__(self, decisions: Sequence[Decision], present: Plan | None = None) -> None:
+        self.decisions = tuple(decisions)
+        self._turns_s: list[list[float]] = [[] for _ in self.decisions]
+        self._left = list(range(len(decisions))) if len(decisions) > 1 else []  # whose turns
+        self._disagreements: list[float] = []
+        self._before = present
+
+    def to_json(self) -> str:
+        """Return the decisions as a JSON list."""
+        return json.dumps([json.loads(each.to_json()) for each in self.decisions])
+
+    @classmethod
+    def from_json(cls, text: str, present: Plan | None = None) -> Self:
+        """Read what ``to_json`` wrote. Raises ``SpecError``."""
+        return cls(_SOURCE.of_json(text, rows(Decision.from_values)), present)
+
+    @property
+    def present(self) -> Decision | None:
+        """The decision whose turn it is; None once all had theirs, or if there is nothing to compare.
+
+        Its reason is short: the one of what stays tells the rest.
+        """
+        if not self._left:
+            return None
+        index = self._left[0]
+        found, again = self.decisions[index], ", again" if self._turns_s[index] else ""
+        said = f"{self._named(found)}, {format_duration(found.step_s)} a step expected"
+        return replace(found, reason=f"{said}; on trial, {index + 1} of {len(self.decisions)}{again}")
+
+    @property
+    def steps(self) -> int:
+        """The steps of the present turn."""
+        return TURN + self.settling
+
+    @property
+    def settling(self) -> int:
+        """So many steps of the present turn pass before others count, the first of which never does."""
+        return TURN if self._left and not any(self._turns_s) else 0
+
+    def note(self, step_s: float, disagreement: float) -> None:
+        """Note what steps of the present turn took, and the quartiles' distance from their middle.
+
+        The former is infinite if no step was timed; the latter is a share of the middle.
+        """
+        self._turns_s[self._left.pop(0)].append(step_s)
+        if not isinf(step_s):
+            self._disagreements.append(disagreement)
+        if not self._left and max(map(len, self._turns_s)) == 1:
+            ahead = self._ahead()
+            self._left = ahead[::-1] if len(ahead) > 1 else []
+
+    def _ahead(self) -> list[int]:
+        """Return which decisions have a second turn, also those that were not timed."""
+        took = [each.to_loss_s for each in self._tried()]
+        limit_s = BEHIND * min(took)
+        return [index for index, each in enumerate(took) if not limit_s < each < inf]
+
+    def _tried(self) -> list[Decision]:
+        """Return the decisions with what steps have taken."""
+        pairs = zip(self.decisions, self._turns_s, strict=True)
+        return [replace(each, step_s=_mean(turns_s)) for each, turns_s in pairs]
+
+    @property
+    def _same(self) -> float:
+        """By what share plans may differ that are as fast as each other."""
+        return min(max(SAME, _BY_CHANCE * median(self._disagreements)), MOST_SAME)
+
+    def best(self) -> Decision:
+        """Return what stays: the best one, as ``best_of`` tells, by what steps took.
+
+        Plans are as fast if they differ by less than ``SAME``, or than chance explains. A plan that
+        compresses has to be faster than those that don't by more than predictions are uncertain. One that
+        was behind can't stay: a machine that has become slower since would make it the fastest.
+        """
+        tried = self._tried()
+        if all(isinf(each.step_s) for each in tried):
+            return self.decisions[0]
+        turns = [len(each) for each in self._turns_s]
+        ahead = [each for each, own in zip(tried, turns, strict=True) if own == max(turns)]
+        worth_s = (1 - UNCERTAINTY) * _exact_s(ahead)
+        worth = [each for each in ahead if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
+        best, first = best_of(worth, self._same), tried[0]
+        if self._before is not None and same_way(first.plan, self._before) and first in worth:
+            best = first if stays(first, best, self._same) else best
+        timed = [each for each in tried if not isinf(each.step_s)]
+        times = ", ".join(f"{self._named(each)} {format_duration(each.step_s)}" for each in timed)
+        shorter = f", those behind for {TURN}" if len(ahead) < len(tried) else ""
+        said = f"tried for {TURN * max(turns)} steps each{shorter}: {times}"
+        exact_s = _exact_s(tried)
+        return replace(
+            best,
+            uncompressed_s=best.uncompressed_s if isinf(exact_s) else exact_s,
+            reason=f"{best.reason}; {said}{self._scatter}{self._staying(best)}",
+        )
+
+    def _named(self, decision: Decision) -> str:
+        """Return what tells a decision from the others."""
+        same = sum(each.in_short == decision.in_short for each in self.decisions)
+        size = exact_size(decision.plan.segment_nbytes)
+        return f"{decision.in_short} in segments of {size}" if same > 1 else decision.in_short
+
+    def _staying(self, best: Decision) -> str:
+        """Tell the one that stays where its reason is that of another one, too."""
+        named = self._named(best)
+        return "" if named == best.in_short else f"; {named} stays"
+
+    @property
+    def _scatter(self) -> str:
+        if self._same <= SAME:
+            return ""
+        return f", of which those that differ by less than {self._same:.0%} are equal"
+
+
+def _exact_s(tried: Sequence[Decision]) -> float:
+    """Return what steps took with the fastest plan that doesn't compress; infinity if there is none."""
+    return min((each.step_s for each in tried if each.plan.codec.EXACT), default=inf)
+
+
+def _mean(turns_s: Sequence[float]) -> float:
+    """Return the mean of the turns that were timed; infinity if none was."""
+    timed = [each for each in turns_s if not isinf(each)]
+    return fmean(timed) if timed else inf
+
+
+# Watch whether steps still take what they took after the last decision.
+
+CHANGED = 0.25
+"""Steps that take longer or shorter by this share of the shorter one are worth another look."""
+PATIENCE = 60
+"""The fewest steps between two decisions; it doubles with each, so that plans do not go back and forth."""
+MOST_PATIENCE = 960
+QUIET = 500
+"""After so many steps more without a reason, patience is what it was at first."""
+
+
+class Watch:
+    """Compares windows of steps with the first one after a decision; the same on all ranks, with equal times.
+
+    Attributes
+    ----------
+    patience
+        The fewest steps from one decision to the next.
+    since
+        The step of the latest decision, 0 before there is one.
+    """
+
+    def __init__(self) -> None:
+        self.patience = PATIENCE
+        self.since = 0
+        self._reference: StepTime | None = None
+
+    def decided(self, step: int) -> None:
+        """Begin anew after a decision before ``step``; the next one has to wait longer."""
+        if self.since:
+            quiet = step - self.since > self.patience + QUIET
+            self.patience = PATIENCE if quiet else min(2 * self.patience, MOST_PATIENCE)
+        self.since, self._reference = step, None
+
+    def forget(self) -> None:
+        """Compare with the next window from now on: the plan has changed, and with it what steps take."""
+        self._reference = None
+
+    def may_decide(self, step: int, part: float = 1.0) -> bool:
+        """Return whether this part of the patience has passed since the latest decision."""
+        return step - self.since >= part * self.patience
+
+    def changed(self, step: int, now: StepTime) -> bool:
+        """Return whether the window that ended before ``step`` asks for another decision.
+
+        Steps that take as long don't, although they may wait less and compute longer: threads that share
+        cores shift the one to the other.
+        """
+        if self._reference is None:
+            self._reference = now
+            return False
+        if not self.may_decide(step):
+            return False
+        shorter_s, longer_s = sorted((self._reference.step_s, now.step_s))
+        return longer_s > (1 + CHANGED) * shorter_s

@@ -1,0 +1,281 @@
+"""One rank's checkpoint as a file of ``torch.save`` with a checksum over every byte of it.
+
+The checksum is the comment of the zip archive that ``torch.save`` writes, so ``torch.load`` and any zip tool
+still read the file. A flipped bit in a weight or in an optimizer's moments raises nothing there: the values
+load, and replicas that began equal drift apart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gradwire import _native
+from gradwire.deferred import outside_inference, torch
+from gradwire.errors import SpecError, StateError, shown
+from gradwire.fields import Source, mapping
+from gradwire.files import open_ordinary, write_files
+
+_MARK = b"gradwire checkpoint 1, crc32c "
+"""Begins the comment; the CRC32C of all bytes up to its own 8 hexadecimal digits follows."""
+_DIGITS = 8
+_COMMENT_NBYTES = len(_MARK) + _DIGITS
+_PART_NBYTES = 1 << 24
+"""The bytes that are summed at a time: few system calls, and little memory."""
+
+
+def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
+    """Write one rank's state to a file, whole or not at all, with a checksum over all of it.
+
+    The file is written beside ``path``, synced to the disk, and renamed. Each rank writes its own file:
+    residuals and gradients in flight differ from rank to rank.
+
+    Parameters
+    ----------
+    path
+        The file. Its folder is created, and an older file is replaced.
+    state
+        What ``torch.save`` takes, such as the ``state_dict()`` of the model, the optimizer, the schedulers,
+        and what ``attach`` or a method returned, in one dictionary.
+
+    Raises
+    ------
+    SpecError
+        For a state that is no dictionary.
+    JobError
+        For a file that can't be written.
+
+    Examples
+    --------
+    >>> parts = {"model": model, "optimizer": optimizer, "gradwire": attached}  # doctest: +SKIP
+    >>> state = {name: part.state_dict() for name, part in parts.items()}  # doctest: +SKIP
+    >>> gradwire.save_checkpoint(f"checkpoint-{rank}.pt", state)  # doctest: +SKIP
+    """
+    if not isinstance(state, Mapping):
+        raise SpecError(
+            f"expected a dictionary of states, got {shown(state)}; name each part, as in "
+            '{"model": model.state_dict()}'
+        )
+    write_files({Path(path): summed(dict(state))})
+
+
+@outside_inference
+def load_checkpoint(
+    path: str | os.PathLike[str], *, map_location: Any = "cpu", weights_only: bool = True
+) -> dict[str, Any]:
+    """Return the state in a file of ``save_checkpoint``, after verifying the checksum of all its bytes.
+
+    Parameters
+    ----------
+    path
+        The file.
+    map_location
+        Where tensors go, as in ``torch.load``. Residuals and the states of random number generators belong on
+        the CPU; ``load_state_dict`` of a model or optimizer copies to its own device.
+    weights_only
+        As in ``torch.load``: whether to refuse everything but tensors, numbers, texts, and their containers.
+        Pass False for other objects in a file that you trust, because reading them runs code.
+
+    Raises
+    ------
+    StateError
+        For a file that is missing, damaged, cut off, or without a checksum. It names the file.
+    """
+    try:
+        with open_ordinary(path) as file:  # reading a pipe would wait for ever
+            _verify(file, path)
+            return _read(file, path, map_location, weights_only)
+    except OSError as error:
+        raise StateError(
+            f"the checkpoint {os.fspath(path)} cannot be read: {error.strerror or error}; pass a file that "
+            "save_checkpoint wrote"
+        ) from error
+
+
+def summed(content: object) -> Callable[[BinaryIO], None]:
+    """Return a function, for ``write_files``, that writes what ``torch.save`` takes, with a checksum."""
+    return partial(_write, content)
+
+
+def check_summed(path: str | os.PathLike[str]) -> None:
+    """Raise ``StateError`` if a file has a checksum that isn't its own; one of an older version has none.
+
+    Raises ``OSError`` for a file that can't be read.
+    """
+    with Path(path).open("rb") as file:
+        if _comment(file).startswith(_MARK):
+            _verify(file, path)
+
+
+def _write(content: object, file: BinaryIO) -> None:
+    try:
+        torch.save(content, file)
+    except RuntimeError as error:
+        if isinstance(error.__context__, OSError):  # a full disk, which torch calls an unexpected position
+            raise error.__context__ from error
+        raise
+    file.seek(-2, os.SEEK_END)  # the length of the archive's comment, 0 so far
+    file.write(_COMMENT_NBYTES.to_bytes(2, "little") + _MARK)
+    file.write(_digits(file, file.tell()))
+
+
+def _comment(file: BinaryIO) -> bytes:
+    file.seek(max(file.seek(0, os.SEEK_END) - _COMMENT_NBYTES, 0))
+    return file.read()
+
+
+def _verify(file: BinaryIO, path: str | os.PathLike[str]) -> None:
+    comment = _comment(file)
+    if not comment.startswith(_MARK):
+        raise StateError(
+            f"the checkpoint {os.fspath(path)} has no checksum at its end: it was cut off or damaged, or "
+            "gradwire.save_checkpoint has not written it; take another checkpoint, or read a file of "
+            "torch.save with torch.load"
+        )
+    if comment[len(_MARK) :] != _digits(file, file.tell() - _DIGITS):
+        raise StateError(
+            f"the checkpoint {os.fspath(path)} is damaged: its checksum differs from that of when it was "
+            "saved; take another checkpoint, and check the disk and the memory of this host"
+        )
+
+
+def _read(
+    file: BinaryIO, path: str | os.PathLike[str], map_location: Any, weights_only: bool
+) -> dict[str, Any]:
+    file.seek(0)
+    try:
+        state: dict[str, Any] = torch.load(file, map_location=map_location, weights_only=weights_only)
+    except Exception as error:  # what it raises for another torch's types, or a missing device, is torch's
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise StateError(
+            f"the checkpoint {os.fspath(path)} is whole, but torch.load cannot read it: {reason}; use the "
+            "torch that wrote it, map_location for devices, and weights_only=False for other objects"
+        ) from error
+    return state
+
+
+def _digits(file: BinaryIO, nbytes: int) -> bytes:
+    """Return the CRC32C of a file's first bytes, in hexadecimal digits."""
+    crc, room = 0, bytearray(min(nbytes, _PART_NBYTES))
+    part, into = torch.frombuffer(room, dtype=torch.uint8), memoryview(room)
+    file.seek(0)
+    while nbytes:
+        count = file.readinto(into[: min(nbytes, _PART_NBYTES)])  # type: ignore[attr-defined]
+        if not count:
+            raise OSError("it has become shorter meanwhile")
+        crc, nbytes = _native.crc32c(part[:count], crc), nbytes - count
+    return b"%08x" % crc
+
+
+# Checksums beside what gradwire saves, so that a flipped bit is an error and not another model.
+
+SUM = "crc32c"
+"""The key under which a text or a record keeps its own checksum."""
+_LEAVES = (bool, int, float, complex, str, bytes)
+
+
+def of_tensor(tensor: torch.Tensor) -> int:
+    """Return the CRC32C of a tensor's values, wherever it lies."""
+    return _native.crc32c(bytes_of(tensor.detach().cpu()))
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a tensor on the CPU, in the order of its elements: of its own memory, if it can."""
+    flat = tensor.resolve_conj().contiguous().view(-1)
+    if flat.stride(0) != 1:  # one element counts as contiguous with any stride
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)
+
+
+def sealed_text(content: Mapping[str, Any]) -> str:
+    """Return ``content`` as JSON, with a checksum of its own."""
+    return json.dumps(sealed_json(json.loads(json.dumps(content, default=float))))
+
+
+def sealed_json(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object of JSON with a checksum of its own, which ``is_as_sealed`` compares."""
+    return {**body, SUM: _of_text(body)}
+
+
+def opened_text(text: str) -> tuple[dict[str, Any], bool]:
+    """Return the JSON object in a text, and whether it had a checksum. Raises ``StateError``."""
+    body = Source("a text", "take another", StateError).of_json(text, mapping)
+    if not is_as_sealed(body):
+        raise StateError("its text has another checksum than when it was saved")
+    return body, body.pop(SUM, None) is not None
+
+
+def is_as_sealed(body: Mapping[str, Any]) -> bool:
+    """Return whether the object of a text has its own checksum, or none."""
+    content = {key: value for key, value in body.items() if key != SUM}
+    return SUM not in body or body[SUM] == _of_text(content)
+
+
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record of tensors, numbers and texts, in dictionaries, with a checksum of its own."""
+    return {**record, SUM: _of(_plain(record))}
+
+
+def check_sealed(record: Mapping[str, Any], what: str) -> None:
+    """Raise ``StateError`` where a record has a checksum, and it is of something else."""
+    opened(record, what)
+
+
+def opened(record: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return a record without its checksum. Raises ``StateError`` where that is of something else.
+
+    A record without a checksum, as earlier versions wrote, is returned as it is.
+    """
+    content = {key: value for key, value in record.items() if key != SUM}
+    if SUM in record and not _has_sum(content, record[SUM]):
+        raise StateError(
+            f"{what} are not what was saved: their checksum is another one; take another checkpoint, and "
+            f"look at the disk (after a change by hand, remove {SUM!r})"
+        )
+    return content
+
+
+def _of_text(body: Mapping[str, Any]) -> int:
+    return _native.crc32c_of_bytes(json.dumps(body, sort_keys=True).encode())
+
+
+def _has_sum(content: Mapping[str, Any], wanted: object) -> bool:
+    try:
+        return wanted == _of(_plain(content)) or wanted == _of(_plain_before(content))
+    except (RuntimeError, TypeError, ValueError):  # a tensor without memory, say, which nobody has sealed
+        return False
+
+
+def _of(plain: object) -> int:
+    return _of_text({"content": plain})
+
+
+def _plain(content: object) -> object:
+    """Return what JSON can hold, the same after ``torch.save`` or JSON: a tensor as its checksum.
+
+    Of other objects only the type counts, because their ``repr`` may hold an address.
+    """
+    if isinstance(content, torch.Tensor):
+        return _facts(content)
+    if isinstance(content, Mapping):
+        return {str(key): _plain(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_plain(each) for each in content]
+    return repr(content) if content is None or type(content) in _LEAVES else type(content).__name__
+
+
+def _plain_before(content: object) -> object:
+    """Do the same as earlier versions, which saw few digits of tensors in lists."""
+    if isinstance(content, torch.Tensor):
+        return _facts(content)
+    if isinstance(content, Mapping):
+        return {str(key): _plain_before(value) for key, value in content.items()}
+    return repr(content)
+
+
+def _facts(tensor: torch.Tensor) -> list[object]:
+    return [str(tensor.dtype), list(tensor.shape), of_tensor(tensor)]

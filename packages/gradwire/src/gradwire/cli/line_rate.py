@@ -1,0 +1,72 @@
+"""``gradwire line-rate``: latency and bandwidth between two ranks, by message size."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from gradwire.cli.parser import Parser, chosen, file_path, geometric, listed
+from gradwire.launch.launched import launched_workers
+from gradwire.units import parse_size
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Parse, check, and measure. Raises ``GradwireError``."""
+    parser = Parser(
+        prog="gradwire line-rate",
+        usage="gradwire line-rate [options]",
+        description="Send messages between two ranks, over the link that training uses.",
+        epilog="example:\n  gradwire line-rate --json line.json --plot line.png",
+    )
+    group = parser.add_argument_group("messages")
+    add_sizes(group, "1", "64MiB")
+    group.add_argument("--repeats", type=int, default=5, metavar="N", help="streams per figure (5)")
+    group.add_argument("--time", type=float, default=0.1, metavar="S", help="about, per figure (0.1 s)")
+    group.add_argument("--window", type=int, default=16, metavar="N", help="messages under way (16)")
+    group = parser.add_argument_group("where")
+    group.add_argument("--workers", type=int, metavar="N", help="local processes (2)")
+    group.add_argument("--all-pairs", action="store_true", help="every pair of ranks, one after the other")
+    add_network(group)
+    add_outputs(parser.add_argument_group("results"))
+    words = parser.parse_args(arguments)
+    sizes = sizes_of(words)
+    words.workers = launched_workers(has_server=False, asked=words.workers) or words.workers
+    from gradwire.line_rate.run import LineRateOptions, run_line_rate
+    from gradwire.timing.line_rate import Effort
+
+    effort = Effort(sizes, words.repeats, words.time, words.window)
+    run_line_rate(chosen(LineRateOptions, words, effort=effort))
+
+
+def add_sizes(group: argparse._ArgumentGroup, low: str, high: str) -> None:
+    """Add the options of message sizes."""
+    group.add_argument("--min", metavar="SIZE", default=low, help=f"the smallest ({low})")
+    group.add_argument("--max", metavar="SIZE", default=high, help=f"the largest ({high})")
+    group.add_argument("--factor", type=int, metavar="N", default=2, help="from one size to the next (2)")
+    group.add_argument("--sizes", metavar="LIST", help="these instead, as in 64kB,1MB,16MB")
+
+
+def add_network(group: argparse._ArgumentGroup) -> None:
+    """Add the options of the network."""
+    group.add_argument("--link", metavar="RATE", help="throttle every rank, e.g. 1gbit (no limit)")
+    group.add_argument(
+        "--timeout", dest="timeout_s", type=float, default=60.0, metavar="S", help="of any wait, in s (60)"
+    )
+
+
+def add_outputs(group: argparse._ArgumentGroup) -> None:
+    """Add the options of results."""
+    group.add_argument("--json", dest="json_file", type=file_path, metavar="FILE", help="write the record")
+    group.add_argument(
+        "--plot", dest="plot_file", type=file_path, metavar="FILE", help="write a picture (PNG)"
+    )
+    group.add_argument("--overwrite", action="store_true", help="replace older files")
+    group.add_argument("--quiet", action="store_true", help="show no progress")
+    group.add_argument("-h", "--help", action="help", help="show this text")
+
+
+def sizes_of(words: argparse.Namespace) -> tuple[int, ...]:
+    """Return the message sizes that the words name."""
+    if words.sizes is not None:
+        return listed(tuple(parse_size(text) for text in words.sizes.split(",")))
+    return geometric(parse_size(words.min), parse_size(words.max), words.factor)

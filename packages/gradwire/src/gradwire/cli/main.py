@@ -1,0 +1,180 @@
+"""``main``: choose the command, run it, turn errors into a sentence and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from io import TextIOWrapper
+from types import MappingProxyType
+from typing import TextIO
+
+from gradwire.cli.parser import EXIT_MISTAKE, Parser
+from gradwire.errors import GradwireError, SpecError, one_line
+from gradwire.version import NEEDED, import_problem, version
+
+EXIT_BUG = 1
+EXIT_INTERRUPTED = 130
+EXIT_CLOSED = 128 + signal.SIGPIPE
+EXIT_BY_RICH = 1
+"""With which rich leaves when standard output's reader is gone."""
+EXITS_BY_SIGNAL = MappingProxyType({128 + number: number for number in (signal.SIGTERM, signal.SIGHUP)})
+
+COMMANDS = MappingProxyType(
+    {
+        "plan": "predict the step time of every plan on a network, and choose one",
+        "profile": "run a DDP or FSDP2 script, and estimate what gradwire would give it",
+        "doctor": "check this machine, or the ranks of a cluster, before training",
+        "codecs": "list the codecs with their size, error bound, and source",
+        "line-rate": "measure latency and bandwidth between ranks",
+    }
+)
+"""Name -> one line of help. The module of the same name beside this one has ``run(arguments)``, which may
+return an exit code; it is imported when it is called: most need torch, whose import takes seconds."""
+ELSEWHERE = MappingProxyType(
+    {
+        **dict.fromkeys(
+            ("demo", "train", "bench", "testbed", "reproduce", "report", "experiment"), "gradwire-lab"
+        ),
+        **dict.fromkeys(("nic", "gateware"), "gradwire-gateware"),
+    }
+)
+"""Commands of packages that may be missing, and the package to install."""
+GROUP = "gradwire.commands"
+"""The entry points of commands. Each is a mapping: name -> (one line of help, ``module:function``)."""
+
+
+def commands() -> dict[str, tuple[str, str]]:
+    """Return all commands, those of other packages too: name -> (line of help, ``module:function``)."""
+    found = {
+        name: (summary, f"gradwire.cli.{name.replace('-', '_')}:run") for name, summary in COMMANDS.items()
+    }
+    for each in entry_points(group=GROUP):
+        for name, command in each.load().items():
+            found.setdefault(name, command)
+    return found
+
+
+START = """\
+gradwire makes data-parallel PyTorch training over ordinary networks faster.
+
+Look first whether this machine is ready, and what there is to gain:
+  gradwire doctor
+  gradwire demo
+
+Then measure your network, as ranks that torchrun starts on your hosts, and ask
+for a plan, which may be "no compression":
+  torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
+      -m gradwire line-rate --json line.json
+  gradwire plan --model 25.6M --hosts 2 --measured line.json
+
+Or see what it would give a script of yours, which stays as it is:
+  gradwire profile -- torchrun --nproc-per-node 2 train.py
+
+In the script, one line behind DistributedDataParallel(...) does it:
+  attached = gradwire.attach(model)
+
+Each run leaves a record, and a page that any browser shows. All commands:
+  gradwire --help
+"""
+"""What a newcomer does first."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run ``gradwire`` and return its exit code.
+
+    0: done. 2: the user can mend it, one sentence on standard error says how. 130: interrupted. 1: a bug of
+    gradwire, with its traceback. 128 + n: ended by signal n, 141 when standard output's reader is gone. A
+    command that runs another program may return that one's.
+    """
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()  # None where it is closed
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: names of files need not be text
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+        return code
+    except GradwireError as error:
+        return _mistake(str(error))
+    except KeyboardInterrupt:
+        sys.stderr.write("gradwire: interrupted\n")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return _closed()
+    except OSError as error:
+        return _mistake(f"the system refused: {error}")
+    except SystemExit as leaving:
+        return _left(leaving.code)
+    except Exception as error:
+        missing = "; ".join(map(_needed, filter(import_problem, NEEDED)))
+        if missing:
+            return _mistake(missing)
+        traceback.print_exception(error)
+        sys.stderr.write("gradwire: this is a bug; please report it with the lines above\n")
+        return EXIT_BUG
+
+
+def _mistake(sentence: str) -> int:
+    sys.stderr.write(f"gradwire: {one_line(sentence)}\n")
+    return EXIT_MISTAKE
+
+
+def _needed(package: str) -> str:
+    return (
+        f"this command needs {package}, which cannot be imported here ({import_problem(package)}); "
+        f"pip install {package}, and see 'gradwire doctor'"
+    )
+
+
+def _left(code: object) -> int:
+    if not isinstance(code, int):
+        return EXIT_BUG
+    if code == EXIT_BY_RICH:
+        return _closed()
+    if code in EXITS_BY_SIGNAL:
+        sys.stderr.write(f"gradwire: ended by {EXITS_BY_SIGNAL[code].name}\n")
+    return code
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
+
+
+def _closed() -> int:
+    """Be silent, as a program is that SIGPIPE ends; Python would still try to flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_CLOSED
+
+
+def _dispatch(words: Sequence[str]) -> int:
+    known = commands()
+    if words and words[0] in ELSEWHERE and words[0] not in known:
+        package = ELSEWHERE[words[0]]
+        raise SpecError(
+            f"gradwire {words[0]} is a command of {package}, which is not installed; pip install {package}"
+        )
+    lines = "\n".join(f"  {name:<11}{summary}" for name, (summary, _) in known.items())
+    parser = Parser(
+        prog="gradwire",
+        usage="gradwire COMMAND [options]",
+        description="Make data-parallel PyTorch training over ordinary networks faster: compress the\n"
+        "gradients, hide their exchange, and predict what that gains.",
+        epilog=f"commands:\n{lines}\n\nexample:\n  gradwire doctor",
+    )
+    parser.add_argument("command", metavar="COMMAND", choices=known, help="one of the commands below")
+    parser.add_argument("-h", "--help", action="help", help="show this text, or after COMMAND its options")
+    parser.add_argument(
+        "--version", action="version", version=f"gradwire {version()}", help="show the version"
+    )
+    if not words:
+        sys.stdout.write(START)
+        return 0
+    command = parser.parse_args(words[:1]).command
+    module, _, function = known[command][1].partition(":")
+    code: int | None = getattr(importlib.import_module(module), function)(words[1:])
+    return code or 0

@@ -1,0 +1,194 @@
+"""argparse with one sentence for a mistake, and help that fits a terminal of 80 columns."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from gradwire import collectives
+from gradwire.codecs import TABLE, parse
+from gradwire.errors import SpecError, one_line, shown
+from gradwire.units import format_size, parse_whole
+
+EXIT_MISTAKE = 2
+
+Chosen = TypeVar("Chosen")
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that answers a mistake with one line and leaves the usage to ``--help``."""
+
+    def __init__(self, prog: str, description: str, usage: str, epilog: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            usage=usage,
+            epilog=epilog,
+            formatter_class=Formatter,
+            allow_abbrev=False,
+            add_help=False,
+        )
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse as argparse does; refuse ``--option=--``, whose value argparse drops before Python 3.13."""
+        found, unknown = super().parse_known_args(args, namespace)
+        for action in self._actions:
+            if action.nargs is None and getattr(found, action.dest, None) == []:
+                self.error(
+                    f"argument {'/'.join(action.option_strings) or action.dest}: expected one argument"
+                )
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line on standard error and leave."""
+        sys.stderr.write(f"{self.prog}: {one_line(message)}; see {self.prog} --help\n")
+        raise SystemExit(EXIT_MISTAKE)
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """One line an option where it fits."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=24, width=79)
+
+
+def chosen(kind: Callable[..., Chosen], words: argparse.Namespace, **others: object) -> Chosen:
+    """Return the options of a dataclass that ``words`` names alike, and ``others``.
+
+    An option that is None keeps the dataclass's default.
+    """
+    dataclass: Any = kind
+    named = {each.name: getattr(words, each.name, None) for each in fields(dataclass)} | others
+    return kind(**{name: value for name, value in named.items() if value is not None})
+
+
+def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words before ``--``, and the command behind it."""
+    place = words.index("--") if "--" in words else len(words)
+    return [*words[:place]], [*words[place + 1 :]]
+
+
+def file_path(text: str) -> Path:
+    """Return the path of a file; refuse the empty name, which is an unset variable of a script."""
+    if not text:
+        raise argparse.ArgumentTypeError("name a file")
+    return Path(text)
+
+
+def folder_path(text: str) -> Path:
+    """Return the path of a folder; refuse the empty name, which is not the folder that we are in."""
+    if not text:
+        raise argparse.ArgumentTypeError("name a folder ('.' is this one)")
+    return Path(text)
+
+
+# Lists on the command line: sizes of a sweep, codecs, algorithms and numbers of ranks.
+
+MOST_NBYTES = 1 << 32
+
+
+def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]:
+    """Return ``low``, ``low * factor``, ... up to ``high``. Raises ``SpecError``.
+
+    Examples
+    --------
+    >>> geometric(1, 10, 2)
+    (1, 2, 4, 8)
+    """
+    if factor < 2:
+        raise SpecError(f"--factor must be a whole number from 2 up, but is {factor}")
+    if not 1 <= low_nbytes <= high_nbytes:
+        raise SpecError(
+            f"--min must be at least 1 byte and at most --max, but they are {low_nbytes} and {high_nbytes}"
+        )
+    _check_most(high_nbytes)
+    sizes = [low_nbytes]
+    while sizes[-1] * factor <= high_nbytes:
+        sizes.append(sizes[-1] * factor)
+    return tuple(sizes)
+
+
+def listed(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sizes in rising order. Raises ``SpecError`` for one that comes twice, is 0 or too large."""
+    if min(sizes) < 1 or len(set(sizes)) < len(sizes):
+        raise SpecError(f"sizes must differ and be at least 1 byte, but are {', '.join(map(str, sizes))}")
+    _check_most(max(sizes))
+    return tuple(sorted(sizes))
+
+
+def codec_specs(text: str) -> tuple[str, ...]:
+    """Return the canonical specs of ``identity,quantize:8,block=256,fp16``. Raises ``SpecError``.
+
+    Examples
+    --------
+    >>> codec_specs("identity,quantize:8,block=256,fp16")
+    ('identity', 'quantize:8,block=256', 'fp16')
+    """
+    known = {row.name for row in TABLE}
+    return _once("--codecs", tuple(str(parse(spec)) for spec in _specs(text, known)))
+
+
+def algorithm_specs(text: str) -> tuple[str, ...]:
+    """Return the specs of ``ring,hierarchical:4,ring+star,tree``. Raises ``SpecError``.
+
+    Examples
+    --------
+    >>> algorithm_specs("ring,hierarchical:4,ring+star,tree")
+    ('ring', 'hierarchical:4,ring+star', 'tree')
+    """
+    specs = _once("--algorithms", _specs(text, set(collectives.NAMES)))
+    for spec in specs:
+        collectives.get(spec)
+    return specs
+
+
+def whole_numbers(option: str, text: str) -> tuple[int, ...]:
+    """Return the numbers between commas. Raises ``SpecError``."""
+    numbers = []
+    for word in _once(option, between_commas(text)):
+        number = parse_whole(word)
+        if number is None:
+            raise SpecError(
+                f"{option} takes whole numbers with commas between, as in 2,4,8, but {shown(text)} came"
+            )
+        numbers.append(number)
+    return tuple(numbers)
+
+
+def _specs(text: str, known: set[str]) -> tuple[str, ...]:
+    """Cut at the commas between specs, which may hold commas themselves."""
+    specs: list[str] = []
+    for part in between_commas(text):
+        begins = part.partition(":")[0] in known or ":" in part
+        if specs and not begins and ("=" in part or ":" in specs[-1]):
+            specs[-1] += f",{part}"
+        else:
+            specs.append(part)
+    return tuple(specs)
+
+
+def between_commas(text: str) -> tuple[str, ...]:
+    """Return the words of a list; blanks beside commas count for nothing.
+
+    Examples
+    --------
+    >>> between_commas("mlp, cnn")
+    ('mlp', 'cnn')
+    """
+    return tuple(part.strip() for part in text.split(","))
+
+
+def _once(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
+    for number, word in enumerate(words):
+        if word in words[:number]:
+            raise SpecError(f"{option} names {word} twice; once is enough")
+    return words
+
+
+def _check_most(nbytes: int) -> None:
+    if nbytes > MOST_NBYTES:
+        raise SpecError(f"a size is at most {format_size(MOST_NBYTES)}, but {format_size(nbytes)} came")

@@ -1,0 +1,232 @@
+"""The base class of codecs, and the contract that every codec keeps.
+
+A codec turns a *chunk* (a 1-D contiguous float32 CPU tensor of any length, including 0) into a *payload* (a
+1-D uint8 tensor on the CPU) and back. A codec with kernels for accelerators takes chunks there, too
+(``gradwire.gpu.transfers``).
+
+- **A codec is a value.** It is a frozen dataclass without memory. Equal parameters mean equal codecs, one
+  instance serves all chunks and threads, and the same chunk gives the same bytes on every machine, with every
+  instruction set and number of threads. ``str(codec)`` is its spec, which ``gradwire.codecs.parse`` reads.
+- **The payload doesn't contain the element count**; the frame does. ``decode`` gets it from ``out``.
+- **Memory belongs to the caller.** ``encode(x, out)`` writes to ``out`` (at least ``max_nbytes(len(x))``
+  bytes) and returns the part that it filled, as a view; without ``out``, it allocates memory. ``decode`` and
+  ``decode_add`` write only to ``out`` and ``acc``.
+- **``decode_add(payload, acc)``** gives the same bits as ``decode`` followed by ``acc += decoded``.
+- **``bound(x)``** is the guarantee: no finite element of ``x`` changes by more than this when it is encoded
+  and decoded. It may be ``inf`` only if the codec can't guarantee a bound, and the card says so.
+- **Non-finite values stay non-finite.** A codec carries them exactly, or marks a block or the chunk so that
+  it decodes to NaN. No NaN or infinity becomes a finite number. Finite values stay finite unless the card
+  says otherwise.
+- **A malformed payload raises** ``PayloadError`` before anything is written, so ``out`` and ``acc`` stay
+  unchanged. The codec detects every wrong length. The frame's CRC detects flipped bits in a well-formed
+  payload.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import ClassVar
+
+from gradwire import _native
+from gradwire._native.tensors import check_tensor
+from gradwire.deferred import torch
+from gradwire.errors import PayloadError, TensorError
+
+
+class Codec(ABC):
+    """Encode chunks into payloads and decode them; the module's docstring is the contract."""
+
+    name: ClassVar[str]
+    """The word before the colon of a spec string."""
+
+    wire_id: ClassVar[int]
+    """The number of the codec in frames; part of the protocol, never reused."""
+
+    EXAMPLES: ClassVar[tuple[str, ...]]
+    """The specs that the conformance tests use."""
+
+    EXACT: ClassVar[bool] = False
+    """Whether decoding always returns the encoded bits, so that the owner of a chunk needn't decode it."""
+
+    ON_CUDA: ClassVar[bool] = False
+    """Whether it takes chunks on a GPU, too."""
+
+    SEGMENT_NBYTES: ClassVar[int] = 1 << 22
+    """The segments, in bytes of float32, with which an exchange through this codec is fast."""
+
+    @property
+    def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - a constant of most codecs
+        """Whether training suffers unless the next gradient includes what encoding lost."""
+        return False
+
+    @property
+    def of_sums(self) -> Codec:
+        """What encodes finished sums, which all ranks adopt; this codec decodes its payloads."""
+        return self
+
+    @property
+    def parameter_unit(self) -> int:
+        """Values at a multiple of which a parameter should begin, in a bucket whose parameters are known."""
+        return 1
+
+    @property
+    def is_scalable(self) -> bool:
+        """Whether its bound is absolute, so that values need a scale to fit it."""
+        return False
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Return the spec, such that ``parse(str(codec)) == codec``."""
+
+    @classmethod
+    @abstractmethod
+    def from_spec(cls, argument: str, options: dict[str, str]) -> Codec:
+        """Return the codec of a spec ``name:argument,key=value,flag``, given its parts.
+
+        ``argument`` is the text after the colon if it contains no ``=``, otherwise ""; a flag is an option
+        whose value is "". Raises ``SpecError``.
+        """
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """The CRC32C of the spec, which frames carry so that two ranks notice if their codecs differ."""
+        return _native.crc32c(torch.frombuffer(bytearray(str(self), "ascii"), dtype=torch.uint8))
+
+    @abstractmethod
+    def max_nbytes(self, n: int) -> int:
+        """Return the largest payload, in bytes, of any chunk of ``n`` elements."""
+
+    @property
+    def sends_floats(self) -> bool:
+        """Whether payloads end with all elements as float32, which NICs may compress."""
+        return False
+
+    @abstractmethod
+    def bound(self, x: torch.Tensor) -> float:
+        """Return the largest absolute error that any finite element of ``x`` can have.
+
+        Non-finite elements don't count; for an empty ``x``, the bound is 0.0 or the codec's absolute bound.
+        """
+
+    def encode(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the payload of ``x``, a view of ``out`` if given. Raises ``TensorError``."""
+        check_chunk(x, "x", on_cuda=self.ON_CUDA)
+        capacity = self.max_nbytes(x.numel())
+        if out is None:
+            out = torch.empty(capacity, dtype=torch.uint8, device="cpu")
+        else:
+            check_bytes(out, "out")
+            if out.numel() < capacity:
+                raise TensorError(
+                    f"{self}: out must hold at least {capacity} bytes for {x.numel()} elements, "
+                    f"but holds {out.numel()}; allocate max_nbytes(n)"
+                )
+        return out[: self._encode(x.detach(), out.detach())]
+
+    def decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        """Write the decoded chunk to ``out``. Raises ``PayloadError`` or ``TensorError``."""
+        check_bytes(payload, "payload")
+        check_chunk(out, "out", on_cuda=self.ON_CUDA)
+        self._decode(payload.detach(), out.detach())
+
+    def decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
+        """Add the decoded chunk to ``acc``. Raises ``PayloadError`` or ``TensorError``."""
+        check_bytes(payload, "payload")
+        check_chunk(acc, "acc", on_cuda=self.ON_CUDA)
+        self._decode_add(payload.detach(), acc.detach())
+
+    def decode_finished(self, payload: torch.Tensor, out: torch.Tensor, divisor: int) -> bool:
+        """Decode to ``out``, on the CPU, divide, and return whether all quotients are finite.
+
+        A ``divisor`` of 1 leaves all bits as they are. Raises ``PayloadError`` or ``TensorError``.
+        """
+        check_bytes(payload, "payload")
+        check_chunk(out, "out")
+        return self._decode_finished(payload.detach(), out.detach(), divisor)
+
+    @abstractmethod
+    def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
+        """Fill ``out`` and return the number of bytes used; the arguments are checked and detached."""
+
+    @abstractmethod
+    def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        """Validate, then write ``out``; dtypes and layouts are checked, the payload is not."""
+
+    def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
+        """Validate, then add to ``acc``; the arguments are checked as for ``_decode``.
+
+        This is the reference; compiled kernels do the same without the intermediate chunk.
+        """
+        decoded = torch.empty(4 * acc.numel(), dtype=torch.uint8, device="cpu")
+        self._decode(payload, decoded.view(torch.float32))
+        # acc += decoded, even where the caller's thread flushes subnormals: the format that keeps 32 bits.
+        _native.decode_add("pack", decoded, acc, (32,))
+
+    def _decode_finished(self, payload: torch.Tensor, out: torch.Tensor, divisor: int) -> bool:
+        """Do what compiled kernels do in one pass; the arguments are checked as for ``_decode``."""
+        self._decode(payload, out)
+        return _native.finish(out, divisor)
+
+
+def check_chunk(x: torch.Tensor, what: str, *, on_cuda: bool = False) -> None:
+    """Raise ``TensorError`` unless ``x`` is 1-D contiguous float32, on the CPU if not ``on_cuda``."""
+    check_tensor(x, what, torch.float32, on_cuda=on_cuda)
+
+
+def check_bytes(x: torch.Tensor, what: str) -> None:
+    """Raise ``TensorError`` unless ``x`` is a 1-D contiguous uint8 CPU tensor."""
+    check_tensor(x, what, torch.uint8)
+
+
+def malformed(codec: Codec, payload: torch.Tensor, n: int, reason: str) -> PayloadError:
+    """Return the error for a payload that isn't an encoding of ``n`` elements."""
+    return PayloadError(
+        f"a payload of {payload.numel()} bytes is no {codec} encoding of {n} elements: {reason}; "
+        "do all ranks use the same codec?"
+    )
+
+
+# The magnitudes of a chunk's finite values, from which codecs derive error bounds.
+
+
+def largest_finite(x: torch.Tensor) -> float:
+    """Return the largest finite magnitude of ``x``, or 0.0 if there is none."""
+    if x.numel() == 0:
+        return 0.0
+    return float(torch.where(x.isfinite(), x, 0.0).abs().max().detach())
+
+
+def largest_rms(x: torch.Tensor, block: int) -> float:
+    """Return the largest root mean square of a block's finite elements, or 0.0 if there are none."""
+    if x.numel() == 0:
+        return 0.0
+    # NaN fills the last block up, for it counts as little as the elements that are not finite.
+    rows = torch.nn.functional.pad(x.detach(), (0, -x.numel() % block), value=math.nan).view(-1, block)
+    finite = rows.isfinite()
+    squares = torch.where(finite, rows, 0.0).double().square().sum(dim=1)
+    return math.sqrt(float((squares / finite.sum(dim=1).clamp(min=1)).max()))
+
+
+def floor_log2(value: float) -> int:
+    """Return the exponent e with ``2**e <= value < 2**(e + 1)``, for a positive ``value``."""
+    return math.frexp(value)[1] - 1
+
+
+def half_ulp(value: float, mantissa_bits: int, min_exponent: int) -> float:
+    """Return half a unit in the last place of ``value`` in a binary format; 0.0 for 0.
+
+    ``mantissa_bits`` counts the stored bits; ``min_exponent`` is the exponent of the smallest normal number.
+    """
+    if value == 0.0:
+        return 0.0
+    return math.ldexp(1.0, max(floor_log2(value), min_exponent) - mantissa_bits - 1)
+
+
+def truncation_bound(x: torch.Tensor, dropped_bits: int) -> float:
+    """Return the largest error of clearing the low bits of floats."""
+    largest = largest_finite(x)
+    if largest == 0.0 or dropped_bits == 0:
+        return 0.0
+    return min(largest, 2.0 ** (max(floor_log2(largest), -126) - 23 + dropped_bits))

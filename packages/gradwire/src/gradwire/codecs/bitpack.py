@@ -1,0 +1,73 @@
+"""Keep the most significant bytes of every float: approximate data transfer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gradwire.codecs.base import truncation_bound
+from gradwire.codecs.native import NativeCodec
+from gradwire.codecs.spec import Reader, error, is_whole
+from gradwire.deferred import torch
+
+
+@dataclass(frozen=True)
+class BitPack(NativeCodec):
+    """The r most significant bytes of every float; the others decode to 0.
+
+    Formula: y = x with its 4 - r low bytes cleared: towards zero. Payload: r bytes a value, least significant
+    first; for r = 1 one more byte: 1 if the chunk held a non-finite value, else 0. The bytes are those of
+    ``truncate`` with 32 - 8r dropped bits, and for r = 4 those of ``identity``.
+
+    Bound: 2^(9 - 8r) of the largest element's binade (r = 4: 0), never more than that element. Non-finite
+    values: as ``truncate``, for r = 1 the whole chunk. Ratio: 4/r. Source: Zhuang, Malossi and Casas, A2DTWP
+    ("Reducing Data Motion to Accelerate the Training of Deep Neural Networks"), section III, Bitpack and
+    Bitunpack.
+
+    Parameters
+    ----------
+    kept_bytes
+        1 to 4, what the paper calls RoundTo.
+
+    Examples
+    --------
+    >>> import torch
+    >>> BitPack(2).encode(torch.tensor([1.0, -2.0])).tolist()
+    [128, 63, 0, 192]
+    """
+
+    kept_bytes: int
+
+    name: ClassVar[str] = "bitpack"
+    wire_id: ClassVar[int] = 8
+    EXAMPLES: ClassVar[tuple[str, ...]] = ("bitpack:2", "bitpack:1", "bitpack:3", "bitpack:4")
+    _format: ClassVar[str] = "pack"
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.kept_bytes, 1, 4):
+            raise error(self.name, "1 to 4 bytes to keep", self.kept_bytes, self.EXAMPLES[0])
+
+    @property
+    def _params(self) -> tuple[int, ...]:
+        return (8 * self.kept_bytes,)
+
+    @property
+    def is_offloadable(self) -> bool:
+        """Where values keep their exponent, so that no marker is for a whole chunk."""
+        return self._params[0] > 8
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.kept_bytes}"
+
+    @classmethod
+    def from_spec(cls, argument: str, options: dict[str, str]) -> BitPack:
+        """Return the codec of ``bitpack:2``."""
+        reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
+        wanted = "1 to 4 bytes to keep"
+        kept_bytes = reader.whole(wanted, reader.argument(wanted))
+        reader.finish()
+        return cls(kept_bytes)
+
+    def bound(self, x: torch.Tensor) -> float:
+        """Return the value of the dropped bytes in the largest element."""
+        return truncation_bound(x, 32 - 8 * self.kept_bytes)

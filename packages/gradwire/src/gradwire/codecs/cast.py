@@ -1,0 +1,72 @@
+"""Casts to 16-bit floats, which frameworks also offer, as codecs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gradwire.codecs.base import half_ulp, largest_finite
+from gradwire.codecs.native import PlainCodec
+from gradwire.deferred import torch
+
+
+@dataclass(frozen=True)
+class Fp16(PlainCodec):
+    """IEEE binary16, rounded to nearest even.
+
+    Formula: y = the nearest half-precision number. Payload: 2n bytes, little-endian. Bound: half a unit in
+    the last place of the largest element, 2^-11 of its binade and at least 2^-25. Values from 65520 up
+    overflow to infinity, as IEEE 754 specifies; the bound is then ``inf``. Non-finite values: each for
+    itself, infinities exact, NaN stays NaN. Ratio: 2. Source: IEEE 754-2019, section 5.4.2 (conversion) and
+    table 3.5 (binary16).
+
+    Examples
+    --------
+    >>> import torch
+    >>> Fp16().encode(torch.tensor([1.0, -2.0])).tolist()
+    [0, 60, 0, 192]
+    >>> Fp16().bound(torch.tensor([1.0])) == 2**-11
+    True
+    """
+
+    name: ClassVar[str] = "fp16"
+    wire_id: ClassVar[int] = 1
+    EXAMPLES: ClassVar[tuple[str, ...]] = ("fp16",)
+    _format: ClassVar[str] = "fp16"
+    _params: ClassVar[tuple[int, ...]] = ()
+
+    def bound(self, x: torch.Tensor) -> float:
+        """Return half a unit in the last place of the largest element; ``inf`` where it overflows."""
+        largest = largest_finite(x)
+        return math.inf if largest >= 65520.0 else half_ulp(largest, mantissa_bits=10, min_exponent=-14)
+
+
+@dataclass(frozen=True)
+class Bf16(PlainCodec):
+    """The upper half of a float32, rounded to nearest even.
+
+    Formula: y = the nearest number with 8 significant bits. Payload: 2n bytes, little-endian. Bound: half a
+    unit in the last place of the largest element, 2^-8 of its binade and at least 2^-134. The largest finite
+    floats, from (2 - 2^-8) 2^127 up, overflow to infinity; the bound is then ``inf``. Non-finite values: each
+    for itself, infinities exact, NaN stays NaN. Ratio: 2. Source: Kalamkar et al., "A Study of BFLOAT16 for
+    Deep Learning Training", section 2.
+
+    Examples
+    --------
+    >>> import torch
+    >>> Bf16().encode(torch.tensor([1.0, -2.0])).tolist()
+    [128, 63, 0, 192]
+    """
+
+    name: ClassVar[str] = "bf16"
+    wire_id: ClassVar[int] = 2
+    EXAMPLES: ClassVar[tuple[str, ...]] = ("bf16",)
+    _format: ClassVar[str] = "bf16"
+    _params: ClassVar[tuple[int, ...]] = ()
+
+    def bound(self, x: torch.Tensor) -> float:
+        """Return half a unit in the last place of the largest element; ``inf`` where it overflows."""
+        largest = largest_finite(x)
+        overflow = math.ldexp(2.0 - 2.0**-8, 127)
+        return math.inf if largest >= overflow else half_ulp(largest, mantissa_bits=7, min_exponent=-126)

@@ -1,0 +1,139 @@
+"""Uniform scalar quantisation by blocks, and an entropy coder for its levels."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gradwire.codecs.base import largest_rms
+from gradwire.codecs.native import NativeCodec
+from gradwire.codecs.spec import Reader, error, is_real, is_whole, join, write_real
+from gradwire.deferred import torch
+
+_BLOCK = 1024
+_STEP_WANTED = "a step of 2^-5 to 4 root mean squares"
+_SUM_WANTED = "a sum's step from 2^-5 to the other step"
+_BLOCK_WANTED = "a block that is a power of two from 64 to 65536"
+_EXAMPLE = "ecsq:0.5,block=1024"
+
+
+@dataclass(frozen=True)
+class Ecsq(NativeCodec):
+    """Entropy-coded scalar quantisation: whole numbers of steps, in as few bits as they occur often.
+
+    Formula: scale = step (1 - 2^-8) RMS of the block, cut to a float of 8 significant bits and at most 2^127;
+    q = round_half_even(x / scale); y = q scale, within the range of floats. No q is cut off: outliers keep
+    the bound.
+
+    Payload: 4 bytes for the size of each section of 2^17 values, then the sections. A section has the sizes
+    of its blocks of symbols but the last, 4 bytes each; the low bytes of the scales, of which each block of
+    values has one, in two bytes, the upper half of a float32; the blocks of symbols. The first has the high
+    bytes of the scales; the second q from -7 to 7 as two signed nibbles to a byte, low nibble first, unused
+    nibble 0, and -8 for an escape; the others the low and the high bytes of the escapes, 2 (|q| - 8), plus 1
+    where q is negative. Each is coded as ``gradwire.entropy`` does it, with a table of its own; that of the
+    codes may have the frequencies of nibbles instead of those of bytes.
+
+    With a foot, values whose q is 0 keep a sign, an exponent, and one bit of mantissa, down to 2^-16 of the
+    scale: the largest relative error is a fifth, however small a value is beside others of its block. Another
+    block has a byte for each: 0 for 0, and 1 + 2d, plus 1 where it is negative, for the float that is d
+    places below 1/2 among 1/2, 3/8, 1/4, 3/16 .... Blocks with a scale below 2^-110 have no feet.
+
+    With a step for sums, finished sums are encoded with that one, and partial sums and gradients, whose
+    errors average out, with the other. The payload says nothing of it: it holds scales, not steps.
+
+    Bound: step / 2 RMS of the block, plus 2^-112 for blocks whose scale would be subnormal, which are sent as
+    zeros; ``bound`` returns the largest. Non-finite values: one of them, NaN or infinity, makes NaN of its
+    block (scale NaN), or of the whole chunk if that is shorter; other blocks are as they were. Ratio: 8
+    for gradients at the step 0.25, 10 at 0.5, 15 at 1; 1.6 at worst. Source: Gish and Pierce, "Asymptotically
+    Efficient Quantizing" (IEEE Trans. Information Theory, 1968): at these rates, uniform steps and an entropy
+    coder are within a quarter of a bit a value of any quantiser. The entropy coder is rANS (Duda, arXiv
+    1311.2540, 2013); blocks and layout are gradwire's.
+
+    Parameters
+    ----------
+    step
+        The step as a share of the root mean square of each block, from 2^-5 to 4.
+    block
+        Values that share a scale: a power of two from 64 to 65536.
+    foot
+        Whether values of less than half a step keep an approximate value instead of becoming 0.
+    sum
+        The step for finished sums, which all ranks adopt (``of_sums``), at most ``step``; None for the same.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.tensor([1.0, -1.0, 0.25, 0.0])
+    >>> y = torch.empty(4)
+    >>> codec = Ecsq(0.5)
+    >>> codec.decode(codec.encode(x), y)
+    >>> y.tolist()  # RMS 0.7181, scale 0.357421875
+    [1.072265625, -1.072265625, 0.357421875, 0.0]
+    """
+
+    step: float
+    block: int = _BLOCK
+    foot: bool = False
+    sum: float | None = None
+
+    name: ClassVar[str] = "ecsq"
+    wire_id: ClassVar[int] = 13
+    EXAMPLES: ClassVar[tuple[str, ...]] = (
+        "ecsq:0.5",
+        "ecsq:1",
+        "ecsq:4,block=64",
+        "ecsq:0.03125,block=65536",
+        "ecsq:0.25,foot",
+        "ecsq:4,block=64,foot",
+    )
+    ON_CUDA: ClassVar[bool] = False
+    _format: ClassVar[str] = "ecsq"
+
+    def __post_init__(self) -> None:
+        if not is_real(self.step, 2.0**-5, 4.0):
+            raise error(self.name, _STEP_WANTED, self.step, _EXAMPLE)
+        if not is_whole(self.block, 64, 65536) or self.block.bit_count() != 1:
+            raise error(self.name, _BLOCK_WANTED, self.block, _EXAMPLE)
+        if self.sum is not None and not is_real(self.sum, 2.0**-5, self.step):
+            raise error(self.name, _SUM_WANTED, self.sum, "ecsq:0.5,sum=0.25")
+        if not isinstance(self.foot, bool):
+            raise error(self.name, "foot to be True or False", self.foot, "ecsq:0.25,foot")
+
+    @property
+    def _params(self) -> tuple[int, ...]:
+        return int.from_bytes(struct.pack("<f", self.step), "little"), self.block, int(self.foot)
+
+    def __str__(self) -> str:
+        block = "" if self.block == _BLOCK else f"block={self.block}"
+        of_sums = "" if self.sum is None else f"sum={write_real(self.sum)}"
+        return join(self.name, write_real(self.step), block, "foot" if self.foot else "", of_sums)
+
+    @property
+    def of_sums(self) -> Ecsq:
+        """The codec with the step for finished sums."""
+        return self if self.sum is None else Ecsq(self.sum, self.block, self.foot)
+
+    @property
+    def parameter_unit(self) -> int:
+        """The block: zeros behind a parameter cost little, coded in as few bits as they deserve."""
+        return self.block
+
+    @classmethod
+    def from_spec(cls, argument: str, options: dict[str, str]) -> Ecsq:
+        """Return the codec of ``ecsq:0.5``, ``ecsq:0.25,block=256,foot``, or ``ecsq:0.5,sum=0.25``."""
+        reader = Reader(cls.name, _EXAMPLE, argument, options)
+        step = reader.real(_STEP_WANTED, reader.argument(_STEP_WANTED))
+        block, foot, of_sums = reader.option("block"), reader.flag("foot"), reader.option("sum")
+        reader.finish()
+        return cls(
+            step,
+            _BLOCK if block is None else reader.whole(_BLOCK_WANTED, block),
+            foot,
+            None if of_sums is None else reader.real(_SUM_WANTED, of_sums),
+        )
+
+    def bound(self, x: torch.Tensor) -> float:
+        """Return half a step of the block with the largest root mean square."""
+        rms = largest_rms(x, self.block)
+        return 0.5 * self.step * rms + 2.0**-112 if rms else 0.0

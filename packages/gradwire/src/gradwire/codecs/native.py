@@ -1,0 +1,107 @@
+"""Codecs that are implemented by compiled kernels."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from functools import cache
+from importlib import import_module
+from typing import ClassVar, Protocol, Self, cast
+
+from gradwire import _native
+from gradwire.codecs.base import Codec
+from gradwire.codecs.spec import Reader
+from gradwire.deferred import torch
+from gradwire.devices.owners import owner_of
+
+
+class Kernels(Protocol):
+    """Compiled kernels for the memory of one kind of device; ``gradwire._native`` describes them."""
+
+    def encode(self, name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
+        """Encode ``x`` into ``out``; return the bytes used."""
+
+    def decode(self, name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
+        """Decode into ``out``."""
+
+    def decode_add(
+        self, name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]
+    ) -> None:
+        """Decode and add to ``acc``."""
+
+
+def kernels_beside(x: torch.Tensor) -> Kernels | None:
+    """Return the kernels of the accelerator that a chunk is on; None on the CPU. Only this decides."""
+    if x.is_cpu and owner_of(x) is None:
+        return None
+    return _on_accelerators()
+
+
+def _kernels_for(x: torch.Tensor, on_cuda: bool) -> Kernels:
+    """Return the kernels for a chunk where it is."""
+    return (kernels_beside(x) if on_cuda else None) or _native
+
+
+@cache
+def _on_accelerators() -> Kernels:
+    return cast("Kernels", import_module("gradwire.gpu.transfers"))
+
+
+class NativeCodec(Codec):
+    """A codec that names its compiled format and the format's parameters; the kernels do the rest."""
+
+    ON_CUDA = True
+    _format: ClassVar[str]
+    """The name of the format in the native table."""
+
+    @property
+    @abstractmethod
+    def _params(self) -> tuple[int, ...]:
+        """Up to three signed 32-bit numbers; the format's source file defines their meaning."""
+
+    @property
+    def compiled(self) -> tuple[str, tuple[int, ...]]:
+        """The format and its parameters, for kernels elsewhere (``gradwire.gpu``)."""
+        return self._format, self._params
+
+    @property
+    def is_offloadable(self) -> bool:
+        """Whether a NIC may apply the codec to any piece of a stream.
+
+        It encodes each value by itself, and a decoded value without further loss.
+        """
+        return False
+
+    def max_nbytes(self, n: int) -> int:
+        """Return the largest payload, in bytes, of any chunk of ``n`` elements."""
+        return _native.max_nbytes(self._format, n, self._params)
+
+    def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
+        return _kernels_for(x, self.ON_CUDA).encode(self._format, x, out, self._params)
+
+    def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        _kernels_for(out, self.ON_CUDA).decode(self._format, payload, out, self._params)
+
+    def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
+        _kernels_for(acc, self.ON_CUDA).decode_add(self._format, payload, acc, self._params)
+
+    def _decode_finished(self, payload: torch.Tensor, out: torch.Tensor, divisor: int) -> bool:
+        return _native.decode_finished(self._format, payload, out, self._params, divisor)
+
+
+class PlainCodec(NativeCodec):
+    """A compiled codec without parameters, whose spec is its name."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def from_spec(cls, argument: str, options: dict[str, str]) -> Self:
+        """Return the codec. Raises ``SpecError`` for an argument or option."""
+        Reader(cls.name, cls.EXAMPLES[0], argument, options).finish()
+        return cls()
+
+
+def as_int32(bits: int) -> int:
+    """Return the signed number with these low 32 bits, as the kernels take parameters."""
+    low = bits & 0xFFFF_FFFF
+    return low - (1 << 32) if low >> 31 else low

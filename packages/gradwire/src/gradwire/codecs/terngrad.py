@@ -1,0 +1,68 @@
+"""TernGrad: three values, randomly rounded without bias."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gradwire.codecs.base import largest_finite
+from gradwire.codecs.native import NativeCodec, as_int32
+from gradwire.codecs.spec import Reader, error, is_whole, join
+from gradwire.deferred import torch
+
+
+@dataclass(frozen=True)
+class TernGrad(NativeCodec):
+    """Every value as -s, 0, or +s, chosen so that the expectation is the value.
+
+    Formula: s = max|x| over the chunk; y = s sign(x) b with P(b = 1) = |x| / s. The random numbers are a
+    counter-based hash of the seed, the CRC32C of the chunk, and the index: the same chunk gives the same
+    bytes everywhere, and another step's chunk gives other random numbers.
+
+    Payload: float32 s, then 2 bits per value (0 zero, 1 +s, 2 -s; 3 is malformed), four to a byte from the
+    low bits up, unused bits 0. Bound: max|x|; only the expectation is exact. Non-finite values: one of them,
+    NaN or infinity, makes NaN of the whole chunk (s NaN), in an exchange of a segment of it. Ratio: 16.
+    Source: Wen et al., "TernGrad" (NIPS 2017), equations 1 to 3, without clipping and layer-wise scales (the
+    chunk is the layer).
+
+    Parameters
+    ----------
+    seed
+        0 to 2^64 - 1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> TernGrad().encode(torch.tensor([2.0, -2.0, 0.0])).tolist()
+    [0, 0, 0, 64, 9]
+    """
+
+    seed: int = 0
+
+    name: ClassVar[str] = "terngrad"
+    wire_id: ClassVar[int] = 9
+    EXAMPLES: ClassVar[tuple[str, ...]] = ("terngrad", "terngrad:seed=18446744073709551615")
+    _format: ClassVar[str] = "terngrad"
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.seed, 0, 2**64 - 1):
+            raise error(self.name, "a seed from 0 to 2^64 - 1", self.seed, "terngrad:seed=1")
+
+    @property
+    def _params(self) -> tuple[int, ...]:
+        return as_int32(self.seed), as_int32(self.seed >> 32)
+
+    def __str__(self) -> str:
+        return join(self.name, f"seed={self.seed}" if self.seed else "")
+
+    @classmethod
+    def from_spec(cls, argument: str, options: dict[str, str]) -> TernGrad:
+        """Return the codec of ``terngrad`` or ``terngrad:seed=1``."""
+        reader = Reader(cls.name, "terngrad:seed=1", argument, options)
+        seed = reader.option("seed")
+        reader.finish()
+        return cls(0 if seed is None else reader.whole("a seed from 0 to 2^64 - 1", seed))
+
+    def bound(self, x: torch.Tensor) -> float:
+        """Return the largest magnitude: a value can become 0, or as large as the largest one."""
+        return largest_finite(x)

@@ -1,0 +1,141 @@
+"""What an exchange costs in seconds and bytes: one record for measurements and predictions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from operator import sub
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """The powers of two that frames were scaled by (``gradwire.codecs.wrappers``).
+
+    Attributes
+    ----------
+    smallest, largest
+        The exponents; None if no frame was scaled.
+    unscaled
+        Frames that a scale left as they were: those of zeros, or with values that no scale fits, or that need
+        none.
+    """
+
+    smallest: int | None = None
+    largest: int | None = None
+    unscaled: int = 0
+
+    @classmethod
+    def of(cls, exponent: int) -> Scales:
+        """Return the scale of one frame."""
+        return cls(exponent, exponent) if exponent else cls(unscaled=1)
+
+    def __bool__(self) -> bool:
+        return self.smallest is not None or self.unscaled > 0
+
+    def __add__(self, other: Scales) -> Scales:
+        if not (self and other):
+            return self or other
+        smallest = [each for each in (self.smallest, other.smallest) if each is not None]
+        largest = [each for each in (self.largest, other.largest) if each is not None]
+        return Scales(min(smallest, default=None), max(largest, default=None), self.unscaled + other.unscaled)
+
+
+@dataclass(slots=True)
+class ExchangeCost:
+    """Seconds and bytes of one exchange on one rank, or of several exchanges; costs add up.
+
+    On the rank's thread ``encode_s``, ``decode_s``, ``handling_s`` and ``wait_s`` follow one another, so
+    ``total_s`` is their sum.
+
+    Attributes
+    ----------
+    encode_s, decode_s
+        Seconds of encoding and decoding, checksums included. ``decode_s`` includes the division of an
+        average.
+    handling_s
+        Seconds of handing frames over to the link and taking them from it.
+    wait_s
+        Seconds of waiting: for peers, for the line and, in a prediction, for cores.
+    raw_nbytes
+        Bytes of float32 that this rank sent.
+    wire_nbytes
+        Bytes of the frames that carried them, headers included.
+    frames
+        Frames that this rank sent.
+    nonfinite
+        Buckets that held a NaN or an infinity after their exchange.
+    device_nbytes
+        Bytes that crossed the bus between the host and the device that the buckets are on, both ways.
+    cores_s
+        In a prediction, seconds for which the exchange keeps every core of a shared machine busy; 0 where
+        each rank has a machine of its own.
+    scales
+        What the frames that this rank encoded were scaled by, if the plan has a scale.
+    """
+
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    handling_s: float = 0.0
+    wait_s: float = 0.0
+    raw_nbytes: float = 0
+    wire_nbytes: float = 0
+    frames: int = 0
+    nonfinite: int = 0
+    cores_s: float = 0.0
+    device_nbytes: float = 0
+    scales: Scales = field(default=Scales(), kw_only=True)
+
+    @property
+    def codec_s(self) -> float:
+        """Seconds of encoding and decoding."""
+        return self.encode_s + self.decode_s
+
+    @property
+    def work_s(self) -> float:
+        """Seconds in which the thread works."""
+        return self.encode_s + self.decode_s + self.handling_s
+
+    @property
+    def total_s(self) -> float:
+        """Seconds from the beginning to the end."""
+        return self.work_s + self.wait_s
+
+    @property
+    def ratio(self) -> float:
+        """How many times fewer bytes travelled than the floats have; 1 where nothing was sent."""
+        return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
+
+    def took(self, total_s: float) -> None:
+        """Count as handling what is left of ``total_s``."""
+        self.handling_s = max(0.0, total_s - self.codec_s - self.wait_s)
+
+    def __add__(self, other: ExchangeCost) -> ExchangeCost:
+        # Field by field: this runs for every bucket of every step.
+        return ExchangeCost(
+            self.encode_s + other.encode_s,
+            self.decode_s + other.decode_s,
+            self.handling_s + other.handling_s,
+            self.wait_s + other.wait_s,
+            self.raw_nbytes + other.raw_nbytes,
+            self.wire_nbytes + other.wire_nbytes,
+            self.frames + other.frames,
+            self.nonfinite + other.nonfinite,
+            self.cores_s + other.cores_s,
+            self.device_nbytes + other.device_nbytes,
+            scales=self.scales + other.scales,
+        )
+
+    def __sub__(self, earlier: ExchangeCost) -> ExchangeCost:
+        return ExchangeCost(*map(sub, self._amounts(), earlier._amounts()), scales=self.scales)
+
+    def towards(self, other: ExchangeCost, share: float) -> ExchangeCost:
+        """Return what is ``share`` of the way to ``other``: 0 is here, 1 is there, 2 as far again."""
+        pairs = zip(self._amounts(), other._amounts(), strict=True)
+        return ExchangeCost(*(max(0, mine + share * (theirs - mine)) for mine, theirs in pairs))
+
+    def _amounts(self) -> list[Any]:
+        """Return what adds up as numbers do: all but the scales, which are the last field."""
+        return [getattr(self, name) for name in _AMOUNTS]
+
+
+_AMOUNTS = tuple(each.name for each in fields(ExchangeCost))[:-1]

@@ -1,0 +1,28 @@
+"""Devices that own memory of the CPU: a simulated one, in tests and experiments. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from gradwire.devices.base import Device
+
+_owners: list[Callable[[torch.Tensor], Device | None]] = []
+
+
+def register(owner: Callable[[torch.Tensor], Device | None]) -> None:
+    """Let ``owner`` say which device owns a CPU tensor, None for one that it does not know."""
+    if owner not in _owners:
+        _owners.append(owner)
+
+
+def owner_of(tensor: torch.Tensor) -> Device | None:
+    """Return the device that owns a CPU tensor's memory; None where the CPU does, as it does but in tests."""
+    for owner in _owners:
+        found = owner(tensor)
+        if found is not None:
+            return found
+    return None

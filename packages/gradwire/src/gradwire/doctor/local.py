@@ -1,0 +1,272 @@
+"""One machine: all facts are collected, all checks are made."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradwire import _native
+from gradwire.deferred import torch
+from gradwire.doctor.finding import Card, Finding, plan_text
+from gradwire.doctor.software import (
+    check_gloo,
+    check_gradwire,
+    check_interfaces,
+    check_kernels,
+    check_package,
+    check_python,
+    check_tls,
+    check_torch,
+    every_codec,
+    find_interfaces,
+    self_test,
+)
+from gradwire.errors import SpecError, TestbedError
+from gradwire.files import find_tool
+from gradwire.machine import cores, machine_id
+from gradwire.plan import Plan
+from gradwire.units import format_size
+from gradwire.version import NEEDED, import_problem, version
+from gradwire.wire import VERSION
+
+# Cores, memory and limits of this process, and whether they suffice for a rank.
+
+FILES_FOR_ITSELF = 128
+FILES_FOR_A_PEER = 8
+"""A link has a socket for each peer; a rank has a few links, and the user's own group has as many."""
+LEAST_MEMORY_NBYTES = 1 << 30
+_NODES = Path("/sys/devices/system/node")
+_MEMORY = Path("/proc/meminfo")
+_QUOTAS = (
+    (Path("/sys/fs/cgroup/cpu.max"),),
+    (Path("/sys/fs/cgroup/cpu/cpu.cfs_quota_us"), Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")),
+)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What this process may use.
+
+    Parameters
+    ----------
+    cores
+        Cores that it may run on.
+    quota_cores
+        Cores' worth of time that its container gets, inf where nothing limits it.
+    numa_nodes
+        Memory nodes of the machine.
+    open_files, address_space_nbytes, locked_nbytes
+        Limits of the process (``ulimit -n``, ``-v``, ``-l``), inf where there is none.
+    memory_nbytes
+        Memory that is free, inf where the system does not tell.
+    """
+
+    cores: int
+    quota_cores: float
+    numa_nodes: int
+    open_files: float
+    address_space_nbytes: float
+    locked_nbytes: float
+    memory_nbytes: float
+
+
+def find_resources() -> Resources:
+    """Return what this process may use."""
+    return Resources(
+        cores=cores(),
+        quota_cores=_quota_cores(),
+        numa_nodes=max(1, len(list(_NODES.glob("node[0-9]*")))),
+        open_files=_limit(resource.RLIMIT_NOFILE),
+        address_space_nbytes=_limit(resource.RLIMIT_AS),
+        locked_nbytes=_limit(resource.RLIMIT_MEMLOCK),
+        memory_nbytes=_free_nbytes(),
+    )
+
+
+def check_cores(found: Resources, threads: int, neighbours: int) -> Finding:
+    """Judge the threads of all ranks on this machine, this one among its neighbours, against its cores."""
+    usable = min(found.cores, math.ceil(found.quota_cores)) if found.quota_cores < math.inf else found.cores
+    ranks = f"{neighbours} rank{'s' if neighbours > 1 else ''} x {threads} threads"
+    has = f"{found.cores} cores"
+    if usable < found.cores:
+        has += f", but its container gets the time of {found.quota_cores:g}"
+    share = max(1, usable // neighbours)
+    if neighbours * threads > max(usable, neighbours):
+        return Finding(
+            "cores",
+            "warn",
+            f"{has}; {ranks} get in each other's way: set OMP_NUM_THREADS={share} (or GRADWIRE_THREADS)",
+        )
+    if neighbours > usable:
+        return Finding("cores", "warn", f"{has}; {neighbours} ranks have to share them: start fewer here")
+    return Finding("cores", "ok", f"{has}; {ranks}")
+
+
+def check_numa(nodes: int, neighbours: int) -> Finding:
+    """Return how to place ranks on a machine with several memory nodes."""
+    if nodes == 1:
+        return Finding("NUMA", "ok", "1 memory node")
+    ranks = "the rank" if neighbours == 1 else "each rank"
+    hint = f"bind {ranks} to one, as in 'numactl --cpunodebind=0 --membind=0 ...', where speed matters"
+    return Finding("NUMA", "ok", f"{nodes} memory nodes; {hint}")
+
+
+def check_limits(found: Resources, world: int) -> Finding:
+    """Judge the limits of this process for a job of ``world`` ranks."""
+    files = FILES_FOR_ITSELF + FILES_FOR_A_PEER * (world - 1)
+    if found.open_files < files:
+        return Finding(
+            "limits",
+            "FAIL" if found.open_files < files / 2 else "warn",
+            f"{found.open_files:g} open files, but {world} ranks may need {files}; "
+            f"ulimit -n {max(files, 4096)}",
+        )
+    if found.address_space_nbytes < math.inf:
+        return Finding(
+            "limits",
+            "warn",
+            f"the address space is limited to {format_size(found.address_space_nbytes)}, and torch "
+            "reserves more than it uses; ulimit -v unlimited",
+        )
+    locked = "unlimited" if math.isinf(found.locked_nbytes) else format_size(found.locked_nbytes)
+    return Finding(
+        "limits", "ok", f"{found.open_files:g} open files; locked memory: {locked} (TCP needs none)"
+    )
+
+
+def check_memory(found: Resources, neighbours: int) -> Finding:
+    """Judge the memory that is free for the ranks of this machine."""
+    if math.isinf(found.memory_nbytes):
+        return Finding("memory", "ok", "not told by this system")
+    free = f"{format_size(found.memory_nbytes)} free"
+    if found.memory_nbytes < neighbours * LEAST_MEMORY_NBYTES:
+        wanted = format_size(LEAST_MEMORY_NBYTES)
+        return Finding(
+            "memory", "warn", f"{free} for {neighbours} ranks, below {wanted} each; end other programs"
+        )
+    return Finding("memory", "ok", free)
+
+
+def _limit(which: int) -> float:
+    soft, _ = resource.getrlimit(which)
+    return math.inf if soft == resource.RLIM_INFINITY else soft
+
+
+def _quota_cores() -> float:
+    """Return the least quota of version 1 or 2 of the kernel's control groups."""
+    return min((_quota([_read(path) for path in paths]) for paths in _QUOTAS), default=math.inf)
+
+
+def _quota(texts: list[str]) -> float:
+    """Return quota / period of ``["200000 100000"]`` or ``["200000", "100000"]``, inf for ``max`` and -1."""
+    words = " ".join(texts).split()
+    if len(words) != 2 or not all(word.isdigit() and int(word) > 0 for word in words):
+        return math.inf
+    return int(words[0]) / int(words[1])
+
+
+def _free_nbytes() -> float:
+    for line in _read(_MEMORY).splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return 1024.0 * int(rest.split()[0])
+    return math.inf
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii") if os.access(path, os.R_OK) else ""
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+_TOOLS = ("ip", "tc", "unshare")
+
+
+def examine_machine(
+    plan_file: Path | None, world: int, neighbours: int, environment: Mapping[str, str] = os.environ
+) -> Card:
+    """Make every check of this machine, and of a plan if there is one; return the machine's card.
+
+    The job that is to come has ``world`` ranks, 1 where that is not known, of which so many ``neighbours``
+    are on this machine. Gloo's transport and interface follow the variables of ``environment``. Without the
+    packages that gradwire needs, the checks that use them are left out.
+    """
+    problems = {name: problem for name in NEEDED if (problem := import_problem(name))}
+    torch_version = "" if "torch" in problems else torch.__version__
+    found, interfaces = find_resources(), find_interfaces(environment)
+    tested = None if problems else self_test(every_codec())
+    plan, plan_findings = _read_plan(plan_file)
+    network = [check_interfaces(interfaces), check_tls(environment)]
+    if torch_version and all(
+        each.result != "FAIL" for each in network
+    ):  # else Gloo would only say the same, less clearly
+        network.append(check_gloo(interfaces.named))
+    findings = (
+        check_python(platform.python_version()),
+        *([check_torch(torch_version)] if torch_version else []),
+        *(check_package(name, problem) for name, problem in problems.items()),
+        check_gradwire(version(), VERSION),
+        check_kernels(tested),
+        *([_check_threads(found, neighbours)] if torch_version else []),
+        check_numa(found.numa_nodes, neighbours),
+        check_memory(found, neighbours),
+        check_limits(found, world),
+        *network,
+        check_testbeds(missing_tools()),
+        *plan_findings,
+    )
+    return Card(
+        gradwire=version(),
+        python=platform.python_version(),
+        torch=torch_version,
+        wire_version=VERSION,
+        target=tested.target if tested else "",
+        kernels_digest=tested.digest if tested else "",
+        machine_id=machine_id(),
+        addresses=interfaces.addresses,
+        loopback=interfaces.is_loopback,
+        plan=plan_text(plan),
+        findings=findings,
+    )
+
+
+def check_testbeds(missing: list[str]) -> Finding:
+    """Return whether ``gradwire testbed`` finds its programs; training needs none of them."""
+    if missing:
+        return Finding("testbeds", "ok", f"not here ({'; '.join(missing)}); training does not need them")
+    return Finding("testbeds", "ok", f"{', '.join(_TOOLS)} are here")
+
+
+def missing_tools() -> list[str]:
+    """Return a sentence for every program of a testbed that is not here."""
+    sentences = []
+    for tool in _TOOLS:
+        try:
+            find_tool(tool)
+        except TestbedError as error:
+            sentences.append(str(error))
+    return sentences
+
+
+def _check_threads(found: Resources, neighbours: int) -> Finding:
+    try:
+        return check_cores(found, _native.threads(), neighbours)
+    except SpecError as error:
+        return Finding("cores", "FAIL", f"{error}; unset it or mend it")
+
+
+def _read_plan(path: Path | None) -> tuple[Plan | None, list[Finding]]:
+    if path is None:
+        return None, []
+    try:
+        plan = Plan.of(path)
+    except SpecError as error:
+        return None, [Finding("plan", "FAIL", f"{error}; 'gradwire plan --out FILE' writes one")]
+    how = "sharded" if plan.is_sharded else f"pipeline {plan.pipeline}"
+    return plan, [Finding("plan", "ok", f"{plan.codec} over {plan.algorithm}, {how}")]

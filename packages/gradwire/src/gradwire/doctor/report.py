@@ -1,0 +1,172 @@
+"""The report: a table on standard output, and a record as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from types import MappingProxyType
+from typing import Any
+
+from gradwire.doctor.diagnosis import Diagnosis, DoctorOptions
+from gradwire.doctor.finding import Finding, any_failed
+from gradwire.doctor.local import examine_machine
+from gradwire.doctor.software import Offset
+from gradwire.errors import JobError
+from gradwire.files import check_writable
+from gradwire.launch.launched import launched_rank, launched_workers
+from gradwire.page import Part, Report, Section, check_page, keep, report_page
+from gradwire.page.tables import Mark, marked
+from gradwire.records import make_record
+from gradwire.tables import Column, Table, show
+from gradwire.units import format_duration, format_rate, ranks_in_words
+from gradwire.version import import_problem
+
+SCHEMA = "gradwire.doctor/1"
+COLUMNS = tuple(map(Column.of_text, ("check", "result", "detail")))
+_RESULTS = ("ok", "warn", "FAIL")
+
+
+def show_report(title: str, diagnosis: Diagnosis) -> None:
+    """Write title, table and verdict to standard output."""
+    rows = [(each.check, each.result, each.detail) for each in diagnosis.findings]
+    show(title, "", Table(COLUMNS, rows), "", f"{counted(diagnosis.findings)}: {verdict(diagnosis.findings)}")
+
+
+def counted(findings: Sequence[Finding]) -> str:
+    """Return how many findings there are of each kind."""
+    counts = [sum(each.result == result for each in findings) for result in _RESULTS]
+    return ", ".join(f"{number} {result}" for number, result in zip(counts, _RESULTS, strict=True))
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Return whether training would work, and what to do unless it would."""
+    return "training would fail here; mend what says FAIL" if any_failed(findings) else "ready to train"
+
+
+def describe(diagnosis: Diagnosis) -> dict[str, object]:
+    """Return the record."""
+    fields = {
+        "ready": not any_failed(diagnosis.findings),
+        "findings": [asdict(finding) for finding in diagnosis.findings],
+        "ranks": [
+            {"rank": rank, **card.to_dict()}
+            for rank, card in zip(diagnosis.ranks, diagnosis.cards, strict=True)
+        ],
+        "clocks": [
+            {"ranks": [0, rank], **asdict(offset)} for rank, offset in sorted(diagnosis.offsets.items())
+        ],
+        "lines": [{"ranks": [0, rank], **asdict(look)} for rank, look in sorted(diagnosis.looks.items())],
+    }
+    return make_record(SCHEMA, fields)
+
+
+# The page of a diagnosis: ready or not, what to mend, and everything that was found.
+
+MARKS = MappingProxyType(
+    {
+        "FAIL": Mark("FAIL", "\u2717", "bad"),
+        "warn": Mark("warn", "!", "caution"),
+        "ok": Mark("ok", "\u2713", "good"),
+    }
+)
+"""How results look; the worst first."""
+SOFTWARE = ("gradwire", "python", "torch", "wire_version", "target", "addresses")
+LINES = (
+    *map(Column.of_text, ("ranks", "clocks differ by")),
+    *map(Column, ("latency", "there", "back")),
+)
+
+
+def page_of(record: Mapping[str, Any]) -> str:
+    """Return the page of a doctor's record."""
+    findings = [Finding(**each) for each in record["findings"]]
+    ranks = [each["rank"] for each in record["ranks"]]
+    bad = [each for each in findings if each.result != "ok"]
+    said = verdict(findings)
+    sections: list[Section] = [
+        ("What to do", _findings("What to mend, or to know", bad)),
+        ("Findings", _findings("Everything that was looked at", findings)),
+        ("Ranks", _ranks(record["ranks"])),
+        ("Between ranks", _between(record["clocks"], record["lines"])),
+    ]
+    title = f"gradwire doctor: {'this machine' if len(ranks) == 1 else ranks_in_words(ranks)}"
+    return report_page(Report(title, f"{said[0].upper()}{said[1:]}: {counted(findings)}.", sections), record)
+
+
+def _findings(caption: str, findings: Sequence[Finding]) -> list[Part]:
+    worst = sorted(findings, key=lambda each: [*MARKS].index(each.result))
+    rows = [(each.check, marked(MARKS[each.result]), each.detail) for each in worst]
+    return [(caption, Table(COLUMNS, rows))] if rows else []
+
+
+def _ranks(cards: Sequence[Mapping[str, Any]]) -> list[Part]:
+    columns = (Column("rank"), *map(Column.of_text, SOFTWARE))
+    rows = [(str(card["rank"]), *(_plain(card[name]) for name in SOFTWARE)) for card in cards]
+    return [("What the ranks run", Table(columns, rows))]
+
+
+def _plain(value: object) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _between(clocks: Sequence[Mapping[str, Any]], lines: Sequence[Mapping[str, Any]]) -> list[Part]:
+    """Return what was measured between rank 0 and each other."""
+    offsets = {tuple(each["ranks"]): each for each in clocks}
+    looks = {tuple(each["ranks"]): each for each in lines}
+    rows = [
+        (
+            " and ".join(map(str, pair)),
+            _offset(offsets[pair]) if pair in offsets else "",
+            *(_look(looks[pair]) if pair in looks else ("", "", "")),
+        )
+        for pair in sorted({*offsets, *looks})
+    ]
+    return [("Clocks and lines of pairs of ranks", Table(LINES, rows))] if rows else []
+
+
+def _offset(values: Mapping[str, Any]) -> str:
+    return str(Offset(values["offset_s"], values["uncertainty_s"]))
+
+
+def _look(values: Mapping[str, Any]) -> tuple[str, str, str]:
+    rates = (format_rate(values[f"{way}_nbytes_per_s"]) for way in ("there", "back"))
+    there, back = rates
+    return format_duration(values["latency_s"]), there, back
+
+
+PAGES = MappingProxyType({SCHEMA: page_of})
+"""The page of a record by its schema."""
+
+
+# ``gradwire doctor``: this machine alone, or as one rank of those that a launcher has started.
+
+
+def run_doctor(options: DoctorOptions) -> int:
+    """Examine, print and write; return 1 where training would fail, else 0. Raises ``GradwireError``."""
+    if not 1 <= options.timeout_s <= 86_400:
+        raise JobError(f"--timeout must be 1 to 86400 (seconds), but is {options.timeout_s:g}")
+    world = launched_workers(has_server=False, asked=None) or 1
+    rank = launched_rank()[0] if world > 1 else 0
+    if options.json_file is not None and rank == 0:
+        check_writable("--json", options.json_file, options.overwrite)
+        check_page("--json", options.json_file, options.overwrite)
+    if world == 1:
+        card = examine_machine(options.plan_file, 1, 1)
+        return _conclude(
+            "gradwire doctor: this machine", Diagnosis(list(card.findings), [card], [0]), options
+        )
+    if import_problem("torch"):
+        card = examine_machine(options.plan_file, world, 1)
+        title = f"gradwire doctor: rank {rank} of {world}"
+        return _conclude(title, Diagnosis(list(card.findings), [card], [rank]), options)
+    from gradwire.doctor.ranks import examine_ranks
+
+    title, diagnosis, code = examine_ranks(rank, world, options)
+    return code if diagnosis is None else _conclude(title, diagnosis, options)
+
+
+def _conclude(title: str, diagnosis: Diagnosis, options: DoctorOptions) -> int:
+    show_report(title, diagnosis)
+    if options.json_file is not None:
+        keep(options.json_file, describe(diagnosis), page_of)
+    return int(any_failed(diagnosis.findings))

@@ -1,0 +1,360 @@
+"""Which versions are installed, and whether they are among those that gradwire supports."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from gradwire import _native
+from gradwire.codecs import TABLE, Codec, parse
+from gradwire.deferred import torch
+from gradwire.doctor.finding import Finding, name_ranks
+from gradwire.errors import GradwireError, LinkError, SpecError
+from gradwire.links.rendezvous.addresses import (
+    VARIABLE,
+    address_of,
+    interfaces_named,
+    is_loopback,
+    own_address,
+)
+from gradwire.links.rendezvous.tls import CERTIFICATE, KEY, encryption
+from gradwire.units import format_duration
+from gradwire.wire import frame_memory
+
+if TYPE_CHECKING:
+    from gradwire.links.base import Link
+
+
+LEAST_PYTHON = (3, 11)
+LEAST_TORCH = (2, 6)
+"""As in pyproject.toml; a test compares them."""
+
+
+def check_python(version: str) -> Finding:
+    """Judge Python's version, such as ``3.12.4``."""
+    return _check_least("Python", version, LEAST_PYTHON, "run gradwire with a newer Python")
+
+
+def check_torch(version: str) -> Finding:
+    """Judge torch's version, such as ``2.7.1+cu126``."""
+    return _check_least("torch", version, LEAST_TORCH, "pip install --upgrade torch")
+
+
+def check_package(name: str, problem: str) -> Finding:
+    """Judge a package that gradwire needs and that cannot be imported, for the reason ``problem``."""
+    return Finding(name, "FAIL", f"it cannot be imported ({problem}); pip install {name}")
+
+
+def check_gradwire(version: str, wire_version: int) -> Finding:
+    """Tell gradwire's version, and that of the frames that it sends."""
+    return Finding("gradwire", "ok", f"{version}, frames of version {wire_version}")
+
+
+def release(version: str) -> tuple[int, int] | None:
+    """Return major and minor of a version, None for a text that is no version.
+
+    Examples
+    --------
+    >>> release("2.13.0+cpu"), release("nightly")
+    ((2, 13), None)
+    """
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+def _check_least(name: str, version: str, least: tuple[int, int], remedy: str) -> Finding:
+    wanted = ".".join(map(str, least))
+    found = release(version)
+    if found is None:
+        return Finding(name, "warn", f"{version} is no version that can be compared; {wanted} is the least")
+    if found < least:
+        return Finding(name, "FAIL", f"{version}, but gradwire needs at least {wanted}; {remedy}")
+    return Finding(name, "ok", f"{version}, at least {wanted} is needed")
+
+
+# Whether the compiled kernels work on this processor: every codec on a fixed vector.
+
+COUNT = 4099
+"""Some whole blocks of every block codec, and a rest that no vector register fills."""
+BYTES_OF_A_LIBRARY = ("lossless",)
+"""Codecs whose bytes belong to the version of another library; what they decode to does not."""
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """What the self-test of so many codecs came to; ``complaints`` say what is wrong.
+
+    ``target`` is the one in force, "" where none can be had. ``digest`` is that of every codec's payload, in
+    hexadecimal, equal wherever the same gradwire works right.
+    """
+
+    target: str
+    digest: str
+    codecs: int
+    complaints: tuple[str, ...]
+
+
+def every_codec() -> list[Codec]:
+    """Return all codecs, with the parameters of all their examples."""
+    return [parse(spec) for row in TABLE for spec in row.codec.EXAMPLES]
+
+
+def fixed_vector(count: int = COUNT, seed: int = 1) -> torch.Tensor:
+    """Return float32 values, 1-D, like a gradient's: of both signs, all within 1, over five decades.
+
+    They follow from whole numbers (a linear congruence), so that they are the same everywhere.
+    """
+    state, values = seed, []
+    for _ in range(count):
+        state = (1664525 * state + 1013904223) % (1 << 32)
+        values.append(((state >> 8) / (1 << 23) - 1.0) * 2.0 ** -(state % 17))
+    return torch.tensor(values, dtype=torch.float32)
+
+
+def self_test(codecs: Iterable[Codec]) -> SelfTest:
+    """Encode and decode the fixed vector with each codec on the scalar target and on the one in force."""
+    try:
+        target, _ = _native.target(), _native.threads()
+    except SpecError as error:
+        return SelfTest("", "", 0, (str(error),))
+    x, digest, complaints, tried = fixed_vector(), hashlib.sha256(), [], 0
+    for codec in codecs:
+        tried += 1
+        try:
+            payload = _try_codec(codec, x, target)
+        except (GradwireError, ArithmeticError) as error:
+            complaints.append(f"{codec}: {error}")
+            continue
+        if codec.name not in BYTES_OF_A_LIBRARY:
+            digest.update(str(codec).encode() + payload)
+    return SelfTest(target, digest.hexdigest()[:16], tried, tuple(complaints))
+
+
+def check_kernels(done: SelfTest | None) -> Finding:
+    """Judge a self-test, None where the packages that it needs cannot be imported."""
+    if done is None:
+        return Finding("kernels", "warn", "not tried; mend the packages that FAIL first")
+    if done.complaints:
+        rest = f", and {len(done.complaints) - 1} more" if len(done.complaints) > 1 else ""
+        remedy = "set GRADWIRE_TARGET=scalar, and please report this" if done.target else "mend or unset it"
+        return Finding("kernels", "FAIL", f"{done.complaints[0]}{rest}; {remedy}")
+    return Finding(
+        "kernels", "ok", f"{done.target}, the same bytes as scalar; {done.codecs} specs within their bounds"
+    )
+
+
+def _try_codec(codec: Codec, x: torch.Tensor, target: str) -> bytes:
+    """Return the payload. Raises ``ArithmeticError`` for one that breaks the contract."""
+    with _native.use_target("scalar"):
+        scalar = codec.encode(x)
+        scalar_decoded = _decoded(codec, scalar, x)
+    payload = codec.encode(x)
+    if not torch.equal(payload, scalar):
+        raise ArithmeticError(f"the targets {target} and scalar encode differently")
+    decoded = _decoded(codec, payload, x)
+    if not torch.equal(decoded.view(torch.int32), scalar_decoded.view(torch.int32)):
+        raise ArithmeticError(f"the targets {target} and scalar decode differently")
+    error, bound = (decoded.double() - x.double()).abs().max().item(), codec.bound(x)
+    if not error <= bound:
+        raise ArithmeticError(f"decoded {error:.3g} off, but its bound is {bound:.3g}")
+    return payload.numpy().tobytes()
+
+
+def _decoded(codec: Codec, payload: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    codec.decode(payload, out)
+    return out
+
+
+# TLS of gradwire's frames, which three variables switch on: whether it would start, and until when.
+
+TRANSPORT = "GLOO_DEVICE_TRANSPORT"
+SOON = timedelta(days=14)
+
+
+def check_tls(environment: Mapping[str, str], now: datetime | None = None) -> Finding:
+    """Judge what ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` ask for.
+
+    The files are read. ``now`` is the present time, with a time zone.
+    """
+    try:
+        found = encryption(environment)
+    except LinkError as error:
+        return Finding("TLS", "FAIL", str(error))
+    if found is not None:
+        ends = datetime.fromtimestamp(found.expires_s, UTC)
+        return _check_expiry(environment[CERTIFICATE], ends, now or datetime.now(UTC))
+    transport = environment.get(TRANSPORT, "TCP")
+    if transport != "TCP":
+        return Finding(
+            "TLS",
+            "FAIL",
+            f"{TRANSPORT} is {transport}, which does not reach gradwire's frames; set GRADWIRE_TLS_KEY, "
+            "GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA to encrypt those, or unset it",
+        )
+    return Finding(
+        "TLS", "ok", f"off ({KEY} is not set): gradients travel unencrypted, as is usual in a private network"
+    )
+
+
+def _check_expiry(certificate: str, ends: datetime, now: datetime) -> Finding:
+    if now + SOON > ends:
+        return Finding("TLS", "warn", f"the certificate {certificate} expires on {ends:%Y-%m-%d}; renew it")
+    return Finding("TLS", "ok", f"on; the files fit; valid until {ends:%Y-%m-%d}")
+
+
+# Over which network interface gradwire, and Gloo, would reach this machine's peers.
+
+
+@dataclass(frozen=True)
+class Interfaces:
+    """What gradwire and Gloo would use here.
+
+    Parameters
+    ----------
+    named
+        The interfaces that the variable names, () where it is not set.
+    addresses
+        Their addresses, "" for one that does not exist or has none; else that of the host's name.
+    present
+        All interfaces of this machine.
+    """
+
+    named: tuple[str, ...]
+    addresses: tuple[str, ...]
+    present: tuple[str, ...]
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether no other machine can reach this one at all of its addresses."""
+        return any(address and is_loopback(address) for address in self.addresses)
+
+
+def find_interfaces(environment: Mapping[str, str]) -> Interfaces:
+    """Return what gradwire and Gloo would use in this environment."""
+    named = interfaces_named(environment)
+    addresses = tuple(address_of(name) for name in named) or (own_address(),)
+    return Interfaces(named, addresses, tuple(name for _, name in socket.if_nameindex()))
+
+
+def check_interfaces(found: Interfaces) -> Finding:
+    """Judge the interface for ranks on several machines; on one machine any will do.
+
+    A loopback address that the variable asks for is meant; one that the host's name has is a warning, which
+    ``compare`` turns into a failure where ranks of several machines meet.
+    """
+    others = ", ".join(name for name in found.present if name != "lo") or "none but lo"
+    for name, address in zip(found.named, found.addresses, strict=False):
+        if name not in found.present:
+            return Finding(
+                "interface",
+                "FAIL",
+                f"{VARIABLE} names {name!r}, which is not here; this machine has {others}",
+            )
+        if not address:
+            return Finding("interface", "FAIL", f"{VARIABLE} names {name}, which has no address; is it up?")
+    where = f"{VARIABLE}={','.join(found.named)}" if found.named else "by the host's name"
+    addresses = ", ".join(found.addresses)
+    if found.is_loopback:
+        return Finding(
+            "interface",
+            "ok" if found.named else "warn",
+            f"{addresses} ({where}): only ranks of this machine can reach it; for several machines, set "
+            f"{VARIABLE} to one of: {others}",
+        )
+    return Finding("interface", "ok", f"{addresses} ({where})")
+
+
+def check_gloo(named: tuple[str, ...]) -> Finding:
+    """Open what Gloo would listen with; this imports torch."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_gloo_available():
+        return Finding("Gloo", "FAIL", "this torch was built without it; install one from pytorch.org")
+    try:
+        for name in named:
+            dist.ProcessGroupGloo.create_device(interface=name)
+        if not named:
+            dist.ProcessGroupGloo.create_default_device()
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0].rpartition("] ")[2]
+        return Finding(
+            "Gloo", "FAIL", f"it cannot listen: {reason}; check {VARIABLE} and GLOO_DEVICE_TRANSPORT"
+        )
+    return Finding("Gloo", "ok", "available, and can listen")
+
+
+# How far the clocks of two ranks are apart, by messages over the link.
+#
+# The leader notes its clock before and after a round trip, the peer notes its own in between. Its reading
+# belongs somewhere into that interval, so the offset from the middle is right within half of the round
+# trip;
+# of several trips the shortest counts (Cristian, "Probabilistic clock synchronization", 1989).
+
+TRIPS = 16
+LARGEST_OFFSET_S = 0.1
+_READING = struct.Struct("<q")
+
+Clock = Callable[[], int]
+"""Returns the wall clock in ns since 1970."""
+
+
+@dataclass(frozen=True)
+class Offset:
+    """How far a peer's clock is ahead, and how far that may be wrong; in seconds."""
+
+    offset_s: float
+    uncertainty_s: float
+
+    def __str__(self) -> str:
+        sign = "+" if self.offset_s >= 0 else "-"
+        return (
+            f"{sign}{format_duration(abs(self.offset_s))}, give or take {format_duration(self.uncertainty_s)}"
+        )
+
+
+def measure_offset(link: Link, peer: int, now: Clock = time.time_ns) -> Offset:
+    """Return the offset of the peer's clock; the peer calls ``tell_time``. Raises ``LinkError``."""
+    readings = []
+    for _ in range(TRIPS):
+        receiving = link.irecv(peer, frame_memory(_READING.size))
+        before = now()
+        link.isend(peer, _message(0)).wait()
+        (there,) = _READING.unpack(receiving.wait().numpy().tobytes())
+        after = now()
+        readings.append((after - before, there - (before + after) // 2))
+    trip_ns, offset_ns = min(readings)
+    return Offset(offset_ns / 1e9, trip_ns / 2e9)
+
+
+def tell_time(link: Link, peer: int, now: Clock = time.time_ns) -> None:
+    """Answer the rank that measures. Raises ``LinkError``."""
+    for _ in range(TRIPS):
+        link.irecv(peer, frame_memory(_READING.size)).wait()
+        link.isend(peer, _message(now())).wait()
+
+
+def check_clocks(offsets: Mapping[int, Offset]) -> Finding:
+    """Judge the clocks of the ranks, by rank, against that of rank 0."""
+    far = {rank: each for rank, each in offsets.items() if abs(each.offset_s) > LARGEST_OFFSET_S}
+    if far:
+        worst = max(far, key=lambda rank: abs(far[rank].offset_s))
+        return Finding(
+            "clocks",
+            "warn",
+            f"{name_ranks(far)} more than {format_duration(LARGEST_OFFSET_S)} from rank 0, rank {worst} most "
+            f"({far[worst]}): logs and certificates go by the clock; start a time service such as chrony",
+        )
+    worst = max(offsets, key=lambda rank: abs(offsets[rank].offset_s))
+    return Finding("clocks", "ok", f"furthest from rank 0: rank {worst}, {offsets[worst]}")
+
+
+def _message(reading: int) -> torch.Tensor:
+    return torch.frombuffer(bytearray(_READING.pack(reading)), dtype=torch.uint8)

@@ -1,0 +1,337 @@
+"""Lossless deltas of weights: what changed since the version that a receiver holds, bit for bit.
+
+A delta carries, for each weight, how many units in the last place its bits moved, where the bits are integers
+in total order, so that -0, infinities, and the payloads of NaN survive. Most weights move by -1, 0, or 1. A
+full copy is the delta from weights that are all +0. ``docs/weight_delta.md`` describes the format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal
+
+from gradwire import _native
+from gradwire._native import Body, Source, Words
+from gradwire._native.tensors import check_tensor
+from gradwire.deferred import torch
+from gradwire.entropy.coder import HASH_NBYTES, HEADER_NBYTES, LAST_VERSION, Header, front_of
+from gradwire.errors import PayloadError, SpecError, VersionError, shown
+
+WordName = Literal["bf16", "fp32"]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a receiver holds of each weight."""
+
+    words: Words
+    dtype: torch.dtype
+    nbytes: int
+
+
+def _kind(dtype: str) -> _Kind:
+    if dtype == "bf16":
+        return _Kind(Words.BF16, torch.bfloat16, 2)
+    if dtype == "fp32":
+        return _Kind(Words.FP32, torch.float32, 4)
+    raise SpecError(f"the dtype of a delta must be 'bf16' or 'fp32', but is {shown(dtype)}")
+
+
+def words_dtype(dtype: WordName) -> torch.dtype:
+    """Return the torch dtype of a receiver's weights. Raises ``SpecError``."""
+    return _kind(dtype).dtype
+
+
+def max_nbytes(dtype: WordName, n: int) -> int:
+    """Return the largest payload of ``n`` weights."""
+    return HEADER_NBYTES + HASH_NBYTES + _native.delta_max_nbytes(_kind(dtype).words, n)
+
+
+def round_masters(masters: torch.Tensor, words: torch.Tensor) -> None:
+    """Write what a receiver holds of float32 masters: bfloat16 or float32 ``words``, as many of them."""
+    if words.dtype == torch.bfloat16:
+        _native.encode("bf16", masters, words.view(torch.uint8), ())
+    else:
+        words.copy_(masters)
+
+
+class DeltaEncoder:
+    """Encode what changed in float32 master weights, for a receiver that holds them as bfloat16 or float32.
+
+    The receiver's weights are the masters rounded to nearest even (a NaN keeps its sign and the upper bits of
+    its payload and becomes quiet), or the masters themselves. Receivers that may hold different versions need
+    an encoder each.
+
+    Parameters
+    ----------
+    like
+        The masters, or a tensor with as many elements.
+    dtype
+        ``"bf16"`` or ``"fp32"``: what the receiver holds.
+    entropy
+        False leaves the entropy coder out: two bits for each weight, and those that move far in full; a full
+        copy is then the weights themselves.
+    base, version
+        What the receiver holds already, and which version that is; ``encode`` changes ``base``. By default it
+        holds nothing.
+
+    Examples
+    --------
+    >>> import torch
+    >>> masters = torch.randn(1000)
+    >>> encoder, decoder = DeltaEncoder(masters), DeltaDecoder()
+    >>> weights = torch.empty(1000, dtype=torch.bfloat16)
+    >>> decoder.apply(encoder.encode(masters, version=1), weights)  # the first is a full copy
+    1
+    >>> masters += 1e-4
+    >>> decoder.apply(encoder.encode(masters, version=2), weights)
+    2
+    >>> torch.equal(weights, masters.bfloat16())
+    True
+    """
+
+    def __init__(
+        self,
+        like: torch.Tensor,
+        dtype: WordName = "bf16",
+        *,
+        entropy: bool = True,
+        base: torch.Tensor | None = None,
+        version: int | None = None,
+    ) -> None:
+        self._kind = _kind(dtype)
+        self._dtype: WordName = dtype
+        self._entropy = entropy
+        if base is not None:
+            check_tensor(base, "base", self._kind.dtype)
+        self.base = torch.zeros(like.numel(), dtype=self._kind.dtype) if base is None else base
+        """What the receiver holds after the last payload."""
+        self.version = version
+        """The version that the last payload made; None before the first."""
+
+    @property
+    def max_nbytes(self) -> int:
+        """The largest payload."""
+        return max_nbytes(self._dtype, self.base.numel())
+
+    def encode(
+        self,
+        masters: torch.Tensor,
+        version: int,
+        *,
+        full: bool = False,
+        checked: bool = False,
+        bounded: bool = False,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return what takes a receiver from the last version to this one.
+
+        Parameters
+        ----------
+        masters
+            1-D, contiguous, float32, on the CPU.
+        version
+            The masters' version, such as the number of the step; larger than the one before unless ``full``.
+        full
+            Send a full copy, which any receiver can apply. The first payload always is one.
+        checked
+            Send a hash of the weights, too, which the receiver compares with its own.
+        bounded
+            Send the weights themselves where anything else would be larger.
+        out
+            Memory of ``max_nbytes``, whose used front is returned; without it, new memory.
+        """
+        header = self.header(masters, version, full=full, checked=checked)
+        return front_of(
+            out, self.max_nbytes, lambda room: self._write(masters, header, room, bounded=bounded)
+        )
+
+    def header(self, masters: torch.Tensor, version: int, *, full: bool, checked: bool) -> Header:
+        """Return the header of the next payload; raise where ``encode`` would."""
+        check_tensor(masters, "masters", torch.float32)
+        if masters.numel() != self.base.numel():
+            raise SpecError(
+                f"the masters must have {self.base.numel()} elements, as the encoder was made for, but have "
+                f"{masters.numel()}; make an encoder for each tensor"
+            )
+        self._check_version(version, full=full)
+        base = None if full else self.version
+        plain = base is None and not self._entropy
+        return Header(self._kind.nbytes, masters.numel(), version, base, 0 if checked else None, plain)
+
+    def source(self, masters: torch.Tensor, header: Header) -> Source:
+        """Return what the kernels encode, after which the receiver holds the header's version."""
+        if header.base is None:
+            self.base.zero_()
+        return Source(masters, self.base, header.write(), header.check is not None)
+
+    def _write(self, masters: torch.Tensor, header: Header, out: torch.Tensor, *, bounded: bool) -> int:
+        used = 0
+        if not header.plain:
+            source = self.source(masters, header)
+            ((_, used),) = _native.delta_encode(self._kind.words, [source], out, code=self._entropy)
+        if header.plain or (bounded and used > header.nbytes + self.base.nbytes):
+            used = self._write_plain(masters, replace(header, base=None, plain=True), out)
+        self.version = header.version
+        return used
+
+    def _write_plain(self, masters: torch.Tensor, header: Header, out: torch.Tensor) -> int:
+        round_masters(masters, self.base)
+        if header.check is not None:
+            header = replace(header, check=_native.hash64(self.base))
+        used = header.nbytes + self.base.nbytes
+        out[: header.nbytes] = torch.frombuffer(bytearray(header.write()), dtype=torch.uint8)
+        out[header.nbytes : used] = self.base.view(torch.uint8)
+        return used
+
+    def _check_version(self, version: int, *, full: bool) -> None:
+        if not 0 <= version <= LAST_VERSION:
+            raise SpecError(f"a version must be from 0 to 2^64 - 1, but is {shown(version)}")
+        if not full and self.version is not None and version <= self.version:
+            raise VersionError(
+                f"a delta from version {self.version} must make a larger one, but {version} was asked for; "
+                "pass full=True to start again from an earlier version"
+            )
+
+
+class DeltaDecoder:
+    """Apply deltas to the weights of a receiver, in place, and know which version they are.
+
+    Parameters
+    ----------
+    dtype
+        ``"bf16"`` or ``"fp32"``, as in the encoder.
+    version
+        Which one the weights are already; by default none.
+    """
+
+    def __init__(self, dtype: WordName = "bf16", *, version: int | None = None) -> None:
+        self._kind = _kind(dtype)
+        self.version = version
+        """The version of the weights; None until a full copy has come, and after weights that were wrong."""
+
+    def apply(self, payload: torch.Tensor, weights: torch.Tensor) -> int:
+        """Take ``weights`` to the payload's version, and return that version.
+
+        ``weights`` is a 1-D contiguous tensor on the CPU of dtype bfloat16 or float32.
+
+        Raises
+        ------
+        PayloadError
+            The payload is malformed or belongs to another tensor. ``weights`` are as before.
+        VersionError
+            The payload starts from another version, and ``weights`` are as before; or its hash says that the
+            weights are wrong now. Either way, ask for a full copy.
+        """
+        check_tensor(payload, "payload", torch.uint8)
+        check_tensor(weights, "weights", self._kind.dtype)
+        apply_message(payload, [(0, payload.numel())], [self], [weights])
+        assert self.version is not None
+        return self.version
+
+    @property
+    def words(self) -> Words:
+        """What the kernels take the weights for."""
+        return self._kind.words
+
+    def take(self, header: Header, hash64: Callable[[], int]) -> None:
+        """Note that the weights are the header's version. Raises ``VersionError`` if their hash differs."""
+        self.version = header.version
+        if header.check is not None and header.check != hash64():
+            self.version = None
+            raise VersionError(
+                f"the weights differ from version {header.version} after its delta was applied; "
+                "send a full copy"
+            )
+
+    def check(self, header: Header, nbytes: int, weights: torch.Tensor) -> None:
+        """Raise ``PayloadError`` or ``VersionError`` unless a payload with this header is the next one."""
+        if (header.word_nbytes, header.n) != (self._kind.nbytes, weights.numel()):
+            raise PayloadError(
+                f"a delta of {weights.numel()} weights of {self._kind.nbytes} bytes was wanted, but one of "
+                f"{header.n} weights of {header.word_nbytes} bytes came; use the same tensor and dtype "
+                "at both ends"
+            )
+        if header.base is not None and header.base != self.version:
+            held = "no version yet" if self.version is None else f"version {self.version}"
+            raise VersionError(
+                f"a delta from version {header.base} came, but the receiver holds {held}; send a full copy"
+            )
+        if header.plain and nbytes != header.nbytes + weights.nbytes:
+            raise PayloadError(
+                f"a body of {nbytes - header.nbytes} bytes is no delta of {weights.numel()} weights: "
+                f"a plain copy has {weights.nbytes} bytes; send a full copy"
+            )
+
+
+def encode_message(
+    masters: Sequence[torch.Tensor],
+    encoders: Sequence[DeltaEncoder | None],
+    version: int,
+    out: torch.Tensor,
+    dtype: WordName,
+    *,
+    full: bool,
+    checked: bool,
+    align: int,
+) -> list[tuple[int, int]]:
+    """Write payloads, as ``encode`` makes them, one after the other; return where they begin and end.
+
+    Masters without an encoder are written as they are. ``out`` has room for the largest payloads, each at a
+    multiple of ``align`` bytes.
+    """
+    headers = list[Header | None]()
+    for each, encoder in zip(masters, encoders, strict=True):
+        if encoder is None:
+            check_tensor(each, "masters", torch.float32)
+            headers.append(None)
+        else:
+            headers.append(encoder.header(each, version, full=full, checked=checked))
+    sources = [
+        Source(each) if encoder is None or header is None else encoder.source(each, header)
+        for each, encoder, header in zip(masters, encoders, headers, strict=True)
+    ]
+    spans = _native.delta_encode(_kind(dtype).words, sources, out, align=align, code=True)
+    for encoder in encoders:
+        if encoder is not None:
+            encoder.version = version
+    return spans
+
+
+def apply_message(
+    message: torch.Tensor,
+    spans: Sequence[tuple[int, int]],
+    decoders: Sequence[DeltaDecoder],
+    weights: Sequence[torch.Tensor],
+) -> None:
+    """Apply the payloads that lie there in a message, as ``DeltaDecoder.apply`` does and with its errors.
+
+    The dtypes of the decoders are the same. Payloads before the one that is refused may have been applied.
+    """
+    data, address, headers = message.numpy(), message.data_ptr(), list[Header]()
+    for (begin, end), decoder, each in zip(spans, decoders, weights, strict=True):
+        front = data[begin : min(end, begin + HEADER_NBYTES + HASH_NBYTES)].tobytes()
+        headers.append(Header.parse(front, end - begin))
+        decoder.check(headers[-1], end - begin, each)
+    bodies = [
+        Body(
+            address + begin + header.nbytes,
+            end - begin - header.nbytes,
+            each,
+            header.base is None,
+            header.plain,
+        )
+        for (begin, end), header, each in zip(spans, headers, weights, strict=True)
+    ]
+    applied, reason = _native.delta_apply(decoders[0].words, bodies)
+    for decoder, header in zip(decoders[:applied], headers, strict=False):
+        decoder.version = header.version
+    for decoder, header, each in zip(decoders[:applied], headers, weights, strict=False):
+        decoder.take(header, partial(_native.hash64, each))
+    if reason is not None:
+        raise PayloadError(
+            f"a body of {bodies[applied].nbytes} bytes is no delta of {weights[applied].numel()} weights: "
+            f"{reason}; send a full copy"
+        )

@@ -1,0 +1,131 @@
+"""Buckets that the transport sums by its own all-reduce, where a plan asks for that and nothing is encoded.
+
+The transport's messages have no headers, and Gloo ends the process where two ranks disagree about the length
+of one. So the first bucket of every length walks the steps of a ring, whose frames are checked. Before a
+later one of that length every rank announces it to the next, in a frame without a payload. Whoever hears of
+another length, or of a sum instead of an average, does not begin. So no two neighbours of Gloo's ring begin
+with different buckets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from gradwire import _native
+from gradwire.codecs import Codec, Identity
+from gradwire.collectives import backend
+from gradwire.costs import ExchangeCost
+from gradwire.errors import ExchangeError, FrameError, LinkError
+from gradwire.exchange.walk import Resources
+from gradwire.links.base import Link, Reducing
+from gradwire.plan import FLOAT_NBYTES, Plan
+
+_COUNTS = 1 << 32
+"""The header's field for the count wraps around."""
+_NOTHING = torch.empty(0, dtype=torch.float32, device="cpu")
+
+
+class OwnSum:
+    """The average of ``tensor`` over ``ranks`` that the transport is at work on."""
+
+    def __init__(self, reducing: Reducing, tensor: torch.Tensor, ranks: int) -> None:
+        self._reducing, self._tensor, self._ranks = reducing, tensor, ranks
+        self.in_words: Callable[[BaseException], str] = in_words
+
+    def wait(self, most_s: float) -> ExchangeCost:
+        """Return what it cost, once the tensor is the average, in ``most_s``. Raises ``ExchangeError``.
+
+        What passes while nobody waits isn't counted, because other work is done meanwhile.
+        """
+        began = time.perf_counter()
+        try:
+            self._reducing.wait(most_s)
+        except (FrameError, LinkError) as error:
+            raise ExchangeError(self.in_words(error)) from error
+        spent_s = time.perf_counter() - began
+        finite = _native.finish(self._tensor, self._ranks)
+        nbytes = round(backend.nbytes(self._ranks, self._tensor.nbytes))
+        return ExchangeCost(
+            wait_s=spent_s, raw_nbytes=nbytes, wire_nbytes=nbytes, frames=1, nonfinite=int(not finite)
+        )
+
+
+class OwnAllReduce:
+    """What a link's own all-reduce takes over from an exchange."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._walked: set[int] = set()
+
+    @staticmethod
+    def serves(link: Link, plan: Plan) -> bool:
+        """Return whether ``plan`` asks for the transport's all-reduce, and the link has one."""
+        return plan.algorithm == backend.NAME and link.HAS_ALL_REDUCE and link.world > 1
+
+    def takes(self, codec: Codec, count: int) -> bool:
+        """Return whether a bucket of so many values need not walk; the first of any length has to."""
+        if not isinstance(codec, Identity) or count == 0:
+            return False
+        known = count in self._walked
+        self._walked.add(count)
+        return known
+
+    @property
+    def lengths(self) -> frozenset[int]:
+        """The lengths of buckets that ``begin`` takes: all ranks have seen that they agree about them.
+
+        The same on all ranks when none of them is in a call.
+        """
+        return frozenset(self._walked) if self._link.begins_all_reduces else frozenset()
+
+    def begin(self, tensor: torch.Tensor, timeout_s: float) -> OwnSum:
+        """Begin to average a bucket of ``lengths``, which nobody announces. Raises ``ExchangeError``."""
+        try:
+            reducing = self._link.begin_all_reduce(tensor, timeout_s)
+        except LinkError as error:
+            raise ExchangeError(in_words(error)) from error
+        return OwnSum(reducing, tensor, self._link.world)
+
+    def run(self, tensor: torch.Tensor, own: Resources) -> ExchangeCost:
+        """Sum ``tensor`` over all ranks; the bytes are what a ring sends, and the announcement.
+
+        ``own`` is what a walk would get. Raises ``FrameError`` and ``LinkError``.
+        """
+        start = time.perf_counter()
+        announced_nbytes = self._announce(tensor.numel(), own)
+        self._link.all_reduce(tensor, own.timeout_s)
+        spent_s = time.perf_counter() - start
+        nbytes = round(backend.nbytes(self._link.world, FLOAT_NBYTES * tensor.numel()))
+        return ExchangeCost(
+            wait_s=spent_s, raw_nbytes=nbytes, wire_nbytes=nbytes + announced_nbytes, frames=1
+        )
+
+    def _announce(self, count: int, own: Resources) -> int:
+        """Send the next rank a frame that has the count and no values; return the bytes sent.
+
+        Raises ``FrameError`` unless the rank before announces the same.
+        """
+        link, count = self._link, count % _COUNTS
+        after, before = (link.rank + 1) % link.world, (link.rank - 1) % link.world
+        buffer = own.incoming.take()
+        receiving = link.irecv(before, buffer)
+        outgoing = own.framer.encode(_NOTHING, own.sent.take(after), own.flags, count)
+        sending = link.isend(after, outgoing.frame)
+        frame = receiving.wait(own.timeout_s, keepalive=True)
+        try:
+            own.framer.open(frame, count, own.received.take(before), own.flags, most_nbytes=0)
+        except FrameError as error:
+            ranks = f"{link.name_of(link.rank)} receiving from {link.name_of(before)}"
+            raise FrameError(f"{ranks}: {error}") from error
+        sending.wait(own.timeout_s, keepalive=True)
+        own.incoming.give(buffer)
+        outgoing.home.give(outgoing.buffer)
+        return outgoing.frame.numel()
+
+
+def in_words(error: BaseException) -> str:
+    """Return what an exchange that the transport failed says of it."""
+    return f"the {backend.NAME} all-reduce: {str(error) or type(error).__name__}"

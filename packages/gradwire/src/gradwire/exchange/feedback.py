@@ -1,0 +1,284 @@
+"""What the encodings of one walk lose: the values that a lossy codec changes, and who keeps the difference.
+
+A rank encodes an element at most once in a walk: it sends its partial sum on, or publishes the finished one,
+never both. So everything that it loses has one place, the element's own. Receivers add up, or adopt, what
+they decode, and whatever is missing there is in the residual of the rank that encoded it. So, too, the norm
+of what a rank's encodings lose is that of one difference per element, whatever the number of hops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gradwire import _native
+from gradwire.codecs import Codec
+from gradwire.codecs.base import check_chunk
+from gradwire.devices import CPU, device_of
+from gradwire.errors import TensorError
+from gradwire.exchange.norms import Norms
+
+# The residual of one bucket: what it adds to the bucket, and the memory for what the walk loses.
+
+
+@dataclass
+class Residual:
+    """A residual on the host, which changes only after a walk has succeeded.
+
+    Attributes
+    ----------
+    values
+        1-D contiguous float32 tensors which, one after the other, are as long as the bucket: one for each
+        parameter, if parameters have codecs of their own.
+    lost
+        1-D contiguous float32, as long as the bucket: memory of its own for what a walk loses.
+    waits
+        Whether the owner takes what was lost when it wants to, so that ``values`` stay as they are.
+    finite
+        Whether all sums of the last walk were; the same on all ranks after an all-reduce.
+    replaced
+        Whether what the last walk lost was kept, so that ``lost`` is what comes after ``values``.
+    """
+
+    values: Sequence[torch.Tensor]
+    lost: torch.Tensor
+    waits: bool = False
+    finite: bool = False
+    replaced: bool = False
+
+    def replace(self) -> None:
+        """Let what was lost be the values, now or when the owner wants it."""
+        self.replaced = True
+        if not self.waits:
+            for own, part in zip(self.values, self.parts(), strict=True):
+                own.copy_(part)
+
+    def heal(self) -> None:
+        """Keep the values, but for those that are not finite, which become 0, unless they are to wait."""
+        if not self.waits:
+            for own in self.values:
+                torch.nan_to_num(own, nan=0.0, posinf=0.0, neginf=0.0, out=own)
+
+    def parts(self) -> Sequence[torch.Tensor]:
+        """Return what was lost of each of the values."""
+        return torch.split(self.lost, [own.numel() for own in self.values])
+
+
+def check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Raise ``TensorError`` unless ``residual``, on the CPU or beside it, can be that of ``tensor``."""
+    check_chunk(residual, "residual", on_cuda=tensor.is_cuda)
+    if device_of(residual) not in (CPU, device_of(tensor)):
+        raise TensorError(
+            f"residual must be on the CPU, or where the tensor is encoded, on {device_of(tensor)}, but is on "
+            f"{device_of(residual)}; keep it there"
+        )
+    if residual.numel() != tensor.numel():
+        raise TensorError(
+            f"residual must have as many elements as the tensor, {tensor.numel()}, but has "
+            f"{residual.numel()}; keep one for every bucket"
+        )
+    nbytes = tensor.nbytes
+    if nbytes and abs(residual.data_ptr() - tensor.data_ptr()) < nbytes:
+        raise TensorError("residual must have memory of its own, but shares the tensor's; use .clone()")
+
+
+class Losses:
+    """Nobody keeps what is lost; a published value is replaced by what its receivers decode.
+
+    ``finite`` tells, after a walk, whether all final values that passed by are finite, and ``crossed_nbytes``
+    how much has crossed a bus but for what was received.
+    """
+
+    ON_DEVICE: ClassVar[bool] = False
+    """Whether the bucket is on a device, and payloads cross its bus."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.finite, self.crossed_nbytes = True, 0
+        self._codec = codec
+
+    def begin(self, tensor: torch.Tensor) -> None:
+        """Prepare the bucket; nothing of it has been encoded."""
+
+    def encode(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Return the payload of ``x``, a view of ``out``, which has room for it."""
+        return self._codec.encode(x, out)
+
+    def encode_sum(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Return the payload of the finished sum ``x``, likewise."""
+        return self._codec.of_sums.encode(x, out)
+
+    def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
+        """Note that ``elements``, which begin at ``start``, were sent on as ``payload``."""
+
+    def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
+        """Let the sums ``elements``, which begin at ``start``, adopt what others decode, and finish them."""
+        if self._codec.EXACT:
+            self.finished(elements, start, ranks)
+        else:
+            self.received(payload, elements, start, ranks)
+
+    def received(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:  # noqa: ARG002
+        """Decode the sums ``elements``, which begin at ``start``, and finish them."""
+        self.finite &= self._codec.decode_finished(payload, elements, ranks)
+
+    def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:  # noqa: ARG002 - for KeptLosses
+        """Divide the sums ``elements``, which begin at ``start``, by ``ranks``, and look at the results."""
+        self.finite &= _native.finish(elements, ranks)
+
+    def commit(self) -> None:
+        """Keep what was noted; the walk has succeeded."""
+
+
+class MeasuredLosses(Losses):
+    """Nobody keeps what is lost by a codec that is not exact, but ``norms`` gets its sums of squares."""
+
+    def __init__(self, codec: Codec, norms: Norms) -> None:
+        super().__init__(codec)
+        self._norms = norms
+
+    def begin(self, tensor: torch.Tensor) -> None:
+        """Measure this rank's own gradient."""
+        self._norms.look(tensor)
+
+    def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
+        """Measure what the receiver will not get."""
+        if not self._codec.EXACT:
+            self._lose(payload, elements, start, 0)
+
+    def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
+        """Measure what adopting takes away."""
+        if self._codec.EXACT:
+            self.finished(elements, start, ranks)
+        else:
+            self.finite &= self._lose(payload, elements, start, ranks)
+
+    def _lose(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> bool:
+        """Return whether all that was adopted is finite; nothing is with 0 ``ranks``."""
+        return self._norms.lose(self._codec, payload, elements, start, None, ranks)[1]
+
+
+class KeptLosses(MeasuredLosses):
+    """A residual is added at the beginning, and replaced by what was lost at the end.
+
+    Unless something is not finite then: nobody can use such a gradient, so the step that it belongs to is
+    lost (a gradient scaler skips it), and the residual stays for the next one. After an all-reduce every rank
+    has the same bits, so all of them decide alike.
+
+    What is done for the residual measures what is lost, too, in the same passes; what was encoded and what is
+    decoded is not measured, because nothing is lost for good.
+
+    Parameters
+    ----------
+    codec
+        What elements are encoded with.
+    residual
+        As long as the bucket; only ``commit`` changes its values.
+    norms
+        Where sums of squares are added up.
+    """
+
+    def __init__(self, codec: Codec, residual: Residual, norms: Norms | None = None) -> None:
+        self._lost = residual.lost
+        super().__init__(codec, Norms([0, self._lost.numel()]) if norms is None else norms)
+        self._residual = residual
+        self._tensor = self._lost
+        self._noted: list[tuple[int, int]] = []
+        self._finished: list[tuple[int, int]] = []
+        self._lost_finite = True
+
+    def begin(self, tensor: torch.Tensor) -> None:
+        """Add the old residual to the bucket; what an earlier walk noted does not count any more."""
+        self._tensor, self._noted, self._finished = tensor, [], []
+        self.finite = self._lost_finite = True
+        start = 0
+        for values in self._residual.values:
+            self._norms.add(tensor, values, start)
+            start += values.numel()
+
+    def received(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
+        """Finish what came, and note where it was."""
+        self._finished.append((start, start + elements.numel()))
+        super().received(payload, elements, start, ranks)
+
+    def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:
+        """Finish sums, and note where they were."""
+        self._finished.append((start, start + elements.numel()))
+        super().finished(elements, start, ranks)
+
+    def commit(self) -> None:
+        """Make what was lost the new residual, or leave the old one, whose values are finite after this."""
+        for start, stop in gaps(self._finished, self._tensor.numel()):
+            self.finished(self._tensor[start:stop], start)
+        self._residual.finite = self.finite
+        if self.finite and self._lost_finite:
+            for start, stop in gaps(self._noted, self._lost.numel()):
+                self._lost[start:stop].zero_()
+            self._residual.replace()
+        else:
+            self._residual.heal()
+
+    def _lose(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> bool:
+        stop = start + elements.numel()
+        self._noted.append((start, stop))
+        if ranks:
+            self._finished.append((start, stop))
+        way = self._codec, payload, elements, start, self._lost[start:stop]
+        squares, finite = self._norms.lose(*way, ranks)
+        self._lost_finite &= math.isfinite(squares)
+        return finite
+
+
+class Feedback:
+    """Chooses who notes what one walk after the other loses, and keeps the memory for it."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.float32, device="cpu")
+
+    def of(self, codec: Codec, residual: torch.Tensor | Residual | None, norms: Norms | None) -> Losses:
+        """Return the losses of a walk with this codec that keeps or measures them, or neither."""
+        if norms is not None:
+            norms.clear()
+        if residual is not None:
+            return KeptLosses(codec, self._prepared(residual), norms)
+        return Losses(codec) if norms is None or codec.EXACT else MeasuredLosses(codec, norms)
+
+    def _prepared(self, residual: torch.Tensor | Residual) -> Residual:
+        if isinstance(residual, Residual):
+            return residual
+        count = residual.numel()
+        if self._memory.numel() < count:
+            self._memory = torch.empty(count, dtype=torch.float32, device="cpu")
+        return Residual([residual.detach()], self._memory[:count])
+
+
+def gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
+    """Yield what lies between the noted ranges, of all ``count`` elements."""
+    end = 0
+    for start, stop in sorted(noted):
+        if start > end:
+            yield end, start
+        end = max(end, stop)
+    if end < count:
+        yield end, count
+
+
+def is_finite(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
+    """Return whether all values are finite, also once rounded to ``dtype``; in one pass, without a copy."""
+    if tensor.numel() == 0:
+        return True
+    device = device_of(tensor)
+    if device is not CPU:
+        told = device.pinned(1)
+
+        def tell() -> None:
+            told.copy_(tensor.to(dtype).isfinite().all().float(), non_blocking=True)
+
+        device.launch(tell, [tensor], [told])
+        device.event().wait()
+        return float(told) == 1.0
+    ends = torch.stack(torch.aminmax(tensor))  # they show an infinity, and a NaN too
+    return bool(ends.to(dtype).isfinite().all())

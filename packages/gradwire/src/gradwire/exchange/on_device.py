@@ -1,0 +1,206 @@
+"""Buckets that are on a device, and encoded and decoded there: only payloads cross its bus.
+
+The kernels of a codec give the host's bits, and so does what is done to sums and residuals here. Whatever has
+no kernels is done on the host, to a copy: what a codec without kernels encodes, what a residual on the host
+needs, and the transport's own all-reduce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any, ClassVar, Protocol, cast
+
+import torch
+
+from gradwire.codecs import Codec
+from gradwire.devices import CPU, device_of
+from gradwire.exchange.feedback import Losses, gaps
+from gradwire.exchange.norms import Norms
+from gradwire.gpu.chunks import queue_decode
+from gradwire.gpu.table import SIZE_NBYTES, STATUS_NBYTES, format_of
+from gradwire.gpu.transfers import encode_and_keep
+
+_OTHERWISE = "encode on the host: Plan(encode_on='host')"
+
+
+class _Compiled(Protocol):
+    compiled: tuple[str, tuple[int, ...]]
+
+
+class DeviceLosses(Losses):
+    """What is lost of a bucket on a device; what ``feedback`` does for the host, but for when.
+
+    Everything is queued: the host waits for an event with each payload, and for one at the end. Raises
+    ``MissingPackageError`` without Triton.
+
+    Parameters
+    ----------
+    codec
+        With kernels for devices.
+    tensor
+        The bucket.
+    residual
+        The same kind of memory, if one is kept; only ``commit`` changes it.
+    norms
+        Get their sums in ``commit``.
+    """
+
+    ON_DEVICE: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        codec: Codec,
+        tensor: torch.Tensor,
+        residual: torch.Tensor | None = None,
+        norms: Norms | None = None,
+    ) -> None:
+        super().__init__(codec)
+        self._name, self._params = cast("_Compiled", codec).compiled
+        self._format = format_of(self._name, _OTHERWISE)
+        self._device, self._tensor, self._residual = device_of(tensor), tensor, residual
+        self._measures = norms is not None and not (codec.EXACT and residual is None)
+        self._norms = Norms([0, tensor.numel()]) if norms is None else norms
+        self._norms.clear()
+        with torch.inference_mode(mode=False):
+            self._words = self._device.zeros(2).view(torch.int32)
+            self._lost = None if residual is None else self._device.zeros(tensor.numel())
+        self._payload = torch.empty(0, dtype=torch.uint8)
+        self._finished: list[tuple[int, int]] = []
+        self._borders: torch.Tensor | None = None
+        self._sums: torch.Tensor | None = None
+
+    @property
+    def _nonfinite(self) -> torch.Tensor:
+        """Becomes 1 if a value that counts is not finite."""
+        return self._words[:1]
+
+    def begin(self, tensor: torch.Tensor) -> None:
+        """Measure this rank's own gradient, and add the residual."""
+        if self._measures:
+            self._carry_borders()
+        if self._residual is not None:
+            self._launch(lambda: self._queue_pass(_kernels().ADD, tensor, self._residual, 0, 0), [tensor])
+        elif self._measures:
+            self._launch(lambda: self._queue_pass(_kernels().LOOK, tensor, tensor, 0, 0), [])
+
+    def encode(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Encode ``x`` into ``out``, on the host; the payload stays on the device, too."""
+        self._payload = encode_and_keep(self._name, x, out, self._params)
+        nbytes = self._payload.numel()
+        self.crossed_nbytes += nbytes + (0 if self._format.is_fixed else SIZE_NBYTES)
+        return out[:nbytes]
+
+    encode_sum = encode  # no codec with kernels has another one for sums
+
+    def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:  # noqa: ARG002
+        """Note what the receiver will not get."""
+        if not self._codec.EXACT and (self._measures or self._residual is not None):
+            self._lose(elements, start, adopts=False)
+
+    def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:  # noqa: ARG002
+        """Adopt what others decode, note what that takes away, and queue the end of the sums."""
+        if self._codec.EXACT:
+            pass
+        elif self._measures or self._residual is not None:
+            self._lose(elements, start, adopts=True)
+        else:
+            self._launch(lambda: self._queue_decode(elements), [elements])
+        self.finished(elements, start, ranks)
+
+    def received(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
+        """Decode sums, and queue their end."""
+        self._codec.decode(payload, elements)
+        self.finished(elements, start, ranks)
+
+    def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:
+        """Queue the division, and the look at the values."""
+        self._finished.append((start, start + elements.numel()))
+        self._launch(lambda: _queue_finish()(elements, ranks, self._nonfinite), [elements])
+
+    def commit(self) -> None:
+        """Keep what was lost, and wait until all of the bucket is there."""
+        residual, lost = self._residual, self._lost
+        if residual is not None and lost is not None:
+            for start, stop in gaps(self._finished, self._tensor.numel()):
+                self.finished(self._tensor[start:stop], start)
+            self._launch(lambda: _kernels().queue_keep(residual, lost, self._nonfinite), [residual])
+        with torch.inference_mode(mode=False):
+            told = self._device.pinned(1).view(torch.int32)
+            sums = self._device.pinned(2 * self._norms.sums.numel()).view(torch.float64)
+        self._launch(lambda: self._carry_back(told, sums), [told, sums])
+        self._device.event().wait()
+        self.finite = not int(told)
+        self.crossed_nbytes += STATUS_NBYTES
+        if self._sums is not None:
+            self._norms.sums.copy_(sums.view_as(self._norms.sums))
+            self.crossed_nbytes += sums.nbytes
+
+    def _lose(self, elements: torch.Tensor, start: int, *, adopts: bool) -> None:
+        lost = None if self._lost is None else self._lost[start : start + elements.numel()]
+
+        def queue() -> None:
+            decoded = torch.empty_like(elements) if lost is None else lost
+            self._queue_decode(decoded)
+            how = _kernels().ADOPT if adopts else _kernels().SUBTRACT
+            self._queue_pass(how, elements, decoded, start, 1)
+
+        self._launch(queue, [elements, *([] if lost is None else [lost])])
+
+    def _queue_decode(self, out: torch.Tensor) -> None:
+        queue_decode(self._format, self._payload, out, self._params, add=False)
+
+    def _queue_pass(self, how: int, x: torch.Tensor, y: torch.Tensor | None, start: int, row: int) -> None:
+        """Queue one pass; its sums begin at a row, and are more where no residual is kept."""
+        rows = 1 if row == 0 or self._residual is not None else 3
+        sums = None if self._sums is None else self._sums[row : row + rows]
+        counts = self._residual is not None and row > 0
+        word = self._nonfinite if counts else self._words[1:]
+        _kernels().queue_pass(how, x, y, word, start, self._borders, sums)
+
+    def _carry_borders(self) -> None:
+        borders = self._norms.borders
+        with torch.inference_mode(mode=False):
+            there = self._device.pinned(2 * borders.numel()).view(torch.int64)
+        there.copy_(borders)
+        self.crossed_nbytes += borders.nbytes
+
+        def carry() -> tuple[torch.Tensor, torch.Tensor]:
+            place = self._tensor.device
+            sums = torch.zeros(self._norms.sums.shape, dtype=torch.float64, device=place)
+            return there.to(place, non_blocking=True), sums
+
+        self._borders, self._sums = self._device.launch(carry, [there], [])
+
+    def _carry_back(self, told: torch.Tensor, sums: torch.Tensor) -> None:
+        told.copy_(self._nonfinite, non_blocking=True)
+        if self._sums is not None:
+            sums.copy_(self._sums.view(-1), non_blocking=True)
+
+    def _launch(self, kernels: Callable[[], None], written: Sequence[torch.Tensor]) -> None:
+        """Launch kernels that write these, and the words, and read what they like."""
+        kept = [each for each in (self._residual, self._lost) if each is not None]
+        self._device.launch(kernels, [self._tensor, *kept], [*written, self._words])
+
+
+def divide(tensor: torch.Tensor, ranks: int) -> None:
+    """Divide float32 in place, where it is, on the current stream; the quotients are the same everywhere."""
+    device = device_of(tensor)
+    if device is CPU:
+        tensor.div_(ranks)
+    else:
+        word = device.zeros(1).view(torch.int32)
+        device.launch(lambda: _queue_finish()(tensor, ranks, word), [tensor, word], [tensor, word])
+
+
+@cache
+def _queue_finish() -> Callable[[torch.Tensor, int, torch.Tensor], None]:
+    found: Any = import_module("gradwire.gpu.finish")  # it imports Triton
+    queue: Callable[[torch.Tensor, int, torch.Tensor], None] = found.queue_finish
+    return queue
+
+
+@cache
+def _kernels() -> Any:
+    return import_module("gradwire.gpu.feedback")  # it imports Triton

@@ -1,0 +1,293 @@
+"""One walk through an order of frames: the place where tensor, codec, frames and link meet."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import torch
+
+from gradwire.codecs.wrappers import Scaled
+from gradwire.collectives.frame_order import AHEAD, Action, Do, Segment
+from gradwire.costs import ExchangeCost, Scales
+from gradwire.exchange.feedback import Losses
+from gradwire.exchange.frames import Buffers, Framer, Outgoing, Sequences, renumber
+from gradwire.exchange.placement import Copies
+from gradwire.gpu.table import STATUS_NBYTES
+from gradwire.links.base import Link, Receiving, Sending
+from gradwire.wire import AVERAGE, HEADER_NBYTES
+
+# Frames that one rank sends and receives: the windows of both, their buffers, sequences and accounts.
+#
+# A walk has one for all its peers, and a parameter server one for each worker that it talks with.
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What outlives one stream and is lent to it, the flags of its frames, and how it waits."""
+
+    link: Link
+    framer: Framer
+    incoming: Buffers
+    sent: Sequences
+    received: Sequences
+    flags: int
+    timeout_s: float
+    keepalive: bool = True  # all ranks stop where one does
+
+
+class Place(Protocol):
+    """Where a frame comes or goes, its place in the order of all, and whether it is needed again."""
+
+    @property
+    def peer(self) -> int:
+        """The other rank."""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """A rank waits for a send only if its own receives up to that order are posted."""
+
+    @property
+    def keep(self) -> bool:
+        """Whether the frame's buffer stays with the caller."""
+
+
+P = TypeVar("P", bound=Place)
+
+
+class Incoming(NamedTuple):
+    """A frame that has come and passed the door, with the buffer that was posted for it."""
+
+    frame: torch.Tensor
+    payload: torch.Tensor
+    buffer: torch.Tensor
+    sequence: int
+
+
+@dataclass(slots=True)
+class Stream(Generic[P]):
+    """A window of sends under way and one of receives posted, both worked off in their order.
+
+    Attributes
+    ----------
+    accounting
+        What has passed so far, and the seconds of waiting, encoding and opening.
+    place
+        What an error is about: the frame whose turn it is, or that is waited for.
+    """
+
+    _own: Resources
+    accounting: ExchangeCost = field(default_factory=ExchangeCost)
+    place: P | None = None
+    _expected: Iterator[P] = field(default_factory=lambda: iter(()))
+    _posted: deque[tuple[P, Receiving, torch.Tensor]] = field(default_factory=deque)
+    _in_flight: deque[tuple[P, Sending, Outgoing]] = field(default_factory=deque)
+    _posted_up_to: tuple[float, float] = (math.inf, 0)
+
+    def expect(self, places: Iterable[P]) -> None:
+        """Post receives for the first of these frames; the others follow as frames come."""
+        self._expected = iter(places)
+        for _ in range(AHEAD):
+            self._post()
+
+    def receive(self, framer: Framer, count: int) -> Incoming:
+        """Wait for the frame expected next, which holds ``count`` values."""
+        place, receiving, buffer = self._posted.popleft()
+        start = perf_counter()
+        frame = receiving.wait(self._own.timeout_s, keepalive=self._own.keepalive)
+        self.accounting.wait_s += perf_counter() - start
+        self._post()
+        sequence = self._own.received.take(place.peer)
+        start = perf_counter()
+        payload = framer.open(frame, count, sequence, self._own.flags)
+        self.accounting.decode_s += perf_counter() - start
+        return Incoming(frame, payload, buffer, sequence)
+
+    @property
+    def posted(self) -> list[tuple[int, Receiving]]:
+        """The receives that nobody has waited for, with their peers."""
+        return [(place.peer, receiving) for place, receiving, _ in self._posted]
+
+    def encode(
+        self,
+        place: P,
+        framer: Framer,
+        elements: torch.Tensor,
+        encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
+    ) -> Outgoing:
+        """Return the next frame for its peer, which ``encode`` makes if that is given."""
+        start = perf_counter()
+        sequence = self._own.sent.take(place.peer)
+        outgoing = framer.encode(elements, sequence, self._own.flags, encode=encode)
+        self.accounting.encode_s += perf_counter() - start
+        if isinstance(framer.codec, Scaled):
+            exponent = framer.codec.exponent_of(outgoing.frame[HEADER_NBYTES:])
+            self.accounting.scales += Scales.of(exponent)
+        return outgoing
+
+    def send(self, place: P, outgoing: Outgoing, raw_nbytes: int = 0) -> None:
+        """Begin to send a frame that carries so many bytes of floats."""
+        while len(self._in_flight) >= AHEAD and self._in_flight[0][0].order <= self._posted_up_to:
+            self._retire()
+        self.accounting.frames += 1
+        self.accounting.raw_nbytes += raw_nbytes
+        self.accounting.wire_nbytes += outgoing.frame.numel()
+        link, floats_nbytes = self._own.link, outgoing.floats_nbytes
+        if floats_nbytes:
+            sending = link.isend_marked(place.peer, outgoing.frame, floats_nbytes)
+        else:
+            sending = link.isend(place.peer, outgoing.frame)
+        self._in_flight.append((place, sending, outgoing))
+
+    def flush(self) -> None:
+        """Wait until all frames have left."""
+        while self._in_flight:
+            self._retire()
+
+    def await_leaving(self, outgoing: Outgoing) -> None:
+        """Wait until no send needs a frame any more; first post what must be posted before such a wait."""
+        while any(sent is outgoing for _, _, sent in self._in_flight):
+            while self._posted_up_to < self._in_flight[0][0].order:
+                self._post()
+            self._retire()
+
+    def _retire(self) -> None:
+        going_on, (self.place, sending, outgoing) = self.place, self._in_flight.popleft()
+        start = perf_counter()
+        sending.wait(self._own.timeout_s, keepalive=self._own.keepalive)
+        self.accounting.wait_s += perf_counter() - start
+        if not self.place.keep:
+            outgoing.home.give(outgoing.buffer)
+        self.place = going_on
+
+    def _post(self) -> None:
+        place = next(self._expected, None)
+        if place is None:
+            self._posted_up_to = (math.inf, 0)
+            return
+        buffer = self._own.incoming.take()
+        self._posted.append((place, self._own.link.irecv(place.peer, buffer), buffer))
+        self._posted_up_to = place.order
+
+
+class Walk:
+    """The state of one walk: its stream of frames, and frames kept for forwarding."""
+
+    def __init__(
+        self,
+        resources: Resources,
+        tensor: torch.Tensor,
+        actions: list[Action],
+        losses: Losses,
+        copies: Copies | None = None,
+    ) -> None:
+        self._own = resources
+        self._tensor = tensor
+        self._actions = actions
+        self._losses = losses
+        self._copies = copies
+        self._ranks = resources.link.world if resources.flags & AVERAGE else 1  # what a sum is divided by
+        self._stream = Stream[Action](resources)
+        self._accounting = self._stream.accounting
+        self._kept: dict[Segment, Outgoing] = {}
+
+    @property
+    def action(self) -> Action | None:
+        """What an error was about."""
+        return self._stream.place
+
+    @property
+    def posted(self) -> list[tuple[int, Receiving]]:
+        """The receives under way after an error, with their peers."""
+        return self._stream.posted
+
+    def run(self) -> ExchangeCost:
+        """Go all the way. On an error ``action`` is the one that failed."""
+        start = perf_counter()
+        self._losses.begin(self._tensor)
+        self._accounting.encode_s += perf_counter() - start
+        self._stream.expect(action for action in self._actions if action.receives)
+        for action in self._actions:
+            self._stream.place = action
+            elements = self._tensor[action.segment.start : action.segment.stop]
+            if self._copies is not None:
+                self._copies.bring(action.segment.start, action.segment.stop)
+            if action.receives:
+                self._take_in(action, elements, self._stream.receive(self._own.framer, elements.numel()))
+            else:
+                outgoing = (
+                    self._forwarded(action) if action.do is Do.FORWARD else self._encoded(action, elements)
+                )
+                self._stream.send(action, outgoing, elements.nbytes)
+                start = perf_counter()
+                self._sent(action, outgoing, elements)
+                self._accounting.decode_s += perf_counter() - start
+        self._stream.flush()
+        start = perf_counter()
+        if self._own.link.world == 1:
+            self._finish_alone()
+        self._losses.commit()
+        self._accounting.device_nbytes += self._losses.crossed_nbytes
+        self._accounting.decode_s += perf_counter() - start
+        return self._accounting
+
+    def _finish_alone(self) -> None:
+        """Do for a rank without peers, who takes no step, what steps do."""
+        if self._copies is not None:
+            self._copies.bring(0, self._tensor.numel())
+        self._losses.finished(self._tensor, 0)
+        if self._copies is not None:
+            self._copies.take_back(0, self._tensor.numel())
+
+    def _encoded(self, action: Action, elements: torch.Tensor) -> Outgoing:
+        finished = action.do is Do.PUBLISH
+        encode = self._losses.encode_sum if finished else self._losses.encode
+        outgoing = self._stream.encode(action, self._own.framer, elements, encode)
+        if finished and action.keep:
+            self._kept[action.segment] = outgoing
+        return outgoing
+
+    def _forwarded(self, action: Action) -> Outgoing:
+        outgoing = self._kept[action.segment]
+        if not action.keep:
+            del self._kept[action.segment]
+        sequence = self._own.sent.take(action.peer)
+        if sequence != outgoing.sequence:
+            self._stream.await_leaving(outgoing)
+            renumber(outgoing, sequence)
+        return outgoing
+
+    def _sent(self, action: Action, outgoing: Outgoing, elements: torch.Tensor) -> None:
+        """Do what can be done while the frame is on its way."""
+        start, payload = action.segment.start, outgoing.frame[HEADER_NBYTES:]
+        if action.do is Do.SEND_PARTIAL:
+            self._losses.sent(payload, elements, start)
+        elif action.do is Do.PUBLISH:
+            self._losses.published(payload, elements, start, self._ranks)
+            if self._copies is not None:
+                self._copies.take_back(start, action.segment.stop)
+
+    def _take_in(self, action: Action, elements: torch.Tensor, incoming: Incoming) -> None:
+        frame, payload, buffer, sequence = incoming
+        if self._losses.ON_DEVICE:
+            self._accounting.device_nbytes += payload.numel() + STATUS_NBYTES
+        start = perf_counter()
+        if action.do is Do.ADD:
+            self._own.framer.codec.decode_add(payload, elements)
+        else:
+            self._losses.received(payload, elements, action.segment.start, self._ranks)
+            if self._copies is not None:
+                self._copies.take_back(action.segment.start, action.segment.stop)
+        self._accounting.decode_s += perf_counter() - start
+        if not action.keep:
+            self._own.incoming.give(buffer)
+            return
+        frame = frame[: HEADER_NBYTES + payload.numel()]
+        if frame.data_ptr() != buffer.data_ptr():
+            frame = buffer[: frame.numel()].copy_(frame)
+        floats_nbytes = elements.nbytes if self._own.framer.floats else 0
+        self._kept[action.segment] = Outgoing(frame, buffer, self._own.incoming, sequence, floats_nbytes)

@@ -1,0 +1,248 @@
+"""CRC32C of a chunk: columns of words divided side by side, then a tree.
+
+A checksum is a polynomial over bits, modulo the polynomial P of CRC32C. Zeros before the first byte change
+nothing: a grid or a tree is filled up with them in front.
+
+A chunk is a grid of words, whose rows have a power of two as their length. One row after a word stand as
+many bits as are a power z = x^(2^k) of x; squaring is linear over bits, so P(z) = P(x)^(2^k) = 0. A column is
+a polynomial in z with words as its coefficients, and its remainder modulo P(z) is 32 words. XORs of whole
+words find it: no bit is looked at by itself. A multiple of P with few terms takes the fewest of them, and
+what it leaves is then divided by P. The remainders are the last 32 rows of a grid of the same checksum.
+
+The tree takes what is then left: the remainder of a part is shifted past the part after it, and added. The
+shift is a product with a power of x.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+from gradwire.gpu.words import MAGNITUDE, ceil_div, launch, signed, words_of
+
+_ROWS = 128
+_SMALLEST, _LARGEST = 128, 1 << 16
+"""Columns: those of a program, and as many as keep all processors busy."""
+_MANY = 16
+_FOLDED = 1 << 19
+"""Words of a chunk that the tree takes: more of them take another grid less time."""
+_TERMS = tl.constexpr(0x1EDC6F41)
+"""Those of P below x^32."""
+_LENGTH = tl.constexpr(52)
+_MULTIPLE = tl.constexpr(sum(1 << term for term in (0, 2, 10, 21, 25, 27, 32, 40, 50)))
+"""Those of a multiple of P, below its x^52."""
+_FANOUT = 1024
+_POLYNOMIAL = 0x82F63B78  # of CRC32C, the lowest power in the highest bit
+_ONE = 0x80000000
+
+
+@triton.jit
+def _divided(rows, word, TERMS: tl.constexpr, LENGTH: tl.constexpr):
+    """Return the LENGTH words of a remainder after one more word: rows z + word, modulo z^LENGTH + TERMS.
+
+    The first row is of the highest power. Bit i of TERMS is the term z^i; that of 1 is always there.
+    """
+    top = rows[0]
+    left = ()
+    for row in tl.static_range(1, LENGTH):
+        if (TERMS >> (LENGTH - row)) & 1:
+            left += (rows[row] ^ top,)  # type: ignore[assignment]
+        else:
+            left += (rows[row],)  # type: ignore[assignment]
+    left += (word ^ top,)  # type: ignore[assignment]
+    return left
+
+
+@triton.jit
+def _rows(words, at, wanted, COLUMNS: tl.constexpr, MANY: tl.constexpr):
+    rows = ()
+    for row in tl.static_range(MANY):
+        rows += (tl.load(words + at + row * COLUMNS, mask=wanted),)  # type: ignore[assignment]
+    return rows
+
+
+@triton.jit
+def _first_rows(words, at, COLUMNS: tl.constexpr, MANY: tl.constexpr):
+    rows = ()
+    for row in tl.static_range(MANY):
+        where = at + row * COLUMNS
+        rows += (tl.load(words + where, mask=where >= 0, other=0),)  # type: ignore[assignment]
+    return rows
+
+
+@triton.jit
+def _raised(both, rows, MANY: tl.constexpr):
+    """Return the largest signed and unsigned word so far: the largest magnitude is that of one of both."""
+    positive, negative = both
+    for row in tl.static_range(MANY):
+        positive = tl.maximum(positive, rows[row].to(tl.int32, bitcast=True))
+        negative = tl.maximum(negative, rows[row])
+    return positive, negative
+
+
+@triton.jit
+def divide_kernel(
+    words,
+    n,
+    out,
+    peaks,
+    PEAK: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    MANY: tl.constexpr,
+    SIZE: tl.constexpr,
+):
+    """Divide SIZE columns; with PEAK, store their largest magnitude, as bits, one of each program.
+
+    MANY rows of each are loaded side by side.
+    """
+    column = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    turns = tl.cdiv(tl.maximum(n - _LENGTH * COLUMNS, 0), MANY * COLUMNS)
+    at = column + (n - (_LENGTH + turns.to(tl.int64) * MANY) * COLUMNS)
+    left = _first_rows(words, at, COLUMNS, _LENGTH)
+    both = (tl.zeros([SIZE], tl.int32), tl.zeros([SIZE], tl.uint32))
+    if PEAK:
+        both = _raised(both, left, _LENGTH)
+    at += _LENGTH * COLUMNS
+    come = _rows(words, at, turns > 0, COLUMNS, MANY)
+    for turn in range(turns):
+        at += MANY * COLUMNS
+        after = _rows(words, at, turn + 1 < turns, COLUMNS, MANY)  # on their way while these are divided
+        for row in tl.static_range(MANY):
+            left = _divided(left, come[row], _MULTIPLE, _LENGTH)
+        if PEAK:
+            both = _raised(both, come, MANY)
+        come = after
+    last = left[0:32]
+    for row in tl.static_range(_LENGTH - 32):
+        last = _divided(last, left[32 + row], _TERMS, 32)
+    for row in tl.static_range(32):
+        tl.store(out + column + row * COLUMNS, last[row])
+    if PEAK:
+        positive, negative = both
+        largest = tl.maximum(positive, (negative & MAGNITUDE).to(tl.int32, bitcast=True))
+        tl.store(peaks + tl.program_id(0), tl.max(largest, axis=0))
+
+
+@triton.jit
+def _times(value, POWER: tl.constexpr):
+    """Return the product with a polynomial, modulo that of CRC32C: powers of it, one for each bit."""
+    product = tl.zeros_like(value)
+    power = tl.full([], POWER, tl.uint32)
+    for _ in range(32):
+        product ^= tl.where((value & 0x80000000) != 0, power, 0).to(tl.uint32)
+        value = value << 1
+        power = (power >> 1) ^ tl.where((power & 1) != 0, 0x82F63B78, 0).to(tl.uint32)
+    return product
+
+
+@triton.jit
+def _halved(values, POWER: tl.constexpr, HALF: tl.constexpr):
+    left, right = tl.split(tl.reshape(values, (HALF, 2)))
+    return _times(left, POWER) ^ right
+
+
+@triton.jit(do_not_specialize=["added"])
+def fold_kernel(
+    words,
+    n,
+    added,
+    out,
+    peaks,
+    peak,
+    POWER: tl.constexpr,
+    POWER2: tl.constexpr,
+    POWER4: tl.constexpr,
+    POWER8: tl.constexpr,
+    POWER16: tl.constexpr,
+    POWER32: tl.constexpr,
+    POWER64: tl.constexpr,
+    POWER128: tl.constexpr,
+    POWER256: tl.constexpr,
+    POWER512: tl.constexpr,
+    LAST: tl.constexpr,
+    PEAKS: tl.constexpr,
+):
+    """Fold 1024 remainders a program into one; POWER is x to the number of bits that each stands for.
+
+    With LAST, which is x^32, the one that is left becomes the checksum, and the largest of PEAKS is found.
+    """
+    filled = tl.num_programs(0).to(tl.int64) * 1024 - n
+    at = tl.program_id(0).to(tl.int64) * 1024 + tl.arange(0, 1024) - filled
+    values = tl.load(words + at, mask=at >= 0, other=0).to(tl.uint32)
+    values = _halved(values, POWER, 512)
+    values = _halved(values, POWER2, 256)
+    values = _halved(values, POWER4, 128)
+    values = _halved(values, POWER8, 64)
+    values = _halved(values, POWER16, 32)
+    values = _halved(values, POWER32, 16)
+    values = _halved(values, POWER64, 8)
+    values = _halved(values, POWER128, 4)
+    values = _halved(values, POWER256, 2)
+    left, right = tl.split(tl.reshape(values, (1, 2)))
+    folded = _times(left, POWER512) ^ right
+    if LAST:
+        folded = _times(folded, LAST) ^ added.to(tl.uint32, bitcast=True)
+        tl.store(peak, tl.max(tl.load(peaks + tl.arange(0, PEAKS)), axis=0))
+    tl.store(out + tl.program_id(0) + tl.arange(0, 1), folded)
+
+
+def queue_crc32c(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queue what makes the checksum of a chunk that isn't empty, and its largest magnitude.
+
+    Return both, a word each; the magnitude is the bits of a float.
+    """
+    words, peaks = _divide(words_of(x), is_first=True)
+    while words.numel() > _FOLDED:
+        words, _ = _divide(words, is_first=False)
+    return _fold(words, x.numel(), peaks)
+
+
+def _divide(words: torch.Tensor, *, is_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the remainders of columns, and, at first, the peaks of programs."""
+    n = words.numel()
+    columns = min(max(triton.next_power_of_2(ceil_div(n, _ROWS)), _SMALLEST), _LARGEST)
+    programs = columns // _SMALLEST
+    out, peaks = words.new_empty(32 * columns), words.new_empty(programs, dtype=torch.int32)
+    constants = {"PEAK": is_first, "COLUMNS": columns, "MANY": _MANY, "SIZE": _SMALLEST}
+    launch(divide_kernel, programs, *(words, n, out, peaks), **constants)
+    return out, peaks
+
+
+def _fold(words: torch.Tensor, n: int, peaks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fold words until one is left, make the checksum of n words of it, and find the largest peak."""
+    added = signed(_product(0xFFFFFFFF, x_to(32 * n)) ^ 0xFFFFFFFF)
+    peak = torch.empty_like(peaks[:1])
+    stands_for = 32
+    while words.numel() > 1:
+        programs = ceil_div(words.numel(), _FANOUT)
+        out = words.new_empty(programs)
+        powers = {
+            f"POWER{1 << level}" if level else "POWER": x_to(stands_for << level) for level in range(10)
+        }
+        is_last = programs == 1
+        last = {"LAST": x_to(32) if is_last else 0, "PEAKS": peaks.numel() if is_last else 1}
+        launch(fold_kernel, programs, *(words, words.numel(), added, out, peaks, peak), **powers, **last)
+        words, stands_for = out, stands_for * _FANOUT
+    return words, words_of(peak)
+
+
+@cache
+def x_to(exponent: int) -> int:
+    """Return this power of x, modulo the polynomial."""
+    if exponent < 32:
+        return _ONE >> exponent
+    half = x_to(exponent // 2)
+    square = _product(half, half)
+    return _product(square, x_to(1)) if exponent % 2 else square
+
+
+def _product(left: int, right: int) -> int:
+    product = 0
+    for bit in range(32):
+        if right >> (31 - bit) & 1:
+            product ^= left
+        left = left >> 1 ^ (_POLYNOMIAL if left & 1 else 0)
+    return product

@@ -1,0 +1,160 @@
+"""Encode and decode chunks where they are: on a GPU. Nothing here waits for it, except what says so."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+
+from gradwire.errors import PayloadError, TensorError
+from gradwire.gpu.table import PLACES, Format, Params, format_of
+
+_ALIGNMENT = 16
+
+
+class Named(Protocol):
+    """A codec, which may have a property ``compiled``: its compiled format and the format's parameters."""
+
+    name: ClassVar[str]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A payload that is being written."""
+
+    buffer: torch.Tensor
+    """As many bytes as the largest payload of the chunk has; the payload is at its beginning."""
+
+    size: int | torch.Tensor
+    """The payload's bytes: a number where the format has one size, else an int64 beside the buffer."""
+
+    def payload(self) -> torch.Tensor:
+        """Return the payload; wait for its size where that is a tensor."""
+        return self.buffer[: int(self.size)]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """A payload that is being checked and decoded."""
+
+    status: torch.Tensor
+    """An int32: 0 as long as nothing is wrong with the payload."""
+
+    faults: tuple[str, ...]
+    """What is wrong at status 1, 2, ...."""
+
+    described: str
+    """What was decoded, for the error."""
+
+    def check(self) -> None:
+        """Wait, and raise ``PayloadError`` if the payload was malformed and therefore not decoded."""
+        status = int(self.status)
+        if status:
+            raise malformed(self.described, self.faults[status - 1])
+
+
+def encode(
+    codec: Named, x: torch.Tensor, out: torch.Tensor | None = None, size: torch.Tensor | None = None
+) -> Encoded:
+    """Queue the encoding of a chunk on a GPU. Raises ``TensorError`` and ``MissingPackageError``.
+
+    ``out`` (uint8, with room for the largest payload) and ``size`` (one int64, written where the format has
+    no fixed size) may be on the GPU or in pinned memory.
+    """
+    found, name, params = _kernels(codec)
+    _check(x, "x", torch.float32)
+    capacity = found.max_nbytes(name, x.numel(), params)
+    if out is None:
+        out = torch.empty(capacity, dtype=torch.uint8, device=x.device)
+    _check(out, "out", torch.uint8)
+    if out.numel() < capacity:
+        raise TensorError(
+            f"{codec}: out must hold {capacity} bytes for {x.numel()} values, but holds {out.numel()}"
+        )
+    if size is None:
+        size = torch.empty(1, dtype=torch.int64, device=x.device)
+    _check(size, "size", torch.int64)
+    with _on(x):
+        found.encode(x.detach(), out[:capacity], params, size)
+    return Encoded(out[:capacity], capacity if found.is_fixed else size)
+
+
+def decode(codec: Named, payload: torch.Tensor, out: torch.Tensor) -> Decoding:
+    """Queue the decoding into ``out``. Raises as ``encode``, and ``PayloadError`` for a wrong length."""
+    return _decode(codec, payload, out, add=False)
+
+
+def decode_add(codec: Named, payload: torch.Tensor, acc: torch.Tensor) -> Decoding:
+    """Queue the sum of ``acc`` and the decoded chunk. Raises as ``decode``."""
+    return _decode(codec, payload, acc, add=True)
+
+
+def _decode(codec: Named, payload: torch.Tensor, out: torch.Tensor, *, add: bool) -> Decoding:
+    found, name, params = _kernels(codec)
+    _check(payload, "payload", torch.uint8)
+    _check(out, "acc" if add else "out", torch.float32)
+    n = out.numel()
+    described = f"a payload of {payload.numel()} bytes is no {codec} encoding of {n} elements"
+    if found.is_fixed and payload.numel() != found.max_nbytes(name, n, params):
+        raise malformed(described, "its length does not match")
+    with _on(out):
+        status = queue_decode(found, payload, out.detach(), params, add=add)
+    return Decoding(status, found.faults, described)
+
+
+def queue_decode(
+    found: Format, payload: torch.Tensor, out: torch.Tensor, params: Params, *, add: bool
+) -> torch.Tensor:
+    """Queue the check and the decoding of a payload whose length fits; return its status."""
+    status = torch.zeros(1, dtype=torch.int32, device=out.device)
+    found.check(payload, out.numel(), params, status)
+    found.decode(payload, out, params, status, add=add)
+    return status
+
+
+def _kernels(codec: Named) -> tuple[Format, str, Params]:
+    """Return the kernels of a codec, its format's name, and the parameters."""
+    name, params = getattr(codec, "compiled", (codec.name, ()))
+    if name not in PLACES:
+        raise TensorError(
+            f"{codec.name} has no kernels for GPUs; encode on the host: codec.encode(x.cpu()), "
+            "codec.decode(payload.cpu(), out)"
+        )
+    return format_of(name), name, params
+
+
+def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
+    """Raise ``TensorError`` unless kernels can take a tensor."""
+    if x.dtype is not dtype or x.dim() != 1 or not x.is_contiguous() or x.is_neg():
+        raise TensorError(
+            f"{what} must be a 1-D contiguous {dtype} tensor, but is {x.dtype} of shape {tuple(x.shape)} and "
+            f"strides {x.stride()}; pass {what}.to({dtype}).flatten()"
+        )
+    if not (x.is_cuda or x.is_pinned() or _is_interpreted()):
+        raise TensorError(
+            f"gradwire.gpu wants {what} on a GPU or in pinned memory, but it is on {x.device}; "
+            "for a tensor on the CPU call the codec's own encode and decode"
+        )
+    if dtype is torch.uint8 and x.data_ptr() % _ALIGNMENT:
+        raise TensorError(
+            f"{what} must begin at a multiple of {_ALIGNMENT} bytes, but begins {x.data_ptr() % _ALIGNMENT} "
+            f"past one; pass {what}.clone()"
+        )
+
+
+def malformed(described: str, reason: str) -> PayloadError:
+    """Return the error for a payload that isn't one."""
+    return PayloadError(f"{described}: {reason}; do all ranks use the same codec?")
+
+
+def _is_interpreted() -> bool:
+    """Return whether Triton runs kernels on the CPU, which its own variable says when it is imported."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def _on(x: torch.Tensor) -> AbstractContextManager[object]:
+    """Return a context in which the device of ``x`` is the current one."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()

@@ -1,0 +1,292 @@
+"""How many bytes the codes of ``errbound`` take: values are classified by their bounds, and counted."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from gradwire.gpu.words import (
+    INFINITY,
+    MAGNITUDE,
+    bits_of,
+    ceil_div,
+    float_of,
+    launch,
+    power_of_two,
+    signed,
+    take,
+    words_of,
+)
+
+# Bounds relative to a root mean square, which is summed in the host's order: 16 lanes, then as a tree.
+#
+# Floating-point sums depend on their order. The host adds element i of a block to lane i mod 16, so that
+# here a
+# block's lanes are added one after the other, too, and blocks side by side.
+
+_LONGEST = 65536
+"""Values whose sum is made in one go (kSquaresBlock)."""
+
+
+@triton.jit
+def _fold(lanes, ROWS: tl.constexpr, HALF: tl.constexpr):
+    low, high = tl.split(tl.trans(tl.reshape(lanes, (ROWS, 2, HALF)), (0, 2, 1)))
+    return low + high
+
+
+@triton.jit
+def longest_row(n, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """Return how long the longest of the blocks of this program is: shorter than BLOCK in a short chunk."""
+    return tl.minimum(n - tl.program_id(0).to(tl.int64) * ROWS * BLOCK, BLOCK).to(tl.int32)
+
+
+@triton.jit
+def sum_rows(x, n, row, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr, FULL: tl.constexpr):
+    """Return the sums of the squares of the finite values of ROWS blocks, and how many values are.
+
+    AHEAD times 16 values of each block are on their way at a time.
+    """
+    lane = tl.arange(0, 16)[None, :]
+    lanes = tl.zeros([ROWS, 16], tl.float64)
+    count = tl.zeros([ROWS, 16], tl.int32)
+    for at in range(0, BLOCK if FULL else longest_row(n, BLOCK, ROWS), 16 * AHEAD):
+        for each in tl.static_range(AHEAD):
+            value = row[:, None] * BLOCK + at + 16 * each + lane
+            if FULL:
+                words = tl.load(x + value)
+            else:
+                words = tl.load(x + value, mask=value < n, other=INFINITY).to(tl.uint32)
+            finite = (words & MAGNITUDE) < INFINITY
+            number = float_of(tl.where(finite, words, 0).to(tl.uint32)).to(tl.float64)
+            lanes += number * number
+            count += finite.to(tl.int32)
+    eight = _fold(lanes, ROWS, 8)
+    two = _fold(_fold(eight, ROWS, 4), ROWS, 2)
+    total = tl.sum(two, axis=1)  # of two values: their order doesn't matter
+    return total, tl.sum(count, axis=1).to(tl.int64)
+
+
+@triton.jit
+def sum_kernel(x, n, sums, counts, blocks, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr):
+    """Sum up ROWS blocks a program."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    total, count = sum_rows(x, n, row, BLOCK, ROWS, AHEAD, False)
+    tl.store(sums + row, total, mask=row < blocks)
+    tl.store(counts + row, count, mask=row < blocks)
+
+
+@triton.jit
+def add_up_kernel(sums, counts, blocks):
+    """Add up the blocks of a chunk, in their order, into the first."""
+    total = tl.load(sums)
+    count = tl.load(counts)
+    for block in range(1, blocks):
+        total += tl.load(sums + block)
+        count += tl.load(counts + block)
+    tl.store(sums, total)
+    tl.store(counts, count)
+
+
+@triton.jit
+def exponent_of_share(total, count, share):
+    """Return the largest power of two that is not above share * RMS, as a biased exponent; share is bits."""
+    mean = total / tl.maximum(count, 1).to(tl.float64)
+    rms = tl.sqrt(mean) * float_of(share.to(tl.uint32, bitcast=True)).to(tl.float64)
+    exponent = ((rms.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - 1023 + 127
+    exponent = tl.minimum(tl.maximum(exponent, 1), 253)
+    return tl.where(total > 0.0, exponent, 1)
+
+
+@triton.jit(do_not_specialize=["share"])
+def exponents_kernel(sums, counts, share, head, blocks, SIZE: tl.constexpr):
+    """Write the exponents of SIZE blocks a program."""
+    block = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    total = tl.load(sums + block, mask=block < blocks, other=0.0)
+    count = tl.load(counts + block, mask=block < blocks, other=1)
+    exponent = exponent_of_share(total, count, share)
+    tl.store(head + block, exponent.to(tl.uint8), mask=block < blocks)
+
+
+def rows_of(length: int) -> int:
+    """Return how many blocks of this length a program of one warp sums up."""
+    return max(min(2048 // length, 32), 1)
+
+
+def ahead_of(length: int, rows: int) -> int:
+    """Return AHEAD for these blocks: 16 loads a thread at most."""
+    return max(min(length, 256) // 16 // max(rows // 2, 1), 1)
+
+
+def relative_exponents(x: torch.Tensor, head: torch.Tensor, share: int, block: int) -> None:
+    """Queue what writes the exponent of each block; of the chunk, if that is one block.
+
+    ``share`` is the bits of a float.
+    """
+    n = x.numel()
+    length = min(block, _LONGEST) if head.numel() > 1 or n <= _LONGEST else _LONGEST
+    length = triton.next_power_of_2(length)
+    blocks = ceil_div(n, length)
+    sums = torch.empty(blocks, dtype=torch.float64, device=x.device)
+    counts = torch.empty(blocks, dtype=torch.int64, device=x.device)
+    rows = rows_of(length)
+    launch(
+        sum_kernel,
+        ceil_div(blocks, rows),
+        *(words_of(x), n, sums, counts, blocks),
+        warps=1,
+        BLOCK=length,
+        ROWS=rows,
+        AHEAD=ahead_of(length, rows),
+    )
+    if head.numel() < blocks:
+        launch(add_up_kernel, 1, *(sums, counts, blocks), warps=1)
+    written = head.numel()
+    named = sums, counts, signed(share), head, written
+    launch(exponents_kernel, ceil_div(written, 256), *named, SIZE=256)
+
+
+_COUNTED_AT_ONCE = (64, 128, 256, 512, 1024)
+"""Blocks of which a program has whole ones, and as many values as are counted together at least."""
+
+
+@triton.jit
+def exponents_at(head, start, at, inside, EXPONENT: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr):
+    """Return the biased exponent of the bound of each of SIZE values; one for all where they share it."""
+    if EXPONENT != 0:
+        return tl.full([1], EXPONENT, tl.int32)
+    elif BLOCK == 0:
+        return tl.load(head + tl.zeros([1], tl.int32)).to(tl.int32)
+    elif BLOCK % SIZE == 0:
+        return tl.load(head + start // BLOCK + tl.zeros([1], tl.int32)).to(tl.int32)
+    else:
+        return tl.load(head + (start + at) // BLOCK, mask=inside, other=127).to(tl.int32)
+
+
+@triton.jit
+def _first_above(code):
+    """Return the bits of the least magnitude that rounds to more than ``code``, which is 0 or odd."""
+    return bits_of(code.to(tl.float32) + 0.5).to(tl.int32, bitcast=True) + (code == 0).to(tl.int32)
+
+
+@triton.jit
+def coded(words, exponent):
+    """Return what rounds to each value's code, and whether it takes 1, 2 and 4 bytes at least.
+
+    Values are compared before they are rounded, which is an addition: the last 16 bits of the sum are those
+    of the code.
+    """
+    scaled = float_of(words) * power_of_two(126 - exponent)
+    magnitude = (bits_of(scaled) & MAGNITUDE).to(tl.int32, bitcast=True)
+    # 2^(254 - E) times 2 bound is 2^128, which overflows a float.
+    largest = (1 << tl.where(exponent > 238, 254 - exponent, 16)) - 1
+    some = magnitude > 0x3F000000  # a half rounds to 0
+    wide = magnitude >= _first_above(tl.minimum(127, largest))
+    whole = magnitude >= _first_above(tl.minimum(32767, largest))
+    return bits_of(scaled + 12582912.0), some, wide, whole
+
+
+@triton.jit
+def nbytes_of(some, wide, whole):
+    """Return how many bytes values take: 0, 1, 2, 4."""
+    return some.to(tl.int32) + wide.to(tl.int32) + tl.where(whole, 2, 0)
+
+
+@triton.jit
+def _counted(some, wide, whole):
+    """Return the same, and 2^16 more for each value that takes 2 or more."""
+    return some.to(tl.int32) + tl.where(wide, 0x10001, 0) + tl.where(whole, 2, 0)
+
+
+@triton.jit
+def _put_counts(totals, wides, program, count, inside):
+    """Store how many bytes the values of programs take, and whether one takes 2 or more."""
+    tl.store(totals + program, (count & 0xFFFF).to(tl.int64), mask=inside)
+    tl.store(wides + program, (count > 0xFFFF).to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def count_kernel(x, head, n, totals, wides, EXPONENT: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr):
+    """Count the data bytes of SIZE values a program."""
+    start = tl.program_id(0).to(tl.int64) * SIZE
+    at = tl.arange(0, SIZE)
+    there = at < n - start
+    words = tl.load(x + start + at, mask=there, other=0)
+    _, some, wide, whole = coded(words, exponents_at(head, start, at, there, EXPONENT, BLOCK, SIZE))
+    _put_counts(totals, wides, tl.program_id(0), tl.sum(_counted(some, wide, whole), axis=0), True)
+
+
+@triton.jit
+def _bound_and_count(
+    x,
+    n,
+    share,
+    head,
+    blocks,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    AHEAD: tl.constexpr,
+    FULL: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    total, count = sum_rows(x, n, row, BLOCK, ROWS, AHEAD, FULL)
+    exponent = exponent_of_share(total, count, share)
+    tl.store(head + row, exponent.to(tl.uint8), mask=row < blocks)
+    many = tl.zeros([ROWS, 16], tl.int32)
+    for at in range(0, BLOCK if FULL else longest_row(n, BLOCK, ROWS), 16 * AHEAD):
+        for each in tl.static_range(AHEAD):
+            value = row[:, None] * BLOCK + at + 16 * each + tl.arange(0, 16)[None, :]
+            _, some, wide, whole = coded(take(x, value, value < n, FULL), exponent[:, None])
+            many += _counted(some, wide, whole)
+    return tl.sum(many, axis=1)
+
+
+@triton.jit(do_not_specialize=["share"])
+def bound_and_count_kernel(
+    x,
+    n,
+    share,
+    head,
+    blocks,
+    totals,
+    wides,
+    programs,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
+    AHEAD: tl.constexpr,
+    SIZE: tl.constexpr,
+):
+    """Choose the bounds of ROWS blocks a program, and count their data bytes, which then are in the cache."""
+    if n - tl.program_id(0).to(tl.int64) * (ROWS * BLOCK) >= ROWS * BLOCK:
+        counts = _bound_and_count(x, n, share, head, blocks, BLOCK, ROWS, AHEAD, True)
+    else:
+        counts = _bound_and_count(x, n, share, head, blocks, BLOCK, ROWS, AHEAD, False)
+    parts: tl.constexpr = ROWS * BLOCK // SIZE
+    program = tl.program_id(0) * parts + tl.arange(0, parts)
+    counts = tl.sum(tl.reshape(counts, (parts, SIZE // BLOCK)), axis=1)
+    _put_counts(totals, wides, program, counts, program < programs)
+
+
+def queue_sizes(
+    x: torch.Tensor, head: torch.Tensor, exponent: int, share: int, block: int, size: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queue what chooses the bounds of blocks, if they are relative, and counts bytes.
+
+    Return how many bytes the codes of each ``size`` values take, and whether one takes 2 or more.
+    """
+    n, count = x.numel(), head.numel()
+    programs = ceil_div(n, size)
+    totals = torch.empty(programs, dtype=torch.int64, device=x.device)
+    wides = torch.empty(programs, dtype=torch.uint8, device=x.device)
+    constants = {"BLOCK": block, "SIZE": size}
+    if block in _COUNTED_AT_ONCE:
+        bound = words_of(x), n, signed(share), head, count, totals, wides, programs
+        rows = rows_of(block)
+        constants |= {"ROWS": rows, "AHEAD": ahead_of(block, rows)}
+        launch(bound_and_count_kernel, ceil_div(count, rows), *bound, warps=1, **constants)
+    else:
+        if count:
+            relative_exponents(x, head, share, block or n)
+        counted = words_of(x), head, n, totals, wides
+        launch(count_kernel, programs, *counted, EXPONENT=exponent, **constants)
+    return totals, wides

@@ -1,0 +1,285 @@
+"""``errbound``: an even quantiser with four sizes of code (native/kernels/errbound_scalar.cc).
+
+Where a value's data begins is a sum over all before it: programs count theirs, a scan adds up the counts, and
+a second pass writes or reads.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from gradwire.gpu.code_sizes import coded, exponents_at, nbytes_of, queue_sizes
+from gradwire.gpu.table import Format, Params
+from gradwire.gpu.words import bits_of, ceil_div, launch, power_of_two, put, put_words, take, words_of
+
+_SIZE = 1024
+_ROWS = 8
+
+
+@triton.jit
+def _encode_half(
+    x,
+    head,
+    n,
+    start,
+    EXPONENT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    HALF: tl.constexpr,
+    FULL: tl.constexpr,
+):
+    # One value after the other a thread: bytes are stored at any address, and four values at a time would
+    # have to change threads before.
+    at = tl.max_contiguous(tl.arange(0, HALF), 1)
+    there = at < n - start
+    words = take(x + start, at, there, FULL)
+    code, some, wide, whole = coded(words, exponents_at(head, start, at, there, EXPONENT, BLOCK, HALF))
+    return tl.where(whole, words, code).to(tl.uint32), nbytes_of(some, wide, whole)
+
+
+@triton.jit
+def _put_half(tags, place, code, size, wide, left, HALF: tl.constexpr, FULL: tl.constexpr):
+    tl.store(place, code.to(tl.uint8), mask=size > 0)
+    if wide:
+        for byte in tl.static_range(1, 4):
+            tl.store(place + byte, (code >> (8 * byte)).to(tl.uint8), mask=size > byte)
+    kind = size - (size >> 2)
+    quartets = tl.reshape(kind, (HALF // 4, 4)) << (2 * tl.arange(0, 4))[None, :]
+    quartet = tl.arange(0, HALF // 4)
+    put(tags, quartet, tl.sum(quartets, axis=1).to(tl.uint8), quartet * 4 < left, FULL)
+
+
+@triton.jit
+def _encode_part(
+    x,
+    head,
+    tags,
+    data,
+    n,
+    wide,
+    EXPONENT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SIZE: tl.constexpr,
+    FULL: tl.constexpr,
+):
+    half: tl.constexpr = SIZE // 2
+    start = tl.program_id(0).to(tl.int64) * SIZE
+    middle = start + half
+    code, size = _encode_half(x, head, n, start, EXPONENT, BLOCK, half, FULL)
+    code2, size2 = _encode_half(x, head, n, middle, EXPONENT, BLOCK, half, FULL)
+    ends = tl.cumsum(size | (size2 << 16), axis=0)  # of both halves at once
+    _put_half(tags + start // 4, data + ((ends & 0xFFFF) - size), code, size, wide, n - start, half, FULL)
+    data += tl.sum(size, axis=0)
+    _put_half(tags + middle // 4, data + ((ends >> 16) - size2), code2, size2, wide, n - middle, half, FULL)
+
+
+@triton.jit
+def encode_kernel(
+    x,
+    head,
+    tags,
+    data,
+    n,
+    ends,
+    totals,
+    wides,
+    EXPONENT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SIZE: tl.constexpr,
+):
+    """Encode SIZE values a program, whose data ends at ``ends``.
+
+    Few programs have values of 2 or more bytes; ``wides`` says which, so that the others store a byte each.
+    """
+    program = tl.program_id(0)
+    before = tl.load(ends + program) - tl.load(totals + program)
+    wide = tl.load(wides + program) != 0
+    if n - program.to(tl.int64) * SIZE >= SIZE:
+        _encode_part(x, head, tags, data + before, n, wide, EXPONENT, BLOCK, SIZE, True)
+    else:
+        _encode_part(x, head, tags, data + before, n, wide, EXPONENT, BLOCK, SIZE, False)
+
+
+@triton.jit
+def check_head_kernel(head, count, status, SIZE: tl.constexpr):
+    """Look for exponents of no bound."""
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    exponent = tl.load(head + at, mask=at < count, other=1)
+    wrong = (exponent == 0) | (exponent > 253)
+    tl.atomic_max(status, tl.max(wrong.to(tl.int32), axis=0) * 4)
+
+
+@triton.jit
+def kinds_at(tags, value, n):
+    """Return the classes of values from the tags."""
+    tag = tl.load(tags + value // 4, mask=value < n, other=0).to(tl.int32)
+    return (tag >> ((value % 4) * 2).to(tl.int32)) & 3
+
+
+@triton.jit
+def _nbytes_of_tags(tag):
+    """Return how many data bytes four values take: sums of neighbouring classes, and 3 counts as 4."""
+    whole = tag & (tag >> 1) & 0x55
+    pairs = (tag & 0x33) + ((tag >> 2) & 0x33) + (whole & 0x11) + ((whole >> 2) & 0x11)
+    return (pairs & 0xF) + (pairs >> 4)
+
+
+@triton.jit
+def count_tags_kernel(tags, n, totals, programs, status, SIZE: tl.constexpr, ROWS: tl.constexpr):
+    """Count the data bytes that tags announce, of ROWS times SIZE values, and look at the unused ones."""
+    row = tl.program_id(0).to(tl.int64) * ROWS
+    rows = tl.arange(0, ROWS)
+    at = rows[:, None] * (SIZE // 4) + tl.arange(0, SIZE // 4)[None, :]
+    tags += row * (SIZE // 4)
+    totals += row
+    left = n - row * SIZE
+    if left >= ROWS * SIZE:
+        tag = tl.load(tags + at).to(tl.int32)
+        tl.store(totals + rows, tl.sum(_nbytes_of_tags(tag), axis=1).to(tl.int64))
+    else:
+        used = ((left + 3) // 4).to(tl.int32)
+        tag = tl.load(tags + at, mask=at < used, other=0).to(tl.int32)
+        in_last = 2 * ((left + 3) % 4 + 1).to(tl.int32)  # bits of the last tag that values have
+        unused = (at == used - 1) & ((tag >> in_last) != 0)
+        tl.atomic_max(status, tl.max(tl.max(unused.to(tl.int32), axis=1), axis=0) * 2)
+        tl.store(totals + rows, tl.sum(_nbytes_of_tags(tag), axis=1).to(tl.int64), mask=row + rows < programs)
+
+
+@triton.jit
+def compare_kernel(ends, programs, nbytes, status):
+    """Compare what tags announce with what there is."""
+    announced = tl.load(ends + programs - 1)
+    tl.atomic_max(status, (announced != nbytes).to(tl.int32))
+
+
+@triton.jit
+def _decode_part(
+    head,
+    tags,
+    data,
+    out,
+    n,
+    before,
+    EXPONENT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ADD: tl.constexpr,
+    SIZE: tl.constexpr,
+    FULL: tl.constexpr,
+):
+    start = tl.program_id(0).to(tl.int64) * SIZE
+    at = tl.arange(0, SIZE)
+    kind = kinds_at(tags, start + at, n)
+    size = kind + (kind == 3).to(tl.int32)
+    place = data + before + (tl.cumsum(size, axis=0) - size)
+    code = tl.zeros([SIZE], tl.uint32)
+    for byte in tl.static_range(4):
+        code |= tl.load(place + byte, mask=size > byte, other=0).to(tl.uint32) << (8 * byte)
+    signed = code.to(tl.int32, bitcast=True)
+    narrow = (signed ^ 0x80) - 0x80
+    wide = (signed ^ 0x8000) - 0x8000
+    q = tl.where(kind == 1, narrow, tl.where(kind == 2, wide, 0))
+    there = at < n - start
+    exponent = exponents_at(head, start, at, there, EXPONENT, BLOCK, SIZE)
+    words = bits_of(q.to(tl.float32) * power_of_two(exponent - 126))
+    put_words(out + start, at, tl.where(kind == 3, code, words).to(tl.uint32), there, FULL, ADD)
+
+
+@triton.jit
+def decode_kernel(
+    head,
+    tags,
+    data,
+    out,
+    n,
+    ends,
+    totals,
+    status,
+    EXPONENT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ADD: tl.constexpr,
+    SIZE: tl.constexpr,
+):
+    """Decode SIZE values a program."""
+    program = tl.program_id(0)
+    before = tl.load(ends + program) - tl.load(totals + program)
+    if tl.load(status) == 0:
+        if n - program.to(tl.int64) * SIZE >= SIZE:
+            _decode_part(head, tags, data, out, n, before, EXPONENT, BLOCK, ADD, SIZE, True)
+        else:
+            _decode_part(head, tags, data, out, n, before, EXPONENT, BLOCK, ADD, SIZE, False)
+
+
+class ErrBound(Format):
+    """The parameters are an absolute bound's exponent, or 0, a relative bound's share, and its block."""
+
+    is_fixed = False
+    faults = (
+        "its tags announce another number of bytes",
+        "unused bits of its last tag are set",
+        "it ends within its tags",
+        "an exponent byte is not within 1..253",
+        "it ends within its exponent bytes",
+        "it is empty, but an exponent byte was expected",
+    )
+
+    def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
+        """Queue the kernels that choose bounds, count, and write."""
+        n = x.numel()
+        exponent, share, block = (*params, 0, 0)[:3]
+        count = _head_nbytes(n, params)
+        head, tags = out[:count], out[count:]
+        fixed_nbytes = count + ceil_div(n, 4)
+        if not n:
+            head.fill_(1)
+            size.fill_(fixed_nbytes)
+            return
+        totals, wides = queue_sizes(x, head, exponent, share, block, _SIZE)
+        ends = totals.cumsum(0)
+        data = out[fixed_nbytes:]
+        written = words_of(x), out, tags, data, n, ends, totals, wides
+        constants = {"EXPONENT": exponent, "BLOCK": block, "SIZE": _SIZE}
+        launch(encode_kernel, ceil_div(n, _SIZE), *written, **constants)
+        size.copy_(ends[-1:] + fixed_nbytes, non_blocking=True)
+
+    def decode(
+        self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
+    ) -> None:
+        """Queue the kernels that look at exponents, count what tags announce, and read."""
+        n, nbytes = out.numel(), payload.numel()
+        exponent, _, block = (*params, 0, 0)[:3]
+        count, tagged = _head_nbytes(n, params), ceil_div(n, 4)
+        if nbytes < count:
+            status.fill_(5 if nbytes else 6)
+            return
+        launch(check_head_kernel, ceil_div(count, _SIZE), *(payload, count, status), SIZE=_SIZE)
+        if nbytes < count + tagged or not n:
+            status.clamp_(min=0 if nbytes == count + tagged else 3 if n else 1)
+            return
+        tags, data = payload[count:], payload[count + tagged :]
+        programs = ceil_div(n, _SIZE)
+        totals = torch.empty(programs, dtype=torch.int64, device=out.device)
+        counted = tags, n, totals, programs, status
+        launch(count_tags_kernel, ceil_div(programs, _ROWS), *counted, SIZE=_SIZE, ROWS=_ROWS)
+        ends = totals.cumsum(0)
+        launch(compare_kernel, 1, *(ends, programs, data.numel(), status), warps=1)
+        launch(
+            decode_kernel,
+            programs,
+            *(payload, tags, data, words_of(out), n, ends, totals, status),
+            EXPONENT=exponent,
+            BLOCK=block,
+            ADD=add,
+            SIZE=_SIZE,
+        )
+
+
+def _head_nbytes(n: int, params: Params) -> int:
+    """Return how many exponents a payload begins with."""
+    exponent, _, block = (*params, 0, 0)[:3]
+    if exponent:
+        return 0
+    return ceil_div(n, block) if block else 1
+
+
+ERRBOUND = ErrBound()

@@ -1,0 +1,192 @@
+"""What encodings lose of a bucket that is on a device: residuals, and sums of squares by ranges.
+
+These are the passes of native/kernels/norms.h, with the same floats. Their sums are added up in another
+order, the same one in every run: a program adds up what it has of each range, and a second kernel the
+programs of a range.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from gradwire.gpu.words import (
+    INFINITY,
+    MAGNITUDE,
+    add,
+    bits_of,
+    ceil_div,
+    float_of,
+    launch,
+    put,
+    take,
+    words_of,
+)
+
+LOOK, ADD, SUBTRACT, ADOPT = range(4)
+"""How to pass: change nothing; x += y; y = x - y; x, y = y, x - y."""
+_LOOK, _ADD, _ADOPT = tl.constexpr(LOOK), tl.constexpr(ADD), tl.constexpr(ADOPT)
+_SIZE = 1024
+_PARTS = 256
+
+
+@triton.jit
+def _range_of(borders, ranges, element):
+    """Return the number of the range that has an element."""
+    low = tl.zeros_like(element)
+    high = low + ranges
+    while low < high:
+        middle = (low + high) // 2
+        is_after = tl.load(borders + middle + 1) <= element
+        low = tl.where(is_after, middle + 1, low)
+        high = tl.where(is_after, high, middle)
+    return low
+
+
+@triton.jit
+def _sum_ranges(words, begin, count, borders, ranges, parts, SIZE: tl.constexpr):
+    """Write the sums of squares of a program's part of each range. ``parts`` begins at its first range."""
+    number = float_of(words).to(tl.float64)
+    square = number * number
+    element = begin + tl.arange(0, SIZE)
+    first = _range_of(borders, ranges, begin)
+    for each in range(first, _range_of(borders, ranges, begin + count - 1) + 1):
+        inside = (element >= tl.load(borders + each)) & (element < tl.load(borders + each + 1))
+        part = tl.sum(tl.where(inside & (element < begin + count), square, 0.0), axis=0)
+        tl.store(parts + each, part)
+
+
+@triton.jit
+def _pass_part(
+    x,
+    y,
+    begin,
+    count,
+    nonfinite,
+    borders,
+    ranges,
+    parts,
+    row,
+    HOW: tl.constexpr,
+    ROWS: tl.constexpr,
+    SIZE: tl.constexpr,
+    FULL: tl.constexpr,
+):
+    at = tl.arange(0, SIZE)
+    words = take(x, at, at < count, FULL)
+    summed = words
+    if HOW == _ADD:
+        put(x, at, add(words, take(y, at, at < count, FULL)), at < count, FULL)
+    elif HOW != _LOOK:
+        decoded = take(y, at, at < count, FULL)
+        summed = bits_of(float_of(words) - float_of(decoded))
+        put(y, at, summed, at < count, FULL)
+        if HOW == _ADOPT:
+            put(x, at, decoded, at < count, FULL)
+        if tl.max(((summed & MAGNITUDE) >= INFINITY).to(tl.int32), axis=0) > 0:
+            tl.store(nonfinite, 1)
+        if ROWS == 3:
+            _sum_ranges(words, begin, count, borders, ranges, parts + row, SIZE)
+            _sum_ranges(decoded, begin, count, borders, ranges, parts + 2 * row, SIZE)
+    if ROWS > 0:
+        _sum_ranges(summed, begin, count, borders, ranges, parts, SIZE)
+
+
+@triton.jit
+def pass_kernel(
+    x,
+    y,
+    start,
+    n,
+    nonfinite,
+    borders,
+    ranges,
+    parts,
+    row,
+    HOW: tl.constexpr,
+    ROWS: tl.constexpr,
+    SIZE: tl.constexpr,
+):
+    """Pass over SIZE values a program, of those that begin at ``start`` of the bucket."""
+    program = tl.program_id(0).to(tl.int64)
+    at = program * SIZE
+    x, y, parts = x + at, y + at, parts + program
+    count = tl.minimum(n - at, SIZE)
+    if count == SIZE:
+        _pass_part(x, y, start + at, count, nonfinite, borders, ranges, parts, row, HOW, ROWS, SIZE, True)
+    else:
+        _pass_part(x, y, start + at, count, nonfinite, borders, ranges, parts, row, HOW, ROWS, SIZE, False)
+
+
+@triton.jit
+def add_up_kernel(
+    parts, row, start, n, borders, sums, ranges, ROWS: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr
+):
+    """Add the parts of a range a program to its sums."""
+    each = tl.program_id(0).to(tl.int64)
+    begin = tl.maximum(tl.load(borders + each), start)
+    end = tl.minimum(tl.load(borders + each + 1), start + n)
+    if begin < end:
+        last = (end - 1 - start) // SIZE
+        for kind in tl.static_range(ROWS):
+            total = tl.zeros([PARTS], tl.float64)
+            for at in range((begin - start) // SIZE, last + 1, PARTS):
+                part = at + tl.arange(0, PARTS)
+                total += tl.load(parts + kind * row + part + each, mask=part <= last, other=0.0)
+            place = sums + kind * ranges + each
+            tl.store(place, tl.load(place) + tl.sum(total, axis=0))
+
+
+@triton.jit
+def _keep_part(residual, lost, left, is_bad, SIZE: tl.constexpr, FULL: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    before = take(residual, at, at < left, FULL)
+    before = tl.where((before & MAGNITUDE) >= INFINITY, 0, before)
+    after = take(lost, at, at < left, FULL)
+    put(residual, at, tl.where(is_bad, before, after).to(tl.uint32), at < left, FULL)
+
+
+@triton.jit
+def keep_kernel(residual, lost, n, nonfinite, SIZE: tl.constexpr):
+    """Let SIZE values a program be what was lost, or the finite ones of before."""
+    start = tl.program_id(0).to(tl.int64) * SIZE
+    is_bad = tl.load(nonfinite) != 0
+    if n - start >= SIZE:
+        _keep_part(residual + start, lost + start, n - start, is_bad, SIZE, True)
+    else:
+        _keep_part(residual + start, lost + start, n - start, is_bad, SIZE, False)
+
+
+def queue_pass(
+    how: int,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    nonfinite: torch.Tensor,
+    start: int = 0,
+    borders: torch.Tensor | None = None,
+    sums: torch.Tensor | None = None,
+) -> None:
+    """Queue one pass over ``x``, which begins at ``start`` of a bucket, and ``y``; both float32.
+
+    ``nonfinite``, an int32, becomes 1 where a new ``y`` is not finite. What lies in each range between
+    ``borders`` (int64) is added to its column of ``sums`` (float64): the squares of x as it was; after
+    ``SUBTRACT`` and ``ADOPT`` those of the new y, and in two more rows, if there are any, of x and y before.
+    """
+    n, tiles = x.numel(), ceil_div(x.numel(), _SIZE)
+    if borders is None or sums is None:
+        passed = words_of(x), words_of(y), start, n, nonfinite, nonfinite, 0, nonfinite, 0
+        launch(pass_kernel, tiles, *passed, HOW=how, ROWS=0, SIZE=_SIZE)
+        return
+    rows, ranges = sums.shape
+    parts = torch.empty(rows, tiles + ranges, dtype=torch.float64, device=x.device)
+    passed = words_of(x), words_of(y), start, n, nonfinite, borders, ranges, parts, tiles + ranges
+    launch(pass_kernel, tiles, *passed, HOW=how, ROWS=rows, SIZE=_SIZE)
+    added = parts, tiles + ranges, start, n, borders, sums, ranges
+    launch(add_up_kernel, ranges if n else 0, *added, ROWS=rows, SIZE=_SIZE, PARTS=_PARTS)
+
+
+def queue_keep(residual: torch.Tensor, lost: torch.Tensor, nonfinite: torch.Tensor) -> None:
+    """Queue what lets a residual be what was lost, if ``nonfinite`` is 0; else its values are finite then."""
+    n = residual.numel()
+    launch(keep_kernel, ceil_div(n, _SIZE), *(words_of(residual), words_of(lost), n, nonfinite), SIZE=_SIZE)

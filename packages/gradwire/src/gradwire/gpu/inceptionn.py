@@ -1,0 +1,374 @@
+"""``inceptionn``: bursts of eight values with four sizes of code (native/kernels/inceptionn_scalar.cc).
+
+A burst is found only after the one before it. So that decoding needs no chain of all bursts, the payload is
+cut into segments: each is walked from all offsets at which a burst can begin in it. Segments are joined to
+groups, from all offsets, too; one program chains the groups, the groups chain their segments, and each
+segment is walked again from the offset that is the right one. The bursts are then decoded side by side.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from gradwire.gpu.table import Format, Params
+from gradwire.gpu.words import MAGNITUDE, bits_of, ceil_div, launch, put_words, words_of
+
+_BURSTS = 128
+_SEGMENT = 1024
+_GROUP = 128  # segments
+_SPREAD = 8
+_LANES = 64  # offsets of a segment at which a burst may begin: 34, to a power of two
+
+
+@triton.jit
+def nbytes_of(kind):
+    """Return how many bytes a value of a class takes: 0, 1, 2, 4."""
+    return kind + (kind == 3).to(tl.int32)
+
+
+@triton.jit
+def classes_and_codes(words, FIRST1: tl.constexpr, FIRST2: tl.constexpr, BASE: tl.constexpr):
+    """Return the class of each value, and the bits that it sends."""
+    magnitude = (words & MAGNITUDE).to(tl.int32, bitcast=True)
+    sign = (words >> 31).to(tl.int32)
+    significand = (magnitude & 0x7FFFFF) | 0x800000
+    exponent = magnitude >> 23
+    narrow = (sign << 7) | (significand >> tl.minimum(tl.maximum(BASE - exponent + 16, 0), 31))
+    wide = (sign << 15) | (significand >> tl.minimum(tl.maximum(135 - exponent, 0), 31))
+    kind = tl.where(magnitude < FIRST1, 0, tl.where(magnitude < FIRST2, 1, 2))
+    kind = tl.where(magnitude >= 0x3F800000, 3, kind)
+    code = tl.where(kind == 1, narrow, wide).to(tl.uint32, bitcast=True)
+    return kind, tl.where(kind == 3, words, code).to(tl.uint32)
+
+
+@triton.jit
+def _take_bursts(x, n, BURSTS: tl.constexpr, BURST_A_THREAD: tl.constexpr):
+    start = tl.program_id(0).to(tl.int64) * BURSTS * 8
+    value = tl.arange(0, BURSTS)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    # A burst a thread is slower to load, but then its bytes, which have any address, stay in their thread.
+    if BURST_A_THREAD:
+        value = tl.max_contiguous(value, [1, 1])
+    if n - start >= BURSTS * 8:
+        words = tl.load(x + start + value)
+    else:
+        words = tl.load(x + start + value, mask=value < n - start, other=0)
+    return words.to(tl.uint32)
+
+
+@triton.jit
+def count_kernel(
+    x,
+    n,
+    totals,
+    FIRST1: tl.constexpr,
+    FIRST2: tl.constexpr,
+    BASE: tl.constexpr,
+    BURSTS: tl.constexpr,
+):
+    """Count the bytes of BURSTS bursts a program."""
+    kind, _ = classes_and_codes(_take_bursts(x, n, BURSTS, False), FIRST1, FIRST2, BASE)
+    burst = tl.program_id(0).to(tl.int64) * BURSTS + tl.arange(0, BURSTS)
+    size = tl.sum(nbytes_of(kind), axis=1) + 2
+    tl.store(totals + tl.program_id(0), tl.sum(tl.where(burst * 8 < n, size, 0), axis=0).to(tl.int64))
+
+
+@triton.jit
+def encode_kernel(
+    x,
+    out,
+    n,
+    ends,
+    totals,
+    FIRST1: tl.constexpr,
+    FIRST2: tl.constexpr,
+    BASE: tl.constexpr,
+    BURSTS: tl.constexpr,
+):
+    """Encode BURSTS bursts a program, whose bytes end at ``ends``."""
+    program = tl.program_id(0)
+    kind, code = classes_and_codes(_take_bursts(x, n, BURSTS, True), FIRST1, FIRST2, BASE)
+    size = nbytes_of(kind)
+    whole = tl.sum(size, axis=1) + 2
+    burst = program.to(tl.int64) * BURSTS + tl.arange(0, BURSTS)
+    there = burst * 8 < n
+    place = out + (tl.load(ends + program) - tl.load(totals + program)) + (tl.cumsum(whole, axis=0) - whole)
+    tags = tl.sum(kind << (2 * tl.arange(0, 8))[None, :], axis=1)
+    tl.store(place, (tags & 0xFF).to(tl.uint8), mask=there)
+    tl.store(place + 1, (tags >> 8).to(tl.uint8), mask=there)
+    data = place[:, None] + 2 + (tl.cumsum(size, axis=1) - size)
+    size = tl.where(there[:, None], size, 0)
+    tl.store(data, (code & 0xFF).to(tl.uint8), mask=size > 0)
+    if tl.max(tl.max(size, axis=1), axis=0) > 1:
+        for byte in tl.static_range(1, 4):
+            tl.store(data + byte, ((code >> (8 * byte)) & 0xFF).to(tl.uint8), mask=size > byte)
+
+
+@triton.jit
+def _tags_at(payload, start, there):
+    low = tl.load(payload + start, mask=there, other=0).to(tl.int32)
+    return low | (tl.load(payload + start + 1, mask=there, other=0).to(tl.int32) << 8)
+
+
+@triton.jit
+def _burst_nbytes(payload, start, there):
+    """Return the sizes of the bursts that begin at ``start``: sums of neighbouring classes, 3 counts as 4."""
+    tags = _tags_at(payload, start, there)
+    wide = tags & (tags >> 1) & 0x5555
+    fours = (tags & 0x3333) + ((tags >> 2) & 0x3333) + (wide & 0x1111) + ((wide >> 2) & 0x1111)
+    eights = (fours & 0x0F0F) + ((fours >> 4) & 0x0F0F)
+    return 2 + (eights & 0xFF) + (eights >> 8)
+
+
+@triton.jit
+def walk_kernel(payload, nbytes, exits, counts, LANES: tl.constexpr, SEGMENT: tl.constexpr):
+    """Walk a segment a program from each offset: where the next one is entered, after how many bursts."""
+    start = tl.program_id(0).to(tl.int64) * SEGMENT
+    lane = tl.arange(0, LANES)
+    end = tl.minimum(nbytes - 1 - start, SEGMENT).to(tl.int32)  # a burst has two bytes at least
+    position = lane
+    count = tl.zeros([LANES], tl.int32)
+    while tl.max((position < end).to(tl.int32), axis=0) > 0:
+        for _ in tl.static_range(4):
+            inside = position < end
+            position += tl.where(inside, _burst_nbytes(payload + start, position, inside), 0)
+            count += inside.to(tl.int32)
+    at = tl.program_id(0).to(tl.int64) * LANES + lane
+    tl.store(exits + at, position - SEGMENT)
+    tl.store(counts + at, count)
+
+
+@triton.jit
+def join_kernel(exits, counts, segments, group_exits, group_counts, LANES: tl.constexpr, GROUP: tl.constexpr):
+    """Join the segments of a group a program, from each offset."""
+    lane = tl.arange(0, LANES)
+    offset, count = lane, tl.zeros([LANES], tl.int32)
+    first = tl.program_id(0).to(tl.int64) * GROUP
+    exits += first * LANES
+    counts += first * LANES
+    for each in range(tl.minimum(segments - first, GROUP).to(tl.int32)):
+        at = each * LANES + offset
+        count += tl.load(counts + at)
+        offset = tl.load(exits + at)
+    at = tl.program_id(0).to(tl.int64) * LANES + lane
+    tl.store(group_exits + at, offset)
+    tl.store(group_counts + at, count)
+
+
+@triton.jit
+def chain_kernel(
+    exits,
+    counts,
+    groups,
+    entries,
+    firsts,
+    last,
+    nbytes,
+    bursts,
+    status,
+    LANES: tl.constexpr,
+):
+    """Chain the groups: at which offset each is entered, and with which burst. One program does it all.
+
+    The exit of the last one counts from ``last``.
+    """
+    offset = tl.zeros([1], tl.int32)
+    burst = tl.zeros([1], tl.int64)
+    here = tl.arange(0, 1)
+    for group in range(groups):
+        tl.store(entries + group + here, offset)
+        tl.store(firsts + group + here, burst)
+        at = here + group * LANES + offset
+        burst += tl.load(counts + at).to(tl.int64)
+        offset = tl.load(exits + at)
+    end = offset.to(tl.int64) + tl.zeros([1], tl.int64) + last
+    cut = (burst < bursts) | ((burst == bursts) & (end > nbytes))
+    fault = tl.where(cut, 3, tl.where((burst > bursts) | (end < nbytes), 2, 0))
+    tl.atomic_max(status, tl.max(fault.to(tl.int32), axis=0))
+
+
+@triton.jit
+def spread_kernel(
+    exits,
+    counts,
+    segments,
+    group_entries,
+    group_firsts,
+    groups,
+    entries,
+    firsts,
+    LANES: tl.constexpr,
+    GROUP: tl.constexpr,
+    SPREAD: tl.constexpr,
+):
+    """Chain the segments of SPREAD groups a program, each from where the group is entered."""
+    group = tl.program_id(0) * SPREAD + tl.arange(0, SPREAD)
+    offset = tl.load(group_entries + group, mask=group < groups, other=0)
+    burst = tl.load(group_firsts + group, mask=group < groups, other=0)
+    for each in range(GROUP):
+        segment = group.to(tl.int64) * GROUP + each
+        exists = segment < segments
+        tl.store(entries + segment, offset, mask=exists)
+        tl.store(firsts + segment, burst, mask=exists)
+        at = segment * LANES + offset
+        burst += tl.load(counts + at, mask=exists, other=0).to(tl.int64)
+        offset = tl.load(exits + at, mask=exists, other=0)
+
+
+@triton.jit
+def place_kernel(
+    payload,
+    nbytes,
+    entries,
+    firsts,
+    segments,
+    starts,
+    bursts,
+    SEGMENT: tl.constexpr,
+    WALKED: tl.constexpr,
+):
+    """Walk WALKED segments a program, each from where it is entered; note where bursts begin."""
+    segment = tl.program_id(0) * WALKED + tl.arange(0, WALKED)
+    exists = segment < segments
+    start = segment.to(tl.int64) * SEGMENT
+    position = start + tl.load(entries + segment, mask=exists, other=0)
+    burst = tl.load(firsts + segment, mask=exists, other=0)
+    end = tl.where(exists, tl.minimum(start + SEGMENT, nbytes - 1), 0)
+    while tl.max((position < end).to(tl.int32), axis=0) > 0:
+        inside = position < end
+        tl.store(starts + burst, position, mask=inside & (burst < bursts))
+        position += tl.where(inside, _burst_nbytes(payload, position, inside), 0)
+        burst += inside.to(tl.int64)
+
+
+@triton.jit
+def check_padding_kernel(payload, last, status, USED: tl.constexpr):
+    """Look at the classes of the values that the last burst, if there is one, has too many."""
+    here = tl.arange(0, 1)
+    there = tl.load(status + here) == 0
+    start = tl.load(last + here, mask=there, other=0)
+    padded = (_tags_at(payload, start, there) >> USED) != 0
+    tl.atomic_max(status, tl.max(padded.to(tl.int32), axis=0))
+
+
+@triton.jit
+def _decode_part(
+    payload,
+    out,
+    starts,
+    left,
+    UNIT: tl.constexpr,
+    ADD: tl.constexpr,
+    BURSTS: tl.constexpr,
+    FULL: tl.constexpr,
+):
+    burst = tl.arange(0, BURSTS)
+    there = burst * 8 < left
+    start = tl.load(starts + burst, mask=there, other=0)
+    tags = _tags_at(payload, start, there)
+    kind = (tags[:, None] >> (2 * tl.arange(0, 8))[None, :]) & 3
+    size = nbytes_of(kind)
+    data = payload + (start[:, None] + 2 + (tl.cumsum(size, axis=1) - size))
+    code = tl.zeros([BURSTS, 8], tl.uint32)
+    for byte in tl.static_range(4):
+        code |= tl.load(data + byte, mask=size > byte, other=0).to(tl.uint32) << (8 * byte)
+    signed = code.to(tl.int32, bitcast=True)
+    narrow = tl.where((signed & 0x80) != 0, -(signed & 0x7F), signed & 0x7F)
+    wide = tl.where((signed & 0x8000) != 0, -(signed & 0x7FFF), signed & 0x7FFF)
+    integer = tl.where(kind == 1, narrow, tl.where(kind == 2, wide, 0)).to(tl.float32)
+    words = bits_of(integer * tl.where(kind == 1, UNIT, 0.000030517578125))
+    value = tl.arange(0, BURSTS)[:, None] * 8 + tl.arange(0, 8)[None, :]
+    put_words(out, value, tl.where(kind == 3, code, words).to(tl.uint32), value < left, FULL, ADD)
+
+
+@triton.jit
+def decode_kernel(
+    payload, out, n, starts, status, UNIT: tl.constexpr, ADD: tl.constexpr, BURSTS: tl.constexpr
+):
+    """Decode BURSTS bursts a program."""
+    burst = tl.program_id(0).to(tl.int64) * BURSTS
+    left = n - burst * 8
+    if tl.load(status) == 0:
+        if left >= BURSTS * 8:
+            _decode_part(payload, out + burst * 8, starts + burst, left, UNIT, ADD, BURSTS, True)
+        else:
+            _decode_part(payload, out + burst * 8, starts + burst, left, UNIT, ADD, BURSTS, False)
+
+
+class Inceptionn(Format):
+    """The parameters: the exponent of the threshold, and whether the 8 bits count from the border above."""
+
+    is_fixed = False
+    faults = (
+        "the padding of its last burst is not empty",
+        "bytes are left over after its last burst",
+        "it ends within a burst",
+    )
+
+    def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
+        """Queue the kernels that count and that write."""
+        n = x.numel()
+        if not n:
+            size.zero_()
+            return
+        middle, base = _classes(params)
+        constants = {"FIRST1": params[0] << 23, "FIRST2": middle << 23, "BASE": base, "BURSTS": _BURSTS}
+        programs = ceil_div(n, 8 * _BURSTS)
+        totals = torch.empty(programs, dtype=torch.int64, device=x.device)
+        launch(count_kernel, programs, *(words_of(x), n, totals), **constants)
+        ends = totals.cumsum(0)
+        launch(encode_kernel, programs, *(words_of(x), out, n, ends, totals), **constants)
+        size.copy_(ends[-1:], non_blocking=True)
+
+    def decode(
+        self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
+    ) -> None:
+        """Queue the kernels that find the bursts, and decode them."""
+        n, nbytes = out.numel(), payload.numel()
+        if not n or not nbytes:
+            status.fill_(3 if n else 2 if nbytes else 0)
+            return
+        starts = _find_bursts(payload, ceil_div(n, 8), status)
+        if n % 8:
+            launch(check_padding_kernel, 1, *(payload, starts[-1:], status), warps=1, USED=2 * (n % 8))
+        launch(
+            decode_kernel,
+            ceil_div(n, 8 * _BURSTS),
+            *(payload, words_of(out), n, starts, status),
+            UNIT=2.0 ** (_classes(params)[1] - 134),
+            ADD=add,
+            BURSTS=_BURSTS,
+        )
+
+
+def _classes(params: Params) -> tuple[int, int]:
+    """Return the biased exponents of the border between 8 and 16 bits, and of what the 8 bits count from."""
+    threshold, bounded = params
+    middle = threshold + (128 - threshold) // 2
+    return middle, middle if bounded else 127
+
+
+def _find_bursts(payload: torch.Tensor, bursts: int, status: torch.Tensor) -> torch.Tensor:
+    """Queue the kernels that write where the bursts of a payload begin, and that raise ``status``."""
+    nbytes, device = payload.numel(), payload.device
+    segments = ceil_div(nbytes, _SEGMENT)
+    groups = ceil_div(segments, _GROUP)
+    exits, counts = torch.empty(2, segments * _LANES, dtype=torch.int32, device=device)
+    group_exits, group_counts = torch.empty(2, groups * _LANES, dtype=torch.int32, device=device)
+    entries, group_entries = (torch.empty(n, dtype=torch.int32, device=device) for n in (segments, groups))
+    firsts, group_firsts = (torch.empty(n, dtype=torch.int64, device=device) for n in (segments, groups))
+    starts = torch.empty(bursts, dtype=torch.int64, device=device)
+    lanes, group = {"LANES": _LANES}, {"LANES": _LANES, "GROUP": _GROUP}
+    launch(walk_kernel, segments, payload, nbytes, exits, counts, warps=1, SEGMENT=_SEGMENT, **lanes)
+    launch(join_kernel, groups, exits, counts, segments, group_exits, group_counts, warps=2, **group)
+    chained = group_exits, group_counts, groups, group_entries, group_firsts, segments * _SEGMENT
+    launch(chain_kernel, 1, *chained, nbytes, bursts, status, warps=1, **lanes)
+    spread = exits, counts, segments, group_entries, group_firsts, groups, entries, firsts
+    launch(spread_kernel, ceil_div(groups, _SPREAD), *spread, warps=1, SPREAD=_SPREAD, **group)
+    placed = payload, nbytes, entries, firsts, segments, starts, bursts
+    launch(place_kernel, ceil_div(segments, _LANES), *placed, warps=2, SEGMENT=_SEGMENT, WALKED=_LANES)
+    return starts
+
+
+INCEPTIONN = Inceptionn()

@@ -1,0 +1,203 @@
+"""``terngrad``: -s, 0 or s, drawn from a hash of seed, checksum, and place (native/terngrad.cc)."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from gradwire.gpu.checksum import queue_crc32c
+from gradwire.gpu.table import Format, Params
+from gradwire.gpu.words import (
+    INFINITY,
+    QUIET_NAN,
+    bits_of,
+    ceil_div,
+    float_of,
+    is_nan,
+    launch,
+    put,
+    put_words,
+    signed,
+    split,
+    take,
+    words_of,
+)
+
+_SIZE = 1024
+_CODED = 512
+_TILES = 4
+"""Values that a program's one warp encodes at a time, 16 a thread, and how many times it does."""
+_GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
+_GOLDEN_4 = tl.constexpr(4 * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
+_LIFT = tl.constexpr(2.0**64)
+"""Multiplies values whose scale is below 2^-64, so that no product loses bits to underflow."""
+_BIT_OF_24 = tl.constexpr(2.0**-24)
+
+
+@triton.jit
+def _drawn(z):
+    """Return the 24 random bits of each state of SplitMix64: the first of its 64."""
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+    return (z >> 40).to(tl.uint32)  # z ^ (z >> 31) has the same 24 bits
+
+
+@triton.jit
+def _least(scale):
+    """Return the largest float up to 2^-150 scale: quotients of what is above it aren't rounded to 0."""
+    subnormal = (tl.minimum(scale, 16777216.0) * 0.5).to(tl.uint32)
+    return float_of(tl.where(scale < 16777216.0, subnormal, bits_of(scale) - (150 << 23)))
+
+
+@triton.jit
+def _is_chosen(magnitude, unit, least, drawn):
+    """Return whether 2^-24 drawn is below magnitude / scale, rounded to a float; unit is 2^-24 scale.
+
+    It is below if drawn plus half a unit in its last place is: a quotient of floats never lies in the middle
+    of two floats. Near that middle ``left``, a difference, is exact, so nothing has to be divided. Half the
+    unit of 0 is ``least``; where drawn isn't 0, it is too small to change the sum.
+    """
+    number = drawn.to(tl.int32).to(tl.float32)
+    left = tl.fma(number, -unit, magnitude)
+    power = float_of(bits_of(number) & INFINITY)
+    return tl.fma(power, unit * _BIT_OF_24, least) < left
+
+
+@triton.jit
+def _encode_part(x, codes, left, unit, least, lift, state, is_drawn, SIZE: tl.constexpr, FULL: tl.constexpr):
+    """Encode SIZE values, four a byte; what depends on the place within a byte is constant in a thread."""
+    byte = tl.arange(0, SIZE // 4)
+    place = tl.arange(0, 4)
+    at = byte[:, None] * 4 + place[None, :]
+    words = take(x, at, at < left, FULL)
+    states = (state + byte.to(tl.uint64) * _GOLDEN_4)[:, None] + (place.to(tl.uint64) * _GOLDEN)[None, :]
+    is_chosen = _is_chosen(tl.abs(float_of(words) * lift), unit, least, _drawn(states))
+    code = tl.where(words >= 0x80000000, 2, 1) << (2 * place)[None, :]
+    quartets = tl.sum(tl.where(is_chosen, code, 0), axis=1)
+    put(codes, byte, tl.where(is_drawn, quartets, 0).to(tl.uint8), byte * 4 < left, FULL)
+
+
+@triton.jit
+def _unsigned(number):
+    return number.to(tl.uint32, bitcast=True).to(tl.uint64)
+
+
+@triton.jit(do_not_specialize=["low", "high"])
+def encode_kernel(x, scale, codes, n, peak, crc, low, high, TILES: tl.constexpr, SIZE: tl.constexpr):
+    """Encode TILES times SIZE values a program.
+
+    The last values come first: they are those that the checksum has just left in the cache.
+    """
+    start = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64) * (TILES * SIZE)
+    found = tl.load(peak).to(tl.int32, bitcast=True)
+    is_drawn = (found > 0) & (found < INFINITY)
+    largest = float_of(tl.where(is_drawn, found, 0x3F800000).to(tl.uint32))
+    lift = tl.where(largest < 1 / _LIFT, _LIFT, 1.0)
+    unit, least = largest * lift * _BIT_OF_24, _least(largest * lift)
+    state = tl.load(crc).to(tl.uint64) ^ _unsigned(low) ^ (_unsigned(high) << 32)
+    state += (start + 1).to(tl.uint64) * _GOLDEN
+    if start == 0:
+        tl.store(scale, tl.where(found >= INFINITY, QUIET_NAN, found).to(tl.uint32))
+    x, codes, left = x + start, codes + start // 4, n - start
+    for _ in range(TILES):
+        if left >= SIZE:
+            _encode_part(x, codes, left, unit, least, lift, state, is_drawn, SIZE, True)
+        else:
+            _encode_part(x, codes, left, unit, least, lift, state, is_drawn, SIZE, False)
+        x, codes, left = x + SIZE, codes + SIZE // 4, left - SIZE
+        state += tl.full([], SIZE, tl.uint64) * _GOLDEN
+
+
+@triton.jit
+def check_kernel(scale, codes, nbytes, status, USED: tl.constexpr, SIZE: tl.constexpr):
+    """Look for the code that no encoder makes, unused bits that are set, and a scale of no chunk."""
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    code = tl.load(codes + at, mask=at < nbytes, other=0).to(tl.int32)
+    fault = tl.max((((code & (code >> 1)) & 0x55) != 0).to(tl.int32), axis=0)
+    if USED:
+        unused = (at == nbytes - 1) & ((code >> USED) != 0)
+        fault = tl.maximum(fault, tl.max(unused.to(tl.int32), axis=0) * 2)
+    if tl.program_id(0) == 0:
+        found = tl.load(scale)
+        wrong = (found >= INFINITY) & (found != QUIET_NAN)
+        fault = tl.maximum(fault, wrong.to(tl.int32) * 3)
+    tl.atomic_max(status, fault)
+
+
+@triton.jit
+def _decode_part(scale, codes, out, left, ADD: tl.constexpr, SIZE: tl.constexpr, FULL: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    loaded = take(codes, at // 4, at < left, FULL).to(tl.int32)
+    code = (loaded >> ((at % 4) * 2)) & 3
+    sign = tl.where((code == 2) & (scale != QUIET_NAN), 0x80000000, 0).to(tl.uint32)
+    words = tl.where((code != 0) | is_nan(scale), scale ^ sign, 0).to(tl.uint32)
+    put_words(out, at, words, at < left, FULL, ADD)
+
+
+@triton.jit
+def decode_kernel(scale, codes, out, n, status, ADD: tl.constexpr, SIZE: tl.constexpr):
+    """Decode SIZE values a program."""
+    start = tl.program_id(0).to(tl.int64) * SIZE
+    if tl.load(status) == 0:
+        found = tl.load(scale)
+        if n - start >= SIZE:
+            _decode_part(found, codes + start // 4, out + start, n - start, ADD, SIZE, True)
+        else:
+            _decode_part(found, codes + start // 4, out + start, n - start, ADD, SIZE, False)
+
+
+class TernGrad(Format):
+    """The parameters are the halves of the seed, the low one first."""
+
+    faults = (
+        "a code is 3",
+        "the unused bits of its last byte are not zero",
+        "its scale is negative or infinite",
+    )
+
+    def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
+        """Queue the kernels that make the checksum and look for the peak, and the one that draws."""
+        n = x.numel()
+        if not n:
+            out.zero_()
+            return
+        scale, codes = split(out, 4)
+        crc, peak = queue_crc32c(x)
+        launch(
+            encode_kernel,
+            ceil_div(n, _TILES * _CODED),
+            *(words_of(x), words_of(scale), codes, n, peak, crc, *map(signed, params)),
+            warps=1,
+            TILES=_TILES,
+            SIZE=_CODED,
+        )
+
+    def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
+        """Queue the kernel that looks at the scale and at the codes."""
+        scale, codes = split(payload, 4)
+        nbytes = codes.numel()
+        launch(
+            check_kernel,
+            max(ceil_div(nbytes, _SIZE), 1),
+            *(words_of(scale), codes, nbytes, status),
+            USED=2 * (n % 4),
+            SIZE=_SIZE,
+        )
+
+    def decode(
+        self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
+    ) -> None:
+        """Queue the kernel that looks the values up."""
+        scale, codes = split(payload, 4)
+        n = out.numel()
+        launch(
+            decode_kernel,
+            ceil_div(n, _SIZE),
+            *(words_of(scale), codes, words_of(out), n, status),
+            ADD=add,
+            SIZE=_SIZE,
+        )
+
+
+TERNGRAD = TernGrad()

@@ -1,0 +1,383 @@
+"""``topk``: the largest magnitudes and their places (codecs/topk.py).
+
+The chunk is read once, if k is small. A sample of it tells of a magnitude that a little more than k values
+reach, and these are gathered. The smallest magnitude that is kept is found among them digit by digit, by
+counting; magnitudes are ordered as their bits are. Each program gathers from a run of values, in any order of
+programs, so that what is kept is written run by run. If too few values reach the magnitude, or too many, as
+in a chunk with more zeros than what is left out, the kernels see that on the device and look through the
+chunk itself.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+
+import torch
+import triton
+import triton.language as tl
+
+from gradwire.gpu.pack import PACK
+from gradwire.gpu.table import Format, Params
+from gradwire.gpu.words import QUIET_NAN, bits_of, ceil_div, float_of, launch, take, words_of
+
+_SIZE = 2048
+_SAMPLE = 16384
+_RUN = 8192
+"""Values of which a program gathers some: a word of 32 for each of its threads, and less than 2^15."""
+_LOOKED_AT = 512
+"""Gathered values that a program looks at side by side, of one run or several."""
+_MOST_COUNTING = 1024
+"""Programs that count digits: all add to the same counts in the end."""
+_DIGITS = tl.constexpr(4)
+_BITS = tl.constexpr(8)
+_BASE = tl.constexpr(256)
+_STATE = tl.constexpr(16)
+"""Numbers of which each kernel leaves some to the next: the magnitude, how many reach it, and for each digit
+what ``_narrow`` finds. The counts of the digits lie behind them."""
+_LARGEST = tl.constexpr(0xFF000000)
+_NAN_INDEX = tl.constexpr(0xFFFFFFFF)
+
+
+@triton.jit
+def _magnitudes(words):
+    """Return twice the bits of magnitudes; what is not finite is the largest, and the same."""
+    return tl.minimum((words << 1).to(tl.uint32), _LARGEST)
+
+
+@triton.jit
+def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
+    """Find a magnitude that ``rank`` of SAMPLE values reach, or of all in a short chunk; clear the counts.
+
+    It is 0 if ``rank`` is above SAMPLE. Its last 16 bits always are: without them it is only a little less.
+    The places drift from one stretch of the chunk to the next, lest they all are in one column of a matrix.
+    """
+    each = tl.arange(0, SAMPLE)
+    drift = ((each * 40503) & 0xFFFF).to(tl.int64)  # multiples of the golden ratio, of 2^16
+    spread = (each.to(tl.int64) * n + ((drift * n) >> 16)) // SAMPLE
+    at = tl.where(tl.full([1], 0, tl.int64) + n > SAMPLE, spread, each)
+    magnitude = _magnitudes(tl.load(x + at, mask=each < n, other=0))
+    least, top = tl.full((), 0, tl.uint32), tl.full((), 1 << 31, tl.uint32)
+    for bit in range(16):
+        higher = least | (top >> bit)
+        many = tl.sum((magnitude >= higher).to(tl.int32), axis=0)
+        least = tl.where(many >= rank, higher, least)
+    tl.store(state, least.to(tl.int64))
+    tl.store(state + 1, tl.full((), 0, tl.int64))
+    counts = state + _STATE + tl.arange(0, _DIGITS * _BASE)
+    tl.store(counts, tl.zeros([_DIGITS * _BASE], tl.int64))
+
+
+@triton.jit
+def _reaching(x, left, state, RUN: tl.constexpr, FULL: tl.constexpr):
+    """Return a bit for each of RUN values, 32 a word: whether it reaches the magnitude; and that."""
+    lane = tl.arange(0, 32)[None, :]
+    at = tl.arange(0, RUN // 32)[:, None] * 32 + lane
+    words = take(x, at, at < left, FULL)
+    least = float_of((tl.load(state) >> 1).to(tl.uint32))  # after the loads, which need not wait for it
+    reaches = ~(tl.abs(float_of(words)) < least)  # what is not a number is not less than anything
+    return tl.sum(tl.where(reaches, tl.full([1, 32], 1, tl.uint32) << lane, 0), axis=1), least
+
+
+@triton.jit
+def _count_bits(words):
+    """Return how many bits are set in words: sums of neighbours, then of all bytes by a product."""
+    pairs = words - ((words >> 1) & 0x55555555)
+    quads = (pairs & 0x33333333) + ((pairs >> 2) & 0x33333333)
+    return ((((quads + (quads >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24).to(tl.int32)
+
+
+@triton.jit
+def gather_kernel(x, n, state, entries, capacity, runs, RUN: tl.constexpr):
+    """Write those of RUN values that reach the magnitude, and their places, behind what is there.
+
+    Of a run it notes where its entries begin, and how many they are.
+    """
+    start = tl.program_id(0).to(tl.int64) * RUN
+    if n - start >= RUN:
+        bits, least = _reaching(x + start, n - start, state, RUN, True)
+    else:
+        bits, least = _reaching(x + start, (n - start).to(tl.int32), state, RUN, False)
+    # Eight threads have each word, because a sum leaves it to all. From here on each has a word of its own.
+    row = tl.arange(0, RUN // 32)
+    bits = tl.gather(bits, row, axis=0)
+    many = _count_bits(bits)
+    size = tl.sum(many, axis=0).to(tl.int64)
+    begin = tl.atomic_add(state + 1, size, sem="relaxed")
+    runs += tl.program_id(0) * 3  # not earlier: it is in the way of the loads
+    tl.store(runs, begin)
+    tl.store(runs + 1, size)
+    if (begin + size <= capacity) & (least > 0):  # all reach 0, also what is behind the chunk
+        target = entries + begin + (tl.cumsum(many, axis=0) - many)
+        for _ in range(tl.max(many, axis=0)):
+            lowest = bits ^ (bits & (bits - 1))
+            lane = (bits_of(lowest.to(tl.float32)) >> 23).to(tl.int32) - 127
+            value = start + (row * 32 + lane)
+            words = tl.load(x + value, mask=bits != 0, other=0)  # the cache has them
+            tl.store(target, words.to(tl.int64) | (value << 32), mask=bits != 0)
+            target += 1
+            bits ^= lowest
+
+
+@triton.jit
+def _is_gathered(state, k, capacity):
+    many = tl.load(state + 1)
+    return (many >= k) & (many <= capacity)
+
+
+@triton.jit
+def _narrow(state, k, DIGIT: tl.constexpr):
+    """Return the k-th largest up to this digit.
+
+    Leave it to the next kernels, with how many of its equals are kept, and how many there are.
+    """
+    digit = tl.arange(0, _BASE)
+    count = tl.load(state + _STATE + DIGIT * _BASE + digit)
+    above = tl.sum(count, axis=0) - tl.cumsum(count, axis=0)
+    least = tl.full((), 0, tl.int64)
+    left = least + k
+    found = state + 2 + 3 * DIGIT
+    if DIGIT > 0:
+        least, left = tl.load(found - 3), tl.load(found - 2)
+    chosen = (above < left) & (above + count >= left)
+    least = (least << _BITS) + tl.sum(tl.where(chosen, digit, 0), axis=0)
+    if tl.program_id(0) == 0:
+        tl.store(found, least)
+        tl.store(found + 1, left - tl.sum(tl.where(chosen, above, 0), axis=0))
+        tl.store(found + 2, tl.sum(tl.where(chosen, count, 0), axis=0))
+    return least.to(tl.uint32)
+
+
+@triton.jit
+def count_kernel(x, n, entries, capacity, state, k, DIGIT: tl.constexpr, SIZE: tl.constexpr):
+    """Count each digit among the magnitudes whose digits above are the found ones."""
+    shift: tl.constexpr = (_DIGITS - 1 - DIGIT) * _BITS
+    is_gathered = _is_gathered(state, k, capacity)
+    source, step = tl.where(is_gathered, entries, x), tl.where(is_gathered, 2, 1)
+    end = tl.where(is_gathered, tl.load(state + 1), n)
+    above = tl.full((), 0, tl.uint32)
+    if DIGIT > 0:
+        above = _narrow(state, k, DIGIT - 1)
+    many = tl.zeros([_BASE], tl.int32)
+    for start in range(tl.program_id(0).to(tl.int64) * SIZE, end, tl.num_programs(0) * SIZE):
+        at = start + tl.arange(0, SIZE)
+        magnitude = _magnitudes(tl.load(source + at * step, mask=at < end, other=0))
+        wanted = at < end
+        if DIGIT > 0:
+            wanted &= (magnitude >> (shift + _BITS)) == above
+        many += tl.histogram(((magnitude >> shift) & (_BASE - 1)).to(tl.int32), _BASE, mask=wanted)
+    counts = state + _STATE + DIGIT * _BASE + tl.arange(0, _BASE)
+    tl.atomic_add(counts, many.to(tl.int64), mask=many > 0, sem="relaxed")
+
+
+@triton.jit
+def _places(x, n, entries, runs, is_gathered, RUN: tl.constexpr, RUNS: tl.constexpr):
+    """Return where the words of RUNS runs begin, how far apart they are, and how many each run has."""
+    run = tl.program_id(0).to(tl.int64) * RUNS + tl.arange(0, RUNS)
+    begin = run * RUN
+    there = is_gathered & (begin < n)
+    gathered = entries + 2 * tl.load(runs + 3 * run, mask=there, other=0)
+    size = tl.minimum(tl.maximum(n - begin, 0), RUN)
+    size = tl.where(there, tl.load(runs + 3 * run + 1, mask=there, other=0), size).to(tl.int32)
+    return tl.where(is_gathered, gathered, x + begin), tl.where(is_gathered, 2, 1), size
+
+
+@triton.jit
+def _compared(source, there, least):
+    """Return words, and whether each is above the least that is kept, with 2^16 if it is equal to it."""
+    words = tl.load(source, mask=there, other=0)
+    magnitude = _magnitudes(words)
+    above, equal = there & (magnitude > least), there & (magnitude == least)
+    return words, above.to(tl.int32) | (equal.to(tl.int32) << 16)
+
+
+@triton.jit
+def tally_kernel(
+    x,
+    n,
+    entries,
+    capacity,
+    state,
+    k,
+    runs,
+    sums,
+    RUN: tl.constexpr,
+    RUNS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Count both in each of RUNS runs, and in all of them."""
+    least = _narrow(state, k, _DIGITS - 1)
+    source, step, size = _places(x, n, entries, runs, _is_gathered(state, k, capacity), RUN, RUNS)
+    both = tl.zeros([RUNS, WIDTH], tl.int32)
+    for column in range(0, tl.max(size, axis=0), WIDTH):
+        at = column + tl.arange(0, WIDTH)[None, :]
+        _, one = _compared(source[:, None] + at * step, at < size[:, None], least)
+        both += one
+    tally = tl.sum(both, axis=1)
+    program = tl.program_id(0)
+    run = program * RUNS + tl.arange(0, RUNS)
+    tl.store(runs + 3 * run + 2, tally.to(tl.int64))
+    tl.store(sums + 2 * program, tl.sum(tally & 0xFFFF, axis=0).to(tl.int64))
+    tl.store(sums + 2 * program + 1, tl.sum(tally >> 16, axis=0).to(tl.int64))
+
+
+@triton.jit
+def _before(sums, SIZE: tl.constexpr):
+    """Return how many all programs before this one have counted above, and how many equal."""
+    program = tl.program_id(0)
+    above, equal = tl.zeros([SIZE], tl.int64), tl.zeros([SIZE], tl.int64)
+    for start in range(0, program, SIZE):
+        at = start + tl.arange(0, SIZE)
+        above += tl.load(sums + 2 * at, mask=at < program, other=0)
+        equal += tl.load(sums + 2 * at + 1, mask=at < program, other=0)
+    return tl.sum(above, axis=0), tl.sum(equal, axis=0)
+
+
+@triton.jit
+def write_kernel(
+    x,
+    n,
+    entries,
+    capacity,
+    state,
+    k,
+    runs,
+    sums,
+    out,
+    RUN: tl.constexpr,
+    RUNS: tl.constexpr,
+    WIDTH: tl.constexpr,
+):
+    """Write what is kept of RUNS runs, and marks for a bad chunk."""
+    found = state + 2 + 3 * (_DIGITS - 1)
+    least, wanted = tl.load(found).to(tl.uint32), tl.load(found + 1)
+    is_bad = (least == _LARGEST) & (tl.load(found + 2) > wanted)
+    is_gathered = _is_gathered(state, k, capacity)
+    source, step, size = _places(x, n, entries, runs, is_gathered, RUN, RUNS)
+    run = tl.program_id(0) * RUNS + tl.arange(0, RUNS)
+    tally = tl.load(runs + 3 * run + 2)
+    above, equal = _before(sums, 1024)
+    above += tl.cumsum(tally & 0xFFFF, axis=0) - (tally & 0xFFFF)
+    equal += tl.cumsum(tally >> 16, axis=0) - (tally >> 16)
+    target = out + above + tl.minimum(equal, wanted)
+    room = tl.minimum(tl.maximum(wanted - equal, 0), RUN).to(tl.int32)[:, None]
+    earlier = tl.zeros([RUNS], tl.int32)
+    for column in range(0, tl.max(size, axis=0), WIDTH):
+        at = column + tl.arange(0, WIDTH)[None, :]
+        there = at < size[:, None]
+        words, one = _compared(source[:, None] + at * step, there, least)
+        if is_gathered:
+            value = tl.load(source[:, None] + at * step + 1, mask=there, other=0)
+        else:
+            value = ((run * RUN)[:, None] + at).to(tl.uint32)
+        before = earlier[:, None] + tl.cumsum(one, axis=1) - one
+        earlier += tl.sum(one, axis=1)
+        kept = ((one & 1) != 0) | ((one != 0) & ((before >> 16) < room))
+        place = target[:, None] + ((before & 0xFFFF) + tl.minimum(before >> 16, room))
+        tl.store(place, tl.where(is_bad, _NAN_INDEX, value).to(tl.uint32), mask=kept)
+        tl.store(place + k, tl.where(is_bad, QUIET_NAN, words).to(tl.uint32), mask=kept)
+
+
+@triton.jit
+def check_kernel(payload, k, n, status, SIZE: tl.constexpr):
+    """Look at indices; if the first is that of a bad chunk, at values, too."""
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    index = tl.load(payload + at, mask=at < k, other=0).to(tl.int64)
+    after = tl.load(payload + at + 1, mask=at + 1 < k, other=_NAN_INDEX).to(tl.int64)
+    value = tl.load(payload + k + at, mask=at < k, other=0)
+    is_bad = tl.load(payload) == _NAN_INDEX
+    wrong = tl.where(is_bad, index != _NAN_INDEX, (index >= n) | (index >= after))
+    fault = tl.where(wrong, 2, (is_bad & (value != QUIET_NAN)).to(tl.int32))
+    tl.atomic_max(status, tl.max(tl.where(at < k, fault, 0), axis=0))
+
+
+@triton.jit
+def fill_kernel(payload, out, n, status, SIZE: tl.constexpr):
+    """Write SIZE zeros a program, or NaN if the chunk is bad."""
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    if tl.load(status) == 0:
+        word = tl.where(tl.load(payload) == _NAN_INDEX, QUIET_NAN, 0).to(tl.uint32)
+        tl.store(out + at, tl.zeros([SIZE], tl.uint32) + word, mask=at < n)
+
+
+@triton.jit
+def scatter_kernel(payload, out, k, status, SIZE: tl.constexpr):
+    """Write SIZE kept values a program to their places."""
+    at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
+    if tl.load(status) == 0:
+        index = tl.load(payload + at, mask=at < k, other=_NAN_INDEX)
+        value = tl.load(payload + k + at, mask=at < k, other=0)
+        tl.store(out + index.to(tl.int64), value, mask=index != _NAN_INDEX)
+
+
+class TopK(Format):
+    """The parameters: the numerator and the denominator of the share that is kept."""
+
+    faults = (
+        "a chunk marked as NaN must hold quiet NaN only",
+        "its indices must ascend strictly and be less than the count",
+    )
+
+    def max_nbytes(self, name: str, n: int, params: Params) -> int:
+        """Return 8 bytes per kept value."""
+        return 8 * _kept(n, params)
+
+    def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
+        """Queue the kernels that gather, those that find the least value to keep, and the one that writes."""
+        n, k = x.numel(), _kept(x.numel(), params)
+        if not k:
+            return
+        rank = _rank(n, k)
+        capacity = 2 * rank * ceil_div(n, _SAMPLE)
+        if 4 * capacity >= n:  # entries of 8 bytes: the chunk itself is as good, and takes no memory
+            capacity = 0
+        entries = torch.empty(capacity, dtype=torch.int64, device=x.device)
+        state = torch.empty(_STATE.value + _DIGITS.value * _BASE.value, dtype=torch.int64, device=x.device)
+        source, parts = words_of(x), ceil_div(n, _RUN)
+        # Runs are looked at in a form that they fit, for then each is looked at once.
+        width = min(max(triton.next_power_of_2(rank * _RUN // min(n, _SAMPLE)), 128), _LOOKED_AT)
+        shape = {"RUN": _RUN, "RUNS": _LOOKED_AT // width, "WIDTH": width}
+        programs = ceil_div(parts, shape["RUNS"])
+        runs = torch.empty(3 * programs * shape["RUNS"], dtype=torch.int64, device=x.device)
+        sums = torch.empty(2 * programs, dtype=torch.int64, device=x.device)
+        launch(sample_kernel, 1, *(source, n, rank, state), warps=16, SAMPLE=_SAMPLE)
+        if capacity:
+            launch(gather_kernel, parts, *(source, n, state, entries, capacity, runs), warps=8, RUN=_RUN)
+        gathered = source, n, words_of(entries), capacity, state, k
+        counting = min(ceil_div(n, _SIZE), _MOST_COUNTING)
+        for digit in range(_DIGITS.value):
+            launch(count_kernel, counting, *gathered, DIGIT=digit, SIZE=_SIZE)
+        launch(tally_kernel, programs, *(*gathered, runs, sums), **shape)
+        launch(write_kernel, programs, *(*gathered, runs, sums, words_of(out)), **shape)
+
+    def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
+        """Queue the kernel that looks at indices."""
+        k = _kept(n, params)
+        launch(check_kernel, ceil_div(k, _SIZE), *(words_of(payload), k, n, status), SIZE=_SIZE)
+
+    def decode(
+        self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
+    ) -> None:
+        """Queue the kernels that fill with zeros and scatter; a sum is one with each value, also with 0."""
+        n, k = out.numel(), _kept(out.numel(), params)
+        target = torch.empty(n, dtype=out.dtype, device=out.device) if add else out
+        launch(fill_kernel, ceil_div(n, _SIZE), *(words_of(payload), words_of(target), n, status), SIZE=_SIZE)
+        scattered = words_of(payload), words_of(target), k, status
+        launch(scatter_kernel, ceil_div(k, _SIZE), *scattered, SIZE=_SIZE)
+        if add:
+            PACK.decode(target.view(torch.uint8), out, (32,), status, add=True)
+
+
+def _kept(n: int, params: Params) -> int:
+    share, whole = params
+    return -(-share * n // whole)
+
+
+def _rank(n: int, k: int) -> int:
+    """Return how many of the sample reach a magnitude that k of the chunk almost surely reach."""
+    if n <= _SAMPLE:
+        return k
+    expected = ceil_div(k * _SAMPLE, n)
+    return expected + 4 * isqrt(expected) + 8
+
+
+TOPK = TopK()

@@ -1,0 +1,92 @@
+"""Chunks on a device, payloads on the host: encoded before they cross the bus, and decoded behind it.
+
+These are the kernels that a codec chooses for a chunk on an accelerator. A payload is made in the device's
+memory. It crosses in pinned memory, with its size and the status, and the host waits for an event: no stream
+is ever synchronised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from gradwire.devices import device_of
+from gradwire.gpu.chunks import malformed, queue_decode
+from gradwire.gpu.table import SIZE_NBYTES, STATUS_NBYTES, format_of
+
+
+def encode(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
+    """Encode ``x`` into ``out``, on the host; return the bytes used."""
+    return encode_and_keep(name, x, out, params).numel()
+
+
+def encode_and_keep(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> torch.Tensor:
+    """Encode ``x`` into ``out``, on the host; return the same payload on the device."""
+    found, device = format_of(name), device_of(x)
+    capacity = found.max_nbytes(name, x.numel(), params)
+    there, size = _pinned(x, capacity), _pinned(x, SIZE_NBYTES).view(torch.int64)
+
+    def queue() -> torch.Tensor:
+        here = torch.empty(capacity, dtype=torch.uint8, device=x.device)
+        nbytes = torch.empty(1, dtype=torch.int64, device=x.device)
+        found.encode(x, here, params, nbytes)
+        if found.is_fixed:
+            there.copy_(here, non_blocking=True)
+        else:
+            _queue_carry()(here, there, nbytes)
+            size.copy_(nbytes, non_blocking=True)
+        return here
+
+    here = device.launch(queue, [x], [there, size])
+    device.event().wait()
+    nbytes = capacity if found.is_fixed else int(size)
+    out[:nbytes] = there[:nbytes]
+    return here[:nbytes]
+
+
+def decode(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
+    """Decode into ``out``. Raises ``PayloadError``, and ``out`` is then as it was."""
+    _decode(name, payload, out, params, add=False)
+
+
+def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]) -> None:
+    """Decode and add to ``acc``. Raises ``PayloadError``, and ``acc`` is then as it was."""
+    _decode(name, payload, acc, params, add=True)
+
+
+def _decode(
+    name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...], *, add: bool
+) -> None:
+    found, device = format_of(name), device_of(out)
+    described = f"a payload of {payload.numel()} bytes is no {name} encoding of {out.numel()} elements"
+    if found.is_fixed and payload.numel() != found.max_nbytes(name, out.numel(), params):
+        raise malformed(described, "its length does not match")
+    there, fault = _pinned(out, payload.numel()), _pinned(out, STATUS_NBYTES).view(torch.int32)
+    there.copy_(payload)
+
+    def queue() -> None:
+        here = there.to(out.device, non_blocking=True)  # kernels read it more than once
+        status = queue_decode(found, here, out, params, add=add)
+        fault.copy_(status, non_blocking=True)
+
+    device.launch(queue, [there, out], [out, fault])
+    device.event().wait()
+    if int(fault):
+        raise malformed(described, found.faults[int(fault) - 1])
+
+
+def _pinned(beside: torch.Tensor, nbytes: int) -> torch.Tensor:
+    """Return so many bytes of pinned memory for the device of a tensor."""
+    with torch.inference_mode(mode=False):
+        return device_of(beside).pinned(-(-nbytes // 4)).view(torch.uint8)[:nbytes]
+
+
+@cache
+def _queue_carry() -> Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]:
+    found: Any = import_module("gradwire.gpu.finish")  # it imports Triton
+    queue: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None] = found.queue_carry
+    return queue

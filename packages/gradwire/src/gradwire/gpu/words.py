@@ -1,0 +1,193 @@
+"""What the kernels share: loads and stores of whole and short programs, and sums with the host's bits.
+
+Kernels see floats as 32-bit words. A program whose values all lie within the chunk (FULL) loads and stores
+without masks, so that these are 128 bits wide for every length of a chunk.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+MAGNITUDE = tl.constexpr(0x7FFFFFFF)
+INFINITY = tl.constexpr(0x7F800000)
+QUIET = tl.constexpr(0x00400000)
+QUIET_NAN = tl.constexpr(0x7FC00000)
+HOST_NAN = tl.constexpr(0xFFC00000)  # what x86 makes of infinity - infinity
+
+
+@triton.jit
+def take(source, offsets, inside, FULL: tl.constexpr):
+    """Return the loaded values, zeros where not ``inside``."""
+    if FULL:
+        return tl.load(source + offsets)
+    else:
+        return tl.load(source + offsets, mask=inside, other=0)
+
+
+@triton.jit
+def put(target, offsets, values, inside, FULL: tl.constexpr):
+    """Store the values that are ``inside``."""
+    if FULL:
+        tl.store(target + offsets, values)
+    else:
+        tl.store(target + offsets, values, mask=inside)
+
+
+@triton.jit
+def put_words(target, offsets, words, inside, FULL: tl.constexpr, ADD: tl.constexpr):
+    """Store decoded floats, or add them to what is there."""
+    if ADD:
+        put(target, offsets, add(take(target, offsets, inside, FULL), words), inside, FULL)
+    else:
+        put(target, offsets, words, inside, FULL)
+
+
+@triton.jit
+def float_of(words):
+    """Return the floats with these bits."""
+    return words.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def bits_of(floats):
+    """Return the bits of floats."""
+    return floats.to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def is_nan(words):
+    """Return which words are NaN."""
+    return (words & MAGNITUDE) > INFINITY
+
+
+@triton.jit
+def add(left, right):
+    """Return the bits of a float sum. A NaN is that of an operand, as on x86: GPUs return one of their own.
+
+    Of two NaN the left one wins. On the host that depends on how the compiler orders the operands.
+    """
+    total = bits_of(float_of(left) + float_of(right))
+    total = tl.where(is_nan(total), HOST_NAN, total)
+    total = tl.where(is_nan(right), right | QUIET, total)
+    return tl.where(is_nan(left), left | QUIET, total)
+
+
+@triton.jit
+def power_of_two(exponent):
+    """Return 2^exponent as a float, for -149 <= exponent <= 127."""
+    normal = (exponent + 127) << 23
+    subnormal = 1 << tl.maximum(exponent + 149, 0)
+    return tl.where(exponent >= -126, normal, subnormal).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def round_half_even(value):
+    """Return floats below 2^22 as integers: the addition itself rounds."""
+    return (value + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
+
+
+# Start kernels: the one place that knows how.
+
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+_turn: AbstractContextManager[object] = Lock() if _INTERPRETED else nullcontext()
+"""Triton's interpreter has one state, so that threads take turns."""
+
+
+def launch(kernel: Any, programs: int, *args: Any, warps: int = 4, **constants: Any) -> None:
+    """Queue a kernel on the current stream. No product may be fused with a sum: the host's are not."""
+    if programs:
+        with _turn:
+            kernel[(programs,)](*args, num_warps=warps, enable_fp_fusion=False, **constants)
+
+
+def words_of(x: torch.Tensor) -> torch.Tensor:
+    """Return float32 as the 32-bit words that kernels see; also bytes, at a multiple of 4."""
+    return x.view(torch.uint32)
+
+
+def ceil_div(n: int, size: int) -> int:
+    """Return how many parts of ``size`` cover ``n``."""
+    return -(-n // size)
+
+
+def signed(word: int) -> int:
+    """Return 32 bits as the number that kernels take, whatever its size: with a sign."""
+    return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
+
+
+# Tiles of blocks that share a scale: ROWS blocks of BLOCK values a program, WIDTH of each at a time.
+
+SMALLEST_EXPONENT = tl.constexpr(32)  # blocks of smaller exponents (below 2^-95) are flushed to zero
+NAN_EXPONENT = tl.constexpr(255)
+_WIDEST = 4096
+"""Values of a block that registers hold at a time."""
+
+
+class Tiles:
+    """How many programs cover n values, and what they hold."""
+
+    def __init__(self, n: int, block: int, *, size: int = 2048) -> None:
+        self.width = min(triton.next_power_of_2(block), _WIDEST)
+        # LLVM's AMD backend (Triton 3.7.1) aborts on the reduction of several rows that masks cut.
+        rows = max(size // self.width, 1) if self.width == block else 1
+        self.programs = ceil_div(n, block * rows)
+        warps = min(max(rows * self.width // 512, 1), 8)
+        self.constants = {"BLOCK": block, "ROWS": rows, "WIDTH": self.width, "warps": warps}
+
+
+def split(payload: torch.Tensor, at: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the part that describes the blocks, and the codes."""
+    return payload[:at], payload[at:]
+
+
+@triton.jit
+def places(at, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+    """Return where the values of a tile are, from the program's first on; the columns begin at ``at``."""
+    return tl.arange(0, ROWS)[:, None] * BLOCK + (tl.arange(0, WIDTH) + at)[None, :]
+
+
+@triton.jit
+def inside(at, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr):
+    """Return which of them are of their block and of the chunk."""
+    columns = (tl.zeros([ROWS, 1], tl.int32) + (tl.arange(0, WIDTH) + at)[None, :]) < BLOCK
+    if FULL:
+        return columns
+    else:
+        return columns & (places(at, BLOCK, ROWS, WIDTH) < left)
+
+
+@triton.jit
+def take_tile(x, at, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr):
+    """Return the words of a tile, zeros where there are none."""
+    whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
+    where = places(at, BLOCK, ROWS, WIDTH)
+    return take(x, where, inside(at, left, BLOCK, ROWS, WIDTH, FULL), whole)
+
+
+@triton.jit
+def peak_of(tile):
+    """Return the largest magnitude of each row, as bits, which are ordered as the magnitudes are."""
+    return tl.max((tile & MAGNITUDE).to(tl.int32, bitcast=True), axis=1)
+
+
+@triton.jit
+def exponent_of(peak):
+    """Return the exponent byte of a block with this peak."""
+    exponent = peak >> 23
+    return tl.where(exponent < SMALLEST_EXPONENT, 0, exponent)
+
+
+@triton.jit
+def peak_of_block(x, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr):
+    """Return the same of blocks that are wider than a tile."""
+    peak = tl.zeros([ROWS], tl.int32)
+    for at in range(0, BLOCK if FULL else tl.minimum(left, BLOCK).to(tl.int32), WIDTH):
+        peak = tl.maximum(peak, peak_of(take_tile(x, at, left, BLOCK, ROWS, WIDTH, FULL)))
+    return peak

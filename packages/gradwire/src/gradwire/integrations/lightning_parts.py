@@ -1,0 +1,163 @@
+"""Mixins that gradwire adds to Lightning's classes, for both ``lightning`` and ``pytorch_lightning``.
+
+The two packages have separate copies of the same classes, and each refuses the other's. This module therefore
+imports neither.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gradwire.autotune import Auto
+from gradwire.errors import SpecError
+from gradwire.integrations.attachment import Attaches, Attachment, LedgerLike, ddp_inside, file_name
+from gradwire.plan import PlanLike
+
+NAME = "gradwire"
+DESCRIPTION = "DDP whose gradients gradwire averages, compressed on every hop"
+_HOOKS = ("ddp_comm_hook", "ddp_comm_state", "ddp_comm_wrapper")
+_KEY = "gradwire"
+
+if TYPE_CHECKING:
+    _Base = Any  # the class of Lightning that stands behind in the list of bases
+else:
+    _Base = object
+
+
+class StrategyParts(Attaches, _Base):
+    """A mixin for ``DDPStrategy`` that attaches when DDP is created, and saves residuals with checkpoints."""
+
+    def __init__(
+        self,
+        plan: PlanLike | Auto = None,
+        *,
+        timeout_s: float = 30.0,
+        ledger: LedgerLike = None,
+        strict: bool = False,
+        resume_residuals: bool = True,
+        **ddp: Any,
+    ) -> None:
+        hooks = [name for name in _HOOKS if ddp.get(name) is not None]
+        if hooks:
+            raise SpecError(f"gradwire is the model's communication hook; leave out {' and '.join(hooks)}")
+        super().__init__(**ddp)
+        self._gradwire = Attachment(
+            plan, timeout_s=timeout_s, ledger=ledger, strict=strict, resume_residuals=resume_residuals
+        )
+        self._updates = 0
+        self._restored_from = ""
+
+    def configure_ddp(self) -> None:
+        """Wrap the model, and attach."""
+        super().configure_ddp()
+        self._gradwire.attach(ddp_inside(self.model, "Lightning's strategy"))
+        self._gradwire.follow(getattr(self.precision_plugin, "scaler", None))
+        self._updates = 0
+
+    def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Count the update."""
+        self._updates += 1
+        return super().optimizer_step(*args, **kwargs)
+
+    def on_train_end(self) -> None:
+        """Check that compression ran."""
+        super().on_train_end()
+        self._gradwire.check_it_ran(self._updates)
+
+    def teardown(self) -> None:
+        """Close, also after an exception."""
+        try:
+            super().teardown()
+        finally:
+            self._gradwire.close()
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """Save; every rank writes its residuals beside the checkpoint, which records the number of ranks."""
+        if "optimizer_states" in checkpoint and self._gradwire.keeps_state:
+            checkpoint[_KEY] = {"world": self._gradwire.world}
+            record = self._gradwire.state(checkpoint["global_step"])
+            path = self._residual_path(filepath, self._gradwire.rank, self._gradwire.world)
+            self.checkpoint_io.save_checkpoint(record, path)
+        super().save_checkpoint(checkpoint, filepath, storage_options=storage_options)
+
+    def remove_checkpoint(self, filepath: str | os.PathLike[str]) -> None:
+        """Remove the checkpoint, and with it this rank's residuals."""
+        super().remove_checkpoint(filepath)
+        if self._gradwire.keeps_state:
+            path = self._residual_path(filepath, self._gradwire.rank, self._gradwire.world)
+            self.checkpoint_io.remove_checkpoint(path)
+
+    def load_checkpoint(
+        self, checkpoint_path: str | os.PathLike[str], *args: Any, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Load the checkpoint, and remember the location of its residuals: beside the target of a link."""
+        self._gradwire.loads()
+        linked = os.path.islink(checkpoint_path)
+        self._restored_from = os.path.realpath(checkpoint_path) if linked else os.fspath(checkpoint_path)
+        checkpoint: dict[str, Any] = super().load_checkpoint(checkpoint_path, *args, **kwargs)
+        return checkpoint
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Restore the optimizers and this rank's residuals, when ``fit`` has attached."""
+        super().load_optimizer_state_dict(checkpoint)
+        saved = checkpoint.get(_KEY)
+        if saved is None or not self._gradwire.resume_residuals:
+            return  # residuals begin at 0: there were none, or the user gives them up
+        world = saved["world"]
+
+        def read(rank: int) -> Mapping[str, Any]:
+            path = self._residual_path(self._restored_from, rank, world)
+            record: Mapping[str, Any] = self.checkpoint_io.load_checkpoint(path)
+            return record
+
+        self._gradwire.resume(world, read, checkpoint["global_step"])
+
+    @staticmethod
+    def _residual_path(filepath: str | os.PathLike[str], rank: int, world: int) -> str:
+        return f"{os.fspath(filepath)}.{file_name(rank, world)}"
+
+
+class CallbackParts(Attaches, _Base):
+    """A mixin for ``Callback`` that attaches gradwire to the DDP model of any strategy."""
+
+    def __init__(
+        self,
+        plan: PlanLike | Auto = None,
+        *,
+        timeout_s: float = 30.0,
+        ledger: LedgerLike = None,
+        strict: bool = False,
+    ) -> None:
+        super().__init__()
+        self._gradwire = Attachment(plan, timeout_s=timeout_s, ledger=ledger, strict=strict)
+        if self._gradwire.plan.keeps_residual:
+            raise SpecError(
+                f"{self._gradwire.plan.codec} keeps residuals, which a callback of Lightning cannot save for "
+                "each rank; train with GradwireStrategy, which does"
+            )
+        self._began_at = 0
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Attach to the model that the strategy has wrapped."""
+        del pl_module
+        self._gradwire.attach(ddp_inside(trainer.strategy.model, "Lightning's strategy"))
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Record the number of updates at the start of training; a resumed run has some."""
+        del pl_module
+        self._began_at = trainer.global_step
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Check that compression ran, and close."""
+        del pl_module
+        self._gradwire.close()
+        self._gradwire.check_it_ran(trainer.global_step - self._began_at)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Close."""
+        del trainer, pl_module, exception
+        self._gradwire.close()

@@ -1,0 +1,237 @@
+"""MPI's collectives over connections that NICs compress: INCEPTIONN's set ``collective_comm_comp``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import torch
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from gradwire.codecs import Codec
+from gradwire.errors import LinkError, LinkTimeoutError, TensorError, shown
+from gradwire.exchange import Exchange
+from gradwire.links.mpi_calls import calls, intracommunicator, load_mpi, poll, reason
+from gradwire.links.process_group import check_tos
+from gradwire.links.rendezvous.addresses import listening_address
+from gradwire.links.rendezvous.attempt import refuse_marks
+from gradwire.links.rendezvous.connect import connect_ranks
+from gradwire.links.rendezvous.tls import encryption
+from gradwire.links.sockets import SocketLink
+from gradwire.plan import Plan
+from gradwire.wire import TOS
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+# Marked connections between the processes of an MPI job, which MPI itself cannot have.
+#
+# INCEPTIONN's authors changed Open MPI, so that it marks its TCP connections. No MPI offers that as it is:
+# a
+# library opens its connections by itself, often over no TCP at all, and MPI's headers would be among the
+# floats, where a NIC would destroy them. So gradwire opens its own, and MPI only tells the ranks where.
+
+_PLACE_NBYTES = 64
+
+
+def marked_link(comm: MPI.Comm | None = None, timeout_s: float = 30.0, tos: int = TOS) -> SocketLink:
+    """Return a link of all processes of a communicator, over connections of its own, half of them marked.
+
+    All processes call it together. Values that NICs may compress travel on the marked connections.
+
+    Parameters
+    ----------
+    comm
+        An intracommunicator of mpi4py; ``MPI.COMM_WORLD`` where it is None.
+    timeout_s
+        How long a wait lasts at most while nothing happens, in seconds.
+    tos
+        The type of service of the marked connections.
+
+    Raises
+    ------
+    LinkError
+        Where mpi4py or MPI is missing, the variables for TLS are set, or the ranks can't reach each other.
+        ``LinkTimeoutError`` when they do not come in time.
+    """
+    check_tos(tos)
+    mpi = load_mpi()
+    parent = intracommunicator(mpi, comm)
+    rank, world = parent.Get_rank(), parent.Get_size()
+    if encryption(os.environ) is not None:
+        refuse_marks(tos, rank, world)
+    names = [f"rank {each}" for each in range(world)]
+    if world == 1:
+        return SocketLink(rank, {}, timeout_s, names, {}, tos)
+    what = f"rank {rank} joining the {world} ranks of its communicator"
+    store = _store(mpi, parent, what, timeout_s)
+    connections = connect_ranks(PrefixStore("link", store), rank, names, timeout_s)
+    try:
+        marked = connect_ranks(PrefixStore("marked", store), rank, names, timeout_s, tos=tos)
+        link = SocketLink(rank, connections, timeout_s, names, marked, tos)
+    except BaseException:
+        for each in connections.values():
+            each.close()
+        raise
+    try:
+        _done(parent.Ibarrier, what, timeout_s)  # nobody asks the store any more
+    except BaseException:
+        link.close()
+        raise
+    return link
+
+
+def _store(mpi: Any, parent: Any, what: str, timeout_s: float) -> Store:
+    """Return a store that rank 0 opens, and whose place MPI tells the others."""
+    place, patience = bytearray(_PLACE_NBYTES), timedelta(seconds=timeout_s)
+    opened: Store | None = None
+    try:
+        if parent.Get_rank() == 0:
+            address = listening_address(os.environ)
+            opened = TCPStore(address, 0, None, True, patience, False)
+            said = f"{address} {opened.port}".encode()
+            place[: len(said)] = said
+        _done(lambda: parent.Ibcast([place, mpi.BYTE], 0), what, timeout_s)
+        if opened is None:
+            address, port = bytes(place).rstrip(b"\0").decode().split()
+            opened = TCPStore(address, int(port), None, False, patience)
+    except RuntimeError as error:  # torch's and mpi4py's exceptions are some
+        raise LinkError(f"{what}: {reason(error)}") from error
+    return opened
+
+
+def _done(begin: Callable[[], Any], what: str, timeout_s: float) -> None:
+    """Begin something that all ranks do, and return when it is done. Raises ``LinkTimeoutError``."""
+    with calls:
+        request = begin()
+
+    def is_done() -> bool:
+        with calls:
+            return bool(request.Test())
+
+    if not poll(is_done, timeout_s):
+        raise LinkTimeoutError(f"{what}: nothing happened within {timeout_s:g} s")
+
+
+class CollectiveCommComp:
+    """Collectives with the names and arguments that mpi4py gives them, for float32 that NICs may compress.
+
+    All processes of the communicator make one together, call its methods in the same order, and ``Free`` it.
+    Buffers are contiguous float32 arrays that NumPy can share. Values travel on gradwire's own connections,
+    marked with a type of service; all ranks get identical bits, within the bound of the codec.
+
+    Parameters
+    ----------
+    comm
+        An intracommunicator of mpi4py; ``MPI.COMM_WORLD`` where it is None.
+    offload
+        The codec that NICs on the way may apply, or its spec.
+    algorithm
+        How ``Allreduce`` goes about; the others use a star.
+    scale
+        See ``Plan``.
+    timeout_s
+        How long a wait for a peer may last before it is an error.
+    tos
+        The type of service of the marked connections.
+
+    Raises
+    ------
+    SpecError
+        For an invalid codec, algorithm, or scale.
+    LinkError
+        Where there is no MPI, or the ranks can't be connected.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Comm | None = None,
+        offload: Codec | str = "inceptionn:2^-10",
+        *,
+        algorithm: str = "ring",
+        scale: str | None = None,
+        timeout_s: float = 30.0,
+        tos: int = TOS,
+    ) -> None:
+        plan = Plan(algorithm=algorithm, offload=offload, scale=scale)
+        self._mpi = load_mpi()
+        self._link = marked_link(comm, timeout_s, tos)
+        self._all, self._star = (
+            Exchange(self._link, each) for each in (plan, replace(plan, algorithm="star"))
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.Free()
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Any = None) -> None:  # noqa: N802 - MPI's name
+        """Write the sum of all ranks' ``sendbuf`` to ``recvbuf``; with ``IN_PLACE``, of their ``recvbuf``.
+
+        Raises ``TensorError`` for other buffers and operations, and ``ExchangeError``.
+        """
+        self._check_sum(op)
+        self._all.all_reduce(self._filled(sendbuf, recvbuf), average=False)
+
+    def Reduce(self, sendbuf: Any, recvbuf: Any, op: Any = None, root: int = 0) -> None:  # noqa: N802
+        """Write the sum of all ranks' ``sendbuf`` to rank 0's ``recvbuf``.
+
+        Raises what ``Allreduce`` does.
+        """
+        self._check_sum(op)
+        _check_root(root)
+        if self._link.rank == 0:
+            self._star.reduce(self._filled(sendbuf, recvbuf))
+        else:  # what is there holds partial sums afterwards
+            self._star.reduce(_floats(sendbuf, "sendbuf").clone())
+
+    def Bcast(self, buf: Any, root: int = 0) -> None:  # noqa: N802
+        """Write to every rank's ``buf``, that of rank 0, too, what the codec makes of rank 0's.
+
+        Raises what ``Allreduce`` does.
+        """
+        _check_root(root)
+        self._star.broadcast(_floats(buf, "buf"))
+
+    def Free(self) -> None:  # noqa: N802
+        """Close the connections. You can call this again."""
+        self._all.close()
+        self._star.close()
+
+    def _filled(self, sendbuf: Any, recvbuf: Any) -> torch.Tensor:
+        received = _floats(recvbuf, "recvbuf")
+        if not (isinstance(sendbuf, type(self._mpi.IN_PLACE)) and sendbuf == self._mpi.IN_PLACE):
+            sent = _floats(sendbuf, "sendbuf")
+            if sent.numel() != received.numel():
+                raise TensorError(
+                    f"sendbuf and recvbuf must have one length, but have {sent.numel()} and "
+                    f"{received.numel()}"
+                )
+            received.copy_(sent)
+        return received
+
+    def _check_sum(self, op: Any) -> None:
+        if op is not None and op != self._mpi.SUM:
+            raise TensorError("these collectives sum; leave out op, or pass MPI.SUM")
+
+
+def _check_root(root: int) -> None:
+    if root != 0:
+        raise TensorError(f"the root of these collectives is rank 0, but {shown(root)} came")
+
+
+def _floats(buffer: Any, what: str) -> torch.Tensor:
+    """Return a buffer's memory as a 1-D tensor. Raises ``TensorError``."""
+    array = np.asarray(buffer)
+    if array.dtype != np.float32 or not array.flags.c_contiguous or not array.flags.writeable:
+        raise TensorError(
+            f"{what} must be a writeable, contiguous array of float32, but is {shown(buffer)}; pass one that "
+            "NumPy can share"
+        )
+    return torch.from_numpy(array.reshape(-1))

@@ -1,0 +1,117 @@
+"""Hugging Face's Trainer: a callback that attaches gradwire to the model that the Trainer has wrapped."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from gradwire.autotune import Auto
+from gradwire.errors import StateError
+from gradwire.integrations.attachment import (
+    Attaches,
+    Attachment,
+    LedgerLike,
+    ResidualFolder,
+    ddp_inside,
+    needed,
+)
+from gradwire.plan import PlanLike
+
+with needed("transformers", "huggingface"):
+    from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+
+class GradwireCallback(Attaches, TrainerCallback):
+    """Let gradwire average a ``Trainer``'s gradients, from the start of ``train()`` to its end.
+
+    If the plan keeps residuals, every rank writes its own to the folder of each checkpoint, unless
+    ``save_only_model`` is set. A resumed run reads them; if the number of ranks has changed, their sum is
+    divided anew.
+
+    Parameters
+    ----------
+    trainer
+        The Trainer, which must train with DDP, as it does under ``torchrun``.
+    plan, timeout_s, strict
+        As for ``gradwire.attach``.
+    ledger
+        This rank's ledger, or a function that returns a rank's ledger.
+    resume_from
+        The checkpoint's folder, if it isn't below the Trainer's ``output_dir``: the same folder that you pass
+        to ``train`` as ``resume_from_checkpoint``.
+    resume_residuals
+        If False, a resumed run continues without what earlier steps lost.
+
+    Raises
+    ------
+    SpecError
+        For an invalid plan or timeout.
+    AttachError
+        From ``train()``: for a Trainer without DDP, such as in a single process, as ``gradwire.attach`` does,
+        and at the end if no gradient reached gradwire.
+    StateError
+        From a resumed ``train()``, if residuals are missing or damaged, or don't fit.
+
+    Examples
+    --------
+    >>> trainer.add_callback(GradwireCallback(trainer, "fp8"))  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        plan: PlanLike | Auto = None,
+        *,
+        timeout_s: float = 30.0,
+        ledger: LedgerLike = None,
+        strict: bool = False,
+        resume_from: str | os.PathLike[str] | None = None,
+        resume_residuals: bool = True,
+    ) -> None:
+        self._trainer = trainer
+        self._resume_from = resume_from
+        self._gradwire = Attachment(
+            plan, timeout_s=timeout_s, ledger=ledger, strict=strict, resume_residuals=resume_residuals
+        )
+        self._began_at = 0
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        """Attach, and read the residuals of the checkpoint that training resumes from."""
+        self._gradwire.attach(ddp_inside(self._trainer.model_wrapped, "the Trainer"))
+        self._gradwire.follow(self._trainer.accelerator.scaler)
+        self._began_at = state.global_step
+        if state.global_step:
+            self._gradwire.loads()
+        if state.global_step and self._gradwire.keeps_state and self._gradwire.resume_residuals:
+            self._gradwire.resume_from(self._resumed_folder(args, state), state.global_step)
+
+    def _resumed_folder(self, args: TrainingArguments, state: TrainerState) -> ResidualFolder:
+        """Return the folder of the residuals; the Trainer tells its callbacks the step, not the folder."""
+        folder = Path(self._resume_from or _checkpoint(args, state))
+        if not folder.is_dir() and self._gradwire.plan.keeps_residual:
+            given = "the folder given as resume_from" if self._resume_from else "a folder below output_dir"
+            raise StateError(
+                f"this plan keeps residuals, which each rank saves with the checkpoint, but {folder}, {given}"
+                ", does not exist; give GradwireCallback as resume_from what train was given as "
+                "resume_from_checkpoint, or resume_residuals=False"
+            )
+        return ResidualFolder(folder)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        """Write this rank's residuals to the checkpoint's folder."""
+        if args.save_only_model or state.is_hyper_param_search or not self._gradwire.keeps_state:
+            return  # nothing to resume from, or nothing kept
+        record = self._gradwire.state(state.global_step)
+        ResidualFolder(_checkpoint(args, state)).write(record, self._gradwire.rank, self._gradwire.world)
+
+    def on_train_end(self, _args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        """Check that compression ran, and close."""
+        self._gradwire.close()
+        self._trainer.model_wrapped = self._trainer.model  # another train() wraps it, and attaches, anew
+        self._gradwire.check_it_ran(state.global_step - self._began_at)
+
+
+def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"

@@ -1,0 +1,93 @@
+"""What ``torchrun``, or somebody who sets the same variables, has told this process, read without torch."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+from gradwire.errors import JobError, shown
+from gradwire.units import parse_whole
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
+
+
+def is_launched() -> bool:
+    """Return whether ``torchrun``, or somebody who sets the same variables, has started this process."""
+    return all(os.environ.get(variable) for variable in VARIABLES)
+
+
+def launched_rank() -> tuple[int, int]:
+    """Return rank and world size as launched. Raises ``JobError``."""
+    rank, world = whole("RANK"), whole("WORLD_SIZE")
+    if rank >= world:
+        raise JobError(f"RANK must be below WORLD_SIZE, but they are {rank} and {world}; start with torchrun")
+    return rank, world
+
+
+def launched_workers(has_server: bool, asked: int | None) -> int | None:
+    """Return the workers of the job that torchrun has started, None where it has not. Raises ``JobError``."""
+    if not is_launched():
+        _refuse_half_launched()
+        return None
+    world = launched_rank()[1]
+    workers = world - has_server
+    if workers < 1 or asked not in (None, workers):
+        wanted = "at least 1 worker" if asked is None else f"{asked} workers"
+        server = " and a server" if has_server else ""
+        raise JobError(
+            f"the job wants {wanted}{server}, but {world} processes were started; leave out "
+            "--workers, or start as many"
+        )
+    return workers
+
+
+def whole(variable: str) -> int:
+    """Return the whole number that a variable holds. Raises ``JobError``."""
+    text = os.environ.get(variable, "")
+    number = parse_whole(text)
+    if number is None:
+        raise JobError(f"{variable} must be a whole number, but is {shown(text)}; start with torchrun")
+    return number
+
+
+def _refuse_half_launched() -> None:
+    """Raise ``JobError`` where only some variables are set: every rank would train a whole job by itself."""
+    given = [variable for variable in VARIABLES if os.environ.get(variable)]
+    if set(given) & {"RANK", "WORLD_SIZE"}:
+        missing = [variable for variable in VARIABLES if variable not in given]
+        raise JobError(
+            f"a rank of many needs {', '.join(VARIABLES)}, but this one lacks {' and '.join(missing)}; start "
+            f"with torchrun, or unset {' and '.join(given)} for a job on this machine"
+        )
+
+
+# Who acts on signals while processes are at work: the parent alone, which ends the others.
+
+
+@contextmanager
+def ending_on_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into an exception, so that whoever ends a parent ends its processes."""
+
+    def leave(number: int, _frame: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Hold back SIGINT in this thread, and in the processes that it starts meanwhile."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,331 @@
+"""Start the ranks as processes of this machine, watch them, and leave nothing behind."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
+from threading import Lock, Thread
+from time import monotonic
+from typing import Any, Generic, NoReturn, TypeVar
+
+from torch._C._distributed_c10d import Store
+
+from gradwire.errors import LOSSY_LOGGER, ExchangeError, GradwireError, JobError, LinkError
+from gradwire.launch.launched import ending_on_signals, interrupts_held, launched_rank, whole
+from gradwire.launch.rendezvous import check_same_options, join_launched, join_store, open_store
+from gradwire.machine import is_inside
+
+# What ranks that work together are given, and the messages in which they report how it ended.
+
+Event = TypeVar("Event")
+Options = TypeVar("Options")
+
+
+@dataclass
+class RankContext(Generic[Event]):
+    """What one rank is given: who it is, where it reports to, and how it finds the others.
+
+    ``doing`` is where it is in its work, for the message if it fails; ``join_store`` returns the store that
+    all ranks share, once.
+    """
+
+    rank: int
+    world: int
+    report: Callable[[Event], None]
+    join_store: Callable[[], Store]
+    doing: str = "starting"
+
+    @property
+    def ranks_here(self) -> int:
+        """How many ranks share this machine's cores; the hosts of a testbed are one machine."""
+        if is_inside():
+            return self.world
+        return whole("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else self.world
+
+
+@dataclass(frozen=True)
+class Task(Generic[Options, Event]):
+    """What all ranks do together.
+
+    Parameters
+    ----------
+    work
+        Called in every rank with its context and ``options``; a module's own function where ranks are
+        processes that are started here, since they find it by its name.
+    options
+        Data that every rank gets.
+    world
+        The number of ranks.
+    timeout_s
+        How long a rank waits for the others at most, in seconds.
+    shared
+        The options that launched ranks must have been given alike, by their names.
+    preload
+        Modules whose import takes seconds: done once, for all processes that are started here.
+    title
+        What a message calls a rank.
+    when
+        What a message says of the time, such as "during run 2", after the last event (None: there was none).
+    """
+
+    work: Callable[[RankContext[Event], Options], None]
+    options: Options
+    world: int
+    timeout_s: float
+    shared: Mapping[str, object] = field(default_factory=dict)
+    preload: tuple[str, ...] = ()
+    title: Callable[[int], str] = "rank {}".format
+    when: Callable[[Event | None], str] = lambda _event: "at work"
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A rank has done its work."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A rank's lossy warning, which its starter logs, too."""
+
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A rank gives up.
+
+    ``consequence`` marks a failure that may only be the echo of another rank's: a peer that is gone or
+    silent. ``details`` is the traceback of an internal error, "" for an error that gradwire raises on
+    purpose.
+    """
+
+    rank: int
+    doing: str
+    reason: str
+    consequence: bool
+    details: str = ""
+
+
+def describe_failure(context: RankContext[Event], error: BaseException) -> Failed:
+    """Return what a rank says when it gives up."""
+    return Failed(
+        rank=context.rank,
+        doing=context.doing,
+        reason=str(error) or type(error).__name__,
+        consequence=isinstance(error, LinkError | ExchangeError),
+        details="" if isinstance(error, GradwireError) else traceback.format_exc(),
+    )
+
+
+# A process that was started here, as one rank: it works, reports through its pipe and never outlives us.
+
+
+def main(
+    work: Callable[[RankContext[Event], Options], None],
+    options: Options,
+    rank: int,
+    world: int,
+    port: int,
+    timeout_s: float,
+    connection: Connection[Event | Finished | Failed | Warned, None],
+) -> None:
+    """Be a rank: everything it has to say goes through ``connection``."""
+    Thread(target=_end_with_parent, name="gradwire lifeline", daemon=True).start()
+    send = _one_at_a_time(connection.send)
+    telling = _Telling(send)
+    logging.getLogger(LOSSY_LOGGER).addHandler(telling)
+    context: RankContext[Event] = RankContext(rank, world, send, lambda: join_store(port, timeout_s))
+    try:
+        work(context, options)
+        send(Finished(rank))
+    except BaseException as error:
+        send(describe_failure(context, error))
+        connection.close()
+        os._exit(1)  # not sys.exit: a thread that waits for a peer must not keep the process
+    finally:
+        logging.getLogger(LOSSY_LOGGER).removeHandler(telling)  # the pipe ends before the process
+
+
+class _Telling(logging.Handler):
+    """Sends the lossy warnings of this process to its starter."""
+
+    def __init__(self, send: Callable[[Warned], None]) -> None:
+        super().__init__()
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._send(Warned(record.getMessage()))
+
+
+def _one_at_a_time(send: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return a function that sends from any thread."""
+    sending = Lock()
+
+    def send_alone(message: object) -> None:
+        with sending:
+            send(message)
+
+    return send_alone
+
+
+def _end_with_parent() -> None:
+    """Leave at once when the parent is gone, however it went: nobody is left to report to."""
+    parent = parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+GRACE_S = 1.0
+"""How long to listen on after a first failure: the others' reports tell the cause from its echoes."""
+JOIN_S = 5.0
+"""How long a process that has reported its end may take for it."""
+_CONTEXT = get_context("forkserver")
+_LOSSY = logging.getLogger(LOSSY_LOGGER)
+_LOSSY.addHandler(logging.NullHandler())  # ranks have printed their warnings themselves
+
+
+def run_local(task: Task[Options, Event], show: Callable[[Event], None]) -> None:
+    """Do a task in processes of this machine, all ended on return; ``show`` gets every rank's events.
+
+    Raises ``JobError`` for whatever ends it early.
+    """
+    _CONTEXT.set_forkserver_preload(["gradwire.launch.local", *task.preload])
+    store = open_store(task.timeout_s)
+    with ending_on_signals(), _Children(task, store.port) as children:
+        children.watch(show)
+
+
+class _Children(Generic[Options, Event]):
+    """The processes and the ends of their pipes."""
+
+    def __init__(self, task: Task[Options, Event], port: int) -> None:
+        self._task, self._port = task, port
+        self._processes: list[ForkServerProcess] = []
+        self._pipes: dict[Connection[None, Event | Finished | Failed | Warned], int] = {}
+        self._last: Event | None = None
+
+    def __enter__(self) -> _Children[Options, Event]:
+        resource_tracker.ensure_running()  # starting it would end the blocking
+        try:
+            with interrupts_held():  # Ctrl-C reaches all of them, but only this process is to act
+                for rank in range(self._task.world):
+                    self._start(rank)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._end()
+
+    def watch(self, show: Callable[[Event], None]) -> None:
+        """Show what comes until all ranks have finished. Raises ``JobError``."""
+        finished: set[int] = set()
+        while len(finished) < self._task.world:
+            for rank, message in self._receive(None):
+                if message is None or isinstance(message, Failed):
+                    self._give_up(rank, message)
+                elif isinstance(message, Finished):
+                    finished.add(rank)
+                    self._pipes = {pipe: other for pipe, other in self._pipes.items() if other != rank}
+                elif isinstance(message, Warned):
+                    _LOSSY.warning(message.sentence)
+                else:
+                    self._last = message
+                    show(message)
+        for process in self._processes:
+            process.join(JOIN_S)
+
+    def _start(self, rank: int) -> None:
+        receiving, sending = _CONTEXT.Pipe(duplex=False)
+        task = self._task
+        process = _CONTEXT.Process(
+            target=main,
+            args=(task.work, task.options, rank, task.world, self._port, task.timeout_s, sending),
+            name=f"gradwire rank {rank}",
+            daemon=True,
+        )
+        process.start()
+        sending.close()  # ours: when the child's is gone too, the pipe ends
+        self._processes.append(process)
+        self._pipes[receiving] = rank
+
+    def _receive(
+        self, timeout_s: float | None
+    ) -> Iterator[tuple[int, Event | Finished | Failed | Warned | None]]:
+        """Yield what has come, with its rank; None for a rank that is gone without a message."""
+        for pipe in wait(list(self._pipes), timeout_s):
+            assert isinstance(pipe, Connection)
+            rank = self._pipes[pipe]
+            try:
+                yield rank, pipe.recv()
+            except (EOFError, OSError):
+                del self._pipes[pipe]
+                yield rank, None
+
+    def _give_up(self, rank: int, failure: Failed | None) -> NoReturn:
+        """Collect what others report within the grace time, and raise what seems the cause."""
+        failures: dict[int, Failed | None] = {rank: failure}
+        deadline = monotonic() + GRACE_S
+        while self._pipes and (left := deadline - monotonic()) > 0:
+            for other, message in self._receive(left):
+                if message is None or isinstance(message, Failed):
+                    failures.setdefault(other, message)
+        for gone, report in failures.items():
+            if report is None:
+                raise JobError(self._describe_death(gone))
+        reports = [report for report in failures.values() if report is not None]
+        cause = min(
+            reports, key=lambda report: report.consequence
+        )  # the first that is no echo, else the first
+        text = f"{self._task.title(cause.rank)} failed ({cause.doing}): {cause.reason}"
+        if cause.details:
+            raise RuntimeError(f"{text}\n\n{cause.details}")
+        raise JobError(text)
+
+    def _describe_death(self, rank: int) -> str:
+        process = self._processes[rank]
+        process.join(JOIN_S)
+        code = process.exitcode
+        how = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else "ended"
+        title, when = self._task.title(rank), self._task.when(self._last)
+        return f"{title} {how} {when}; the other processes were ended and nothing was written"
+
+    def _end(self) -> None:
+        """End what still runs; a rank keeps nothing that it could leave half-written."""
+        for process in self._processes:
+            if process.is_alive():
+                process.kill()
+        for process in self._processes:
+            process.join()
+        for pipe in self._pipes:
+            pipe.close()
+
+
+# Take part, as one rank, in what ``torchrun`` or another launcher has started.
+
+
+def run_joined(task: Task[Options, Event], show: Callable[[Event], None]) -> None:
+    """Do this rank's part of a task; ``show`` gets its own events. Raises ``JobError``."""
+    rank, world = launched_rank()
+
+    def join_store() -> Store:
+        store = join_launched(task.timeout_s)
+        check_same_options(store, rank, task.shared)
+        return store
+
+    context: RankContext[Event] = RankContext(rank, world, show, join_store)
+    try:
+        task.work(context, task.options)
+    except (LinkError, ExchangeError) as error:
+        raise JobError(f"rank {rank} failed ({context.doing}): {error}") from error

@@ -1,0 +1,181 @@
+"""torch's store with calls that end: its own wait for ever where the process that serves it stands still.
+
+A timeout given to ``store.wait`` is no limit: after it torch tells the server to forget the question, and
+waits for an answer to that. ``check`` has none at all.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from time import monotonic, sleep
+from typing import TypeVar
+
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from gradwire.errors import LinkError, LinkTimeoutError
+
+# A call that may never come back, with a limit: it has a thread, which is left where it is after that.
+#
+# The end of the process wakes such threads first: one that came back from torch's code while the
+# interpreter
+# ends would abort it.
+
+Answer = TypeVar("Answer")
+
+_END_S = 0.5
+_calls: dict[threading.Thread, int | None] = {}
+"""The calls under way, and the port of who has to answer."""
+
+
+def within(call: Callable[[], Answer], timeout_s: float, port: int | None = None) -> Answer:
+    """Return what ``call`` does; ``port`` is where the one listens who may never answer it.
+
+    Raises what ``call`` raises, and ``TimeoutError`` where it does nothing in time. It goes on then, in vain.
+    """
+    answers: SimpleQueue[tuple[Answer | None, BaseException | None]] = SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put((call(), None))
+        except BaseException as error:
+            answers.put((None, error))
+        finally:
+            _calls.pop(threading.current_thread(), None)
+
+    thread = threading.Thread(target=ask, name="gradwire asks", daemon=True)
+    _calls[thread] = port
+    thread.start()
+    try:
+        answer, error = answers.get(timeout=timeout_s)
+    except Empty:
+        raise TimeoutError(f"no answer within {timeout_s:g} s") from None
+    if error is not None:
+        raise error
+    return answer  # type: ignore[return-value]  # what call returns, which may be None
+
+
+def _wake() -> None:
+    """Let threads that still wait for an answer have done with torch's code before the interpreter ends."""
+    left = dict(_calls)
+    join_all(left, _END_S)
+    silent = {port for thread, port in left.items() if thread.is_alive() and port is not None}
+    if silent:
+        _shut_down(silent)
+        join_all(left, _END_S)
+
+
+def join_all(threads: Iterable[threading.Thread], timeout_s: float) -> None:
+    """Wait until all of ``threads`` have ended, so long at most for all of them together."""
+    deadline = monotonic() + timeout_s
+    for thread in threads:
+        thread.join(max(0.0, deadline - monotonic()))
+
+
+def _shut_down(ports: set[int]) -> None:
+    """End this process's connections to these ports, at which nobody has answered."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
+            peer = connection.getpeername()
+            if isinstance(peer, tuple) and peer[1] in ports:  # one of a Unix socket has but a path
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+atexit.register(_wake)
+os.register_at_fork(after_in_child=_calls.clear)
+
+
+_PATIENCE_S = 1.0
+"""What a call that begins just before its deadline still gets."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
+
+
+class StoreError(LinkError):
+    """The store is gone; whoever asks it has a complete sentence in this."""
+
+
+class StoreTimeoutError(StoreError, LinkTimeoutError):
+    """The store does not answer."""
+
+
+class TimedStore:
+    """A store as one rank asks it, on behalf of something that has a deadline (of ``time.monotonic``).
+
+    Every method raises ``StoreTimeoutError`` where the store does not answer, and ``StoreError`` where it is
+    gone; the message names the store's host and the key, and begins with ``doing``, the caller and its
+    purpose: "rank 1 connecting with the 2 ranks of its group".
+    """
+
+    def __init__(self, store: Store, doing: str) -> None:
+        self._store, self._doing = store, doing
+        self._port, self._place = server_of(store)
+        self._answers = True
+
+    @property
+    def answers(self) -> bool:
+        """Whether every call so far had an answer."""
+        return self._answers
+
+    def set(self, key: str, value: str, deadline: float) -> None:
+        """Put ``value`` under ``key``."""
+        self._call(lambda: self._store.set(key, value), key, deadline)
+
+    def has(self, keys: Sequence[str], deadline: float) -> bool:
+        """Return whether all of ``keys`` are there."""
+        return self._call(lambda: self._store.check(list(keys)), keys[0], deadline)
+
+    def get(self, key: str, deadline: float) -> str:
+        """Return what is there under ``key``, which has to be."""
+        return self._call(lambda: self._store.get(key), key, deadline).decode(errors="replace")
+
+    def wait(self, keys: Sequence[str], deadline: float, check: Callable[[], object] = lambda: None) -> None:
+        """Return when all of ``keys`` are there; call ``check`` as long as they are not, which may raise.
+
+        Raises ``TimeoutError`` where they do not come.
+        """
+        for pause in pauses(deadline):
+            if self.has(keys, deadline):
+                return
+            check()
+            sleep(pause)
+
+    def _call(self, call: Callable[[], Answer], key: str, deadline: float) -> Answer:
+        patience_s = max(deadline - monotonic(), _PATIENCE_S)
+        try:
+            if not self._answers:
+                raise TimeoutError
+            return within(call, patience_s, self._port)
+        except TimeoutError as error:
+            self._answers = False
+            raise StoreTimeoutError(
+                f"{self._doing}: {self._place} does not answer (asked for {key!r}, waited "
+                f"{patience_s:.3g} s); is the process that serves it stopped, or its host cut off?"
+            ) from error
+        except RuntimeError as error:
+            self._answers = False
+            reason = str(error).partition("\n")[0].partition(". ")[0]
+            raise StoreError(f"{self._doing}: {self._place} is gone (asked for {key!r}: {reason})") from error
+
+
+def pauses(deadline: float) -> Iterator[float]:
+    """Yield how long to sleep between two looks, ever longer. Raises ``TimeoutError`` at the deadline."""
+    pause = _FIRST_PAUSE_S
+    while True:
+        yield min(pause, max(0.0, deadline - monotonic()))
+        if monotonic() >= deadline:
+            raise TimeoutError
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def server_of(store: Store) -> tuple[int | None, str]:
+    """Return the port of whoever serves ``store``, None where no process does, and its name in words."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    if isinstance(store, TCPStore):
+        return store.port, f"torch's store at {store.host}:{store.port}"
+    return None, f"torch's store ({type(store).__name__})"

@@ -1,0 +1,274 @@
+"""``gradwire bench line-rate``: options, ranks, record."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from gradwire.errors import JobError
+from gradwire.files import check_writable, write_files
+from gradwire.launch.local import RankContext, Task
+from gradwire.line_rate.display import progress
+from gradwire.line_rate.page import draw_line_rate, line_rate_page, show_line_rate
+from gradwire.line_rate.ranks import Ranks, check_network, is_speaker, met_ranks, perform
+from gradwire.links import Link
+from gradwire.machine import cores, described, rates_in_words
+from gradwire.page import check_page, keep
+from gradwire.records import make_record
+from gradwire.timing.calibrate import REPEATS, end_cost
+from gradwire.timing.line import (
+    FRAMES,
+    LARGE_NBYTES,
+    SCHEMA,
+    EndCost,
+    HostCost,
+    LineRate,
+    Point,
+    both_ends,
+    fit,
+)
+from gradwire.timing.line_rate import Effort, measure
+from gradwire.units import exact_size, format_duration, format_rate
+from gradwire.version import how_to_install
+
+# The files of a benchmark: its record, and a picture.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """The part of a benchmark's options that each rank has for itself: where its results go."""
+
+    json_file: Path | None = None
+    plot_file: Path | None = None
+    overwrite: bool = False
+    quiet: bool = False
+
+    def check_outputs(self) -> None:
+        """Raise ``JobError`` for what could not be written at the end."""
+        rates_in_words()
+        overwrite = self.overwrite or not is_speaker()
+        if self.json_file is not None:
+            check_writable("--json", self.json_file, overwrite)
+            check_page("--json", self.json_file, overwrite)
+        if self.plot_file is not None:
+            check_writable("--plot", self.plot_file, overwrite)
+            if importlib.util.find_spec("matplotlib") is None:
+                raise JobError(f"--plot needs matplotlib, not installed here; {how_to_install('train')}")
+            if self.json_file is not None and self.json_file.resolve() == self.plot_file.resolve():
+                raise JobError(f"--json and --plot both name {self.json_file}; name two files")
+
+    def write_outputs(
+        self,
+        describe: Callable[[], dict[str, object]],
+        page_of: Callable[[Mapping[str, Any]], str],
+        draw: Callable[[], bytes],
+    ) -> None:
+        """Write what was asked for, all or none, and the record's page; only that is made.
+
+        Raises ``JobError``.
+        """
+        plot = {} if self.plot_file is None else {self.plot_file: draw()}
+        if self.json_file is None:
+            write_files(plot)
+        else:
+            keep(self.json_file, describe(), page_of, plot)
+
+    def shared(self) -> dict[str, object]:
+        """Return the other options, which are the same on all ranks."""
+        return {key: value for key, value in asdict(self).items() if key not in Outputs.__dataclass_fields__}
+
+
+Pair = tuple[int, int]
+MOST_REPEATS = 1000
+MOST_S = 3600.0
+MOST_WINDOW = 10_000
+_SENDER, _ROUNDS = "line-rate/sender", "line-rate/rounds"
+_HOST_S = 2.0
+"""What frames cost may take so long to measure; on a slow line it does not matter."""
+
+
+@dataclass(frozen=True)
+class LineRateOptions(Outputs):
+    """Which lines are measured, how thoroughly, and where the results go; the same on all ranks but files.
+
+    ``link`` is a rate such as ``100mbit`` to which every rank is throttled (None: as fast as it goes).
+    """
+
+    effort: Effort
+    workers: int = 2
+    all_pairs: bool = False
+    link: str | None = None
+    timeout_s: float = 60.0
+
+    @property
+    def pairs(self) -> tuple[Pair, ...]:
+        """The pairs of ranks, in the order in which they are measured."""
+        return tuple(combinations(range(self.workers), 2)) if self.all_pairs else ((0, 1),)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One size of one pair is done."""
+
+    pair: Pair
+    point: Point
+
+
+@dataclass(frozen=True)
+class PairDone:
+    """All sizes of one pair are done."""
+
+    pair: Pair
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class HostDone:
+    """What frames cost the ranks 0 and 1 is known."""
+
+    host: HostCost
+
+
+Event = Measured | PairDone | HostDone
+
+
+def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
+    """Measure, print and write; return the lines, {} on ranks that keep nothing. Raises ``GradwireError``."""
+    check_network(options.workers, options.link, options.timeout_s)
+    _check_effort(options.effort)
+    options.check_outputs()
+    task = Task(
+        work=work,
+        options=options,
+        world=options.workers,
+        timeout_s=options.timeout_s,
+        shared=options.shared(),
+        preload=(__name__,),
+        when=_when,
+    )
+    if not is_speaker():
+        perform(task, lambda _: None)
+        return {}
+    rates = _measure(task)
+    first = rates[0, 1]
+    show_line_rate(rates, options.link)
+    options.write_outputs(lambda: _describe(options, rates), line_rate_page, lambda: draw_line_rate(first))
+    return rates
+
+
+def _check_effort(effort: Effort) -> None:
+    """Raise ``JobError`` for what hardly ends; it is more often a slip than a wish."""
+    if effort.repeats > MOST_REPEATS or effort.time_s > MOST_S or effort.window > MOST_WINDOW:
+        raise JobError(
+            f"--repeats is at most {MOST_REPEATS}, --time {MOST_S:g} (seconds) and --window {MOST_WINDOW}, "
+            f"but they are {effort.repeats}, {effort.time_s:g} and {effort.window}"
+        )
+
+
+def work(context: RankContext[Event], options: LineRateOptions) -> None:
+    """Measure this rank's pairs, each when it is their turn; rank 0 tells all results."""
+    with met_ranks(context, options.timeout_s) as ranks:
+        link = ranks.connect(options.link)
+        try:
+            first: tuple[Point, ...] = ()
+            for number, pair in enumerate(options.pairs):
+                context.doing = f"line between the ranks {pair[0]} and {pair[1]}"
+                if number and ranks.rank in pair:
+                    ranks.hear(_word(options.pairs[number - 1]))
+                points: tuple[Point, ...] = ()
+                if ranks.rank in pair:
+                    points = measure(link, sum(pair) - ranks.rank, options.effort, _teller(context, pair))
+                _share(ranks, context, pair, points)
+                first = first or points
+            ranks.hear(_word(options.pairs[-1]))
+            context.doing = "what frames cost"
+            if ranks.rank == 0:
+                ranks.say(_ROUNDS, str(_rounds(fit(first).nbytes_per_s)))
+            rounds = int(ranks.hear(_ROUNDS))
+            if rounds:
+                _measure_host(ranks, context, link, rounds)
+        finally:
+            link.close()
+
+
+def _share(ranks: Ranks, context: RankContext[Event], pair: Pair, points: tuple[Point, ...]) -> None:
+    """Let rank 0 know what a pair's leader has measured, and the next pair that it is its turn."""
+    if ranks.rank == pair[0]:
+        ranks.say(_word(pair), json.dumps([asdict(point) for point in points]))
+    if ranks.rank == 0:
+        heard = json.loads(ranks.hear(_word(pair)))
+        context.report(PairDone(pair, tuple(Point(**values) for values in heard)))
+
+
+def _rounds(nbytes_per_s: float) -> int:
+    """Return how often frames can be timed over such a line in good time; 0 where it would take too long."""
+    return min(REPEATS, int(_HOST_S * nbytes_per_s / (FRAMES * LARGE_NBYTES)))
+
+
+def _measure_host(ranks: Ranks, context: RankContext[Event], link: Link, rounds: int) -> None:
+    """Let rank 0 tell what frames cost; rank 1 is the sender whose costs are measured."""
+    own = end_cost(link, ranks.barrier, rounds)
+    if ranks.rank == 1:
+        ranks.say(_SENDER, json.dumps(asdict(own)))
+    if ranks.rank == 0:
+        sender = EndCost(**json.loads(ranks.hear(_SENDER)))
+        context.report(HostDone(both_ends(sender, own, cores(), context.ranks_here)))
+
+
+def _teller(context: RankContext[Event], pair: Pair) -> Callable[[Point], None]:
+    return lambda point: context.report(Measured(pair, point)) if context.rank == 0 else None
+
+
+def _word(pair: Pair) -> str:
+    return f"line-rate/{pair[0]}-{pair[1]}"
+
+
+def _measure(task: Task[LineRateOptions, Event]) -> dict[Pair, LineRate]:
+    options, sizes = task.options, len(task.options.effort.sizes)
+    points: dict[Pair, tuple[Point, ...]] = {}
+    host: HostCost | None = None
+    with progress(len(options.pairs) * sizes, options.quiet) as advance:
+        done = 0
+
+        def show(event: Event) -> None:
+            nonlocal done, host
+            if isinstance(event, Measured):
+                advance(done + 1, _describe_point(event))
+                done += 1
+            elif isinstance(event, PairDone):
+                points[event.pair] = event.points
+                done = len(points) * sizes
+            else:
+                host = event.host
+
+        perform(task, show)
+    return {pair: LineRate.of(of_pair, host) for pair, of_pair in points.items()}
+
+
+def _describe_point(event: Measured) -> str:
+    point, (low, high) = event.point, event.pair
+    figures = f"{format_duration(point.time_s)}, {format_rate(point.nbytes_per_s)}"
+    return f"ranks {low} and {high}, {exact_size(point.nbytes)}: {figures}"
+
+
+def _when(event: Event | None) -> str:
+    if event is None:
+        return "before the first message size"
+    if isinstance(event, HostDone):
+        return "after everything was measured"
+    return f"while the line between the ranks {event.pair[0]} and {event.pair[1]} was measured"
+
+
+def _describe(options: LineRateOptions, rates: dict[Pair, LineRate]) -> dict[str, object]:
+    """Return what ``LineRate.load`` reads, of the first pair, with all pairs and the circumstances."""
+    pairs = [
+        {"ranks": pair, "line": asdict(rate.line), "points": [asdict(point) for point in rate.points]}
+        for pair, rate in rates.items()
+    ]
+    fields = {"options": options.shared(), "topology": described(), **rates[0, 1].fields(), "pairs": pairs}
+    return make_record(SCHEMA, fields)

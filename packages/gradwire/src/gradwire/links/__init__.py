@@ -1,0 +1,44 @@
+"""Frames between two ranks: the contract (``base``), three transports, and two wrappers for experiments.
+
+Names are loaded when they are first used: the addresses in ``rendezvous`` are looked at without torch, too.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gradwire.links.base import Link, Receiving, Sending
+    from gradwire.links.loopback import LoopbackLink, loopback
+    from gradwire.links.mpi_link import MpiLink
+    from gradwire.links.process_group import ProcessGroupLink
+    from gradwire.links.wrappers import Fault, FaultyLink, Port, ThrottledLink
+
+_HOMES = {
+    "base": ("Link", "Receiving", "Sending"),
+    "loopback": ("LoopbackLink", "loopback"),
+    "mpi_link": ("MpiLink",),
+    "process_group": ("ProcessGroupLink",),
+    "wrappers": ("Fault", "FaultyLink", "Port", "ThrottledLink"),
+}
+__all__ = [
+    "Fault",
+    "FaultyLink",
+    "Link",
+    "LoopbackLink",
+    "MpiLink",
+    "Port",
+    "ProcessGroupLink",
+    "Receiving",
+    "Sending",
+    "ThrottledLink",
+    "loopback",
+]
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _HOMES.items():
+        if name in names:
+            value: object = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,186 @@
+"""The contract of a link: it carries frames (1-D uint8 CPU tensors) between two ranks of a world.
+
+- ``isend(to, frame)`` starts sending and returns at once; the frame's memory stays untouched until ``wait``
+  returns.
+- ``irecv(source, buffer)`` starts receiving into ``buffer``, which is large enough for the frame that is
+  expected; ``wait`` returns the frame: a view of ``buffer`` or memory of the link's own. Where the transport
+  does not tell a message's size the view is all of ``buffer``; the frame's header knows better, and the door
+  checks it.
+- ``isend``, ``irecv`` and ``close`` are called by one thread at a time. What they return may be waited for in
+  several threads at once, one for each peer.
+- ``isend_marked(to, frame, floats_nbytes)`` is ``isend`` for a frame whose last bytes are float32 that a NIC
+  on the way may compress: a link whose ``tos`` isn't 0 sends these on connections marked with that type of
+  service. ``irecv`` receives both kinds. ``tos`` is None where there is no connection that a NIC could meet.
+- Between two ranks frames arrive in the order in which they were sent; receives match in the order of
+  ``irecv``.
+- ``wait(timeout_s, keepalive)`` never hangs: when nothing has happened for ``timeout_s`` (the link's own
+  where it is None) it raises ``LinkTimeoutError``; a peer that is gone raises ``LinkError``. Both name the
+  peer. After an error the link is of no further use; ``close`` it. With ``keepalive`` frames that move
+  elsewhere, here or on another rank, are something that happens (``links.keepalive``): a rank that serves
+  others first is not dead. So it is while an exchange walks, whose ranks all stop where one does.
+- ``keep_alive(timeout_s)`` is what a link on top of another one calls now and then while it holds a frame
+  back that moves for all that its users know.
+- ``all_reduce(tensor, timeout_s)`` sums a tensor by the transport's own all-reduce, where ``HAS_ALL_REDUCE``
+  says that there is one. All ranks call it together, with as many values, while no frame is under way. A
+  peer that sends nothing for ``timeout_s`` is an error, as in ``wait``. ``begin_all_reduce`` does not wait
+  for the sum; any thread calls it, all ranks in the same order, where ``begins_all_reduces`` says so: that is
+  the same on all ranks when none of them is in a call, and stays true.
+- ``step`` is the training step that the frames of this rank are part of, or that was the last one; frames say
+  so. None where nothing trains. Whoever exchanges a step's gradients sets it.
+- ``leave(frame)`` closes, and before that sends every peer a last frame, as far as that needs no waiting.
+  ``HAS_PARTINGS`` says that the transport can.
+- ``name_of(rank)`` is what errors call a rank. No link's ``rank``, ``world``, ``timeout_s`` and names change.
+- ``close`` may be called twice and from ``finally``; it wakes the peers where the transport can. A program
+  that ends calls it while another thread waits, whose wait ends with an error then.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+OWN_END = "the own link is closed"
+"""What a wait fails with whose own link is closed meanwhile."""
+
+
+class Sending(Protocol):
+    """A frame on its way out."""
+
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> object:
+        """Return when the frame's memory may be used again. Raises ``LinkError``."""
+
+
+class Receiving(Protocol):
+    """A frame on its way in."""
+
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
+        """Return the frame. Raises ``LinkError``."""
+
+
+class Reducing(Protocol):
+    """An all-reduce under way."""
+
+    def wait(self, most_s: float) -> None:
+        """Return when the tensor is the sum, for which it waits so long at most. Raises ``LinkError``."""
+
+
+class Link(ABC):
+    """One rank's end of the connections to all others; see the module's text for the contract."""
+
+    rank: int
+    world: int
+    timeout_s: float
+    tos: int | None = None
+    step: int | None = None
+    HAS_ALL_REDUCE = False
+    HAS_PARTINGS = False
+
+    @abstractmethod
+    def isend(self, to: int, frame: torch.Tensor) -> Sending:
+        """Start sending ``frame`` to the rank ``to``."""
+
+    def isend_marked(self, to: int, frame: torch.Tensor, floats_nbytes: int) -> Sending:  # noqa: ARG002
+        """Start sending ``frame``, whose last ``floats_nbytes`` are float32 that NICs may compress."""
+        return self.isend(to, frame)
+
+    @abstractmethod
+    def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
+        """Start receiving a frame from the rank ``source`` into ``buffer``."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give the link up."""
+
+    def leave(self, frame: torch.Tensor) -> None:  # noqa: ARG002 - not every transport can send it
+        """Send every peer ``frame``, as far as that needs no waiting, and close."""
+        self.close()
+
+    @abstractmethod
+    def keep_alive(self, timeout_s: float) -> None:
+        """Let all ranks know that frames still move here, for waits of ``timeout_s`` with ``keepalive``."""
+
+    def name_of(self, rank: int) -> str:
+        """Return what errors call ``rank``, such as "rank 3" or "rank 3 at 10.0.0.4"."""
+        return f"rank {rank}"
+
+    def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
+        """Replace a float32 tensor by its sum over all ranks, the same bits on each.
+
+        Only where ``HAS_ALL_REDUCE``. Raises ``LinkError``, and leaves the tensor partly summed.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no all-reduce of its own")
+
+    @property
+    def begins_all_reduces(self) -> bool:
+        """Whether ``begin_all_reduce`` may be called: the transport has one, and its connections."""
+        return False
+
+    def begin_all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> Reducing:
+        """Begin what ``all_reduce`` does. Raises ``LinkError``."""
+        raise NotImplementedError(f"{type(self).__name__} has no all-reduce of its own")
+
+
+class Wrapper(Link):
+    """A link over another one, whose place it takes: what it does not change the other one does."""
+
+    def __init__(self, inner: Link) -> None:
+        self.rank, self.world, self.timeout_s = inner.rank, inner.world, inner.timeout_s
+        self.tos = None if inner.tos is None else 0  # a wrapper hands frames on whole
+        self.HAS_PARTINGS = inner.HAS_PARTINGS
+        self._inner = inner
+
+    def close(self) -> None:
+        """Close the link beneath."""
+        self._inner.close()
+
+    def leave(self, frame: torch.Tensor) -> None:
+        """Let the link beneath send a last frame, and close."""
+        self._inner.leave(frame)
+
+    def keep_alive(self, timeout_s: float) -> None:
+        """Let all ranks know that frames still move here."""
+        self._inner.keep_alive(timeout_s)
+
+    def name_of(self, rank: int) -> str:
+        """Return what the link beneath calls ``rank``."""
+        return self._inner.name_of(rank)
+
+
+# Keepalives: how a rank that waits for long learns that frames move between other ranks.
+#
+# A rank that is served last, by a star's root or in a tree, may receive nothing for much longer than a
+# timeout,
+# although no rank has failed. So a rank that moves frames sends a keepalive to all others now and then, and
+# a
+# rank that has waited for a while reads those of all others. A timeout counts from the last part of a frame
+# that moved, on this rank or on another. Ranks that only wait send no keepalives, and so cannot keep each
+# other
+# waiting for ever.
+
+SIGNS = 4
+"""How often within a timeout a rank sends keepalives, and how soon it reads them."""
+
+
+@dataclass(slots=True)
+class Activity:
+    """When a link moved a part of a frame last, heard that another rank did, and sent keepalives.
+
+    Times are those of ``time.monotonic``.
+    """
+
+    moved_at: float = -math.inf
+    heard_at: float = -math.inf
+    _sent_at: float = field(default_factory=time.monotonic)
+
+    def is_due(self, timeout_s: float) -> bool:
+        """Return whether to send keepalives now, which counts as done then."""
+        now = time.monotonic()
+        due = self._sent_at < self.moved_at and now - self._sent_at > timeout_s / SIGNS
+        if due:
+            self._sent_at = now
+        return due

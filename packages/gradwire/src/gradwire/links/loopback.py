@@ -1,0 +1,160 @@
+"""Ranks as threads of one process: frames are copied from memory to memory, and nothing else is simulated.
+
+A message is copied when its send and its receive have met, whichever comes second, straight into the buffer
+of the receiver; until then both wait. This is the strictest behaviour that the contract allows (a
+rendezvous), so whatever runs here without a deadlock runs on links that buffer as well.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from itertools import permutations
+from threading import TIMEOUT_MAX
+
+import torch
+
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.links.base import Activity, Link
+
+
+class _Transfer:
+    """One end of a message, sending or receiving."""
+
+    def __init__(self, channel: _Channel, tensor: torch.Tensor, what: str, timeout_s: float) -> None:
+        self.channel, self.tensor, self.what, self.timeout_s = channel, tensor, what, timeout_s
+        self.done = False
+        self.failure: str | None = None
+
+    def settle(self, timeout_s: float | None, keepalive: bool) -> torch.Tensor:
+        """Wait for the other end to come; return the message. Raises ``LinkError``."""
+        channel, limit_s = self.channel, self.timeout_s if timeout_s is None else timeout_s
+        began = time.monotonic()
+        with channel.changed:
+            while not self._settled():
+                since = max(began, channel.activity.moved_at) if keepalive else began
+                left_s = since + limit_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                channel.changed.wait(min(left_s, TIMEOUT_MAX))
+            if self.failure is not None:
+                raise LinkError(self.failure)
+            if self.done:
+                return self.tensor
+            if channel.closed_by is not None:
+                raise LinkError(f"{self.what}: rank {channel.closed_by} has closed its link")
+        raise LinkTimeoutError(f"{self.what}: nothing happened within {limit_s:g} s")
+
+    def _settled(self) -> bool:
+        return self.done or self.failure is not None or self.channel.closed_by is not None
+
+
+class _Sending(_Transfer):
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> None:
+        self.settle(timeout_s, keepalive)
+
+
+class _Receiving(_Transfer):
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
+        try:
+            return self.settle(timeout_s, keepalive)
+        except LinkError:
+            if self.channel.last is None:
+                raise
+            return self.channel.last
+
+
+class _Channel:
+    """One direction between two ranks: sends and receives are matched in their order."""
+
+    def __init__(self, activity: Activity) -> None:
+        self.activity = activity
+        self.changed = threading.Condition()
+        self.sends: deque[_Transfer] = deque()
+        self.receives: deque[_Transfer] = deque()
+        self.closed_by: int | None = None
+        self.last: torch.Tensor | None = None  # the frame with which the sender has left
+
+    def post(self, transfer: _Transfer, queue: deque[_Transfer]) -> None:
+        with self.changed:
+            if self.closed_by is not None:
+                return  # its wait will say so
+            queue.append(transfer)
+            if self.sends and self.receives:
+                _match(self.sends.popleft(), self.receives.popleft())
+                self.activity.moved_at = time.monotonic()
+                self.changed.notify_all()
+
+    def close(self, rank: int) -> None:
+        with self.changed:
+            if self.closed_by is None:
+                self.closed_by = rank
+            self.sends.clear()
+            self.receives.clear()
+            self.changed.notify_all()
+
+
+def _match(send: _Transfer, receive: _Transfer) -> None:
+    size, room = send.tensor.numel(), receive.tensor.numel()
+    if size > room:
+        send.failure = receive.failure = f"{receive.what}: {size} bytes came, but the buffer holds {room}"
+        return
+    receive.tensor = receive.tensor[:size].copy_(send.tensor)
+    send.done = receive.done = True
+
+
+class LoopbackLink(Link):
+    """One rank of a world that lives in this process; ``loopback`` makes all of them."""
+
+    HAS_PARTINGS = True
+
+    def __init__(
+        self,
+        rank: int,
+        world: int,
+        channels: dict[tuple[int, int], _Channel],
+        activity: Activity,
+        timeout_s: float,
+    ) -> None:
+        self.rank, self.world, self.timeout_s = rank, world, timeout_s
+        self._channels, self._activity = channels, activity
+
+    def isend(self, to: int, frame: torch.Tensor) -> _Sending:
+        """Start sending ``frame`` to the rank ``to``."""
+        channel = self._channels[self.rank, to]
+        sending = _Sending(channel, frame, f"rank {self.rank} sending to rank {to}", self.timeout_s)
+        channel.post(sending, channel.sends)
+        return sending
+
+    def irecv(self, source: int, buffer: torch.Tensor) -> _Receiving:
+        """Start receiving a frame from the rank ``source`` into ``buffer``."""
+        channel = self._channels[source, self.rank]
+        what = f"rank {self.rank} receiving from rank {source}"
+        receiving = _Receiving(channel, buffer, what, self.timeout_s)
+        channel.post(receiving, channel.receives)
+        return receiving
+
+    def keep_alive(self, timeout_s: float) -> None:  # noqa: ARG002 - one process knows at once
+        """Let all ranks know that frames still move here."""
+        self._activity.moved_at = time.monotonic()
+
+    def leave(self, frame: torch.Tensor) -> None:
+        """Give every peer ``frame`` that waits for another one, or will, and close."""
+        for (sender, _), channel in self._channels.items():
+            if sender == self.rank and channel.closed_by is None:
+                channel.last = frame
+        self.close()
+
+    def close(self) -> None:
+        """Give the link up; whoever waits for this rank is told at once."""
+        for ends, channel in self._channels.items():
+            if self.rank in ends:
+                channel.close(self.rank)
+
+
+def loopback(world: int, timeout_s: float = 30.0) -> list[Link]:
+    """Return the links of ``world`` ranks that are threads of this process, in the order of their ranks."""
+    activity = Activity()  # of the world: a rank that waits knows of every frame
+    channels = {(a, b): _Channel(activity) for a, b in permutations(range(world), 2)}
+    return [LoopbackLink(rank, world, channels, activity, timeout_s) for rank in range(world)]

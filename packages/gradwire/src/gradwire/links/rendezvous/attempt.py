@@ -1,0 +1,236 @@
+"""A part of a group's store that only the processes of this attempt know, whatever earlier ones have left.
+
+After a restart ``torchrun`` may give ranks the store of the attempt before, with the addresses of dead
+processes in it. No number tells the two apart: ``TORCHELASTIC_RESTART_COUNT`` is each agent's own, and hosts
+differ in it. So every rank puts a random token there, and rank 0 answers to that.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from gradwire.errors import LinkError, LinkTimeoutError, shown
+from gradwire.launch.store import TimedStore, pauses
+from gradwire.links.rendezvous.endpoints import Endpoint
+from gradwire.links.rendezvous.tls import Encryption
+from gradwire.version import version
+
+# All ranks of a group run the same version of gradwire: frames, plans, and states are one version's.
+
+_LONGEST = 40
+"""Characters of a version that errors repeat."""
+_SILENT = "an older version"
+"""What errors call the version of a rank that tells none."""
+
+
+def joined(versions: Mapping[int, str]) -> str:
+    """Return the versions in the order of their ranks, as text that every version of gradwire can read."""
+    return "\n".join(versions[rank] for rank in sorted(versions))
+
+
+def check_same_version(versions: str, names: Sequence[str], own: str, doing: str) -> None:
+    """Raise ``LinkError`` unless all ranks, called ``names``, run the same version.
+
+    Parameters
+    ----------
+    versions
+        What rank 0 made of them with ``joined``; empty where rank 0 runs a gradwire that doesn't.
+    names
+        What errors call the ranks.
+    own
+        The version of this process.
+    doing
+        What errors begin with: the caller and its purpose.
+    """
+    each = versions.split("\n") if versions else []
+    if len(each) not in (0, len(names)):
+        raise LinkError(
+            f"{doing}: torch's store holds {shown(versions)} as the versions of {len(names)} ranks, which no "
+            "rank of gradwire has written; find out who else writes to that store"
+        )
+    known = zip(names, each, strict=True) if each else [(names[0], ""), ("this rank", own)]
+    ranks: dict[str, list[str]] = {}
+    for name, said in known:
+        ranks.setdefault(said[:_LONGEST] or _SILENT, []).append(name)
+    if len(ranks) > 1:
+        found = " and ".join(f"{version} runs on {', '.join(own)}" for version, own in ranks.items())
+        raise LinkError(
+            f"{doing}: all ranks must run the same version of gradwire, but {found}; "
+            "install one version everywhere"
+        )
+
+
+_LEAVE_S = 5.0
+"""How long a rank that is about to raise an error waits for the others to learn of it."""
+
+
+class AbsentError(LinkTimeoutError):
+    """Some ranks did not come: ``ranks``."""
+
+    def __init__(self, message: str, ranks: Sequence[int]) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+
+
+@dataclass
+class Attempt:
+    """What one process keeps for a group: its own token, and all ranks' one once it is known.
+
+    ``version`` is of the gradwire that this process runs.
+    """
+
+    own: str = field(default_factory=lambda: secrets.token_hex(16))
+    shared: str | None = None
+    version: str = field(default_factory=version)
+
+
+_attempts = weakref.WeakKeyDictionary[dist.ProcessGroup, Attempt]()
+
+
+def own_part(group: dist.ProcessGroup, store: Store, doing: str, timeout_s: float) -> Store:
+    """Return a part of ``store``, the group's, for the ranks of this attempt; the first call waits for them.
+
+    Raises ``LinkError``, also where their versions of gradwire differ; ``AbsentError`` where ranks do not
+    come in time.
+    """
+    attempt = _attempts.setdefault(group, Attempt())
+    names = [f"rank {each}" for each in dist.get_process_group_ranks(group)]
+    token = shared_token(attempt, store, dist.get_rank(group), names, doing, timeout_s)
+    return PrefixStore(f"gradwire/{token}", store)
+
+
+def shared_token(
+    attempt: Attempt, store: Store, rank: int, names: Sequence[str], doing: str, timeout_s: float
+) -> str:
+    """Return the token of this attempt, the same on all ranks: rank 0's own. Raises what ``own_part`` does.
+
+    ``names`` are what errors call the ranks.
+    """
+    if attempt.shared is None and len(names) > 1:
+        found = _Rendezvous(TimedStore(PrefixStore("gradwire", store), doing), attempt, rank, len(names))
+        try:
+            versions = found.run(time.monotonic() + timeout_s)
+        except LinkError:
+            raise
+        except TimeoutError as error:
+            absent = found.absent()
+            text = did_not_come([names[each] for each in absent])
+            raise AbsentError(f"{doing}{text}: nothing happened within {timeout_s:g} s", absent) from error
+        check_same_version(versions, names, attempt.version, doing)
+        attempt.shared = found.shared
+    attempt.shared = attempt.shared or attempt.own
+    return attempt.shared
+
+
+def did_not_come(names: Iterable[str]) -> str:
+    """Return " (rank 1 and rank 2 did not come)", nothing where there are none."""
+    text = " and ".join(names)
+    return f" ({text} did not come)" if text else ""
+
+
+class _Rendezvous:
+    """All ranks publish a token of their own; rank 0 answers, until each has said that it has the answer.
+
+    A rank's version lies there before its token, and all versions before the word that all are here: whoever
+    has that compares them before it reads anything else, whose form may be another version's.
+    """
+
+    def __init__(self, store: TimedStore, attempt: Attempt, rank: int, world: int) -> None:
+        self._store, self._own, self._rank = store, attempt.own, rank
+        self._others = range(1, world)
+        self._versions = {0: attempt.version}
+        self._version = attempt.version
+        self.shared: str | None = self._own if rank == 0 else None
+
+    def run(self, deadline: float) -> str:
+        """Return all ranks' versions when all are here, as ``joined`` writes them.
+
+        Raises ``TimeoutError``, and ``LinkError`` for the store's sake.
+        """
+        store = self._store
+        if self._rank == 0:
+            self._answer_all(deadline)
+            versions = joined(self._versions)
+            store.set(f"versions {self._own}", versions, deadline)
+            store.set(f"all {self._own}", "", deadline)
+        else:
+            store.set(f"version {self._own}", self._version, deadline)
+            store.set(f"hello {self._rank}", self._own, deadline)
+            store.wait([f"welcome {self._own}"], deadline)
+            self.shared = store.get(f"welcome {self._own}", deadline)
+            store.set(f"here {self.shared} {self._rank}", "", deadline)
+            store.wait([f"all {self.shared}"], deadline)
+            versions = self._told(f"versions {self.shared}", deadline)
+        if versions != joined(dict.fromkeys([0, *self._others], self._version)):
+            self._take_leave(deadline)
+        return versions
+
+    def _told(self, key: str, deadline: float) -> str:
+        """Return what is there under ``key``; nothing where a gradwire runs that doesn't put it there."""
+        return self._store.get(key, deadline) if self._store.has([key], deadline) else ""
+
+    def _take_leave(self, deadline: float) -> None:
+        """Wait until all have read the versions: the process that serves the store may end after this."""
+        self._store.set(f"read {self.shared} {self._rank}", "", deadline)
+        with suppress(TimeoutError, LinkError):  # that rank has its own error
+            latest = min(deadline, time.monotonic() + _LEAVE_S)
+            self._store.wait([f"read {self.shared} {other}" for other in (0, *self._others)], latest)
+
+    def absent(self) -> list[int]:
+        """Return who has not come, as far as this rank can tell: a hello may be a dead process's."""
+        now = time.monotonic()
+        if self.shared is None:
+            return [0, *(each for each in self._others if not self._store.has([f"hello {each}"], now))]
+        gone = [each for each in self._others if not self._store.has([f"here {self.shared} {each}"], now)]
+        return gone or [0]
+
+    def _answer_all(self, deadline: float) -> None:
+        """Answer every hello, also those in whose place a dead process's token stands at first."""
+        answered: dict[int, str] = {}
+        missing = set(self._others)
+        for pause in pauses(deadline):
+            for rank in sorted(missing):
+                if self._store.has([f"here {self._own} {rank}"], deadline):
+                    missing.discard(rank)
+                elif self._store.has([f"hello {rank}"], deadline):
+                    token = self._store.get(f"hello {rank}", deadline)
+                    if answered.get(rank) != token:
+                        self._versions[rank] = self._told(f"version {token}", deadline)
+                        self._store.set(f"welcome {token}", self._own, deadline)
+                        answered[rank] = token
+            if not missing:
+                return
+            time.sleep(pause)
+
+
+# Either all ranks of a link encrypt or none, and none where NICs are to compress.
+
+_MODES = ("in plain text", "with TLS")
+
+
+def check_same_encryption(endpoint: Endpoint | None, name: str, encryption: Encryption | None) -> None:
+    """Raise ``LinkError`` where either this rank or the one called ``name`` encrypts, if that is known."""
+    if endpoint is not None and endpoint.encrypts != (encryption is not None):
+        raise LinkError(
+            f"by the store {name} talks {_MODES[endpoint.encrypts]}, but this rank "
+            f"{_MODES[not endpoint.encrypts]}; set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA "
+            "for all ranks or for none"
+        )
+
+
+def refuse_marks(tos: int, rank: int, world: int) -> None:
+    """Raise ``LinkError`` where values are to go by connections that are marked with ``tos``, despite TLS."""
+    if tos:
+        raise LinkError(
+            f"rank {rank} connecting with the {world} ranks of its group: a plan with offload lets NICs "
+            "compress values, which they cannot do with TLS; unset GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and "
+            "GRADWIRE_TLS_CA, or leave out offload"
+        )

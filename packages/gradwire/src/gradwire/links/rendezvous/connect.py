@@ -1,0 +1,370 @@
+"""How the ranks of a link connect: each listens, publishes where in a store, and connects to the lower ranks.
+
+A rank that connects sends a token that only the store can have told it, and its rank. A connection on which
+anything else comes, or nothing, is dropped: port scans do no harm. Once all are connected no rank listens.
+
+With TLS that much goes in plain text, once, and then the handshake follows. Either all ranks encrypt or none.
+
+Connections may be marked with a type of service, from their first packet on. They carry nothing but float32.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import secrets
+import select
+import selectors
+import socket
+import time
+from collections.abc import Generator, Sequence
+
+from torch.distributed.distributed_c10d import Store
+
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.launch.store import StoreError
+from gradwire.links.rendezvous import endpoints as rendezvous_hello
+from gradwire.links.rendezvous.addresses import listening_address, remedy
+from gradwire.links.rendezvous.attempt import check_same_encryption, did_not_come
+from gradwire.links.rendezvous.endpoints import TOKEN_NBYTES, Endpoint, Endpoints, NotInTimeError, hello
+from gradwire.links.rendezvous.tls import Encryption, encrypted, handshake, wrapped
+
+# Accepts the connections of higher ranks, whoever else connects: none counts until its rank is verified.
+#
+# Without TLS that is the token that the store tells; with TLS it is the certificate, which comes behind
+# that
+# token, and several connections may be at it for the same rank. What is not verified is bounded: the oldest
+# of
+# these connections is dropped when there are many, or when this process has no descriptor left.
+
+_MOST_PENDING = 128
+_PAUSE_S = 0.05
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_EVENTS = {select.POLLIN: selectors.EVENT_READ, select.POLLOUT: selectors.EVENT_WRITE}
+
+
+class _Pending:
+    """A connection that is not verified: what it has sent, then its handshake as the rank that it claims."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.received = b""
+        self.rank: int | None = None
+        self.handshake: Generator[int, None, None] | None = None
+
+
+class Acceptor:
+    """One rank's listening socket, until all ranks in ``wanted`` have connected.
+
+    ``listening`` does not block. Every connection has to send the token first, as float32 where ``tos`` says
+    that the connections are marked.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        token: bytes,
+        rank: int,
+        wanted: range,
+        endpoints: Endpoints,
+        encryption: Encryption | None,
+        tos: int = 0,
+    ) -> None:
+        self._listening, self._token, self._rank, self._wanted = listening, token, rank, wanted
+        self._tos, self._hello_nbytes = tos, rendezvous_hello.nbytes(tos)
+        self._endpoints, self._encryption = endpoints, encryption
+        self._pending: dict[int, _Pending] = {}  # the oldest first
+        self._refusals: dict[int, str] = {}
+        self._exhausted = ""
+        self._selector = selectors.PollSelector()  # which needs no descriptor
+
+    def run(self, connections: dict[int, socket.socket], deadline: float) -> None:
+        """Accept until all that are wanted are in ``connections``. Raises ``LinkError``."""
+        self._selector.register(self._listening, selectors.EVENT_READ)
+        try:
+            while any(rank not in connections for rank in self._wanted):
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise self._timeout(connections)
+                for key, _ in self._selector.select(left_s):
+                    if key.fileobj is self._listening:
+                        self._accept()
+                    elif key.fd in self._pending:  # not dropped meanwhile
+                        self._serve(self._pending[key.fd], connections)
+        finally:
+            for pending in list(self._pending.values()):
+                self._drop(pending)
+
+    def _accept(self) -> None:
+        try:
+            connection = self._listening.accept()[0]
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                self._make_room(error)
+            return  # else the other end has gone
+        connection.setblocking(False)
+        self._pending[connection.fileno()] = _Pending(connection)
+        self._selector.register(connection, selectors.EVENT_READ)
+        if len(self._pending) > _MOST_PENDING + len(self._wanted):
+            self._drop(self._oldest())
+
+    def _make_room(self, error: OSError) -> None:
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._exhausted = f"{error.strerror}: this process may have {most} (ulimit -n)"
+        if self._pending:
+            self._drop(self._oldest())
+        else:
+            time.sleep(_PAUSE_S)
+
+    def _oldest(self) -> _Pending:
+        """Return the one that was accepted first, of those without the token if there are any."""
+        pending = self._pending.values()
+        return next((each for each in pending if each.rank is None), next(iter(pending)))
+
+    def _serve(self, pending: _Pending, connections: dict[int, socket.socket]) -> None:
+        """Read what has come on a connection, and keep it once its rank is verified."""
+        if pending.handshake is None:
+            if not self._received_hello(pending):
+                return
+            pending.rank = rendezvous_hello.rank_of(pending.received, self._token, self._wanted, self._tos)
+            if pending.rank is None or pending.rank in connections:
+                self._drop(pending)
+                return
+            name = self._endpoints.names[pending.rank]
+            check_same_encryption(self._endpoints.find(pending.rank), name, self._encryption)
+            if self._encryption is not None and not self._began(pending, pending.rank, self._encryption):
+                return
+        assert pending.rank is not None
+        if pending.handshake is not None and not self._went_on(pending, pending.handshake):
+            return
+        self._forget(pending)
+        if pending.rank in connections:  # another was faster
+            pending.connection.close()
+        else:
+            connections[pending.rank] = pending.connection
+
+    def _received_hello(self, pending: _Pending) -> bool:
+        """Read more of its hello; return whether that is all that will come."""
+        more = b""
+        try:
+            more = pending.connection.recv(self._hello_nbytes - len(pending.received))
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        pending.received += more
+        return not more or len(pending.received) == self._hello_nbytes
+
+    def _began(self, pending: _Pending, rank: int, encryption: Encryption) -> bool:
+        """Prepare the handshake; return whether the other end is still there for it."""
+        self._forget(pending)
+        try:
+            pending.connection = end = wrapped(pending.connection, encryption.server)
+        except OSError:  # it sent the token and was off: that must not end the others' wait
+            return False
+        sends, receives = (
+            rendezvous_hello.hello(self._token, self._rank),
+            rendezvous_hello.hello(self._token, rank),
+        )
+        pending.handshake = handshake(end, encryption, rank, sends, receives)
+        self._pending[end.fileno()] = pending
+        self._selector.register(end, selectors.EVENT_READ)
+        return True
+
+    def _went_on(self, pending: _Pending, steps: Generator[int, None, None]) -> bool:
+        """Shake hands as far as that goes without waiting; return whether the rank is verified."""
+        try:
+            self._selector.modify(pending.connection, _EVENTS[next(steps)])
+        except StopIteration:
+            return True
+        except LinkError as error:
+            assert pending.rank is not None
+            self._refusals[pending.rank] = str(error)
+            self._drop(pending)
+        return False
+
+    def _forget(self, pending: _Pending) -> None:
+        self._selector.unregister(pending.connection)
+        del self._pending[pending.connection.fileno()]
+
+    def _drop(self, pending: _Pending) -> None:
+        self._forget(pending)
+        pending.connection.close()
+
+    def _timeout(self, connections: dict[int, socket.socket]) -> LinkTimeoutError:
+        """Return the error that names who is missing, and why as far as it is known here."""
+        missing = [rank for rank in self._wanted if rank not in connections]
+        if self._exhausted:
+            return NotInTimeError(
+                f"{self._names(missing)} could not be let in", f"{self._exhausted}; allow more, or close some"
+            )
+        refused = [self._refusals[rank] for rank in missing if rank in self._refusals]
+        if refused:
+            return LinkTimeoutError(refused[0])
+        shaking = sorted({each.rank for each in self._pending.values() if each.rank is not None})
+        if shaking:
+            return LinkTimeoutError(f"{self._names(shaking)} did not finish the TLS handshake")
+        address = self._listening.getsockname()[0]
+        return NotInTimeError(
+            f"{self._names(missing)} did not connect to this rank at {address}", remedy(address)
+        )
+
+    def _names(self, ranks: list[int]) -> str:
+        return " and ".join(self._endpoints.names[rank] for rank in ranks)
+
+
+_BACKLOG = 128
+
+
+def connect_ranks(
+    store: Store,
+    rank: int,
+    names: Sequence[str],
+    timeout_s: float,
+    encryption: Encryption | None = None,
+    tos: int = 0,
+) -> dict[int, socket.socket]:
+    """Return a connection to every other rank.
+
+    Parameters
+    ----------
+    store
+        Shared by exactly these ranks; nothing else in it is called ``rank N``.
+    rank
+        Which of them this is.
+    names
+        What errors call the ranks.
+    timeout_s
+        How long all of it may take.
+    encryption
+        What to show and to ask for in TLS, which goes over all connections then.
+    tos
+        The type of service that marks the connections, for float32 alone; 0 for ordinary ones.
+
+    Raises
+    ------
+    LinkTimeoutError
+        When a rank does not come, or the store does not answer; the message names which.
+    LinkError
+        When this rank cannot listen, cannot reach another, or does not agree with it about TLS.
+    """
+    if len(names) == 1:
+        return {}
+    deadline = time.monotonic() + timeout_s
+    what = f"{names[rank]} connecting with the {len(names)} ranks of its group"
+    endpoints = Endpoints(store, what, deadline, names)
+    connections: dict[int, socket.socket] = {}
+    try:
+        _connect_all(endpoints, rank, connections, deadline, encryption, tos)
+    except BaseException as error:
+        for each in connections.values():
+            each.close()
+        if not isinstance(error, (OSError, LinkError)) or isinstance(error, StoreError):
+            raise  # the store's says all that there is to say
+        raise _explained(error, what, did_not_come(endpoints.absent()), timeout_s) from error
+    for each in connections.values():
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        each.setblocking(False)
+    return connections
+
+
+def _connect_all(
+    endpoints: Endpoints,
+    rank: int,
+    connections: dict[int, socket.socket],
+    deadline: float,
+    encryption: Encryption | None,
+    tos: int,
+) -> None:
+    """Connect to the lower ranks in turn, then accept the higher: so no two wait for each other."""
+    names = endpoints.names
+    with _listen(listening_address(os.environ), len(names), tos) as listening:
+        token = secrets.token_bytes(TOKEN_NBYTES)
+        address, port = listening.getsockname()[:2]
+        endpoints.publish(rank, Endpoint(address, port, token, encryption is not None))
+        for lower in range(rank):
+            endpoint = endpoints.wait_for(lower)
+            try:
+                connections[lower] = _connect(endpoint, names[lower], rank, deadline, tos)
+            finally:
+                # the reason, also where nobody listens any more
+                check_same_encryption(endpoint, names[lower], encryption)
+            if encryption is not None:
+                sends, receives = hello(endpoint.token, rank), hello(endpoint.token, lower)
+                connections[lower] = encrypted(
+                    connections[lower], encryption, lower, sends, receives, _left(deadline)
+                )
+        higher = range(rank + 1, len(names))
+        Acceptor(listening, token, rank, higher, endpoints, encryption, tos).run(connections, deadline)
+
+
+def _socket_at(address: str, tos: int) -> socket.socket:
+    """Return a socket for this address, marked before its first packet."""
+    if ":" in address:
+        made = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tos)
+    else:
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+    return made
+
+
+def _listen(address: str, world: int, tos: int) -> socket.socket:
+    listening = _socket_at(address, tos)
+    try:
+        listening.bind((address, 0))
+        listening.listen(max(world, _BACKLOG))
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _connect(endpoint: Endpoint, name: str, rank: int, deadline: float, tos: int) -> socket.socket:
+    address, port = endpoint.address, endpoint.port
+    try:
+        connection = _called(address, port, _left(deadline), tos)
+    except TimeoutError as error:
+        raise NotInTimeError(f"{name} did not answer at {address}:{port}", remedy(address)) from error
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise LinkError(f"this process cannot connect to {name}: {error.strerror} (ulimit -n)") from error
+        raise LinkError(
+            f"cannot reach {name} at {address}:{port}: {error.strerror or error}; {remedy(address)}"
+        ) from error
+    try:
+        connection.sendall(hello(endpoint.token, rank, tos))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _called(address: str, port: int, timeout_s: float, tos: int) -> socket.socket:
+    connection = _socket_at(address, tos)
+    try:
+        connection.settimeout(timeout_s)
+        connection.connect((address, port))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _explained(error: Exception, what: str, absent: str, timeout_s: float) -> LinkError:
+    if isinstance(error, LinkTimeoutError) and not absent:
+        advice = f"; {error.advice}" if isinstance(error, NotInTimeError) else ""
+        return LinkTimeoutError(f"{what}: {error} within {timeout_s:g} s{advice}")
+    if isinstance(error, TimeoutError):
+        return LinkTimeoutError(f"{what}{absent}: nothing happened within {timeout_s:g} s")
+    return LinkError(f"{what}{absent}: {str(error).partition(chr(10))[0]}")

@@ -1,0 +1,211 @@
+"""Frames over TCP connections, one to each peer, without a thread of its own.
+
+A frame travels behind its length. A send goes to the kernel at once, as far as its buffer has room; what is
+left follows in the waits. Whoever waits, for whatever it is, moves everything that can move: so no two ranks
+wait for each other with both kernels' buffers full. There is no handshake between the ends of a frame, and
+a wait sleeps until as much has come as it still lacks. So an exchange takes about half of the processor's
+time that it takes over Gloo's send and receive (docs/links.md has the figures).
+
+Several threads may wait, each for another peer. A thread that waits for a peer has that peer's connection to
+itself: another would take what came for it and leave it asleep.
+
+There may be a second connection to each peer, marked with a type of service, which carries the float32 at the
+ends of some frames and nothing else: a NIC on the way may compress it (docs/nic.md), while the headers,
+lengths, and checksums on the first connection stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import torch
+
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.links.base import OWN_END, SIGNS, Activity, Link
+from gradwire.links.channel import Channel, Operation, Receiving, Sending
+from gradwire.wire import HEADER_NBYTES, PARTING_NBYTES, check_not_before, memory_of
+
+_LONGEST_SLEEP_S = 3600.0
+"""A poll can sleep for 24 days at most."""
+_MOMENT_S = 0.001
+
+
+_open_links = weakref.WeakSet["SocketLink"]()
+
+
+class SocketLink(Link):
+    """One rank's end of connections to all others, which the link owns from now on and closes.
+
+    Parameters
+    ----------
+    rank
+        This rank.
+    connections
+        A connected, non-blocking stream socket for every other rank.
+    timeout_s
+        How long a wait lasts at most while nothing moves, unless it says otherwise.
+    names
+        What errors call the ranks, by default "rank 0" and so on.
+    marked
+        A second such socket for every other rank, for floats that NICs may compress.
+    tos
+        The type of service that those carry; 0 without them.
+    """
+
+    HAS_PARTINGS = True
+
+    def __init__(
+        self,
+        rank: int,
+        connections: Mapping[int, socket.socket],
+        timeout_s: float = 30.0,
+        names: Sequence[str] | None = None,
+        marked: Mapping[int, socket.socket] | None = None,
+        tos: int = 0,
+    ) -> None:
+        self.rank, self.world, self.timeout_s, self.tos = rank, len(connections) + 1, timeout_s, tos
+        self._names = [f"rank {each}" for each in range(self.world)] if names is None else list(names)
+        self.activity = Activity()
+        own, floats = self._names[rank], {} if marked is None else marked
+        self._marked = {
+            peer: Channel(
+                peer, each, self.activity, (own, f"{self._names[peer]} (marked {tos:#04x})"), bare=True
+            )
+            for peer, each in floats.items()
+        }
+        self._channels = {
+            peer: Channel(peer, each, self.activity, (own, self._names[peer]), self._marked.get(peer))
+            for peer, each in connections.items()
+        }
+        ends = [*connections.values(), *floats.values()]
+        weakref.finalize(self, _close_all, ends)  # for who forgets to close it
+        _open_links.add(self)
+
+    def isend(self, to: int, frame: torch.Tensor) -> Sending:
+        """Start sending ``frame`` to the rank ``to``."""
+        channel = self._channels.get(to) or self._refuse("sending to", to)
+        return channel.send(self, frame)
+
+    def isend_marked(self, to: int, frame: torch.Tensor, floats_nbytes: int) -> Sending:
+        """Start sending ``frame``, whose last bytes are floats, on both connections to ``to``."""
+        channel = self._channels.get(to) or self._refuse("sending to", to)
+        return channel.send(self, frame, floats_nbytes if self.tos else 0)
+
+    def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
+        """Start receiving a frame from the rank ``source`` into ``buffer``."""
+        channel = self._channels.get(source) or self._refuse("receiving from", source)
+        return channel.receive(self, buffer, memory_of(buffer))
+
+    def close(self) -> None:
+        """Close the connections; the peers' waits for this rank end with an error, and so do the own."""
+        channels, self._channels = [*self._channels.values(), *self._marked.values()], {}
+        self._marked = {}
+        for channel in channels:
+            channel.closes = True  # before whoever polls it wakes, and asks why
+            with suppress(OSError):  # the peer may be gone
+                channel.socket.shutdown(socket.SHUT_RDWR)  # wakes who polls it
+            with channel.turn:
+                channel.end()
+
+    def leave(self, frame: torch.Tensor) -> None:
+        """Send every peer ``frame``, unless another frame is still to leave, and close."""
+        for channel in list(self._channels.values()):
+            with channel.turn:
+                channel.send_alone(self, frame)
+        self.close()
+
+    def keep_alive(self, timeout_s: float) -> None:
+        """Let all ranks know that frames still move here."""
+        self.activity.moved_at = time.monotonic()
+        if self.activity.is_due(timeout_s):
+            self.send_keepalives()
+
+    def name_of(self, rank: int) -> str:
+        """Return what errors call ``rank``."""
+        return self._names[rank]
+
+    def gone(self) -> list[int]:
+        """Return the peers whose connections have ended."""
+        poll, peers = select.poll(), {each.fd: each.peer for each in self._channels.values()}
+        for fd in peers:
+            poll.register(fd, select.POLLRDHUP)
+        return sorted(peers[fd] for fd, _ in poll.poll(0))
+
+    def check_steps(self) -> None:
+        """Raise ``OutOfStepError`` if a peer's frame is of an earlier step: this rank will never receive it.
+
+        For a wait in which no frame is due.
+        """
+        for channel in list(self._channels.values()):
+            with channel.turn:
+                head = channel.peek(PARTING_NBYTES)
+            if len(head) >= HEADER_NBYTES and self.step is not None:
+                check_not_before(
+                    torch.frombuffer(bytearray(head), dtype=torch.uint8), self.step, channel.peer
+                )
+
+    def send_keepalives(self) -> None:
+        """Tell all ranks that frames move here."""
+        for channel in list(self._channels.values()):
+            with channel.turn:
+                if channel.hears:  # a frame that comes is for the thread that waits for it
+                    channel.pull(listening=True)  # so that those of the others do not pile up
+                channel.send_keepalive(self)
+
+    def sleep(self, operation: Operation, began: float, timeout_s: float, keepalive: bool) -> None:
+        """Move what can move on connections that nobody waits for, then sleep until something can.
+
+        Raises ``LinkTimeoutError`` where nothing has happened for too long.
+        """
+        now = time.monotonic()
+        listening = keepalive and now - began > timeout_s / SIGNS
+        poll, own = select.poll(), operation.channel
+        others = (*self._channels.values(), *self._marked.values())
+        for each in (own, *(other for other in others if other is not own)):
+            with each.turn:
+                if each is not own:
+                    if each.has_waiter or not (each.incoming or each.outgoing or listening):
+                        continue
+                    each.push()
+                if listening or each is not own:
+                    each.pull(listening)
+                reads = each.incoming or (listening and each.hears)
+                events = (select.POLLIN if reads else 0) | (select.POLLOUT if each.outgoing else 0)
+                if events or each is own:
+                    poll.register(each.fd, events)
+        last = max(began, self.activity.moved_at, self.activity.heard_at) if keepalive else began
+        left_s = last + timeout_s - now
+        if left_s <= 0:
+            raise LinkTimeoutError(f"{operation.what}: nothing happened within {timeout_s:g} s")
+        if not operation.done:
+            poll.poll(1e3 * min(left_s, timeout_s / SIGNS + _MOMENT_S, _LONGEST_SLEEP_S))
+
+    def forget(self) -> None:
+        """Close this process's ends only, after a fork: the parent's connections must end with the parent."""
+        _close_all([each.socket for each in (*self._channels.values(), *self._marked.values())])
+        self._channels, self._marked = {}, {}
+
+    def _refuse(self, doing: str, peer: int) -> Channel:
+        reason = "this link has no such peer" if self._channels else OWN_END
+        name = self._names[peer] if 0 <= peer < self.world else f"rank {peer}"
+        raise LinkError(f"{self._names[self.rank]} {doing} {name}: {reason}")
+
+
+def _close_all(connections: list[socket.socket]) -> None:
+    for each in connections:
+        each.close()
+
+
+def _forget_in_child() -> None:
+    """Without this a dead rank's connections would live on in processes that it has forked, as loaders do."""
+    for link in list(_open_links):
+        link.forget()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,288 @@
+"""A link that is as slow as a network: it paces what each host sends and receives, without privileges.
+
+Every host has a port with two directions, each of a given rate. A frame takes ``nbytes / rate`` of the
+sender's outgoing direction and, shifted by the latency, as much of the receiver's incoming direction; several
+senders to one host so share its incoming direction, which makes a server's link the bottleneck that it is.
+The two overlap, as in a switch that cuts through: an idle receiver adds no second delay. Nothing is held back
+by threads: frames go to the link beneath at once, with the times of their departure, and whoever waits for
+them sleeps until they are due. The clock is CLOCK_MONOTONIC, which the processes of one machine share.
+
+A wait with ``keepalive`` lasts until the frame is due, however slow the port is: bytes of this frame, or of
+those before it, move all the time. So who sleeps here keeps the waits of the other ranks alive.
+"""
+
+from __future__ import annotations
+
+import bisect
+import struct
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from gradwire.errors import LinkError, LinkTimeoutError
+from gradwire.links.base import SIGNS, Link, Receiving, Sending, Wrapper
+from gradwire.units import parse_rate
+from gradwire.wire import frame_memory
+
+# When a wire is busy: the bookkeeping of a throttled link, in nanoseconds; it never reads a clock.
+
+
+class Timeline:
+    """The busy times of one direction of a wire, kept as disjoint intervals in order.
+
+    What is late to be asked for still gets the time that was free when it came, so it does not matter in
+    which order a receiver looks at frames that arrived in another. Neighbouring intervals are merged and
+    those older than ``horizon_ns`` are forgotten: a wire that is always busy is one interval.
+    """
+
+    def __init__(self, horizon_ns: int = 60 * 10**9) -> None:
+        self._horizon_ns = horizon_ns
+        self._busy: list[tuple[int, int]] = []
+
+    def occupy(self, start_ns: int, duration_ns: int) -> tuple[int, int]:
+        """Take ``duration_ns`` of the free time from ``start_ns`` on; return where that begins and ends."""
+        if duration_ns <= 0:
+            return start_ns, start_ns
+        pieces = self._free_pieces(start_ns, duration_ns)
+        for piece in pieces:
+            bisect.insort(self._busy, piece)
+        self._busy = _merged(self._busy, self._busy[-1][1] - self._horizon_ns)
+        return pieces[0][0], pieces[-1][1]
+
+    def _free_pieces(self, start: int, left: int) -> list[tuple[int, int]]:
+        pieces = []
+        for begin, end in self._busy:
+            if begin > start:
+                piece = min(left, begin - start)
+                pieces.append((start, start + piece))
+                left -= piece
+                if left == 0:
+                    return pieces
+            start = max(start, end)
+        return [*pieces, (start, start + left)]
+
+
+def _merged(intervals: list[tuple[int, int]], oldest: int) -> list[tuple[int, int]]:
+    merged: list[tuple[int, int]] = []
+    for begin, end in intervals:
+        if end < oldest:
+            continue
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+_LABEL = struct.Struct("<qqq")  # when the frame begins and ends to leave, in ns, and its length in bytes
+_SPIN_NS = 100_000  # sleeping is less exact than this
+
+
+class Port:
+    """What a host has one of: an outgoing and an incoming direction. The links of one host may share it.
+
+    Parameters
+    ----------
+    rate_nbytes_per_s
+        The rate of each direction, None for unlimited; ``parse_rate`` reads ``"100mbit"``.
+    latency_s
+        How long a byte travels to this port.
+    """
+
+    def __init__(self, rate_nbytes_per_s: float | None, latency_s: float = 0.0) -> None:
+        self._ns_per_byte = 0.0 if rate_nbytes_per_s is None else 1e9 / rate_nbytes_per_s
+        self._latency_ns = round(latency_s * 1e9)
+        self._out, self._in = Timeline(), Timeline()
+        self._lock = threading.Lock()
+
+    def leave(self, nbytes: int) -> tuple[int, int]:
+        """Return when a frame that is handed over now begins and ends to leave, in ns."""
+        with self._lock:
+            return self._out.occupy(time.monotonic_ns(), round(nbytes * self._ns_per_byte))
+
+    def arrive(self, left_ns: tuple[int, int], nbytes: int) -> int:
+        """Return when a frame has arrived that began and ended to leave at ``left_ns``."""
+        begin, end = left_ns
+        with self._lock:
+            _, taken = self._in.occupy(begin + self._latency_ns, round(nbytes * self._ns_per_byte))
+        return max(taken, end + self._latency_ns)
+
+
+class ThrottledLink(Wrapper):
+    """A link over another one that keeps to the rates of ports; all ranks must use one."""
+
+    def __init__(self, inner: Link, port: Port) -> None:
+        super().__init__(inner)
+        self._port = port
+        self._free: list[torch.Tensor] = []
+
+    def isend(self, to: int, frame: torch.Tensor) -> Sending:
+        """Start sending ``frame``; waiting for it lasts until it would have left the port."""
+        left_ns = self._port.leave(frame.numel())
+        label = bytearray(_LABEL.pack(*left_ns, frame.numel()))
+        labelled = torch.cat((torch.frombuffer(label, dtype=torch.uint8), frame))
+        what = f"{self.name_of(self.rank)} sending to {self.name_of(to)}"
+        return _Sending(self, self._inner.isend(to, labelled), left_ns[1], what)
+
+    def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
+        """Start receiving; waiting for the frame lasts until it would have come through the port."""
+        labelled = self._take(_LABEL.size + buffer.numel())
+        what = f"{self.name_of(self.rank)} receiving from {self.name_of(source)}"
+        return _Receiving(self, self._inner.irecv(source, labelled), labelled, buffer, what)
+
+    def leave(self, frame: torch.Tensor) -> None:
+        """Let the link beneath send a last frame, which takes no time, and close."""
+        label = bytearray(_LABEL.pack(0, 0, frame.numel()))
+        self._inner.leave(torch.cat((torch.frombuffer(label, dtype=torch.uint8), frame)))
+
+    def wait_until(self, due_ns: int, what: str, timeout_s: float | None, keepalive: bool) -> None:
+        """Sleep until ``due_ns``.
+
+        Raises ``LinkTimeoutError`` at once if that is beyond the timeout of a wait without ``keepalive``.
+        """
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+        if not keepalive and due_ns - time.monotonic_ns() > limit_s * 1e9:
+            raise LinkTimeoutError(f"{what}: at this rate the frame needs more than {limit_s:g} s")
+        while (left_ns := due_ns - time.monotonic_ns()) > 0:
+            if left_ns > _SPIN_NS:
+                if keepalive:
+                    self.keep_alive(limit_s)
+                time.sleep(min((left_ns - _SPIN_NS) / 1e9, limit_s / SIGNS))
+
+    def arrival(self, labelled: torch.Tensor, what: str) -> tuple[torch.Tensor, int]:
+        """Return the frame within ``labelled``, and when it would have come, in ns."""
+        label = bytes(labelled[: _LABEL.size].numpy().tobytes())
+        begin, end, nbytes = _LABEL.unpack(label) if len(label) == _LABEL.size else (0, 0, -1)
+        if not 0 <= nbytes <= labelled.numel() - _LABEL.size:
+            raise LinkError(f"{what}: the frame has no label of a throttled link; throttle all ranks")
+        return labelled[_LABEL.size : _LABEL.size + nbytes], self._port.arrive((begin, end), nbytes)
+
+    def give(self, labelled: torch.Tensor) -> None:
+        """Take a receiving buffer back, to use it again."""
+        self._free.append(labelled)
+
+    def _take(self, nbytes: int) -> torch.Tensor:
+        if self._free and self._free[-1].numel() >= nbytes:
+            return self._free.pop()
+        return frame_memory(nbytes)
+
+
+def throttled(link: Link, rate: str | None) -> Link:
+    """Return a link that keeps to a rate such as ``100mbit``; the link itself for None and ``unlimited``."""
+    nbytes_per_s = parse_rate(rate)
+    return link if nbytes_per_s is None else ThrottledLink(link, Port(nbytes_per_s))
+
+
+class _Sending:
+    def __init__(self, link: ThrottledLink, inner: Sending, due_ns: int, what: str) -> None:
+        self._link, self._inner, self._due_ns, self._what = link, inner, due_ns, what
+
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> None:
+        self._inner.wait(timeout_s, keepalive)
+        self._link.wait_until(self._due_ns, self._what, timeout_s, keepalive)
+
+
+class _Receiving:
+    def __init__(
+        self, link: ThrottledLink, inner: Receiving, labelled: torch.Tensor, buffer: torch.Tensor, what: str
+    ) -> None:
+        self._link, self._inner, self._labelled = link, inner, labelled
+        self._buffer, self._what = buffer, what
+
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
+        frame, due_ns = self._link.arrival(self._inner.wait(timeout_s, keepalive), self._what)
+        self._link.wait_until(due_ns, self._what, timeout_s, keepalive)
+        received = self._buffer[: frame.numel()].copy_(frame)
+        self._link.give(self._labelled)
+        return received
+
+
+# A link that misbehaves on purpose, at chosen frames: what tests and drills need.
+
+Kind = Literal["fail", "delay", "corrupt", "truncate", "drop", "duplicate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to one frame.
+
+    Parameters
+    ----------
+    kind
+        ``fail``: the link breaks instead of sending; ``delay``: the frame leaves ``seconds`` later;
+        ``corrupt``: one bit is flipped; ``truncate``: the second half is missing; ``drop``: it never leaves;
+        ``duplicate``: it is sent twice.
+    rank
+        The rank that sends the frame.
+    step
+        The number of the frame among those that this rank sends, from 0.
+    seconds
+        How long to delay.
+    bit
+        Which bit of the frame to flip, modulo its length.
+    """
+
+    kind: Kind
+    rank: int
+    step: int
+    seconds: float = 0.0
+    bit: int = 0
+
+
+class FaultyLink(Wrapper):
+    """A link over another one; the faults of its own rank happen to what it sends."""
+
+    def __init__(self, inner: Link, faults: Iterable[Fault]) -> None:
+        super().__init__(inner)
+        self._faults = [fault for fault in faults if fault.rank == self.rank]
+        self._sent = 0
+
+    def isend(self, to: int, frame: torch.Tensor) -> Sending:
+        """Start sending ``frame``, or what the faults make of it."""
+        due = [fault for fault in self._faults if fault.step == self._sent]
+        self._sent += 1
+        copies = 1
+        for fault in due:
+            if fault.kind == "fail":
+                self._inner.close()
+                raise LinkError(
+                    f"{self.name_of(self.rank)} sending to {self.name_of(to)}: the link broke, as its faults "
+                    "ask"
+                )
+            if fault.kind == "delay":
+                time.sleep(fault.seconds)
+            elif fault.kind == "corrupt":
+                frame = _flipped(frame, fault.bit)
+            elif fault.kind == "truncate":
+                frame = frame[: frame.numel() // 2]
+            else:
+                copies = {"drop": 0, "duplicate": 2}[fault.kind]
+        # Nobody waits until a repeated frame has left; once the first has, its buffer may be filled anew.
+        frames = [frame, frame.clone()] if copies == 2 else [frame][:copies]
+        return _Copies([self._inner.isend(to, each) for each in frames])
+
+    def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
+        """Start receiving; nothing happens to what comes in."""
+        return self._inner.irecv(source, buffer)
+
+
+class _Copies:
+    """A frame on its way out, or none, or two: only the first can count on a receiver."""
+
+    def __init__(self, sendings: list[Sending]) -> None:
+        self._sendings = sendings
+
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> None:
+        for sending in self._sendings[:1]:
+            sending.wait(timeout_s, keepalive)
+
+
+def _flipped(frame: torch.Tensor, bit: int) -> torch.Tensor:
+    at = bit % (8 * frame.numel())
+    altered = frame.clone()
+    altered[at // 8] ^= 1 << at % 8
+    return altered

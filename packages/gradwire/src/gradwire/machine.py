@@ -1,0 +1,104 @@
+"""Which machine and which versions a record was measured with."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+from gradwire.errors import JobError, SpecError
+from gradwire.units import format_rate, parse_rate
+from gradwire.version import installed, version
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def describe_machine(**more: object) -> dict[str, object]:
+    """Return the machine's kind, and what else is known of it: nothing that names it or its user."""
+    return {
+        "system": f"{platform.system()} {platform.machine()}",
+        "kernel": platform.release(),
+        "processor": _processor(),
+        "cores": cores(),
+        **more,
+    }
+
+
+def describe_versions() -> dict[str, str | None]:
+    """Return the versions of gradwire, Python, torch and NumPy; None for what is not installed."""
+    return {
+        "gradwire": version(),
+        "python": platform.python_version(),
+        "torch": installed("torch"),
+        "numpy": installed("numpy"),
+    }
+
+
+def machine_id() -> str:
+    """Return 16 hexadecimal digits that identify the machine and reveal nothing else about it."""
+    try:
+        identity = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    except OSError:
+        identity = platform.node()
+    told = "/".join(("gradwire", identity, platform.machine(), _processor(), str(os.cpu_count())))
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+# What a process may know of the testbed that it runs in: its network, as records and titles tell it.
+
+
+def is_inside() -> bool:
+    """Return whether this process runs on a host of a testbed: all hosts are then this one machine."""
+    return bool(os.environ.get(TOPOLOGY))
+
+
+def described() -> Any:
+    """Return what the testbed says about itself, None outside of one. Raises ``JobError``."""
+    if not is_inside():
+        return None
+    text = os.environ[TOPOLOGY]
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise JobError(f"{TOPOLOGY} must hold JSON, but {text[:40]!r} came; unset it: {error}") from error
+
+
+def rates_in_words() -> str | None:
+    """Return the rates of the testbed's links, as in ``1gbit``; None outside of one. Raises ``JobError``."""
+    try:
+        return described_in_words(described())
+    except SpecError as error:
+        raise JobError(f"{TOPOLOGY} must describe a network, but does not ({error}); unset it") from error
+
+
+def described_in_words(found: Any) -> str | None:
+    """Return the rates of what ``described`` returned, here or before. Raises ``SpecError``."""
+    if found is None:
+        return None
+    try:
+        topology = found["topology"]
+        found_rates = [parse_rate(each) for each in topology["rates"]]
+        slowest, *others = sorted({float("inf") if each is None else each for each in found_rates})
+        core = parse_rate(topology.get("core", "unlimited"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise SpecError(f"expected a testbed's rates, got {found!r:.80}") from error
+    rates = format_rate(slowest) + (f" to {format_rate(others[-1])}" if others else "")
+    return rates if core is None else f"{rates}, {format_rate(core)} between groups"
+
+
+TOPOLOGY = "GRADWIRE_TESTBED"

@@ -1,0 +1,252 @@
+"""Adaptive weight precision: bits grow in the layers whose weights' norms stop growing."""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from itertools import pairwise
+from typing import Any, Literal
+
+from gradwire.codecs.spec import is_whole
+from gradwire.errors import SpecError, StateError, shown
+from gradwire.fields import Source, one_of, optional, pair, real, rows, whole
+from gradwire.offload.policies import FORMATS, Policy, check_norms
+from gradwire.units import is_number
+
+AUTO: Literal["auto"] = "auto"
+"""The threshold that a policy measures itself."""
+_WATCHED_BITS = 32
+"""Bits of all layers while the threshold is measured."""
+_WATCHED_INTERVALS = 2
+"""Intervals that are watched unless ``watched`` says otherwise: an epoch, if an interval is half of one."""
+_NEARLY_ALL = 0.95
+"""The share of changes below the threshold from which on a layer's bits follow a clock, not its norm."""
+_VERSION = 1
+_SOURCE = Source("the state of an AWP", "resume with the policy that was saved", StateError)
+
+
+class AWP(Policy):
+    """Give a layer more bits after so many batches in which its norm changed by less than a threshold.
+
+    Formula, for each layer after each batch i: delta = (|W_i| - |W_(i-1)|) / |W_(i-1)|, where |W| is the l2
+    norm of the layer's weights. If delta < threshold, the layer's count increases by one. When the count
+    reaches ``interval``, the layer's bits increase by ``step_bits``, up to ``max_bits``, and the count starts
+    again from 0. A delta that isn't a number counts nothing. Source: A2DTWP, algorithm 1.
+
+    Parameters
+    ----------
+    threshold
+        T: -5e-2 for AlexNet, -2e-3 for VGG and -2e-5 for ResNet in the paper. ``calibrate_threshold``
+        measures it from norms that you have. With ``"auto"``, all layers travel in 32 bits first, and T is
+        the mean change of all layers meanwhile (section V-A).
+    interval
+        INTERVAL, in batches: 4000, 4000 and 2000 in the paper.
+    step_bits, start_bits, max_bits
+        N, and the first and the last format: multiples of 8 up to 32.
+    watched
+        The batches in which ``"auto"`` measures T; two intervals by default. The validation error must have
+        dropped once in them.
+
+    Warns
+    -----
+    UserWarning
+        If nearly all changes in the first interval after ``"auto"`` has measured T are below T. Each layer
+        then gets more bits after a fixed number of batches, whatever its weights do.
+
+    Attributes
+    ----------
+    threshold
+        T; None until ``"auto"`` has measured it.
+    bits, counts
+        Each layer's; empty before the first batch.
+
+    Examples
+    --------
+    >>> policy = AWP(threshold=0.01, interval=2)
+    >>> [policy.observe([norm]) for norm in (1.0, 1.1, 1.1, 1.1)]
+    [[8], [8], [8], [16]]
+    """
+
+    wants_norms = True
+
+    def __init__(
+        self,
+        *,
+        threshold: float | Literal["auto"],
+        interval: int,
+        step_bits: int = 8,
+        start_bits: int = 8,
+        max_bits: int = 32,
+        watched: int | None = None,
+    ) -> None:
+        _check(threshold, interval, watched)
+        for name, bits in (("step_bits", step_bits), ("start_bits", start_bits), ("max_bits", max_bits)):
+            if isinstance(bits, bool) or bits not in FORMATS:
+                raise SpecError(f"{name} must be 8, 16, 24 or 32, but is {shown(bits)}")
+        if start_bits > max_bits:
+            raise SpecError(f"start_bits must be at most max_bits, {max_bits}, but is {start_bits}")
+        self.threshold = None if threshold == AUTO else threshold
+        self._watch = _Watch() if threshold == AUTO else None
+        self.watched = _WATCHED_INTERVALS * interval if watched is None else watched
+        self.interval = interval
+        self.step_bits, self.start_bits, self.max_bits = step_bits, start_bits, max_bits
+        self.bits: list[int] = []
+        self.counts: list[int] = []
+        self._norms: list[float] = []
+
+    def observe(self, norms: Sequence[float]) -> list[int]:
+        """Return the bits of each layer after a batch; the first norms are those that changes start from."""
+        if not self._norms:
+            first = self.start_bits if self.threshold is not None else _WATCHED_BITS
+            self.bits, self.counts = [first] * len(norms), [0] * len(norms)
+            self._norms = [*norms]
+            return [*self.bits]
+        check_norms(norms, len(self._norms))
+        changes = [change(old, new) for old, new in zip(self._norms, norms, strict=True)]
+        if self.threshold is None:
+            self._measure(changes)
+        else:
+            after = [self._after(layer, norm) for layer, norm in enumerate(norms)]
+            self.bits, self.counts = [bits for bits, _ in after], [count for _, count in after]
+            self._check_changes(changes, self.threshold)
+        self._norms = [*norms]
+        return [*self.bits]
+
+    def bits_for(self, layer: int, norm: float) -> int | None:
+        """Return the bits of a layer after a batch, which its own norms alone decide.
+
+        None before the first batch, and where the threshold may be known after this one: that takes the
+        norms of all layers.
+        """
+        if layer >= len(self._norms):
+            return None
+        if self.threshold is None:
+            is_last = self._watch is None or self._watch.batches + 1 >= self.watched
+            return None if is_last else self.bits[layer]
+        return self._after(layer, norm)[0]
+
+    def _after(self, layer: int, norm: float) -> tuple[int, int]:
+        """Return a layer's bits and its count after a batch that leaves it with this norm."""
+        bits, count = self.bits[layer], self.counts[layer]
+        if self.threshold is not None and change(self._norms[layer], norm) < self.threshold:
+            count += 1
+        return (min(bits + self.step_bits, self.max_bits), 0) if count == self.interval else (bits, count)
+
+    def _measure(self, changes: Sequence[float]) -> None:
+        """Count a batch that is watched; after the last one, set the threshold and the first bits."""
+        if self._watch is None:
+            return
+        finite = [each for each in changes if math.isfinite(each)]
+        self._watch.batches += 1
+        self._watch.count += len(finite)
+        self._watch.total += math.fsum(finite)
+        if self._watch.batches >= self.watched and self._watch.count:
+            self.threshold = self._watch.total / self._watch.count
+            self.bits = [self.start_bits] * len(self.bits)
+            self._watch = _Watch()
+
+    def _check_changes(self, changes: Sequence[float], threshold: float) -> None:
+        """Warn once, after an interval, if nearly all changes were below a threshold that was measured."""
+        if self._watch is None or self._watch.batches >= self.interval:
+            return
+        self._watch.batches += 1
+        self._watch.count += len(changes)
+        self._watch.total += sum(each < threshold for each in changes)
+        share = self._watch.total / self._watch.count
+        if self._watch.batches == self.interval and share >= _NEARLY_ALL:
+            warnings.warn(
+                f"AWP: {share:.0%} of the norms' changes in {self.interval} batches are below the threshold "
+                f"{threshold:.3g}, the mean of the {self.watched} batches before. All layers get more bits "
+                "after the same number of batches, whatever their weights do; pass watched= more batches, "
+                "or a threshold",
+                stacklevel=2,
+            )
+
+    def allowed(self, bits: Sequence[int]) -> list[int]:
+        """Return saved bits, of which none is less than ``start_bits`` or more than ``max_bits``."""
+        if self.threshold is None:
+            return [_WATCHED_BITS] * len(bits)
+        return [min(max(each, self.start_bits), self.max_bits) for each in bits]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the bits, counts, and norms of the layers, and what ``"auto"`` has seen: plain numbers."""
+        rows = {"bits": [*self.bits], "counts": [*self.counts], "norms": [*self._norms]}
+        auto = {} if self._watch is None else {"auto": [self.threshold, [*astuple(self._watch)]]}
+        return {"version": _VERSION, **rows, **auto}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a ``state_dict``. Raises ``StateError``, and is then as before."""
+        auto = ["auto"] if self._watch is not None else []
+        given = _SOURCE.fields(state, "version", "bits", "counts", "norms", *auto)
+        given.get("version", one_of(_VERSION))
+        bits = given.get("bits", rows(one_of(*FORMATS)))
+        counts = given.get("counts", rows(whole(), len(bits)))
+        norms = given.get("norms", rows(real(0.0, finite=False), len(bits)))
+        if self._watch is not None:
+            self.threshold, (batches, count, total) = given.get(
+                "auto", pair(optional(real()), rows(real(), 3))
+            )
+            self._watch = _Watch(int(batches), int(count), total)
+        self.bits, self.counts, self._norms = self.allowed(bits), [*counts], [*norms]
+
+
+@dataclass
+class _Watch:
+    """Batches and changes seen, and a total: of the changes, or, with a threshold, of those below it."""
+
+    batches: int = 0
+    count: int = 0
+    total: float = 0.0
+
+
+def change(before: float, now: float) -> float:
+    """Return the relative change of a norm: infinite from 0, and NaN where neither is more than 0."""
+    if before == 0:
+        return math.nan if now == 0 else math.inf
+    return (now - before) / before
+
+
+def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float] | None = None) -> float:
+    """Return the mean change of the norm over batches and layers, until the validation error drops.
+
+    Parameters
+    ----------
+    norms
+        For each batch of a few epochs, each layer's norm.
+    errors
+        The validation error after each batch. Batches after the first drop are left out. Without it, all
+        batches count.
+
+    Raises ``SpecError`` where two batches at least are not there.
+
+    Examples
+    --------
+    >>> round(calibrate_threshold([[100.0], [99.0], [98.01], [50.0]], [0.9, 0.9, 0.8, 0.8]), 6)
+    -0.01
+    """
+    if errors is not None and len(errors) != len(norms):
+        raise SpecError(f"an error for each of {len(norms)} batches is wanted, but there are {len(errors)}")
+    drops = [batch for batch, (old, new) in enumerate(pairwise(errors or ()), 1) if new < old]
+    watched = norms[: drops[0] + 1] if drops else norms
+    changes = [
+        change(old, new) for before, now in pairwise(watched) for old, new in zip(before, now, strict=True)
+    ]
+    finite = [each for each in changes if math.isfinite(each)]
+    if not finite:
+        raise SpecError(f"norms of two batches at least are wanted, but there are {len(watched)}")
+    return math.fsum(finite) / len(finite)
+
+
+def _check(threshold: object, interval: int, watched: int | None) -> None:
+    is_real = isinstance(threshold, int | float) and is_number(threshold) and math.isfinite(threshold)
+    if threshold != AUTO and not is_real:
+        raise SpecError(f"the threshold must be a finite number or 'auto', but is {shown(threshold)}")
+    if not is_whole(interval, 1, sys.maxsize):
+        raise SpecError(f"the interval must be a whole number of batches from 1 up, but is {shown(interval)}")
+    if watched is not None and threshold != AUTO:
+        raise SpecError("watched= is for threshold='auto'; leave it out where the threshold is a number")
+    if watched is not None and not is_whole(watched, 1, sys.maxsize):
+        raise SpecError(f"watched must be a whole number of batches from 1 up, but is {shown(watched)}")

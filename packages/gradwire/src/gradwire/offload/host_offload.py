@@ -1,0 +1,371 @@
+"""``HostOffload``: the master weights and the optimizer stay on the host, and replicas train on devices.
+
+After each step of the optimizer the weights travel to the devices in the bits that a policy gives each layer.
+A thread packs a layer while the one before is copied, and a forward pass waits for a layer's weights when it
+comes to that layer. Gradients come back while backward goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from gradwire.checkpoints import SUM, check_sealed, sealed
+from gradwire.deferred import outside_inference
+from gradwire.devices import on_host
+from gradwire.errors import DeviceError, SpecError, StateError
+from gradwire.fields import Source, anything, one_of, optional, rows
+from gradwire.offload.gradients import GradientReturn
+from gradwire.offload.layers import Layer, Place, Written, check_masters, check_optimizer
+from gradwire.offload.ledger import OffloadLedger
+from gradwire.offload.policies import FORMATS, Policy, policy_of
+from gradwire.offload.replicas import Residents, Wanted, replicas_of, split_layers
+from gradwire.offload.sender import Sender
+from gradwire.offload.sums import LayerSteps
+
+_VERSION = 1
+_SOURCE = Source("the state of a HostOffload", "load what one of the same layers has saved", StateError)
+
+
+class HostOffload:
+    """Train a replica of ``model`` on a device, with weights that travel in fewer bits.
+
+    ``offload(x)`` is a forward pass of the replica. When ``backward`` returns, the gradients are in
+    ``model.parameters()``, so that clipping, accumulation, schedulers, and ``optimizer.step()`` work as
+    without an offload. The optimizer's step sends the weights. ``model.state_dict()`` has the masters, and
+    the replica's buffers; after ``model.load_state_dict()``, the next forward pass sends everything.
+
+    Parameters
+    ----------
+    model
+        Float32 parameters on the CPU: the masters.
+    optimizer
+        Any of ``torch.optim``, made from the model's parameters.
+    policy
+        In how many bits weights travel: ``"static:8"``, ``"static:16"``, ``"static:24"``, ``"static:32"``,
+        ``"delta"`` (lossless changes of bfloat16), ``"delta:fp32"``, or an object such as ``AWP``.
+    device
+        Where the replica lives, such as ``"cuda"``, or a simulated device; or several of them in a list, for
+        a replica on each. The default is this machine's accelerator, or the CPU where there is none.
+    blocks
+        Names of modules, such as residual blocks, whose parameters are one layer for the policy.
+    step_in_backward
+        Step the optimizer for each layer as soon as its gradients have come, while backward goes on. The
+        gradients are gone then, so that nothing can clip or inspect them. Still call ``optimizer.step()``
+        after each backward pass.
+    timed
+        Measure the seconds of the copies for the ledger.
+    fraction
+        How much of the model's weights, by bytes, has masters and optimizer state on the host. The other
+        layers have both on the device, where nothing of them travels: from the model's first on, each that
+        fits.
+    pin_memory
+        Whether copies use pinned memory of the host; by default, where the device is an accelerator.
+    threads
+        How many threads compute norms and pack; by default as many as torch uses.
+    numa
+        The NUMA node on whose CPUs these threads run; by default the system chooses.
+
+    Raises
+    ------
+    TensorError
+        The model isn't in float32 on the CPU, or the policy can't serve the device.
+    SpecError
+        The policy is unknown, the optimizer belongs to another model, or a block or a NUMA node isn't there.
+    DeviceError
+        A device has no memory left, or the host no pinned memory.
+
+    Attributes
+    ----------
+    model, optimizer, policy
+        As given.
+    replicas, replica
+        The model on each device, and the first of them, which ``DistributedDataParallel`` can wrap.
+    ledger
+        What was moved, for each layer.
+    """
+
+    @outside_inference
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        policy: Policy | str,
+        *,
+        device: Wanted | Sequence[Wanted] | None = None,
+        blocks: Sequence[str] = (),
+        step_in_backward: bool = False,
+        timed: bool = False,
+        fraction: float = 1.0,
+        pin_memory: bool | None = None,
+        threads: int | None = None,
+        numa: int | None = None,
+    ) -> None:
+        self.policy = policy_of(policy)
+        check_masters(model)
+        check_optimizer(optimizer, model)
+        self.model, self.optimizer, self.ledger = model, optimizer, OffloadLedger()
+        self._all = replicas_of(model, device, blocks)
+        self._layers, residents = split_layers(self._all[0].layers, fraction)
+        if step_in_backward and (residents or len(self._all) > 1):
+            raise SpecError(
+                "step_in_backward=True wants one device and all layers on the host; leave it out, or leave "
+                "out fraction= and the other devices"
+            )
+        if residents and len(self._all) > 1:
+            raise SpecError("fraction= keeps masters on one device; leave it out, or name one device")
+        kept = {each.name for each in self._layers}
+        places = [
+            Place(
+                each.device, [layer for layer in each.layers if layer.name in kept], pin_memory is not False
+            )
+            for each in self._all
+        ]
+        self._sender = Sender(places, self.policy, self.ledger, timed=timed, threads=threads, numa=numa)
+        self._steps = LayerSteps(optimizer) if step_in_backward else None
+        self._gradients = GradientReturn(places, self.ledger, self._steps)
+        try:
+            with places[0].at_work("the optimizer's state"):
+                self._residents = Residents(residents, optimizer, self._all[0].device)
+        except BaseException:
+            self._sender.close()
+            raise
+        self._lock = threading.RLock()  # for all that sends; threads may drive the replicas
+        self._stale, self._buffers_stale = True, False
+        self._masters = [each for layer in self._layers for each in layer.masters]
+        self._written, self._buffers_written = Written(self._masters), Written([*model.buffers()])
+        self._hooks = [*self._hook_replicas(), *self._hook_masters()]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the first replica makes of these, which are on its device."""
+        return self.replica(*args, **kwargs)
+
+    @property
+    def replicas(self) -> list[nn.Module]:
+        """The model on each device, in the order in which gradients of one backward pass are added."""
+        return [each.module for each in self._all]
+
+    @property
+    def replica(self) -> nn.Module:
+        """The first replica."""
+        return self._all[0].module
+
+    @property
+    def bits_by_batch(self) -> list[list[int]]:
+        """The bits of each layer with weights, before the first batch and after each step taken so far."""
+        self._join()  # the last step's are chosen on another thread
+        return self._sender.bits_by_batch
+
+    @property
+    def layer_names(self) -> list[str]:
+        """The names of the layers with weights, in the order of ``bits_by_batch``."""
+        return [each.name for each in self._layers if each.weights]
+
+    def train(self, mode: bool = True) -> Self:
+        """Set the replicas, and the model, to training or evaluation."""
+        for each in self.replicas:
+            each.train(mode)
+        self.model.train(mode)
+        return self
+
+    def eval(self) -> Self:
+        """Set both to evaluation."""
+        return self.train(False)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within the block, leave gradients on a device; its next backward pass after it brings the sum.
+
+        A block is for what its thread drives. Where the thread that made the offload drives no replica
+        itself, its blocks are for all threads.
+        """
+        with self._gradients.hold():
+            yield
+
+    @outside_inference
+    def wait(self) -> None:
+        """Let the replicas have all weights; call this to read them outside of a forward pass."""
+        self._begin()
+        for each in self._all:
+            self._arrive(each.layers)
+
+    def refresh(self) -> None:
+        """Send all weights in full before the next forward pass.
+
+        A change by hand of a few weights, through ``parameter.data`` or NumPy, isn't noticed without it.
+        """
+        self._stale = True
+
+    @outside_inference
+    def state_dict(self) -> dict[str, Any]:
+        """Return the policy's state; the model and the optimizer have their own."""
+        self._join()
+        return sealed({"version": _VERSION, "bits": self._sender.bits, "policy": self.policy.state_dict()})
+
+    @outside_inference
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the bits of a ``state_dict``. Raises ``StateError``, and is then as before."""
+        given = _SOURCE.fields(state, "version", "bits", "policy", SUM)
+        given.get("version", one_of(_VERSION))
+        bits = given.get("bits", optional(rows(one_of(*FORMATS), len(self.layer_names))))
+        policy = given.get("policy", anything)
+        check_sealed(state, "the bits and the policy of a HostOffload")
+        with self._lock:
+            self._join()
+            self.policy.load_state_dict(policy)
+            self._sender.bits = None if bits is None else self.policy.allowed([*bits])
+            self._stale = True
+
+    @outside_inference
+    def close(self) -> None:
+        """Let the model and the optimizer go; the model keeps the masters and takes the replica's buffers."""
+        for each in self._hooks:
+            each.remove()
+        self._gradients.close()
+        self._sender.close()
+        if self._steps is not None:
+            self._steps.close()
+        self._take_buffers()
+        self._residents.close()
+
+    def _hook_replicas(self) -> Iterator[Any]:
+        for number, each in enumerate(self._all):
+            yield from each.hook(partial(self._begin_forward, number), self._arrive)
+
+    def _hook_masters(self) -> Iterator[Any]:
+        yield self.optimizer.register_step_pre_hook(lambda *_: self._before_step())
+        yield self.optimizer.register_step_post_hook(lambda *_: self._send_step())
+        yield self.model.register_state_dict_pre_hook(lambda *_: self._take_buffers())  # type: ignore[no-untyped-call]
+        yield self.model.register_load_state_dict_post_hook(lambda *_: self._loaded())  # type: ignore[no-untyped-call]
+
+    @outside_inference
+    def _begin_forward(self, number: int) -> None:
+        self._gradients.begin(number)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Send what was written since it was sent; all, after an error."""
+        if not (self._stale or self._find_written() or self._buffers_written.find()):
+            return
+        with self._lock:  # another thread, which found this too, may have sent it by now
+            if self._stale:
+                self._refresh()
+                return
+            self._give_buffers(self._buffers_written.find())
+            written = self._find_written()
+            if written:
+                with self._resending(), self._written.sending():
+                    self._send(observe=False, full=False, only=written)
+                    self._sender.join()  # whoever writes between forward passes, may go on
+
+    def _find_written(self) -> set[nn.Parameter]:
+        """Return the masters that were written by other means than a step that was sent."""
+        if self._steps is not None and self._steps.awaits_step:
+            return set()  # optimizer.step() sends what backward has stepped
+        return {self._masters[number] for number in self._written.find()}
+
+    @outside_inference
+    def _before_step(self) -> None:
+        if self._steps is None or not self._steps.active:
+            if self._steps is not None:
+                self._steps.join()  # those of a backward pass that failed
+            self._join()
+
+    @outside_inference
+    def _send_step(self) -> None:
+        if self._steps is not None:
+            if self._steps.active:
+                return
+            self._steps.stepped()
+        self._gradients.stepped()
+        groups = self.optimizer.param_groups
+        updated = {each for group in groups for each in group["params"] if each.requires_grad}
+        with self._lock:
+            updated |= self._find_written()
+            # The step is done. A device that fails here says so in the next forward pass, which sends all.
+            with suppress(DeviceError), self._resending(), self._written.sending():
+                self._send(observe=True, full=self._stale, only=set() if self._stale else updated)
+
+    def _refresh(self) -> None:
+        """Send everything in full, in the bits known, or in those that the policy begins with."""
+        self._sender.give_up()
+        buffers = len([*self.model.buffers()])
+        self._give_buffers(range(buffers) if self._buffers_stale else self._buffers_written.find())
+        with self._resending(), self._written.sending():
+            self._send(observe=False, full=True, only={*self.model.parameters()})
+            self._sender.join()
+        self._stale = self._buffers_stale = False
+
+    def _give_buffers(self, numbers: Collection[int]) -> None:
+        """Let the replicas have these of the model's buffers."""
+        if not numbers:
+            return
+        with self._buffers_written.sending(), torch.no_grad():
+            for replica in self.replicas:
+                pairs = zip(replica.buffers(), self.model.buffers(), strict=True)
+                for number, (own, other) in enumerate(pairs):
+                    if number in numbers:
+                        own.copy_(other)
+
+    def _send(self, *, observe: bool, full: bool, only: set[nn.Parameter]) -> None:
+        sent = {id(each) for each in self._layers}
+        order = [each for each in self._all[0].order if id(each) in sent]
+        self._sender.send(order, observe=observe, full=full, only=only)
+
+    @outside_inference
+    def _arrive(self, layers: Sequence[Layer]) -> None:
+        with self._resending():
+            self._sender.arrive(layers)
+
+    def _join(self) -> None:
+        """Let the masters be read, so that they may change."""
+        with self._lock, self._resending():
+            self._sender.join()
+
+    @contextmanager
+    def _resending(self) -> Iterator[None]:
+        """After an error, send everything again before the next forward pass."""
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                self._sender.give_up()
+                self._stale = True
+            raise
+
+    @outside_inference
+    def _take_buffers(self) -> None:
+        """Let the model have the first replica's buffers; without its device, those of before."""
+        if self._buffers_stale:
+            return
+        try:
+            self._give_buffers(self._buffers_written.find())
+            found = [on_host(each) for each in self.replica.buffers()]
+        except RuntimeError as error:
+            warnings.warn(
+                f"the model keeps the buffers that it had, because {self._all[0].device} failed ({error})",
+                stacklevel=2,
+            )
+            return
+        with torch.no_grad():
+            for own, other in zip(self.model.buffers(), found, strict=True):
+                own.copy_(other)
+        with self._buffers_written.sending():
+            pass  # the replicas have them
+
+    def _loaded(self) -> None:
+        self._stale = self._buffers_stale = True
+        there = {*self.model.parameters()}
+        lost = sum(each not in there for layer in self._all[0].layers for each in layer.masters)
+        if lost:
+            raise SpecError(
+                f"expected a model with the parameters of the optimizer, got one that has replaced {lost} of "
+                "them; use load_state_dict without assign=True, or make optimizer and HostOffload after it"
+            )

@@ -1,0 +1,219 @@
+"""A replica: a copy of the model on one device, whose forward passes wait for its layers."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+from gradwire.devices import Device, device_of, on_host
+from gradwire.errors import DeviceError, SpecError, shown
+from gradwire.offload.layers import Layer, layers_of
+from gradwire.units import is_number
+
+Wanted: TypeAlias = "torch.device | str | Device"
+"""A device as users name it."""
+
+
+class _Pass(threading.local):
+    """A thread's forward pass."""
+
+    called: list[nn.Module] | None = None
+    """The modules that it has called so far, if that isn't known yet."""
+
+
+class Replica:
+    """One replica, and the order in which its forward passes read its layers.
+
+    Parameters
+    ----------
+    model
+        What is copied.
+    device
+        Where to.
+    blocks
+        As ``layers_of`` takes them.
+
+    Attributes
+    ----------
+    module, device, layers
+        The copy, where it is, and its layers.
+    order
+        The layers in the order in which they are needed: the first forward pass shows it.
+    """
+
+    def __init__(self, model: nn.Module, device: Wanted | None, blocks: Sequence[str]) -> None:
+        self.module, self.device = _replicate(model, device)
+        self.layers = layers_of(model, self.module, blocks)
+        self.order, self._read_late = self.layers, list[Layer]()
+        self._is_known, self._pass = False, _Pass()
+
+    def hook(self, begin: Callable[[], None], arrive: Callable[[Sequence[Layer]], None]) -> Iterator[Any]:
+        """Call ``begin`` at the start of each forward pass, and ``arrive`` with layers that are needed."""
+        yield self.module.register_forward_pre_hook(lambda *_: self._enter(begin, arrive))
+        yield self.module.register_forward_hook(lambda *_: self._leave())
+        for module in {reader: None for layer in self.layers for reader in layer.readers}:
+            read = [each for each in self.layers if module in each.readers]
+            yield module.register_forward_pre_hook(
+                lambda module, _, read=read: self._reach(module, read, arrive)
+            )
+
+    def _enter(self, begin: Callable[[], None], arrive: Callable[[Sequence[Layer]], None]) -> None:
+        """Begin a forward pass; the first one waits for all weights, and sees which modules are called."""
+        begin()
+        self._pass.called = None if self._is_known else []
+        arrive(self._read_late if self._is_known else self.layers)
+
+    def _reach(
+        self, module: nn.Module, read: Sequence[Layer], arrive: Callable[[Sequence[Layer]], None]
+    ) -> None:
+        if self._pass.called is not None:
+            self._pass.called.append(module)
+        else:
+            arrive(read)
+
+    def _leave(self) -> None:
+        """End the first forward pass: from now on layers travel in the order in which they are needed.
+
+        A layer with a module that isn't called, whose parameters another one reads, is needed at the start.
+        """
+        called, self._pass.called = self._pass.called, None
+        if called is None or self._is_known:
+            return
+        place = {module: number for number, module in reversed([*enumerate(called)])}
+        self._read_late = [
+            each for each in self.layers if not all(reader in place for reader in each.readers)
+        ]
+        first = {
+            id(each): -1 if each in self._read_late else min(place[reader] for reader in each.readers)
+            for each in self.layers
+        }
+        self.order = sorted(self.layers, key=lambda each: first[id(each)])
+        self._is_known = True
+
+
+def replicas_of(
+    model: nn.Module, device: Wanted | Sequence[Wanted] | None, blocks: Sequence[str]
+) -> list[Replica]:
+    """Return a replica for each device. Raises ``SpecError`` and ``DeviceError``."""
+    if device is None or isinstance(device, (torch.device, str, Device)):
+        return [Replica(model, device, blocks)]
+    names = {id(each) if isinstance(each, Device) else str(each) for each in device}
+    if not device or len(names) < len(device):
+        raise SpecError(f"device must be a device, or different ones in a list, but is {shown(device)}")
+    return [Replica(model, each, blocks) for each in device]
+
+
+def _replicate(model: nn.Module, device: Wanted | None) -> tuple[nn.Module, Device]:
+    replica = copy.deepcopy(model)
+    for each in replica.parameters():
+        each.grad = None
+    try:
+        if isinstance(device, Device):
+            return device.adopt(replica), device
+        replica.to(_accelerator() if device is None else torch.device(device))
+    except torch.OutOfMemoryError as error:
+        nbytes = sum(each.nbytes for each in model.parameters())
+        raise DeviceError(
+            f"the replica, with weights of {nbytes} bytes, does not fit into the memory of {device}; "
+            "the masters are as before, so choose a device with more memory, or a smaller model"
+        ) from error
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise SpecError(f"the replica can't live on the device {shown(device)}: {error}") from error
+    return replica, device_of(next(replica.parameters()))
+
+
+def _accelerator() -> torch.device:
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return found or torch.device("cpu")
+
+
+# Layers that live on the device: their masters are the replica's weights, beside the optimizer's state.
+
+
+def split_layers(layers: Sequence[Layer], fraction: float) -> tuple[list[Layer], list[Layer]]:
+    """Return the layers on the host, and those on the device.
+
+    From the first layer on, each is the device's whose bytes still fit into ``1 - fraction`` of all: a
+    forward pass needs the first layers first, and backward brings their gradients last. Raises ``SpecError``.
+    """
+    if isinstance(fraction, bool) or not is_number(fraction) or not 0 <= fraction <= 1:
+        raise SpecError(f"fraction must be a number from 0 to 1, but is {shown(fraction)}")
+    room = (1 - fraction) * sum(each.count for each in layers)
+    hosts, residents = list[Layer](), list[Layer]()
+    for each in layers:
+        fits = each.count <= room
+        (residents if fits else hosts).append(each)
+        room -= each.count if fits else 0
+    return hosts, residents
+
+
+class Residents:
+    """Those of the device, where the replica reads the masters themselves; ``close`` brings them to the host.
+
+    Parameters
+    ----------
+    layers
+        Their replicas hold what the masters held, and leave their places to them.
+    optimizer
+        Whose state for these masters moves along, also when it loads another.
+    device
+        Where the replicas live.
+    """
+
+    def __init__(self, layers: Sequence[Layer], optimizer: torch.optim.Optimizer, device: Device) -> None:
+        self._layers, self._optimizer, self._device = layers, optimizer, device
+        self._move_state(self._to_device)
+        for each in layers:
+            for master, replica in zip(each.masters, each.replicas, strict=True):
+                master.data, master.grad = replica.data, None
+                _exchange(each, replica, master)
+        self._hook = optimizer.register_load_state_dict_post_hook(
+            lambda *_: self._move_state(self._to_device)
+        )
+
+    def close(self) -> None:
+        """Let all live on the host again."""
+        self._hook.remove()
+        self._move_state(on_host)
+        for each in self._layers:
+            for master, replica in zip(each.masters, each.replicas, strict=True):
+                gradient, master.grad = master.grad, None
+                master.data = on_host(master).clone()
+                master.grad = None if gradient is None else on_host(gradient)
+                _exchange(each, master, replica)
+
+    def _move_state(self, move: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        """Move all but numbers, such as counts of steps, which optimizers keep on the host."""
+        masters = [master for each in self._layers for master in each.masters]
+        states: list[dict[str, Any]] = [
+            self._optimizer.state[each] for each in masters if each in self._optimizer.state
+        ]
+        moved = [
+            {
+                name: move(each)
+                for name, each in state.items()
+                if isinstance(each, torch.Tensor) and each.dim()
+            }
+            for state in states
+        ]
+        for state, new in zip(states, moved, strict=True):
+            state.update(new)
+
+    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return (
+            self._device.own(on_host(tensor).clone())
+            if self._device.is_named_by_itself
+            else tensor.to(self._layers[0].replicas[0].device)
+        )
+
+
+def _exchange(layer: Layer, old: nn.Parameter, new: nn.Parameter) -> None:
+    """Let the replica's modules read another parameter."""
+    for module in layer.readers:
+        for name in [name for name, each in module.named_parameters(recurse=False) if each is old]:
+            setattr(module, name, new)

@@ -1,0 +1,202 @@
+"""Sums of gradients in the order of the devices, whichever device is faster."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from gradwire.errors import SpecError
+
+Arrival = tuple[int, nn.Parameter, torch.Tensor]
+"""The number of a device, a master, and its gradient from there."""
+
+
+@dataclass
+class _Open:
+    """A master's gradient to which an earlier device may still add.
+
+    Attributes
+    ----------
+    total, version
+        The master's gradient, and its version after the last addition.
+    base
+        The gradient before the first of ``added``.
+    added
+        What devices have brought, in their order.
+    """
+
+    total: torch.Tensor
+    version: int
+    base: torch.Tensor | None
+    added: list[tuple[int, torch.Tensor]]
+
+
+class GradientSums:
+    """Adds gradients to those of the masters. Any thread may call it.
+
+    A round has at most one backward pass of each device, and ends with ``optimizer.step()``. Within a round,
+    gradients are added in the order of the devices, also if a later device's come first. So the sum has the
+    same bits whichever of several threads is faster.
+
+    Parameters
+    ----------
+    devices
+        How many there are.
+    """
+
+    def __init__(self, devices: int) -> None:
+        self._devices = devices
+        self._lock = threading.Lock()
+        self._round = set[int]()
+        self._open = dict[nn.Parameter, _Open]()
+        self._touched = set[nn.Parameter]()
+
+    def end_round(self) -> None:
+        """Let the next gradients be added behind those that are there."""
+        with self._lock:
+            self._clear()
+
+    def add(self, arrivals: Sequence[Arrival], devices: Collection[int]) -> None:
+        """Add what one backward pass on these devices has brought."""
+        with self._lock, torch.no_grad():
+            if not self._round.isdisjoint(devices) or all(each.grad is None for each in self._touched):
+                self._clear()
+            self._round.update(devices)
+            for device, master, gradient in sorted(arrivals, key=lambda each: each[0]):
+                self._add(device, master, gradient)
+                self._touched.add(master)
+            if len(self._round) == self._devices:
+                self._clear()
+
+    def _clear(self) -> None:
+        self._round.clear()
+        self._open.clear()
+        self._touched.clear()
+
+    def _add(self, device: int, master: nn.Parameter, gradient: torch.Tensor) -> None:
+        before = self._open.pop(master, None)
+        if before is not None and (
+            master.grad is not before.total or before.total._version != before.version
+        ):
+            before = None  # zeroed, or clipped, meanwhile
+        if before is None and self._round.issuperset(range(device)):
+            _accumulate(master, gradient)
+            return
+        if before is None:
+            base = None if master.grad is None else master.grad.clone()
+            before = _Open(gradient, 0, base, [])
+        place = sum(other <= device for other, _ in before.added)
+        before.added.insert(place, (device, gradient))
+        if place + 1 < len(before.added):
+            _rebuild(master, before)
+        else:
+            _accumulate(master, gradient.clone() if master.grad is None else gradient)
+        assert master.grad is not None
+        before.total, before.version = master.grad, master.grad._version
+        self._open[master] = before
+
+
+def _accumulate(master: nn.Parameter, gradient: torch.Tensor) -> None:
+    if master.grad is None:
+        master.grad = gradient
+    else:
+        master.grad.add_(gradient)
+
+
+def _rebuild(master: nn.Parameter, found: _Open) -> None:
+    """Add all again, in their order."""
+    terms = [each for each in (found.base, *(each for _, each in found.added)) if each is not None]
+    total = terms[0].clone()
+    for each in terms[1:]:
+        total.add_(each)
+    assert master.grad is not None
+    master.grad.copy_(total)
+
+
+# The optimizer's step, layer by layer, on a thread of its own while backward goes on.
+
+
+class LayerSteps:
+    """Steps an optimizer for some of its parameters at a time, which have their gradients only meanwhile.
+
+    Raises ``SpecError`` for an optimizer that looks at all parameters at once.
+
+    Attributes
+    ----------
+    awaits_step
+        Whether backward has stepped parameters since the last ``optimizer.step()``.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise SpecError(
+                "LBFGS updates all parameters at once, so it can't step layer by layer; leave out "
+                "step_in_backward=True"
+            )
+        self._optimizer = optimizer
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gradwire optimizer")
+        self._jobs: list[Future[None]] = []
+        self.awaits_step = False
+        self._stepping: int | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether this thread is in a step of some parameters, which calls the optimizer's hooks, too."""
+        return self._stepping == threading.get_ident()
+
+    def begin(self) -> None:
+        """Begin a backward pass. Raises ``SpecError`` if ``optimizer.step()`` didn't follow the last one."""
+        if self.awaits_step:
+            raise SpecError(
+                "with step_in_backward=True each backward pass updates the masters, but optimizer.step() "
+                "wasn't called after the last one; call it, or accumulate within no_sync()"
+            )
+
+    def submit(self, parameters: Set[nn.Parameter], deliver: Callable[[], None]) -> None:
+        """Step these parameters after ``deliver`` has given them their gradients."""
+        self.awaits_step = True
+        self._jobs.append(self._thread.submit(self._step, parameters, deliver))
+
+    def join(self) -> None:
+        """Wait for the steps. Raises what one of them raised."""
+        jobs, self._jobs = self._jobs, []
+        for each in jobs:
+            each.result()
+
+    def stepped(self) -> None:
+        """Note that ``optimizer.step()`` was called."""
+        self.awaits_step = False
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()
+
+    def _step(self, parameters: Set[nn.Parameter], deliver: Callable[[], None]) -> None:
+        deliver()
+        with self._restricted_to(parameters):
+            self._optimizer.step()
+        for each in parameters:
+            each.grad = None
+
+    @contextmanager
+    def _restricted_to(self, parameters: Set[nn.Parameter]) -> Iterator[None]:
+        """Let the optimizer have these parameters only, in its own groups, where it may keep state."""
+        groups = self._optimizer.param_groups
+        every = [group["params"] for group in groups]
+        for group, own in zip(groups, every, strict=True):
+            group["params"] = [each for each in own if each in parameters]
+        self._optimizer.param_groups = [group for group in groups if group["params"]]
+        self._stepping = threading.get_ident()
+        try:
+            yield
+        finally:
+            self._stepping = None
+            self._optimizer.param_groups = groups
+            for group, own in zip(groups, every, strict=True):
+                group["params"] = own

@@ -1,0 +1,244 @@
+"""The gradients of a pipeline that are under way: handed over, averaged, and applied some steps later."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.nn import Parameter
+
+from gradwire.costs import ExchangeCost
+from gradwire.devices import on_host
+from gradwire.errors import StateError
+from gradwire.exchange import Exchange
+from gradwire.pipe.correction import Correction, Eager, Stale
+from gradwire.sync.checkpoint import InFlight
+from gradwire.sync.flat import FlatGradients
+from gradwire.sync.ledger.counts import StepRecord
+from gradwire.sync.ledger.meter import MethodMeter
+from gradwire.sync.thread import Buckets, Handover
+from gradwire.sync.trained import Trained
+from gradwire.sync.used_parameters import Reach, backward, clip, in_force, scheduled
+
+
+@dataclass(frozen=True, slots=True)
+class Treatment:
+    """What is done to gradients besides averaging: the arguments of ``PipeSGD`` of these names."""
+
+    correction: str
+    max_norm: float
+    on_average: Callable[[Sequence[Parameter]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    """A gradient on the network, with the learning rate of its step and what its backward reached."""
+
+    gradients: FlatGradients
+    handovers: list[Handover]
+    scheduled: list[dict[str, Any]]
+    reach: Reach
+
+
+class Pipeline:
+    """Up to K steps of gradients of parameters that stay the same.
+
+    K buffers go round: backward writes into one, the exchange averages it in place, and the optimizer reads
+    it K steps later, just before backward takes it again. Eager updates copy K - 1 own gradients, the weights
+    and the optimizer's state; the paper's pipeline copies nothing. Between steps every ``.grad`` is None,
+    since its buffer is on the network. Where the plan cuts the gradient into buckets, they go out one after
+    the other once backward has ended: the pipeline hides them already.
+
+    The exchange, whose plan says K, belongs to the communication thread while gradients are under way.
+    ``residual_of`` returns one residual for all K buffers, laid out as these; None where the plan keeps none.
+    """
+
+    def __init__(
+        self,
+        trained: Trained,
+        optimizer: torch.optim.Optimizer,
+        exchange: Exchange,
+        meter: MethodMeter,
+        treatment: Treatment,
+        residual_of: Callable[[FlatGradients], torch.Tensor | None],
+    ) -> None:
+        self._trained, self._optimizer, self._treatment = trained, optimizer, treatment
+        self._size = exchange.plan.pipeline
+        parameters, on_device = trained.parameters, exchange.plan.encodes_on_device
+        self._free = deque(
+            FlatGradients(parameters, with_frozen=True, on_device=on_device) for _ in range(self._size)
+        )
+        self.count = self._free[0].buffer.numel()
+        self._under_way: deque[_UnderWay] = deque()
+        self._correction: Correction = Stale()
+        if treatment.correction != "none" and self._size > 1:  # one step has nothing to correct for
+            self._correction = Eager(parameters, optimizer, self._size, treatment.max_norm)
+        self._free[0].detach()
+        self._buckets = Buckets(exchange, meter, self._free[0], residual_of(self._free[0]))
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    @property
+    def corrects(self) -> bool:
+        """Whether ranks compute at weights of their own."""
+        return self._correction.CORRECTS
+
+    @property
+    def own_count(self) -> int:
+        """How many own gradients can be kept at once: K - 1 where updates are eager, else none."""
+        return self._size - 1 if self.corrects else 0
+
+    def add(
+        self,
+        step: int,
+        compute_loss: Callable[[], torch.Tensor],
+        *,
+        alone: bool,
+        look: Callable[[FlatGradients], None] = lambda _: None,
+    ) -> tuple[float, float]:
+        """Compute the gradient of a step and hand it over; return the loss and the seconds of correcting.
+
+        ``alone`` is for a step that the next one does not overtake. ``look`` sees this rank's own gradient.
+        """
+        gradients = self._free[0]
+        started = perf_counter()
+        with self._correction.ahead():
+            correction_s = perf_counter() - started
+            loss = backward(compute_loss, gradients)
+        look(gradients)
+        reach = Reach(gradients)
+        gradients.detach()  # a zero_grad of the caller must not reach what is on the network
+        values = scheduled(self._optimizer)
+        if not alone:
+            started = perf_counter()
+            self._correction.note(gradients, values, reach.own)
+            correction_s += perf_counter() - started
+        last = len(self._buckets.cut) - 1
+        handovers = [
+            self._buckets.hand_over(step, gradients, number, reach if number == last else None)
+            for number in range(last + 1)
+        ]
+        self._under_way.append(_UnderWay(self._free.popleft(), handovers, values, reach))
+        return loss, correction_s
+
+    def apply_all_but(self, count: int) -> StepRecord:
+        """Apply the oldest gradients under way until ``count`` are left; return what waiting cost."""
+        waits = StepRecord()
+        while len(self._under_way) > count:
+            waits += self._apply_oldest()
+        return waits
+
+    def _apply_oldest(self) -> StepRecord:
+        """Wait for the oldest gradient under way and update the weights with it."""
+        oldest, treatment = self._under_way[0], self._treatment
+        started = perf_counter()
+        accounting = sum(map(self._buckets.thread.wait, oldest.handovers), ExchangeCost())
+        wait_s = perf_counter() - started
+        self._under_way.popleft()
+        self._free.append(oldest.gradients)
+        self._correction.keep(len(self._under_way))
+        oldest.gradients.attach(oldest.reach.absent)
+        treatment.on_average(oldest.gradients.parameters)
+        averaged = oldest.gradients.collect()
+        if not math.isinf(treatment.max_norm):
+            clip(averaged, treatment.max_norm)
+        self._trained.shield()
+        with in_force(oldest.scheduled, self._optimizer):
+            self._optimizer.step()
+        return StepRecord.of_wait(wait_s, accounting)
+
+    def settle(self) -> None:
+        """Wait until nothing is on the network any more; apply nothing.
+
+        Raises what the exchange raised, or ``LinkTimeoutError``.
+        """
+        for each in self._under_way:
+            for handover in each.handovers:
+                self._buckets.thread.wait(handover)
+
+    def in_flight(self) -> list[InFlight]:
+        """Return copies of the averaged gradients that are still to be applied, oldest first.
+
+        Waits for them, like ``settle``.
+        """
+        self.settle()
+        own = self._correction.own()  # those of the newest
+        lacking = len(self._under_way) - len(own)
+        return [
+            InFlight(
+                on_host(each.gradients.buffer).clone(),
+                each.scheduled,
+                mine,
+                tuple(sorted(each.reach.absent)),
+                tuple(sorted(each.reach.own)),
+            )
+            for each, mine in zip(self._under_way, [*[None] * lacking, *own], strict=True)
+        ]
+
+    def check_fits(self, in_flight: Sequence[InFlight]) -> None:
+        """Raise ``StateError`` unless there is room for these gradients of this model."""
+        numbers = {number for each in in_flight for number in (*each.absent, *each.own_absent)}
+        if numbers and max(numbers) >= len(self._trained.parameters):
+            raise StateError(
+                f"this model trains {len(self._trained.parameters)} parameters, but those in flight tell "
+                f"of number {max(numbers)}; resume with the same model, as far unfrozen"
+            )
+        groups = len(self._optimizer.param_groups)
+        if any(len(each.scheduled) > groups for each in in_flight):
+            raise StateError(
+                f"this optimizer has {groups} parameter groups, but gradients in flight were computed with "
+                "more; resume with the same optimizer"
+            )
+        counts = [each.gradient.numel() for each in in_flight]
+        own = [each.own.numel() for each in in_flight if each.own is not None]
+        if len(counts) > self._size or {*counts, *own} - {self.count}:
+            raise StateError(
+                f"a pipeline of {self._size} takes up to {self._size} gradients of {self.count} "
+                f"floats, but those in flight have {counts}; resume with the same model and plan, or drain "
+                "before saving"
+            )
+
+    def resume(self, in_flight: Sequence[InFlight]) -> None:
+        """Go on where ``in_flight`` was called; what is under way here is dropped.
+
+        ``settle`` and ``check_fits`` come first.
+        """
+        self._free.extend(each.gradients for each in self._under_way)
+        self._under_way.clear()
+        self._free[0].detach()  # a drain may have left one of these buffers in .grad
+        for each in in_flight:
+            gradients = self._free.popleft()
+            gradients.buffer.copy_(each.gradient)
+            gradients.put()
+            reach = Reach(gradients, each.own_absent, each.absent)
+            self._under_way.append(_UnderWay(gradients, [], each.scheduled, reach))
+        newest = list(in_flight)[-self.own_count :] if self.own_count else []
+        self._correction.resume(
+            [self._own_of(each) for each in newest],
+            [each.scheduled for each in newest],
+            [each.absent if each.own is None else each.own_absent for each in newest],
+        )
+
+    def cancel(self) -> None:
+        """Drop what has not been sent."""
+        for each in self._under_way:
+            for handover in each.handovers:
+                handover.result.cancel()
+
+    def close(self) -> None:
+        """Finish what is on the network and join the thread. Raises ``LinkTimeoutError``."""
+        self._buckets.close()
+
+    def _own_of(self, each: InFlight) -> torch.Tensor:
+        """Return an own gradient, or what stands in for one that was not kept: the average, clipped."""
+        if each.own is not None:
+            return each.own
+        average = each.gradient.clone()
+        clip(average, self._treatment.max_norm)
+        return average

@@ -1,0 +1,392 @@
+"""A plan as frozen data: codec, algorithm, segments, pipeline, and buckets, with JSON and files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gradwire import collectives
+from gradwire.checkpoints import SUM, is_as_sealed, sealed_text
+from gradwire.codecs import DEFAULT, TABLE, Codec, Identity, codec_of, parse
+from gradwire.codecs.rules import Rule, codec_by_name, read_rules
+from gradwire.codecs.wrappers import Projected, Scaled, offloadable, scalable
+from gradwire.errors import JobError, SpecError, shown
+from gradwire.fields import Source, named
+from gradwire.files import check_replaceable, read_text, write_files
+from gradwire.records import read_object
+from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES, TOS
+
+FLOAT_NBYTES = 4
+SEGMENT_UNIT_NBYTES = FLOAT_NBYTES * 4096
+"""A segment is a multiple of 4096 floats, so that the blocks of block codecs end where segments end."""
+MAX_SEGMENT_NBYTES = FLOAT_NBYTES * (1 << 32) - SEGMENT_UNIT_NBYTES
+"""A frame counts its elements in 32 bits. Most codecs reach the largest frame long before."""
+MAX_PIPELINE = 1024
+"""Training keeps a gradient for every step under way, and a gradient 1024 steps old teaches nothing."""
+MAX_BUCKET_NBYTES = 1 << 48
+"""What a processor can address; no gradient is larger."""
+SCALES = (None, "auto")
+"""What ``scale`` may be; the default first."""
+MOST_HOSTS = 256
+"""The most that steps are predicted for."""
+EXCHANGES = ("all_reduce", "sharded")
+"""How gradients become weights on all ranks; the default first."""
+_SOURCE = Source("a plan", "write it with Plan.save")
+PLACES = ("host", "device")
+"""Where gradients can be encoded; the default first."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How gradients are exchanged; all ranks must use equal plans.
+
+    Parameters
+    ----------
+    codec
+        The codec that encodes every hop.
+    algorithm
+        A spec that ``gradwire.collectives.get`` reads, such as ``ring`` or ``hierarchical:4,ring+star``.
+    segment_nbytes
+        The size of a segment, the part of a chunk that travels as one frame, in bytes of float32; a multiple
+        of 16384, with frames of at most 32 MiB. Smaller segments overlap more of a short chunk's encoding,
+        transfer, and decoding, but every frame costs processor time on both sides.
+    pipeline
+        The number of steps in flight at once, 1 to 1024: 1 waits for the step's own gradient, 2 applies the
+        previous one.
+    bucket_nbytes
+        The largest bucket that training exchanges, in bytes of float32; a multiple of 4 up to 2^48. A larger
+        parameter has its own bucket. With None, the whole gradient is one bucket. Smaller buckets let the
+        exchange begin during backward, but each costs the latency of a whole exchange.
+    residual
+        Whether training keeps what this rank's encodings lose and adds it to the next step's gradient, for
+        one gradient's memory; with None, the codec decides.
+    exchange
+        ``"all_reduce"``: every rank gets the whole average and updates all weights. ``"sharded"``: every rank
+        gets the average of its share, updates that, and tells the others what changed in its weights;
+        ``gradwire.sharded.Sharded`` does this, around a ring with one bucket and a pipeline of 1.
+    offload
+        The codec, or its spec, with which NICs on the way may compress what is sent; None for nothing. Every
+        rank then sends what this codec decodes, as float32, on marked connections, so that all ranks end with
+        identical bits whatever the NICs do (``docs/nic.md``). The plan has no other codec.
+    scale
+        ``"auto"`` multiplies what each frame carries by the power of two that brings its largest magnitude
+        just below 1, so that the absolute bounds of ``inceptionn`` and ``errbound`` fit gradients of any size
+        (``gradwire.codecs.wrappers``); None for no scale.
+    encode_on
+        Where to encode and decode gradients that are on a GPU. ``"host"``: copy their float32 to the host's
+        memory and back. ``"device"``: let Triton kernels do it on the GPU, so that only payloads cross the
+        bus. The bits are the same, and gradients on the CPU are encoded there in both cases. ``docs/gpu.md``
+        says what ``"device"`` can't do.
+    codecs
+        Codecs for some parameters of a model in place of ``codec``: a list of ``{"match": regular expression,
+        "codec": codec or spec}``. The first one whose expression is found in a parameter's name counts.
+        Training knows names; where nothing does, such a plan is refused. An ``Exchange`` alone uses
+        ``codec``.
+
+    Raises
+    ------
+    SpecError
+        For an invalid value.
+    """
+
+    codec: Codec = field(default_factory=Identity)
+    algorithm: str = "ring"
+    segment_nbytes: int = 1 << 22
+    pipeline: int = 1
+    bucket_nbytes: int | None = None
+    residual: bool | None = None
+    exchange: str = EXCHANGES[0]
+    offload: Codec | str | None = None
+    scale: str | None = None
+    encode_on: str = PLACES[0]
+    codecs: Sequence[Rule | Mapping[str, Codec | str]] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.codec, Codec):
+            raise SpecError(
+                f"codec must be a Codec, but is {shown(self.codec)}; gradwire.codecs.parse reads specs"
+            )
+        object.__setattr__(self, "codecs", read_rules(self.codecs))
+        self._check_offload()
+        self._check_scale()
+        collectives.get(self.algorithm)
+        check_count("pipeline", self.pipeline, 1, MAX_PIPELINE)
+        check_count("segment_nbytes", self.segment_nbytes, SEGMENT_UNIT_NBYTES, MAX_SEGMENT_NBYTES)
+        if self.bucket_nbytes is not None:
+            check_count("bucket_nbytes", self.bucket_nbytes, FLOAT_NBYTES, MAX_BUCKET_NBYTES)
+        if self.residual is not None and not isinstance(self.residual, bool):
+            raise SpecError(f"residual must be True, False or None, but is {shown(self.residual)}")
+        self._check_exchange()
+        self._check_place()
+        for encoding in self.encodings:
+            longest_nbytes = frame_nbytes(encoding, self.segment_nbytes)
+            if longest_nbytes > MAX_FRAME_NBYTES:
+                raise SpecError(
+                    f"a segment of {self.segment_nbytes} bytes may need a frame of {longest_nbytes} bytes "
+                    f"with {encoding}, but {MAX_FRAME_NBYTES} is the most; choose smaller segments"
+                )
+
+    def _check_offload(self) -> None:
+        found = codec_of(self.offload, "offload")
+        if found is None:
+            return
+        object.__setattr__(self, "offload", offloadable(found))
+        if self.codec != Identity() or self.codecs:
+            raise SpecError(
+                "with offload, ranks send floats, which NICs encode, but the plan has the codec "
+                f"{self.codec if not self.codecs else self.rules[0].codec}, too; leave out codec or offload"
+            )
+
+    def _check_scale(self) -> None:
+        if self.scale not in SCALES:
+            raise SpecError(f"scale must be None or 'auto', but is {shown(self.scale)}")
+        if self.scale is not None:
+            scalable(self.codec if self.offload is None else parse(str(self.offload)))
+            for rule in self.rules:
+                scalable(rule.codec)
+
+    def _check_exchange(self) -> None:
+        if self.exchange not in EXCHANGES:
+            raise SpecError(f"exchange must be one of {', '.join(EXCHANGES)}, but is {shown(self.exchange)}")
+        parts = self.algorithm, self.bucket_nbytes, self.pipeline
+        if self.is_sharded and parts != ("ring", None, 1):
+            raise SpecError(
+                "a sharded exchange runs around a ring with one bucket and a pipeline of 1, but the plan has "
+                f"algorithm={self.algorithm!r}, bucket_nbytes={self.bucket_nbytes}, and "
+                f"pipeline={self.pipeline}; leave these out"
+            )
+        if self.is_sharded:
+            self.for_one_codec("a sharded exchange")
+
+    @cached_property
+    def encoding(self) -> Codec:
+        """What frames are made with: ``codec``, or what leaves NICs nothing to lose; with its scale."""
+        chosen = self.codec if self.offload is None else Projected(offloadable(parse(str(self.offload))))
+        return self._scaled(chosen)
+
+    def _scaled(self, codec: Codec) -> Codec:
+        return codec if self.scale is None else Scaled(codec)
+
+    @cached_property
+    def rules(self) -> tuple[Rule, ...]:
+        """What ``codecs`` says."""
+        return read_rules(self.codecs)
+
+    @cached_property
+    def encodings(self) -> tuple[Codec, ...]:
+        """What frames of any parameter are made with, each once, ``encoding`` first."""
+        return tuple(dict.fromkeys((self.encoding, *(self._scaled(rule.codec) for rule in self.rules))))
+
+    def encoding_of(self, name: str) -> Codec:
+        """Return what the frames of the parameter of this name are made with."""
+        return self._scaled(codec_by_name(self.rules, name, self.codec)) if self.codecs else self.encoding
+
+    @property
+    def tos(self) -> int:
+        """The type of service of the connections that the plan needs for values; 0 if it needs none."""
+        return 0 if self.offload is None else TOS
+
+    def _check_place(self) -> None:
+        if self.encode_on not in PLACES:
+            raise SpecError(f"encode_on must be one of {', '.join(PLACES)}, but is {shown(self.encode_on)}")
+        if not self.encodes_on_device:
+            return
+        reasons = {f"{each.name} has no kernels for GPUs": not each.ON_CUDA for each in self.encodings} | {
+            "a sharded exchange runs on the host": self.is_sharded,
+            "the transport's own all-reduce encodes nothing": self.algorithm == collectives.backend.NAME,
+        }
+        for reason in [each for each, holds in reasons.items() if holds]:
+            raise SpecError(f"encode_on='device' is not possible here: {reason}; use encode_on='host'")
+
+    @cached_property
+    def encodes_on_device(self) -> bool:
+        """Whether gradients are encoded where they are."""
+        return self.encode_on == "device"
+
+    def on_host(self, who: str) -> Plan:
+        """Return the plan for ``who``, which encodes on the host. Raises ``SpecError`` if it says else."""
+        if self.encodes_on_device:
+            raise SpecError(f"{who} encodes on the host; use a plan with encode_on='host'")
+        return self
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether each rank updates its share of the weights."""
+        return self.exchange == "sharded"
+
+    def for_whole_gradients(self, who: str) -> Plan:
+        """Return the plan for ``who``, which averages whole gradients. Raises ``SpecError`` if sharded."""
+        if self.is_sharded:
+            raise SpecError(
+                f"{who} cannot follow a plan with exchange='sharded'; train with gradwire.sharded.Sharded, "
+                "or use a plan with exchange='all_reduce'"
+            )
+        return self
+
+    def for_one_codec(self, who: str) -> Plan:
+        """Return the plan for ``who``, which knows no names of parameters. Raises ``SpecError``."""
+        if self.codecs:
+            raise SpecError(
+                f"{who} uses one codec for all parameters, but the plan has codecs for some; leave codecs out"
+            )
+        return self
+
+    @cached_property
+    def places_parameters(self) -> bool:
+        """Whether parameters of a bucket have several codecs, or may begin blocks of their own."""
+        return bool(self.codecs) or (self.encoding.parameter_unit > 1 and not self.keeps_residual)
+
+    @cached_property
+    def keeps_residual(self) -> bool:
+        """Whether training keeps residuals: the value of ``residual``, or else whether a codec wants them."""
+        return any(each.WANTS_RESIDUAL for each in self.encodings) if self.residual is None else self.residual
+
+    @classmethod
+    def of(cls, plan: PlanLike, name: str = "plan", **parts: Any) -> Plan:
+        """Return the plan that a user means; every argument for a plan is read here.
+
+        Parameters
+        ----------
+        plan
+            A plan; a codec or its spec, such as ``quantize:8``; or the path of the file that ``save`` wrote:
+            a path object, or a string that ends with ``.json``, contains a ``/``, or names a file. None means
+            the default codec.
+        name
+            The name of the argument in errors.
+        parts
+            The other fields of the plan, if ``plan`` is only a codec or None. A plan has its own.
+
+        Raises
+        ------
+        SpecError
+            If the value is none of these, or the file can't be read.
+        """
+        if plan is None:
+            plan = DEFAULT
+        if isinstance(plan, str) and plan.lstrip().startswith("{"):
+            raise SpecError(f"{name} is JSON; read it with Plan.from_json, or pass its file")
+        if isinstance(plan, str) and not _is_path(plan):
+            plan = parse(plan)
+        if isinstance(plan, Codec):
+            return cls(plan, **{"segment_nbytes": plan.SEGMENT_NBYTES} | parts)
+        if isinstance(plan, cls):
+            return plan
+        if isinstance(plan, str | os.PathLike):
+            return cls.load(plan)
+        raise SpecError(
+            f"{name} must be a Plan, a codec, its spec or the path of a plan's file, but is {shown(plan)}"
+        )
+
+    def to_json(self) -> str:
+        """Return the plan as a JSON object, with codecs as their specs."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["codecs"] = [rule.values() for rule in self.rules]
+        return json.dumps({name: str(v) if isinstance(v, Codec) else v for name, v in values.items()})
+
+    def to_text(self) -> str:
+        """Return what ``save`` writes: the JSON object with a checksum of its own."""
+        return sealed_text(json.loads(self.to_json())) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """Read the JSON that ``to_json`` of this or an older version wrote; missing keys have their default.
+
+        Raises ``SpecError``, also where a checksum is of another plan.
+        """
+        values = read_object(text, "a plan")
+        if not is_as_sealed(values):
+            raise SpecError(
+                "the plan has changed since it was saved: its checksum differs; save it again, or remove "
+                f"{SUM!r} after a change by hand"
+            )
+        return cls.from_values({name: value for name, value in values.items() if name != SUM})
+
+    @classmethod
+    def from_values(cls, values: object) -> Plan:
+        """Read the object that ``to_json`` of this or an older version wrote. Raises ``SpecError``."""
+        known = _SOURCE.read(values, named([each.name for each in fields(cls)]))
+        return cls(**known | ({"codec": parse(known["codec"])} if "codec" in known else {}))
+
+    def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
+        """Write the plan as JSON to a file, all or nothing.
+
+        An older plan is replaced. A file that holds anything else stays unless ``overwrite`` is true. Raises
+        ``SpecError``.
+        """
+        try:
+            place = Path(path).resolve()
+            check_replaceable(place, overwrite, Plan.load)
+            write_files({place: self.to_text().encode()})
+        except (OSError, ValueError, JobError) as error:
+            raise SpecError(f"the plan cannot be written to {path}: {_reason(error)}") from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Read the plan that ``save`` wrote. Raises ``SpecError``, which names the file."""
+        try:
+            text = read_text(path)
+        except UnicodeDecodeError as error:
+            raise SpecError(f"{path} holds no plan: it is no text in UTF-8") from error
+        except (OSError, ValueError) as error:
+            raise SpecError(f"the plan {path} cannot be read: {_reason(error)}") from error
+        try:
+            return cls.from_json(text)
+        except SpecError as error:
+            raise SpecError(f"{path} holds no plan that can be used: {error}") from error
+
+
+PlanLike = Plan | Codec | str | os.PathLike[str] | None
+"""What ``Plan.of`` reads."""
+
+
+def _is_path(text: str) -> bool:
+    """Return whether a text names a plan's file; what could be both is a codec."""
+    if text.endswith(".json") or "/" in text:
+        return True
+    return text.partition(":")[0] not in {row.name for row in TABLE} and Path(text).is_file()
+
+
+def check_count(name: str, value: int, unit: int, most: int) -> None:
+    """Raise ``SpecError``, which names the value, unless it is a multiple of ``unit`` up to ``most``."""
+    if not isinstance(value, int) or isinstance(value, bool) or not unit <= value <= most:
+        raise SpecError(f"{name} must be a whole number from {unit} to {most}, but is {shown(value)}")
+    if value % unit != 0:
+        raise SpecError(f"{name} must be a multiple of {unit}, but is {value}")
+
+
+def frame_nbytes(codec: Codec, segment_nbytes: int) -> int:
+    """Return the bytes of the longest frame that a segment can become."""
+    return HEADER_NBYTES + codec.max_nbytes(segment_nbytes // FLOAT_NBYTES)
+
+
+def _reason(error: Exception) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def bucket_members(counts: Sequence[int], bucket_nbytes: int | None) -> list[range]:
+    """Return which parameters share a bucket, by their numbers, in the order of the buckets' exchange.
+
+    Backward finishes the parameters in about the reverse of their order, so the last ones come first. A
+    bucket is closed before it would outgrow its bytes.
+
+    Parameters
+    ----------
+    counts
+        The floats of every parameter.
+    bucket_nbytes
+        The most bytes in a bucket; a parameter that is larger has a bucket of its own. None: all in one.
+    """
+    members: list[range] = []
+    stop, size = len(counts), 0
+    for first in reversed(range(len(counts))):
+        full = bucket_nbytes is not None and FLOAT_NBYTES * (size + counts[first]) > bucket_nbytes
+        if full and first + 1 < stop:
+            members.append(range(first + 1, stop))
+            stop, size = first + 1, 0
+        size += counts[first]
+    return [*members, range(stop)] if stop else members

@@ -1,0 +1,238 @@
+"""Measure the codecs that a search considers: on recorded gradients, or on synthetic ones."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import fmean, median
+from threading import Barrier
+from typing import NamedTuple
+
+import torch
+
+from gradwire.codecs import Codec
+from gradwire.errors import LinkError, TensorError
+from gradwire.exchange import Exchange
+from gradwire.links.base import Link
+from gradwire.links.sockets import SocketLink
+from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.timing.calibrate import (
+    cost_on,
+    disagreement,
+    encode_and_add_s,
+    identity_cost,
+    rest_between_segments,
+    sums,
+)
+from gradwire.timing.environment import CodecCost
+from gradwire.timing.line import (
+    FRAMES,
+    LARGE_NBYTES,
+    SMALL_NBYTES,
+    EndCost,
+    FrameCost,
+    HostCost,
+    Line,
+    both_ends,
+)
+
+# The number of threads that a measurement uses.
+
+
+@contextmanager
+def use_threads(count: int) -> Iterator[None]:
+    """Let PyTorch, and the codecs that follow it, use ``count`` threads within a ``with`` block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+SAMPLE_COUNT = 1 << 20
+"""Floats of a gradient that are measured on: stretches of it from the first layer to the last."""
+STRETCHES = 16
+SYNTHETIC_SCALE = 1e-3
+SYNTHETIC_SAMPLES = 4
+SEGMENT_NBYTES = 1 << 20
+ROUNDS = 3
+"""The measurements of each codec, seconds apart, because other work on the machine varies."""
+
+Show = Callable[[int, int, str], None]
+"""Called with the number of codecs done, the number of codecs, and the codec that is measured now."""
+
+
+def measure_codecs(
+    codecs: Sequence[Codec],
+    gradients: Sequence[torch.Tensor],
+    world: int,
+    threads: int,
+    line: Line,
+    show: Show = lambda _done, _total, _what: None,
+) -> dict[str, CodecCost]:
+    """Return the cost of every codec, by its spec, on sums of up to ``world`` of the gradients.
+
+    The gradients are those of different steps or ranks, of any shape and floating dtype, all of one size; the
+    threads are those of one rank; frames will wait for the line. Raises ``TensorError`` for gradients that
+    are empty or of different sizes.
+    """
+    samples = [excerpt(gradient) for gradient in gradients]
+    rest_s, total = rest_between_segments(line, SEGMENT_NBYTES), ROUNDS * len(codecs)
+    costs: dict[str, CodecCost] = {}
+    seconds: dict[str, list[float]] = {str(codec): [] for codec in codecs}
+    with use_threads(threads):
+        summed = sums(samples, world)
+        for done, codec in enumerate(codecs):
+            show(done, total, str(codec))
+            costs[str(codec)] = cost_on(codec, summed, SEGMENT_NBYTES, rest_s)
+            seconds[str(codec)].append(encode_and_add_s(codec, samples[0], SEGMENT_NBYTES, rest_s))
+        for done, codec in enumerate((ROUNDS - 1) * list(codecs), start=len(codecs)):
+            show(done, total, f"{codec} again")
+            seconds[str(codec)].append(encode_and_add_s(codec, samples[0], SEGMENT_NBYTES, rest_s))
+    show(total, total, "")
+    return {
+        spec: replace(cost, disagreement=max(cost.disagreement, disagreement(seconds[spec])))
+        for spec, cost in costs.items()
+    }
+
+
+def synthetic_gradients(count: int) -> list[torch.Tensor]:
+    """Return independent samples of a Laplace distribution, the typical distribution of gradients."""
+    generator = torch.Generator().manual_seed(0)
+    size = (min(count, SAMPLE_COUNT),)
+    samples = []
+    for _ in range(SYNTHETIC_SAMPLES):
+        uniform = torch.rand(size, generator=generator) - 0.5
+        inside = 1 - 2 * uniform.abs().clamp(max=0.5 - 2**-24)
+        samples.append(-SYNTHETIC_SCALE * uniform.sign() * inside.log())
+    return samples
+
+
+def excerpt(gradient: torch.Tensor, count: int = SAMPLE_COUNT) -> torch.Tensor:
+    """Return at most ``count`` values as 1-D float32 on the CPU, from all over the gradient.
+
+    Raises ``TensorError`` for anything but a tensor of finite floating point numbers.
+    """
+    if not isinstance(gradient, torch.Tensor) or not gradient.is_floating_point():
+        kind = gradient.dtype if isinstance(gradient, torch.Tensor) else type(gradient).__name__
+        raise TensorError(f"a gradient must be a tensor of floating point numbers, but this one is {kind}")
+    if gradient.is_meta:
+        raise TensorError("a gradient must have values, but this one is on the device 'meta'")
+    flat = (gradient if gradient.layout is torch.strided else gradient.to_dense()).detach().flatten()
+    if flat.numel() > count:
+        length = count // STRETCHES
+        apart = (flat.numel() - length) // (STRETCHES - 1)
+        flat = torch.cat([flat[i * apart : i * apart + length] for i in range(STRETCHES)])
+    values = flat.to(device="cpu", dtype=torch.float32).contiguous()
+    if not values.isfinite().all():
+        raise TensorError("a gradient to measure codecs on must be finite, but NaN or infinity is in it")
+    return values
+
+
+# Measure the cost of a frame on this machine, with two ends of a link in this process.
+#
+# This replaces a measurement between hosts if there is none. The frames are those of an exchange over a
+# local
+# connection. Local packets are large: a network card without offloads costs more for every byte (two
+# to four times as much between namespaces, measured). Measuring takes some tenths of a second and starts no
+# process.
+
+_ROUNDS = 9
+_TIMEOUT_S = 20.0
+_LOCAL = "127.0.0.1"
+
+
+def measure_host(cores: int, ranks_per_machine: int, rounds: int = _ROUNDS) -> HostCost:
+    """Return the costs of a frame on this machine, medians of so many rounds.
+
+    Raises ``LinkError`` if it has no local network.
+    """
+    try:
+        small, large, disagrees = _measure(rounds)
+    except OSError as error:
+        raise LinkError(
+            f"the cost of frames cannot be measured over the local network ({error.strerror or error}); "
+            "give one that was measured, or bring the interface 'lo' up"
+        ) from error
+    identity = identity_cost(rounds)
+    sender = EndCost.fit(small.sender, large.sender, identity.encode_s / FLOAT_NBYTES)
+    receiver = EndCost.fit(small.receiver, large.receiver, identity.decode_add_s / FLOAT_NBYTES)
+    return replace(both_ends(sender, receiver, cores, ranks_per_machine), disagreement=disagrees)
+
+
+class _Spent(NamedTuple):
+    """The cost of one frame at either end."""
+
+    sender: FrameCost
+    receiver: FrameCost
+
+
+def _measure(rounds: int) -> tuple[_Spent, _Spent, float]:
+    """Return the costs of small and large frames, as medians over several rounds, and their spread."""
+    barrier = Barrier(2, timeout=_TIMEOUT_S)
+    with ThreadPoolExecutor(2) as pool, local_pair() as ends:
+        receiver, sender = pool.map(lambda rank: _run(ends[rank], barrier, rounds), (0, 1))
+    found = []
+    for received, sent in zip(receiver, sender, strict=True):
+        beside_s = median(
+            max(0.0, into.process_s - out.thread_s - into.thread_s)
+            for into, out in zip(received, sent, strict=True)
+        )
+        found.append(
+            _Spent(
+                *(
+                    FrameCost(median(each.thread_s for each in end) / FRAMES, beside_s / 2 / FRAMES)
+                    for end in (sent, received)
+                )
+            )
+        )
+    small, large = found
+    every = [clocks for end in (receiver, sender) for clocks in end]
+    return small, large, fmean(disagreement([each.thread_s for each in clocks]) for clocks in every)
+
+
+class _Clocks(NamedTuple):
+    thread_s: float
+    process_s: float
+
+
+@contextmanager
+def local_pair() -> Iterator[tuple[SocketLink, SocketLink]]:
+    """Yield the two ends of a link over the local network."""
+    with socket.create_server((_LOCAL, 0)) as listening:
+        called = socket.create_connection(listening.getsockname(), timeout=_TIMEOUT_S)
+        answered = listening.accept()[0]
+    for each in (called, answered):
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        each.setblocking(False)
+    ends = SocketLink(0, {1: answered}, _TIMEOUT_S), SocketLink(1, {0: called}, _TIMEOUT_S)
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            end.close()
+
+
+def _run(link: Link, barrier: Barrier, rounds: int) -> list[list[_Clocks]]:
+    """Be rank 1, which sends, or rank 0, which receives; return the processor times of all rounds."""
+    return [_clocks_of(link, barrier, nbytes, rounds) for nbytes in (SMALL_NBYTES, LARGE_NBYTES)]
+
+
+def _clocks_of(link: Link, barrier: Barrier, nbytes: int, rounds: int) -> list[_Clocks]:
+    exchange = Exchange(link, Plan(algorithm="star", segment_nbytes=nbytes))
+    bucket = torch.zeros(FRAMES * nbytes // FLOAT_NBYTES)
+    exchange.reduce(bucket)  # the first one makes the buffers
+    clocks = []
+    for _ in range(rounds):
+        barrier.wait()
+        thread_s, process_s = time.thread_time(), time.process_time()
+        exchange.reduce(bucket)
+        thread_s = time.thread_time() - thread_s
+        barrier.wait()
+        clocks.append(_Clocks(thread_s, time.process_time() - process_s))
+    return clocks

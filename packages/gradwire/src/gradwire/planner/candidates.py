@@ -1,0 +1,252 @@
+"""The plans that a search considers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, product
+from typing import Any
+
+from gradwire import collectives
+from gradwire.codecs import Codec, Identity
+from gradwire.codecs.wrappers import Projected, Scaled
+from gradwire.collectives import backend
+from gradwire.errors import SpecError
+from gradwire.plan import EXCHANGES, FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan, bucket_members, frame_nbytes
+from gradwire.wire import MAX_FRAME_NBYTES
+
+# The workload that determines the time of a step: sizes of gradients, seconds of computation.
+
+PIECE_COUNT, MOST_PIECES = 1 << 18, 1024
+"""A model of which only the size is known counts as parameters of 1 MiB each, or as 1024 larger ones."""
+
+
+LOCAL_UPDATES = 2.5
+"""The local update of an eager pipeline, in optimizer steps: one such step, and copies of the rank's own
+gradient, the weights, and the optimizer's state. ``bench/local_update.py`` measures it."""
+MOST_COUNT = 10**15
+"""No model has more parameters, so a larger number is a typing error."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One bucket: its floats, and when backward has it ready, in seconds from the start of backward."""
+
+    count: int
+    ready_s: float
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One training step of one host, without the exchange.
+
+    Parameters
+    ----------
+    counts
+        The floats of each parameter, in the order of the model.
+    forward_s, backward_s, update_s
+        Seconds of computation in a step; backward takes time in proportion to the sizes of the gradients,
+        the last parameter first.
+
+    Raises
+    ------
+    SpecError
+        If the model has no parameters, or a time is invalid.
+    """
+
+    counts: tuple[int, ...]
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    update_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        counts = tuple(self.counts)
+        object.__setattr__(self, "counts", counts)
+        if not counts or not all(type(count) is int and count >= 0 for count in counts) or not sum(counts):
+            raise SpecError(
+                "a plan is for a model with at least one parameter, whose sizes are whole numbers, but these "
+                f"are {counts[:4]!r}"
+            )
+        for name in ("forward_s", "backward_s", "update_s"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise SpecError(f"{name} must be a number of seconds from 0 up, but is {value!r}")
+
+    @classmethod
+    def of_count(
+        cls, count: int, forward_s: float = 0.0, backward_s: float = 0.0, update_s: float = 0.0
+    ) -> Workload:
+        """Return the workload of a model of which only the number of parameters is known."""
+        if type(count) is not int or count < 1:
+            raise SpecError(f"a model has a whole number of parameters from 1 up, but this one has {count!r}")
+        if count > MOST_COUNT:
+            raise SpecError(f"a model has at most {MOST_COUNT} parameters, but this one has {count:.3g}")
+        piece = max(PIECE_COUNT, -(-count // MOST_PIECES))
+        pieces, rest = divmod(count, piece)
+        counts = (piece,) * pieces + ((rest,) if rest else ())
+        return cls(counts, forward_s, backward_s, update_s)
+
+    @property
+    def count(self) -> int:
+        """The floats of the whole gradient."""
+        return sum(self.counts)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the whole gradient."""
+        return FLOAT_NBYTES * self.count
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds of a step without any exchange."""
+        return self.forward_s + self.backward_s + self.update_s
+
+    def compute_with_s(self, pipeline: int, shards: int = 1) -> float:
+        """Return the same for a pipeline of this many steps, including the local update if it is eager.
+
+        ``shards`` is the number of ranks that the update is divided among.
+        """
+        replays = pipeline - 2  # of own gradients, beyond the first
+        update_s = self.update_s * (1 + LOCAL_UPDATES + replays if pipeline > 1 else 1 / shards)
+        return self.forward_s + self.backward_s + update_s
+
+    def parts(self, bucket_nbytes: int | None) -> list[Part]:
+        """Return the buckets in the order of their exchange, as training cuts them."""
+        sizes = [
+            sum(self.counts[members.start : members.stop])
+            for members in bucket_members(self.counts, bucket_nbytes)
+        ]
+        done = accumulate(sizes)
+        return [
+            Part(size, self.backward_s * so_far / self.count)
+            for size, so_far in zip(sizes, done, strict=True)
+        ]
+
+
+ALGORITHMS = (backend.NAME, "ring", "pairwise", "butterfly", "tree", "star")
+"""The order in which they win ties: the transport's own all-reduce, for buckets that are not compressed; then
+from the simplest to tune to the one that loads a single rank."""
+SEGMENTS_NBYTES = (1 << 18, 1 << 20, 1 << 22)
+BUCKETS_NBYTES = (1 << 20, 1 << 22, 1 << 24, 1 << 26)
+MOST_BUCKETS = 64
+
+
+@dataclass(frozen=True)
+class Space:
+    """The choices for each part of a plan.
+
+    Raises ``SpecError`` for unknown names, and for an empty list of choices.
+
+    Parameters
+    ----------
+    codecs
+        What frames are made with (``Plan.encoding``), in order of preference. ``identity`` is always among
+        them.
+    algorithms
+        Names or specs of ``gradwire.collectives``, in order of preference.
+    pipelines
+        The number of steps in flight: (1,), (2,), or (1, 2).
+    segments_nbytes
+        As in a plan.
+    buckets_nbytes
+        Bucket sizes to try in addition to a single bucket. They are tried only for a pipeline of 1, and only
+        if backward takes time that can hide exchanges.
+    exchanges
+        As in a plan, in order of preference. ``"sharded"`` is tried with a ring, one bucket, and a pipeline
+        of 1.
+    whole
+        Whether a single bucket is tried. Without it, the sizes in ``buckets_nbytes`` are tried whatever
+        backward takes, and however many buckets they make.
+    refused
+        Codecs that are left out with an algorithm, in pairs.
+    """
+
+    codecs: tuple[Codec, ...]
+    algorithms: tuple[str, ...] = ALGORITHMS
+    pipelines: tuple[int, ...] = (1,)
+    segments_nbytes: tuple[int, ...] = SEGMENTS_NBYTES
+    buckets_nbytes: tuple[int, ...] = BUCKETS_NBYTES
+    exchanges: tuple[str, ...] = EXCHANGES[:1]
+    whole: bool = True
+    refused: Collection[tuple[Codec, str]] = frozenset()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "codecs", tuple(dict.fromkeys((Identity(), *self.codecs))))
+        for name in ("algorithms", "pipelines", "segments_nbytes", "exchanges"):
+            values = tuple(dict.fromkeys(getattr(self, name)))
+            if not values:
+                raise SpecError(f"the planner wants one or more {name.partition('_')[0]} to choose from")
+            object.__setattr__(self, name, values)
+        for codec in self.codecs:
+            Plan(**coded(codec), segment_nbytes=SEGMENT_UNIT_NBYTES)
+        for algorithm in self.algorithms:
+            collectives.get(algorithm)
+        for pipeline in self.pipelines:
+            Plan(pipeline=pipeline)
+        for segment_nbytes in self.segments_nbytes:
+            Plan(segment_nbytes=segment_nbytes)
+        for exchange in self.exchanges:
+            Plan(exchange=exchange)
+
+
+def coded(encoding: Codec) -> dict[str, Any]:
+    """Return the parts of a plan with this ``encoding``."""
+    if isinstance(encoding, Scaled):
+        return coded(encoding.codec) | {"scale": "auto"}
+    return {"offload": encoding.codec} if isinstance(encoding, Projected) else {"codec": encoding}
+
+
+def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
+    """Yield the plans for ``world`` ranks, in order of preference among plans that may take equally long.
+
+    The transport segments its own all-reduce, so one segment size is enough for it.
+    """
+    for pipeline, codec, algorithm, exchange in product(
+        space.pipelines, space.codecs, space.algorithms, space.exchanges
+    ):
+        if algorithm == backend.NAME and not isinstance(codec, Identity):
+            continue  # it would be a ring
+        if (codec, algorithm) in space.refused:
+            continue
+        sharded = exchange == "sharded"
+        if sharded and (algorithm, pipeline) != ("ring", 1):
+            continue
+        for bucket_nbytes in (None,) if sharded else _buckets(space, workload, pipeline):
+            longest = max(part.count for part in workload.parts(bucket_nbytes))
+            segments = list(_segments(space, longest, collectives.get(algorithm).chunks(world)))
+            for segment_nbytes in segments[:1] if algorithm == backend.NAME else segments:
+                if frame_nbytes(codec, segment_nbytes) <= MAX_FRAME_NBYTES:
+                    yield Plan(
+                        algorithm=algorithm,
+                        segment_nbytes=segment_nbytes,
+                        pipeline=pipeline,
+                        bucket_nbytes=bucket_nbytes,
+                        exchange=exchange,
+                        **coded(codec),
+                    )
+
+
+def _buckets(space: Space, workload: Workload, pipeline: int) -> Iterator[int | None]:
+    """Yield sizes that cut the model into different numbers of buckets, starting with a single bucket."""
+    if not space.whole:
+        yield from space.buckets_nbytes
+        return
+    yield None
+    if pipeline > 1 or workload.backward_s == 0:
+        return
+    seen = {1}
+    for bucket_nbytes in sorted(space.buckets_nbytes, reverse=True):
+        number = len(workload.parts(bucket_nbytes))
+        if number not in seen and number <= MOST_BUCKETS:
+            seen.add(number)
+            yield bucket_nbytes
+
+
+def _segments(space: Space, count: int, chunks: int) -> Iterator[int]:
+    """Yield sizes up to the first that holds a whole chunk; larger sizes give the same frames."""
+    chunk_nbytes = FLOAT_NBYTES * math.ceil(count / chunks)
+    for segment_nbytes in sorted(space.segments_nbytes):
+        yield segment_nbytes
+        if segment_nbytes >= chunk_nbytes:
+            return

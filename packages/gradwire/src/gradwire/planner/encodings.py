@@ -1,0 +1,180 @@
+"""The encodings that a search may use, and what NICs on the way make of their frames."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+from statistics import fmean, median
+
+import torch
+
+from gradwire import _native
+from gradwire.codecs import Codec, Identity, codec_of
+from gradwire.codecs.spec import is_real
+from gradwire.codecs.wrappers import Projected, Scaled, offloadable
+from gradwire.entropy import DeltaDecoder, DeltaEncoder
+from gradwire.errors import SpecError, shown
+from gradwire.plan import FLOAT_NBYTES, SCALES
+from gradwire.planner.calibration import SEGMENT_NBYTES, excerpt, use_threads
+from gradwire.timing.calibrate import disagreement
+from gradwire.timing.environment import CodecCost, CodecPoint
+from gradwire.timing.formulas import packet_ratio
+
+_MTU_NBYTES = 1500
+
+
+def offered(
+    codecs: Sequence[str | Codec], scale: str | None = None, nic: str | Codec | None = None
+) -> tuple[Codec, ...]:
+    """Return the encodings for ``planner.choose_plan``, each once, identity first. Raises ``SpecError``."""
+    named = [found for each in codecs if (found := codec_of(each, "codecs")) is not None]
+    if scale not in SCALES:
+        raise SpecError(f"scale must be None or 'auto', but is {shown(scale)}")
+    behind = codec_of(nic, "nic")
+    if behind is not None:
+        named.append(Projected(offloadable(behind)))
+    scaled = [] if scale is None else [Scaled(each) for each in named if _is_scalable(each)]
+    if scale is not None and not scaled:
+        raise SpecError(
+            "a scale fits the absolute bounds of codecs to values of any size, but none of "
+            f"{', '.join(map(str, named))} has one; name one in codecs, such as errbound:2^-8, or leave out "
+            "scale"
+        )
+    return tuple(dict.fromkeys((Identity(), *named, *scaled)))
+
+
+def _is_scalable(codec: Codec) -> bool:
+    return codec.codec.is_scalable if isinstance(codec, Projected) else codec.is_scalable
+
+
+def behind_nics(
+    costs: Mapping[str, CodecCost], encodings: Sequence[Codec], summed: Mapping[int, torch.Tensor]
+) -> dict[str, CodecCost]:
+    """Return the costs with what frames for NICs take on the line, on the sums of ``calibrate.sums``.
+
+    NICs merge segments, as ``gradwire nic`` does, and keep up with the line.
+    """
+    found = dict(costs)
+    for encoding in encodings:
+        inner = encoding.codec if isinstance(encoding, Scaled) else encoding
+        if isinstance(inner, Projected):
+            cost = costs[str(encoding)]
+            points = [
+                replace(point, line_nbytes=_line_nbytes(encoding, inner.codec, summed[point.terms]))
+                for point in cost.points
+            ]
+            found[str(encoding)] = replace(cost, points=tuple(points))
+    return found
+
+
+def _line_nbytes(encoding: Codec, nic: Codec, values: torch.Tensor) -> float:
+    """Return the bytes of a value behind a NIC with this codec, in packets with their headers."""
+    floats = encoding.encode(values)[-FLOAT_NBYTES * values.numel() :].clone().view(torch.float32)
+    ratio = floats.nbytes / max(1, nic.encode(floats).numel())
+    return FLOAT_NBYTES / packet_ratio(ratio, _MTU_NBYTES)
+
+
+# Which codecs an accuracy budget admits.
+
+
+@dataclass(frozen=True)
+class Admission:
+    """A codec and its largest error, in units of the gradients' sum over all ranks.
+
+    ``error`` is ``p`` times that of one encoding, because an exchange encodes a value ``p`` times.
+    ``guaranteed`` says that it is a bound for all gradients; otherwise it is the largest error in the
+    calibration. ``admitted`` says whether it is within the budget.
+    """
+
+    codec: Codec
+    error: float
+    guaranteed: bool
+    admitted: bool
+
+
+def admit(
+    codecs: Iterable[Codec], costs: Mapping[str, CodecCost], world: int, largest_error: float | None
+) -> list[Admission]:
+    """Return each codec's error in a sum over ``world`` ranks, and whether the budget allows it.
+
+    ``largest_error`` is the largest absolute error that an element of the sum may have (for the average,
+    divide by ``world``); None means no limit. Raises ``SpecError`` as ``check_budget`` does.
+    """
+    limit = check_budget(largest_error)
+    return [_admission(codec, costs[str(codec)], world, limit) for codec in codecs]
+
+
+def check_budget(largest_error: float | None) -> float:
+    """Return the limit, infinite for None. Raises ``SpecError`` unless it is a number from 0 up."""
+    if largest_error is not None and not (
+        isinstance(largest_error, (int, float)) and 0 <= largest_error < math.inf
+    ):
+        raise SpecError(
+            f"the largest error must be a number from 0 up, in units of the summed gradients, but is "
+            f"{largest_error!r}"
+        )
+    return math.inf if largest_error is None else largest_error
+
+
+def _admission(codec: Codec, cost: CodecCost, world: int, limit: float) -> Admission:
+    # what it promises without having seen a value; a scale's bound is in proportion to the values
+    promised = 0.0 if isinstance(codec, Scaled) else codec.bound(torch.empty(0))
+    measured = max(point.largest_error for point in cost.points)
+    error = world * (promised or measured)
+    return Admission(codec, error, guaranteed=promised > 0 or codec.EXACT, admitted=error <= limit)
+
+
+# Measure what the changes of weights take, which a sharded exchange sends without loss.
+
+WEIGHTS = "delta:bf16"
+"""The encoding of weights that ``Sharded`` uses by default."""
+WARM_UP, MEASURED = 10, 9
+"""Steps of an optimizer, before its averages are those of a training, and after."""
+_SPREAD = 0.02
+"""The standard deviation of made-up weights, as in many a transformer."""
+
+
+def check_rate(learning_rate: float | None) -> None:
+    """Raise ``SpecError`` unless it is None or a learning rate."""
+    if learning_rate is not None and not (is_real(learning_rate, 0.0, 1e3) and learning_rate > 0):
+        raise SpecError(
+            "sharded must be the learning rate with which weights are updated, a number above 0, but is "
+            f"{shown(learning_rate)}"
+        )
+
+
+def measure_weights(gradients: Sequence[torch.Tensor], learning_rate: float, threads: int) -> CodecCost:
+    """Return what lossless changes of bfloat16 weights cost in steps of Adam with this learning rate.
+
+    The steps use the gradients one after the other, and begin at normal weights. Frames carry a segment.
+    """
+    samples = [excerpt(each, SEGMENT_NBYTES // 4) for each in gradients]
+    count = samples[0].numel()
+    masters = torch.nn.Parameter(_SPREAD * torch.randn(count, generator=torch.Generator().manual_seed(0)))
+    optimizer = torch.optim.Adam([masters], lr=learning_rate)
+    encoder, decoder = DeltaEncoder(masters.data), DeltaDecoder()
+    words, out = torch.empty(count, dtype=torch.bfloat16), torch.empty(count)
+    nbytes, encode_s, decode_s = [], [], []
+    with use_threads(threads):
+        for step, gradient in enumerate(islice(cycle(samples), WARM_UP + MEASURED), start=1):
+            masters.grad = gradient.clone()
+            optimizer.step()
+            began = time.perf_counter()
+            payload = encoder.encode(masters.data, step, bounded=True)
+            _native.crc32c(payload)
+            encoded = time.perf_counter()
+            _native.crc32c(payload)
+            decoder.apply(payload, words)
+            out.copy_(words)
+            decode_s.append((time.perf_counter() - encoded) / count)
+            encode_s.append((encoded - began) / count)
+            nbytes.append(payload.numel() / count)
+    encode_s, decode_s = encode_s[WARM_UP:], decode_s[WARM_UP:]
+    point = CodecPoint(
+        1, fmean(nbytes[WARM_UP:]), median(encode_s), median(decode_s), median(decode_s), lost=0.0
+    )
+    disagrees = fmean(map(disagreement, (encode_s, decode_s)))
+    return CodecCost(WEIGHTS, (point,), exact=True, disagreement=disagrees)

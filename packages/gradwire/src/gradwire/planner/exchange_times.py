@@ -1,0 +1,331 @@
+"""The times of exchanges in one environment, cached, each found by the cheapest method that is exact enough.
+
+- Up to ``REPLAYED_WORLD`` ranks, an exchange is replayed frame by frame.
+- A bucket of very many frames isn't replayed as a whole: with whole segments of one size, the time grows by
+  the same amount with each segment, so two shorter buckets determine the time of the whole bucket.
+- With more ranks, the steps of the schedule are walked, and the result is scaled by the ratio of replay and
+  walk for ``REPLAYED_WORLD`` ranks.
+
+No time is less than the lower bound of ``bound.least``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+
+from gradwire import collectives
+from gradwire.codecs import Identity
+from gradwire.costs import ExchangeCost
+from gradwire.errors import SpecError
+from gradwire.plan import FLOAT_NBYTES, Plan
+from gradwire.timing.environment import CodecCost, CodecPoint, Environment, as_seen_by
+from gradwire.timing.network import Groups, Network
+from gradwire.timing.replay import Replay, replay
+from gradwire.timing.simulate import simulate
+
+# An environment, converted for another number of ranks.
+
+_RESIDUAL_PASSES = 7
+
+
+def among(environment: Environment, world: int) -> Environment:
+    """Return the environment of ``world`` ranks, in which lines and groups repeat.
+
+    All groups have the size of the first, except that the last may be smaller; lines repeat from the first.
+    If ranks share a machine, all of them share it.
+    """
+    host = environment.host
+    if host.ranks_per_machine > 1:
+        host = replace(host, ranks_per_machine=world)
+    lines = (
+        tuple(environment.line_of(rank % len(environment.lines)) for rank in range(world))
+        if environment.lines
+        else ()
+    )
+    return replace(environment, host=host, lines=lines, groups=_groups(environment.groups, world))
+
+
+def with_residuals(environment: Environment, codec: str) -> Environment:
+    """Return the environment with the cost of keeping residuals for ``codec``.
+
+    To compute a residual, a rank decodes every encoded value and subtracts it. It gathers and adds the
+    residuals of a bucket before the exchange, and checks, keeps, and returns them after it. The cost is one
+    decoding and ``_RESIDUAL_PASSES`` passes over memory for every value, each as long as identity's decoding.
+    """
+    cost, identity = environment.cost(codec), environment.codecs.get(str(Identity()))
+
+    def slower(point: CodecPoint) -> CodecPoint:
+        passes_s = 0.0 if identity is None else _RESIDUAL_PASSES * identity.at(point.terms).decode_s
+        return replace(point, encode_s=point.encode_s + point.decode_s + passes_s)
+
+    finished = None if cost.finished is None else slower(cost.finished)
+    found = replace(cost, points=tuple(map(slower, cost.points)), finished=finished)
+    return replace(environment, codecs={**environment.codecs, codec: found})
+
+
+def cores(world: int, environment: Environment) -> int:
+    """Return the number of cores that the machines of ``world`` ranks have together."""
+    per_machine = max(1, environment.host.ranks_per_machine)
+    return -(-world // per_machine) * environment.host.cores
+
+
+def _groups(groups: tuple[int, ...], world: int) -> tuple[int, ...]:
+    if not groups or sum(groups) == world:
+        return groups
+    whole, rest = divmod(world, groups[0])
+    return (groups[0],) * whole + ((rest,) if rest else ())
+
+
+# A lower bound for the time of an exchange, without a replay, with which the planner prunes its search.
+#
+# For all lines, hosts, and costs, no bound may exceed the result of the replay. Each bound therefore leaves
+# out
+# costs that occur only in some cases.
+
+
+def least(
+    algorithm: str,
+    world: int,
+    count: int,
+    segment_nbytes: int,
+    codec: str,
+    environment: Environment,
+    half: str = "schedule",
+) -> ExchangeCost:
+    """Return a cost whose ``total_s`` is at most that of a replay of this exchange.
+
+    - One rank sends as many bytes as the algorithm's card says of the busiest rank, at best at the rate of
+      the fastest line after a burst, and its last frame takes the latency. In each half of a ring, it sends
+      half of them.
+    - In the reduce half, all ranks together encode ``p - 1`` partial sums of every value and add them. In the
+      broadcast half, they encode the result once and decode it ``p`` times, or once less if the codec is
+      exact. In each half, ``p - 1`` frames carry every segment. The rank with the most work has at least the
+      average of it.
+    - The cores of all machines do all of this work.
+
+    The parameters are those of ``timing.replay.replay``.
+    """
+    environment = as_seen_by(algorithm, environment)
+    chunks, cost = collectives.get(algorithm).chunks(world), environment.cost(codec)
+    pieces = chunks * max(1, -(-(count // chunks) // (segment_nbytes // FLOAT_NBYTES)))
+    halves = ("reduce", "broadcast") if half == "schedule" else (half,)
+    work = sum(
+        (_average_work(each, world, count, pieces, cost, environment) for each in halves), ExchangeCost()
+    )
+    raw_nbytes = _busiest_nbytes(algorithm, world, count) * len(halves) / 2
+    wire_nbytes = raw_nbytes / FLOAT_NBYTES * _cheapest(cost, "nbytes")
+    carried_nbytes = raw_nbytes / FLOAT_NBYTES * _cheapest(cost, "carried_nbytes")
+    wire_s = min(
+        line.latency_s + max(0.0, carried_nbytes - line.burst_nbytes) / line.nbytes_per_s
+        for line in environment.lines or (environment.line,)
+    )
+    cores_s = work.work_s * world / cores(world, environment)
+    return replace(
+        work,
+        wait_s=max(0.0, wire_s - work.work_s, cores_s - work.work_s),
+        raw_nbytes=raw_nbytes,
+        wire_nbytes=wire_nbytes,
+        cores_s=cores_s if environment.host.ranks_per_machine > 1 else 0.0,
+    )
+
+
+def _average_work(
+    half: str, world: int, count: int, pieces: int, cost: CodecCost, environment: Environment
+) -> ExchangeCost:
+    """Return the average work of a rank's thread in one half; a bucket consists of ``pieces`` pieces."""
+    host, others = environment.host, world - 1
+    frames = others * pieces / world
+    nbytes = others / world * count * _cheapest(cost, "nbytes") + frames * environment.header_nbytes
+    adds = half == "reduce"
+    encodings, adopted = (others / world, 0.0) if adds else (1 / world, 0.0 if cost.exact else 1 / world)
+    taken_s = count * others / world * _cheapest(cost, "decode_add_s" if adds else "decode_s")
+    return ExchangeCost(
+        encode_s=encodings * (count * _cheapest(cost, "encode_s") + pieces * cost.call_s),
+        decode_s=taken_s
+        + adopted * count * _cheapest(cost, "decode_s")
+        + (frames + adopted * pieces) * cost.call_s,
+        handling_s=frames * (host.send_s + host.receive_s)
+        + nbytes * (host.send_s_per_nbyte + host.receive_s_per_nbyte),
+    )
+
+
+def _cheapest(cost: CodecCost, name: str) -> float:
+    """Return the smallest cost over all numbers of terms in a sum."""
+    return min(float(getattr(point, name)) for point in cost.all_points)
+
+
+def _busiest_nbytes(algorithm: str, world: int, count: int) -> float:
+    """Return the busiest rank's bytes, minus what unequal chunks may save: one float in every step."""
+    share, steps = _card(algorithm, world)
+    return FLOAT_NBYTES * max(0.0, share * count - steps)
+
+
+@lru_cache(maxsize=1024)
+def _card(algorithm: str, world: int) -> tuple[float, int]:
+    """Return the busiest rank's share of a bucket and its steps, which every candidate asks for."""
+    collective = collectives.get(algorithm)
+    return collective.nbytes(world, 1), collective.steps(world)
+
+
+REPLAYED_WORLD = 16
+MOST_FRAMES = 1200
+"""A replay takes about 50 us per frame."""
+FEWEST_SEGMENTS = 3
+"""The segments in each chunk of the shorter of two buckets, with which the lines are fully busy."""
+_FASTEST_NBYTES_PER_S = 1e15
+"""The rate of a line that takes no time, where a finite rate is needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """The way to exchange a bucket: a plan without its pipeline and its buckets.
+
+    ``codec`` is the spec of the plan's encoding, and ``half`` is that of ``timing.replay.replay``; only of a
+    ring there are halves by themselves.
+    """
+
+    algorithm: str
+    segment_nbytes: int
+    codec: str
+    residual: bool = False
+    half: str = "schedule"
+
+    @classmethod
+    def of(cls, plan: Plan) -> Way:
+        """Return the way in which the gradient of each of the plan's buckets is exchanged.
+
+        Raises ``SpecError`` for a plan whose costs nobody has measured.
+        """
+        plan.for_one_codec("the planner")
+        if plan.encodes_on_device:
+            raise SpecError(
+                "the planner knows what encoding costs on the host, but the plan encodes on a device; use "
+                "encode_on='host'"
+            )
+        half = "reduce" if plan.is_sharded else "schedule"
+        return cls(plan.algorithm, plan.segment_nbytes, str(plan.encoding), plan.keeps_residual, half)
+
+
+class Family:
+    """The times of exchanges in one environment, for any number of ranks, which share one cache."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self._of_world: dict[int, ExchangeTimes] = {}
+
+    def among(self, world: int) -> ExchangeTimes:
+        """Return the times between ``world`` ranks."""
+        if world not in self._of_world:
+            self._of_world[world] = ExchangeTimes(self, world)
+        return self._of_world[world]
+
+
+class ExchangeTimes:
+    """The times of exchanges between ``world`` ranks, as ``Family`` creates it."""
+
+    def __init__(self, family: Family, world: int) -> None:
+        self._family, self.world = family, world
+        self.environment = among(family.environment, world)
+        self._with_residuals = lru_cache(None)(partial(with_residuals, self.environment))
+        self._known: dict[tuple[Way, int], ExchangeCost] = {}
+        self._bounds: dict[tuple[Way, int], ExchangeCost] = {}
+
+    def least(self, way: Way, count: int) -> ExchangeCost:
+        """Return a lower bound for the exchange of ``count`` floats."""
+        key = way, count
+        if key not in self._bounds:
+            self._bounds[key] = least(
+                way.algorithm, self.world, count, way.segment_nbytes, way.codec, self.environment, way.half
+            )
+        return self._bounds[key]
+
+    def terms(self, way: Way, count: int) -> ExchangeCost:
+        """Return the time of an exchange of ``count`` floats, by its terms."""
+        key = way, count
+        if key not in self._known:
+            self._known[key] = _at_least(self._find(way, count), self.least(way, count))
+        return self._known[key]
+
+    def between(self, way: Way, count: int) -> ExchangeCost:
+        """Return the time of ``count`` floats, by linear interpolation between round numbers.
+
+        There are four such numbers from one power of two to the next. This is for models with many buckets
+        of different sizes.
+        """
+        apart = max(1, (1 << max(0, count.bit_length() - 1)) // 4)
+        below, beyond = divmod(count, apart)
+        found = self.terms(way, below * apart)
+        if beyond:
+            found = found.towards(self.terms(way, (below + 1) * apart), beyond / apart)
+        return _at_least(found, self.least(way, count))
+
+    def _find(self, way: Way, count: int) -> ExchangeCost:
+        if self.world <= REPLAYED_WORLD:
+            return self._replayed_or_extended(way, count)
+        return self._walked(way, count)
+
+    def _replayed_or_extended(self, way: Way, count: int) -> ExchangeCost:
+        chunks = collectives.get(way.algorithm).chunks(self.world)
+        whole = chunks * way.segment_nbytes // FLOAT_NBYTES  # one segment in each chunk
+        frames = 2 * (self.world - 1) * chunks
+        fewer = max(FEWEST_SEGMENTS, MOST_FRAMES // (3 * frames))
+        if frames * count / whole <= max(MOST_FRAMES, 3 * fewer * frames):
+            return self._replayed(way, count)
+        short, long = (self._replayed(way, each * whole) for each in (fewer, 2 * fewer))
+        return short.towards(long, (count / whole - fewer) / fewer)
+
+    def _replayed(self, way: Way, count: int) -> ExchangeCost:
+        environment = self._with_residuals(way.codec) if way.residual else self.environment
+        done = replay(way.algorithm, self.world, count, way.segment_nbytes, way.codec, environment, way.half)
+        busiest = max(done.ranks, key=lambda rank: rank.wire_nbytes)
+        return replace(
+            done.last,
+            raw_nbytes=busiest.raw_nbytes,
+            wire_nbytes=busiest.wire_nbytes,
+            frames=busiest.frames,
+            cores_s=self._cores_s(done) if environment.host.ranks_per_machine > 1 else 0.0,
+        )
+
+    def _cores_s(self, done: Replay) -> float:
+        host = self.environment.host
+        work_s = sum(rank.work_s for rank in done.ranks)
+        work_s += sum(rank.wire_nbytes for rank in done.ranks) * 2 * host.beside_s_per_nbyte
+        return work_s / cores(self.world, self.environment)
+
+    def _walked(self, way: Way, count: int) -> ExchangeCost:
+        fewer = self._family.among(REPLAYED_WORLD)
+        scale = fewer.terms(way, count).total_s / fewer.walk_s(way, count)
+        terms = self.least(way, count)
+        return replace(terms, wait_s=max(0.0, scale * self.walk_s(way, count) - terms.work_s))
+
+    def walk_s(self, way: Way, count: int) -> float:
+        """Return the seconds of a walk over the steps: every hop by itself, one after the other."""
+        environment = as_seen_by(way.algorithm, self.environment)
+        host = environment.host
+        cost = environment.cost(way.codec)
+        typical = cost.typical(self.world)
+        lines = [environment.line_of(rank) for rank in range(self.world)]
+        rates = tuple(min(line.nbytes_per_s, _FASTEST_NBYTES_PER_S) for line in lines)
+        handling_s = host.send_s + host.receive_s + 2 * cost.call_s
+        groups = None
+        if environment.groups:
+            of = tuple(number for number, size in enumerate(environment.groups) for _ in range(size))
+            groups = Groups(of, min(environment.core_nbytes_per_s, _FASTEST_NBYTES_PER_S))
+        network = Network(
+            self.world,
+            rates,
+            rates,
+            latency_s=max(line.latency_s for line in lines) + handling_s,
+            reduce_s_per_nbyte=(typical.encode_s + typical.decode_add_s) / FLOAT_NBYTES,
+            groups=groups,
+        )
+        ratio = min(cost.ratio(self.world), 1e6)
+        done = simulate(collectives.get(way.algorithm), network, FLOAT_NBYTES * count, ratio=ratio)
+        return max(done.total_s, math.ulp(1.0))
+
+
+def _at_least(terms: ExchangeCost, bound: ExchangeCost) -> ExchangeCost:
+    missing_s = max(0.0, bound.total_s - terms.total_s)
+    return replace(terms, wait_s=terms.wait_s + missing_s, cores_s=max(terms.cores_s, bound.cores_s))

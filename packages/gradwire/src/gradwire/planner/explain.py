@@ -1,0 +1,133 @@
+"""Why a plan was chosen, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradwire.codecs import Codec, Identity
+from gradwire.codecs.wrappers import Projected, Scaled
+from gradwire.plan import Plan
+from gradwire.planner.encodings import Admission
+from gradwire.planner.predict import UNCERTAINTY, Prediction, Selection, is_exact
+from gradwire.units import format_duration
+
+
+def explain(selection: Selection, admissions: Sequence[Admission]) -> str:
+    """Return the reasons for a choice: what it gains, what decides its time, what it costs the training."""
+    compressed = not is_exact(selection.plan)
+    sentences = [_gain(selection) if compressed else _no_compression(selection, admissions)]
+    sentences += [
+        *_extra_steps(selection.prediction),
+        *_tie(selection),
+        *_noise(selection.uncertainty),
+        _where_the_time_goes(selection.prediction),
+    ]
+    if selection.plan.pipeline > 1:
+        late = selection.plan.pipeline - 1
+        averages = "the average still travels" if late == 1 else f"the averages of {late} steps still travel"
+        sentences.append(
+            f"The pipeline computes while {averages}; its own gradients stand in for what has "
+            "not come (eager updates, a part of compute), which learns about as fast as synchronous training."
+        )
+    return " ".join(sentences)
+
+
+def name_plan(plan: Plan) -> str:
+    """Return a plan in a few words."""
+    pipeline = f", pipeline {plan.pipeline}" if plan.pipeline > 1 else ""
+    sharded = ", sharded" if plan.is_sharded else ""
+    return f"{name_coding(plan.encoding)} over {plan.algorithm}{pipeline}{sharded}"
+
+
+def name_coding(encoding: Codec) -> str:
+    """Return a plan's encoding in a few words."""
+    if isinstance(encoding, Scaled):
+        return f"{name_coding(encoding.codec)} scaled"
+    return f"{encoding.codec} in NICs" if isinstance(encoding, Projected) else str(encoding)
+
+
+def _extra_steps(chosen: Prediction) -> list[str]:
+    if not chosen.extra.share:
+        return []
+    share, deviation = 100 * chosen.extra.share, 100 * chosen.extra.deviation
+    return [
+        f"To a loss, it should need {share:.1f} % more steps (give or take {deviation:.1f} %), so a step "
+        f"counts as {format_duration(chosen.to_loss_s)}."
+    ]
+
+
+def _gain(selection: Selection) -> str:
+    chosen, plain = selection.prediction, selection.uncompressed
+    return (
+        f"{name_plan(chosen.plan)}: a step of {format_duration(chosen.step_s)}, where the fastest without "
+        f"compression ({name_plan(plain.plan)}) takes {format_duration(plain.step_s)}, "
+        f"{plain.step_s / chosen.step_s:.2f} times as long."
+    )
+
+
+def _no_compression(selection: Selection, admissions: Sequence[Admission]) -> str:
+    chosen, plain = selection.prediction, selection.uncompressed
+    begin = f"no compression: {name_plan(chosen.plan)} takes {format_duration(chosen.to_loss_s)} a step"
+    others = [each for each in admissions if not isinstance(each.codec, Identity)]
+    if not others:
+        return f"{begin}, and no other codec was to be tried."
+    if not any(each.admitted for each in others):
+        return f"{begin}, and no other codec is allowed within the accuracy budget."
+    best = next((each for each in selection.ranking if not is_exact(each.plan)), None)
+    least = 1 - selection.uncertainty
+    if (
+        best is None or best.to_loss_s * least > plain.to_loss_s
+    ):  # then others may be faster that were not predicted
+        return f"{begin}, and every plan with compression takes longer."
+    percent = 100 * (1 - best.to_loss_s / plain.to_loss_s)
+    than = "" if plain is chosen else f" than {name_plan(plain.plan)}"
+    compared = f"{percent:.1f} % less{than}" if percent > 0 else f"{-percent:.1f} % more{than}"
+    best_step = f"{format_duration(best.to_loss_s)} with compression ({name_plan(best.plan)})"
+    reason = f"{begin}, and at best {best_step}, {compared}"
+    if percent > 0:
+        percent = 100 * selection.uncertainty
+        reason += f"; a codec must gain more than {percent:.0f} %, which predictions may be wrong by"
+    return f"{reason}."
+
+
+def _tie(selection: Selection) -> list[str]:
+    """Return why a faster plan of the same kind, if the ranking has one, wasn't chosen."""
+    chosen, kind = selection.prediction, is_exact(selection.plan)
+    same = (each for each in selection.ranking if is_exact(each.plan) == kind)
+    fastest = next(same, chosen)
+    if fastest.to_loss_s >= chosen.to_loss_s:
+        return []
+    return [
+        f"The fastest {'such' if kind else 'compressed'} plan ({name_plan(fastest.plan)}) takes "
+        f"{format_duration(fastest.to_loss_s)}; plans within {100 * UNCERTAINTY:.0f} % count as equal, and "
+        "the simpler one is chosen."
+    ]
+
+
+def _noise(uncertainty: float) -> list[str]:
+    if uncertainty <= UNCERTAINTY:
+        return []
+    return [
+        f"Repeats of the calibration disagree, so that steps may be wrong by {100 * uncertainty:.0f} %: "
+        "measure on a quiet machine to know better."
+    ]
+
+
+def _where_the_time_goes(chosen: Prediction) -> str:
+    if chosen.exposed_s <= 1e-6 * chosen.step_s:
+        return "Computation hides the exchange."
+    terms = {
+        "waiting for the network": chosen.cost.wait_s,
+        "encoding": chosen.cost.encode_s,
+        "decoding and adding": chosen.cost.decode_s,
+        "handling frames": chosen.cost.handling_s,
+    }
+    largest = max(terms, key=terms.__getitem__)
+    exchange, exposed = format_duration(chosen.exchange_s), format_duration(chosen.exposed_s)
+    shown = (
+        f"All of the exchange's {exchange} are"
+        if exchange == exposed
+        else f"{exposed} of the exchange's {exchange} are"
+    )
+    part = "most" if 2 * terms[largest] > chosen.exchange_s else "the largest part"
+    return f"{shown} exposed; {part} of the exchange is {largest} ({format_duration(terms[largest])})."

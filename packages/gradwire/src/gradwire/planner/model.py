@@ -1,0 +1,278 @@
+"""The model of ``gradwire plan``: a number of parameters, or a factory whose model is measured."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradwire.checkpoints import check_summed, summed
+from gradwire.errors import DataError, GradwireError, JobError, SpecError, StateError, TensorError
+from gradwire.fields import Source, rows, tensor_of
+from gradwire.files import open_ordinary, write_files
+from gradwire.planner.calibration import use_threads
+
+# Record real gradients in a training loop, on which the planner measures codecs.
+
+
+class RecordedGradients:
+    """The gradients of a few backward passes, each flat: 1-D float32 on the CPU, zeros if missing."""
+
+    def __init__(self, parameters: list[nn.Parameter], steps: int) -> None:
+        self._parameters, self._steps = parameters, steps
+        self._starts = [0]
+        for parameter in parameters:
+            self._starts.append(self._starts[-1] + parameter.numel())
+        self._current: torch.Tensor | None = None
+        self._came: set[int] = set()
+        self.gradients: list[torch.Tensor] = []
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the gradients for ``gradwire plan --gradients``. Raises ``DataError``."""
+        if not self.gradients:
+            raise DataError("no gradient was recorded: let a backward pass run before saving")
+        try:
+            write_files({Path(path): summed(self.gradients)})
+        except (JobError, RuntimeError) as error:
+            raise DataError(
+                f"the gradients cannot be written to {path}: {_recording_first_line(error)}"
+            ) from error
+
+    def _note(self, index: int, parameter: torch.Tensor) -> None:
+        if len(self.gradients) == self._steps or parameter.grad is None:
+            return
+        if index in self._came:
+            self._finish()
+            if len(self.gradients) == self._steps:
+                return
+        if self._current is None:
+            self._current = torch.zeros(self._starts[-1])
+        self._came.add(index)
+        found = parameter.grad.detach()
+        dense = found.to_dense() if found.is_sparse else found
+        self._current[self._starts[index] : self._starts[index + 1]] = dense.flatten().to(
+            "cpu", torch.float32
+        )
+        if len(self._came) == len(self._parameters):
+            self._finish()
+
+    def _finish(self) -> None:
+        if self._current is not None:
+            self.gradients.append(self._current)
+        self._current, self._came = None, set()
+
+
+@contextmanager
+def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[RecordedGradients]:
+    """Record the gradients of the first ``steps`` backward passes within a ``with`` block.
+
+    Hooks copy what backward leaves in every ``.grad``; nothing else changes. If gradients accumulate over
+    several backward passes, each pass counts as one.
+
+    Parameters
+    ----------
+    model
+        A model with trainable parameters, of any floating dtype and on any device. Raises ``TensorError``
+        if it has none.
+    steps
+        The number of passes to record. Raises ``TensorError`` below 1.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters or steps < 1:
+        raise TensorError(
+            "recording gradients wants a model with trainable parameters and 1 step or more, but got "
+            f"{len(parameters)} parameters and {steps} steps"
+        )
+    record = RecordedGradients(parameters, steps)
+    handles = [
+        parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+            partial(record._note, index)
+        )
+        for index, parameter in enumerate(parameters)
+    ]
+    try:
+        yield record
+    finally:
+        for handle in handles:
+            handle.remove()
+    if len(record.gradients) < steps:
+        record._finish()
+
+
+def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
+    """Read a file of ``RecordedGradients.save``, or a tensor or list of tensors of ``torch.save``.
+
+    This reads only tensors and runs no code. Raises ``DataError``.
+    """
+    try:
+        open_ordinary(path).close()  # a pipe would keep torch.load waiting
+        check_summed(path)
+        found = torch.load(Path(path), map_location="cpu", weights_only=True)
+    except StateError as error:
+        raise DataError(str(error)) from error
+    except OSError as error:
+        raise DataError(f"the gradients {path} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # torch.load raises anything for a damaged file
+        raise DataError(
+            f"{path} holds no gradients that torch.load can read; write them with gradwire.record_gradients"
+        ) from error
+    source = Source(f"the gradients in {path}", "write them with gradwire.record_gradients", DataError)
+    gradients = source.read([found] if isinstance(found, torch.Tensor) else found, rows(tensor_of()))
+    for each in gradients:
+        if not each.is_floating_point():
+            raise DataError(f"{path} must hold tensors of floating point numbers, but {each.dtype} is in it")
+    sizes = {each.numel() for each in gradients}
+    if len(sizes) != 1 or 0 in sizes:
+        raise DataError(f"{path} must hold gradients of one size, but they have {sorted(sizes)} values")
+    return list(gradients)
+
+
+def _recording_first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+REPEATS = 5
+_EXITS_BY_SIGNAL = tuple(128 + number for number in (signal.SIGTERM, signal.SIGHUP))
+_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The times of a model's passes on this machine, in seconds, and the resulting gradients."""
+
+    forward_s: float
+    backward_s: float
+    gradients: tuple[torch.Tensor, ...]
+
+
+def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
+    """Return the model that ``package.module:function`` returns, and its example inputs, if any.
+
+    Modules are also searched for in the current folder. Raises ``SpecError`` for every failure.
+    """
+    if _FACTORY.fullmatch(text) is None:
+        raise SpecError(
+            f"--model is a number of parameters, such as 25.6M, or a function package.module:name, but not "
+            f"{text!r}"
+        )
+    made = _call(text, _find(text))
+    model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(model, nn.Module) or not (inputs is None or isinstance(inputs, (tuple, torch.Tensor))):
+        raise SpecError(
+            f"{text} must return a torch.nn.Module, or a pair of it and a tuple of example inputs, but "
+            f"returned {_describe(made)}"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise SpecError(f"{text} returned a model without trainable parameters; there is nothing to exchange")
+    return model, (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+
+
+def measure_model(model: nn.Module, inputs: tuple[Any, ...], threads: int) -> Measured:
+    """Return the medians of some forward and backward passes, the loss being the mean of the output.
+
+    Raises ``SpecError`` if a pass fails, or if the output isn't a floating point tensor (or a tuple or dict
+    that begins with one).
+    """
+    forward_s, backward_s = [], []
+    try:
+        with use_threads(threads), record_gradients(model, REPEATS) as record:
+            for _ in range(REPEATS + 1):
+                model.zero_grad(set_to_none=True)
+                started = time.perf_counter()
+                loss = _output(model(*inputs)).float().mean()
+                passed = time.perf_counter()
+                loss.backward()  # type: ignore[no-untyped-call]
+                forward_s.append(passed - started)
+                backward_s.append(time.perf_counter() - passed)
+    except GradwireError:
+        raise
+    except Exception as error:
+        raise SpecError(
+            f"the model failed on its example inputs: {type(error).__name__}: {_first_line(error)}"
+        ) from error
+    finally:
+        model.zero_grad(set_to_none=True)
+    return Measured(median(forward_s[1:]), median(backward_s[1:]), tuple(record.gradients))
+
+
+def _find(text: str) -> Callable[[], object]:
+    module_name, _, names = text.partition(":")
+    try:
+        with _current_folder():
+            found: object = importlib.import_module(module_name)
+    except SystemExit as leaving:
+        raise _left(text, leaving) from leaving
+    except Exception as error:
+        raise SpecError(
+            f"the model {text} cannot be imported: {type(error).__name__}: {_first_line(error)}; run "
+            "where it can be, or set PYTHONPATH"
+        ) from error
+    for name in names.split("."):
+        if not hasattr(found, name):
+            raise SpecError(f"the model {text} cannot be found: {module_name} has no {names}")
+        found = getattr(found, name)
+    if not callable(found):
+        raise SpecError(f"{text} must be a function without arguments, but is {_describe(found)}")
+    return found
+
+
+def _call(text: str, factory: Callable[[], object]) -> object:
+    try:
+        with _current_folder():
+            return factory()
+    except SystemExit as leaving:
+        raise _left(text, leaving) from leaving
+    except Exception as error:
+        raise SpecError(
+            f"{text}, called without arguments, raised {type(error).__name__}: {_first_line(error)}"
+        ) from error
+
+
+def _left(text: str, leaving: SystemExit) -> BaseException:
+    """Return the error for user code that ends the program, so that its exit isn't taken for a plan."""
+    if leaving.code in _EXITS_BY_SIGNAL:
+        return SystemExit(leaving.code)
+    return SpecError(f"the model {text} ended the program with exit code {leaving.code!r} and gave no model")
+
+
+@contextmanager
+def _current_folder() -> Iterator[None]:
+    """Let modules of the current folder be found, as ``python -m`` does."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def _output(found: object) -> torch.Tensor:
+    while isinstance(found, (tuple, list, dict)) and found:
+        found = next(iter(found.values())) if isinstance(found, dict) else found[0]
+    if not isinstance(found, torch.Tensor) or not found.is_floating_point():
+        raise SpecError(
+            "the model must return a floating point tensor to take a loss of, but returned "
+            f"{_describe(found)}"
+        )
+    return found
+
+
+def _describe(value: object) -> str:
+    return f"a {type(value).__name__}"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or ["no reason given"])[0]

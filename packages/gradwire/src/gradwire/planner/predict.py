@@ -1,0 +1,333 @@
+"""Predict the time of a step with a plan.
+
+A step computes for ``compute_s`` (forward, backward, update). Its gradient's exchange takes ``exchange_s``,
+of which computation doesn't hide ``exposed_s``; these add to the step.
+
+- One step at a time (``pipeline`` 1): buckets are sent one after the other, each when backward has it ready;
+  a single bucket hides nothing (Pipe-SGD, equation 2).
+- Pipelined (``pipeline`` from 2 up): the exchange of all buckets runs during the computation of the next
+  step, and the slower of the two determines the step (Pipe-SGD, equation 4). Computation includes the local
+  update of an eager pipeline, which is the default.
+- Sharded (``exchange`` "sharded"): the gradient's reduce half, an agreement on norms, and the broadcast half
+  of the weights' changes follow one another, and each rank computes its share of the update.
+- If ranks share the cores of one machine, hidden work takes cores from computation: the step takes at least
+  as long as the cores need for both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from gradwire.codecs import Identity
+from gradwire.costs import ExchangeCost
+from gradwire.plan import Plan
+from gradwire.planner.candidates import Part, Space, Workload, candidates
+from gradwire.planner.encodings import WEIGHTS
+from gradwire.planner.exchange_times import Family, Way
+from gradwire.planner.loss import Extra, StepsToLoss
+from gradwire.timing.environment import Environment
+from gradwire.timing.formulas import Bucket, overlap, pipelined_s
+
+_NOTHING = Extra()
+_EXACT = str(Identity())
+_AGREEMENT_NBYTES = Plan().segment_nbytes
+_FEW_SIZES = 3
+"""Beyond this number of bucket sizes, times are interpolated between round sizes, which saves replays."""
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The time of one step with a plan, in seconds, and the cost of exchanging all its buckets.
+
+    ``step_s`` is ``compute_s + exposed_s``. Computation hides ``hidden_s`` of the exchange, but not
+    ``exposed_s``. The bytes of ``cost`` are those of the rank that sends most. ``extra`` is the share of
+    steps that the plan needs in addition to reach a loss; 0 if only steps are asked for.
+    """
+
+    plan: Plan
+    compute_s: float
+    exposed_s: float
+    cost: ExchangeCost
+    buckets: int
+    extra: Extra = _NOTHING
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of the step."""
+        return self.compute_s + self.exposed_s
+
+    @property
+    def to_loss_s(self) -> float:
+        """Seconds that bring training as far as one exact step does: plans are compared by these."""
+        return self.step_s * (1 + self.extra.share)
+
+    @property
+    def to_loss_deviation_s(self) -> float:
+        """The standard deviation of these seconds that comes from the share of extra steps."""
+        return self.step_s * self.extra.deviation
+
+    @property
+    def exchange_s(self) -> float:
+        """Seconds of the exchange of all buckets."""
+        return self.cost.total_s
+
+    @property
+    def hidden_s(self) -> float:
+        """Seconds of the exchange that computation hides."""
+        return max(0.0, self.exchange_s - self.exposed_s)
+
+    @property
+    def ratio(self) -> float:
+        """The compression ratio: bytes of floats per byte on the wire."""
+        return self.cost.ratio
+
+    @property
+    def efficiency(self) -> float:
+        """The part of the step that computes; the scaling efficiency of Pipe-SGD, section 3.2."""
+        return self.compute_s / self.step_s if self.step_s else 1.0
+
+    def values(self) -> dict[str, object]:
+        """Return all values and the derived ones as a JSON object."""
+        times = ("compute_s", "exposed_s", "step_s", "exchange_s", "hidden_s")
+        shares = ("buckets", "ratio", "efficiency")
+        to_loss = ("to_loss_s", "to_loss_deviation_s")
+        costs = ("encode_s", "decode_s", "handling_s", "wait_s", "raw_nbytes", "wire_nbytes")
+        return {
+            "plan": json.loads(self.plan.to_json()),
+            **{name: getattr(self, name) for name in times + shares + to_loss},
+            "extra_steps": self.extra.share,
+            **{name: getattr(self.cost, name) for name in costs},
+        }
+
+
+class Predictor:
+    """Predicts the steps of ``workload`` on ``world`` hosts, and caches the times of exchanges.
+
+    With ``to_loss``, it predicts what shares of extra steps plans need, too. With ``half``, buckets go
+    through that half of a ring alone (``Way``).
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        world: int,
+        family: Family,
+        to_loss: StepsToLoss | None = None,
+        half: str | None = None,
+    ) -> None:
+        self.workload, self.world, self._to_loss, self._half = workload, world, to_loss, half
+        self._times = family.among(world)
+        self._host = self._times.environment.host
+        self._parts = lru_cache(None)(workload.parts)
+
+    def predict(self, plan: Plan) -> Prediction:
+        """Return the prediction for ``plan``.
+
+        Raises ``SpecError`` for a codec without costs, and for a plan that the planner can't price.
+        """
+        parts = self._parts(plan.bucket_nbytes)
+        sizes = {part.count for part in parts}
+        find = self._times.terms if len(sizes) <= _FEW_SIZES else self._times.between
+        return self._prediction(plan, parts, self._costs(plan, parts, find))
+
+    def least_s(self, plan: Plan) -> float:
+        """Return a lower bound of the seconds to a loss, at the cost of a formula."""
+        parts = self._parts(plan.bucket_nbytes)
+        return self._prediction(plan, parts, self._costs(plan, parts, self._times.least)).to_loss_s
+
+    def exchange_s(self, plan: Plan, count: int) -> float:
+        """Return the seconds that an exchange of one bucket of so many floats takes by itself."""
+        return self._times.terms(self._way(plan), count).total_s
+
+    def _way(self, plan: Plan) -> Way:
+        way = Way.of(plan)
+        return way if self._half is None else replace(way, half=self._half)
+
+    def _costs(
+        self, plan: Plan, parts: list[Part], find: Callable[[Way, int], ExchangeCost]
+    ) -> list[ExchangeCost]:
+        """Return what the exchange of each bucket costs, with that of weights if they travel."""
+        way = self._way(plan)
+        costs = [find(way, part.count) for part in parts]
+        if plan.is_sharded:
+            weights = Way(plan.algorithm, plan.segment_nbytes, WEIGHTS, half="broadcast")
+            agreement = find(Way("ring", _AGREEMENT_NBYTES, _EXACT), self.world + len(self.workload.counts))
+            costs[-1] += replace(agreement, raw_nbytes=0) + find(weights, self.workload.count)
+        return costs
+
+    def _prediction(self, plan: Plan, parts: list[Part], costs: list[ExchangeCost]) -> Prediction:
+        total = sum(costs, ExchangeCost())
+        return Prediction(
+            plan=plan,
+            compute_s=self._compute_s(plan),
+            exposed_s=min(self._exposed_s(plan, parts, costs, total), total.total_s),
+            cost=total,
+            buckets=len(parts),
+            extra=_NOTHING if self._to_loss is None else self._to_loss.extra(plan, self.world),
+        )
+
+    def _compute_s(self, plan: Plan) -> float:
+        return self.workload.compute_with_s(plan.pipeline, self.world if plan.is_sharded else 1)
+
+    def _exposed_s(
+        self, plan: Plan, parts: list[Part], costs: list[ExchangeCost], total: ExchangeCost
+    ) -> float:
+        work, compute_s = self.workload, self._compute_s(plan)
+        if plan.pipeline > 1:
+            slower_s = pipelined_s(
+                1,
+                update_s=compute_s - work.forward_s - work.backward_s,
+                compute_s=work.forward_s + work.backward_s,
+                communicate_s=total.total_s,
+            )
+            exposed_s = slower_s - compute_s
+        else:
+            buckets = [Bucket(part.ready_s, each.total_s) for part, each in zip(parts, costs, strict=True)]
+            exposed_s = overlap(buckets, work.backward_s).exposed_s
+        return max(exposed_s, self._taken_s(compute_s, total))
+
+    def _taken_s(self, compute_s: float, total: ExchangeCost) -> float:
+        """Return the seconds of the exchange that a shared machine's busy cores can't hide."""
+        ranks = self._host.ranks_per_machine
+        if ranks <= 1:
+            return 0.0
+        busy_s = compute_s * min(1.0, ranks / self._host.cores)
+        return max(0.0, busy_s + total.cores_s - compute_s)
+
+
+# Select the plan that is the fastest to a loss, or the simplest of those that may be as fast.
+#
+# Candidates are sorted by a lower bound of their time and predicted in that order, until no remaining bound
+# can
+# win or tie. Most candidates are therefore never replayed, and the choice equals that of an exhaustive
+# search.
+
+UNCERTAINTY = 0.03
+"""The smallest assumed error of predictions: steps that differ by less count as equal."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The prediction for the chosen plan, and the candidates that it was chosen from.
+
+    ``uncompressed`` is the fastest without compression, with which a codec's gain is compared. ``ranking``
+    has all predictions, the fastest first; according to their lower bounds, the other candidates of those
+    ``considered`` are slower by more than ``uncertainty``, the relative error that a prediction may have.
+    """
+
+    prediction: Prediction
+    uncompressed: Prediction
+    ranking: tuple[Prediction, ...]
+    considered: int
+    uncertainty: float = UNCERTAINTY
+
+    @property
+    def plan(self) -> Plan:
+        """The chosen plan."""
+        return self.prediction.plan
+
+    @property
+    def ordered(self) -> tuple[Prediction, ...]:
+        """The chosen plan's prediction, then all others, the fastest first: the rows of every table."""
+        return self.prediction, *(each for each in self.ranking if each is not self.prediction)
+
+
+def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY) -> Selection:
+    """Return the choice among the plans of ``space``.
+
+    A time (``Prediction.to_loss_s``) that is longer than the shortest by less than the share ``uncertainty``
+    of itself ties with no compression, which wins over compression: that must be faster by more than the
+    uncertainty, even if it needs a standard deviation more steps than predicted. Among plans of one kind only
+    ``UNCERTAINTY`` counts as a tie, because a codec's measured cost is wrong for all its plans alike. There
+    a pipeline of 1 wins over a longer one (which changes the training), then the earlier algorithm of
+    ``space``, the earlier codec, fewer buckets, and larger segments, which have fewer frames; finally, the
+    shorter time wins.
+    """
+    plans = list(candidates(space, predictor.workload, predictor.world))
+    exact = _search(predictor, [plan for plan in plans if is_exact(plan)], uncertainty)
+    lossy = [plan for plan in plans if not is_exact(plan)]
+    every = exact + _search(predictor, lossy, uncertainty, _fastest_s(exact))
+    worth_s = _fastest_s(exact) * (1 - uncertainty)
+    worthwhile = [
+        each for each in every if is_exact(each.plan) or each.to_loss_s + each.to_loss_deviation_s < worth_s
+    ]
+    return Selection(
+        _simplest(worthwhile, space),
+        min(exact, key=_time_s),
+        tuple(sorted(every, key=_time_s)),
+        len(plans),
+        uncertainty,
+    )
+
+
+def _search(
+    predictor: Predictor, plans: Iterable[Plan], uncertainty: float, fastest_s: float | None = None
+) -> list[Prediction]:
+    """Predict all plans that may be the fastest or tie with the fastest."""
+    bounds = {plan: predictor.least_s(plan) for plan in plans}
+    found: list[Prediction] = []
+    for plan in sorted(bounds, key=bounds.__getitem__):
+        if fastest_s is not None and bounds[plan] * (1 - uncertainty) > fastest_s:
+            break
+        found.append(predictor.predict(plan))
+        time_s = _time_s(found[-1])
+        fastest_s = time_s if fastest_s is None else min(fastest_s, time_s)
+    return found
+
+
+def _simplest(predictions: list[Prediction], space: Space) -> Prediction:
+    fastest_s = _fastest_s(predictions)
+    ties = [each for each in predictions if each.to_loss_s * (1 - UNCERTAINTY) <= fastest_s]
+    return min(ties, key=lambda each: _preference(each, space))
+
+
+def _preference(prediction: Prediction, space: Space) -> tuple[float, ...]:
+    plan = prediction.plan
+    return (
+        not is_exact(plan),
+        plan.pipeline,
+        space.algorithms.index(plan.algorithm),
+        space.codecs.index(plan.encoding),
+        space.exchanges.index(plan.exchange),
+        prediction.buckets,
+        -plan.segment_nbytes,
+        prediction.to_loss_s,
+    )
+
+
+def _fastest_s(predictions: list[Prediction]) -> float:
+    return min(map(_time_s, predictions))
+
+
+def _time_s(prediction: Prediction) -> float:
+    return prediction.to_loss_s
+
+
+def is_exact(plan: Plan) -> bool:
+    """Return whether a plan compresses nothing: neither gradients nor, in a sharded exchange, weights."""
+    return isinstance(plan.encoding, Identity) and not plan.is_sharded
+
+
+# The uncertainty of predictions: that of the model, or more if the repeats of the calibration disagree.
+
+MOST = 0.9
+"""The largest uncertainty, because even a noisy measurement allows some comparison."""
+
+
+def uncertainty_of(selection: Selection, environment: Environment) -> float:
+    """Return the relative error that the chosen step, or the best one without compression, may have.
+
+    The cost of codecs and frames in a step is known only as precisely as its repeated measurements agree.
+    """
+    noise = max(_noise(each, environment) for each in (selection.prediction, selection.uncompressed))
+    return min(MOST, max(UNCERTAINTY, noise))
+
+
+def _noise(prediction: Prediction, environment: Environment) -> float:
+    codec = environment.cost(str(prediction.plan.encoding)).disagreement
+    seconds = codec * prediction.cost.codec_s
+    seconds += environment.host.disagreement * prediction.cost.handling_s
+    return seconds / prediction.step_s if prediction.step_s else 0.0

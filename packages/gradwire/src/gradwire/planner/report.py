@@ -1,0 +1,310 @@
+"""A choice as tables and paragraphs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from gradwire.page import Part, Picture, Section, report_page
+from gradwire.page import Report as PageReport
+from gradwire.page.markup import CURVES
+from gradwire.page.tables import COLOURS, Mark, marked
+from gradwire.plan import Plan
+from gradwire.planner.explain import name_coding, name_plan
+from gradwire.planner.predict import Prediction
+from gradwire.planner.result import LEAST_GAIN, SCHEMA, Choice, ScalePoint, gains, paying_ranges
+from gradwire.tables import Column, Table, figure
+from gradwire.units import exact_size, format_duration
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+_STEP_LEGEND = "step = compute + exposed; exposed: what computation does not hide of the exchange"
+_TERMS_LEGEND = (
+    ", which is codec + frames + wait. codec: encoding and decoding; frames: handing them over and taking "
+    "them; wait: for the wire, other hosts and cores."
+)
+_LOSS_LEGEND = (
+    ". extra: steps that the plan needs in addition to reach a loss, from the gradients' noise and what such "
+    "plans have cost other runs; to loss: the product, and its standard deviation."
+)
+_SIZES_LEGEND = " seg, bkt: the largest segment and bucket. wire: sent by the busiest host."
+_SCALING_LEGEND = "Adds: what each host since the row before adds, in hosts. Every host keeps its batch."
+Report = list[str | Table]
+"""What ``tables.show`` takes."""
+
+
+def report(choice: Choice, top: int) -> Report:
+    """Return inputs, ranking, choice and scaling."""
+    told = [(each.name, f"{each.value} ({each.source})") for each in choice.inputs]
+    return [
+        Table((Column.of_text(""), Column.of_text("")), told),
+        *_refused(choice),
+        "",
+        *ranking(choice, top),
+        "",
+        choice.explanation,
+        *(["", *scaling(choice.scaling)] if choice.scaling else []),
+    ]
+
+
+def ranking(choice: Choice, top: int) -> Report:
+    """Return the table of plans: the chosen one has a mark and the first row, then the fastest follow."""
+    shown = choice.selection.ordered[:top]
+    slowest_s = max(each.to_loss_s for each in shown)
+    unit, scale = ("s", 1.0) if slowest_s >= 10 else ("ms", 1e3)
+    by_loss = choice.query.noise is not None
+    terms = () if by_loss else ("codec", "frames", "wait")
+    columns = (
+        *map(Column.of_text, ("", "plan")),
+        *(Column(name, "B") for name in ("seg", "bkt")),
+        *(Column(name, unit) for name in ("step", "exposed", *terms)),
+        Column("wire", "MB"),
+        Column("ratio"),
+        *((Column("extra", "%"), Column("to loss", unit), Column("±", unit)) if by_loss else ()),
+    )
+    rows = [_row(each, each is choice.prediction, scale, by_loss) for each in shown]
+    legend = _STEP_LEGEND + (_LOSS_LEGEND if by_loss else _TERMS_LEGEND) + _SIZES_LEGEND
+    more = len(choice.ranking) - len(shown)
+    pruned = choice.selection.considered - len(choice.ranking)
+    note = f"{legend} {_compute(choice, shown)}"
+    if more > 0 or pruned > 0:
+        within = f"{100 * choice.selection.uncertainty:.0f} % of the fastest"
+        note += f" Not shown: {max(0, more)} slower plans, and {pruned} that cannot come within {within}."
+    return [Table(columns, rows), note]
+
+
+def scaling(points: Sequence[ScalePoint]) -> Report:
+    """Return the table over numbers of hosts, and what further hosts add."""
+    figures = ("hosts", "step", "throughput", "adds", "efficiency")
+    columns = (*map(Column, figures), Column.of_text("plan"))
+    adds = ["", *(f"{gain:.2f}" for gain in gains(points))]
+    rows = [
+        (
+            str(point.hosts),
+            format_duration(point.step_s),
+            f"{point.speedup:.2f}x",
+            gain,
+            f"{100 * point.efficiency:.0f} %",
+            "" if point.prediction is None else name_plan(point.prediction.plan),
+        )
+        for point, gain in zip(points, adds, strict=True)
+    ]
+    return [Table(columns, rows), f"{verdict(points)} {_SCALING_LEGEND}"]
+
+
+def verdict(points: Sequence[ScalePoint]) -> str:
+    """Return the highest throughput, and between which numbers of hosts each further one adds much."""
+    ranges, last = paying_ranges(points), points[-1].hosts
+    best = max(points, key=lambda each: each.speedup)
+    grows = "still grows" if best.hosts == last else "is highest"
+    peak = f"The throughput {grows} at {best.hosts} hosts, with {best.speedup:.2f}x that of one"
+    enough = f"{LEAST_GAIN:g} of a host or more"
+    if not ranges:
+        return f"{peak}; nowhere does each further host add {enough}."
+    if ranges == [(points[0].hosts, last)]:
+        return f"{peak}; everywhere each further host adds {enough}."
+    where = " and ".join(f"from {low} to {high}" for low, high in ranges)
+    return f"{peak}; each further host adds {enough} {where}, and less elsewhere."
+
+
+def _compute(choice: Choice, shown: Sequence[Prediction]) -> str:
+    """Return what computation takes, by itself and in the pipelines that are shown."""
+    words = f"Compute takes {format_duration(choice.query.workload.compute_s)}"
+    pipelines = sorted({each.plan.pipeline for each in shown if each.plan.pipeline > 1})
+    for pipeline in pipelines:
+        seconds = choice.query.workload.compute_with_s(pipeline)
+        words += f", {format_duration(seconds)} with the local updates of K={pipeline}"
+    return f"{words}."
+
+
+def _row(prediction: Prediction, is_chosen: bool, scale: float, by_loss: bool) -> tuple[str, ...]:
+    plan, cost = prediction.plan, prediction.cost
+    seconds = [prediction.step_s, prediction.exposed_s]
+    if not by_loss:
+        seconds += [cost.codec_s, cost.handling_s, cost.wait_s]
+    to_loss = [prediction.to_loss_s, prediction.to_loss_deviation_s] if by_loss else []
+    return (
+        ">" if is_chosen else "",
+        f"{name_coding(plan.encoding)} {plan.algorithm}{_training(plan)}",
+        _size(plan.segment_nbytes),
+        "" if plan.bucket_nbytes is None else _size(plan.bucket_nbytes),
+        *(figure(scale * each) for each in seconds),
+        figure(cost.wire_nbytes / 1e6),
+        f"{prediction.ratio:.3g}",
+        *([f"{100 * prediction.extra.share:.1f}"] if by_loss else []),
+        *(figure(scale * each) for each in to_loss),
+    )
+
+
+def _training(plan: Plan) -> str:
+    return " sharded" if plan.is_sharded else f" K={plan.pipeline}" if plan.pipeline > 1 else ""
+
+
+def _refused(choice: Choice) -> list[str]:
+    over = [
+        f"{name_coding(each.codec)} ({each.error:.2g}{'' if each.guaranteed else ', measured'})"
+        for each in choice.admissions
+        if not each.admitted
+    ]
+    return [f"beyond the largest error of {choice.query.largest_error:g}: {', '.join(over)}"] if over else []
+
+
+def _size(nbytes: int) -> str:
+    for unit, power in (("M", 20), ("k", 10)):
+        if nbytes % (1 << power) == 0:
+            return f"{nbytes >> power}{unit}"
+    return str(nbytes)
+
+
+# The page of a choice: which plan and why, all plans that were predicted, and how many hosts pay.
+
+RANKING = (
+    *map(Column.of_text, ("plan", "segment", "bucket")),
+    *(Column(name, "ms") for name in ("step", "compute", "exposed", "exchange", "codec", "wait")),
+    Column("wire", "MB"),
+    Column("ratio"),
+    *(Column(name, unit) for name, unit in (("extra steps", "%"), ("to loss", "ms"))),
+)
+LEGEND = (
+    "Step = compute + exposed; exposed: what computation doesn't hide of the exchange. Codec: encoding and "
+    "decoding. Wait: for the wire, other hosts, and cores. Wire: sent by the busiest host. Extra steps: what "
+    "the plan needs in addition to reach a loss; to loss: the product of both."
+)
+SCALING = (*map(Column, ("hosts", "step", "throughput", "efficiency")), Column.of_text("plan"))
+SHOWN = 12
+"""Plans in the picture."""
+PARTS = (("compute_s", "compute", CURVES[2]), ("exposed_s", "exposed communication", CURVES[5]))
+
+
+def page_of(record: Mapping[str, Any]) -> str:
+    """Return the page of a choice's record."""
+    verdict, _, why = record["explanation"].partition(". ")
+    inputs = [(each["name"], each["value"], each["source"]) for each in record["inputs"]]
+    ranking, scaling = record["ranking"], record["scaling"]
+    sections: list[Section] = [
+        ("Why", [why] if why else []),
+        ("What it is based on", [("Inputs", Table(_texts("input", "value", "source"), inputs))]),
+        (
+            "Plans",
+            [
+                ("Predictions: the chosen plan, then the fastest first", _ranking(ranking, record["plan"])),
+                LEGEND,
+                _bars(ranking),
+            ],
+        ),
+        ("Codecs", [("Codecs that were considered", _codecs(record["codecs"]))]),
+        ("More or fewer hosts", _scaling(scaling, record["hosts"])),
+        ("The plan as JSON", [json.dumps(record["plan"])]),
+    ]
+    title = f"A plan for {record['hosts']} hosts"
+    said = f"Chosen: {verdict}{'' if verdict.endswith('.') else '.'}"
+    return report_page(PageReport(title, said, sections), record)
+
+
+def _texts(*names: str) -> list[Column]:
+    return [*map(Column.of_text, names)]
+
+
+def _ranking(ranking: Sequence[Mapping[str, Any]], chosen: object) -> Table:
+    return Table(RANKING, [_page_row(each, each["plan"] == chosen) for each in ranking])
+
+
+def _page_row(each: Mapping[str, Any], is_chosen: bool) -> tuple[str, ...]:
+    plan = _plan(each)
+    name = name_plan(plan)
+    codec_s = each["encode_s"] + each["decode_s"]
+    names = ("step_s", "compute_s", "exposed_s", "exchange_s")
+    times = (*(each[name] for name in names), codec_s, each["wait_s"])
+    by_loss = bool(each["extra_steps"]) or each["to_loss_s"] != each["step_s"]
+    return (
+        marked(Mark(f"{name}, chosen", "\u2713", "good")) if is_chosen else name,
+        exact_size(plan.segment_nbytes),
+        "" if plan.bucket_nbytes is None else exact_size(plan.bucket_nbytes),
+        *(figure(1e3 * seconds) for seconds in times),
+        figure(each["wire_nbytes"] / 1e6),
+        f"{each['ratio']:.3g}",
+        *((f"{100 * each['extra_steps']:.1f}", figure(1e3 * each["to_loss_s"])) if by_loss else ("", "")),
+    )
+
+
+def _plan(values: Mapping[str, Any]) -> Plan:
+    return Plan.from_json(json.dumps(values["plan"]))
+
+
+def _bars(ranking: Sequence[Mapping[str, Any]]) -> Picture:
+    shown = ranking[:SHOWN]
+
+    def paint(drawn: Figure) -> None:
+        axes = drawn.subplots()
+        left = [0.0] * len(shown)
+        for name, label, colour in PARTS:
+            part = [1e3 * each[name] for each in shown]
+            axes.barh(range(len(shown)), part, left=left, height=0.62, color=colour, label=label)
+            left = [start + width for start, width in zip(left, part, strict=True)]
+        axes.set_yticks(range(len(shown)), [name_plan(_plan(each)) for each in shown], fontsize=8)
+        axes.invert_yaxis()
+        axes.set_xlabel("predicted time of a step [ms]")
+        axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+        _plain(axes)
+
+    return Picture("plans", f"The fastest plans, {len(shown)} at most.", paint, 1.1 + 0.28 * len(shown))
+
+
+def _codecs(codecs: Sequence[Mapping[str, Any]]) -> Table:
+    columns = [Column.of_text("codec"), Column("largest error"), *_texts("is", "allowed")]
+    rows = [
+        (
+            each["codec"],
+            "unknown" if each["largest_error"] is None else f"{each['largest_error']:.3g}",
+            "guaranteed" if each["guaranteed"] else "measured",
+            "yes" if each["admitted"] else "no",
+        )
+        for each in codecs
+    ]
+    return Table(columns, rows)
+
+
+def _scaling(points: Sequence[Mapping[str, Any]], hosts: int) -> list[Part]:
+    if not points:
+        return []
+    rows = [
+        (
+            str(each["hosts"]),
+            format_duration(each["step_s"]),
+            f"{each['speedup']:.2f}x",
+            f"{100 * each['efficiency']:.0f} %",
+            "" if each["plan"] is None else name_plan(_plan(each)),
+        )
+        for each in points
+    ]
+
+    def paint(drawn: Figure) -> None:
+        axes = drawn.subplots()
+        numbers = [each["hosts"] for each in points]
+        axes.plot(numbers, numbers, ":", color=COLOURS["ink"], linewidth=0.8, label="ideal")
+        speedups = [each["speedup"] for each in points]
+        axes.plot(numbers, speedups, "o-", color=CURVES[0], markersize=3.5, label="predicted")
+        axes.axvline(hosts, color=COLOURS["rule"], linewidth=0.8)
+        axes.set_xlabel("hosts")
+        axes.set_ylabel("throughput of one host")
+        axes.legend(fontsize=8, frameon=False)
+        _plain(axes)
+
+    caption = "Throughput by hosts; each keeps its batch."
+    return [
+        ("Throughput with other numbers of hosts", Table(SCALING, rows)),
+        Picture("hosts", caption, paint, 3.0),
+    ]
+
+
+def _plain(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+PAGES = MappingProxyType({SCHEMA: page_of})
+"""The page of a record by its schema."""

@@ -1,0 +1,260 @@
+"""What ``gradwire profile`` does once its words are read: watch, measure, estimate, print, write."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from gradwire.autotune.estimate import Estimate, Place, places
+from gradwire.autotune.observed import Observed
+from gradwire.autotune.recorder import LEGEND, estimator, gain, observation, report, table
+from gradwire.errors import JobError
+from gradwire.files import write_files
+from gradwire.launch.launched import ending_on_signals
+from gradwire.machine import is_inside
+from gradwire.page import Report, Section, keep, report_page
+from gradwire.planner.cluster import ASSUMED_LATENCY_S
+from gradwire.profile.inside import private_folder
+from gradwire.profile.settings import Notes, Settings
+from gradwire.profile.tried import COUNTED, Tried
+from gradwire.records import make_record
+from gradwire.tables import show
+from gradwire.timing.line import Line
+from gradwire.units import counted, format_duration, parse_rate
+
+# Run a script's command with watches in its processes, and read what they leave.
+
+Found = TypeVar("Found")
+GRACE_S = 5.0
+"""What a script may take to clean up after SIGTERM."""
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def run_script(command: Sequence[str], settings: Settings) -> int:
+    """Run a command to its end, and return its exit code. Raises ``JobError`` where it cannot be started.
+
+    What ends this process ends the command, with all of its process group: SIGTERM first, so that it may
+    clean up, then SIGKILL. If this process is killed itself, the kernel kills the command.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            env=settings.variables(os.environ),
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+    except OSError as error:
+        raise JobError(f"{command[0]} cannot be started: {error.strerror or error}") from error
+    try:
+        return process.wait()
+    except BaseException:
+        try:
+            _end_group(process)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        raise
+
+
+def _end_with_parent() -> None:
+    """Let the kernel kill this process, which is about to become the command, when its parent ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ask all processes of the command's group to end, and wait for them."""
+    deadline = time.monotonic() + GRACE_S
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+        while time.monotonic() < deadline:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
+                os.killpg(process.pid, 0)
+                time.sleep(0.05)
+
+
+def read_observed(settings: Settings, code: int) -> Observed | None:
+    """Return what was observed; None on a machine that is not rank 0's, whose command has it.
+
+    Raises ``JobError`` that says why nothing was.
+    """
+    return _read(settings, code, settings.observed, Observed.load)
+
+
+def read_tried(settings: Settings, code: int) -> Tried | None:
+    """Return what attached steps took; None and errors as ``read_observed``."""
+    return _read(settings, code, settings.tried, Tried.load)
+
+
+def _read(settings: Settings, code: int, path: Path, load: Callable[[Path], Found]) -> Found | None:
+    if path.exists():
+        return load(path)
+    notes = Notes.load(settings.notes)
+    wanted = settings.warm_up + settings.steps
+    ending = "ended" if code == 0 else f"ended with exit code {code}, see above,"
+    if notes is None:
+        raise JobError(
+            f"the script {ending} before it made a DistributedDataParallel or an FSDP2 module that gradwire "
+            "could watch; profile a script that trains with one of them, in a Python that has gradwire"
+        )
+    if notes.problem:
+        raise JobError(notes.problem)
+    if notes.done and notes.rank:
+        return None
+    if settings.tries and notes.steps >= wanted:
+        attached = notes.steps - wanted
+        raise JobError(
+            f"the script {ending} after {counted(notes.steps, 'step')}, {attached} of them attached, before "
+            f"gradwire had chosen a plan and taken {COUNTED} steps with it; let it take some hundreds"
+        )
+    raise JobError(
+        f"the script {ending} after {counted(notes.steps, 'step')}, but {wanted} are needed "
+        f"({settings.warm_up} to warm up, {settings.steps} that count); let it take more, or lower "
+        "--steps and --warm-up"
+    )
+
+
+# The page of a profile: what the script did, and what gradwire would give it, here and elsewhere.
+
+SCHEMA = "gradwire.profile/1"
+
+
+def page_of(record: Mapping[str, Any]) -> str:
+    """Return the page of a profile's record."""
+    observed = _observed(record["observed"])
+    estimates = [Estimate.from_json(json.dumps(each)) for each in record["estimates"]]
+    sections: list[Section] = [
+        ("The script without gradwire", [observation(observed)]),
+        ("With gradwire", [("Steps on each network", table(estimates)), LEGEND]),
+    ]
+    title = f"gradwire profile: {observed.kind} on {counted(observed.world, 'rank')}"
+    return report_page(Report(title, verdict(estimates[0]), sections), record)
+
+
+def verdict(first: Estimate) -> str:
+    """Return what gradwire would give on the first network, in a sentence."""
+    where = f"On {'this network' if first.network == 'this one' else first.network}"
+    plain, step = format_duration(first.plain_s), format_duration(first.step_s)
+    if first.is_noisy:
+        return f"{where}, steps are too noisy to say what gradwire would gain: {step} instead of {plain}."
+    if first.speedup * (1 + first.spread) <= 1:
+        return f"{where}, gradwire would not make a step shorter: {step} instead of {plain}."
+    if first.speedup <= 1 + first.spread:
+        return f"{where}, a step would take about as long with gradwire: {step} instead of {plain}."
+    return f"{where}, a step would be {gain(first, first.speedup)} as fast: {step} instead of {plain}."
+
+
+def _observed(values: Mapping[str, Any]) -> Observed:
+    """Return what was observed, without the gradients, which records don't have."""
+    fields: dict[str, Any] = {name: values[name] for name in Observed.__dataclass_fields__ if name in values}
+    line = fields["line"]
+    lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+    return Observed(**{**fields, **lists, "line": None if line is None else Line(**line), "gradients": ()})
+
+
+PAGES = MappingProxyType({SCHEMA: page_of})
+"""The page of a record by its schema."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user wants to know.
+
+    Attributes
+    ----------
+    command
+        What starts the script.
+    rates, latency_s
+        Networks besides the present one, as in ``10gbit``.
+    hosts
+        How many of them; as many as there are ranks, if none are named.
+    shared_machine
+        Whether all of them are this machine.
+    steps, warm_up, goes_on, tries
+        As in ``Settings``.
+    json, out
+        Files for all estimates, and for the plan on the present network.
+    """
+
+    command: tuple[str, ...]
+    rates: tuple[str, ...] = ()
+    latency_s: float = ASSUMED_LATENCY_S
+    hosts: tuple[int, ...] = ()
+    shared_machine: bool = False
+    steps: int = Settings.steps
+    warm_up: int = Settings.warm_up
+    goes_on: bool = False
+    tries: bool = False
+    json: Path | None = None
+    out: Path | None = None
+
+    @property
+    def networks(self) -> list[tuple[str, Line]]:
+        """The lines that the rates name."""
+        found = []
+        for rate in self.rates:
+            nbytes_per_s = parse_rate(rate)
+            found.append((rate, Line(self.latency_s, float("inf") if nbytes_per_s is None else nbytes_per_s)))
+        return found
+
+
+def profile(wanted: Wanted) -> int:
+    """Do it; return the script's exit code. Raises ``GradwireError``."""
+    with ending_on_signals(), private_folder() as folder:
+        settings = Settings(str(folder), wanted.steps, wanted.warm_up, wanted.goes_on, wanted.tries)
+        code = run_script(wanted.command, settings)
+        tried = read_tried(settings, code) if wanted.tries else None
+        observed = None if wanted.tries else read_observed(settings, code)
+    if tried is not None:
+        show(*tried.report())
+        return code
+    if observed is None:
+        show("This machine has watched its ranks; the result is printed where rank 0 runs.")
+        return code
+    found, predicted_s = estimates(observed, wanted)
+    show(*report(observed, found, predicted_s))
+    _write(wanted, observed, found)
+    return code
+
+
+def estimates(observed: Observed, wanted: Wanted) -> tuple[list[Estimate], float | None]:
+    """Return an estimate for each network and number of hosts, after some seconds of measuring.
+
+    Besides, what the model says of the step that was observed, which is known.
+    """
+    where: Sequence[Place] = places(
+        observed,
+        wanted.networks,
+        wanted.hosts,
+        shared_machine=wanted.shared_machine or is_inside(),
+    )
+    measured = estimator(observed, [each.line for each in where], max(each.hosts for each in where))
+    here = [measured.plain_s(each) for each in where if each.is_here]
+    return [measured.at(each) for each in where], here[0] if here else None
+
+
+def _write(wanted: Wanted, observed: Observed, found: Sequence[Estimate]) -> None:
+    plan: dict[Path, bytes] = {}
+    if wanted.out is not None:
+        fields = json.loads(found[0].plan.to_text())
+        plan[wanted.out] = (json.dumps(fields, indent=2) + "\n").encode()
+    if wanted.json is None:
+        write_files(plan)
+    else:
+        values = {"observed": observed.values(), "estimates": [each.values() for each in found]}
+        keep(wanted.json, make_record(SCHEMA, values), page_of, plan)
+    for path in filter(None, (wanted.json, wanted.out)):
+        sys.stdout.write(f"wrote {path}\n")

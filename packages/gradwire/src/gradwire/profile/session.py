@@ -1,0 +1,317 @@
+"""What is watched in one process, until its largest model has taken enough steps, on all ranks alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from time import perf_counter
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from gradwire.api import connect
+from gradwire.autotune.observed import KEPT_STEPS, Observed, compare, joined, shares, stretch
+from gradwire.autotune.step_times import StepTimes
+from gradwire.errors import AttachError, ExchangeError, GradwireError
+from gradwire.exchange import Exchange
+from gradwire.files import replace_file
+from gradwire.fsdp.units import units_of
+from gradwire.plan import Plan
+from gradwire.profile.attempt import Attempt
+from gradwire.profile.ddp import DdpWatch, after_backward
+from gradwire.profile.settings import Notes, Settings
+
+# Watches FSDP2's modules: how long forward and backward wait for FSDP's collectives, and what these carry.
+#
+# FSDP's own objects for collectives get a class of the same kind that notes each call and passes it on, so
+# all
+# bits stay what they are. On accelerators, whose collectives run beside computation, no waiting is seen,
+# and
+# all of a step counts as computation.
+
+Note = Callable[[torch.Tensor, float], None]
+
+
+class FsdpWatch:
+    """Watches the modules of ``add`` until ``remove``; the attributes are those of ``DdpWatch``."""
+
+    kind = "FSDP2"
+
+    def __init__(self, settings: Settings, passed: Callable[[Any], None]) -> None:
+        self.steps = 0
+        self._settings, self._passed = settings, passed
+        self._undo: dict[int, Callable[[], None]] = {}
+        self._times = StepTimes()
+        self._queued = False
+        self._now: list[int] = []
+        self._gathered: list[int] = []
+        self._wait_s = 0.0
+        self._excerpt: list[torch.Tensor] = []
+        self._excerpts: list[list[torch.Tensor]] = []
+        self.counts: tuple[int, ...] = ()
+        self.gathers: tuple[int, ...] = ()
+        self.device = torch.device("cpu")
+        self.problem = ""
+
+    def add(self, module: Any) -> None:
+        """Watch a module that ``fully_shard`` has returned, or a list of them, and what they contain."""
+        for each in module if isinstance(module, (list, tuple)) else [module]:
+            with suppress(AttachError):  # one without parameters of its own: others hold them
+                for unit in units_of(each):
+                    self._watch(unit)
+
+    def _watch(self, unit: Any) -> None:
+        if unit.replica_group is not None or len(unit.mesh_ranks) != dist.get_world_size():
+            self.problem = (
+                f"profile watches FSDP2's modules that are sharded over all ranks, but {unit.name!r} is on a "
+                f"mesh of {tuple(unit.parameters.mesh_info.mesh.shape)}; shard it over one mesh of all ranks"
+            )
+        for comm, note in ((unit.reduce_scatter, self._scattered), (unit.all_gather, self._took)):
+            if id(comm) not in self._undo:
+                self._undo[id(comm)] = noted(comm, note)
+
+    @property
+    def floats(self) -> int:
+        """The floats of all gradients, 0 before there are any."""
+        return sum(self.counts)
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """All ranks."""
+        group = dist.group.WORLD
+        assert group is not None, "fully_shard wants one"
+        return group
+
+    @property
+    def gradients(self) -> tuple[torch.Tensor, ...]:
+        """The excerpts; this waits for a device."""
+        return tuple(map(joined, self._excerpts))
+
+    @property
+    def times(self) -> StepTimes:
+        """The times of the steps that count."""
+        return self._times
+
+    def remove(self) -> None:
+        """Leave FSDP as it was."""
+        for undo in self._undo.values():
+            undo()
+        self._undo.clear()
+
+    def _took(self, output: torch.Tensor, seconds: float) -> None:
+        """Note that weights were gathered."""
+        self._gathered.append(output.numel())
+        self._wait_s += seconds
+
+    def _scattered(self, gradient: torch.Tensor, seconds: float) -> None:
+        """Note that a module's gradients were scattered."""
+        if not self._queued:
+            self._queued = True
+            after_backward(self._end)
+        self.device = gradient.device
+        self._now.append(gradient.numel())
+        self._wait_s += seconds
+        if 0 < self._settings.warm_up - self.steps <= KEPT_STEPS and self.counts:
+            known = shares(self.counts)
+            place = len(self._now) - 1
+            if place < len(known) and self.counts[place] == gradient.numel():
+                self._excerpt.append(stretch(gradient, known[place]))
+
+    def _end(self) -> None:
+        """Note that all gradients are reduced."""
+        self._queued = False
+        if len(self._excerpt) == len(self.counts) == len(self._now) > 0:
+            self._excerpts.append(self._excerpt)
+        self.counts, self.gathers = tuple(self._now), tuple(self._gathered)
+        self.steps += 1
+        if self.steps >= self._settings.warm_up:
+            self._times.took(self._wait_s)
+        self._excerpt, self._now, self._gathered, self._wait_s = [], [], [], 0.0
+        self._passed(self)
+
+
+def noted(comm: Any, note: Note) -> Callable[[], None]:
+    """Let ``note`` have the larger tensor and the seconds of each call of a collective; return what ends it.
+
+    The object stays, of a class derived from its own, for FSDP asks what it is.
+    """
+    own = type(comm)
+
+    def call(self: Any, *words: Any, **options: Any) -> Any:
+        began = perf_counter()
+        result = own.__call__(self, *words, **options)
+        seconds = perf_counter() - began
+        tensors = [each for each in (*words, *options.values()) if isinstance(each, torch.Tensor)]
+        note(max(tensors, key=torch.Tensor.numel), seconds)
+        return result
+
+    comm.__class__ = type(own.__name__, (own,), {"__call__": call, "__module__": own.__module__})
+
+    def undo() -> None:
+        comm.__class__ = own
+
+    return undo
+
+
+@cache
+def session_of(settings: Settings) -> Session:
+    """Return this process's session."""
+    return Session(settings)
+
+
+class Session:
+    """Watches all models of a process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._watches: list[DdpWatch | FsdpWatch] = []
+        self._sharded: FsdpWatch | None = None
+        self._attempt: Attempt | None = None
+        self._over = False
+
+    def add_ddp(self, model: Any) -> None:
+        """Watch a DDP model, from its first step on."""
+        if not self._over and self._has_peers(model.process_group):
+            self._watches.append(DdpWatch(model, self._settings, self._passed))
+            self._note(Notes(rank=dist.get_rank()))
+
+    def add_fsdp(self, module: Any) -> None:
+        """Watch what ``fully_shard`` has returned."""
+        if self._over or not self._has_peers(dist.group.WORLD):
+            return
+        if self._settings.tries:
+            self._give_up(
+                "--try attaches gradwire to a DistributedDataParallel, but the script shards with FSDP2; "
+                "profile it without --try, or call gradwire.attach_fsdp in the script"
+            )
+            return
+        if self._sharded is None:
+            self._sharded = FsdpWatch(self._settings, self._passed)
+            self._watches.append(self._sharded)
+            self._note(Notes(rank=dist.get_rank()))
+        self._sharded.add(module)
+        if self._sharded.problem:
+            self._give_up(self._sharded.problem)
+
+    def _has_peers(self, group: Any) -> bool:
+        world = dist.get_world_size(group)
+        if world == 1:
+            self._give_up(
+                "the script trains in one process alone, where nothing is exchanged; start two or more, for "
+                "example with torchrun --nproc-per-node 2"
+            )
+        return world > 1
+
+    def _passed(self, watch: DdpWatch | FsdpWatch) -> None:
+        """Look at a step that a model has taken, when all of its gradients are averaged."""
+        if self._over or watch is not max(self._watches, key=lambda each: each.floats):
+            return
+        self._note(Notes(watch.steps, rank=dist.get_rank()))
+        if self._attempt is not None:
+            self._look(self._attempt)
+        elif watch.steps >= self._settings.warm_up + self._settings.steps:
+            self._finish(watch)
+
+    def _finish(self, watch: DdpWatch | FsdpWatch) -> None:
+        """Compare what all ranks have seen, leave it on rank 0's machine, and watch no more."""
+        if watch.problem:
+            self._give_up(watch.problem)
+            return
+        if self._settings.tries and isinstance(watch, DdpWatch):
+            self._attempt = Attempt(watch, self._settings.steps, self._refuse)
+            return
+        self._close()
+        rank = dist.get_rank()
+        try:
+            observed = self._observed(watch)
+        except GradwireError as error:
+            self._give_up(f"rank {rank}: {error}")
+            return
+        if rank == 0:
+            self._leave(observed)
+        self._note(Notes(watch.steps, done=True, rank=rank))
+        if not self._settings.goes_on:
+            self._end_script()
+
+    def _look(self, attempt: Attempt) -> None:
+        """End the script when enough attached steps are measured."""
+        try:
+            tried = attempt.passed()
+            if tried is None:
+                return
+            self._close()
+            attempt.close()
+        except GradwireError as error:
+            self._refuse(str(error))
+            return
+        rank = dist.get_rank()
+        if rank == 0:
+            tried.save(self._settings.tried)
+        self._note(Notes(done=True, rank=rank))
+        self._end_script()
+
+    def _refuse(self, reason: str) -> None:
+        self._give_up(f"rank {dist.get_rank()}: {reason}")
+
+    def _leave(self, observed: Observed) -> None:
+        """Write what was observed into the profiler's folder; without one nobody wants it any more."""
+        try:
+            replace_file(self._settings.observed, observed.content())
+        except OSError:
+            if self._settings.observed.parent.exists():
+                raise
+
+    def _observed(self, watch: DdpWatch | FsdpWatch) -> Observed:
+        timeout_s, times = self._settings.timeout_s, watch.times
+        link = connect(watch.group, timeout_s, ExchangeError, "; do all ranks take as many steps?")
+        exchange = Exchange(link, Plan())
+        try:
+            together = compare(exchange, times.median, timeout_s, with_line=True, scatter=times.disagreement)
+        finally:
+            exchange.close()
+        return Observed(
+            watch.kind,
+            watch.device.type,
+            link.world,
+            together.ranks_per_machine,
+            torch.get_num_threads(),
+            self._settings.steps,
+            together.times.compute_s,
+            together.times.backward_s,
+            together.times.exposed_s,
+            watch.counts,
+            watch.gathers,
+            together.line,
+            watch.gradients,
+            scatter=together.scatter,
+        )
+
+    def _give_up(self, problem: str) -> None:
+        """Leave a sentence for the user, and stop: no later step could be watched either."""
+        self._close()
+        self._note(Notes(rank=dist.get_rank(), problem=problem))
+        if not self._settings.goes_on:
+            self._end_script()
+
+    def _close(self) -> None:
+        self._over = True
+        for each in self._watches:
+            each.remove()
+
+    def _note(self, notes: Notes) -> None:
+        """Write notes on the process that speaks for its machine: rank 0, or the machine's first."""
+        if notes.rank == 0 or notes.problem or _first_here():
+            with suppress(OSError):  # the command has ended, and its folder with it
+                notes.save(self._settings.notes)
+
+    def _end_script(self) -> NoReturn:
+        """Leave as the script itself would at its end."""
+        raise SystemExit(0)
+
+
+def _first_here() -> bool:
+    """Return whether torchrun calls this rank the first of its machine."""
+    return os.environ.get("LOCAL_RANK") == "0"

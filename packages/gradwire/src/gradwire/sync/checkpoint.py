@@ -1,0 +1,385 @@
+"""What a checkpoint holds of one rank's training method, and what becomes of it in a world of another size.
+
+A state is a flat dictionary. Its keys name the rank, so that a checkpoint that all ranks write into one
+place, such as that of ``torch.distributed.checkpoint``, keeps one entry for each of them, and no rank can
+take another's by mistake:
+
+- ``gradwire/rank3/pipe``: a JSON text with version, method, plan, rank, world, steps, what an automatic
+  choice has decided and, of a pipeline, the hyperparameters of the gradients in flight (the key has its name
+  from the method that was first saved);
+- ``gradwire/rank3/residual/<key>``: what this rank's encodings lost, where the plan keeps residuals;
+- ``gradwire/rank3/own``: float32 ``(pipeline - 1, count)``, where updates are eager: this rank's own
+  gradients of the newest steps in flight, oldest first, then rows of zeros;
+- ``gradwire/in_flight``: float32 ``(pipeline, count)``, the averaged gradients in flight, oldest first, then
+  rows of zeros. An average is the same on every rank, so it needs no rank in its name and is stored once;
+- ``gradwire/rank3/model/<name>`` and ``gradwire/rank0/optimizer``, of bounded staleness alone: a drained
+  worker has the weights that the server sent last, which a lossy codec makes others than the server's.
+
+The shape of everything depends on model and plan alone, since ``torch.distributed.checkpoint`` loads into
+the state of a new object.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from gradwire.checkpoints import SUM, of_tensor, opened, opened_text, sealed, sealed_text
+from gradwire.codecs.spec import is_whole
+from gradwire.deferred import outside_inference
+from gradwire.errors import StateError, shown
+from gradwire.fields import (
+    Fields,
+    Kind,
+    Source,
+    flag,
+    keyed,
+    line,
+    mapping,
+    named,
+    one_of,
+    pair,
+    real,
+    rows,
+    tensor_of,
+    whole,
+)
+from gradwire.sync.residual import AUTO, STEPS
+from gradwire.sync.residual import redivide as redivide_residuals
+
+IN_FLIGHT = "gradwire/in_flight"
+_PIPE = re.compile(r"gradwire/rank(\d+)/pipe")
+_VERSION = 3
+_READABLE = (1, 2, 3)
+"""Files of version 1 have no own gradients: the averages stand in for them. Before version 3 parameters that
+backward did not reach have gradients of 0, and nothing has a checksum. The first files of version 3 name
+neither method nor plan: they are all of PipeSGD, and bounded staleness had a state of another shape."""
+
+_SEALED_SINCE = 3
+_OLDER = {"rank", "world", "clock", "model"}
+"""What the state of bounded staleness had then, beside residuals or an optimizer."""
+
+_RESIDUALS, _BESIDE = {"rank", "world", "residuals"}, {"scale", STEPS, AUTO, SUM}
+"""What a state of residuals alone has, and what it may have."""
+
+_VALUES, _MATRIX = tensor_of(anywhere=True), tensor_of(torch.float32, None, None, anywhere=True)
+_NO_SUMS: dict[str, tuple[int, int]] = {}
+_NO_ROWS = torch.empty(0, 0, dtype=torch.float32, device="cpu")
+_ABSENT, _NUMBERS = ("absent", "own_absent"), rows(whole())
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """An averaged gradient that has not been applied yet, as a checkpoint keeps it.
+
+    Attributes
+    ----------
+    gradient
+        1-D float32 CPU tensor, laid out like the buffer of ``FlatGradients``; a copy.
+    scheduled
+        What ``schedule.scheduled`` returned in the step that computed it.
+    own
+        This rank's own gradient of that step, as eager updates use it, laid out like the average; a copy.
+        None where none is kept.
+    absent, own_absent
+        The numbers of the parameters that no rank's backward pass reached in that step, and that this rank's
+        did not.
+    """
+
+    gradient: torch.Tensor
+    scheduled: list[dict[str, Any]]
+    own: torch.Tensor | None = None
+    absent: tuple[int, ...] = ()
+    own_absent: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class RankState:
+    """One rank's method: what ``pack`` turns into a state and ``unpack`` returns.
+
+    Attributes
+    ----------
+    rank, world
+        Whose it is.
+    steps_done
+        How many steps were taken.
+    method, plan
+        The method's name and its plan as JSON; empty in files of older versions.
+    in_flight
+        The averaged gradients that are still to be applied, oldest first.
+    room
+        For how many averaged gradients a pipeline has room, for how many own ones, and of how many floats.
+    residuals
+        What the rank's encodings lost, by the keys of ``Residuals``; empty where the plan keeps none.
+    model, optimizer
+        Their states, where the method keeps them.
+    auto
+        The state of an automatic choice as JSON; empty where the plan was given.
+    """
+
+    rank: int
+    world: int
+    steps_done: int
+    method: str = ""
+    plan: str = ""
+    in_flight: Sequence[InFlight] = ()
+    room: tuple[int, int, int] = (0, 0, 0)
+    residuals: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    model: Mapping[str, torch.Tensor] | None = None
+    optimizer: Mapping[str, Any] | None = None
+    auto: str = ""
+
+    def of_residuals(self, below: int = 0) -> dict[str, Any]:
+        """Return what ``Residuals.load_state_dict`` takes, as if so many ranks below did not count."""
+        rank, world = self.rank - below, self.world - below
+        return {"rank": rank, "world": world, "residuals": dict(self.residuals)}
+
+
+def pack(own: RankState) -> State:
+    """Return the state that holds ``own``."""
+    pipeline, own_count, count = own.room
+    kept = [each.own for each in own.in_flight if each.own is not None][-own_count:] if own_count else []
+    text = {
+        "version": _VERSION,
+        "method": own.method,
+        "plan": own.plan,
+        "rank": own.rank,
+        "world": own.world,
+        "steps_done": own.steps_done,
+        "in_flight": [[_written(group) for group in each.scheduled] for each in own.in_flight],
+        "own": len(kept),
+        "absent": [each.absent for each in own.in_flight],
+        "own_absent": [each.own_absent for each in own.in_flight],
+        "keeps_model": own.model is not None,
+        "auto": own.auto,
+    }
+    prefix = _prefix(own.rank)
+    tensors = {}
+    if pipeline:
+        tensors[IN_FLIGHT] = _rows([each.gradient for each in own.in_flight], pipeline, count)
+    if own_count:
+        tensors[f"{prefix}own"] = _rows(kept, own_count, count)
+    tensors |= {f"{prefix}residual/{key}": tensor for key, tensor in own.residuals.items()}
+    tensors |= {
+        f"{prefix}model/{name}": tensor.detach().clone() for name, tensor in (own.model or {}).items()
+    }
+    sums = {key: [tensor.numel(), of_tensor(tensor)] for key, tensor in tensors.items()}
+    state = {f"{prefix}pipe": sealed_text({**text, "sums": sums}), **tensors}
+    if own.optimizer is not None:
+        state[f"{prefix}optimizer"] = sealed(copy.deepcopy(own.optimizer))
+    return state
+
+
+def _rows(gradients: Sequence[torch.Tensor], most: int, count: int) -> torch.Tensor:
+    """Return a matrix of ``most`` rows that begins with these."""
+    rows = torch.zeros(most, count, dtype=torch.float32, device="cpu")
+    for row, each in zip(rows, gradients, strict=False):
+        row.copy_(each)
+    return rows
+
+
+def unpack(state: Mapping[str, Any], rank: int, world: int, method: str = "PipeSGD") -> RankState:
+    """Return what this rank's state holds.
+
+    Raises ``StateError`` for a state of another rank or world, and for what ``pack`` has not made.
+    """
+    own = f"{_prefix(rank)}pipe"
+    if not isinstance(state, Mapping) or (own not in state and not _is_older(state, rank)):
+        raise StateError(
+            f"rank {rank} wants its own state, with the key {own!r}, but {_whose(state)} came; every rank "
+            "loads what it saved itself"
+        )
+    found = _read(state, rank, method)
+    if found.world != world:
+        raise StateError(
+            f"rank {rank} of {world} wants a state of {world} ranks, but one of {found.world} came; "
+            "gradwire.sync.checkpoint.redivide turns the states of all old ranks into the new ones"
+        )
+    return found
+
+
+@outside_inference
+def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
+    """Return states for a world of another size, of any method but ``Sharded``, or of ``attach``.
+
+    The gradients in flight are averages, equal on all ranks, so every new rank keeps them as they are, with
+    the hyperparameters of their steps. Residuals are every rank's own; they are divided anew, so that their
+    sum over the ranks is kept (over the workers, where rank 0 is a server). Own gradients mean nothing to
+    other ranks: in another world the averages stand in for them.
+
+    Parameters
+    ----------
+    states
+        Those of all old ranks, in any order, saved after the same step.
+    world
+        How many ranks there will be, from 1 up; with a server, which is one of them, from 2 up.
+
+    Returns
+    -------
+    list
+        The states of the new ranks, in their order.
+
+    Raises
+    ------
+    StateError
+        When a rank is missing or came twice, and when the states are not of the same moment.
+    """
+    if all(isinstance(state, Mapping) and set(state) - _BESIDE == _RESIDUALS for state in states):
+        return redivide_residuals(states, world)
+    olds = sorted((_read(state, _rank_of(state)) for state in states), key=lambda old: old.rank)
+    first = int(bool(olds) and olds[0].rank == 0 and "Server" in olds[0].method)
+    divided = redivide_residuals([old.of_residuals(first) for old in olds[first:]], world - first)
+    _check_same_moment(olds)
+    if len(olds) != world:
+        without = [replace(each, own=None, own_absent=()) for each in olds[0].in_flight]
+        olds = [*olds[:first], *[replace(olds[first], in_flight=without)] * len(divided)]
+    residuals = [{}] * first + [own["residuals"] for own in divided]
+    return [
+        pack(replace(old, rank=rank, world=world, residuals=own))
+        for rank, (old, own) in enumerate(zip(olds, residuals, strict=True))
+    ]
+
+
+def _check_same_moment(olds: Sequence[RankState]) -> None:
+    first = olds[0]
+    for old in olds:
+        if old.steps_done != first.steps_done or not _equal(old.in_flight, first.in_flight):
+            raise StateError(
+                f"the states must be of the same moment, but rank {old.rank}, after {old.steps_done} steps, "
+                f"has other gradients in flight than rank {first.rank}, after {first.steps_done}; take them "
+                "from one checkpoint"
+            )
+
+
+def _equal(some: Sequence[InFlight], others: Sequence[InFlight]) -> bool:
+    """Return whether the gradients have the same bits; a NaN equals itself."""
+    return len(some) == len(others) and all(
+        torch.equal(one.gradient.view(torch.int32), other.gradient.view(torch.int32))
+        for one, other in zip(some, others, strict=True)
+    )
+
+
+def _read(state: object, rank: int, method: str = "PipeSGD") -> RankState:
+    source = Source(f"the state of rank {rank}", f"load what {method}.state_dict returned", StateError)
+    given, prefix = source.fields(state), _prefix(rank)
+    if _is_older(state, rank):
+        return _read_older(given)
+    text, is_sealed = given.get(f"{prefix}pipe", opened_text)
+    words = source.fields(text)
+    if words.get("version", one_of(*_READABLE)) >= _SEALED_SINCE and not is_sealed:
+        raise StateError(f"the text of the state of rank {rank} has lost its checksum; take another state")
+    averages, own = (given.get(key, _MATRIX, _NO_ROWS) for key in (IN_FLIGHT, f"{prefix}own"))
+    scheduled = words.get("in_flight", rows(rows(_SCHEDULED)))
+    count = source.read(len(scheduled), whole(0, len(averages)), "the number of gradients in flight")
+    if not all(scheduled):
+        raise StateError(f"a gradient in flight of rank {rank} has no hyperparameters; take another state")
+    kept = words.get("own", whole(0, min(count, len(own))), 0)
+    absent, own_absent = (words.get(each, rows(_NUMBERS, count), ((),) * count) for each in _ABSENT)
+    mine = [*[None] * (count - kept), *own[:kept]]
+    flown = zip(averages[:count], map(list, scheduled), mine, absent, own_absent, strict=True)
+    for key, (numel, wanted) in words.get("sums", keyed(pair(whole(), whole())), _NO_SUMS).items():
+        found = given.get(key, _VALUES)  # what has another length fits nowhere
+        if found.numel() == numel and of_tensor(found) != wanted:
+            raise StateError(f"{key} has another checksum than when it was saved; take another state")
+    return RankState(
+        rank,
+        words.get("world", whole(1)),
+        words.get("steps_done", whole(count)),
+        words.get("method", line, ""),
+        words.get("plan", line, ""),
+        [InFlight(*each) for each in flown],
+        (len(averages), len(own), averages.shape[1]),
+        given.below(f"{prefix}residual/", _VALUES),
+        given.below(f"{prefix}model/", _VALUES) if words.get("keeps_model", flag, False) else None,
+        given.get(f"{prefix}optimizer", _optimizer, None),
+        words.get("auto", line, ""),
+    )
+
+
+def _is_older(state: object, rank: int) -> bool:
+    """Return whether bounded staleness on this rank saved a state of its older shape."""
+    return isinstance(state, Mapping) and set(state) >= _OLDER and is_whole(state["rank"], rank, rank)
+
+
+def _read_older(given: Fields) -> RankState:
+    optimizer, kept = given.get("optimizer", mapping, None), {}
+    if optimizer is None:
+        kept = given.get("residuals", _older_residuals)
+    return RankState(
+        given.get("rank", whole()),
+        given.get("world", whole(1)),
+        given.get("clock", whole()),
+        "StaleWorker" if optimizer is None else "StaleServer",
+        residuals=kept,
+        model=given.get("model", keyed(_VALUES)),
+        optimizer=optimizer,
+    )
+
+
+def _older_residuals(value: object) -> dict[str, torch.Tensor]:
+    return keyed(_VALUES)(named(sorted(_RESIDUALS | _BESIDE), ["residuals"])(value)["residuals"])
+
+
+def _optimizer(record: object) -> dict[str, Any]:
+    return opened(mapping(record), "the values of the optimizer")
+
+
+def _prefix(rank: int) -> str:
+    return f"gradwire/rank{rank}/"
+
+
+def ranks_in(names: Mapping[str, Any]) -> list[int]:
+    """Return the ranks whose states are among these keys."""
+    return sorted(int(match[1]) for match in map(_PIPE.fullmatch, map(str, names)) if match)
+
+
+def _rank_of(state: Mapping[str, Any]) -> int:
+    if isinstance(state, Mapping) and set(state) >= _OLDER and is_whole(state["rank"], 0, sys.maxsize):
+        return int(state["rank"])
+    ranks = ranks_in(state) if isinstance(state, Mapping) else []
+    if len(ranks) != 1:
+        raise StateError(f"the state of one rank is wanted, but {_whose(state)} came")
+    return ranks[0]
+
+
+def _whose(state: object) -> str:
+    if not isinstance(state, Mapping):
+        return shown(state)
+    ranks = [state["rank"]] if set(state) >= _OLDER else ranks_in(state)
+    return f"a state of rank {', '.join(map(shown, ranks))}" if ranks else "one without any rank's key"
+
+
+def _written(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return scheduled values as JSON has them: tensors with their dtype, tuples as lists."""
+
+    def write(value: object) -> object:
+        if isinstance(value, torch.Tensor):
+            return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
+        return [write(part) for part in value] if isinstance(value, tuple | list) else value
+
+    return {name: write(value) for name, value in group.items()}
+
+
+def _understood(value: object) -> Any:
+    """Undo ``write`` of ``_written``."""
+    if isinstance(value, Mapping):
+        made = named(("tensor", "dtype"), ("tensor", "dtype"))(value)
+        dtype = one_of(*_DTYPES)(made["dtype"])
+        return torch.tensor(_nested(made["tensor"]), dtype=getattr(torch, dtype), device="cpu")
+    return _nested(value)
+
+
+def _nested(value: object) -> Any:
+    return rows(_nested)(value) if isinstance(value, list) else real(finite=False)(value)
+
+
+_DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+_SCHEDULED: Kind[dict[str, Any]] = keyed(_understood)

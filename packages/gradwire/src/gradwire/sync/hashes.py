@@ -1,0 +1,153 @@
+"""Hashes of what replicas must have in common: weights, and what the optimizer keeps of them."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from gradwire import _native
+from gradwire.checkpoints import bytes_of
+from gradwire.codecs.spec import is_whole
+from gradwire.devices import on_host
+from gradwire.errors import SpecError, shown
+from gradwire.sync.trained import own_parameters, shared_parameters
+
+Values = Iterable[torch.Tensor | str]
+Hash = Callable[[Values], bytes]
+
+
+def replica_hashes(
+    model: nn.Module, optimizer: torch.optim.Optimizer | None, hash_of: Hash
+) -> dict[str, bytes]:
+    """Return the hashes of the weights that all ranks share, and of the state of their optimizer.
+
+    Without an optimizer its hash is that of nothing, so that a rank that has one is told from a rank that
+    has none.
+    """
+    own = {id(each) for each in own_parameters(model).values()}
+    states = () if optimizer is None else optimizer_values(optimizer, own)
+    return {"weights": hash_of(shared_parameters(model)), "optimizer states": hash_of(states)}
+
+
+def sha256_of(values: Values) -> bytes:
+    """Return the SHA-256 of tensors, bit for bit, and texts: 116 ms per 100 MB on one core."""
+    digest = hashlib.sha256()
+    for value in values:
+        digest.update(_bytes_of(value).numpy().data)
+    return digest.digest()
+
+
+def crc32c_of(values: Values) -> bytes:
+    """Return the CRC32C of tensors, bit for bit, and texts: 10 ms per 100 MB on one core.
+
+    It notices each flip of up to 32 bits in a row, and other differences with a chance of 1 - 2^-32.
+    """
+    crc = 0
+    for value in values:
+        crc = _native.crc32c(_bytes_of(value), crc)
+    return crc.to_bytes(4, "little")
+
+
+def optimizer_values(
+    optimizer: torch.optim.Optimizer, without: Collection[int] = ()
+) -> Iterator[torch.Tensor | str]:
+    """Yield the hyperparameters and the state of an optimizer, in an order that all ranks share.
+
+    Tensors and numbers count. Switches and texts may depend on the device, so they don't.
+
+    Parameters
+    ----------
+    optimizer
+        Of the same parameters on all ranks.
+    without
+        The ids of parameters whose state is each rank's own.
+    """
+    state: Any = optimizer.state  # some keep texts beside parameters
+    for group in optimizer.param_groups:
+        yield from _values({name: value for name, value in group.items() if name != "params"})
+        for each in group["params"]:
+            if id(each) not in without:
+                yield from _values(state.get(each, {}))
+    yield from _values({key: value for key, value in state.items() if isinstance(key, str)})
+
+
+def check_replicated(optimizer: object) -> None:
+    """Raise ``SpecError`` unless replicas can compare the state of this optimizer."""
+    if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "state"):
+        raise SpecError(
+            f"expected an optimizer of torch.optim, got {shown(optimizer)}; pass the one that steps the model"
+        )
+    if any(each.__name__ == "ZeroRedundancyOptimizer" for each in type(optimizer).__mro__):
+        raise SpecError(
+            "the state of a ZeroRedundancyOptimizer is divided among the ranks, so there is nothing to "
+            "compare; leave the optimizer out"
+        )
+
+
+def _values(content: object) -> Iterator[torch.Tensor | str]:
+    if isinstance(content, torch.Tensor):
+        yield content
+    elif isinstance(content, Mapping):
+        for name in sorted(content, key=str):
+            found = [*_values(content[name])]
+            yield from [f"{name}:", *found] if found else ()
+    elif isinstance(content, list | tuple):
+        for each in content:
+            yield from _values(each)
+    elif isinstance(content, int | float) and not isinstance(content, bool):
+        yield f"{float(content)!r},"
+
+
+def _bytes_of(value: torch.Tensor | str) -> torch.Tensor:
+    if not isinstance(value, str):
+        return bytes_of(on_host(value.detach()))
+    return torch.frombuffer(bytearray(value.encode()), dtype=torch.uint8)
+
+
+# The check of replicas that a run repeats every so many steps.
+
+
+class ReplicaWatch:
+    """Which steps begin with a check of the replicas, and what it compares.
+
+    Parameters
+    ----------
+    every
+        The steps from one check to the next; the first step has one, too. None: no step has.
+    optimizer
+        The one whose state is compared with the weights; None: the weights alone.
+
+    Raises
+    ------
+    SpecError
+        For anything else, and for an optimizer whose state is divided among the ranks.
+    """
+
+    def __init__(self, every: int | None = None, optimizer: torch.optim.Optimizer | None = None) -> None:
+        if every is not None and not is_whole(every, 1, sys.maxsize):
+            raise SpecError(
+                "check_replicas_every must be a whole number of steps from 1 up, or None, but is "
+                f"{shown(every)}"
+            )
+        if optimizer is not None:
+            check_replicated(optimizer)
+        self.every, self.optimizer = every, optimizer
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What must be equal on all ranks, since all of them check at once."""
+        what = "weights" if self.optimizer is None else "weights and optimizer"
+        return {"check_replicas_every": str(self.every), "what is checked": what}
+
+    def is_due(self, steps_done: int) -> bool:
+        """Return whether the next step begins with a check."""
+        return self.every is not None and steps_done % self.every == 0
+
+    def hashes(self, model: nn.Module) -> dict[str, bytes]:
+        """Return what this rank has, in 4 bytes for each part."""
+        return replica_hashes(model, self.optimizer, crc32c_of)

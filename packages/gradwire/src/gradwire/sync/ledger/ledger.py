@@ -1,0 +1,314 @@
+"""The ledger: what gradwire did, by bucket and step, what went around it, and what it did to gradients.
+
+Compression that silently did not run is what people find out last, and compression that left nothing of a
+gradient, whose ratio is the best of all. So a ledger counts the bytes and seconds of every exchange, every
+gradient that went around the codec, with its reason, and the share of gradients that encoding lost.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from time import perf_counter
+from typing import Any
+
+from gradwire.checkpoints import check_sealed, sealed
+from gradwire.costs import ExchangeCost
+from gradwire.errors import JobError, SpecError, StateError
+from gradwire.fields import one_of, real, rows, whole
+from gradwire.files import check_folder_writable
+from gradwire.page import RECORD, keep
+from gradwire.sync.ledger.counts import SOURCE, BucketCounts, BypassCounts, Decided, PlanChoice, Tally
+from gradwire.sync.ledger.lost import LostBook, Measured
+from gradwire.sync.ledger.sinks import JsonLines, Sink, StepCounts, TensorBoard, profiled
+from gradwire.sync.ledger.summary import Summary, ledger_record, page_of
+from gradwire.units import format_size
+
+__all__ = ["JsonLines", "Ledger", "Sink", "StepCounts", "Summary", "TensorBoard", "profiled"]
+
+_LOG = logging.getLogger("gradwire")
+_VERSION = 5
+_READ = (1, 2, 3, 4, _VERSION)  # the first one knew nothing of what was lost, the fourth of decisions
+
+
+class Ledger:
+    """One rank's books; any thread may write into them at any time.
+
+    Parameters
+    ----------
+    rank
+        This rank's number. Rank 0 alone logs, to the logger ``gradwire``: each reason of a bypass once, and a
+        sink that fails.
+    sinks
+        Each gets every step when it ends; they are the ledger's, which closes them.
+    at_exit
+        Whether rank 0 prints the summary to standard error when the program ends.
+    folder
+        Where rank 0 saves the books when they are closed, or else when the program ends (``save``).
+
+    Raises
+    ------
+    SpecError
+        For a rank that is none, and a sink without ``write`` and ``close``.
+    JobError
+        For a folder that can't be written.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        sinks: Sequence[Sink] = (),
+        *,
+        at_exit: bool = False,
+        folder: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
+            raise SpecError(f"a ledger wants its rank, a whole number from 0 up, but got {rank!r}")
+        for sink in sinks:
+            if not all(callable(getattr(sink, name, None)) for name in ("write", "close")):
+                raise SpecError(
+                    f"a ledger's sink has write and close, but {sink!r} has not; JsonLines and TensorBoard do"
+                )
+        self.rank = rank
+        self._sinks = list(sinks)
+        self._lost_sinks: list[str] = []
+        self._reported: set[str] = set()
+        self._steps, self._wall_s, self._step_began = 0, 0.0, perf_counter()
+        self._ended, self._open = Tally(), Tally()
+        self._lost, self._measured = LostBook(), list[tuple[str, Measured]]()
+        self._warnings: list[str] = []
+        self._decided, self._deciding = list[Decided](), list[Decided]()
+        self._counting = Lock()
+        self._writing = Lock()  # held while sinks work, and never waited for by a thread that only counts
+        self._folder = None if folder is None or rank != 0 else Path(folder)
+        if at_exit and rank == 0:
+            atexit.register(self._print_summary, os.getpid())
+        if self._folder is not None:
+            check_folder_writable("a ledger's folder", self._folder)
+            atexit.register(self._save_at_exit, os.getpid())
+
+    def exchanged(
+        self,
+        bucket: str,
+        accounting: ExchangeCost,
+        exposed_s: float = 0.0,
+        gradient_nbytes: int | None = None,
+        lost: Measured | None = None,
+    ) -> None:
+        """Count one exchange of a bucket in the step that is under way.
+
+        Parameters
+        ----------
+        bucket
+            Its name, the same in every step.
+        accounting
+            What the exchange returned.
+        exposed_s
+            Seconds for which the training thread waited for it.
+        gradient_nbytes
+            Bytes of float32 gradient that were averaged, 0 if it was none. By default
+            ``accounting.raw_nbytes``.
+        lost
+            What its encodings lost, where that was measured.
+        """
+        nbytes = int(accounting.raw_nbytes) if gradient_nbytes is None else gradient_nbytes
+        counts = BucketCounts(1, nbytes, exposed_s, accounting)
+        with self._counting:
+            self._open.add_bucket(bucket, counts)
+            if lost is not None:
+                self._measured.append((bucket, lost))
+
+    def bypassed(self, reason: str, bucket: str, nbytes: int) -> None:
+        """Count a gradient that went around the codec; rank 0 logs each reason once.
+
+        Parameters
+        ----------
+        reason
+            Why, in words that stay the same each time.
+        bucket
+            Whose gradient.
+        nbytes
+            Its bytes.
+        """
+        with self._counting:
+            self._open.add_bypass(reason, BypassCounts(1, nbytes))
+            first = reason not in self._reported
+            self._reported.add(reason)
+        if first:
+            self._warn(
+                f"compression did not run for {bucket} ({format_size(nbytes)}): {reason}; "
+                "more of the kind are counted, not logged"
+            )
+
+    def decided(self, step: int, decision: PlanChoice) -> None:
+        """Note which plan the run has chosen before ``step``, as it counts them, and why."""
+        with self._counting:
+            self._deciding.append(Decided.of(step, decision))
+
+    def warned(self, sentence: str) -> None:
+        """Keep a warning for the summary; whoever warns raises it himself."""
+        with self._counting:
+            self._warnings.append(sentence)
+
+    def end_step(self) -> None:
+        """Close the step under way: add it to the totals and give it to the sinks."""
+        with self._writing:
+            self._write(self._take_step(complete=True))
+
+    def summary(self) -> Summary:
+        """Return the totals, those of a step that has not ended included."""
+        with self._counting:
+            tally = self._ended.copy()
+            tally.add(self._open)
+            sinks, warnings = tuple(self._lost_sinks), tuple(self._warnings)
+            decided = tuple(each.reason for each in (*self._decided, *self._deciding))
+            counts = (self.rank, self._steps, self._wall_s, tally, sinks, self._lost_so_far())
+            return Summary(*counts, warnings, decided)
+
+    def __repr__(self) -> str:
+        total = self.summary().total
+        counts = f"{self._steps} steps, {total.exchanges} exchanges, ratio {total.cost.ratio:.2f}"
+        return f"<Ledger of rank {self.rank}: {counts}>"
+
+    def close(self) -> None:
+        """Give the sinks what no step has ended, and close them; may be called twice.
+
+        Counting goes on, for ``summary`` and the exit; nothing is written any more.
+        """
+        with self._writing:
+            with self._counting:
+                rest = bool(self._open)
+            if rest:
+                self._write(self._take_step(complete=False))
+            for sink in self._sinks:
+                self._guarded(sink, sink.close)
+            self._sinks = []
+        self._save_once()
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write what has been counted to ``record.json`` in a folder, and to ``report.html``, its page.
+
+        Older ones are replaced. Raises ``JobError`` if the record can't be written.
+        """
+        record = ledger_record(self.state_dict(), self.summary())
+        keep(Path(folder) / RECORD, record, page_of, quiet=True)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts as plain dictionaries, numbers and strings; ``torch.save`` and JSON take them."""
+        with self._counting:
+            state = {
+                "version": _VERSION,
+                "rank": self.rank,
+                "steps": self._steps,
+                "wall_s": self._wall_s,
+                "ended": self._ended.state(),
+                "open": self._open.state(),
+                "lost": self._lost_so_far().state(),
+                "decided": [asdict(each) for each in (*self._decided, *self._deciding)],
+            }
+        return sealed(state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on counting where ``state_dict`` was called; what was counted here before is forgotten.
+
+        A state of version 1, which knows nothing of what was lost, is taken, too. Raises ``StateError`` for
+        what is no such state and for another rank's; nothing has changed then.
+        """
+        given = SOURCE.fields(state)
+        version = given.get("version", one_of(*_READ))
+        if (rank := given.get("rank", whole())) != self.rank:
+            raise StateError(
+                f"rank {self.rank} wants its own ledger's state, but this is rank {rank}'s; load each rank's "
+                "own, or begin a new ledger where the ranks have changed"
+            )
+        steps, wall_s = given.get("steps", whole()), float(given.get("wall_s", real(0.0)))
+        ended, under_way = given.get("ended", Tally.of_state), given.get("open", Tally.of_state)
+        lost = LostBook() if version == 1 else given.get("lost", LostBook.of_state)
+        decided = [*given.get("decided", rows(Decided.of_state), ())]
+        check_sealed(state, f"the counts of rank {self.rank}")
+        with self._counting:
+            self._steps, self._wall_s = steps, wall_s
+            self._ended, self._open = ended, under_way
+            self._lost, self._measured = lost, []
+            self._decided, self._deciding = decided, []
+            self._step_began = perf_counter()
+
+    def _lost_so_far(self) -> LostBook:
+        """Return the shares of all steps, that which is under way included."""
+        lost = self._lost.copy()
+        lost.count(self._measured)
+        return lost
+
+    def _take_step(self, complete: bool) -> StepCounts:
+        """Move the counts under way into the totals; return them as a step."""
+        with self._counting:
+            now = perf_counter()
+            tally, self._open = self._open, Tally()
+            self._ended.add(tally)
+            shares = self._lost.count(self._measured)
+            self._measured = []
+            wall_s = now - self._step_began
+            decided, self._deciding = tuple(self._deciding), []
+            self._decided += decided
+            step = StepCounts(self.rank, self._steps + 1, complete, wall_s, tally, shares, decided)
+            self._step_began = now
+            self._wall_s += step.wall_s
+            self._steps += complete
+        return step
+
+    def _write(self, step: StepCounts) -> None:
+        for sink in self._sinks:
+            self._guarded(sink, partial(sink.write, step), step.step)
+
+    def _guarded(self, sink: Sink, act: Callable[[], None], step: int | None = None) -> None:
+        """Let a sink act; one that fails is reported and dropped, since books must not stop training."""
+        try:
+            act()
+        except Exception as error:
+            self._sinks = [each for each in self._sinks if each is not sink]
+            since = "when it was closed" if step is None else f"from step {step} on"
+            sentence = f"{sink!r} took nothing {since}: {str(error) or type(error).__name__}"
+            with self._counting:
+                self._lost_sinks.append(sentence)
+            with suppress(Exception):
+                sink.close()
+            self._warn(f"{sentence}; training goes on without it")
+
+    def _save_once(self) -> None:
+        """Save in the folder that the ledger was made with; a failure is told, and doesn't stop anything."""
+        folder, self._folder = self._folder, None
+        if folder is None:
+            return
+        try:
+            self.save(folder)
+        except JobError as error:
+            self._warn(f"the ledger was not saved: {error}")
+
+    def _save_at_exit(self, process: int) -> None:
+        if os.getpid() == process:
+            self._save_once()
+
+    def _print_summary(self, process: int) -> None:
+        if os.getpid() == process:  # not in a child that was forked
+            self._say(str(self.summary()))
+
+    def _warn(self, sentence: str) -> None:
+        """Log on rank 0; a program that sets no logging up reads it on standard error."""
+        if self.rank == 0:
+            _LOG.warning("gradwire: %s", sentence)
+
+    def _say(self, text: str) -> None:
+        """Write to standard error on rank 0; where that is closed, say nothing."""
+        if self.rank != 0:
+            return
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()

@@ -1,0 +1,305 @@
+"""Where a ledger's steps go: lines of JSON, TensorBoard, and named ranges in a profile. All are optional."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import os
+import re
+from dataclasses import asdict, dataclass, field
+from types import ModuleType
+from typing import Any, Protocol
+
+from torch.profiler import record_function
+
+from gradwire.errors import MissingPackageError, SpecError
+from gradwire.sync.ledger.counts import BucketCounts, Decided, Tally
+from gradwire.sync.ledger.lost import StepShares, sampled
+from gradwire.version import how_to_install
+
+_OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a pipe that nobody reads must not stop us
+PLAN_TAG = "gradwire/plan"
+_TAGS = ("ratio", "raw_nbytes", "wire_nbytes", "codec_s", "wait_s", "exposed_s", "lost")
+
+
+@dataclass(frozen=True, slots=True)
+class StepCounts:
+    """One step as sinks get it.
+
+    Attributes
+    ----------
+    rank, step
+        Whose step, and its number from 1 up; it goes on after a resume.
+    complete
+        False for what was left when the ledger was closed, such as the exchanges of a drained pipeline.
+    wall_s
+        Seconds since the step before ended, or since the ledger was made.
+    tally
+        The counts by bucket and by reason.
+    lost
+        The shares of norms that encoding lost, where they were measured.
+    decided
+        The plans that the run has chosen before this step, if it chooses them itself.
+    """
+
+    rank: int
+    step: int
+    complete: bool
+    wall_s: float
+    tally: Tally
+    lost: StepShares = field(default_factory=StepShares)
+    decided: tuple[Decided, ...] = ()
+
+
+class Sink(Protocol):
+    """What a ledger writes to. A sink that raises is reported once and given up; training goes on."""
+
+    def write(self, step: StepCounts) -> None:
+        """Take one step. The calls come one at a time, in the order of the steps."""
+
+    def close(self) -> None:
+        """End; nothing is written after it."""
+
+
+class JsonLines:
+    """Appends one JSON object a step to a file, each line by one write, so that readers see whole lines.
+
+    A run that is resumed goes on in the same file. Several ranks may share it, since every line names its
+    rank. ``docs/accounting.md`` has the keys.
+
+    Parameters
+    ----------
+    path
+        The file; its folder must exist. Raises ``SpecError`` if it cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._file: int | None = None
+        try:
+            self._file = os.open(self.path, _OPEN, 0o666)
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise SpecError(
+                f"the ledger cannot be written to {self.path}: {reason}; name a file that can be written"
+            ) from error
+
+    def write(self, step: StepCounts) -> None:
+        """Append the step's line. Raises ``OSError``; no part of a line is left then."""
+        if self._file is None:
+            raise ValueError(f"{self.path} is closed")
+        line = json.dumps(_object(step), allow_nan=False).encode() + b"\n"
+        written = os.write(self._file, line)
+        if written < len(line):  # the disk is full, and half a line would spoil the file
+            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def __repr__(self) -> str:
+        return f"JsonLines({self.path!r})"
+
+
+class TensorBoard:
+    """Gives every step's figures to a TensorBoard writer, or anything else that has its ``add_scalar``.
+
+    Tags are ``gradwire/<figure>`` for the sum over the buckets and ``gradwire/<bucket>/<figure>`` for each,
+    with the figures ``ratio``, ``raw_nbytes``, ``wire_nbytes``, ``codec_s``, ``wait_s``, ``exposed_s`` and,
+    where it is known, ``lost``; further ``gradwire/wall_s`` and
+    ``gradwire/bypassed_nbytes``. Where a run chooses its plan, ``gradwire/expected_step_s`` and
+    ``gradwire/expected_uncompressed_s`` are added in the steps that begin with another one, and, if the
+    writer has ``add_text``, ``gradwire/plan`` tells which and why. What a tag may not hold becomes ``_``.
+
+    Parameters
+    ----------
+    writer
+        Stays the caller's, who closes it. Raises ``SpecError`` if it has no ``add_scalar``.
+    buckets
+        Whether every bucket gets tags of its own, besides the sum.
+    """
+
+    def __init__(self, writer: Any, buckets: bool = True) -> None:
+        if not callable(getattr(writer, "add_scalar", None)):
+            raise SpecError(
+                f"TensorBoard wants a writer with add_scalar, but got {writer!r}; "
+                "torch.utils.tensorboard.SummaryWriter makes one"
+            )
+        self._writer = writer
+        self._buckets = buckets
+
+    def write(self, step: StepCounts) -> None:
+        """Add the step's scalars. Raises what the writer raises."""
+        for text in plan_texts(step):
+            if callable(getattr(self._writer, "add_text", None)):
+                self._writer.add_text(PLAN_TAG, text, step.step)
+        for tag, figure in scalars(step, self._buckets).items():
+            self._writer.add_scalar(tag, figure, step.step)
+
+    def close(self) -> None:
+        """Do nothing: the writer is the caller's."""
+
+    def __repr__(self) -> str:
+        return f"TensorBoard({self._writer!r})"
+
+
+def scalars(step: StepCounts, buckets: bool) -> dict[str, float]:
+    """Return a step's figures by their tags, with those of each bucket if ``buckets`` says so."""
+    figures = {"wall_s": step.wall_s, "bypassed_nbytes": step.tally.bypassed.nbytes}
+    figures |= _tags("", step.tally.total, step.lost.total)
+    for bucket, counts in step.tally.buckets.items() if buckets else ():
+        figures |= _tags(re.sub(r"[^-\w.]", "_", bucket) + "/", counts, step.lost.buckets.get(bucket))
+    for each in step.decided:
+        figures |= {"expected_step_s": each.step_s, "expected_uncompressed_s": each.uncompressed_s}
+    return {f"gradwire/{name}": figure for name, figure in figures.items()}
+
+
+def plan_texts(step: StepCounts) -> list[str]:
+    """Return each plan that the run has chosen before the step, and why, as Markdown."""
+    return [f"{each.reason}\n\n    {each.plan}" for each in step.decided]
+
+
+def profiled(name: str) -> record_function:
+    """Return a context manager whose time is a range ``gradwire: <name>`` in ``torch.profiler``'s trace.
+
+    A profiler sees the thread that it was started on; it sees gradwire's communication thread, too, with
+    ``experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True)``.
+    """
+    return record_function(f"gradwire: {name}")
+
+
+def _object(step: StepCounts) -> dict[str, Any]:
+    tally, lost = step.tally, step.lost
+    by_parameter = {"lost": dict(lost.parameters)} if lost and sampled(step.step) else {}
+    return {
+        "rank": step.rank,
+        "step": step.step,
+        "complete": step.complete,
+        "wall_s": step.wall_s,
+        "total": tally.total.figures() | ({"lost": lost.total} if lost else {}),
+        "buckets": {
+            bucket: counts.figures() | ({"lost": lost.buckets[bucket]} if bucket in lost.buckets else {})
+            for bucket, counts in tally.buckets.items()
+        },
+        "bypasses": {reason: asdict(bypass) for reason, bypass in tally.bypasses.items()},
+        **by_parameter,
+        **({"decided": [each.values() for each in step.decided]} if step.decided else {}),
+    }
+
+
+def _tags(prefix: str, counts: BucketCounts, lost: float | None) -> dict[str, float]:
+    figures = counts.figures() | {"lost": lost}
+    return {prefix + name: figure for name in _TAGS if (figure := figures[name]) is not None}
+
+
+# A ledger's figures in Weights & Biases and MLflow, where they are installed; the tags are TensorBoard's.
+#
+# Both keep a run elsewhere, so that a step is one call of theirs and not one for each figure.
+
+EXTRA = "trackers"
+STEP_TAG = "gradwire/step"
+"""In Weights & Biases, what the figures are drawn over: the step that its run counts is the program's own."""
+
+
+class WandB:
+    """Gives every step's figures to a run of Weights & Biases.
+
+    The run's own step goes on by one with each call of its ``log``, the program's included; so the figures
+    have a step of their own, ``gradwire/step``, over which they are drawn.
+
+    Parameters
+    ----------
+    run
+        What ``wandb.init`` has returned; by default the run that is active. It stays the caller's, who
+        finishes it.
+    buckets
+        Whether every bucket gets tags of its own, besides the sum.
+
+    Raises
+    ------
+    MissingPackageError
+        Without ``run``, if wandb isn't installed.
+    SpecError
+        If no run is active, and for a run without ``log`` and ``define_metric``.
+    """
+
+    def __init__(self, run: Any = None, buckets: bool = True) -> None:
+        self._run = _needed("wandb", "WandB").run if run is None else run
+        if self._run is None:
+            raise SpecError("WandB wants a run, but none is active; call wandb.init() before, or give it one")
+        if not all(callable(getattr(self._run, name, None)) for name in ("log", "define_metric")):
+            raise SpecError(f"WandB wants what wandb.init() returns, but got {run!r}")
+        self._buckets = buckets
+        self._run.define_metric(STEP_TAG)
+        self._run.define_metric("gradwire/*", step_metric=STEP_TAG)
+
+    def write(self, step: StepCounts) -> None:
+        """Log the step's figures and plans at once. Raises what the run raises."""
+        values: dict[str, Any] = {STEP_TAG: step.step, **scalars(step, self._buckets)}
+        texts = plan_texts(step)
+        if texts:
+            values[PLAN_TAG] = "\n\n".join(texts)
+        self._run.log(values)
+
+    def close(self) -> None:
+        """Do nothing: the run is the caller's."""
+
+    def __repr__(self) -> str:
+        return f"WandB({getattr(self._run, 'name', None) or 'run'!r})"
+
+
+class MLflow:
+    """Gives every step's figures to a run of MLflow; plans become its artifacts ``gradwire/plan-STEP.md``.
+
+    Parameters
+    ----------
+    run_id
+        Which run; by default the one that is active. It stays the caller's, who ends it.
+    buckets
+        Whether every bucket gets metrics of its own, besides the sum.
+
+    Raises
+    ------
+    MissingPackageError
+        If neither mlflow nor mlflow-skinny is installed.
+    SpecError
+        Without ``run_id``, if no run is active.
+    """
+
+    def __init__(self, run_id: str | None = None, buckets: bool = True) -> None:
+        self._mlflow = _needed("mlflow", "MLflow")
+        active: Any = self._mlflow.active_run() if run_id is None else None
+        if run_id is None and active is None:
+            raise SpecError(
+                "MLflow wants a run, but none is active; call mlflow.start_run() before, or name one"
+            )
+        self.run_id: str = active.info.run_id if run_id is None else run_id
+        self._buckets = buckets
+
+    def write(self, step: StepCounts) -> None:
+        """Log the step's figures at once, and its plans. Raises what MLflow raises."""
+        self._mlflow.log_metrics(scalars(step, self._buckets), step=step.step, run_id=self.run_id)
+        texts = plan_texts(step)
+        if texts:
+            self._mlflow.log_text("\n\n".join(texts), f"{PLAN_TAG}-{step.step}.md", run_id=self.run_id)
+
+    def close(self) -> None:
+        """Do nothing: the run is the caller's."""
+
+    def __repr__(self) -> str:
+        return f"MLflow({self.run_id!r})"
+
+
+def _needed(package: str, called: str) -> ModuleType:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{called} needs the package {package}, which does not load here ({error}); "
+            f"{how_to_install(EXTRA)}",
+            name=package,
+        ) from error

@@ -1,0 +1,271 @@
+"""A ledger's totals over its steps, and the table that people read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from gradwire.fields import mapping, real, rows, text, whole
+from gradwire.page import Part, Picture, Report, Section, report_page
+from gradwire.page.markup import CURVES
+from gradwire.records import make_record
+from gradwire.sync.ledger.counts import SOURCE, BucketCounts, BypassCounts, Decided, Tally
+from gradwire.sync.ledger.lost import LostBook, LostCounts
+from gradwire.tables import Column, Table, lines
+from gradwire.units import counted, format_duration, format_size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+_COLUMNS = (
+    Column.of_text("bucket"),
+    *map(Column, ("exchanges", "raw", "wire", "ratio", "lost", "codec", "wait", "exposed")),
+)
+_WORST = 3  # so many parameters are named
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What one rank's ledger has counted; ``str()`` of it is a table.
+
+    Attributes
+    ----------
+    rank
+        Whose ledger it is.
+    steps
+        How many steps were ended.
+    wall_s
+        Seconds from the making of the ledger to the end of its last step.
+    tally
+        The counts by bucket and by reason, those of a step that has not ended included.
+    lost_sinks
+        One sentence for every sink that failed and was given up.
+    lost
+        The shares of norms that encoding lost, in all, by bucket and by parameter.
+    warnings
+        What was warned of since this process began.
+    decided
+        Which plans the run has chosen, in words.
+    """
+
+    rank: int
+    steps: int
+    wall_s: float
+    tally: Tally
+    lost_sinks: tuple[str, ...] = ()
+    lost: LostBook = field(default_factory=LostBook)
+    warnings: tuple[str, ...] = ()
+    decided: tuple[str, ...] = ()
+
+    @property
+    def buckets(self) -> dict[str, BucketCounts]:
+        """The counts of every bucket."""
+        return self.tally.buckets
+
+    @property
+    def bypasses(self) -> dict[str, BypassCounts]:
+        """The bypasses for every reason."""
+        return self.tally.bypasses
+
+    @property
+    def total(self) -> BucketCounts:
+        """The sum over all buckets."""
+        return self.tally.total
+
+    @property
+    def gradient_nbytes(self) -> int:
+        """Bytes of gradient in all, exchanged by gradwire or around it."""
+        return self.total.gradient_nbytes + self.tally.bypassed.nbytes
+
+    @property
+    def exposed_share(self) -> float:
+        """The part of ``wall_s`` for which the training thread waited; NaN before a step has ended."""
+        return self.total.exposed_s / self.wall_s if self.wall_s > 0 else math.nan
+
+    def __str__(self) -> str:
+        return "\n".join([self.title, "", *lines(self.table()), "", *self.sentences()])
+
+    @property
+    def title(self) -> str:
+        """Whose summary it is, and of how many steps."""
+        return f"gradwire, rank {self.rank}: {counted(self.steps, 'step')} in {format_duration(self.wall_s)}"
+
+    def sentences(self) -> list[str]:
+        """Return what there is to say; the first is what exchanges cost."""
+        return [
+            self._exposed(),
+            *self._nonfinite(),
+            *self._scales(),
+            *self._worst(),
+            *self.decided,
+            *self._bypasses(),
+            *self.warnings,
+            *self.lost_sinks,
+        ]
+
+    def table(self) -> Table:
+        """Return a row for each bucket, and their sum."""
+        total = self.total
+        none, known = LostCounts(), self.lost.buckets
+        rows = [(name, counts, known.get(name, none)) for name, counts in self.buckets.items()]
+        rows.append(("total", total, self.lost.total))
+        cells = [_row(name, counts, lost) for name, counts, lost in rows]
+        return Table(_COLUMNS, cells, has_total=True)
+
+    def _exposed(self) -> str:
+        total = self.total
+        of_wall = "" if math.isnan(self.exposed_share) else f" ({self.exposed_share:.1%} of the time)"
+        return (
+            f"training waited {format_duration(total.exposed_s)}{of_wall} for exchanges that took "
+            f"{format_duration(total.cost.total_s)}; {_compared(total.cost.ratio)}"
+        )
+
+    def _nonfinite(self) -> list[str]:
+        total, count = self.total, self.total.cost.nonfinite
+        if not count:
+            return []
+        often = [(name, often) for name, each in self.buckets.items() if (often := each.cost.nonfinite)]
+        worst = sorted(often, key=lambda each: -each[1])[:_WORST]
+        where = ", ".join(f"{name} ({counted(count, 'time')})" for name, count in worst)
+        return [
+            f"NaN or infinity came out of {count} of {counted(total.exchanges, 'exchange')}, most "
+            f"of {where}; look at the loss"
+        ]
+
+    def _scales(self) -> list[str]:
+        scales = self.total.cost.scales
+        if scales.smallest is None:
+            return ["the plan's scale left all frames as they were"] if scales else []
+        left = f", and {scales.unscaled} left as they were" if scales.unscaled else ""
+        return [f"frames were scaled by 2^{scales.smallest} to 2^{scales.largest}{left}"]
+
+    def _worst(self) -> list[str]:
+        if self.lost.total.mean is None:
+            return []
+        steps = f"of the norm of its gradients, on average over {counted(self.lost.total.samples, 'step')}"
+        worst = [
+            f"{name} {counts.mean:.2%} (at most {counts.largest:.2%})"
+            for name, counts in self.lost.worst(_WORST)
+            if counts.mean is not None
+        ]
+        head = f"encoding lost {self.lost.total.mean:.2%} {steps}"
+        return [f"{head}; most of {', '.join(worst)}" if worst else head]
+
+    def _bypasses(self) -> list[str]:
+        if not self.bypasses:
+            return ["no gradient went around the codec"]
+        nbytes = self.tally.bypassed.nbytes
+        share = nbytes / self.gradient_nbytes if self.gradient_nbytes else 0.0
+        return [
+            f"compression did not run for {nbytes} of {self.gradient_nbytes} bytes ({share:.1%}):",
+            *(
+                f"  {reason}: {counted(bypass.count, 'time')}, {bypass.nbytes} bytes"
+                for reason, bypass in self.bypasses.items()
+            ),
+        ]
+
+
+def _compared(ratio: float) -> str:
+    if ratio < 1:
+        return f"{1 / ratio:.2f} times as many bytes on the wire as gradients have, headers included"
+    return f"{ratio:.2f} times fewer bytes on the wire"
+
+
+def _row(name: str, counts: BucketCounts, lost: LostCounts) -> tuple[str, ...]:
+    cost = counts.cost
+    return (
+        name,
+        str(counts.exchanges),
+        format_size(cost.raw_nbytes),
+        format_size(cost.wire_nbytes),
+        f"{cost.ratio:.2f}",
+        "-" if lost.mean is None else f"{lost.mean:.1%}",
+        format_duration(cost.codec_s),
+        format_duration(cost.wait_s),
+        format_duration(counts.exposed_s),
+    )
+
+
+# A ledger's record, and its page: what exchanges cost and lost, in all and by bucket.
+
+SCHEMA = "gradwire.ledger/1"
+SHOWN = 20
+"""Buckets in the picture, and parameters in the table."""
+PARTS = (("encode_s", CURVES[4]), ("decode_s", CURVES[1]), ("handling_s", CURVES[6]), ("wait_s", CURVES[5]))
+
+
+def ledger_record(state: Mapping[str, Any], summary: Summary) -> dict[str, object]:
+    """Return the record of a ledger: its ``state_dict``, and what it has warned of."""
+    fields = {"ledger": state, "warnings": [*summary.warnings], "lost_sinks": [*summary.lost_sinks]}
+    return make_record(SCHEMA, fields)
+
+
+def page_of(record: Mapping[str, Any]) -> str:
+    """Return the page of a ledger's record. Raises ``StateError`` if it holds no ledger's state."""
+    summary = read_summary(record)
+    said, *others = summary.sentences()
+    buckets: list[Part] = [("Sums of all exchanges", summary.table()), _bars(summary.buckets)]
+    sections: list[Section] = [
+        ("What happened", others),
+        ("Buckets", buckets if summary.buckets else []),
+        ("What encoding lost", _lost(summary.lost)),
+    ]
+    return report_page(Report(summary.title, f"{said[0].upper()}{said[1:]}.", sections), record)
+
+
+def read_summary(record: Mapping[str, Any]) -> Summary:
+    """Return the summary of the ledger whose record this is."""
+    told = SOURCE.fields(record)
+    state = SOURCE.fields(told.get("ledger", mapping))
+    tally = state.get("ended", Tally.of_state)
+    tally.add(state.get("open", Tally.of_state))
+    return Summary(
+        state.get("rank", whole()),
+        state.get("steps", whole()),
+        float(state.get("wall_s", real(0.0, 2.0**80))),
+        tally,
+        told.get("lost_sinks", rows(text)),
+        state.get("lost", LostBook.of_state),
+        told.get("warnings", rows(text)),
+        tuple(each.reason for each in state.get("decided", rows(Decided.of_state))),
+    )
+
+
+def _bars(buckets: Mapping[str, BucketCounts]) -> Picture:
+    largest = sorted(buckets.items(), key=lambda each: -each[1].cost.total_s)[:SHOWN]
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        left = [0.0] * len(largest)
+        for name, colour in PARTS:
+            part = [getattr(counts.cost, name) for _, counts in largest]
+            label = name.removesuffix("_s")
+            axes.barh(range(len(largest)), part, left=left, height=0.62, color=colour, label=label)
+            left = [start + width for start, width in zip(left, part, strict=True)]
+        axes.set_yticks(range(len(largest)), [name for name, _ in largest], parse_math=False)
+        axes.invert_yaxis()
+        axes.set_xlabel("time of the exchanges [s]")
+        axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
+        axes.spines[["top", "right"]].set_visible(False)
+
+    caption = f"Where the time of exchanges went, hidden or not: the {SHOWN} slowest buckets at most."
+    return Picture("buckets-times", caption, paint, 1.1 + 0.3 * len(largest))
+
+
+def _lost(lost: LostBook) -> list[Part]:
+    """Return the parameters of whose gradients encoding lost most."""
+    rows = [
+        (name, f"{100 * counts.mean:.2f}", f"{100 * counts.largest:.2f}", str(counts.samples))
+        for name, counts in lost.worst(SHOWN)
+        if counts.mean is not None
+    ]
+    columns = (Column.of_text("parameter"), Column("mean", "%"), Column("most", "%"), Column("steps"))
+    return [("Shares of gradients' norms, the largest first", Table(columns, rows))] if rows else []
+
+
+PAGES = MappingProxyType({SCHEMA: page_of})
+"""The page of a record by its schema."""

@@ -1,0 +1,251 @@
+"""Give all replicas rank 0's weights, or its buffers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import nn
+from torch.nn import Parameter
+from torch.nn.modules.batchnorm import _NormBase
+
+from gradwire.checkpoints import bytes_of
+from gradwire.costs import ExchangeCost
+from gradwire.devices import on_host
+from gradwire.errors import ExchangeError, StateError
+from gradwire.exchange import Exchange
+from gradwire.plan import Plan
+from gradwire.sync.flat import FlatWeights, check_frozen
+from gradwire.sync.hashes import replica_hashes, sha256_of
+from gradwire.sync.ledger.ledger import Ledger
+from gradwire.sync.trained import shared_buffers, shared_parameters
+from gradwire.units import counted, ranks_in_words
+
+# Compare what all ranks must have in common: their weights and buffers, bit for bit, and their options.
+
+_REMEDY = "let all ranks load the same, whole checkpoint, and look for a change that depends on the rank"
+
+
+def weights_sha256(model: nn.Module) -> bytes:
+    """Return the SHA-256 of all shared parameters, frozen ones too, in their order; not of buffers."""
+    return sha256_of(shared_parameters(model))
+
+
+def kept_buffers(model: nn.Module) -> list[torch.Tensor]:
+    """Return the shared buffers that a state of the model holds, each once and without empty ones."""
+    return shared_buffers(model, lambda module, name: name not in module._non_persistent_buffers_set)
+
+
+def cached_buffers(model: nn.Module) -> list[torch.Tensor]:
+    """Return the others (``persistent=False``), which may differ in size."""
+    return shared_buffers(model, lambda module, name: name in module._non_persistent_buffers_set)
+
+
+def check_replicas(
+    model: nn.Module, exchange: Exchange, optimizer: torch.optim.Optimizer | None = None
+) -> None:
+    """Compare all ranks' weights, buffers, and the state of their optimizer.
+
+    Every rank calls it while no exchange of the link is under way. Of buffers those that ``state_dict``
+    holds, but for the running statistics of normalisation layers, which are each rank's own while it trains.
+    96 bytes per rank travel, exactly. Raises ``StateError`` on every rank, naming those that differ from the
+    majority (from rank 0's side where there is none), and ``ExchangeError``.
+    """
+    hashes = replica_hashes(model, optimizer, sha256_of)
+    hashes |= {"buffers": sha256_of(_compared_buffers(model))}
+    remedy = "look for a checkpoint that only some ranks loaded, or for a change that depends on the rank"
+    compare_hashes(hashes, exchange, None, f"{remedy}, then call synchronise() for weights and buffers")
+
+
+def compare_hashes(
+    hashes: Mapping[str, bytes],
+    exchange: Exchange,
+    timeout_s: float | None,
+    remedy: str = _REMEDY,
+) -> None:
+    """Do what ``check_replicas`` does for hashes that every rank has computed of the same parts.
+
+    Ranks may come ``timeout_s`` late, if it isn't None.
+    """
+    every = _gather(b"".join(hashes.values()), exchange, timeout_s)
+    start = 0
+    for what, own in hashes.items():
+        different = _different([each[start : start + len(own)] for each in every])
+        start += len(own)
+        if different is not None:
+            raise StateError(f"replicas must agree bit for bit, but the {what} of {different}; {remedy}")
+
+
+def check_in_flight(steps_done: int, in_flight: int, exchange: Exchange) -> None:
+    """Raise ``StateError`` on every rank unless all have resumed with as many gradients in flight.
+
+    All ranks call it in the first step after a load. Raises ``ExchangeError``.
+    """
+    every = [int.from_bytes(each) for each in _gather(in_flight.to_bytes(4), exchange)]
+    other = next((rank for rank, count in enumerate(every) if count != every[0]), None)
+    if other is not None:
+        raise StateError(
+            f"rank 0 resumes at step {steps_done} with {counted(every[0], 'gradient')} in flight, but rank "
+            f"{other} with {every[other]}; let all ranks load the same checkpoint, and drain all or none"
+        )
+
+
+def check_layout(model: nn.Module, exchange: Exchange) -> bool:
+    """Raise ``ExchangeError`` unless all ranks have parameters and kept buffers of the same shapes, in order.
+
+    Returns whether their caches have, too. Otherwise like ``check_replicas``.
+    """
+    parameters = [
+        (tuple(each.shape), str(each.dtype), each.requires_grad) for each in shared_parameters(model)
+    ]
+    kept, cached = _shapes(kept_buffers(model)), _shapes(cached_buffers(model))
+    own = [hashlib.sha256(str(each).encode()).digest() for each in (parameters, kept, cached)]
+    every = _gather(b"".join(own), exchange)
+    for what, part in (("parameters", slice(32)), ("buffers", slice(32, 64))):
+        different = _different([each[part] for each in every])
+        if different is not None:
+            raise ExchangeError(
+                f"rank {exchange.link.rank}: all ranks train the same model, but shapes, dtypes or "
+                f"requires_grad of the {what} of {different}; make and freeze it alike on every rank"
+            )
+    return _different([each[64:] for each in every]) is None
+
+
+def check_options(options: str, exchange: Exchange) -> None:
+    """Compare a text that must be equal on all ranks; otherwise like ``check_replicas``.
+
+    Raises ``ExchangeError``, also where the texts differ.
+    """
+    different = differing(options, exchange)
+    if different is not None:
+        raise ExchangeError(
+            f"all ranks train alike, but the options of {different}; rank {exchange.link.rank} has {options}"
+        )
+
+
+def differing(text: str, exchange: Exchange) -> str | None:
+    """Return which ranks have another text than the majority, as ``check_replicas`` does, or None."""
+    return _different(_gather(hashlib.sha256(text.encode()).digest(), exchange))
+
+
+def _different(every: list[bytes]) -> str | None:
+    """Return which ranks have other bytes than the majority, or None if all have the same."""
+    right = max(every, key=every.count)  # the first of equals: rank 0's side
+    wrong = [rank for rank, bytes_ in enumerate(every) if bytes_ != right]
+    return f"{ranks_in_words(wrong)} differ from those of rank {every.index(right)}" if wrong else None
+
+
+def _compared_buffers(model: nn.Module) -> list[torch.Tensor]:
+    return shared_buffers(
+        model,
+        lambda module, name: (
+            not isinstance(module, _NormBase) and name not in module._non_persistent_buffers_set
+        ),
+    )
+
+
+def _shapes(buffers: Iterable[torch.Tensor]) -> list[tuple[object, ...]]:
+    return [(tuple(each.shape), str(each.dtype)) for each in buffers]
+
+
+def _gather(own: bytes, exchange: Exchange, timeout_s: float | None = None) -> list[bytes]:
+    """Return every rank's bytes: a row for each, as floats, and only the own row is not zero."""
+    rows = torch.zeros(exchange.link.world, len(own), dtype=torch.float32, device="cpu")
+    rows[exchange.link.rank] = torch.tensor(list(own), dtype=torch.float32, device="cpu")
+    Exchange(exchange.link, Plan()).all_reduce(rows.view(-1), average=False, timeout_s=timeout_s)
+    return [bytes(int(value) for value in row) for row in rows.tolist()]
+
+
+WEIGHTS = "weights"
+"""What a ledger calls the weights that rank 0 sends."""
+BUFFERS = "buffers"
+"""What it calls the buffers."""
+
+
+def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = None) -> ExchangeCost:
+    """Copy rank 0's weights and buffers, exactly, into the model of every rank, as DDP does when it is made.
+
+    Every rank must call this at the same point, while no other exchange of the link is under way. Caches
+    (buffers with ``persistent=False``) stay local where their sizes differ between ranks. Raises
+    ``TensorError`` for a model whose trained parameters are not dense float32 on one device, and
+    ``ExchangeError``, also where models differ in shapes.
+    """
+    with_caches = check_layout(model, exchange)
+    weights = broadcast_weights(model, exchange)
+    count_weights(ledger, weights)
+    buffers = _copy_bytes([*kept_buffers(model), *(cached_buffers(model) if with_caches else [])], exchange)
+    count_buffers(ledger, buffers)
+    return weights + buffers
+
+
+def broadcast_weights(model: nn.Module, exchange: Exchange) -> ExchangeCost:
+    """Copy rank 0's weights, exactly, into the model of every rank of the exchange's link.
+
+    All parameters travel, but for those that the model tells DDP to ignore; frozen ones go as bytes in their
+    own dtype. No buffers do. Every rank must call this at the same point, while no other exchange of the
+    link is under way. Whatever the plan says, the weights go out as a star, uncompressed: a ring's broadcast
+    half would collect a piece of every rank's weights.
+
+    Raises ``TensorError`` for a model whose trained parameters are not dense float32 on one device, and
+    ``ExchangeError``.
+    """
+    return broadcast_parameters(shared_parameters(model), exchange)
+
+
+def broadcast_parameters(parameters: Iterable[Parameter], exchange: Exchange) -> ExchangeCost:
+    """Do what ``broadcast_weights`` does for these parameters, in the same order on every rank."""
+    every = list(dict.fromkeys(parameters))
+    accounting = ExchangeCost()
+    trained = [each for each in every if each.requires_grad]
+    if trained:
+        weights = FlatWeights(trained)
+        weights.gather()
+        accounting += _broadcast(weights.buffer, exchange)
+        weights.scatter()
+    frozen = [each for each in every if not each.requires_grad and each.numel()]
+    check_frozen(frozen)
+    return accounting + _copy_bytes(frozen, exchange)
+
+
+def broadcast_buffers(model: nn.Module, exchange: Exchange) -> ExchangeCost:
+    """Copy rank 0's buffers, of any dtype and bit for bit, into the model of every rank; otherwise as above.
+
+    Those that ``state_dict`` holds: what a model only caches (``persistent=False``) may differ in size. A
+    model without such buffers sends nothing. Raises ``ExchangeError``.
+    """
+    return _copy_bytes(kept_buffers(model), exchange)
+
+
+@torch.no_grad()
+def _copy_bytes(buffers: Sequence[torch.Tensor], exchange: Exchange) -> ExchangeCost:
+    """Copy rank 0's, of any dtype, to all ranks."""
+    if not buffers:
+        return ExchangeCost()
+    flat = [bytes_of(on_host(buffer)) for buffer in buffers]
+    counts = [each.numel() for each in flat]
+    padding = torch.zeros(-sum(counts) % 4, dtype=torch.uint8, device="cpu")
+    payload = torch.cat([*flat, padding])
+    accounting = _broadcast(payload.view(torch.float32), exchange)
+    accounting.nonfinite = 0  # bytes of whole numbers may look so, and masks are
+    for buffer, own, values in zip(buffers, flat, torch.split(payload[: sum(counts)], counts), strict=True):
+        if not torch.equal(own, values):
+            # A clone begins where its dtype can begin; a part of the payload may not.
+            buffer.copy_(values.clone().view(buffer.dtype).view(buffer.shape))
+    return accounting
+
+
+def _broadcast(flat: torch.Tensor, exchange: Exchange) -> ExchangeCost:
+    return Exchange(exchange.link, Plan(algorithm="star")).broadcast(flat)
+
+
+def count_weights(ledger: Ledger | None, accounting: ExchangeCost) -> None:
+    """Count weights that went from rank 0 to all others; no gradient is in them."""
+    if ledger is not None:
+        ledger.exchanged(WEIGHTS, accounting, accounting.total_s, gradient_nbytes=0)
+
+
+def count_buffers(ledger: Ledger | None, accounting: ExchangeCost) -> None:
+    """Count buffers that went from rank 0 to all others, where there are any."""
+    if ledger is not None and accounting.total_s:
+        ledger.exchanged(BUFFERS, accounting, accounting.total_s, gradient_nbytes=0)

@@ -1,0 +1,277 @@
+"""Residual feedback: what a rank's encodings lost in one step goes out with the next step's gradient.
+
+Known as error feedback (Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014). Each rank keeps
+what its own encodings lost, in whatever hop, so residuals differ from rank to rank, and each rank saves and
+loads its own. Only their sum over all ranks counts, which is why they can be divided anew among any number of
+ranks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from gradwire.checkpoints import SUM, check_sealed, sealed
+from gradwire.codecs.spec import is_real
+from gradwire.devices import CPU, device_of, on_host
+from gradwire.errors import SpecError, StateError
+from gradwire.exchange.feedback import is_finite
+from gradwire.fields import ABOVE_ZERO, Source, keyed, real, tensor_of, whole
+from gradwire.plan import Plan
+from gradwire.sync.buckets import Bucket
+
+GRADIENT = "gradient"
+"""The key of the residual of a whole flat gradient; its buckets' residuals are parts of it."""
+
+_SOURCE = Source("a state of residuals", "load what state_dict returned on this rank", StateError)
+_FIELDS = ("rank", "world", "residuals")
+_SCALE = "scale"
+"""The field of the scale in whose units residuals are, where they follow one."""
+STEPS = "steps_done"
+"""The field of the steps that the run had taken; older states do without it."""
+AUTO = "auto"
+"""The field of a run's choices, where it chooses its plan itself; residuals do without it."""
+
+
+class Residuals:
+    """The residuals of one rank, each by its key; none where the plan keeps none.
+
+    Parameters
+    ----------
+    plan
+        ``plan.keeps_residual`` decides.
+    rank, world
+        Whose they are; a state says it, too.
+    counts
+        The floats of every key there can be, where that is known: a state with others is refused then.
+    """
+
+    def __init__(self, plan: Plan, rank: int, world: int, counts: Mapping[str, int] | None = None) -> None:
+        self.rank = rank
+        self.world = world
+        self._keeps, self._on_device = plan.keeps_residual, plan.encodes_on_device
+        self._counts = counts
+        self._tensors: dict[str, torch.Tensor] = {}
+        self.scale_followed: float | None = None
+        """The scale of a loss in whose units they are, where they follow one."""
+        self.steps_done: int | None = None
+        """How many steps the run had taken when they were saved, if the owner says so."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether the plan keeps any."""
+        return self._keeps
+
+    def of(self, key: str, count: int, beside: torch.Tensor | None = None) -> torch.Tensor | None:
+        """Return the residual of ``key``: a 1-D float32 tensor of ``count`` elements, 0 at first.
+
+        It is on the CPU, or on the device of ``beside``, the gradient, where that is encoded there. The same
+        tensor for the same key, also after ``load_state_dict``; None where the plan keeps none. Raises
+        ``StateError`` for another count than before, or than a loaded state's.
+        """
+        if not self._keeps:
+            return None
+        device = CPU if beside is None or not self._on_device else device_of(beside)
+        found = self._tensors.get(key)
+        if found is not None and found.numel() != count:
+            raise _other_count(key, found.numel(), count)
+        if found is None or device_of(found) is not device:
+            self._tensors[key] = device.zeros(count)
+            if found is not None:  # it was loaded before the first gradient came
+                write(self._tensors[key], on_host(found))
+        return self._tensors[key]
+
+    def replace(self, key: str, tensor: torch.Tensor) -> None:
+        """Let ``tensor``, which may have another length than before, be the residual of ``key``."""
+        self._tensors[key] = tensor
+
+    def scale(self, factor: float) -> None:
+        """Multiply all residuals, where gradients are in other units from now on; see ``Attached``.
+
+        Nothing may be on the network meanwhile. Raises ``SpecError`` for a factor that is not above 0 and
+        finite, and changes nothing then.
+        """
+        if not is_real(factor, 0.0, sys.float_info.max) or factor == 0:
+            raise SpecError(
+                f"residuals are multiplied by a finite number above 0, the new scale by the old, but factor "
+                f"is {factor!r}"
+            )
+        if factor != 1:
+            for tensor in self._tensors.values():
+                device_of(tensor).launch(partial(tensor.mul_, factor), [], [tensor])
+
+    def follow(self, scale: float) -> None:
+        """Let all residuals be in units of this scale, of a loss, from now on; the first one is their own.
+
+        Nothing may be on the network meanwhile. A scale that is 0 or not finite, with which no step can be
+        taken, changes nothing.
+        """
+        if not is_real(scale, 0.0, sys.float_info.max) or scale == 0:
+            return
+        if self.scale_followed is not None:
+            self.scale(scale / self.scale_followed)
+        self.scale_followed = float(scale)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of all residuals, and whose they are; nothing may be on the network meanwhile.
+
+        The state is ``{"rank": int, "world": int, "residuals": {key: tensor}}``, which ``torch.load`` reads
+        with ``weights_only``; with ``"scale": float`` where they follow one, and
+        ``"steps_done": int`` where the owner counts steps.
+        """
+        return _state(self.rank, self.world, self._tensors, self.scale_followed, self.steps_done)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Adopt what ``state_dict`` returned on this rank; a key that the state lacks becomes 0.
+
+        Raises ``StateError``, and changes nothing, for the state of another rank or another world, for
+        residuals of other lengths, and for any residual where the plan keeps none.
+        """
+        rank, world, residuals = _read(state)
+        if (rank, world) != (self.rank, self.world):
+            raise StateError(
+                f"rank {self.rank} of {self.world} wants its own residuals, but these are of rank {rank} of "
+                f"{world}; load each rank's own state, or give all ranks' states to redivide first"
+            )
+        if residuals and not self._keeps:
+            raise StateError(
+                f"this plan keeps no residuals, but the state holds {', '.join(sorted(residuals))}; use a "
+                "plan with residual=True, or leave the state out, which gives up what was lost before"
+            )
+        strange = set() if self._counts is None else set(residuals) - set(self._counts)
+        if strange:
+            raise StateError(
+                f"the state has a residual of {min(strange)}, which this model does not have; load it into "
+                "the model that it was saved from, wrapped and compiled in the same way"
+            )
+        for key, tensor in residuals.items():
+            wanted = None if self._counts is None else self._counts[key]
+            if wanted not in (None, tensor.numel()):
+                raise _other_count(key, tensor.numel(), wanted)
+            own = self._tensors.get(key, tensor)
+            if own.numel() != tensor.numel():
+                raise _other_count(key, tensor.numel(), own.numel())
+        for key, own in self._tensors.items():
+            if key not in residuals:
+                write(own, torch.zeros_like(own, device="cpu"))
+        for key, tensor in residuals.items():
+            write(self._tensors.setdefault(key, torch.empty_like(tensor)), tensor)
+        self.scale_followed, self.steps_done = state.get(_SCALE), state.get(STEPS)
+
+
+def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, Any]]:
+    """Return the states of ``world`` ranks whose residuals have the sum that those of ``states`` have.
+
+    Every new rank gets an equal share, rounded to float32. Where the number of ranks stays the same, each
+    gets its own back, bit for bit. Where it changes, a run that chooses its plan itself chooses anew.
+
+    Parameters
+    ----------
+    states
+        What ``Residuals.state_dict`` returned on all ranks, in any order. A key that one lacks counts as 0.
+    world
+        The new number of ranks, from 1 up.
+
+    Raises
+    ------
+    StateError
+        When a rank's state is missing or comes twice, when worlds or lengths differ, and for a world below 1.
+    """
+    if not isinstance(world, int) or isinstance(world, bool) or world < 1:
+        raise StateError(f"world must be a whole number from 1 up, but is {world!r}")
+    read = sorted((_read(state) for state in states), key=lambda each: each[0])
+    _check_complete(read)
+    scale, steps = _common_scale(states), _common_steps(states)
+    if len(read) == world:
+        chosen = {state["rank"]: {AUTO: state[AUTO]} for state in states if AUTO in state}
+        own = (
+            _state(rank, world, residuals, scale, steps) | chosen.get(rank, {}) for rank, _, residuals in read
+        )
+        return [sealed(each) for each in own]
+    sums: dict[str, torch.Tensor] = {}
+    for _, _, residuals in read:
+        for key, tensor in residuals.items():
+            total = sums.setdefault(key, torch.zeros_like(tensor, dtype=torch.float64))
+            if total.numel() != tensor.numel():
+                raise _other_count(key, tensor.numel(), total.numel())
+            total += tensor
+    shares = {key: (total / world).float() for key, total in sums.items()}
+    return [sealed(_state(rank, world, shares, scale, steps)) for rank in range(world)]
+
+
+def parts(residual: torch.Tensor | None, buckets: Sequence[Bucket]) -> list[torch.Tensor | None]:
+    """Return each bucket's part of a gradient's residual, the same memory; None for each where it is None."""
+    return [None if residual is None else bucket.view(residual) for bucket in buckets]
+
+
+def write(target: torch.Tensor, values: torch.Tensor) -> None:
+    """Copy values to a residual, or to a part of it, where it is; as the current stream's next operation."""
+    device_of(target).launch(partial(target.copy_, values), [values], [target])
+
+
+def _state(
+    rank: int,
+    world: int,
+    residuals: Mapping[str, torch.Tensor],
+    scale: float | None,
+    steps_done: int | None,
+) -> dict[str, Any]:
+    copies = {key: on_host(tensor).clone() for key, tensor in residuals.items()}
+    own = {"rank": rank, "world": world, "residuals": copies, _SCALE: scale, STEPS: steps_done}
+    return {key: value for key, value in own.items() if value is not None}
+
+
+def _common_steps(states: Sequence[Mapping[str, Any]]) -> int | None:
+    steps: list[int | None] = list(dict.fromkeys(state.get(STEPS) for state in states))
+    if len(steps) > 1:
+        raise StateError(
+            f"the states must be of the same moment, but these are of the steps {steps}; take the states of "
+            "all ranks from one checkpoint"
+        )
+    return steps[0]
+
+
+def _common_scale(states: Sequence[Mapping[str, Any]]) -> float | None:
+    scales = list(dict.fromkeys(state.get(_SCALE) for state in states))
+    if len(scales) > 1:
+        raise StateError(
+            f"residuals of one moment are in units of one scale, but these are of the scales {scales}; take "
+            "the states of all ranks from one checkpoint"
+        )
+    return scales[0]
+
+
+def _read(state: Mapping[str, Any]) -> tuple[int, int, Mapping[str, torch.Tensor]]:
+    given = _SOURCE.fields(state, *_FIELDS, _SCALE, STEPS, AUTO, SUM)
+    rank, world = given.get("rank", whole()), given.get("world", whole(1))
+    given.get(_SCALE, real(ABOVE_ZERO), 1.0)
+    given.get(STEPS, whole(), 0)
+    residuals = given.get("residuals", keyed(tensor_of(torch.float32, None)))
+    for key, each in residuals.items():
+        if not is_finite(each):
+            raise StateError(
+                f"the residual {key!r} holds a NaN or an infinity, which no step leaves behind; take another "
+                "checkpoint, or go on without residuals, which gives up what was lost before"
+            )
+    check_sealed(state, f"the residuals of rank {rank}")
+    return rank, world, residuals
+
+
+def _check_complete(read: Sequence[tuple[int, int, Mapping[str, torch.Tensor]]]) -> None:
+    ranks, worlds = [rank for rank, _, _ in read], {world for _, world, _ in read}
+    if worlds != {len(read)} or ranks != list(range(len(read))):
+        raise StateError(
+            f"redivide wants the states of all ranks of one world, each once, but got those of the ranks "
+            f"{ranks}, of worlds of {sorted(worlds)} ranks"
+        )
+
+
+def _other_count(key: str, found: int, wanted: int) -> StateError:
+    return StateError(
+        f"the residual {key!r} has {found} elements, but {wanted} are wanted; does the state belong to "
+        "another model or to other buckets?"
+    )

@@ -1,0 +1,301 @@
+"""Measure what this machine's ends of a link cost: codecs on real gradients, and frames.
+
+A codec is measured as an exchange uses it: segment by segment, into and out of frames with their checksums,
+in memory that no cache holds any more, after as long a rest as frames on the line impose (a core that has
+slept for 5 ms encoded at half its speed, measured), on gradients that the caller brings (a hook can record
+some) and on the sums of several of them, which are what travels after the first hop. Frames are measured with
+an exchange of the identity, whose own costs per byte are taken off.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from gradwire import _native
+from gradwire.codecs import Codec, Identity
+from gradwire.errors import TensorError
+from gradwire.exchange import Exchange
+from gradwire.links.base import Link, Receiving, Sending, Wrapper
+from gradwire.plan import Plan
+from gradwire.timing.environment import CodecCost, CodecPoint
+from gradwire.timing.line import FRAMES, LARGE_NBYTES, SMALL_NBYTES, EndCost, FrameCost, Line
+from gradwire.wire import HEADER_NBYTES
+
+# By how much repeats of a measurement disagree: what a median does not tell.
+
+
+def disagreement(seconds: Sequence[float]) -> float:
+    """Return the quartiles' distance from their middle as a share of it; the extremes' below four repeats.
+
+    A third where they differ by a factor of two, 0 where all agree, always below 1.
+
+    Examples
+    --------
+    >>> disagreement([1.0, 1.0, 1.0, 9.0, 1.0]), disagreement([2.0, 4.0])
+    (0.0, 0.3333333333333333)
+    """
+    if len(seconds) < 2:
+        return 0.0
+    low, high = min(seconds), max(seconds)
+    if len(seconds) >= 4:
+        low, _, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return (high - low) / (high + low) if high > 0 else 0.0
+
+
+SMALL_COUNT = 64
+"""Values in the chunk that tells what a call costs besides its values."""
+COLD_NBYTES = 48 << 20
+"""So much memory is gone through between two uses of the same part, that a cache has forgotten it."""
+LONGEST_REST_S = 5e-3
+"""Longer ones change little."""
+_USUAL_RATIO = 4
+REPEATS = 9
+
+
+def codec_cost(
+    codec: Codec,
+    samples: Sequence[torch.Tensor],
+    world: int,
+    segment_nbytes: int = 1 << 20,
+    rest_s: float = 0.0,
+    repeats: int = REPEATS,
+) -> CodecCost:
+    """Return the costs of ``codec`` on sums of 1, 2, 4, ... up to ``world`` of the samples.
+
+    ``samples`` are 1-D contiguous float32 CPU tensors of one length: gradients of different ranks or steps.
+    With fewer samples than terms they are used again, shifted, so that equal values do not meet. A segment is
+    encoded at once, as in the plan, and the thread sleeps for ``rest_s`` before every call, which
+    ``rest_between_segments`` knows. The medians of ``repeats`` calls count, of more without a rest. Raises
+    ``TensorError`` without a sample, or for samples of different shapes.
+    """
+    return cost_on(codec, sums(samples, world), segment_nbytes, rest_s, repeats)
+
+
+def sums(samples: Sequence[torch.Tensor], world: int) -> dict[int, torch.Tensor]:
+    """Return what ``codec_cost`` measures on: the sums of 1, 2, 4, ... up to ``world`` of the samples."""
+    if not samples or any(sample.shape != samples[0].shape for sample in samples):
+        shapes = [tuple(sample.shape) for sample in samples]
+        raise TensorError(f"calibration wants one or more gradients of one shape, but got {shapes}")
+    if samples[0].numel() == 0:
+        raise TensorError("calibration wants gradients with values in them, but these are empty")
+    counts = {1 << k for k in range(world.bit_length()) if 1 << k <= world} | {world}
+    found, total = {}, torch.zeros_like(samples[0])
+    for k in range(world):
+        again, which = divmod(k, len(samples))
+        total += samples[which].roll(again * (len(total) // 7 + 1)) if again else samples[which]
+        if k + 1 in counts:
+            found[k + 1] = total.clone()
+    return found
+
+
+def cost_on(
+    codec: Codec,
+    summed: Mapping[int, torch.Tensor],
+    segment_nbytes: int,
+    rest_s: float,
+    repeats: int = REPEATS,
+) -> CodecCost:
+    """Return the costs of ``codec`` on what ``sums`` has made, which serves all codecs."""
+    count = min(segment_nbytes // 4, summed[1].numel())
+    call_s = _call_s(codec, summed[1][: min(SMALL_COUNT, count)].contiguous())
+    how = count, call_s, rest_s, repeats
+    found = [_point(codec, x, terms, *how) for terms, x in summed.items()]
+    world, finished = max(summed), None
+    if codec.of_sums != codec:
+        finished, _ = _point(codec.of_sums, summed[world], world, *how)
+    points, disagreements = zip(*found, strict=True)
+    return CodecCost(str(codec), points, call_s, codec.EXACT, statistics.fmean(disagreements), finished)
+
+
+def cost_on_other_gradients(known: CodecCost, codec: Codec, summed: Mapping[int, torch.Tensor]) -> CodecCost:
+    """Return the costs of ``codec`` on sums of other gradients than the ``known`` ones: it is as fast there.
+
+    So only the sizes of payloads are measured, and what they lose, each sum in one chunk. ``summed`` has the
+    same numbers of terms as what is known.
+    """
+    points = [_untimed(codec, summed[point.terms], point.terms) for point in known.points]
+    finished = known.finished
+    if finished is not None:
+        finished = _as_fast(_untimed(codec.of_sums, summed[finished.terms], finished.terms), finished)
+    return replace(known, points=tuple(map(_as_fast, points, known.points)), finished=finished)
+
+
+def _as_fast(point: CodecPoint, known: CodecPoint) -> CodecPoint:
+    return replace(point, encode_s=known.encode_s, decode_s=known.decode_s, decode_add_s=known.decode_add_s)
+
+
+def encode_and_add_s(codec: Codec, sample: torch.Tensor, segment_nbytes: int, rest_s: float) -> float:
+    """Return the seconds that encoding a value and adding it take, measured once more: medians."""
+    count = min(segment_nbytes // 4, sample.numel())
+    seconds = _seconds(codec, [sample[:count]], count, rest_s)
+    return (statistics.median(seconds["encode"]) + statistics.median(seconds["decode_add"])) / count
+
+
+def rest_between_segments(line: Line, segment_nbytes: int = 1 << 20) -> float:
+    """Return about how many seconds a rank waits between two segments: while one passes the line."""
+    return min(LONGEST_REST_S, segment_nbytes / _USUAL_RATIO / line.nbytes_per_s)
+
+
+def end_cost(link: Link, barrier: Callable[[], None], rounds: int = REPEATS) -> EndCost:
+    """Return what frames cost this end of a link, in seconds of a core; all ranks of ``link`` call it.
+
+    Every odd rank sends the one before it buckets of small and of large segments, all at once, since hosts
+    that share a machine also work at once in an exchange. Both count the processor time of their own thread
+    and of the others', the system's share included. ``both_ends`` makes the costs of a host out of those of
+    an odd rank and an even one; a last rank without a partner returns nothing of use. The medians of
+    ``rounds`` buckets count; all of them together send ``rounds * FRAMES * LARGE_NBYTES`` and a little more.
+    """
+    small, large = (_frame_cost(link, nbytes, barrier, rounds) for nbytes in (SMALL_NBYTES, LARGE_NBYTES))
+    identity = identity_cost(rounds)
+    codec_s_per_nbyte = (identity.encode_s if link.rank % 2 else identity.decode_add_s) / 4
+    return EndCost.fit(small, large, codec_s_per_nbyte)
+
+
+def identity_cost(repeats: int = REPEATS) -> CodecPoint:
+    """Return what the identity costs in an exchange's thread, to be taken off the costs of its frames."""
+    return codec_cost(Identity(), [torch.zeros(LARGE_NBYTES // 4)], 1, LARGE_NBYTES, repeats=repeats).at(1)
+
+
+class _Two(Wrapper):
+    """An even rank of a link and the next one, as a link."""
+
+    def __init__(self, inner: Link) -> None:
+        super().__init__(inner)
+        self.rank, self.world, self._first = inner.rank % 2, 2, inner.rank - inner.rank % 2
+
+    def isend(self, to: int, frame: torch.Tensor) -> Sending:
+        return self._inner.isend(self._first + to, frame)
+
+    def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
+        return self._inner.irecv(self._first + source, buffer)
+
+    def name_of(self, rank: int) -> str:
+        return self._inner.name_of(self._first + rank)
+
+
+def _frame_cost(link: Link, nbytes: int, barrier: Callable[[], None], rounds: int) -> FrameCost:
+    """Return the medians of some streams, since what else the processor does falls into one or the other."""
+    barrier()
+    costs = [FrameCost()]
+    if link.rank + 1 < link.world or link.rank % 2:
+        exchange = Exchange(_Two(link), Plan(algorithm="star", segment_nbytes=nbytes))
+        bucket = torch.zeros(FRAMES * nbytes // 4)
+        exchange.reduce(bucket)  # the first one makes the buffers
+        costs = [_stream_cost(exchange, bucket) for _ in range(rounds)]
+    barrier()
+    return FrameCost(
+        statistics.median(cost.thread_s for cost in costs), statistics.median(cost.beside_s for cost in costs)
+    )
+
+
+def _stream_cost(exchange: Exchange, bucket: torch.Tensor) -> FrameCost:
+    process_s, thread_s = time.process_time(), time.thread_time()
+    exchange.reduce(bucket)
+    process_s, thread_s = time.process_time() - process_s, time.thread_time() - thread_s
+    return FrameCost(thread_s / FRAMES, max(0.0, process_s - thread_s) / FRAMES)
+
+
+def _point(
+    codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float, rest_s: float, repeats: int
+) -> tuple[CodecPoint, float]:
+    """Return the costs, and by how much their repeats disagree."""
+    parts = _whole_parts(x, count)
+    seconds = _seconds(codec, parts, count, rest_s, repeats)
+    per_value = {name: max(0.0, statistics.median(spent) - call_s) / count for name, spent in seconds.items()}
+    point = replace(
+        _untimed(codec, x, terms, count),
+        encode_s=per_value["encode"],
+        decode_s=per_value["decode"],
+        decode_add_s=per_value["decode_add"],
+    )
+    return point, (disagreement(seconds["encode"]) + disagreement(seconds["decode_add"])) / 2
+
+
+def _untimed(codec: Codec, x: torch.Tensor, terms: int, count: int | None = None) -> CodecPoint:
+    """Return what payloads of ``count`` values each, by default one of all, take and lose, but no seconds."""
+    count = x.numel() if count is None else count
+    parts = _whole_parts(x, count)
+    return CodecPoint(
+        terms,
+        statistics.fmean(codec.encode(part).numel() for part in parts) / count,
+        *(0.0, 0.0, 0.0),
+        max(_largest_error(codec, part) for part in parts),
+        lost=lost_share(codec, torch.cat(parts), count),
+    )
+
+
+def _whole_parts(x: torch.Tensor, count: int) -> list[torch.Tensor]:
+    return [part for part in torch.split(x, count) if part.numel() == count]
+
+
+def _seconds(
+    codec: Codec, parts: list[torch.Tensor], count: int, rest_s: float, repeats: int = REPEATS
+) -> dict[str, list[float]]:
+    """Return the seconds of some encodings and decodings of cold chunks into and out of cold frames."""
+    copies = repeats if rest_s else max(repeats, min(COLD_NBYTES // (4 * count), 4 * repeats))
+    chunks = [parts[i % len(parts)].clone() for i in range(copies)]
+    frames = [torch.zeros(HEADER_NBYTES + codec.max_nbytes(count), dtype=torch.uint8) for _ in chunks]
+    seconds: dict[str, list[float]] = {"encode": [], "decode_add": [], "decode": []}
+    payloads = []
+    for chunk, frame in zip(chunks, frames, strict=True):
+        time.sleep(rest_s)
+        started = time.perf_counter()
+        payloads.append(codec.encode(chunk, out=frame[HEADER_NBYTES:]))
+        _native.crc32c(payloads[-1])
+        seconds["encode"].append(time.perf_counter() - started)
+    for name, decode in (("decode_add", codec.decode_add), ("decode", codec.decode)):
+        for chunk, payload in zip(chunks, payloads, strict=True):
+            time.sleep(rest_s)
+            started = time.perf_counter()
+            _native.crc32c(payload)
+            decode(payload, chunk)
+            seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def _call_s(codec: Codec, x: torch.Tensor) -> float:
+    frame = torch.empty(codec.max_nbytes(x.numel()), dtype=torch.uint8)
+    decoded = torch.empty_like(x)
+    seconds = []
+    for _ in range(5 * REPEATS):
+        started = time.perf_counter()
+        payload = codec.encode(x, out=frame)
+        _native.crc32c(payload)
+        codec.decode(payload, decoded)
+        seconds.append((time.perf_counter() - started) / 2)
+    return statistics.median(seconds)
+
+
+def _largest_error(codec: Codec, part: torch.Tensor) -> float:
+    decoded = torch.empty_like(part)
+    codec.decode(codec.encode(part), decoded)
+    errors = decoded.sub_(part).abs_()
+    largest = float(errors.max())
+    if math.isfinite(largest):
+        return largest
+    finite = errors[errors.isfinite()]
+    return float(finite.max()) if finite.numel() else 0.0
+
+
+def lost_share(codec: Codec, values: torch.Tensor, count: int | None = None) -> float:
+    """Return the share of the norm of ``values`` that one encoding loses, in chunks of ``count`` of them.
+
+    1 where it isn't finite, or where something was decoded from zeros.
+    """
+    decoded = torch.empty_like(values)
+    parts = (torch.split(each, count or len(values)) for each in (values, decoded))
+    for part, out in zip(*parts, strict=True):
+        codec.decode(codec.encode(part), out)
+    own, lost = (
+        float(torch.linalg.vector_norm(each, dtype=torch.float64)) for each in (values, decoded.sub_(values))
+    )
+    if lost == 0:
+        return 0.0
+    share = lost / own if own else 1.0
+    return share if math.isfinite(share) else 1.0

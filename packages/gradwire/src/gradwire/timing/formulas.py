@@ -1,0 +1,306 @@
+"""The papers' closed forms for one all-reduce under the alpha-beta-gamma model, in seconds.
+
+``world`` is the number of ranks p, and ``nbytes`` is the bucket's bytes n per rank. A codec with ratio r
+divides beta by r; gamma stays per byte of float32, because ranks add floats.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gradwire.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class AlphaBetaGamma:
+    """The cost of one hop on a uniform network.
+
+    Raises ``SpecError`` if a value is negative, infinite, or NaN.
+
+    Parameters
+    ----------
+    alpha_s
+        Seconds per message, whatever its size.
+    beta_s_per_nbyte
+        Seconds per byte on the link, the inverse of the rate.
+    gamma_s_per_nbyte
+        Seconds to add one byte of float32 to the rank's own chunk.
+    """
+
+    alpha_s: float
+    beta_s_per_nbyte: float
+    gamma_s_per_nbyte: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("alpha_s", "beta_s_per_nbyte", "gamma_s_per_nbyte"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise SpecError(f"{name} must be a number from 0 up, but is {value!r}")
+
+
+def parameter_server_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    """Return ``2 p (n beta + alpha)``: p workers, and an additional server that serves one at a time.
+
+    Source: Iandola and others, a measurement study, equation 1.
+    """
+    return 2 * world * (nbytes * link.beta_s_per_nbyte + link.alpha_s)
+
+
+def star_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    """Return ``2 (p - 1) (alpha + n beta) + (p - 1) n gamma``: one of the p ranks is the server.
+
+    Source: the schedule of ``gradwire.collectives.star``; equation 1 of the study for p - 1 workers, and the
+    additions.
+    """
+    others = world - 1
+    moved_s = 2 * others * (link.alpha_s + nbytes * link.beta_s_per_nbyte)
+    return moved_s + others * nbytes * link.gamma_s_per_nbyte
+
+
+def worker_aggregator_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    """Return ``(1 + lg p) alpha + (p + lg p) n beta + (p - 1) n gamma``.
+
+    All workers send their gradients to one aggregator, and the weights return through a tree.
+
+    Source: INCEPTIONN, MICRO 2018, the model of the worker-aggregator organization.
+    """
+    levels = math.log2(world)
+    latency_s = (1 + levels) * link.alpha_s
+    transfer_s = (world + levels) * nbytes * link.beta_s_per_nbyte
+    return latency_s + transfer_s + (world - 1) * nbytes * link.gamma_s_per_nbyte
+
+
+def tree_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    """Return ``lg p (2 alpha + 2 n beta + n gamma)``: a binomial tree up to the root and down again.
+
+    Source: the study, equation 2, without gamma; each level of the way up adds the whole bucket once. Exact
+    for powers of two.
+    """
+    hop_s = link.alpha_s + nbytes * link.beta_s_per_nbyte
+    return math.log2(world) * (2 * hop_s + nbytes * link.gamma_s_per_nbyte)
+
+
+def ring_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    """Return ``2 (p - 1) alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma``.
+
+    Source: Patarasuk and Yuan, JPDC 69 (2009); the study, equation 3, without gamma; INCEPTIONN and Pipe-SGD,
+    equation 5, with it.
+    """
+    return 2 * (world - 1) * link.alpha_s + _scattered_s(world, nbytes, link)
+
+
+def butterfly_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    """Return ``2 lg p alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma``.
+
+    Recursive halving, then doubling. Exact for powers of two.
+
+    Source: Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005); the study, equation 4, without gamma.
+    """
+    return 2 * math.log2(world) * link.alpha_s + _scattered_s(world, nbytes, link)
+
+
+def segmented_ring_s(
+    world: int, nbytes: float, link: AlphaBetaGamma, *, segments: int, synchronisation_s: float = 0.0
+) -> float:
+    """Return ``2 (p - 1) L alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma + L S``.
+
+    This is L ring all-reduces of one Lth each: ``segments`` is L, and ``synchronisation_s`` is S, the seconds
+    that all ranks need to agree before each of them. One segment is the sequential exchange.
+
+    Source: Pipe-SGD, NeurIPS 2018, equations 5 and 6.
+    """
+    return segments * (ring_s(world, nbytes / segments, link) + synchronisation_s)
+
+
+def least_transfer_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    """Return ``2 (p - 1)/p n beta``, the least time in which any all-reduce can move its bytes.
+
+    Source: Patarasuk and Yuan, JPDC 69 (2009), theorem 1.
+    """
+    return 2 * (world - 1) / world * nbytes * link.beta_s_per_nbyte
+
+
+def _scattered_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
+    added_s = (world - 1) / world * nbytes * link.gamma_s_per_nbyte
+    return least_transfer_s(world, nbytes, link) + added_s
+
+
+# The time of training steps in which computation hides part of the exchange.
+#
+# The first half contains the models of Pipe-SGD (NeurIPS 2018), where ``iterations`` is T, ``update_s`` is
+# l_up, ``compute_s`` is l_comp (forward and backward together), and ``communicate_s`` is l_comm. The second
+# half follows the buckets of a backward pass, and INCEPTIONN's steps with an aggregator.
+
+
+def sync_s(iterations: int, *, update_s: float, compute_s: float, communicate_s: float) -> float:
+    """Return ``T (l_up + l_comp + l_comm)``: nothing overlaps. Source: Pipe-SGD, equation 2."""
+    return iterations * (update_s + compute_s + communicate_s)
+
+
+def pipelined_unlimited_s(
+    iterations: int, pipeline: int, *, update_s: float, compute_s: float, communicate_s: float
+) -> float:
+    """Return ``T/K (l_up + l_comp + l_comm)``: K steps at once, each with its own resources.
+
+    Source: Pipe-SGD, equation 3; a lower bound that no rank with one device and one port reaches for K > 2.
+    """
+    return sync_s(iterations, update_s=update_s, compute_s=compute_s, communicate_s=communicate_s) / pipeline
+
+
+def pipelined_s(iterations: int, *, update_s: float, compute_s: float, communicate_s: float) -> float:
+    """Return ``T max(l_up + l_comp, l_comm)``: either the device or the port is always busy.
+
+    Holds for every K from 2 up, after the pipeline has filled. Source: Pipe-SGD, equation 4.
+    """
+    return iterations * max(update_s + compute_s, communicate_s)
+
+
+def segmented_exchange_s(
+    iterations: int,
+    *,
+    update_s: float,
+    forward_s: float,
+    first_backward_s: float,
+    world: int,
+    nbytes: float,
+    link: AlphaBetaGamma,
+    segments: int,
+    synchronisation_s: float = 0.0,
+) -> float:
+    """Return the seconds of a pipeline that exchanges every segment as soon as backward has produced it.
+
+    ``T max(l_up + l_for + l_b, 2 (p - 1) L alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma + L S)``, where
+    ``first_backward_s``, l_b, is the backward pass of only the first segment. Because the equation omits the
+    rest of the backward pass, it is a lower bound if computation dominates. One segment, whose backward pass
+    is all of it, is the whole gradient in one ring all-reduce. Source: Pipe-SGD, equations 5 and 6.
+    """
+    exchange_s = segmented_ring_s(world, nbytes, link, segments=segments, synchronisation_s=synchronisation_s)
+    return pipelined_s(
+        iterations, update_s=update_s, compute_s=forward_s + first_backward_s, communicate_s=exchange_s
+    )
+
+
+def scaling_efficiency(*, update_s: float, compute_s: float, communicate_s: float) -> float:
+    """Return the speedup over one rank divided by the ranks: 1 if a pipeline is compute bound.
+
+    ``SE = (l_up + l_comp) / max(l_up + l_comp, l_comm)``. Source: Pipe-SGD, section 3.2.
+    """
+    alone_s = update_s + compute_s
+    slowest_s = pipelined_s(1, update_s=update_s, compute_s=compute_s, communicate_s=communicate_s)
+    return alone_s / slowest_s if slowest_s > 0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A gradient bucket: backward finishes it at ``ready_s``, and its exchange takes ``exchange_s``."""
+
+    ready_s: float
+    exchange_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """The time at which the last exchange ends, and the seconds that backward doesn't hide."""
+
+    end_s: float
+    exposed_s: float
+
+
+def overlap(buckets: Iterable[Bucket], backward_s: float) -> Overlap:
+    """Return how long the exchanges continue after a backward pass of ``backward_s`` seconds.
+
+    The exchanges run one after the other in the order of ``buckets``, each as soon as its bucket is ready and
+    the previous one is done, and don't slow down backward. Time counts from the start of backward.
+    """
+    end_s = 0.0
+    for bucket in buckets:
+        end_s = max(end_s, bucket.ready_s) + bucket.exchange_s
+    return Overlap(end_s, max(0.0, end_s - backward_s))
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAggregatorStep:
+    """The parts of a step with an aggregator, in seconds, one after the other.
+
+    The workers spend ``forward_s``, ``backward_s``, and ``gpu_copy_s``; gradients and weights travel for
+    ``communicate_s``; and the aggregator spends ``gradient_sum_s`` and ``update_s``. Source: INCEPTIONN,
+    MICRO 2018, table II.
+    """
+
+    forward_s: float
+    backward_s: float
+    gpu_copy_s: float
+    gradient_sum_s: float
+    communicate_s: float
+    update_s: float
+
+    @property
+    def total_s(self) -> float:
+        """The seconds of the step."""
+        local_s = self.forward_s + self.backward_s + self.gpu_copy_s
+        return local_s + self.gradient_sum_s + self.communicate_s + self.update_s
+
+    @property
+    def communication_share(self) -> float:
+        """The part of the step, from 0 to 1, in which gradients and weights travel."""
+        return self.communicate_s / self.total_s
+
+
+# What NICs make of a stream, headers included: how many times fewer bytes cross the link.
+#
+# A NIC encodes what TCP sends, not the headers of its packets. Where it encodes each segment by itself,
+# headers
+# cap what a codec gains; where a packet stands for several segments, they shrink almost as values do.
+
+IP_AND_TCP_NBYTES = 20 + 32
+"""Of every packet; TCP's timestamps are usual."""
+ETHERNET_NBYTES = 14
+SHIM_NBYTES = 8
+"""What a compressed packet has before its body."""
+
+
+MOST_AT_ONCE_NBYTES = 1 << 16
+"""A host's kernel leaves no larger packets to a NIC."""
+FILL = 0.97
+"""The share of a packet that a NIC which merges segments tries to fill (kCaution in native/nic/engine.cc)."""
+
+
+def packet_ratio(
+    ratio: float, mtu_nbytes: int, *, merge: bool = True, at_once_nbytes: float = MOST_AT_ONCE_NBYTES
+) -> float:
+    """Return how many times fewer bytes of frames cross a link for a codec with this ratio.
+
+    Acknowledgements aren't counted.
+
+    Parameters
+    ----------
+    merge
+        As the NICs' setting.
+    at_once_nbytes
+        The payload that a host's kernel leaves to its NIC at once. The last packet of it isn't full.
+
+    Raises
+    ------
+    SpecError
+        For an MTU that has no room for a segment.
+
+    Examples
+    --------
+    >>> round(packet_ratio(4.6, 1400, merge=False), 2), round(packet_ratio(4.6, 1400), 2)
+    (3.85, 4.56)
+    """
+    segment_nbytes = mtu_nbytes - IP_AND_TCP_NBYTES
+    if segment_nbytes <= SHIM_NBYTES:
+        raise SpecError(f"a NIC needs an MTU of more than {mtu_nbytes - segment_nbytes + SHIM_NBYTES} bytes")
+    headers_nbytes = IP_AND_TCP_NBYTES + ETHERNET_NBYTES
+    frame_nbytes = segment_nbytes + headers_nbytes
+    single_nbytes = headers_nbytes + min(segment_nbytes, segment_nbytes / ratio + SHIM_NBYTES)
+    if not merge:
+        return frame_nbytes / single_nbytes
+    segments = max(2, math.floor(at_once_nbytes / segment_nbytes))
+    body_nbytes = segments * segment_nbytes / ratio
+    packets = math.ceil(body_nbytes / (FILL * (segment_nbytes - SHIM_NBYTES)))
+    merged_nbytes = packets * (headers_nbytes + SHIM_NBYTES) + body_nbytes
+    return max(frame_nbytes / single_nbytes, segments * frame_nbytes / merged_nbytes)

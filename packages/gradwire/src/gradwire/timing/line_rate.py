@@ -1,0 +1,263 @@
+"""Measure the line between two ranks: latency and bandwidth by message size, over the link of training.
+
+The rank with the lower number leads. It decides from its own clock how many messages a figure needs and tells
+the other rank, so that a fast line gets enough messages and a slow one doesn't take hours.
+
+Source: Iandola and others, a measurement study, section 6.1 and figure 7: the latency is the time of a 1-byte
+message, the bandwidth the plateau over message sizes.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from gradwire.errors import SpecError
+from gradwire.links.base import Link, Receiving, Sending
+from gradwire.timing.line import Point
+from gradwire.wire import frame_memory
+
+# Messages between two ranks, in the patterns that a line is measured with.
+#
+# Both ranks call the same method with the same arguments; the one with the lower rank leads and its clock
+# counts. A receive is always posted before its message is due, as an exchange does it.
+
+
+class Pair:
+    """One of two ranks that send each other messages, ``window`` of a stream at once."""
+
+    def __init__(self, link: Link, peer: int, window: int) -> None:
+        self.link, self.peer, self.window = link, peer, window
+        self.leads = link.rank < peer
+        self._outgoing = self._incoming = frame_memory(0)
+
+    def round_trips(self, nbytes: int, count: int, pause_s: float = 0.0) -> list[float]:
+        """Send ``count`` messages there and back, one after the other.
+
+        The leader rests ``pause_s`` before each and returns their seconds, the other rank nothing.
+        """
+        self._make_room(nbytes)
+        if not self.leads:
+            self._reply(nbytes, count)
+            return []
+        trips = []
+        for _ in range(count):
+            if pause_s:
+                time.sleep(pause_s)
+            receiving = self._irecv(nbytes)
+            start = time.perf_counter()
+            self._isend(nbytes).wait()
+            receiving.wait()
+            trips.append(time.perf_counter() - start)
+        return trips
+
+    def stream(self, nbytes: int, count: int) -> float:
+        """Send ``count`` messages from the leader; return the seconds until the last is acknowledged."""
+        self._make_room(nbytes)
+        start = time.perf_counter()
+        if self.leads:
+            acknowledged = self._irecv(1)
+            self._flow(nbytes, send=count, receive=0)
+            acknowledged.wait()
+        else:
+            self._flow(nbytes, send=0, receive=count)
+            self._isend(1).wait()
+        return time.perf_counter() - start
+
+    def duplex(self, nbytes: int, count: int) -> float:
+        """Send ``count`` messages from either rank at once; return the seconds until all have come."""
+        self._make_room(nbytes)
+        start = time.perf_counter()
+        self._flow(nbytes, send=count, receive=count)
+        receiving = self._irecv(1)
+        self._isend(1).wait()
+        receiving.wait()
+        return time.perf_counter() - start
+
+    def tell(self, message: bytes) -> None:
+        """Send a few bytes to the other rank."""
+        self.link.isend(self.peer, torch.frombuffer(bytearray(message), dtype=torch.uint8)).wait()
+
+    def hear(self, nbytes: int) -> bytes:
+        """Return what the other rank tells."""
+        return bytes(self.link.irecv(self.peer, frame_memory(nbytes)).wait().numpy().tobytes())
+
+    def _make_room(self, nbytes: int) -> None:
+        if self._outgoing.numel() < nbytes:
+            self._outgoing = frame_memory(nbytes).fill_(1)  # written once, so that its pages are there
+            self._incoming = frame_memory(nbytes).fill_(0)
+
+    def _reply(self, nbytes: int, count: int) -> None:
+        receiving = self._irecv(nbytes)
+        for left in reversed(range(count)):
+            receiving.wait()
+            if left:
+                receiving = self._irecv(nbytes)
+            self._isend(nbytes).wait()
+
+    def _flow(self, nbytes: int, send: int, receive: int) -> None:
+        """Send and receive at once, with at most ``window`` messages under way in each direction."""
+        sendings, receivings = deque[Sending](), deque[Receiving]()
+        while send or receive or sendings or receivings:
+            while receive and len(receivings) < self.window:
+                receivings.append(self._irecv(nbytes))
+                receive -= 1
+            while send and len(sendings) < self.window:
+                sendings.append(self._isend(nbytes))
+                send -= 1
+            if sendings:
+                sendings.popleft().wait()
+            if receivings:
+                receivings.popleft().wait()
+
+    def _isend(self, nbytes: int) -> Sending:
+        return self.link.isend(self.peer, self._outgoing[:nbytes])
+
+    def _irecv(self, nbytes: int) -> Receiving:
+        return self.link.irecv(self.peer, self._incoming[:nbytes])
+
+
+_ORDER = struct.Struct("<4sqq")
+_TRIPS, _STREAM, _DUPLEX, _END = b"trip", b"strm", b"dupl", b"done"
+_MOST = 10_000
+"""Messages in a figure; more do not make it better."""
+_SETTLE_S = 0.05
+"""The longest rest after streams, so that a rate limiter has its burst again before round trips.
+
+A limiter has it again after as long as the streams took, at the latest."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How thoroughly a line is measured; the same on both ranks.
+
+    Raises ``SpecError`` for values that allow no measurement.
+
+    Parameters
+    ----------
+    sizes
+        Message sizes in bytes, rising.
+    repeats
+        Streams per size and direction, of which the median counts.
+    time_s
+        The approximate total seconds of a figure. If the bytes of a message take five times as long, larger
+        sizes are left out.
+    window
+        The number of messages of a stream in flight.
+    """
+
+    sizes: tuple[int, ...]
+    repeats: int = 5
+    time_s: float = 0.1
+    window: int = 16
+
+    def __post_init__(self) -> None:
+        if not self.sizes or self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):
+            raise SpecError(f"message sizes must be at least 1 byte and rise, but are {self.sizes}")
+        if min(self.repeats, self.window) < 1 or not 0 < self.time_s < math.inf:
+            raise SpecError(
+                "repeats, window and seconds of a line's measurement must be above 0, but are "
+                f"{self.repeats}, {self.window} and {self.time_s:g}"
+            )
+
+
+QUICK = Effort(
+    tuple(1 << power for power in (0, 10, 14, 16, 18, 19, 20, 21, 22, 23, 24)), repeats=3, time_s=0.05
+)
+"""Enough for a line to be fitted, within a few seconds."""
+
+
+def measure(
+    link: Link, peer: int, effort: Effort, show: Callable[[Point], None] = lambda _: None
+) -> tuple[Point, ...]:
+    """Return the points of the line to ``peer`` on the leading rank, and () on the other.
+
+    Both ranks call this. ``show`` receives every point as soon as it is measured. Raises ``LinkError``.
+    """
+    pair = Pair(link, peer, effort.window)
+    if not pair.leads:
+        _follow(pair)
+        return ()
+    leader = _Leader(pair, effort)
+    points: list[Point] = []
+    for nbytes in effort.sizes:
+        if points and _transfer_s(points) > 5 * effort.time_s:
+            break
+        points.append(leader.point(nbytes))
+        show(points[-1])
+    leader.dismiss()
+    return tuple(points)
+
+
+def _transfer_s(points: list[Point]) -> float:
+    """Return what the last size's bytes took, without what even the first size's message does."""
+    times = [point.nbytes / point.nbytes_per_s for point in (points[0], points[-1])]
+    return times[1] - times[0]
+
+
+class _Leader:
+    """The rank that decides what is measured next."""
+
+    def __init__(self, pair: Pair, effort: Effort) -> None:
+        self._pair, self._effort = pair, effort
+
+    def point(self, nbytes: int) -> Point:
+        """Measure one size: streams first, since they tell how long a burst needs to come back."""
+        (trip_s,) = self._trips(nbytes, 1)
+        began = time.perf_counter()
+        rate = self._rate(_STREAM, nbytes, trip_s / 2)
+        duplex_rate = self._rate(_DUPLEX, nbytes, trip_s / 2)
+        time.sleep(min(_SETTLE_S, time.perf_counter() - began))
+        return Point(nbytes, self._time_s(nbytes, rate), rate, duplex_rate)
+
+    def dismiss(self) -> None:
+        """Tell the other rank that all is measured."""
+        self._pair.tell(_ORDER.pack(_END, 0, 0))
+
+    def _rate(self, pattern: bytes, nbytes: int, message_s: float) -> float:
+        effort = self._effort
+        probe = min(effort.window, max(2, math.ceil(effort.time_s / message_s)))
+        message_s = self._flow(pattern, nbytes, probe) / probe
+        count = min(max(math.ceil(effort.time_s / effort.repeats / message_s), 2), _MOST)
+        return (
+            nbytes
+            * count
+            / statistics.median(self._flow(pattern, nbytes, count) for _ in range(effort.repeats))
+        )
+
+    def _time_s(self, nbytes: int, rate: float) -> float:
+        """Return half of the median round trip, after pauses in which a rate limiter's burst comes back."""
+        trip_s = self._trips(nbytes, 2)[1]
+        pause_s = max(0.0, nbytes / rate - trip_s)
+        count = min(max(round(self._effort.time_s / (trip_s + pause_s)), 3), _MOST)
+        return statistics.median(self._trips(nbytes, count, pause_s)) / 2
+
+    def _trips(self, nbytes: int, count: int, pause_s: float = 0.0) -> list[float]:
+        self._pair.tell(_ORDER.pack(_TRIPS, nbytes, count))
+        return self._pair.round_trips(nbytes, count, pause_s)
+
+    def _flow(self, pattern: bytes, nbytes: int, count: int) -> float:
+        self._pair.tell(_ORDER.pack(pattern, nbytes, count))
+        return self._pair.stream(nbytes, count) if pattern == _STREAM else self._pair.duplex(nbytes, count)
+
+
+def _follow(pair: Pair) -> None:
+    """Take part in what the leader orders, until it has enough."""
+    while True:
+        pattern, nbytes, count = _ORDER.unpack(pair.hear(_ORDER.size))
+        if pattern == _END:
+            return
+        if pattern == _TRIPS:
+            pair.round_trips(nbytes, count)
+        elif pattern == _STREAM:
+            pair.stream(nbytes, count)
+        else:
+            pair.duplex(nbytes, count)

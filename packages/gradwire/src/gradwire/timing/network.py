@@ -1,0 +1,188 @@
+"""A network as frozen data: rates, latency, groups behind shared uplinks, slow and late ranks.
+
+A quantity that may differ between ranks is one number for all ranks, or a tuple with a number for each.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, TypeVar
+
+from gradwire.errors import SpecError
+from gradwire.fields import Kind, Source, anything, of, optional
+from gradwire.records import read_object
+from gradwire.timing.formulas import AlphaBetaGamma
+
+PerRank = float | tuple[float, ...]
+"""One number for all ranks (or groups), or one for each."""
+_SOURCE = Source("a network", "write it as Network.to_json does")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Ranks in groups (hosts, racks, sites), each behind an uplink that its ranks share.
+
+    Raises ``SpecError`` if a group isn't a whole number from 0 up, or a rate or latency is invalid.
+
+    Parameters
+    ----------
+    of
+        The group of every rank, counted from 0.
+    uplink_nbytes_per_s
+        Bytes per second out of a group, and as many into it at the same time.
+    latency_s
+        Seconds that a message between two groups takes beyond the network's latency.
+    """
+
+    of: tuple[int, ...]
+    uplink_nbytes_per_s: PerRank
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        of = tuple(self.of) if isinstance(self.of, Sequence) else ()
+        if not of or not all(type(group) is int and group >= 0 for group in of):
+            raise SpecError(f"groups must be whole numbers from 0 up, one for each rank, but are {self.of!r}")
+        object.__setattr__(self, "of", of)
+        _settle_each(self, "uplink_nbytes_per_s", self.count, "groups", positive=True)
+        _check("latency_s", self.latency_s, positive=False)
+
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return max(self.of) + 1
+
+    @classmethod
+    def blocks(cls, world: int, size: int, uplink_nbytes_per_s: PerRank, latency_s: float = 0.0) -> Groups:
+        """Put ``size`` neighbouring ranks into each group: ranks that know where they are."""
+        _count("size", size)
+        return cls(tuple(rank // size for rank in range(world)), uplink_nbytes_per_s, latency_s)
+
+    @classmethod
+    def dealt(cls, world: int, count: int, uplink_nbytes_per_s: PerRank, latency_s: float = 0.0) -> Groups:
+        """Deal the ranks to ``count`` groups in turn: ranks whose neighbours are all elsewhere."""
+        _count("count", count)
+        return cls(tuple(rank % count for rank in range(world)), uplink_nbytes_per_s, latency_s)
+
+
+@dataclass(frozen=True)
+class Network:
+    """The network between ``world`` ranks, and the rate at which they add.
+
+    Raises ``SpecError`` for invalid numbers, and for tuples whose length isn't the number of ranks.
+
+    Parameters
+    ----------
+    world
+        The number of ranks.
+    send_nbytes_per_s, recv_nbytes_per_s
+        Bytes per second out of and into each rank, both at the same time. A message travels at the lower of
+        the rates at its two ends.
+    latency_s
+        Seconds that every message takes beyond its bytes.
+    reduce_s_per_nbyte
+        Seconds to add a received byte of float32.
+    start_s
+        The time at which each rank reaches the all-reduce.
+    groups
+        Shared uplinks, or None for a network whose core is never the bottleneck.
+    """
+
+    world: int
+    send_nbytes_per_s: PerRank
+    recv_nbytes_per_s: PerRank
+    latency_s: float = 0.0
+    reduce_s_per_nbyte: PerRank = 0.0
+    start_s: PerRank = 0.0
+    groups: Groups | None = None
+
+    def __post_init__(self) -> None:
+        _count("world", self.world)
+        for name in ("send_nbytes_per_s", "recv_nbytes_per_s"):
+            _settle_each(self, name, self.world, "ranks", positive=True)
+        _check("latency_s", self.latency_s, positive=False)
+        for name in ("reduce_s_per_nbyte", "start_s"):
+            _settle_each(self, name, self.world, "ranks", positive=False)
+        if self.groups is not None and len(self.groups.of) != self.world:
+            raise SpecError(
+                f"groups must name one group for each of {self.world} ranks, not for {len(self.groups.of)}"
+            )
+
+    @classmethod
+    def uniform(cls, world: int, link: AlphaBetaGamma, groups: Groups | None = None) -> Network:
+        """Return a network in which all ranks are alike. Raises ``SpecError`` if beta is 0."""
+        if link.beta_s_per_nbyte == 0:
+            raise SpecError("a network needs a rate, but beta is 0 seconds per byte; give it more than 0")
+        rate = 1 / link.beta_s_per_nbyte
+        return cls(world, rate, rate, link.alpha_s, link.gamma_s_per_nbyte, groups=groups)
+
+    def delayed(self, rank: int, by_s: float) -> Network:
+        """Return the network in which ``rank`` starts ``by_s`` seconds later."""
+        self._check_rank(rank)
+        start = list(self.per_rank(self.start_s))
+        start[rank] += by_s
+        return replace(self, start_s=tuple(start))
+
+    def slowed(self, rank: int, factor: float) -> Network:
+        """Return the network in which ``rank`` takes ``factor`` times as long to send, receive, and add."""
+        self._check_rank(rank)
+        _check("factor", factor, positive=True)
+        changed: dict[str, Any] = {}
+        for name, scale in (
+            ("send_nbytes_per_s", 1 / factor),
+            ("recv_nbytes_per_s", 1 / factor),
+            ("reduce_s_per_nbyte", factor),
+        ):
+            values = list(self.per_rank(getattr(self, name)))
+            values[rank] *= scale
+            changed[name] = tuple(values)
+        return replace(self, **changed)
+
+    def per_rank(self, value: PerRank) -> tuple[float, ...]:
+        """Return ``value`` once for each rank."""
+        return value if isinstance(value, tuple) else (value,) * self.world
+
+    def _check_rank(self, rank: int) -> None:
+        if rank not in range(self.world):
+            raise SpecError(f"rank must be one of the {self.world} from 0 up, but is {rank!r}")
+
+    def to_json(self) -> str:
+        """Return the network as a JSON object."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Network:
+        """Read what ``to_json`` wrote; what is left out keeps its default. Raises ``SpecError``."""
+        return _SOURCE.read(read_object(text, "a network"), _kind(cls, groups=optional(_kind(Groups))))
+
+
+def _kind(made: type[T], **kinds: Kind[Any]) -> Kind[T]:
+    """Return the kind of what checks its own values."""
+    return of(made, **{each.name: anything for each in fields(made)} | kinds)  # type: ignore[arg-type]
+
+
+def _count(name: str, value: object) -> None:
+    if type(value) is not int or value < 1:
+        raise SpecError(f"{name} must be a whole number from 1 up, but is {value!r}")
+
+
+def _check(name: str, value: object, *, positive: bool) -> None:
+    real = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+    if not real or (positive and value == 0):
+        least = "above 0" if positive else "from 0 up"
+        raise SpecError(f"{name} must be a finite number {least}, but is {value!r}")
+
+
+def _settle_each(owner: object, name: str, count: int, each: str, *, positive: bool) -> None:
+    """Check a number, or a sequence of ``count``, in a frozen dataclass, and keep a sequence as a tuple."""
+    value = getattr(owner, name)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        value = tuple(value)
+        object.__setattr__(owner, name, value)
+        if len(value) != count:
+            raise SpecError(f"{name} must be one number or one for each of {count} {each}, but is {value!r}")
+    for number in value if isinstance(value, tuple) else (value,):
+        _check(name, number, positive=positive)

@@ -1,0 +1,340 @@
+"""Replay an exchange frame by frame, without moving a byte.
+
+Every rank handles frames in the order of the exchange, with the same window of frames in flight and of
+posted receives. The costs of a frame come from an ``Environment``:
+
+- The rank's thread encodes, decodes, and hands over frames. Each of these needs a core of the machine, and
+  ranks that share a machine wait for a free core (first come, first served).
+- A frame departs when it has been handed over and the frames before it have left the host. It waits in the
+  receiver's kernel until the receiver takes it.
+- The streams that meet at a line or a core link share it fairly (``streams``). Bytes that have passed arrive
+  after the latency.
+- After a pause, a line passes a burst at once, as the token bucket of a rate limiter does.
+
+With free codecs and frames, one frame per chunk, and no burst, a ring equals its closed form. For other
+algorithms, the replay differs from the closed form because an exchange overlaps neighbouring segments, and
+sends to the next peer while frames to the previous one are still in flight.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache, partial
+
+from gradwire import collectives
+from gradwire.collectives.frame_order import AHEAD, Action, Do, Segment, frame_order
+from gradwire.costs import ExchangeCost
+from gradwire.timing.environment import CodecCost, Environment, as_seen_by
+from gradwire.timing.streams import Cores, Port, Stream, Streams
+
+
+@dataclass
+class Replay:
+    """The result of a replay: every rank's cost, and the time of the busiest line's bytes at its rate."""
+
+    ranks: list[ExchangeCost]
+    line_busy_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Seconds until the last rank is done."""
+        return max(rank.total_s for rank in self.ranks)
+
+    @property
+    def last(self) -> ExchangeCost:
+        """The times of the rank that is done last."""
+        return max(self.ranks, key=lambda rank: rank.total_s)
+
+
+def replay(
+    algorithm: str,
+    world: int,
+    count: int,
+    segment_nbytes: int,
+    codec: str,
+    environment: Environment,
+    half: str = "schedule",
+) -> Replay:
+    """Replay the exchange of ``count`` float32 values between ``world`` ranks.
+
+    ``algorithm`` and ``segment_nbytes`` are as in a plan, ``codec`` is the spec of a codec whose costs
+    ``environment`` has, and ``half`` is ``schedule`` for the all-reduce, or ``reduce`` or ``broadcast``.
+    Raises ``SpecError`` for an unknown algorithm, or a codec whose costs aren't known.
+    """
+    chosen = collectives.get(algorithm)
+    steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(chosen, half)
+    chunks = chosen.chunks(world)
+    orders = [
+        frame_order(steps(rank, world), count, chunks, segment_nbytes // 4, AHEAD) for rank in range(world)
+    ]
+    first_terms = world if half == "broadcast" else 1
+    environment = as_seen_by(algorithm, environment)
+    return _Machinery(orders, environment.cost(codec), environment, first_terms).run()
+
+
+@dataclass(slots=True, eq=False)
+class _Frame:
+    """A frame between two ranks; times are None until they are known.
+
+    ``carried_nbytes`` of its ``nbytes`` are left on the line if NICs compress it.
+    """
+
+    sender: _Rank
+    receiver: _Rank | None = None
+    nbytes: float = 0.0
+    carried_nbytes: float = 0.0
+    terms: int = 1
+    queued: bool = False
+    left_s: float | None = None
+    arrived_s: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Rank:
+    """The state of one rank's thread. ``waits_for`` is the frame that must leave or arrive first."""
+
+    number: int
+    actions: list[Action]
+    cores: Cores
+    frames: list[_Frame] = field(default_factory=list)
+    at: int = 0
+    encoded: bool = False
+    waits_for: _Frame | None = None
+    in_flight: deque[tuple[Action, _Frame]] = field(default_factory=deque)
+    to_post: deque[Action] = field(default_factory=deque)
+    posted_up_to: tuple[float, float] = (-1.0, 0.0)
+    terms: dict[Segment, int] = field(default_factory=dict)
+    times: ExchangeCost = field(default_factory=ExchangeCost)
+
+
+class _Machinery:
+    """Everything that takes time; events are served in the order of their times."""
+
+    def __init__(
+        self, orders: list[list[Action]], cost: CodecCost, environment: Environment, first_terms: int
+    ) -> None:
+        world = len(orders)
+        host = environment.host
+        self._cost, self._host, self._header_nbytes = cost, host, environment.header_nbytes
+        self._cost_of = cache(partial(cost.of, world=world))  # every frame asks
+        self._first_terms = first_terms
+        per_machine = max(1, host.ranks_per_machine)
+        machines = [Cores(min(host.cores, 2 * per_machine)) for _ in range(-(-world // per_machine))]
+        self._ranks = [
+            _Rank(number, actions, machines[number // per_machine]) for number, actions in enumerate(orders)
+        ]
+        _join(self._ranks)
+        self._network = _Network([_both_ways(actions) for actions in orders], environment)
+        self._streams = Streams[_Frame](self._schedule)
+        self._events: list[tuple[float, int, _Rank | _Frame | Stream, int]] = []
+        self._count = 0
+
+    def run(self) -> Replay:
+        """Serve all events."""
+        for rank in self._ranks:
+            for _ in range(AHEAD):
+                self._post(rank)
+            self._schedule(0.0, rank)
+        while self._events:
+            now, _, subject, version = heapq.heappop(self._events)
+            if isinstance(subject, _Rank):
+                self._go_on(subject, now)
+            elif isinstance(subject, Stream):
+                frame = self._streams.pass_first(subject, version, now)
+                if frame is not None:
+                    self._leave(frame, now)
+            elif subject.left_s is None:
+                self._set_off(subject, now)
+            else:
+                self._arrive(subject, now)
+        stuck = [rank.number for rank in self._ranks if rank.at < len(rank.actions) or rank.in_flight]
+        assert not stuck, f"ranks {stuck} wait for ever: the orders do not fit together"
+        return Replay([rank.times for rank in self._ranks], self._network.busiest_s)
+
+    def _schedule(self, when: float, subject: _Rank | _Frame | Stream, version: int = 0) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (when, self._count, subject, version))
+
+    def _go_on(self, rank: _Rank, now: float) -> None:
+        """Run a rank's thread as far as possible at ``now``, and schedule it for the rest."""
+        if rank.at == len(rank.actions):
+            rank.times.wait_s = max(0.0, now - rank.times.work_s)
+            self._retire(rank, now, down_to=0)
+            return
+        action, frame = rank.actions[rank.at], rank.frames[rank.at]
+        if action.receives:
+            if self._reached(rank, frame, frame.arrived_s, now):
+                self._receive(rank, action, frame, now)
+        elif not rank.encoded and action.do is not Do.FORWARD:
+            rank.encoded = True
+            self._schedule(self._encode(rank, action, now), rank)
+        elif self._retire(rank, now, down_to=AHEAD - 1):
+            self._send(rank, action, frame, now)
+
+    def _reached(self, rank: _Rank, frame: _Frame, when: float | None, now: float) -> bool:
+        """Return whether ``when`` is reached; if not, schedule the rank to continue then."""
+        if when is None:
+            rank.waits_for = frame
+            return False
+        if when > now:
+            self._schedule(when, rank)
+            return False
+        return True
+
+    def _retire(self, rank: _Rank, now: float, down_to: int) -> bool:
+        """Return whether at most ``down_to`` frames are in flight; else the rank waits for one."""
+        while len(rank.in_flight) > down_to:
+            action, frame = rank.in_flight[0]
+            if down_to and action.order > rank.posted_up_to:
+                return True
+            if not self._reached(rank, frame, frame.left_s, now):
+                return False
+            rank.in_flight.popleft()
+        return True
+
+    def _encode(self, rank: _Rank, action: Action, now: float) -> float:
+        count = _count(action)
+        cost = self._cost_of(self._terms(rank, action))
+        encode_s = self._cost.call_s + count * cost.encode_s
+        adopts = action.do is Do.PUBLISH and not self._cost.exact
+        decode_s = self._cost.call_s + count * cost.decode_s if adopts else 0.0
+        rank.times.encode_s += encode_s
+        rank.times.decode_s += decode_s
+        return rank.cores.take(now, encode_s + decode_s)
+
+    def _send(self, rank: _Rank, action: Action, frame: _Frame, now: float) -> None:
+        frame.terms = self._terms(rank, action)
+        cost = self._cost_of(frame.terms)
+        frame.nbytes = self._header_nbytes + _count(action) * cost.nbytes
+        frame.carried_nbytes = self._header_nbytes + _count(action) * cost.carried_nbytes
+        rank.times.frames += 1
+        rank.times.raw_nbytes += 4 * _count(action)
+        rank.times.wire_nbytes += frame.nbytes
+        handling_s = self._host.send_s + frame.nbytes * self._host.send_s_per_nbyte
+        rank.times.handling_s += handling_s
+        handed_over_s = rank.cores.take(now, handling_s)
+        rank.cores.take(now, frame.nbytes * self._host.beside_s_per_nbyte)
+        rank.in_flight.append((action, frame))
+        self._schedule(handed_over_s, frame)
+        rank.at, rank.encoded = rank.at + 1, False
+        self._schedule(handed_over_s, rank)
+
+    def _receive(self, rank: _Rank, action: Action, frame: _Frame, now: float) -> None:
+        self._post(rank)
+        adds = action.do is Do.ADD
+        cost = self._cost_of(frame.terms)
+        rank.terms[action.segment] = frame.terms + (self._terms(rank, action) if adds else 0)
+        decode_s = self._cost.call_s + _count(action) * (cost.decode_add_s if adds else cost.decode_s)
+        handling_s = self._host.receive_s + frame.nbytes * self._host.receive_s_per_nbyte
+        rank.times.decode_s += decode_s
+        rank.times.handling_s += handling_s
+        rank.at += 1
+        self._schedule(rank.cores.take(now, handling_s + decode_s), rank)
+
+    def _post(self, rank: _Rank) -> None:
+        """Post one more receive of a rank, which its sends may wait for (``_retire``)."""
+        rank.posted_up_to = rank.to_post.popleft().order if rank.to_post else (math.inf, 0.0)
+
+    def _set_off(self, frame: _Frame, now: float) -> None:
+        """Let a frame enter its stream once the frames before it have left the host."""
+        stream = self._network.stream(frame)
+        if not frame.queued:
+            frame.queued = True
+            enters_s = stream.hold(now)
+            if enters_s > now:
+                self._schedule(enters_s, frame)
+                return
+        self._streams.push(stream, frame, frame.carried_nbytes, now)
+
+    def _leave(self, frame: _Frame, now: float) -> None:
+        """Let the last byte of a frame depart, which arrives after the latency."""
+        frame.left_s, frame.arrived_s = now, now + self._network.latency_s(frame)
+        if frame.sender.waits_for is frame:
+            frame.sender.waits_for = None
+            self._schedule(now, frame.sender)
+        self._schedule(frame.arrived_s, frame)
+
+    def _arrive(self, frame: _Frame, now: float) -> None:
+        """Let a frame arrive; the core that copied it wasn't free for a codec during that time."""
+        receiver = frame.receiver
+        assert receiver is not None
+        receiver.cores.take(now, frame.nbytes * self._host.beside_s_per_nbyte)
+        if receiver.waits_for is frame:
+            receiver.waits_for = None
+            self._schedule(now, receiver)
+
+    def _terms(self, rank: _Rank, action: Action) -> int:
+        return rank.terms.get(action.segment, self._first_terms)
+
+
+class _Network:
+    """The lines of all ranks, and the core links between groups."""
+
+    def __init__(self, both_ways: list[bool], environment: Environment) -> None:
+        lines = [environment.line_of(rank) for rank in range(len(both_ways))]
+        self._latency_s = [line.latency_s for line in lines]
+        rates = [
+            line.nbytes_per_s * (line.duplex_share if both else 1.0)
+            for line, both in zip(lines, both_ways, strict=True)
+        ]
+        self._out, self._in = (
+            [Port(rate, line.burst_nbytes) for rate, line in zip(rates, lines, strict=True)] for _ in range(2)
+        )
+        sizes = environment.groups or (len(both_ways),)
+        self._group = [number for number, size in enumerate(sizes) for _ in range(size)]
+        self._up = [Port(environment.core_nbytes_per_s) for _ in sizes]
+        self._down = [Port(environment.core_nbytes_per_s) for _ in sizes]
+        self._streams: dict[tuple[int, int], Stream] = {}
+
+    def latency_s(self, frame: _Frame) -> float:
+        """Return the latency between two ranks: that of the slower one."""
+        assert frame.receiver is not None
+        return max(self._latency_s[frame.sender.number], self._latency_s[frame.receiver.number])
+
+    def stream(self, frame: _Frame) -> Stream:
+        """Return the stream between two ranks, which passes their lines and the core links between them."""
+        assert frame.receiver is not None
+        sender, receiver = frame.sender.number, frame.receiver.number
+        if (sender, receiver) not in self._streams:
+            ports = [self._out[sender], self._in[receiver]]
+            if self._group[sender] != self._group[receiver]:
+                ports += [self._up[self._group[sender]], self._down[self._group[receiver]]]
+            self._streams[sender, receiver] = Stream(ports)
+        return self._streams[sender, receiver]
+
+    @property
+    def busiest_s(self) -> float:
+        """Seconds that the bytes of the busiest line or core link take at its rate."""
+        return max(port.busy_s for port in (*self._out, *self._in, *self._up, *self._down))
+
+
+def _join(ranks: list[_Rank]) -> None:
+    """Give every send and the receive that meets it their frame: between two ranks, in their order."""
+    ways = defaultdict[tuple[int, int], deque[_Frame]](deque)
+    sends = [
+        (rank, i, action) for rank in ranks for i, action in enumerate(rank.actions) if not action.receives
+    ]
+    for rank in ranks:
+        rank.frames = [_Frame(rank) for _ in rank.actions]
+    for rank, i, action in sends:
+        ways[rank.number, action.peer].append(rank.frames[i])
+    for rank in ranks:
+        for i, action in enumerate(rank.actions):
+            if action.receives:
+                frame = rank.frames[i] = ways[action.peer, rank.number].popleft()
+                frame.receiver = rank
+                rank.to_post.append(action)
+
+
+def _both_ways(actions: list[Action]) -> bool:
+    """Return whether a rank sends and receives at once in some step, as in a ring but not in a tree."""
+    sends = {action.step for action in actions if not action.receives}
+    return any(action.receives and action.step in sends for action in actions)
+
+
+def _count(action: Action) -> int:
+    return action.segment.stop - action.segment.start

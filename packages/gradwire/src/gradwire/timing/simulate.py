@@ -1,0 +1,315 @@
+"""Simulate an all-reduce on a network that isn't uniform, with up to thousands of ranks.
+
+A message starts when both its ranks have reached the step, and a step ends when its send, its receive, and
+its addition have ended. A message travels at the lowest of three rates: its source's, its target's, and its
+share of the uplinks that it crosses. The messages of one round share an uplink fairly (max-min), as if all of
+them ran at once; if one ends early, the others don't get its share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import groupby, pairwise, zip_longest
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradwire.collectives import Collective, Hierarchical, Step
+from gradwire.collectives.hierarchical import layout
+from gradwire.collectives.levels import ALGORITHMS, Instance
+from gradwire.collectives.matching import messages
+from gradwire.timing.network import Groups, Network
+
+# The messages of an all-reduce as arrays, one round after the other, for thousands of ranks.
+#
+# A round is a set of messages that don't wait for each other. If every rank does what rank 0 does, shifted,
+# only rank 0's schedule is read. Algorithms of several levels are combined from those of their levels.
+
+Ints = NDArray[np.intp]
+Index = Ints | slice
+ALL = slice(None)
+
+_Schedule = Callable[[int, int], Iterator[Step]]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Pairs:
+    """The pairs of ranks that send at once: ``source[i]`` to ``target[i]``; no rank is twice in either.
+
+    ``senders`` are the sources, and ``receivers`` the targets of the messages in the order of
+    ``by_receiver``. Both are slices if all ranks have a message, because slices are faster. Rounds with the
+    same pairs share one object, so that derived values are computed once.
+    """
+
+    source: Ints
+    target: Ints
+    senders: Index
+    receivers: Index
+    by_receiver: Index
+
+    @classmethod
+    def some(cls, source: Ints, target: Ints) -> Pairs:
+        """Return the pairs of any ranks."""
+        return cls(source, target, senders=source, receivers=target, by_receiver=ALL)
+
+    @classmethod
+    def shifted(cls, world: int, by: int) -> Pairs:
+        """Return the pairs of every rank and the one ``by`` further on."""
+        ranks = np.arange(world, dtype=np.intp)
+        target, sender = (ranks + by) % world, (ranks - by) % world
+        return cls(ranks, target, senders=ALL, receivers=ALL, by_receiver=sender)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Round:
+    """Messages at once, of the chunks ``first[i]`` up to ``last[i]``; the target adds if ``combine[i]``.
+
+    ``enter`` are the ranks whose step begins with this round; the others already had a message of the same
+    step.
+    """
+
+    pairs: Pairs
+    first: Ints
+    last: Ints
+    combine: NDArray[np.bool_]
+    enter: Index
+
+
+def rounds(collective: Collective, world: int) -> Iterator[Round]:
+    """Yield the rounds of an all-reduce, each after those that it waits for. Raises ``SpecError``."""
+    if not isinstance(collective, Hierarchical):
+        yield from _flat(collective, collective.schedule, world)
+        return
+    levels = layout(collective, world).levels
+    for level in levels:
+        yield from _level(level, lambda algorithm: algorithm.reduce)
+    for level in reversed(levels):
+        yield from _level(level, lambda algorithm: algorithm.broadcast)
+
+
+def _flat(collective: Collective, schedule: _Schedule, world: int) -> Iterator[Round]:
+    if collective.ROTATES:
+        return _rotated(schedule(0, world), collective.chunks(world), world)
+    return _assembled(schedule, world)
+
+
+def _rotated(steps: Iterable[Step], chunks: int, world: int) -> Iterator[Round]:
+    around = np.arange(world + chunks, dtype=np.intp) % chunks
+    known = dict[int, Pairs]()
+    for step in steps:
+        shift = step.send_to or 0
+        if shift not in known:
+            known[shift] = Pairs.shifted(world, shift)
+        first = around[step.send[0] : step.send[0] + world]
+        yield Round(known[shift], first, first + 1, np.full(world, step.combine), ALL)
+
+
+def _assembled(schedule: _Schedule, world: int) -> Iterator[Round]:
+    found = messages([schedule(rank, world) for rank in range(world)])
+    columns = np.array(list(found), dtype=np.intp).reshape(-1, 8)
+    columns = columns[np.argsort(columns[:, -1], kind="stable")]
+    source, target, send_step, recv_step, first, last, combine, number = columns.T
+    enters = _first_of_step(np.stack([source, target], 1), np.stack([send_step, recv_step], 1))
+    borders = [*np.flatnonzero(np.diff(number, prepend=-1)), len(number)]
+    for start, stop in pairwise(borders):
+        at = slice(start, stop)
+        enter = np.concatenate([source[at][enters[at, 0]], target[at][enters[at, 1]]])
+        yield Round(
+            Pairs.some(source[at], target[at]), first[at], last[at], combine[at].astype(np.bool_), enter
+        )
+
+
+def _first_of_step(rank: Ints, step: Ints) -> NDArray[np.bool_]:
+    """Return, for both ends of every message by round, whether it is the first of its rank's step."""
+    keys = (rank * (step.max(initial=0) + 1) + step).ravel()
+    first = np.zeros(keys.size, dtype=np.bool_)
+    first[np.unique(keys, return_index=True)[1]] = True
+    return first.reshape(rank.shape)
+
+
+def _level(level: list[Instance], half: Callable[[Collective], _Schedule]) -> Iterator[Round]:
+    """Yield the rounds of the instances of one level: side by side those that have no rank in common."""
+    for apart in _apart(level):
+        alike = groupby(sorted(apart, key=_kind), key=_kind)
+        together = [_alike(list(instances), half) for _, instances in alike]
+        known = dict[tuple[Pairs, ...], Pairs]()
+        for several in zip_longest(*together):
+            yield _merged([each for each in several if each is not None], known)
+
+
+def _kind(instance: Instance) -> tuple[str, int]:
+    return instance.name, len(instance.members)
+
+
+def _apart(level: list[Instance]) -> list[list[Instance]]:
+    """Part instances into sets without a common rank, so that every rank meets its own in their order."""
+    sets: list[list[Instance]] = []
+    begun = dict[int, int]()
+    for instance in level:
+        number = max(begun.get(rank, 0) for rank in instance.members)
+        if number == len(sets):
+            sets.append([])
+        sets[number].append(instance)
+        begun.update(dict.fromkeys(instance.members, number + 1))
+    return sets
+
+
+def _alike(instances: list[Instance], half: Callable[[Collective], _Schedule]) -> Iterator[Round]:
+    """Yield the rounds of instances of one algorithm among equally many ranks."""
+    name, size = _kind(instances[0])
+    members = np.array([instance.members for instance in instances], dtype=np.intp)
+    cuts = np.array([instance.cuts for instance in instances], dtype=np.intp)
+    known = dict[Pairs, Pairs]()
+    for one in _flat(ALGORITHMS[name], half(ALGORITHMS[name]), size):
+        if one.pairs not in known:
+            source, target = members[:, one.pairs.source], members[:, one.pairs.target]
+            known[one.pairs] = Pairs.some(source.ravel(), target.ravel())
+        yield Round(
+            known[one.pairs],
+            cuts[:, one.first].ravel(),
+            cuts[:, one.last].ravel(),
+            np.tile(one.combine, len(instances)),
+            members[:, one.enter].ravel(),
+        )
+
+
+def _merged(several: list[Round], known: dict[tuple[Pairs, ...], Pairs]) -> Round:
+    if len(several) == 1:
+        return several[0]
+    pairs = tuple(each.pairs for each in several)
+    if pairs not in known:
+        source = np.concatenate([each.source for each in pairs])
+        known[pairs] = Pairs.some(source, np.concatenate([each.target for each in pairs]))
+    return Round(
+        known[pairs],
+        np.concatenate([each.first for each in several]),
+        np.concatenate([each.last for each in several]),
+        np.concatenate([each.combine for each in several]),
+        np.concatenate([each.enter for each in several]),
+    )
+
+
+# The rate of each of several messages, from the rates at its ends and the uplinks that it shares.
+
+Rates = NDArray[np.float64]
+
+_SAME = 1 + 1e-12
+"""Shares that differ only by rounding are settled together."""
+
+
+class Wires:
+    """The rates and latencies of a network as arrays, for one set of messages after the other."""
+
+    def __init__(self, network: Network) -> None:
+        self._send = np.array(network.per_rank(network.send_nbytes_per_s), dtype=np.float64)
+        self._recv = np.array(network.per_rank(network.recv_nbytes_per_s), dtype=np.float64)
+        groups = network.groups or Groups((0,) * network.world, 1.0)
+        self._group = np.array(groups.of, dtype=np.intp)
+        self._uplink = np.full(groups.count, groups.uplink_nbytes_per_s, dtype=np.float64)
+        self._latency_s, self._crossing_s = network.latency_s, groups.latency_s
+
+    def latency_s(self, pairs: Pairs) -> NDArray[np.float64]:
+        """Return the seconds that each message takes beyond its bytes."""
+        crossing = self._group[pairs.source] != self._group[pairs.target]
+        return np.where(crossing, self._latency_s + self._crossing_s, self._latency_s)
+
+    def rates(self, pairs: Pairs) -> Rates:
+        """Return the bytes per second of each message while all of them run.
+
+        They are max-min fair (Bertsekas and Gallager, Data Networks, section 6.5.2): none can be raised
+        without lowering one that is no higher.
+        """
+        rates: Rates = np.minimum(self._send[pairs.source], self._recv[pairs.target])
+        source, target = self._group[pairs.source], self._group[pairs.target]
+        crossing = np.flatnonzero(source != target)
+        if len(crossing):
+            rates[crossing] = _share(rates[crossing], source[crossing], target[crossing], self._uplink)
+        return rates
+
+
+def _share(most: Rates, source: NDArray[np.intp], target: NDArray[np.intp], uplink: Rates) -> Rates:
+    """Raise all messages' rates at the same pace, until each reaches its own rate or a full uplink."""
+    rates = np.zeros_like(most)
+    out, into = uplink.copy(), uplink.copy()
+    open_ = np.arange(len(most))
+    while len(open_):
+        up, down = source[open_], target[open_]
+        out_share = out / np.maximum(np.bincount(up, minlength=len(out)), 1)
+        into_share = into / np.maximum(np.bincount(down, minlength=len(into)), 1)
+        limit = np.minimum(most[open_], np.minimum(out_share[up], into_share[down]))
+        settled = limit <= limit.min() * _SAME
+        done, rate = open_[settled], limit[settled]
+        rates[done] = rate
+        out -= np.bincount(up[settled], rate, minlength=len(out))
+        into -= np.bincount(down[settled], rate, minlength=len(into))
+        open_ = open_[~settled]
+    return rates
+
+
+Seconds = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Simulation:
+    """When every rank is done, counted from 0, and how long it waited.
+
+    ``finish_s[r]`` is when rank ``r`` ends its last step. ``idle_s[r]`` are the seconds between its start and
+    that in which it neither sent nor received nor added.
+    """
+
+    finish_s: Seconds
+    idle_s: Seconds
+
+    @property
+    def total_s(self) -> float:
+        """When the last rank is done."""
+        return float(self.finish_s.max())
+
+
+class _Clocks:
+    """All ranks at once: when their current steps began, end so far, and what they are busy with in them."""
+
+    def __init__(self, start: Seconds) -> None:
+        self.begin, self.end, self.busy = start.copy(), start.copy(), np.zeros_like(start)
+        self.busy_from, self.busy_to = start.copy(), start.copy()
+
+    def enter(self, ranks: Index) -> None:
+        """Let these ranks go on to their next step."""
+        self.begin[ranks] = self.busy_from[ranks] = self.busy_to[ranks] = self.end[ranks]
+
+    def occupy(self, ranks: Index, start: Seconds, stop: Seconds) -> None:
+        """Let each of these ranks, none twice, send or receive; a step does each at most once."""
+        both = np.minimum(stop, self.busy_to[ranks]) - np.maximum(start, self.busy_from[ranks])
+        self.busy[ranks] += stop - start - np.maximum(both, 0.0)
+        self.busy_from[ranks], self.busy_to[ranks] = start, stop
+        self.end[ranks] = np.maximum(self.end[ranks], stop)
+
+
+def simulate(collective: Collective, network: Network, nbytes: float, *, ratio: float = 1.0) -> Simulation:
+    """Return what an all-reduce of ``nbytes`` bytes of float32 per rank costs on ``network``.
+
+    ``ratio`` is how many bytes of float32 a codec makes one byte of: it divides what travels, not what is
+    added. Chunks count as equal. Raises ``SpecError`` if the schedules of the ranks do not fit together.
+    """
+    chunk_nbytes = nbytes / collective.chunks(network.world)
+    reduce_s_per_chunk = chunk_nbytes * np.array(network.per_rank(network.reduce_s_per_nbyte))
+    start = np.array(network.per_rank(network.start_s), dtype=np.float64)
+    clocks = _Clocks(start)
+    wires, pairs = Wires(network), None
+    for round_ in rounds(collective, network.world):
+        if round_.pairs is not pairs:
+            pairs = round_.pairs
+            latency_s, move_s_per_chunk = wires.latency_s(pairs), chunk_nbytes / ratio / wires.rates(pairs)
+        _run(round_, clocks, latency_s + (round_.last - round_.first) * move_s_per_chunk, reduce_s_per_chunk)
+    return Simulation(clocks.end, np.maximum(clocks.end - start - clocks.busy, 0.0))
+
+
+def _run(round_: Round, clocks: _Clocks, move_s: Seconds, reduce_s_per_chunk: Seconds) -> None:
+    pairs = round_.pairs
+    clocks.enter(round_.enter)
+    start = np.maximum(clocks.begin[pairs.senders], clocks.begin[pairs.target])
+    arrived = start + move_s
+    clocks.occupy(pairs.senders, start, arrived)
+    added = arrived + round_.combine * (round_.last - round_.first) * reduce_s_per_chunk[pairs.target]
+    clocks.occupy(pairs.receivers, start[pairs.by_receiver], added[pairs.by_receiver])

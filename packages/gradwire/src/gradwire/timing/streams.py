@@ -1,0 +1,218 @@
+"""Lines that several streams share approximately fairly, as TCP connections share a bottleneck.
+
+Between two ranks, bytes flow one frame after the other. Frames of different pairs that meet at a line share
+it: every stream gets its max-min fair share of all lines on its path (Bertsekas and Gallager, Data Networks,
+section 6.5.2), or somewhat less if other streams left its host earlier. Rates change only when a stream
+begins or ends, and only for the streams that share a line with it, directly or through others. For a ring,
+whose streams never meet, the computation is therefore as cheap as its number of frames.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from typing import Generic, TypeVar
+
+QUEUED_NBYTES = 1 << 16
+"""What a connection has in its host's queue at once (TCP small queues); a new stream waits behind it."""
+NEWCOMER = 0.6
+"""The weight of a stream relative to those that left its host earlier, as its connection's window has yet to
+open. Between 1, equal shares, and 0; measured in testbeds."""
+
+Load = TypeVar("Load", bound=Hashable)
+
+
+class Port:
+    """One direction of a line, or a core link between groups.
+
+    All its streams share its rate, ``math.inf`` for a port that is never a bottleneck. ``burst_nbytes`` pass
+    at once after a pause: the token bucket of a rate limiter.
+    """
+
+    __slots__ = ("burst_nbytes", "carried_nbytes", "credit_nbytes", "idle_since_s", "nbytes_per_s", "streams")
+
+    def __init__(self, nbytes_per_s: float, burst_nbytes: float = 0.0) -> None:
+        self.nbytes_per_s, self.burst_nbytes = nbytes_per_s, burst_nbytes
+        self.credit_nbytes, self.idle_since_s = burst_nbytes, 0.0
+        self.carried_nbytes = 0.0
+        self.streams: dict[Stream, None] = {}  # a set that keeps its order, so that a replay is repeatable
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that the bytes it carried take at its rate; a burst takes less."""
+        return self.carried_nbytes / self.nbytes_per_s
+
+    def earn(self, now_s: float) -> None:
+        """Add the credit of the pause that ends now."""
+        if self.burst_nbytes:
+            earned = (now_s - self.idle_since_s) * self.nbytes_per_s
+            self.credit_nbytes = min(self.burst_nbytes, self.credit_nbytes + earned)
+
+
+class Stream:
+    """The frames from one rank to another, which pass the same ports; the first is the sender's, ``home``."""
+
+    __slots__ = ("begun_s", "held_s", "home", "loads", "ports", "rate", "remaining", "since_s", "version")
+
+    def __init__(self, ports: Iterable[Port]) -> None:
+        passed = list(ports)
+        self.home = passed[0] if passed else Port(math.inf)
+        self.ports = tuple(port for port in passed if port.nbytes_per_s < math.inf)
+        self.loads = deque[tuple[object, float]]()
+        self.remaining, self.rate, self.since_s, self.version = 0.0, 0.0, 0.0, 0
+        self.begun_s = self.held_s = 0.0
+
+    def hold(self, now_s: float) -> float:
+        """Return when a frame that is handed over now may enter: after what others have in the host's queue.
+
+        A frame of a stream with frames in flight, or held already, enters after those.
+        """
+        if not self.loads and self.home.nbytes_per_s < math.inf:
+            queued = sum(min(QUEUED_NBYTES, other.left_nbytes(now_s)) for other in self.home.streams)
+            self.held_s = max(self.held_s, now_s + queued / self.home.nbytes_per_s)
+        return max(self.held_s, now_s)
+
+    def left_nbytes(self, now_s: float) -> float:
+        """Return the bytes that its first frame has left to pass."""
+        return max(0.0, self.remaining - self.rate * (now_s - self.since_s))
+
+    @property
+    def weight(self) -> float:
+        """Its part of a port's rate, in relation to others'."""
+        first = all(other.begun_s >= self.begun_s for other in self.home.streams)
+        return 1.0 if first else NEWCOMER
+
+    def ends_s(self) -> float:
+        """Return the time at which its first frame will have passed, if nothing changes."""
+        return self.since_s + (self.remaining / self.rate if self.remaining > 0 else 0.0)
+
+
+class Streams(Generic[Load]):
+    """All streams of a replay.
+
+    ``schedule`` is called with the time at which a stream's first frame will have passed, the stream, and its
+    version; ``pass_first`` takes the last two.
+    """
+
+    def __init__(self, schedule: Callable[[float, Stream, int], None]) -> None:
+        self._schedule = schedule
+
+    def push(self, stream: Stream, load: Load, nbytes: float, now_s: float) -> None:
+        """Let a frame depart."""
+        stream.loads.append((load, nbytes))
+        for port in stream.ports:
+            port.carried_nbytes += nbytes
+        if len(stream.loads) == 1:
+            self._begin(stream, now_s)
+
+    def pass_first(self, stream: Stream, version: int, now_s: float) -> Load | None:
+        """Return the frame that has passed, or None if rates have changed since that was scheduled."""
+        if version != stream.version:
+            return None
+        load, _ = stream.loads.popleft()
+        if stream.loads:
+            stream.remaining, stream.since_s = stream.loads[0][1], now_s
+            self._announce(stream)
+        else:
+            self._end(stream, now_s)
+        return load  # type: ignore[return-value]
+
+    def _begin(self, stream: Stream, now_s: float) -> None:
+        nbytes, stream.begun_s = stream.loads[0][1], now_s
+        for port in stream.ports:
+            if not port.streams:
+                port.earn(now_s)
+            port.streams[stream] = None
+        credit = min((port.credit_nbytes for port in stream.ports), default=0.0)
+        if credit:
+            credit = min(credit, nbytes)
+            for port in stream.ports:
+                port.credit_nbytes -= credit
+        stream.remaining, stream.since_s, stream.rate = nbytes - credit, now_s, 0.0
+        self._share(_together([stream]), now_s)
+
+    def _end(self, stream: Stream, now_s: float) -> None:
+        stream.version += 1
+        others: dict[Stream, None] = {}
+        for port in stream.ports:
+            del port.streams[stream]
+            if port.streams:
+                others.update(port.streams)
+            else:
+                port.idle_since_s = now_s
+        if others:
+            self._share(_together(others), now_s)
+
+    def _share(self, streams: list[Stream], now_s: float) -> None:
+        """Set the rates of ``streams``, which share ports with no other stream."""
+        for stream, rate in _fair(streams):
+            if rate != stream.rate:
+                stream.remaining = stream.left_nbytes(now_s)
+                stream.since_s, stream.rate = now_s, rate
+                self._announce(stream)
+
+    def _announce(self, stream: Stream) -> None:
+        stream.version += 1
+        self._schedule(stream.ends_s(), stream, stream.version)
+
+
+def _together(first: Iterable[Stream]) -> list[Stream]:
+    """Return ``first`` and all streams that share ports with them, directly or through others."""
+    found = dict.fromkeys(first)
+    todo = list(found)
+    while todo:
+        for port in todo.pop().ports:
+            for other in port.streams:
+                if other not in found:
+                    found[other] = None
+                    todo.append(other)
+    return list(found)
+
+
+def _fair(streams: list[Stream]) -> list[tuple[Stream, float]]:
+    """Return the weighted max-min fair rates, by filling the narrowest port first."""
+    if len(streams) == 1:
+        return [(streams[0], min((port.nbytes_per_s for port in streams[0].ports), default=math.inf))]
+    rates: list[tuple[Stream, float]] = []
+    waiting = {stream: stream.weight for stream in streams}
+    left = {port: port.nbytes_per_s for stream in streams for port in stream.ports}
+    users = {port: [stream for stream in port.streams if stream in waiting] for port in left}
+    while waiting:
+        unit, narrowest = min(
+            (
+                (left[port] / sum(waiting[stream] for stream in those), number)
+                for number, (port, those) in enumerate(users.items())
+            ),
+        )
+        port = list(users)[narrowest]
+        for stream in users[port]:
+            rate = unit * waiting.pop(stream)
+            rates.append((stream, rate))
+            for on_its_way in stream.ports:
+                left[on_its_way] = max(0.0, left[on_its_way] - rate)
+        users = {
+            port: still for port, those in users.items() if (still := [s for s in those if s in waiting])
+        }
+    return rates
+
+
+# The cores of one machine, which the ranks on it share.
+
+
+class Cores:
+    """The cores of one machine: whoever asks first is served first."""
+
+    __slots__ = ("_free",)
+
+    def __init__(self, count: int) -> None:
+        self._free = [0.0] * count
+
+    def take(self, now_s: float, lasts_s: float) -> float:
+        """Return when work that takes ``lasts_s`` seconds of one core is done."""
+        if lasts_s <= 0:
+            return now_s
+        done = max(now_s, self._free[0]) + lasts_s
+        heapq.heapreplace(self._free, done)
+        return done

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+
+from gradwire import Plan
+from gradwire.autotune.contract import Lost
+from gradwire.autotune.decision import Mixture
+from gradwire.codecs import Identity, parse
+from gradwire.planner.candidates import Workload
+from gradwire.planner.exchange_times import Family
+from gradwire.planner.predict import Predictor
+from gradwire.timing.environment import CodecCost, CodecPoint, Environment
+from gradwire.timing.line import Line
+
+Q4, Q8, BF16 = parse("quantize:4"), parse("quantize:8"), parse("bf16")
+COUNTS = {"weight": 600, "other": 300, "bias": 100}
+NBYTES = {Identity(): 4.0, Q4: 0.5, Q8: 1.0, BF16: 2.0}
+LOST = Lost(
+    COUNTS,
+    {
+        Identity(): dict.fromkeys(COUNTS, 0.0),
+        Q4: {"weight": 0.1, "other": 0.4, "bias": 0.5},
+        Q8: {"weight": 0.05, "other": 0.2, "bias": 0.3},
+        BF16: dict.fromkeys(COUNTS, 0.01),
+    },
+    NBYTES,
+)
+MIXTURE = Mixture.of(Q4, frozenset({"other", "bias"}), LOST, 0.2)
+
+
+def predictor(latency_s: float) -> Predictor:
+    costs = {
+        str(codec): CodecCost(str(codec), (CodecPoint(1, nbytes, 0.0, 0.0, 0.0),), exact=codec.EXACT)
+        for codec, nbytes in NBYTES.items()
+    }
+    workload = Workload((1 << 22,), forward_s=0.01, backward_s=0.0)
+    return Predictor(workload, 4, Family(Environment(Line(latency_s, 1e8), costs)))
+
+
+def test_each_parameter_counts_with_its_values_and_its_codec() -> None:
+    assert MIXTURE.gentler == {"other": Q8, "bias": BF16}
+    assert MIXTURE.parts == {Q8: pytest.approx(0.3), BF16: pytest.approx(0.1)}
+    assert MIXTURE.noise == pytest.approx(0.6 * 0.1**2 + 0.3 * 0.2**2 + 0.1 * 0.01**2)
+    assert MIXTURE.slack == pytest.approx(0.4 + MIXTURE.noise)
+
+
+def test_bytes_and_times_are_those_of_all_codecs_by_their_shares() -> None:
+    at, plans = predictor(0.0), {codec: Plan(codec, residual=False) for codec in NBYTES}
+    seconds = {codec: at.predict(plan).step_s for codec, plan in plans.items()}
+    shared = 0.6 * seconds[Q4] + 0.3 * seconds[Q8] + 0.1 * seconds[BF16]
+    assert MIXTURE.step_s(plans[Q4], at, 1) == pytest.approx(shared, rel=1e-3)
+    floats = 6 / 4 * (1 << 22)  # what a rank of a ring sends
+    nbytes = MIXTURE.nbytes(plans[Q4], at)
+    assert nbytes == pytest.approx(floats * (0.6 * 0.5 + 0.3 * 1.0 + 0.1 * 2.0), rel=0.01)
+
+
+def test_each_codec_more_is_an_exchange_more() -> None:
+    latency_s = 1e-2
+    own, slow = (Plan(Q4, residual=False), predictor(latency_s))
+    without = predictor(0.0)
+    alone = Mixture.of(Q4, frozenset(), LOST, 0.9)
+    assert alone.step_s(own, slow, 1) == slow.predict(own).step_s
+    more_s = MIXTURE.step_s(own, slow, 1) - MIXTURE.step_s(own, without, 1)
+    assert more_s == pytest.approx(3 * 6 * latency_s, rel=0.1), "six steps of a ring for each of three codecs"

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gradwire import Auto, Plan
+from gradwire.autotune.contract import BUCKETS, SHARDS, whole
+from gradwire.autotune.decision import Decision
+from gradwire.autotune.saved import refusal
+
+NAMES = ["0.weight", "0.bias"]
+SETTINGS = Auto(codecs=["quantize:8", "bf16"])
+PLAN = Plan.of("quantize:8", residual=False, codecs=[{"match": "bias$", "codec": "bf16"}])
+DECISION = Decision(PLAN, 0.5, 1.25, 0.25, "why", extra=0.03)
+
+
+def test_what_a_run_may_choose_itself_is_permitted() -> None:
+    assert refusal(DECISION, SETTINGS, BUCKETS, NAMES) == ""
+    shards = replace(DECISION, plan=replace(PLAN, codecs=()))
+    assert refusal(shards, SETTINGS, SHARDS, NAMES) == ""
+    piped = replace(DECISION, plan=replace(PLAN, pipeline=2, algorithm="tree", segment_nbytes=1 << 16))
+    assert refusal(piped, SETTINGS, whole(2), NAMES) == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (Auto(codecs=["lossless", "bf16"]), "expected codecs among identity, lossless, bf16, got quantize:8"),
+        (Auto(codecs=["quantize:8"]), "got bf16"),
+        (Auto(0.17, SETTINGS.codecs), r"expected a loss of at most 0.17 of a gradient's norm, got 0.173"),
+    ],
+)
+def test_the_present_settings_come_first(settings: Auto, why: str) -> None:
+    assert why in refusal(DECISION, settings, BUCKETS, NAMES)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"residual": True}, "apart from codec, codecs, algorithm, segment_nbytes, got"),
+        ({"pipeline": 2}, "apart from"),
+        ({"bucket_nbytes": 4096}, "apart from"),
+        ({"algorithm": "butterfly"}, "expected an algorithm among ring, tree, got butterfly"),
+        ({"codecs": [{"match": "head", "codec": "bf16"}]}, "this model has none"),
+    ],
+)
+def test_what_a_run_of_this_form_and_model_never_chooses_is_refused(change: Any, why: str) -> None:
+    form = replace(BUCKETS, algorithms=("ring", "tree"))
+    assert why in refusal(replace(DECISION, plan=replace(PLAN, **change)), SETTINGS, form, NAMES)
+
+
+def test_shards_have_one_codec() -> None:
+    assert "expected one codec for all parameters" in refusal(DECISION, SETTINGS, SHARDS, NAMES)
+
+
+@pytest.mark.parametrize("extra", [float("nan"), float("inf"), -1.0])
+def test_a_noise_that_is_no_noise_is_refused(extra: float) -> None:
+    assert "expected a loss" in refusal(replace(DECISION, extra=extra), SETTINGS, BUCKETS, NAMES)

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from gradwire import Exchange, Link, Plan, loopback
+from gradwire.autotune import samples as sampled_bucket
+from gradwire.autotune.samples import SampledBucket, Samples
+from gradwire.exchange.division import divided
+from support.ranks import run_ranks
+from support.sums import bits
+
+COUNTS, NAMES = [600, 40], ["weight", "bias"]
+MIXED = Plan.of("quantize:4", residual=False, codecs=[{"match": "bias", "codec": "bf16"}])
+
+
+def gradient(rank: int) -> torch.Tensor:
+    values = torch.randn(sum(COUNTS), generator=torch.Generator().manual_seed(rank))
+    values[600:] *= 0.01
+    return values
+
+
+def share(found: torch.Tensor, exact: npt.NDArray[np.float64]) -> float:
+    return float(np.linalg.norm(found.double().numpy() - exact) / np.linalg.norm(exact))
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("average", [True, False])
+def test_what_whole_exchanges_lose_of_a_drawn_bucket_is_known_on_all_ranks(world: int, average: bool) -> None:
+    def run(link: Link) -> tuple[Samples, list[torch.Tensor], list[float]]:
+        exchange, samples, tensors, nbytes = Exchange(link, MIXED), Samples(), [], []
+        for codecs in (MIXED.codecs, ()):  # what the plan gives, and what its codec alone would
+            exchange.follow(Plan.of("quantize:4", residual=False, codecs=codecs))
+            tensors.append(gradient(link.rank))
+            divided(exchange, NAMES, COUNTS).all_reduce(tensors[-1], average)
+        exchange.follow(MIXED)
+        for drawn in (False, True):
+            tensor, way = gradient(link.rank), divided(exchange, NAMES, COUNTS)
+            sampled = SampledBucket(way, exchange, samples, NAMES, [(600,), (40,)], drawn)
+            nbytes.append(sampled.all_reduce(tensor, average).raw_nbytes)
+            assert torch.equal(bits(tensor), bits(tensors[0])), "a sampled step is one like any other"
+            assert (samples.shadow is not None) == drawn
+        return samples, tensors, nbytes
+
+    results = run_ranks(world, run)
+    exact = torch.stack([gradient(rank) for rank in range(world)]).double().sum(0).numpy()
+    exact = exact / (world if average else 1)
+    for rank, (samples, tensors, nbytes) in enumerate(results):
+        shadow = samples.shadow
+        assert shadow is not None
+        first = results[0][0].shadow
+        assert first is not None
+        assert shadow.planned == pytest.approx(first.planned, rel=1e-12), "ranks hold the same bits"
+        assert shadow.plain == pytest.approx(first.plain, rel=1e-12)
+        for found, tensor in ((shadow.planned, tensors[0]), (shadow.plain, tensors[1])):
+            wanted = [share(tensor[:600], exact[:600]), share(tensor[600:], exact[600:])]
+            assert [found[name] for name in NAMES] == pytest.approx(wanted, rel=1e-3)
+        assert shadow.planned["bias"] < 0.01 < 0.9 < shadow.plain["bias"]
+        assert nbytes[1] == pytest.approx(3 * nbytes[0], rel=0.1), "the bytes of all three are counted"
+        assert torch.equal(samples.flat, gradient(rank).repeat(2))
+
+
+def test_an_average_that_is_not_finite_says_nothing() -> None:
+    def run(link: Link) -> tuple[int, object]:
+        exchange, samples = Exchange(link, Plan.of("fp8")), Samples()
+        way = SampledBucket(exchange, exchange, samples, NAMES, [(600,), (40,)], drawn=True)
+        tensor = gradient(link.rank)
+        tensor[5] = torch.inf if link.rank == 1 else 0.0
+        return way.all_reduce(tensor).nonfinite, samples.shadow
+
+    assert run_ranks(2, run) == [(1, None)] * 2
+
+
+SHAPES = [(40, 10), (10,), (3000,), (7,), (20, 5)]
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_of_a_large_bucket_whole_parameters_or_rows_of_one_are_compared(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampled_bucket, "COMPARED", 512)
+    starts = [0, 400, 410, 3410, 3417, 3517]
+
+    def run(link: Link) -> tuple[dict[str, float], torch.Tensor, float, slice]:
+        exchange, samples = Exchange(link, Plan.of("quantize:4", residual=False)), Samples(step=step)
+        way = SampledBucket(exchange, exchange, samples, list("abcde"), SHAPES, drawn=True)
+        tensor = torch.randn(3517, generator=torch.Generator().manual_seed(link.rank))
+        cost = way.all_reduce(tensor)
+        assert samples.shadow is not None
+        assert samples.shadow.planned == samples.shadow.plain
+        return dict(samples.shadow.planned), tensor, cost.raw_nbytes, way._part()[1]
+
+    (shares, found, nbytes, floats), (others, _, _, _) = run_ranks(2, run)
+    assert shares == pytest.approx(others, rel=1e-12)
+    own = [torch.randn(3517, generator=torch.Generator().manual_seed(rank)) for rank in (0, 1)]
+    exact = torch.stack(own).double().mean(0).numpy()
+    for name, lost in shares.items():
+        place = "abcde".index(name)
+        part = slice(max(starts[place], floats.start), min(starts[place + 1], floats.stop))
+        wanted = share(found[part], exact[part])
+        of_rows = name in "ae" and lost > wanted
+        assert of_rows or lost == pytest.approx(wanted, rel=1e-3)
+    assert "".join(shares) in ("ab", "b", "c", "de")
+    compared = sum(min(math.prod(SHAPES["abcde".index(name)]), 512) for name in shares)
+    assert nbytes == pytest.approx(4 * (3517 + compared), rel=0.02), "bytes are those of what is compared"
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        SHAPES,
+        [(600,)],
+        [(10,), (600,)],
+        [(600,), (10,)],
+        [(0,), (3, 4)],
+        [(512,)],
+        [(80, 50)],
+        [(3, 7, 11), (2, 2)],
+    ],
+)
+def test_steps_compare_different_parts(
+    shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampled_bucket, "COMPARED", 512)
+    monkeypatch.setattr(sampled_bucket, "FEWEST", 64)
+    (link,) = loopback(1)
+    exchange, names = Exchange(link, Plan.of("fp8")), list("abcde")[: len(shapes)]
+    total = sum(map(math.prod, shapes))
+    most, seen = min(512, max(64, total // 8)), np.zeros(total, bool)
+    for step in range(0, 240 * 400, 240):
+        way = SampledBucket(exchange, exchange, Samples(step=step), names, shapes, drawn=True)
+        compared, floats = way._part()
+        counts = [math.prod(each) for each in shapes[compared]]
+        assert 0 < floats.stop - floats.start == (min(sum(counts), most) if len(counts) == 1 else sum(counts))
+        begin = sum(math.prod(each) for each in shapes[: compared.start])
+        assert begin <= floats.start
+        assert floats.stop <= begin + sum(counts)
+        row = math.prod(shapes[compared.start][1:])
+        assert row > most or (floats.start - begin) % row == 0, "a part begins with a row"
+        seen[floats] = True
+    assert seen.mean() > 0.9, "all have their turn"

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import pytest
+
+from gradwire.autotune.step_times import KEPT, StepTimes
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def take(times: StepTimes, clock: Clock, forward_s: float = 1.0, wait_s: float = 0.5) -> None:
+    """Take a step whose first bucket has a quarter of the floats, and whose backward pass takes 4 s."""
+    clock.now += forward_s + 1.0
+    times.handed_over(100)
+    clock.now += 3.0
+    times.handed_over(300)
+    clock.now += wait_s
+    times.end()
+
+
+def test_a_step_is_computation_and_what_nothing_hides_of_the_exchange() -> None:
+    clock = Clock()
+    times = StepTimes(clock)
+    take(times, clock)
+    assert len(times) == 0, "nobody knows when the first step began"
+    take(times, clock)
+    found = times.median
+    assert (found.compute_s, found.backward_s, found.exposed_s) == pytest.approx((5.0, 4.0, 0.5))
+    assert found.step_s == pytest.approx(5.5)
+
+
+def test_steps_disagree_by_what_half_of_them_differ_by() -> None:
+    clock = Clock()
+    times = StepTimes(clock)
+    assert times.disagreement == 0.0
+    for wait_s in (9.0, 3.0, 4.0, 5.0, 6.0, 95.0):
+        take(times, clock, wait_s=wait_s)
+    assert times.disagreement == pytest.approx(0.1), "quartiles 9 and 11 of 8, 9, 10, 11, 100"
+
+
+def test_medians_forget_old_steps_and_do_not_show_a_long_one() -> None:
+    clock = Clock()
+    times = StepTimes(clock)
+    for wait_s in [9.0] * 5 + [0.25] * KEPT:
+        take(times, clock, wait_s=wait_s)
+    take(times, clock, forward_s=100.0)
+    assert len(times) == KEPT
+    assert times.median.exposed_s == pytest.approx(0.25)
+    assert times.median.compute_s == pytest.approx(5.0)
+
+
+def test_what_is_left_out_belongs_to_no_step() -> None:
+    clock = Clock()
+    times = StepTimes(clock)
+    take(times, clock)
+    clock.now += 7.0
+    times.leave_out(7.0)
+    take(times, clock)
+    assert times.median.compute_s == pytest.approx(5.0)
+    times.forget()
+    times.leave_out(1.0)
+    take(times, clock)
+    assert len(times) == 0
+
+
+@pytest.mark.parametrize("says_itself", [False, True])
+def test_so_many_of_the_next_steps_do_not_count(says_itself: bool) -> None:
+    clock = Clock()
+    times = StepTimes(clock)
+    take(times, clock)
+    times.forget(3)
+    for number in range(5):
+        if says_itself:
+            clock.now += 1.0
+            times.took(0.1 * number)
+        else:
+            take(times, clock, wait_s=0.1 * number)
+    assert len(times) == 2
+    assert times.median.exposed_s == pytest.approx(0.35)
+
+
+def test_a_method_says_itself_how_long_it_has_waited() -> None:
+    clock = Clock()
+    times = StepTimes(clock)
+    for _ in range(2):
+        clock.now += 5.0
+        times.took(2.0)
+    found = times.median
+    assert len(times) == 1
+    assert (found.compute_s, found.backward_s, found.exposed_s) == pytest.approx((3.0, 0.0, 2.0))
+
+
+def test_with_one_bucket_nobody_knows_when_backward_began() -> None:
+    clock = Clock()
+    times = StepTimes(clock)
+    for _ in range(2):
+        clock.now += 2.0
+        times.handed_over(10)
+        times.end()
+    assert times.median.backward_s == 0.0
+    times.end()
+    assert len(times) == 1, "a step without a bucket says nothing"
+
+
+def test_buckets_of_a_method_that_tells_its_waits_are_not_kept() -> None:
+    times = StepTimes()
+    for _ in range(3):
+        times.handed_over(10)
+        times.took(0.0)
+    assert times._buckets == []

@@ -1,0 +1,41 @@
+"""``gradwire line-rate``: its help, and mistakes that start nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradwire.cli import main
+
+
+def test_its_help_names_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["line-rate", "--help"]) == 0
+    assert "gradwire line-rate --json line.json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ("--workers 1", "--workers must be 2 to 64, but is 1"),
+        ("--min 4 --max 2", "--min must be at least 1 byte and at most --max"),
+        ("--sizes 4x", "a size is written like '16MB'"),
+        ("--repeats 0", "must be above 0, but are 0, 16 and 0.1"),
+        ("--link 3mbps", "a rate is written like"),
+        ("--plot=", "name a file"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_starts_nothing(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    reason: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gradwire.line_rate.ranks.run_local", None)
+    assert main(["line-rate", *words.split()]) == 2
+    printed = capsys.readouterr()
+    assert reason in printed.err
+    assert (printed.err.count("\n"), printed.out) == (1, "")
+    assert list(tmp_path.iterdir()) == []

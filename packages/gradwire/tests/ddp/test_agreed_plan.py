@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch._C._distributed_c10d import HashStore
+from torch.distributed._composable import replicate_with_fsdp
+from torch.distributed._composable.replicate import replicate
+from torch.nn.parallel import DistributedDataParallel
+
+import gradwire
+from gradwire.autotune.settings import Auto
+from gradwire.ddp.agreed_plan import agreed_plan, not_ddp
+from gradwire.errors import AttachError, SpecError
+
+
+@pytest.fixture(autouse=True)
+def _group() -> Iterator[None]:
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def _agreed(plan: Any, module: nn.Module | None = None, **options: Any) -> gradwire.Plan:
+    model = DistributedDataParallel(module or nn.Linear(3, 1), **options)
+    return agreed_plan(model, plan, 5.0, {})
+
+
+def test_a_spec_a_plan_and_auto_give_a_plan() -> None:
+    assert _agreed("quantize:8") == gradwire.Plan(gradwire.parse("quantize:8"))
+    assert _agreed(gradwire.Plan(algorithm="tree")).algorithm == "tree"
+    auto = Auto()
+    assert _agreed(auto) == auto.first_plan
+
+
+def test_a_pipeline_is_refused() -> None:
+    with pytest.raises(SpecError, match="attach is synchronous, but the plan has pipeline=2"):
+        _agreed(gradwire.Plan(pipeline=2))
+
+
+def test_a_model_with_sparse_gradients_is_refused() -> None:
+    embedding = nn.Sequential(nn.Embedding(5, 3, sparse=True))
+    with pytest.raises(AttachError, match=r"0 has sparse gradients, .* make it with sparse=False"):
+        _agreed("fp16", embedding)
+
+
+def test_the_reducer_in_python_is_refused() -> None:
+    """torch sets the flag for its whole process when such a model is made, so the test sets it."""
+    model = DistributedDataParallel(nn.Linear(3, 1))
+    assert model._use_python_reducer is False
+    model._use_python_reducer = True
+    with pytest.raises(
+        AttachError, match=r'optimize_ddp is "python_reducer", .*; set it to True before Dist'
+    ):
+        agreed_plan(model, "fp16", 5.0, {})
+
+
+def test_a_model_that_is_no_ddp_gets_advice_of_its_own() -> None:
+    replicated = replicate(nn.Linear(3, 1))
+    assert "leave replicate out, wrap the model in DistributedDataParallel" in not_ddp(replicated)
+    by_fsdp = replicate_with_fsdp.replicate(nn.Linear(3, 1))
+    assert not_ddp(by_fsdp).endswith("use gradwire.attach_fsdp")
+    compiled = torch.compile(DistributedDataParallel(nn.Linear(3, 1)), backend="eager")
+    assert not_ddp(compiled).endswith("attach the DistributedDataParallel inside (model._orig_mod)")
+    assert not_ddp(nn.Linear(3, 1)).endswith("but got a Linear; wrap the model first")

@@ -1,0 +1,34 @@
+"""Encoders write to the caller's memory, or to their own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradwire.entropy.coder import front_of
+from gradwire.errors import TensorError
+
+
+def write_three(out: torch.Tensor) -> int:
+    out[:3] = torch.tensor([1, 2, 3])
+    return 3
+
+
+def test_front_of_new_memory_is_what_was_written() -> None:
+    assert front_of(None, 10, write_three).tolist() == [1, 2, 3]
+
+
+def test_front_of_the_callers_memory_shares_it() -> None:
+    out = torch.zeros(12, dtype=torch.uint8)
+    front = front_of(out, 10, write_three)
+    assert front.data_ptr() == out.data_ptr()
+    assert front.tolist() == [1, 2, 3]
+
+
+def test_too_little_memory_is_refused_before_anything_is_written() -> None:
+    out = torch.zeros(9, dtype=torch.uint8)
+    with pytest.raises(TensorError, match="out must hold 10 bytes, but holds 9; max_nbytes says how many"):
+        front_of(out, 10, write_three)
+    assert out.sum() == 0
+    with pytest.raises(TensorError, match=r"out must be a 1-D contiguous torch\.uint8 tensor"):
+        front_of(torch.zeros(10), 10, write_three)

@@ -1,0 +1,103 @@
+"""Runs of the matrix that choose their plan: with choices at known steps, and faults in the midst of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from faults.case import CHANGED, TRIED, Case
+from faults.wire import Wire, frame_act
+from gradwire.autotune import autotuner as pilot
+from gradwire.autotune import costs as network
+from gradwire.autotune import decision as decide
+from gradwire.autotune import step_times, trial
+from gradwire.autotune import trial as watch
+from gradwire.autotune.autotuner import WARM_UP, Pilot
+from gradwire.autotune.step_times import StepTime, StepTimes
+from gradwire.exchange import Exchange
+from gradwire.links import Link
+from support.told_line import SLOW, STEP, tell_line
+
+_SHORTER = {
+    (pilot, "KEPT"): 4,
+    (pilot, "RESAMPLE"): 48,
+    (step_times, "KEPT"): 4,
+    (watch, "PATIENCE"): 8,
+    (trial, "TURN"): 2,
+}
+"""Windows and waits of a choice, so that a short run has two."""
+_SLOWER = StepTime(compute_s=0.03, backward_s=0.015, exposed_s=0.3)
+
+
+def script() -> None:
+    """Let all choices of this process be those of an undisturbed run.
+
+    Lines are measured, but what they, the codecs, and the steps are said to take doesn't depend on the
+    machine. A process has one run, so that nothing is undone.
+    """
+    told = pytest.MonkeyPatch()
+    measure = network.own_line
+    tell_line(told)
+    told.setattr(decide, "MOST_TRIED", 3)
+    for (module, name), value in _SHORTER.items():
+        told.setattr(module, name, value)
+
+    def own_line(link: Link) -> tuple[float, ...]:
+        measure(link)
+        return SLOW
+
+    told.setattr(network, "own_line", own_line)
+    begin, add = Pilot.begin, StepTimes._add
+    latest = 0
+
+    def watched(own: Pilot, step: int, *others: Any) -> Any:
+        nonlocal latest
+        latest = step
+        return begin(own, step, *others)
+
+    told.setattr(Pilot, "begin", watched)
+    told.setattr(StepTimes, "_add", lambda own, _step: add(own, STEP if latest <= CHANGED else _SLOWER))
+
+
+def strike(case: Case) -> None:
+    """Let a frame of this rank meet its fault in the part of a choice that the row of ``case`` names."""
+    assert case.row is not None
+    act, number = frame_act(case), 2 if case.row.part == "second decision" else 1
+    calls = 0
+
+    def arm(link: Link) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            assert isinstance(link, Wire)
+            link.arm(act, case.frame)
+
+    if case.row.part == "probe":
+        measure = network.own_line
+
+        def own_line(link: Link) -> tuple[float, ...]:
+            arm(link)
+            return measure(link)
+
+        vars(network)["own_line"] = own_line
+    else:
+        choose = Pilot._choose
+
+        def watched(own: Pilot, exchange: Exchange, *others: Any) -> str:
+            arm(exchange.link)
+            return choose(own, exchange, *others)
+
+        Pilot._choose = watched  # type: ignore[assignment, method-assign]
+
+
+def check_choices(chosen: Sequence[Sequence[int]]) -> list[str]:
+    """Return what is wrong with the steps at which the ranks of an undisturbed run took plans."""
+    first = [*chosen[0]]
+    found = [] if all([*each] == first for each in chosen) else [f"the ranks chose before {chosen}"]
+    if first[:2] != [WARM_UP + 1, TRIED.stop]:
+        found.append(f"plans were not tried in {TRIED}, but were chosen before {first}")
+    if not any(step > CHANGED for step in first):
+        found.append(f"nothing was decided a second time, but before {first}")
+    return found

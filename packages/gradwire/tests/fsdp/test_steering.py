@@ -1,0 +1,170 @@
+"""FSDP2 whose plan the run chooses itself, between processes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+import gradwire
+from gradwire.autotune import costs as network
+from gradwire.autotune.autotuner import WARM_UP
+from gradwire.autotune.samples import Samples
+from gradwire.codecs import DEFAULT
+from gradwire.errors import AttachError
+from gradwire.fsdp.groups import Line, UnitLayouts
+from gradwire.fsdp.steering import Sample
+from gradwire.links import Link
+from gradwire.plan import Plan
+from support.ranks import run_ranks
+from support.sharded import Case, loss_of, make_model, shard
+
+RunProcesses = Callable[..., list[Any]]
+STEPS = WARM_UP + 3
+SLOW = (1e-4, 1e3, 0.0, 1.0)
+
+
+def shards(model: torch.nn.Module) -> list[torch.Tensor]:
+    found = [each for each in model.parameters() if isinstance(each, DTensor)]
+    return [each.to_local().detach().clone() for each in found]
+
+
+def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    for step in steps:
+        loss_of(model, dist.get_rank(), step).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def choose(path: str) -> dict[str, Any]:
+    """Train with a choice; go on from a checkpoint in the middle; begin another run with its decision."""
+    settings = gradwire.Auto(codecs=["quantize:8"])
+    models, optimizers = [], []
+    for _ in range(3):
+        models.append(make_model())
+        shard(models[-1], Case())
+        optimizers.append(torch.optim.SGD(models[-1].parameters(), lr=0.1, momentum=0.9))
+    with patch.object(network, "own_line", lambda _link: SLOW):
+        with gradwire.attach_fsdp(models[0], gradwire.Auto(**vars(settings) | {"path": path})) as attached:
+            first = attached.plan
+            train(models[0], optimizers[0], range(STEPS))
+            state = copy.deepcopy([models[0].state_dict(), optimizers[0].state_dict(), attached.state_dict()])
+            train(models[0], optimizers[0], range(STEPS, STEPS + 4))
+            decisions, told = attached.decisions, attached.ledger.summary().decided
+        with gradwire.attach_fsdp(models[1], settings) as attached:
+            models[1].load_state_dict(state[0])
+            optimizers[1].load_state_dict(state[1])
+            attached.load_state_dict(state[2])
+            train(models[1], optimizers[1], range(STEPS, STEPS + 4))
+            resumed = attached.plan
+        with gradwire.attach_fsdp(models[2], gradwire.Auto(**vars(settings) | {"path": path})) as attached:
+            train(models[2], optimizers[2], range(1))
+            again = attached.plan
+    return {
+        "plans": [first, decisions[-1][1].plan, resumed, again],
+        "steps": [step for step, _ in decisions],
+        "told": told,
+        "weights": [shards(models[0]), shards(models[1])],
+    }
+
+
+@pytest.mark.processes
+def test_all_ranks_choose_one_codec_for_all_parameters_and_keep_it_in_checkpoints(
+    tmp_path: Any, run_processes: RunProcesses
+) -> None:
+    results = run_processes(2, choose, str(tmp_path / "auto.json"))
+    for found in results:
+        first, chosen, *others = found["plans"]
+        assert first == gradwire.Auto().first_plan
+        assert str(chosen.codec) == "quantize:8"
+        assert chosen.algorithm == "ring"
+        assert not chosen.codecs
+        assert others == [chosen, chosen]
+        assert found["steps"] == [WARM_UP + 1]
+        assert len(found["told"]) == 1
+        assert found["plans"] == results[0]["plans"]
+        assert all(torch.equal(a, b) for a, b in zip(*found["weights"], strict=True)), "bit for bit"
+
+
+def on_a_mesh_of_two_dimensions() -> None:
+    model = make_model()
+    shard(model, Case(mesh=(2, 2)))
+    with pytest.raises(
+        AttachError, match=r"over all 4 ranks, but 'root' is on a mesh of \(2, 2\); name a plan"
+    ):
+        gradwire.attach_fsdp(model, "auto")
+    with gradwire.attach_fsdp(model) as attached:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.01), range(WARM_UP + 2))
+        assert str(attached.plan.codec) == DEFAULT
+        assert attached.decisions == []
+
+
+@pytest.mark.processes
+def test_modules_that_are_not_sharded_over_all_ranks_want_a_plan(run_processes: RunProcesses) -> None:
+    run_processes(4, on_a_mesh_of_two_dimensions)
+
+
+def without_a_word() -> int:
+    model = make_model()
+    shard(model, Case())
+    with gradwire.attach_fsdp(model) as attached:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.01), range(WARM_UP + 2))
+        return len(attached.decisions)
+
+
+@pytest.mark.processes
+def test_who_names_no_plan_lets_the_run_choose(run_processes: RunProcesses) -> None:
+    assert run_processes(2, without_a_word) == [1, 1]
+
+
+LAYOUTS = UnitLayouts("unit", ("unit.weight", "unit.bias"), ((2, 3), (2,)))
+WORLD = 2
+
+
+def gradient(rank: int) -> torch.Tensor:
+    return torch.randn(WORLD * 8, generator=torch.Generator().manual_seed(rank))
+
+
+@pytest.mark.parametrize("drawn", [False, True])
+def test_a_sample_has_whole_parameters_and_knows_what_the_shards_lost(
+    drawn: bool,
+) -> None:
+    def rank(link: Link) -> Samples:
+        exchange = gradwire.Exchange(link, Plan.of("quantize:4", residual=False))
+        place = (link.rank + 1) % WORLD  # the owner's
+        line, samples, tensor = Line(exchange, range(WORLD), place), Samples(), gradient(link.rank)
+        sample = Sample(samples, LAYOUTS, tensor, line, drawn=drawn)
+        exchange.reduce(tensor)
+        cost = sample.compare(tensor.chunk(WORLD)[place])
+        assert (cost.raw_nbytes > 0) == drawn
+        exact = torch.stack([gradient(each) for each in range(WORLD)]).sum(0).chunk(WORLD)[place]
+        if drawn:
+            lost = (tensor.chunk(WORLD)[place] - exact)[6:].norm() / exact[6:].norm()
+            assert samples.shadow is not None
+            assert samples.shadow.plain["unit.bias"] == pytest.approx(float(lost), rel=1e-3)
+        else:
+            assert samples.shadow is None
+        return samples
+
+    for number, samples in enumerate(run_ranks(WORLD, rank)):
+        own = gradient(number).view(WORLD, 8)
+        assert torch.equal(samples.flat, torch.cat([own[:, :6].reshape(-1), own[:, 6:].reshape(-1)]))
+        assert samples.names == ["unit.weight", "unit.bias"]
+        assert samples.sizes == [12, 4]
+
+
+def test_what_fsdp_leaves_out_is_sampled_as_one() -> None:
+    def rank(link: Link) -> Samples:
+        line, samples = Line(gradwire.Exchange(link, Plan()), range(WORLD), 0), Samples()
+        Sample(samples, LAYOUTS, gradient(0)[:4], line, drawn=False)
+        return samples
+
+    for samples in run_ranks(WORLD, rank):
+        assert samples.names == ["unit (some of its parameters)"]
+        assert samples.sizes == [4]

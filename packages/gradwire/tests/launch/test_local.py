@@ -1,0 +1,61 @@
+"""Tasks in processes of this machine: what they say, and who is to blame."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gradwire.errors import JobError
+from gradwire.launch.local import RankContext, Task, run_local
+from support.processes import children
+from support.tasks import fail_with_an_echo, introduce, leave_without_a_word, tell_where_it_listens, warn
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(autouse=True)
+def nobody_stays() -> Iterator[None]:
+    yield
+    assert not children()
+
+
+def make_task(work: Callable[[RankContext[str], str], None], world: int) -> Task[str, str]:
+    return Task(
+        work,
+        "hello",
+        world,
+        timeout_s=30,
+        title=lambda rank: f"sailor {rank}",
+        when=lambda last: f"at {last}",
+    )
+
+
+def test_every_rank_has_its_seat_and_all_share_a_store() -> None:
+    heard: list[str] = []
+    run_local(make_task(introduce, 3), heard.append)
+    assert sorted(heard) == [f"{rank} of 3: hello hello hello" for rank in range(3)]
+
+
+def test_the_cause_is_told_from_its_echo() -> None:
+    with pytest.raises(JobError, match=r"^sailor 1 failed \(far along\): the cause$"):
+        run_local(make_task(fail_with_an_echo, 2), lambda _: None)
+
+
+def test_who_leaves_without_a_word_is_named_with_the_last_event() -> None:
+    with pytest.raises(JobError, match=r"^sailor 1 ended at hello; the other processes were ended"):
+        run_local(make_task(leave_without_a_word, 2), lambda _: None)
+
+
+def test_lossy_warnings_of_ranks_are_logged_here(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[str] = []
+    run_local(make_task(warn, 2), heard.append)
+    assert heard == ["warned"] * 2
+    assert sorted(caplog.messages) == ["rank 0: hello", "rank 1: hello"]
+
+
+def test_no_rank_listens_where_another_host_could_call() -> None:
+    heard: list[str] = []
+    run_local(make_task(tell_where_it_listens, 2), heard.append)
+    assert len(heard) == 2
+    for addresses in heard:
+        assert len(addresses.split()) >= 2  # the link's, and Gloo's at least
+        assert set(addresses.split()) == {"127.0.0.1"}

@@ -1,0 +1,70 @@
+"""Ranks of a benchmark: what cannot be started, and one rank that has met all others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch._C._distributed_c10d import HashStore
+
+from gradwire.errors import GradwireError
+from gradwire.launch.local import RankContext
+from gradwire.line_rate.ranks import check_network, is_speaker, met_ranks
+from gradwire.links import ProcessGroupLink, ThrottledLink
+from support.launched import launch
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ((1, None, 5.0), "--workers must be 2 to 64, but is 1"),
+        ((65, None, 5.0), "--workers must be 2 to 64, but is 65"),
+        ((2, None, 0.5), "--timeout must be 1 to 86400 (seconds), but is 0.5"),
+        ((2, None, float("nan")), "--timeout must be 1 to 86400 (seconds), but is nan"),
+        ((2, "100bit", 5.0), "--link must be 1kbit to 1000gbit, or unlimited, but is 100bit"),
+        ((2, "2000gbit", 5.0), "--link must be 1kbit to 1000gbit, or unlimited, but is 2000gbit"),
+    ],
+)
+def test_what_cannot_be_started_is_refused(arguments: tuple[Any, ...], reason: str) -> None:
+    with pytest.raises(GradwireError) as caught:
+        check_network(*arguments)
+    assert str(caught.value) == reason
+
+
+def test_the_limits_themselves_are_taken() -> None:
+    for workers, link, timeout_s in ((2, "1kbit", 1.0), (64, "1000gbit", 86_400.0), (2, None, 5.0)):
+        check_network(workers, link, timeout_s)
+
+
+def test_a_lone_launched_rank_is_told_to_start_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch(monkeypatch, 0, 1)
+    with pytest.raises(GradwireError) as caught:
+        check_network(1, None, 5.0)
+    assert str(caught.value) == "a benchmark needs at least 2 ranks, but 1 was started; start more"
+
+
+def test_rank_0_speaks_or_the_parent_of_local_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_speaker()
+    for rank in (0, 1):
+        launch(monkeypatch, rank, 2)
+        assert is_speaker() == (rank == 0)
+
+
+def test_one_rank_alone_meets_sums_and_hears_itself() -> None:
+    context: RankContext[Any] = RankContext(0, 1, lambda _: None, HashStore)
+    before = torch.get_num_threads()
+    try:
+        with met_ranks(context, 5.0) as ranks:
+            ranks.say("word", "text")
+            assert ranks.hear("word") == "text"
+            assert ranks.gather(torch.tensor([1.0, 2.0])).tolist() == [[1.0, 2.0]]
+            tensor = torch.tensor([3.0])
+            ranks.all_reduce(tensor)
+            assert tensor.tolist() == [3.0]
+            kinds = [ranks.connect(rate) for rate in (None, "1gbit")]
+            assert [type(link) for link in kinds] == [ProcessGroupLink, ThrottledLink]
+            for link in kinds:
+                link.close()
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradwire.errors import JobError
+from gradwire.line_rate.run import Outputs
+
+
+def fail() -> bytes:
+    raise AssertionError("nobody has asked for it")
+
+
+def shown(record: Mapping[str, Any]) -> str:
+    return f"seconds: {record['seconds']}"
+
+
+def test_only_what_was_asked_for_is_made(tmp_path: Path) -> None:
+    record, plot = tmp_path / "record.json", tmp_path / "plot.png"
+    Outputs().write_outputs(dict, shown, fail)
+    assert list(tmp_path.iterdir()) == []
+    Outputs(json_file=record).write_outputs(lambda: {"seconds": 2.5}, shown, fail)
+    assert json.loads(record.read_text()) == {"seconds": 2.5}
+    Outputs(plot_file=plot).write_outputs(dict, shown, lambda: b"drawn")
+    assert plot.read_bytes() == b"drawn"
+    assert (tmp_path / "report.html").read_text() == "seconds: 2.5"
+
+
+def test_one_file_cannot_be_both(tmp_path: Path) -> None:
+    record = tmp_path / "out"
+    with pytest.raises(JobError, match=r"^--json and --plot both name .*out; name two files$"):
+        Outputs(json_file=record, plot_file=tmp_path / "." / "out").check_outputs()
+
+
+def test_an_older_result_is_refused_unless_it_may_go(tmp_path: Path) -> None:
+    record = tmp_path / "out"
+    record.write_text("old")
+    with pytest.raises(JobError, match="--json"):
+        Outputs(json_file=record).check_outputs()
+    Outputs(json_file=record, overwrite=True).check_outputs()
+    (tmp_path / "line.html").write_text("old")
+    with pytest.raises(JobError, match=r"line.html exists already"):
+        Outputs(json_file=tmp_path / "line.json").check_outputs()
+    assert record.read_text() == "old"

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import pytest
+
+from gradwire.page import report as module
+from gradwire.page.report import made_with_made_with as made_with
+from gradwire.page.report import options_in_words
+from support.pages import Page
+
+FIELDS = {
+    "machine": {"cores": 2, "processor": "<fast>"},
+    "versions": {"torch": None, "python": "3"},
+    "commit": None,
+}
+
+
+def test_each_machine_and_version_has_a_table() -> None:
+    page = Page(made_with([("a", FIELDS), ("b", {**FIELDS, "commit": "abc+changed"}), ("c", FIELDS)]))
+    assert page.captions == ["Records of a, c", "Record of b"]
+    assert ["processor", "<fast>"] in page.rows
+    assert ["torch", "unknown"] in page.rows
+    assert ["commit", "unknown"] in page.rows
+    assert ["commit", "abc+changed"] in page.rows
+
+
+def test_a_kind_of_record_without_a_commit_says_nothing_of_it() -> None:
+    fields = {name: FIELDS[name] for name in ("machine", "versions")}
+    assert "commit" not in Page(made_with([("a", fields)])).text
+
+
+def test_how_to_get_plots_is_told_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "matplotlib" not in made_with([("a", FIELDS)])
+    monkeypatch.setattr(module, "can_draw", lambda: False)
+    assert "install matplotlib: run pip install" in made_with([("a", FIELDS)])
+
+
+def test_options_are_a_sentence() -> None:
+    options = {"hosts": [2, 4], "rate": "1gbit", "plan": None, "some": [], "of": {"b": 1, "a": 2}}
+    assert options_in_words(options) == (
+        'Options: hosts 2, 4; rate 1gbit; plan none; some none; of {"a": 2, "b": 1}.'
+    )
+    assert options_in_words({}) == "Options: none."

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import matplotlib
+import pytest
+
+from gradwire.page import tables as module
+from gradwire.page.markup import CURVES
+from gradwire.page.tables import COLOURS, Picture, can_draw, draw, figure
+from support.pages import Page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def paint(drawn: Figure) -> None:
+    axes = drawn.subplots()
+    axes.plot([1, 2], [1, 3], "o-", color=CURVES[0], label="$1 & <2>")
+    axes.plot([1, 2], [2, 3], color=COLOURS["published"])
+    axes.grid()
+
+
+PICTURE = Picture("losses", "What <b>falls</b>", paint, 2.0)
+
+
+def test_the_picture_is_an_element_without_addresses_sizes_or_rules_for_others() -> None:
+    made = draw(PICTURE)
+    page = Page(made)
+    assert not re.search(r"http|<style|<metadata|<\?xml|<!|width=\"\d+pt", made)
+    tag, attributes = page.attributes[0]
+    assert (tag, attributes["role"], attributes["aria-labelledby"]) == ("svg", "img", "losses-caption")
+    assert len(page.ids) == len({*page.ids})
+    assert all(each.startswith("losses-") for each in page.ids)
+    used = {*re.findall(r'(?:href="|url\()#([^")]*)', made)}
+    assert used
+    assert used <= {*page.ids}
+
+
+def test_its_colours_are_the_page_s() -> None:
+    made = draw(PICTURE)
+    assert {*re.findall(r"var\(--([\w-]+)\)", made)} >= {"ink", "rule", "published", "series-0"}
+    assert not re.search(r"#[0-9a-f]{6}\b", made)
+
+
+def test_the_same_picture_has_the_same_bytes_whatever_the_reader_s_settings() -> None:
+    first = draw(PICTURE)
+    with matplotlib.rc_context({"svg.hashsalt": None, "font.size": 20, "svg.fonttype": "none"}):
+        assert draw(PICTURE) == first
+        assert matplotlib.rcParams["font.size"] == 20
+    assert draw(replace(PICTURE, height_in=3.0)) != first
+
+
+def test_a_size_that_differs_in_its_last_digits_gives_the_same_bytes() -> None:
+    def wider(by: float, drawn: Figure) -> None:
+        drawn.set_layout_engine("none")
+        axes = drawn.add_axes((0.2, 0.2, 0.7 * by, 0.7))
+        axes.plot([1, 2], [1, 1], "o-")
+
+    pages = [draw(replace(PICTURE, paint=partial(wider, by))) for by in (1.0, 1 + 2e-15)]
+    assert pages[0] == pages[1]
+    assert re.search(r'clip-path="url\(#losses-p\d\)', pages[0])
+
+
+def test_its_caption_is_its_name_and_without_matplotlib_it_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert can_draw()
+    page = Page(figure(PICTURE))
+    assert page.text.endswith("What <b>falls</b>")
+    assert "losses-caption" in page.ids
+    monkeypatch.setattr(module, "can_draw", lambda: False)
+    assert figure(PICTURE) == ""

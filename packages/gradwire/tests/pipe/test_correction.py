@@ -1,0 +1,51 @@
+"""Which corrections there are, what the paper's keeps, and which models cannot be corrected."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from gradwire.errors import SpecError
+from gradwire.pipe.correction import CORRECTIONS, Stale, check_correction, check_model
+from gradwire.sync.flat import FlatGradients
+
+
+def test_the_default_comes_first_and_others_are_refused() -> None:
+    assert CORRECTIONS[0] == "eager"
+    assert [check_correction(each) for each in CORRECTIONS] == list(CORRECTIONS)
+    with pytest.raises(SpecError) as caught:
+        check_correction("late")
+    assert str(caught.value) == "a correction is one of eager, none, but 'late' came"
+
+
+def test_the_papers_pipeline_computes_at_the_masters_and_keeps_nothing() -> None:
+    model = nn.Linear(3, 2)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    stale = Stale()
+    assert not stale.CORRECTS
+    gradients = FlatGradients(model.parameters())
+    gradients.buffer.fill_(1)
+    stale.note(gradients, [{"lr": 0.1}], {0})
+    stale.resume([gradients.buffer], [[{"lr": 0.1}]], [{0}])
+    stale.keep(1)
+    assert stale.own() == []
+    with stale.ahead():
+        assert all(map(torch.equal, model.parameters(), before))
+
+
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        (nn.Embedding(4, 2, max_norm=1.5), "the model"),
+        (nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.EmbeddingBag(4, 2, max_norm=1.5))), "1.0"),
+    ],
+)
+def test_a_model_whose_forward_pass_writes_its_weights_is_named(model: nn.Module, name: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        check_model(model)
+    assert str(caught.value) == (
+        f"{name} has max_norm=1.5, so its forward pass writes its weights, which an eager pipeline takes "
+        'back; leave max_norm out, or use correction="none"'
+    )
+    check_model(nn.Sequential(nn.Embedding(4, 2), nn.EmbeddingBag(4, 2)))

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradwire.errors import JobError
+from gradwire.profile.run import read_observed, run_script
+from gradwire.profile.settings import VARIABLE, Notes, Settings
+from support.observations import observed
+
+
+def test_a_script_has_the_variables_and_its_exit_code_is_returned(tmp_path: Path) -> None:
+    text = f'test -n "${VARIABLE}" && echo "$PYTHONPATH" > {tmp_path}/path; exit 3'
+    assert run_script(["sh", "-c", text], Settings(str(tmp_path))) == 3
+    assert "profile/start" in (tmp_path / "path").read_text(encoding="utf-8")
+
+
+def test_a_command_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match="/no/such/program cannot be started: No such file"):
+        run_script(["/no/such/program"], Settings(str(tmp_path)))
+
+
+def test_what_rank_0_leaves_is_read(tmp_path: Path) -> None:
+    settings = Settings(str(tmp_path))
+    observed().save(settings.observed)
+    found = read_observed(settings, 1)
+    assert found is not None
+    assert found.values() == observed().values()
+
+
+def test_a_machine_without_rank_0_has_nothing_to_print(tmp_path: Path) -> None:
+    settings = Settings(str(tmp_path))
+    Notes(15, done=True, rank=3).save(settings.notes)
+    assert read_observed(settings, 0) is None
+
+
+@pytest.mark.parametrize(
+    ("notes", "code", "sentence"),
+    [
+        (None, 0, "the script ended before it made a DistributedDataParallel or an FSDP2 module"),
+        (None, 7, "the script ended with exit code 7, see above, before it made a Distributed"),
+        (Notes(3), 0, "the script ended after 3 steps, but 15 are needed \\(5 to warm up, 10 that count\\)"),
+        (Notes(1), 1, "the script ended with exit code 1, see above, after 1 step, but 15 are needed"),
+        (Notes(problem="it has no peers"), 0, "^it has no peers$"),
+    ],
+)
+def test_why_nothing_was_observed_is_one_sentence(
+    tmp_path: Path, notes: Notes | None, code: int, sentence: str
+) -> None:
+    settings = Settings(str(tmp_path))
+    if notes is not None:
+        notes.save(settings.notes)
+    with pytest.raises(JobError, match=sentence):
+        read_observed(settings, code)
+
+
+def test_the_script_ends_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from subprocess import Popen
+
+    started: list[Popen[bytes]] = []
+
+    def interrupted(process: Popen[bytes], timeout: float | None = None) -> int:
+        if not started:
+            started.append(process)
+            raise KeyboardInterrupt
+        return waits(process, timeout)
+
+    waits = Popen.wait
+    monkeypatch.setattr(Popen, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_script([sys.executable, "-S", "-c", "import time; time.sleep(100)"], Settings(str(tmp_path)))
+    assert started[0].returncode == -15

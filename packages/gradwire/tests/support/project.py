@@ -1,0 +1,18 @@
+"""Where the repository's folders are, for tests that read its pages, scripts and examples."""
+
+import os
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+ROOT = next(each for each in TESTS.parents if (each / "CONTRIBUTING.md").exists())
+DOCS = ROOT / "docs"
+SOURCES = os.pathsep.join(map(str, sorted(ROOT.glob("packages/*/src"))))
+"""The packages' sources, as PYTHONPATH has them."""
+ALL_TESTS = [*sorted(ROOT.glob("packages/*/tests")), ROOT / "tests"]
+TESTS_PATH = os.pathsep.join(map(str, [ROOT, *ALL_TESTS]))
+
+
+def test_name(path: str) -> str:
+    """Return the path of a test below its folder of tests, whichever package that is of."""
+    folder = next((each for each in ALL_TESTS if (ROOT / path).is_relative_to(each)), ROOT)
+    return (ROOT / path).relative_to(folder).as_posix()

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gradwire import DSync, PipeSGD
+from gradwire.costs import ExchangeCost
+from gradwire.errors import ExchangeError, LinkTimeoutError
+from gradwire.exchange import Exchange
+from gradwire.links.base import Link
+from gradwire.links.loopback import loopback
+from gradwire.links.wrappers import Fault, FaultyLink
+from gradwire.plan import Plan
+from gradwire.sync.ledger.meter import LostMeter
+from gradwire.sync.thread import CommunicationThread, Handover, longest_s
+from support.pipes import pipe_sgd, through
+
+Ranks = Callable[..., list[Any]]
+MakeModel = Callable[[], nn.Sequential]
+BatchLoss = Callable[[nn.Module, int, slice], Callable[[], torch.Tensor]]
+
+
+pytestmark = pytest.mark.usefixtures("no_thread_is_left")
+
+
+class _Broken(Exchange):
+    """Fails at the third gradient, as a bug would."""
+
+    calls = 0
+
+    def all_reduce(self, tensor: torch.Tensor, *rest: Any, **named: Any) -> ExchangeCost:
+        self.calls += 1
+        if self.calls == 3:
+            raise ZeroDivisionError("the third gradient, of all things")
+        return super().all_reduce(tensor, *rest, **named)
+
+
+class _Gated(Exchange):
+    """Counts gradients, and keeps the first until the gate opens."""
+
+    def __init__(self) -> None:
+        super().__init__(loopback(1)[0], Plan())
+        self.calls = 0
+        self.entered, self.gate = threading.Event(), threading.Event()
+
+    def all_reduce(self, tensor: torch.Tensor, *rest: Any, **named: Any) -> ExchangeCost:
+        self.calls += 1
+        self.entered.set()
+        assert self.gate.wait(20)
+        return super().all_reduce(tensor, *rest, **named)
+
+
+def _pipe(model: nn.Module, exchange: Exchange, pipeline: int = 2) -> PipeSGD:
+    return through(pipe_sgd(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange, pipeline), exchange)
+
+
+def _weights(model: nn.Module) -> torch.Tensor:
+    return nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+
+
+def _train(method: PipeSGD, batch_loss: BatchLoss, steps: int) -> None:
+    rank = method.exchange.link.rank
+    for _ in range(steps):
+        method.step(batch_loss(method.model, method.steps_done, slice(rank, rank + 1)))
+
+
+def _names(error: object, *words: str) -> bool:
+    return all(word in str(error) for word in words)
+
+
+def test_an_exception_arrives_as_it_is_and_stays(make_model: MakeModel, batch_loss: BatchLoss) -> None:
+    model = make_model()
+    exchange = _Broken(loopback(1)[0], Plan())
+    method = _pipe(model, exchange)
+    _train(method, batch_loss, 4)
+    before = _weights(model)
+    depths = []
+    for again in (method.drain, lambda: _train(method, batch_loss, 1), method.drain, method.drain):
+        with pytest.raises(ZeroDivisionError, match="the third gradient, of all things") as caught:
+            again()
+        assert caught.value.__notes__ == ["while the communication thread averaged the gradient of step 3"]
+        assert caught.traceback[-1].name == "all_reduce"
+        depths.append(len(caught.traceback))
+    assert depths[0] == depths[2] == depths[3], "a traceback that grows holds on to every call before"
+    with pytest.raises(ZeroDivisionError), method:
+        _train(method, batch_loss, 1)
+    assert torch.equal(_weights(model), before)
+    assert exchange.calls == 3, "the link was used after the failure"
+
+
+@pytest.mark.parametrize("pipeline", [1, 2, 3])
+def test_a_damaged_frame_names_rank_peer_and_step(
+    pipeline: int, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    def body(exchange: Exchange) -> tuple[ExchangeError, int, int]:
+        model, updates = make_model(), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer.register_step_post_hook(lambda *_: updates.append(1))
+        method = pipe_sgd(model, optimizer, exchange, pipeline)
+        with pytest.raises(ExchangeError) as caught, method:
+            _train(method, batch_loss, 8)
+        return caught.value, len(updates), method.steps_done
+
+    def wrap(link: Link) -> Link:
+        return FaultyLink(link, [Fault("corrupt", rank=1, step=8, bit=40 * 8)])  # in the third gradient
+
+    (first, *counts), (second, *others) = run_ranks(2, body, wrap=wrap)
+    assert _names(first, "rank 0", "rank 1", "step 0", "checksum")
+    assert _names(second, "rank 0", "rank 1", "step")
+    assert counts == others == [2, 2 + pipeline], "the third gradient, wanted K steps later, is not applied"
+
+
+def test_a_silent_peer_is_a_timeout_on_the_computing_thread(
+    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    finished = threading.Event()
+
+    def body(exchange: Exchange) -> tuple[BaseException, float] | None:
+        method = _pipe(make_model(), exchange)
+        _train(method, batch_loss, 3)
+        if exchange.link.rank == 1:  # it neither goes on nor closes its link
+            finished.wait(20)
+            method.close()
+            return None
+        started = time.perf_counter()
+        with pytest.raises(ExchangeError) as caught, method:
+            _train(method, batch_loss, 5)
+        finished.set()
+        return caught.value, time.perf_counter() - started
+
+    error, seconds = run_ranks(2, body, timeout_s=0.5)[0]
+    assert isinstance(error.__cause__, LinkTimeoutError)
+    assert _names(error, "rank 0", "rank 1", "step 0", "0.5 s")
+    assert seconds < 10
+
+
+def test_a_peer_that_leaves_is_noticed_at_once(
+    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    def body(exchange: Exchange) -> float:
+        method = _pipe(make_model(), exchange)
+        started = time.perf_counter()
+        if exchange.link.rank == 1:
+            _train(method, batch_loss, 4)
+            exchange.close()
+            method.abort()
+        else:
+            with pytest.raises(ExchangeError), method:
+                _train(method, batch_loss, 8)
+        return time.perf_counter() - started
+
+    assert max(run_ranks(3, body, timeout_s=30.0)) < 10
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_the_end_of_a_block(failing: bool, make_model: MakeModel, batch_loss: BatchLoss) -> None:
+    """A normal end applies everything; an exception drops what has not been sent."""
+    model, exchange = make_model(), _Gated()
+    origin = _weights(model)
+    with suppress(KeyError), _pipe(model, exchange, pipeline=3) as method:
+        _train(method, batch_loss, 3)
+        assert exchange.entered.wait(20)
+        threading.Timer(0.5 if failing else 0.0, exchange.gate.set).start()
+        if failing:
+            raise KeyError
+    assert exchange.calls == (1 if failing else 3)
+    assert torch.equal(_weights(model), origin) == failing
+
+
+def test_close_finishes_what_peers_wait_for_but_applies_nothing(
+    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    def body(exchange: Exchange) -> bool:
+        model, rank = make_model(), exchange.link.rank
+        method = _pipe(model, exchange, pipeline=4)
+        for t in range(4):
+            time.sleep(0.02 * rank)
+            method.step(batch_loss(model, t, slice(rank, rank + 1)))
+        method.close()
+        method.close()
+        with pytest.raises(ExchangeError, match="was closed with 4 gradients on their way, which are lost"):
+            method.drain()
+        return torch.equal(_weights(model), _weights(make_model()))
+
+    assert run_ranks(3, body) == [True] * 3
+
+
+def test_an_exchange_that_never_returns_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwire.sync.thread.longest_s", lambda *_: 0.05)
+    exchange = _Gated()
+    communication = CommunicationThread(exchange, LostMeter(0, exchange.plan, ()))
+    work = partial(exchange.all_reduce, torch.zeros(3))
+    handover = communication.hand_over(Handover(None, "the gradient of step 7", work))
+    with pytest.raises(
+        LinkTimeoutError, match=r"rank 0 waited 0\.05 s for the gradient of step 7 to be averaged"
+    ):
+        communication.wait(handover)
+    with pytest.raises(LinkTimeoutError, match=r"did not end within 0\.05 s"):
+        communication.close()
+    exchange.gate.set()
+    assert handover.result.result(5).wire_nbytes == 0
+    for thread in threading.enumerate():
+        if thread.name.startswith("gradwire"):
+            thread.join(5)
+
+
+@pytest.mark.parametrize(("world", "count", "frames"), [(2, 100, 2), (4, 100, 6), (2, 4 << 18, 2 * 5)])
+def test_patience_covers_every_frame_of_a_slow_network(world: int, count: int, frames: int) -> None:
+    exchange = Exchange(loopback(world, timeout_s=7.0)[0], Plan(segment_nbytes=1 << 20))
+    assert longest_s(exchange, count) - longest_s(Exchange(loopback(1)[0], Plan()), count) == 2 * frames * 7.0
+
+
+def test_d_sync_reports_a_dead_peer_too(
+    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
+    def body(exchange: Exchange) -> str:
+        model, rank = make_model(), exchange.link.rank
+        method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link)
+        for t in range(2):
+            method.step(batch_loss(model, t, slice(rank, rank + 1)))
+        if rank == 1:
+            exchange.close()
+            return ""
+        with pytest.raises(ExchangeError) as caught:
+            method.step(batch_loss(model, 2, slice(rank, rank + 1)))
+        return str(caught.value)
+
+    assert _names(run_ranks(2, body)[0], "rank 0", "rank 1", "step 0")

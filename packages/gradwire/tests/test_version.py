@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+import pytest
+
+from gradwire import version as module
+from gradwire.version import EXTRAS, NEEDED, commit, how_to_install, import_problem, installed, version
+from support.project import ROOT
+
+
+def test_the_version_is_that_of_pyproject() -> None:
+    project = tomllib.loads((ROOT / "packages/gradwire/pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
+    assert version() == project["version"]
+
+
+def test_the_citation_has_the_same_version() -> None:
+    lines = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("version:")] == [f"version: {version()}"]
+
+
+def test_packages_are_looked_up_by_name() -> None:
+    assert installed("torch") == version_of("torch")
+    assert installed("no-such-package-anywhere") is None
+
+
+def test_the_commit_is_that_of_the_source_tree() -> None:
+    words = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    head = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    commit.cache_clear()
+    assert (commit() or "").removesuffix("+changed") == head
+
+
+def test_what_is_installed_in_another_tree_has_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "version.py").touch()
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "version.py"))
+    assert commit.__wrapped__() is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert commit.__wrapped__() is None
+
+
+@pytest.mark.parametrize("extra", ["train", "papers", "gateware", "mpi", "lightning", "huggingface"])
+def test_an_extra_that_is_named_exists(extra: str) -> None:
+    package = EXTRAS.get(extra, "gradwire")
+    path = ROOT / "packages" / package / "pyproject.toml"
+    assert extra in tomllib.loads(path.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert f"'./packages/{package}[{extra}]'" in how_to_install(extra)
+
+
+def test_the_packages_that_are_needed_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "packages/gradwire/pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
+    assert {re.split("[<>=]", each)[0] for each in project["dependencies"]} == {*NEEDED}
+
+
+def test_a_package_that_cannot_be_imported_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "damaged_package.py").write_text("raise RuntimeError('two\\nlines')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert import_problem("json") == ""
+    assert import_problem("damaged_package") == r"RuntimeError: two\nlines"
+    assert import_problem("no_such_package") == "ModuleNotFoundError: No module named 'no_such_package'"

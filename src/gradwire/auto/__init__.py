@@ -1,5 +1,0 @@
-"""Choose a plan while training runs, and keep watching: what ``attach(model, "auto")`` does."""
-
-from gradwire.auto.settings import Auto
-
-__all__ = ["Auto"]

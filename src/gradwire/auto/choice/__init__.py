@@ -1,1 +1,0 @@
-"""Choose a plan by what is expected of it, and try the closest ones."""

@@ -1,1 +1,0 @@
-"""What attaching would give: from some steps of a run to its steps with gradwire, on any network."""

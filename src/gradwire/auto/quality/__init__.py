@@ -1,1 +1,0 @@
-"""What exchanges lose of gradients, and how much of it the contract allows."""

@@ -1,1 +1,0 @@
-"""What steps, codecs, hosts, and lines take."""

@@ -1,1 +1,0 @@
-"""The codecs, one format each."""

@@ -1,1 +1,0 @@
-"""What the doctor examines, one thing a module."""

@@ -1,1 +1,0 @@
-"""What runs on the hosts of a testbed, and how its rows come back."""

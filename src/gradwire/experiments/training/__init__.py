@@ -1,1 +1,0 @@
-"""Training on the hosts of a testbed: tasks, methods, and how a method trains a task."""

@@ -1,1 +1,0 @@
-"""What blocks cost in chips: cells by synthesis, and clock rates by place and route."""

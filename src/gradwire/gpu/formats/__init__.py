@@ -1,1 +1,0 @@
-"""The kernels of each format, a module each; these import Triton, so ``table`` loads them when needed."""

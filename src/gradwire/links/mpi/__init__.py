@@ -1,1 +1,0 @@
-"""Ranks as MPI processes."""

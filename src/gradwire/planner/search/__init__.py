@@ -1,1 +1,0 @@
-"""Candidate plans, their predicted times, and the choice among them."""

@@ -1,1 +1,0 @@
-"""The folder that ``gradwire profile`` puts on ``PYTHONPATH``."""

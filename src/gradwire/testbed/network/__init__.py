@@ -1,1 +1,0 @@
-"""The network of a testbed: its topology, and its setup."""

@@ -1,1 +1,0 @@
-"""A command on all hosts of a testbed: started, watched, recorded."""

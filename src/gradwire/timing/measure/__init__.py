@@ -1,1 +1,0 @@
-"""Measure codecs and frames on this machine, and the line between two ranks."""

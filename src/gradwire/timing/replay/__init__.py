@@ -1,1 +1,0 @@
-"""An exchange replayed frame by frame: lines, hosts, cores, and what a codec costs there."""

@@ -1,1 +1,0 @@
-"""What keeps the ranks alike: agreement beforehand, broadcasts, comparisons."""

@@ -1,1 +1,0 @@
-"""Parameter servers: synchronous, and with bounded staleness."""

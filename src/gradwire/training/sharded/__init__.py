@@ -1,1 +1,0 @@
-"""Sharded training: each rank steps its shard of the weights and tells the others what changed."""
