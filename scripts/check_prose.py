@@ -1,4 +1,8 @@
-"""Check the prose of pages, docstrings, and comments: no literal translations, no sentence that runs on.
+"""Check the prose of pages, docstrings, comments, and texts: the field's words, sentences that stand alone.
+
+    check_prose.py            fail if a room has more findings of a rule than the baseline allows it
+    check_prose.py ROOM ...   print every finding of these rooms ("gradwire/gpu"), the allowed as well
+    check_prose.py --write    lower the baseline to today's findings; it never rises
 
 A script of our own, because proselint has no rules for such phrases and reads code as prose, and the package
 of Vale on PyPI downloads its program from another host.
@@ -7,15 +11,22 @@ of Vale on PyPI downloads its program from another host.
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 ROOT = Path(__file__).parent.parent
+BASELINE = ROOT / "scripts" / "prose_baseline.txt"
 LONGEST = 45
+"""Words in a sentence of a page."""
+LONGEST_FIRST = 25
+"""Words in the first sentence of a docstring: help and lists show it alone."""
 PHRASES = {
     r"tells? whether": "'return whether', or 'say whether'",
     r"(is|are|was|were) told of": "name the action: 'rank 1 receives ...'",
@@ -31,90 +42,287 @@ PHRASES = {
     r"who (comes|reads|writes|waits|asks|calls|catches|knows|does not)\b": "'a caller that', 'anyone who'",
     r"is no (number|text|tensor|rank|list|count|rate|codec|size|float)\b": "'isn't a ...'",
 }
-"""What a reader of English stumbles over, and what to write instead."""
+"""Phrases that a reader of English stumbles over, in docstrings, comments, and pages; and what to write."""
 OPENINGS = {
     r"(Returns|Tells|Gives|Makes|Says|Computes|Yields|Raises)\b": "begin with the imperative: 'Return ...'",
     r"(Tell|Say) (whether|which|how|why|for|of)\b": "begin with 'Return ...', or name the action",
 }
 """How the docstring of a function must not begin."""
+HEADLESS = re.compile(
+    r"(What|Which|Who|Whoever|Those|That|Where|When|Of|For|How|So many|None of|(Return|Yield) what)\b"
+)
+"""How no docstring begins: its first sentence needs a noun or a verb of its own."""
+WORDS = {
+    r"\b[Tt]old\b|\b(is|are|was|were|be|been|being) asked\b": "'receives', 'is passed', 'is requested'",
+    r"\b[Nn]obody\b|\b[Ww]hoever\b": "'no rank', 'the caller', 'the peer'",
+    r"\b[Ss]o many\b": "'this many', or the name of the count",
+    r"\bof those that\b": "name them",
+    r"`Rounds`": "'BucketReducer'",
+    r"\b(a|the|each|every|this|next|last|its|of) rounds?\b(?![ -](trip|robin))": "'step'",
+    r"\b[Hh]andovers?\b": "'work'",
+    r"\b([Pp]ilots?|Steering)\b": "'Autotuner'",
+    r"\bOffice\b": "'SyncContext'",
+    r"\bApart\b|\b(go|goes|going|went) apart\b|\blengths_apart\b": "'native all-reduce'",
+    r"`Walk`": "'ScheduleRun'",
+    r"\b(Division|Placement)\b|`Copies`": "'ParameterViews'",
+    r"\b(KeptLosses|LostMeter)\b|`(Losses|Feedback)`": "'EncodingError', 'ErrorFeedback', ...'",
+    r"\blost norms?\b": "'relative error'",
+    r"`Reach`|\breached parameters?\b|\bparameters? reached\b": "'used parameters'",
+    r"\b[Rr]oll calls?\b": "'named barrier'",
+    r"\btell_of_buffers\b": "'warn_about_broadcast_buffers'",
+    r"`(Form|Admission|Selection)`": "'CandidateRules', 'Candidate', 'Ranking'",
+    r"\bNearness\b|\b(SAME|CLOSE|CLOSER|SOON|BACK|FEW)\b": "the field of AutoConfig",
+    r"\brank 0's cut\b": "'rank 0's bucket assignment'",
+    r"\b(slow|fast|idle|busy|shared|network|Ethernet|Gbit|Gbit/s) lines?\b": "'link'",
+}
+"""Words of our own, in any prose and in code spans, and the field's words for them."""
+PARAMETERS = {"lent", "own", "kept", "told", "took", "way"}
+"""Parameter names that are verbs without an object: name the thing that is passed."""
+ERRORS = re.compile(r"\b(wanted|wants|came|is not to be|are not to be)\b")
+"""What no error says: it says "expected X, got Y; do Z"."""
 FENCE = re.compile(r"^```.*?^```|^<!--.*?-->$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`+[^`]*`+|\$[^$\n]+\$")
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
+BULLET = re.compile(r"\s*(?:[-*]|\d+\.) ")
+Counts: TypeAlias = dict[tuple[str, str], int]
+"""Findings by room and rule."""
 
 
-def sentences(page: str) -> Iterator[str]:
-    """Yield the sentences of a Markdown page, without code, tables, and headings; a link is its text."""
-    text = LINK.sub(r"\1", INLINE.sub("code", FENCE.sub("", page)))
-    for paragraph in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text):
-        lines = [line for line in paragraph.splitlines() if not line.startswith(("#", "|", "    "))]
-        yield from re.split(r"(?<=[.!?:;])[*)\"']*\s+", " ".join(" ".join(lines).split()))
+class Finding(NamedTuple):
+    """A sentence or a name to mend."""
+
+    line: int
+    rule: str
+    text: str
 
 
-def docstrings(source: str) -> Iterator[tuple[str, bool]]:
-    """Yield every docstring of a module, and whether it is that of a function."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            text = ast.get_docstring(node)
-            if text:
-                yield text, isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+class Docstring(NamedTuple):
+    """A docstring of a module, class, function, or constant, and what decides how it may begin."""
+
+    line: int
+    text: str
+    is_of_function: bool
+    is_of_flag: bool
 
 
-def comments(source: str) -> Iterator[str]:
-    """Yield the comments of a Python module."""
+def paragraphs(page: str) -> Iterator[tuple[int, str]]:
+    """Yield the paragraphs and bullets of a Markdown page without code, with their line numbers."""
+    text = FENCE.sub(lambda fence: "\n" * fence[0].count("\n"), page)
+    begun: list[str] = []
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if begun and (not line.strip() or BULLET.match(line)):
+            yield number - len(begun), "\n".join(begun)
+            begun = []
+        if line.strip():
+            begun.append(line)
+
+
+def sentences(paragraph: str) -> Iterator[str]:
+    """Yield the sentences of a paragraph, without code, tables, and headings; a link is its text."""
+    text = LINK.sub(r"\1", INLINE.sub("code", paragraph))
+    lines = [line for line in text.splitlines() if not line.startswith(("#", "|", "    "))]
+    yield from re.split(r"(?<=[.!?:;])[*)\"']*\s+", " ".join(" ".join(lines).split()))
+
+
+def count_words(sentence: str) -> int:
+    """Return the number of words in a sentence without code."""
+    return len(re.findall(r"[\w'-]+", sentence))
+
+
+def docstrings(tree: ast.Module) -> Iterator[Docstring]:
+    """Yield every docstring of a module; a constant's is the text after it."""
+    for node in ast.walk(tree):
+        body = node.body if hasattr(node, "body") and isinstance(node.body, list) else []
+        for owner, statement in zip([node, *body], body, strict=False):
+            if not is_text(statement):
+                continue
+            is_function = isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef)
+            if is_function or isinstance(owner, ast.Module | ast.ClassDef | ast.Assign | ast.AnnAssign):
+                text = inspect.cleandoc(statement.value.value)  # type: ignore[attr-defined]
+                yield Docstring(statement.lineno, text, is_function, is_flag(owner))
+
+
+def is_text(statement: ast.AST) -> bool:
+    """Return whether a statement is a string alone."""
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def is_flag(owner: ast.AST) -> bool:
+    """Return whether a docstring's owner is a boolean property or attribute."""
+    if isinstance(owner, ast.AnnAssign):
+        return re.fullmatch(r"(ClassVar\[|Final\[)?bool\]?", ast.unparse(owner.annotation)) is not None
+    if isinstance(owner, ast.FunctionDef) and owner.returns is not None:
+        names = [ast.unparse(decorator) for decorator in owner.decorator_list]
+        return ast.unparse(owner.returns) == "bool" and any(name.endswith("property") for name in names)
+    return False
+
+
+def comments(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the comments of a Python module, with their lines."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            yield token.string
+            yield token.start[0], token.string
 
 
-def complaints(text: str) -> Iterator[str]:
-    """Yield what is wrong with the phrases of a text."""
+def texts(node: ast.AST) -> Iterator[ast.Constant]:
+    """Yield the string literals below a node that are prose, docstrings excepted."""
+    alone = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Expr)}
+    for each in ast.walk(node):
+        is_prose = isinstance(each, ast.Constant) and isinstance(each.value, str) and " " in each.value
+        if is_prose and id(each) not in alone:
+            yield each  # type: ignore[misc]
+
+
+def is_error(node: ast.AST) -> bool:
+    """Return whether a node raises or makes an error."""
+    if not isinstance(node, ast.Call):
+        return isinstance(node, ast.Raise)
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return name.endswith("Error")
+
+
+def excerpt(text: str, found: re.Match[str]) -> str:
+    """Return the match and some words on both sides of it."""
+    return repr(text[max(0, found.start() - 20) : found.end() + 20])
+
+
+def check_phrases(line: int, text: str) -> Iterator[Finding]:
+    """Yield the phrases of a text that its reader stumbles over."""
     plain = " ".join(INLINE.sub("code", text).split())
     for phrase, advice in PHRASES.items():
         for found in re.finditer(rf"\b{phrase}", plain, re.IGNORECASE):
-            yield f"{plain[max(0, found.start() - 20) : found.end() + 20]!r}: write {advice}"
+            yield Finding(line, "phrase", f"{excerpt(plain, found)}: write {advice}")
 
 
-def check_page(page: str) -> Iterator[str]:
-    """Yield what is wrong with a Markdown page."""
-    yield from complaints(FENCE.sub("", page))
-    for sentence in sentences(page):
-        count = len(re.findall(r"[\w'-]+", sentence))
-        if count > LONGEST:
-            yield f"a sentence of {count} words ({LONGEST} at most): {sentence[:70]!r}..."
+def check_words(line: int, text: str) -> Iterator[Finding]:
+    """Yield the words of a text that the field has other words for."""
+    plain = " ".join(text.split())
+    for word, advice in WORDS.items():
+        for found in re.finditer(word, plain):
+            yield Finding(line, "word", f"{excerpt(plain, found)}: write {advice}")
 
 
-def check_module(source: str) -> Iterator[str]:
-    """Yield what is wrong with the docstrings and comments of a Python module."""
-    for text, of_function in docstrings(source):
-        yield from complaints(text)
-        for opening, advice in OPENINGS.items():
-            if of_function and re.match(opening, text):
-                yield f"{text[:50]!r}: {advice}"
-    for comment in comments(source):
-        yield from complaints(comment)
+def check_page(page: str) -> Iterator[Finding]:
+    """Yield the findings of a Markdown page."""
+    for line, paragraph in paragraphs(page):
+        yield from check_phrases(line, paragraph)
+        yield from check_words(line, paragraph)
+        for sentence in sentences(paragraph):
+            if count_words(sentence) > LONGEST:
+                text = f"{count_words(sentence)} words ({LONGEST} at most): {sentence[:70]!r}..."
+                yield Finding(line, "sentence", text)
 
 
-def main() -> int:
-    """Print what is wrong, with its file; return the exit code."""
+def check_docstring(docstring: Docstring) -> Iterator[Finding]:
+    """Yield the findings of a docstring: its opening, its first sentence, its phrases and words."""
+    line, text = docstring.line, docstring.text
+    yield from check_phrases(line, text)
+    yield from check_words(line, text)
+    for opening, advice in OPENINGS.items():
+        if docstring.is_of_function and re.match(opening, text):
+            yield Finding(line, "opening", f"{text[:50]!r}: {advice}")
+    if HEADLESS.match(text) or re.match("Whether no" if docstring.is_of_flag else "Whether", text):
+        yield Finding(line, "headless", f"{text[:50]!r}: begin with a verb, or with the noun that it is")
+    first = re.split(r"(?<=[.!?])\s|\n\s*\n", INLINE.sub("code", text))[0]
+    if count_words(first) > LONGEST_FIRST:
+        text = f"{count_words(first)} words ({LONGEST_FIRST} at most): {text[:50]!r}..."
+        yield Finding(line, "first", text)
+
+
+def check_module(source: str) -> Iterator[Finding]:
+    """Yield the findings of a Python module: its docstrings, comments, texts, errors, and parameters."""
+    tree = ast.parse(source)
+    for docstring in docstrings(tree):
+        yield from check_docstring(docstring)
+    for line, comment in comments(source):
+        yield from check_phrases(line, comment)
+        yield from check_words(line, comment)
+    for text in texts(tree):
+        yield from check_words(text.lineno, str(text.value))
+    in_errors = {id(text): text for node in ast.walk(tree) if is_error(node) for text in texts(node)}
+    for text in in_errors.values():
+        if found := ERRORS.search(str(text.value)):
+            advice = "write 'expected X, got Y; do Z'"
+            yield Finding(text.lineno, "error", f"{excerpt(str(text.value), found)}: {advice}")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and node.arg in PARAMETERS:
+            yield Finding(node.lineno, "parameter", f"{node.arg!r}: name the thing that is passed")
+
+
+def check_class_names(sources: dict[Path, str]) -> Iterator[tuple[Path, Finding]]:
+    """Yield the top-level classes of a package that share their name with another one of it."""
+    homes: dict[str, list[tuple[Path, int]]] = {}
+    for path, source in sources.items():
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append((path, node.lineno))
+    for name, places in homes.items():
+        for path, line in places if len(places) > 1 else []:
+            yield path, Finding(line, "class", f"{len(places)} classes are named {name!r}: say what it is of")
+
+
+def room_of(path: Path) -> str:
+    """Return the room of a file, in which the baseline counts: "gradwire/gpu", "docs/gpu", "scripts"."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[3:] if parts[0] == "packages" else parts
+    return parts[0] if parts[0] in ("bench", "examples", "scripts") else "/".join(parts[:2])
+
+
+def findings() -> list[tuple[Path, Finding]]:
+    """Return the findings of all pages and modules, in the order of files and lines."""
     pages = [*ROOT.glob("*.md"), ROOT / "examples" / "README.md", *(ROOT / "docs").rglob("*.md")]
-    modules = [
-        path
-        for room in (
-            "packages/gradwire/src",
-            "packages/gradwire-lab/src",
-            "packages/gradwire-gateware/src",
-            "bench",
-            "examples",
-            "scripts",
-        )
-        for path in (ROOT / room).rglob("*.py")
-    ]
-    found = [(path, text) for path in pages for text in check_page(path.read_text(encoding="utf-8"))]
-    found += [(path, text) for path in modules for text in check_module(path.read_text(encoding="utf-8"))]
-    for path, text in sorted(found):
-        sys.stderr.write(f"{path.relative_to(ROOT)}: {text}\n")
-    return 1 if found else 0
+    found = [(path, each) for path in pages for each in check_page(path.read_text(encoding="utf-8"))]
+    others = (ROOT / room for room in ("bench", "examples", "scripts"))
+    for room in [*sorted(ROOT.glob("packages/*/src")), *others]:
+        sources = {path: path.read_text(encoding="utf-8") for path in room.rglob("*.py")}
+        sources.pop(Path(__file__).resolve(), None)  # it is full of the words that it looks for
+        found += [(path, each) for path, source in sources.items() for each in check_module(source)]
+        if room.name == "src":
+            found += check_class_names(sources)
+    return sorted(found)
+
+
+def read_baseline() -> Counts:
+    """Return the allowed findings by room and rule."""
+    rows = [line.split() for line in BASELINE.read_text(encoding="utf-8").splitlines()]
+    return {(room, rule): int(count) for room, rule, count in rows}
+
+
+def lowered(baseline: Counts, counts: Counts) -> Counts:
+    """Return a baseline that allows what is found today, and never more than before."""
+    least = {key: min(allowed, counts.get(key, 0)) for key, allowed in baseline.items()}
+    return {key: count for key, count in sorted(least.items()) if count}
+
+
+def report(found: Iterable[tuple[Path, Finding]]) -> None:
+    """Print findings as ``file:line: rule: text``."""
+    for path, (line, rule, text) in found:
+        sys.stderr.write(f"{path.relative_to(ROOT)}:{line}: {rule}: {text}\n")
+
+
+def main(arguments: list[str]) -> int:
+    """Print the findings of rooms, or those beyond the baseline; return the exit code."""
+    found = findings()
+    if arguments and arguments != ["--write"]:
+        report(each for each in found if room_of(each[0]) in arguments)
+        return 0
+    counts = Counter((room_of(path), each.rule) for path, each in found)
+    baseline = read_baseline()
+    if arguments:
+        rows = [f"{room} {rule} {count}\n" for (room, rule), count in lowered(baseline, counts).items()]
+        BASELINE.write_text("".join(rows), encoding="utf-8")
+        return 0
+    beyond = {key: count for key, count in counts.items() if count > baseline.get(key, 0)}
+    report(each for each in found if (room_of(each[0]), each[1].rule) in beyond)
+    for (room, rule), count in sorted(beyond.items()):
+        allowed = baseline.get((room, rule), 0)
+        sys.stderr.write(f"{room}: {count} findings of rule {rule}, {allowed} allowed\n")
+    return 1 if beyond else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
