@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Literal
 
 import pytest
@@ -30,8 +31,10 @@ from gradwire.fields import (
     rows,
     tensor_of,
     text,
+    to_values,
     whole,
 )
+from gradwire.plan import Plan
 from gradwire.timing.line import Line
 from support.cases import for_each
 
@@ -166,6 +169,26 @@ def test_a_dataclass_is_read_by_its_annotations() -> None:
 @dataclass(frozen=True)
 class Odd:
     what: int | str
+
+
+class Level(Enum):
+    HIGH = "high"
+
+
+def test_the_values_of_a_dataclass_are_read_back() -> None:
+    lines = (Line(0.1, 5.0),)
+    toy = Toy("bear", (Part(3), Part(4, 1.0)), "blue", {"head": 1.5}, lines, broken=True, price=2.0)
+    values = to_values(toy)
+    assert SOURCE.of_json(json.dumps(values), of(Toy)) == toy
+    assert values["parts"] == [{"size": 3, "share": 0.5}, {"size": 4, "share": 1.0}]
+
+
+def test_an_enumerated_name_becomes_its_value_and_a_codec_its_spec() -> None:
+    plan = Plan(parse("fp8"), codecs=[{"match": "bias$", "codec": "identity"}])
+    values = to_values({"level": Level.HIGH, "codecs": [parse("fp8"), None], "plan": plan})
+    assert (values["level"], values["codecs"]) == ("high", [str(parse("fp8")), None])
+    assert values["plan"] == json.loads(plan.to_json())
+    assert Plan.from_values(values["plan"]) == plan
 
 
 def test_an_error_names_the_outermost_source_and_the_way_to_the_field() -> None:

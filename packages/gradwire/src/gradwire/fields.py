@@ -13,6 +13,8 @@ import sys
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from functools import singledispatch
 from typing import Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 from gradwire.deferred import torch
@@ -338,3 +340,21 @@ def _kind(hint: Any) -> Kind[Any]:
     if origin in (dict, Mapping) and inner[0] is str:
         return keyed(_kind(inner[1]))
     raise TypeError(f"no kind of fields is known for {hint}")
+
+
+@singledispatch
+def to_values(value: object) -> Any:
+    """Return what JSON can hold of a value; the inverse of ``of``.
+
+    A dataclass becomes an object of the fields that its constructor takes, an enumerated name its value, a
+    tuple a list. A type with words of its own registers them: a codec becomes its spec.
+    """
+    if isinstance(value, Enum):
+        return to_values(value.value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {each.name: to_values(getattr(value, each.name)) for each in fields(value) if each.init}
+    if isinstance(value, Mapping):
+        return {key: to_values(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_values(each) for each in value]
+    return value

@@ -33,6 +33,7 @@ from gradwire import _native
 from gradwire._native.tensors import check_tensor
 from gradwire.deferred import torch
 from gradwire.errors import PayloadError, TensorError
+from gradwire.fields import to_values
 
 
 class Codec(ABC):
@@ -168,6 +169,9 @@ class Codec(ABC):
         """Do what compiled kernels do in one pass; the arguments are checked as for ``_decode``."""
         self._decode(payload, out)
         return _native.finish(out, divisor)
+
+
+to_values.register(Codec, str)
 
 
 def check_chunk(x: torch.Tensor, what: str, *, on_cuda: bool = False) -> None:
