@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from gradwire.page import Report, report_page
+from gradwire.page import Report, Section, render
 from gradwire.tables import Column, Table
 from support.project import ROOT
 
@@ -59,7 +59,7 @@ def test_it_finds_what_is_broken(
     pytest.importorskip("playwright", reason="the extra 'browser' isn't installed")
     if clicks.browser_path() is None:
         pytest.skip("this machine has no Chromium")
-    good = report_page(Report("A run", "It was fast.", [("Times", [("times", TABLE)])]), RECORD)
+    good = render(Report("A run", "It was fast.", [Section("Times", [("times", TABLE)])]), RECORD)
     (tmp_path / "good.html").write_text(good)
     assert clicks.main([str(tmp_path)]) == 0
     assert capsys.readouterr().out == "1 reports, clicked through: 0 complaints\n"

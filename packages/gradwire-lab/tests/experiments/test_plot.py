@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from gradwire.page.tables import draw
+from gradwire.page.picture import draw
 from gradwire_lab.experiments.claim import Claim, Published, at_least, at_most, near, only
 from gradwire_lab.experiments.claim_plot import plot
 from support.pages import Page

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gradwire.page import Report, Section
+from gradwire.page.report import render_all
 from gradwire_lab.experiments.claim import Basis, Claim, Explanation, Published, Verdict, at_least, only
 from gradwire_lab.experiments.learning import Goal, Trainings
 from gradwire_lab.experiments.page import MARKS, Recorded, exhibit_section, read_all, summary
@@ -17,9 +19,13 @@ FIELDS = {
 }
 
 
+def html_of(section: Section) -> str:
+    return render_all(Report("Records", "Fast.", [section]), [])
+
+
 def test_the_summary_counts_by_paper_and_by_exhibit_and_names_what_is_missing(tmp_path: Path) -> None:
     alter(record(tmp_path), STUDY, lambda fields: [row.update(square=4) for row in fields["rows"]])
-    page = Page(summary(read_all(tmp_path, BOTH), TITLES, ["study-figure-8"]))
+    page = Page(html_of(summary(read_all(tmp_path, BOTH), TITLES, ["study-figure-8"])))
     assert "1 explained, 1 reproduced" in page.text
     assert page.rows[1] == ["measured here, beside what is published", "2", "1 explained, 1 reproduced"]
     assert page.rows[3:6] == [
@@ -30,7 +36,7 @@ def test_the_summary_counts_by_paper_and_by_exhibit_and_names_what_is_missing(tm
     assert ["study-table-i", STUDY.experiment.question, "1", "0"] in page.rows
     assert "What failed" not in page.text
     alter(tmp_path, STUDY, lambda fields: [row.update(square=1) for row in fields["rows"]])
-    failed = Page(summary(read_all(tmp_path, BOTH), TITLES, []))
+    failed = Page(html_of(summary(read_all(tmp_path, BOTH), TITLES, [])))
     why = "1, and the rule is >= 9; explained: >= 4"
     assert ["study-table-i", "largest", "\u2717 not reproduced", why] in failed.rows
     places = [failed.text.index(part) for part in ("What was measured", "What failed", "Verdicts by paper")]
@@ -51,7 +57,8 @@ def test_the_summary_has_what_was_measured_then_modelled_then_what_failed_and_wh
         Claim("SZ", only(None), at_least(1), not_run="pysz is missing."),
     ]
     failed = Judged(BOTH[1], failure="a host is gone")
-    page = Page(summary([Recorded(Judged(STUDY, claims), FIELDS), Recorded(failed, FIELDS)], TITLES, []))
+    recorded = [Recorded(Judged(STUDY, claims), FIELDS), Recorded(failed, FIELDS)]
+    page = Page(html_of(summary(recorded, TITLES, [])))
     assert page.rows[1:6] == [
         ["measured here, beside what is published", "1", "1 not reproduced"],
         [
@@ -78,7 +85,7 @@ def test_a_section_has_figures_rule_verdict_reasons_erratum_scaling_and_options(
         Claim("c", only(0.5), at_least(0.9), published=Published("figure 2", (0.9, 0.95), "it says 9."),
               otherwise=Explanation("so it is.", at_least(0.4))),
     ]  # fmt: skip
-    made = exhibit_section(Recorded(Judged(STUDY, claims), FIELDS))
+    made = html_of(exhibit_section(Recorded(Judged(STUDY, claims), FIELDS)))
     page = Page(made)
     assert page.rows[1] == [
         "a & b here",
@@ -107,7 +114,7 @@ def test_a_section_has_figures_rule_verdict_reasons_erratum_scaling_and_options(
 
 
 def test_what_was_not_run_says_why() -> None:
-    page = Page(exhibit_section(Recorded(Judged(STUDY, failure="a host is gone"), FIELDS)))
+    page = Page(html_of(exhibit_section(Recorded(Judged(STUDY, failure="a host is gone"), FIELDS))))
     assert "\u2013 not run" in page.text
     assert "table I was not run: a host is gone" in page.text
     assert page.tables == 0

@@ -3,7 +3,7 @@ import io
 import numpy as np
 from matplotlib import image
 
-from gradwire.page.markup import CURVES
+from gradwire.page.picture import CURVES
 from gradwire_lab.job.events import RunResult
 from gradwire_lab.job.options import JobOptions
 from gradwire_lab.job.report import PARTS, draw

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
+from gradwire.page import Report
 from gradwire.page import report as module
-from gradwire.page.report import made_with_made_with as made_with
-from gradwire.page.report import options_in_words
+from gradwire.page.report import options_in_words, render_all
 from support.pages import Page
 
 FIELDS = {
@@ -14,8 +17,12 @@ FIELDS = {
 }
 
 
+def made_with(*records: tuple[str, Mapping[str, Any]]) -> Page:
+    return Page(render_all(Report("A run", "Fast.", []), records))
+
+
 def test_each_machine_and_version_has_a_table() -> None:
-    page = Page(made_with([("a", FIELDS), ("b", {**FIELDS, "commit": "abc+changed"}), ("c", FIELDS)]))
+    page = made_with(("a", FIELDS), ("b", {**FIELDS, "commit": "abc+changed"}), ("c", FIELDS))
     assert page.captions == ["Records of a, c", "Record of b"]
     assert ["processor", "<fast>"] in page.rows
     assert ["torch", "unknown"] in page.rows
@@ -25,13 +32,13 @@ def test_each_machine_and_version_has_a_table() -> None:
 
 def test_a_kind_of_record_without_a_commit_says_nothing_of_it() -> None:
     fields = {name: FIELDS[name] for name in ("machine", "versions")}
-    assert "commit" not in Page(made_with([("a", fields)])).text
+    assert "commit" not in made_with(("a", fields)).text
 
 
 def test_how_to_get_plots_is_told_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "matplotlib" not in made_with([("a", FIELDS)])
+    assert "matplotlib" not in made_with(("a", FIELDS)).text
     monkeypatch.setattr(module, "can_draw", lambda: False)
-    assert "install matplotlib: run pip install" in made_with([("a", FIELDS)])
+    assert "install matplotlib: run pip install" in made_with(("a", FIELDS)).text
 
 
 def test_options_are_a_sentence() -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import matplotlib
 import pytest
 
-from gradwire.page import tables as module
-from gradwire.page.markup import CURVES
-from gradwire.page.tables import COLOURS, Picture, can_draw, draw, figure
+from gradwire.page import Picture, Report, Section
+from gradwire.page import report as module
+from gradwire.page.picture import COLOURS, CURVES, can_draw, draw
+from gradwire.page.report import render_all
 from support.pages import Page
 
 if TYPE_CHECKING:
@@ -68,9 +69,14 @@ def test_a_size_that_differs_in_its_last_digits_gives_the_same_bytes() -> None:
 def test_its_caption_is_its_name_and_without_matplotlib_it_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def made(hero: Picture | None = None) -> str:
+        return render_all(Report("A run", "Fast.", [Section("Curves", [PICTURE])], hero), [])
+
     assert can_draw()
-    page = Page(figure(PICTURE))
-    assert page.text.endswith("What <b>falls</b>")
+    page = Page(made())
+    assert page.text.rstrip().endswith("What <b>falls</b>")
     assert "losses-caption" in page.ids
+    html = made(replace(PICTURE, name="hero", caption="The verdict"))
+    assert html.index("The verdict") < html.index("<section")
     monkeypatch.setattr(module, "can_draw", lambda: False)
-    assert figure(PICTURE) == ""
+    assert "<figure" not in made()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gradwire.page import Picture, Report, report_page
+from gradwire.page import Picture, Report, Section, render
 from gradwire.tables import Column, Table
 from support.pages import Page
 
@@ -15,15 +15,18 @@ REPORT = Report(
     "A run",
     "It was <fast>.",
     [
-        ("Step times", ["One word.", ("steps", TABLE)]),
-        ("Nothing", []),
-        ("Curves & bars", [Picture("curve", "a curve", lambda figure: figure.subplots().plot([1, 2]), 2.0)]),
+        Section("Step times", ["One word.", ("steps", TABLE)]),
+        Section("Nothing", []),
+        Section(
+            "Curves & bars",
+            [Picture("curve", "a curve", lambda figure: figure.subplots().plot([1, 2]), 2.0)],
+        ),
     ],
 )
 
 
 def test_the_verdict_is_first_and_every_part_is_there() -> None:
-    html = report_page(REPORT, RECORD)
+    html = render(REPORT, RECORD)
     page = Page(html)
     assert html.index("It was &lt;fast&gt;.") < html.index("<table")
     assert [text for _, text in page.headings] == [
@@ -36,14 +39,14 @@ def test_the_verdict_is_first_and_every_part_is_there() -> None:
     assert ["b", "0.9"] in page.rows
     assert html.count("<svg") == 1
     assert "Options: hosts 4." in page.text
-    assert page.links == ["#step-times", "#curves-bars", "#machine"]
+    assert page.links == ["#step-times", "#curves-bars", "#machine-and-versions"]
     assert {link[1:] for link in page.links} <= {*page.ids}
 
 
 def test_the_same_record_gives_the_same_bytes() -> None:
-    assert report_page(REPORT, RECORD) == report_page(REPORT, {**RECORD})
+    assert render(REPORT, RECORD) == render(REPORT, {**RECORD})
 
 
 def test_a_record_without_options_says_nothing_of_them() -> None:
     fields = {name: value for name, value in RECORD.items() if name != "options"}
-    assert "Options" not in report_page(REPORT, fields)
+    assert "Options" not in render(REPORT, fields)

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gradwire.page import Picture, Report, Section, report_page
-from gradwire.page.markup import CURVES
-from gradwire.page.tables import COLOURS
+from gradwire.page import Picture, Report, Section, render
+from gradwire.page.picture import COLOURS, CURVES
 from gradwire.tables import Column, Table, figure
 
 if TYPE_CHECKING:
@@ -35,14 +34,15 @@ def page_of(record: Mapping[str, Any]) -> str:
     """Return the page of a record of codecs' speeds."""
     results, options = record["results"], record["options"]
     best = _best(results)
-    sections: list[Section] = [
-        ("Codecs", [("Speeds of codecs and other compressors", Table(COLUMNS, [*map(_row, results)])), NOTE]),
-        ("Beside memcpy", [_bars(best)]),
+    table = Table(COLUMNS, [*map(_row, results)])
+    sections = [
+        Section("Codecs", [("Speeds of codecs and other compressors", table), NOTE]),
+        Section("Beside memcpy", [_bars(best)]),
     ]
     title = (
         f"Speeds of codecs, {options['elements']} floats of {options['data']}, {options['threads']} thread(s)"
     )
-    return report_page(Report(title, in_words(best), sections), record)
+    return render(Report(title, in_words(best), sections), record)
 
 
 def in_words(results: Sequence[Mapping[str, Any]]) -> str:

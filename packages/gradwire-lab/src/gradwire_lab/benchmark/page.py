@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.line_rate.page import line_rate_page
 from gradwire.line_rate.page import place as _place
-from gradwire.page import Picture, Report, Section, report_page
+from gradwire.page import Picture, Report, Section, render
 from gradwire.timing.line import SCHEMA as LINE_RATE
 from gradwire.timing.line import Line
 from gradwire.units import exact_size, format_duration
@@ -31,12 +31,12 @@ def allreduce_page(record: Mapping[str, Any]) -> str:
     picture = Picture(
         "medians", "Median times; crosses are the least times by theory.", paint, size_of(results)[1]
     )
-    sections: list[Section] = [
-        ("All-reduces", [("Time and bytes of each configuration", table), note]),
-        ("Times", [picture]),
+    sections = [
+        Section("All-reduces", [("Time and bytes of each configuration", table), note]),
+        Section("Times", [picture]),
     ]
     title = f"All-reduce of {record['options']['data']}, {_place(record)}"
-    return report_page(Report(title, f"{fastest(results)}.", sections), record)
+    return render(Report(title, f"{fastest(results)}.", sections), record)
 
 
 def fastest(results: list[Result]) -> str:

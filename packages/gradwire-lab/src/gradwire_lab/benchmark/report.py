@@ -9,7 +9,7 @@ from gradwire.line_rate.page import line_rate_report_place as place
 from gradwire.line_rate.page import log_sizes as _log_sizes
 from gradwire.line_rate.page import new_figure as _new_figure
 from gradwire.line_rate.page import png_of as _png
-from gradwire.page.markup import CURVES
+from gradwire.page.picture import CURVES
 from gradwire.plan import Plan
 from gradwire.tables import Column, Table, figure, show
 from gradwire.timing.line import Line

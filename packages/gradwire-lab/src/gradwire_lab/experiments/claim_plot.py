@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gradwire.page.tables import COLOURS, Picture
+from gradwire.page.picture import COLOURS, Picture
 from gradwire_lab.experiments.claim import Claim, shown
 
 if TYPE_CHECKING:

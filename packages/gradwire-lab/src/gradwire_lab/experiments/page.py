@@ -1,4 +1,4 @@
-"""The page: verdicts first, then each paper's tables and figures, then what the records were made with."""
+"""The pages of one experiment's record, and of all records of ``gradwire reproduce``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from typing import Any
 
 from gradwire.checkpoints import SUM, is_as_sealed
 from gradwire.errors import GradwireError, JobError, SpecError
-from gradwire.page import Part, Report, report_page
-from gradwire.page import report as made_with
-from gradwire.page.markup import Markup, element, together
-from gradwire.page.report import document, options_in_words
-from gradwire.page.tables import Cell, Mark, Number, figure, marked, table
+from gradwire.page import Mark, Note, Number, PageLink, Part, Report, Section, render
+from gradwire.page.report import Details, options_in_words, render_all
+from gradwire.tables import Column, Table
 from gradwire.units import counted
 from gradwire_lab.experiments.claim import Claim, Verdict, shown
 from gradwire_lab.experiments.claim_plot import plot
@@ -55,8 +53,8 @@ def page_of(record: Mapping[str, Any], experiments: Sequence[Experiment[Any]]) -
     told: list[Part] = [part if isinstance(part, str) else (experiment.question, part) for part in parts]
     said = f"{experiment.question[0].upper()}{experiment.question[1:]}"
     unfinished = "" if record.get("finished", True) else " (unfinished)"
-    sections = [("What was measured", [part for part in told if part])]
-    return report_page(Report(f"Experiment {experiment.name}{unfinished}", said, sections), record)
+    sections = [Section("What was measured", [part for part in told if part])]
+    return render(Report(f"Experiment {experiment.name}{unfinished}", said, sections), record)
 
 
 # Read the records in a folder of ``gradwire reproduce``, and judge each anew.
@@ -119,13 +117,17 @@ def _read(path: Path, exhibit: Exhibit[Any]) -> Recorded:
 
 # The parts of the page: the summary, and a section for each exhibit.
 
-COLUMNS = ("claim", "verdict", "where", "published", "here", "rule")
+COLUMNS = (
+    *map(Column.of_text, ("claim", "verdict", "where")),
+    *map(Column, ("published", "here")),
+    Column.of_text("rule"),
+)
 LEGEND = (
     "Dot: here, a cross if the rule isn't kept. Small dots: the figures behind the mean. Diamond: published. "
     "Band: what the rule allows."
 )
 MARKS = {
-    mark.word: mark
+    str(mark): mark
     for mark in (
         Mark("did not learn", "\u2620", "bad"),
         Mark("not reproduced", "\u2717", "bad"),
@@ -140,49 +142,54 @@ MARKS = {
     )
 }
 """How verdicts look."""
+RULES = Note(
+    "A claim has a rule, and its verdict follows from the record's samples and that rule alone. Did not "
+    "learn: a training that the figure rests on failed, so the figure counts for nothing. Reproduced: "
+    "measured, and the rule is kept. Exceeded: better than published, for a stated reason. Explained: "
+    "not kept, but a second rule is, which follows from a stated reason. Too short: one of these, but with "
+    "too few trainings. Not reproduced: none of these. What wasn't measured stands apart: modelled, "
+    "calibrated (set from the published figure or its table), and arithmetic (published numbers recombined)."
+)
 
 
-def summary(recorded: Sequence[Recorded], titles: Mapping[str, str], missing: Sequence[str]) -> Markup:
+def summary(recorded: Sequence[Recorded], titles: Mapping[str, str], missing: Sequence[str]) -> Section:
     """Return the counts of all verdicts, by paper and by exhibit."""
-    papers = [paper for paper in titles if any(each.judged.exhibit.paper == paper for each in recorded)]
-    present = [name for name, count in counts([each.judged for each in recorded]).items() if count]
-    by_paper: list[Sequence[Cell]] = [
-        (
-            element("a", f"{paper}: {titles[paper]}", href=f"#{paper}"),
-            *_counts([each for each in recorded if each.judged.exhibit.paper == paper], present),
-        )
-        for paper in papers
+    judged = [each.judged for each in recorded]
+    present = [name for name, count in counts(judged).items() if count]
+    verdicts = [*map(Column, present)]
+    by_paper = [
+        (PageLink(f"{paper}: {title}", paper), *_counts(own, present))
+        for paper, title in titles.items()
+        if (own := _of(paper, recorded))
     ]
-    by_exhibit: list[Sequence[Cell]] = [
-        (
-            _link(each.judged),
-            each.judged.exhibit.experiment.question,
-            *_counts([each], present),
-        )
+    by_exhibit = [
+        (_link(each.judged), each.judged.exhibit.experiment.question, *_counts([each], present))
         for each in recorded
     ]
-    judged = [each.judged for each in recorded]
-    parts = [
-        element("h2", "Summary", id="summary"),
-        element("p", _answer(judged), class_="answer"),
-        _bases(judged),
+    papers = Table(
+        [Column.of_text("paper"), *verdicts],
+        [*by_paper, ("all", *_counts(recorded, present))],
+        has_total=True,
+    )
+    exhibits = Table([*map(Column.of_text, ("name", "question")), *verdicts], by_exhibit)
+    parts: list[Part] = [
+        ("What was measured, and what was modelled", Table(BASES, _bases(judged))),
         *_failed(recorded),
-        *_paragraph(_short(judged)),
-        *_paragraph(seconds_in_words(judged)),
-        table("Verdicts by paper", ("paper", *present), by_paper, ("all", *_counts(recorded, present))),
-        table("Verdicts by table or figure", ("name", "question", *present), by_exhibit),
+        *_notes(_short(judged), seconds_in_words(judged)),
+        ("Verdicts by paper", papers),
+        ("Verdicts by table or figure", exhibits),
+        *_notes(f"Without a record here: {', '.join(missing)}." if missing else ""),
+        RULES,
     ]
-    if missing:
-        parts.append(element("p", f"Without a record here: {', '.join(missing)}.", class_="note"))
-    return together(*parts, between="\n")
+    return Section("Summary", parts)
 
 
-def _bases(judged: Sequence[Judged]) -> Markup:
-    """Return the table of what was measured and what wasn't."""
-    rows: list[Sequence[Cell]] = [
-        (name, Number(str(count), count), verdicts) for name, count, verdicts in by_basis(judged)
-    ]
-    return table("What was measured, and what was modelled", ("figures", "number", "verdicts"), rows)
+BASES = (Column.of_text("figures"), Column("number"), Column.of_text("verdicts"))
+
+
+def _bases(judged: Sequence[Judged]) -> list[tuple[str, ...]]:
+    """Return what was measured and what wasn't."""
+    return [(name, str(count), verdicts) for name, count, verdicts in by_basis(judged)]
 
 
 def _answer(judged: Sequence[Judged]) -> str:
@@ -205,10 +212,10 @@ def _short(judged: Sequence[Judged]) -> str:
     )
 
 
-def _failed(recorded: Sequence[Recorded]) -> list[Markup]:
+def _failed(recorded: Sequence[Recorded]) -> list[Part]:
     """Return the table of what failed, and why; nothing where all rules are kept."""
-    rows: list[Sequence[Cell]] = [
-        (_link(each.judged), claim.title, marked(MARKS[claim.verdict]), _why(claim))
+    rows = [
+        (_link(each.judged), claim.title, MARKS[claim.verdict], _why(claim))
         for verdict in (Verdict.DID_NOT_LEARN, Verdict.NOT_REPRODUCED)
         for each in recorded
         for claim in each.judged.claims
@@ -218,17 +225,18 @@ def _failed(recorded: Sequence[Recorded]) -> list[Markup]:
         (
             _link(each.judged),
             each.judged.exhibit.experiment.question,
-            marked(MARKS[NOT_RUN]),
+            MARKS[NOT_RUN],
             each.judged.failure,
         )
         for each in recorded
         if each.judged.failure
     ]
-    return [table("What failed, and why", ("name", "claim", "verdict", "why"), rows)] if rows else []
+    columns = [*map(Column.of_text, ("name", "claim", "verdict", "why"))]
+    return [("What failed, and why", Table(columns, rows))] if rows else []
 
 
-def _link(each: Judged) -> Markup:
-    return element("a", each.exhibit.name, href=f"#{each.exhibit.name}")
+def _link(each: Judged) -> PageLink:
+    return PageLink(each.exhibit.name, each.exhibit.name)
 
 
 def _why(claim: Claim) -> str:
@@ -246,63 +254,55 @@ def _why(claim: Claim) -> str:
     return f"{shown(claim.mean, claim.unit)}{worst}, and the rule is {_rule(claim)}"
 
 
-def _paragraph(text: str) -> list[Markup]:
-    """Return a note; nothing without text."""
-    return [element("p", text, class_="note")] if text else []
+def _notes(*texts: str) -> list[Note]:
+    """Return a note for each text that isn't empty."""
+    return [Note(text) for text in texts if text]
 
 
-def _counts(recorded: Sequence[Recorded], names: Sequence[str]) -> list[Number]:
+def _counts(recorded: Sequence[Recorded], names: Sequence[str]) -> list[str]:
     found = counts([each.judged for each in recorded])
-    return [Number(str(found[name]), found[name]) for name in names]
+    return [str(found[name]) for name in names]
 
 
-def exhibit_section(each: Recorded) -> Markup:
+def exhibit_section(each: Recorded) -> Section:
     """Return an exhibit's claims as a table and a plot, with reasons, errata, scaling, and options."""
     exhibit, claims = each.judged.exhibit, each.judged.claims
-    caption = f"{exhibit.paper}, {exhibit.place}: published and here"
-    parts = [
-        element("h3", f"{exhibit.paper}, {exhibit.place}", id=exhibit.name),
-        element("p", exhibit.experiment.question),
-    ]
+    heading = f"{exhibit.paper}, {exhibit.place}"
+    parts: list[Part] = [exhibit.experiment.question]
     if each.judged.failure:
-        parts.append(element("p", marked(MARKS[NOT_RUN])))
+        parts.append(MARKS[NOT_RUN])
     if claims:
-        parts.append(table(caption, COLUMNS, [_claim(each.judged, claim) for claim in claims]))
-        picture = plot(claims, exhibit.name, f"{exhibit.paper}, {exhibit.place}. {LEGEND}")
-        parts += [] if picture is None else [figure(picture)]
-    parts += [element("p", note) for note in notes(each.judged)]
+        table = Table(COLUMNS, [_claim(each.judged, claim) for claim in claims])
+        picture = plot(claims, exhibit.name, f"{heading}. {LEGEND}")
+        parts += [(f"{heading}: published and here", table), *([] if picture is None else [picture])]
+    parts += notes(each.judged)
     if exhibit.origins:
-        listed = [element("li", f"{name}: {origin}") for name, origin in exhibit.origins.items()]
-        summary_of = element("summary", "Where its options and numbers come from")
-        parts.append(element("details", summary_of, element("ul", *listed)))
-    parts.append(element("p", options_in_words(each.fields["options"]), class_="note"))
-    parts += _paragraph(seconds_in_words([each.judged]))
-    return element("section", together(*parts, between="\n"), aria_labelledby=exhibit.name)
+        listed = [f"{name}: {origin}" for name, origin in exhibit.origins.items()]
+        parts.append(Details("Where its options and numbers come from", listed))
+    parts += _notes(options_in_words(each.fields["options"]), seconds_in_words([each.judged]))
+    return Section(heading, parts, link=exhibit.name)
 
 
-def _claim(each: Judged, claim: Claim) -> list[Cell]:
+def _claim(each: Judged, claim: Claim) -> tuple[str, ...]:
     published = claim.published
     value = None if published is None else published.value
-    return [
+    return (
         title_in_words(each, claim),
-        marked(MARKS[claim.verdict]),
+        MARKS[claim.verdict],
         each.exhibit.place if published is None else published.place,
         Number(
             "" if published is None else published.in_words(claim.unit),
             min(value) if isinstance(value, tuple) else value,
         ),
-        Number(_here(claim), claim.mean),
+        _here(claim),
         _rule(claim),
-    ]
+    )
 
 
-def _here(claim: Claim) -> Markup:
+def _here(claim: Claim) -> Number:
     """Return the mean, and each figure of several with its name."""
-    mean = together(shown(claim.mean, claim.unit))
-    if len(claim.figures) < 2:
-        return mean
-    each = [element("li", f"{name}: {shown(value, claim.unit)}") for name, value in claim.figures.items()]
-    return together(mean, element("ul", *each, class_="figures"))
+    named = [f"{name}: {shown(value, claim.unit)}" for name, value in claim.figures.items()]
+    return Number(shown(claim.mean, claim.unit), claim.mean, named if len(named) > 1 else ())
 
 
 def _rule(claim: Claim) -> str:
@@ -310,17 +310,6 @@ def _rule(claim: Claim) -> str:
     if claim.otherwise is None:
         return rule
     return f"{rule}; explained: {claim.otherwise.bound.in_words(claim.unit)}"
-
-
-TITLE = "The papers' figures, reproduced"
-RULES = (
-    "A claim has a rule, and its verdict follows from the record's samples and that rule alone. Did not "
-    "learn: a training that the figure rests on failed, so the figure counts for nothing. Reproduced: "
-    "measured, and the rule is kept. Exceeded: better than published, for a stated reason. Explained: "
-    "not kept, but a second rule is, which follows from a stated reason. Too short: one of these, but with "
-    "too few trainings. Not reproduced: none of these. What wasn't measured stands apart: modelled, "
-    "calibrated (set from the published figure or its table), and arithmetic (published numbers recombined)."
-)
 
 
 def page(recorded: Sequence[Recorded], exhibits: Sequence[Exhibit[Any]], titles: Mapping[str, str]) -> str:
@@ -338,28 +327,14 @@ def page(recorded: Sequence[Recorded], exhibits: Sequence[Exhibit[Any]], titles:
     order = [each.name for each in exhibits]
     known = sorted(recorded, key=lambda each: order.index(each.judged.exhibit.name))
     missing = [name for name in order if name not in {each.judged.exhibit.name for each in known}]
-    papers = [_paper(name, title, known) for name, title in titles.items()]
-    links = [("summary", "Summary"), *((name, name) for name in titles), (made_with.ID, made_with.TITLE)]
-    present = [link for link in links if link[0] not in titles or _of(link[0], known)]
-    parts = (
-        summary(known, titles, missing),
-        element("p", RULES, class_="note"),
-        *papers,
-        made_with.made_with_made_with([(each.judged.exhibit.name, each.fields) for each in known]),
-    )
-    return document(TITLE, present, parts)
+    papers = [
+        Section(f"{name}: {title}", [exhibit_section(each) for each in _of(name, known)], link=name)
+        for name, title in titles.items()
+    ]
+    verdict = _answer([each.judged for each in known])
+    report = Report("The papers' figures, reproduced", verdict, [summary(known, titles, missing), *papers])
+    return render_all(report, [(each.judged.exhibit.name, each.fields) for each in known])
 
 
 def _of(paper: str, recorded: Sequence[Recorded]) -> list[Recorded]:
     return [each for each in recorded if each.judged.exhibit.paper == paper]
-
-
-def _paper(name: str, title: str, recorded: Sequence[Recorded]) -> Markup:
-    own = _of(name, recorded)
-    heading = element("h2", f"{name}: {title}", id=name)
-    return together(heading, *map(exhibit_section, own), between="\n") if own else Markup()
-
-
-# The records of ``gradwire reproduce`` as one page: the same records give the same bytes.
-
-__all__ = ["Recorded", "page", "read_all"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from gradwire.errors import JobError
 from gradwire.launch.launched import is_launched, launched_rank
 from gradwire.machine import described_in_words
-from gradwire.page import Part, Picture, Report, Section, keep, report_page
+from gradwire.page import Part, Picture, Report, Section, keep, render
 from gradwire.tables import Column, Table
 from gradwire.units import format_duration
 from gradwire_lab.job.data import Dataset, find, load
@@ -165,14 +165,14 @@ def page_of(record: Mapping[str, Any]) -> str:
     link = links_in_words(options["link"], described_in_words(record["topology"]))
     title = title_of(options["data"], options["model"], options["workers"], link)
     runs, note = table(results)
-    sections: list[Section] = [
-        ("Runs", [("Times and bytes of each run", runs), note]),
-        ("What auto decided", _decisions(results)),
-        ("Learning", _learning(results)),
-        ("Time of a step", [_bars(results)]),
-        ("Evaluations", [("What every evaluation found", Table(EVALUATIONS, _evaluations(results)))]),
+    sections = [
+        Section("Runs", [("Times and bytes of each run", runs), note]),
+        Section("What auto decided", _decisions(results)),
+        Section("Learning", _learning(results)),
+        Section("Time of a step", [_bars(results)]),
+        Section("Evaluations", [("What every evaluation found", Table(EVALUATIONS, _evaluations(results)))]),
     ]
-    return report_page(Report(title, f"{in_words(results)}.", sections), record)
+    return render(Report(title, f"{in_words(results)}.", sections), record)
 
 
 def in_words(results: tuple[RunResult, ...]) -> str:

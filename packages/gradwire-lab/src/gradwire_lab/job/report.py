@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from gradwire.machine import rates_in_words
-from gradwire.page.markup import CURVES, GREY
+from gradwire.page.picture import CURVES, GREY
 from gradwire.tables import Column, Table, show
 from gradwire_lab.job.equal_loss import LAST, MODEL, EqualLoss, equal_loss, prediction, too_short, verdict
 from gradwire_lab.job.events import RunResult

@@ -14,8 +14,7 @@ from gradwire.doctor.software import Offset
 from gradwire.errors import JobError
 from gradwire.files import check_writable
 from gradwire.launch.launched import launched_rank, launched_workers
-from gradwire.page import Part, Report, Section, check_page, keep, report_page
-from gradwire.page.tables import Mark, marked
+from gradwire.page import Mark, Part, Report, Section, check_page, keep, render
 from gradwire.records import make_record
 from gradwire.tables import Column, Table, show
 from gradwire.units import format_duration, format_rate, ranks_in_words
@@ -28,8 +27,13 @@ _RESULTS = ("ok", "warn", "FAIL")
 
 def show_report(title: str, diagnosis: Diagnosis) -> None:
     """Write title, table and verdict to standard output."""
-    rows = [(each.check, each.result, each.detail) for each in diagnosis.findings]
-    show(title, "", Table(COLUMNS, rows), "", f"{counted(diagnosis.findings)}: {verdict(diagnosis.findings)}")
+    findings = diagnosis.findings
+    show(title, "", table(findings), "", f"{counted(findings)}: {verdict(findings)}")
+
+
+def table(findings: Sequence[Finding]) -> Table:
+    """Return a row for each finding."""
+    return Table(COLUMNS, [(each.check, MARKS[each.result], each.detail) for each in findings])
 
 
 def counted(findings: Sequence[Finding]) -> str:
@@ -83,20 +87,19 @@ def page_of(record: Mapping[str, Any]) -> str:
     ranks = [each["rank"] for each in record["ranks"]]
     bad = [each for each in findings if each.result != "ok"]
     said = verdict(findings)
-    sections: list[Section] = [
-        ("What to do", _findings("What to mend, or to know", bad)),
-        ("Findings", _findings("Everything that was looked at", findings)),
-        ("Ranks", _ranks(record["ranks"])),
-        ("Between ranks", _between(record["clocks"], record["lines"])),
+    sections = [
+        Section("What to do", _findings("What to mend, or to know", bad)),
+        Section("Findings", _findings("Everything that was looked at", findings)),
+        Section("Ranks", _ranks(record["ranks"])),
+        Section("Between ranks", _between(record["clocks"], record["lines"])),
     ]
     title = f"gradwire doctor: {'this machine' if len(ranks) == 1 else ranks_in_words(ranks)}"
-    return report_page(Report(title, f"{said[0].upper()}{said[1:]}: {counted(findings)}.", sections), record)
+    return render(Report(title, f"{said[0].upper()}{said[1:]}: {counted(findings)}.", sections), record)
 
 
 def _findings(caption: str, findings: Sequence[Finding]) -> list[Part]:
     worst = sorted(findings, key=lambda each: [*MARKS].index(each.result))
-    rows = [(each.check, marked(MARKS[each.result]), each.detail) for each in worst]
-    return [(caption, Table(COLUMNS, rows))] if rows else []
+    return [(caption, table(worst))] if worst else []
 
 
 def _ranks(cards: Sequence[Mapping[str, Any]]) -> list[Part]:

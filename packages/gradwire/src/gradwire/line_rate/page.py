@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gradwire.machine import described_in_words, rates_in_words
-from gradwire.page import Picture, Report, Section, report_page
-from gradwire.page.markup import CURVES
+from gradwire.page import Part, Picture, Report, Section, render
+from gradwire.page.picture import CURVES
 from gradwire.tables import Column, Table, show
 from gradwire.timing.line import SCHEMA as LINE_RATE
 from gradwire.timing.line import Line, LineRate, Point
@@ -182,12 +182,13 @@ def line_rate_page(record: Mapping[str, Any]) -> str:
     caption = (
         "Left: the time of one message, and what the line's latency and rate make of it. Right: bandwidths."
     )
-    sections: list[Section] = [
-        (f"Ranks {pair}", [("Messages by size", first), note, Picture("line", caption, paint, 3.2)]),
-        ("All pairs", [part for table, said in others for part in (("Lines of all pairs", table), said)]),
+    pairs: list[Part] = [part for table, said in others for part in (("Lines of all pairs", table), said)]
+    sections = [
+        Section(f"Ranks {pair}", [("Messages by size", first), note, Picture("line", caption, paint, 3.2)]),
+        Section("All pairs", pairs),
     ]
     title = f"Line between the ranks {pair}, {place(record)}"
-    return report_page(Report(title, describe_line(measured.line), sections), record)
+    return render(Report(title, describe_line(measured.line), sections), record)
 
 
 def _rate(pair: Mapping[str, Any], record: Mapping[str, Any]) -> LineRate:

@@ -3,23 +3,31 @@
 The same record gives the same bytes: no time, no path, and no random name is in the page.
 """
 
+from gradwire.page.picture import Picture
 from gradwire.page.report import (
     PAGE,
     RECORD,
+    Mark,
+    Note,
+    Number,
+    PageLink,
     Part,
     Report,
     Section,
     beside,
     check_page,
     keep,
-    report_page,
+    render,
     write_page,
 )
-from gradwire.page.tables import Picture
 
 __all__ = [
     "PAGE",
     "RECORD",
+    "Mark",
+    "Note",
+    "Number",
+    "PageLink",
     "Part",
     "Picture",
     "Report",
@@ -27,6 +35,6 @@ __all__ = [
     "beside",
     "check_page",
     "keep",
-    "report_page",
+    "render",
     "write_page",
 ]

@@ -1,93 +1,200 @@
-"""The page of one record: the verdict, then sections of tables, paragraphs, and pictures."""
+"""The page of one record: the verdict, then sections of tables, paragraphs, and pictures.
+
+A ``Report`` is data; the template ``report.html.j2`` beside this file makes HTML of it.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from gradwire.errors import JobError
 from gradwire.files import write_files
-from gradwire.page.markup import Markup, element, script, style, together
-from gradwire.page.tables import Picture, can_draw, figure, shown, table
+from gradwire.page.picture import Picture, can_draw, draw
 from gradwire.records import to_json
-from gradwire.tables import Table
+from gradwire.tables import Column, Table
 from gradwire.version import how_to_install
 
-# The frame of every page: its head, the switch of themes, links to the sections, and the script.
-
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-"""What a browser lets the page load: nothing. Its style and script are inside."""
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
-def document(title: str, links: Sequence[tuple[str, str]], parts: Sequence[Markup]) -> str:
-    """Return an HTML file.
+# Texts that are more on a page than letters. A table on a terminal shows the letters.
+
+
+class Mark(str):
+    """A word that judges, with its sign and colour, so that neither of them alone says it.
+
+    ``tone`` is the name of a colour of the template: good, near, caution, bad, or none.
+    """
+
+    __slots__ = ("sign", "tone")
+    sign: str
+    tone: str
+
+    def __new__(cls, word: str, sign: str, tone: str) -> Self:
+        """Return the word with its sign and tone."""
+        made = super().__new__(cls, word)
+        made.sign, made.tone = sign, tone
+        return made
+
+
+class PageLink(str):
+    """A text that leads to a section of the same page, which ``target`` names."""
+
+    __slots__ = ("target",)
+    target: str
+
+    def __new__(cls, text: str, target: str) -> Self:
+        """Return the text with its target."""
+        made = super().__new__(cls, text)
+        made.target = target
+        return made
+
+
+class Number(str):
+    """A cell that is sorted by ``key`` instead of its text; None is sorted behind all.
+
+    ``several`` are the lines below the text, such as the figures of which it is the mean.
+    """
+
+    __slots__ = ("key", "several")
+    key: float | None
+    several: Sequence[str]
+
+    def __new__(cls, text: str, key: float | None, several: Sequence[str] = ()) -> Self:
+        """Return the text with its key."""
+        made = super().__new__(cls, text)
+        made.key, made.several = key, several
+        return made
+
+
+class Note(str):
+    """A paragraph in small letters."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Details:
+    """A list that is folded away behind its summary until the reader opens it."""
+
+    summary: str
+    items: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, and what is below it; a section without parts is left out.
+
+    Parameters
+    ----------
+    heading
+        Its first line.
+    parts
+        Paragraphs, tables with their captions, pictures, lists, and sections of the next level.
+    link
+        The text of links to it, if not the heading.
+    """
+
+    heading: str
+    parts: Sequence[Part]
+    link: str = ""
+
+    @property
+    def name(self) -> str:
+        """The section's id, to which links lead."""
+        return re.sub(r"\W+", "-", (self.link or self.heading).lower()).strip("-")
+
+
+Part = str | tuple[str, Table] | Picture | Details | Section
+"""A paragraph; a table with its caption; a picture; a folded list; a section of the next level."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The content of a page, in the order in which it is read.
 
     Parameters
     ----------
     title
-        Its only heading of the first level.
-    links
-        The ids of the sections, and what the links to them say.
-    parts
-        What stands below the links.
+        What was run.
+    verdict
+        The result of the run, in a sentence.
+    sections
+        What is below that.
+    hero
+        The one picture that shows the verdict; None for no picture.
     """
-    body = (
-        element(
-            "header",
-            element("button", "Light or dark", id="theme", type="button", hidden=""),
-            element("h1", title),
-            element("nav", *_links(links), aria_label="Sections"),
-        ),
-        element("main", together(*parts, between="\n")),
-        element("script", script()),
-    )
-    head = (
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        element("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-        element("title", title),
-        element("link", rel="icon", href="data:,"),
-        element("style", style()),
-    )
-    whole = (element("head", together(*head, between="\n")), element("body", together(*body, between="\n")))
-    return f"<!DOCTYPE html>\n{element('html', *whole, lang='en')}\n"
+
+    title: str
+    verdict: str
+    sections: Sequence[Section]
+    hero: Picture | None = None
 
 
-def _links(links: Sequence[tuple[str, str]]) -> list[Markup]:
-    return [together(element("a", text, href=f"#{name}"), " ") for name, text in links]
+def render(report: Report, record: Mapping[str, Any]) -> str:
+    """Return the HTML file: the report, what the record was made with, and its options."""
+    options = record.get("options")
+    notes = [Note(options_in_words(options))] if options else []
+    return render_all(report, [(str(record.get("schema")), record)], notes)
+
+
+def render_all(
+    report: Report, records: Sequence[tuple[str, Mapping[str, Any]]], notes: Sequence[Note] = ()
+) -> str:
+    """Return the HTML file of a report on several records, each with its name."""
+    origin = Section("Machine and versions", [*made_with(records), *notes])
+    sections = [each for each in (*report.sections, origin) if each.parts]
+    return _template().render(report=report, sections=sections, can_draw=can_draw())
+
+
+@cache
+def _template() -> Template:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.globals.update(draw=draw, sort_key=sort_key)
+    for kind in (Mark, PageLink, Number, Note, Details, Section, Picture):
+        environment.tests[f"a_{kind.__name__.lower()}"] = kind.__instancecheck__
+    return environment.get_template("report.html.j2")
 
 
 # What records say of their origin: the machine, the versions, the commit.
 
 MADE_WITH = ("machine", "versions", "commit", "commits")
 """Fields of a record that say where it is from."""
-ID = "machine"
-TITLE = "Machine and versions"
 
 
-def made_with_made_with(records: Sequence[tuple[str, Mapping[str, Any]]]) -> Markup:
+def made_with(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Part]:
     """Return a table for each machine, versions, and commit, with the names of the records made there."""
     groups: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for name, fields in records:
         same = json.dumps([fields.get(each) for each in MADE_WITH], sort_keys=True)
         groups.setdefault(same, []).append((name, fields))
-    parts = [element("h2", TITLE, id=ID)]
+    columns = (Column.of_text("what"), Column.of_text("value"))
+    parts: list[Part] = []
     for group in groups.values():
-        names = ", ".join(name for name, _ in group)
-        parts.append(
-            table(f"Record{'s' * (len(group) > 1)} of {names}", ("what", "value"), _lines(group[0][1]))
-        )
-    if not can_draw():
-        parts.append(
-            element("p", f"For plots, install matplotlib: {how_to_install('train')}.", class_="note")
-        )
-    return together(*parts, between="\n")
+        caption = f"Record{'s' * (len(group) > 1)} of {', '.join(name for name, _ in group)}"
+        parts.append((caption, Table(columns, _origin(group[0][1]))))
+    if parts and not can_draw():
+        parts.append(Note(f"For plots, install matplotlib: {how_to_install('train')}."))
+    return parts
 
 
 def options_in_words(options: Mapping[str, Any]) -> str:
@@ -105,8 +212,8 @@ def plain(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
-def _lines(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return names and values; what has names of its own takes a line for each."""
+def _origin(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return names and values, with a line for each name that a field holds."""
     lines: list[tuple[str, str]] = []
     for name in MADE_WITH:
         if name.startswith("commit") and name not in fields:
@@ -119,59 +226,45 @@ def _lines(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-Part = str | tuple[str, Table] | Picture
-"""A paragraph; a table with its caption; a picture."""
-Section = tuple[str, Sequence[Part]]
-"""A heading, and what is below it."""
+# Numbers by which the page's script sorts the cells of tables.
+
+_FIGURE = re.compile(r"[^\d-]*(-?[\d.]+(?:e[+-]?\d+)?) ?([A-Za-zµ]*)")
+_UNITS = {"n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
 
 
-@dataclass(frozen=True)
-class Report:
-    """What a page says of a record.
+def sort_key(cell: str, column: Column) -> str | None:
+    """Return the attribute that sorts a cell: none for a text, an empty one for a number not known."""
+    if column.is_text and not isinstance(cell, Number):
+        return None
+    key = cell.key if isinstance(cell, Number) else magnitude(cell)
+    return "" if key is None or not math.isfinite(key) else repr(float(key))
 
-    Parameters
-    ----------
-    title
-        What was run.
-    verdict
-        What came of it, in a sentence that stands first.
-    sections
-        Headings, and what is below each; a section without parts is left out.
+
+def magnitude(text: str) -> float | None:
+    """Return the number that a text begins with, times its unit's prefix; None without one.
+
+    Examples
+    --------
+    >>> magnitude("250ms"), magnitude("4KiB"), magnitude("3.5x"), magnitude("100mbit"), magnitude("-")
+    (0.25, 4096.0, 3.5, 100000000.0, None)
     """
-
-    title: str
-    verdict: str
-    sections: Sequence[Section]
-
-
-def report_page(report: Report, record: Mapping[str, Any]) -> str:
-    """Return the HTML file: the report, the record's options, and what it was made with."""
-    sections = [(_id(heading), heading, parts) for heading, parts in report.sections if parts]
-    links = [(name, heading) for name, heading, _ in sections]
-    options = record.get("options")
-    body = [
-        element("p", report.verdict, class_="answer"),
-        *(_section(*each) for each in sections),
-        made_with_made_with([(str(record.get("schema")), record)]),
-    ]
-    if options:
-        body.append(element("p", options_in_words(options), class_="note"))
-    return document(report.title, [*links, (ID, TITLE)], body)
+    found = _FIGURE.match(text)
+    if found is None:
+        return None
+    try:
+        number = float(found[1])
+    except ValueError:
+        return None
+    return number * _prefix(found[2])
 
 
-def _section(name: str, heading: str, parts: Sequence[Part]) -> Markup:
-    made = together(element("h2", heading, id=name), *map(_part, parts), between="\n")
-    return element("section", made, aria_labelledby=name)
-
-
-def _part(part: Part) -> Markup:
-    if isinstance(part, Picture):
-        return figure(part)
-    return element("p", part) if isinstance(part, str) else shown(*part)
-
-
-def _id(heading: str) -> str:
-    return re.sub(r"\W+", "-", heading.lower()).strip("-")
+def _prefix(unit: str) -> float:
+    if unit.endswith("bit"):  # whose prefixes are small letters, as in mbit
+        return {"k": 1e3, "m": 1e6, "g": 1e9}.get(unit[:-3].lower(), 1.0)
+    if unit[:2] in _BINARY:
+        return _BINARY[unit[:2]]
+    return _UNITS.get(unit[0], 1.0) if len(unit) > 1 or unit in ("k", "M", "G") else 1.0
 
 
 # Where a record's page is, and how it gets there: a page that can't be written never fails the run.

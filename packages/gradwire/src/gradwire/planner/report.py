@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gradwire.page import Part, Picture, Section, report_page
+from gradwire.page import Mark, Part, Picture, Section, render
 from gradwire.page import Report as PageReport
-from gradwire.page.markup import CURVES
-from gradwire.page.tables import COLOURS, Mark, marked
+from gradwire.page.picture import COLOURS, CURVES
 from gradwire.plan import Plan
 from gradwire.planner.explain import name_coding, name_plan
 from gradwire.planner.predict import Prediction
@@ -186,10 +185,10 @@ def page_of(record: Mapping[str, Any]) -> str:
     verdict, _, why = record["explanation"].partition(". ")
     inputs = [(each["name"], each["value"], each["source"]) for each in record["inputs"]]
     ranking, scaling = record["ranking"], record["scaling"]
-    sections: list[Section] = [
-        ("Why", [why] if why else []),
-        ("What it is based on", [("Inputs", Table(_texts("input", "value", "source"), inputs))]),
-        (
+    sections = [
+        Section("Why", [why] if why else []),
+        Section("What it is based on", [("Inputs", Table(_texts("input", "value", "source"), inputs))]),
+        Section(
             "Plans",
             [
                 ("Predictions: the chosen plan, then the fastest first", _ranking(ranking, record["plan"])),
@@ -197,13 +196,13 @@ def page_of(record: Mapping[str, Any]) -> str:
                 _bars(ranking),
             ],
         ),
-        ("Codecs", [("Codecs that were considered", _codecs(record["codecs"]))]),
-        ("More or fewer hosts", _scaling(scaling, record["hosts"])),
-        ("The plan as JSON", [json.dumps(record["plan"])]),
+        Section("Codecs", [("Codecs that were considered", _codecs(record["codecs"]))]),
+        Section("More or fewer hosts", _scaling(scaling, record["hosts"])),
+        Section("The plan as JSON", [json.dumps(record["plan"])]),
     ]
     title = f"A plan for {record['hosts']} hosts"
     said = f"Chosen: {verdict}{'' if verdict.endswith('.') else '.'}"
-    return report_page(PageReport(title, said, sections), record)
+    return render(PageReport(title, said, sections), record)
 
 
 def _texts(*names: str) -> list[Column]:
@@ -222,7 +221,7 @@ def _page_row(each: Mapping[str, Any], is_chosen: bool) -> tuple[str, ...]:
     times = (*(each[name] for name in names), codec_s, each["wait_s"])
     by_loss = bool(each["extra_steps"]) or each["to_loss_s"] != each["step_s"]
     return (
-        marked(Mark(f"{name}, chosen", "\u2713", "good")) if is_chosen else name,
+        Mark(f"{name}, chosen", "\u2713", "good") if is_chosen else name,
         exact_size(plan.segment_nbytes),
         "" if plan.bucket_nbytes is None else exact_size(plan.bucket_nbytes),
         *(figure(1e3 * seconds) for seconds in times),

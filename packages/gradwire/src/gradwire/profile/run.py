@@ -23,7 +23,7 @@ from gradwire.errors import JobError
 from gradwire.files import write_files
 from gradwire.launch.launched import ending_on_signals
 from gradwire.machine import is_inside
-from gradwire.page import Report, Section, keep, report_page
+from gradwire.page import Report, Section, keep, render
 from gradwire.planner.cluster import ASSUMED_LATENCY_S
 from gradwire.profile.inside import private_folder
 from gradwire.profile.settings import Notes, Settings
@@ -136,12 +136,12 @@ def page_of(record: Mapping[str, Any]) -> str:
     """Return the page of a profile's record."""
     observed = _observed(record["observed"])
     estimates = [Estimate.from_json(json.dumps(each)) for each in record["estimates"]]
-    sections: list[Section] = [
-        ("The script without gradwire", [observation(observed)]),
-        ("With gradwire", [("Steps on each network", table(estimates)), LEGEND]),
+    sections = [
+        Section("The script without gradwire", [observation(observed)]),
+        Section("With gradwire", [("Steps on each network", table(estimates)), LEGEND]),
     ]
     title = f"gradwire profile: {observed.kind} on {counted(observed.world, 'rank')}"
-    return report_page(Report(title, verdict(estimates[0]), sections), record)
+    return render(Report(title, verdict(estimates[0]), sections), record)
 
 
 def verdict(first: Estimate) -> str:

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gradwire.fields import mapping, real, rows, text, whole
-from gradwire.page import Part, Picture, Report, Section, report_page
-from gradwire.page.markup import CURVES
+from gradwire.page import Part, Picture, Report, Section, render
+from gradwire.page.picture import CURVES
 from gradwire.records import make_record
 from gradwire.sync.ledger.counts import SOURCE, BucketCounts, BypassCounts, Decided, Tally
 from gradwire.sync.ledger.lost import LostBook, LostCounts
@@ -209,12 +209,12 @@ def page_of(record: Mapping[str, Any]) -> str:
     summary = read_summary(record)
     said, *others = summary.sentences()
     buckets: list[Part] = [("Sums of all exchanges", summary.table()), _bars(summary.buckets)]
-    sections: list[Section] = [
-        ("What happened", others),
-        ("Buckets", buckets if summary.buckets else []),
-        ("What encoding lost", _lost(summary.lost)),
+    sections = [
+        Section("What happened", others),
+        Section("Buckets", buckets if summary.buckets else []),
+        Section("What encoding lost", _lost(summary.lost)),
     ]
-    return report_page(Report(summary.title, f"{said[0].upper()}{said[1:]}.", sections), record)
+    return render(Report(summary.title, f"{said[0].upper()}{said[1:]}.", sections), record)
 
 
 def read_summary(record: Mapping[str, Any]) -> Summary:

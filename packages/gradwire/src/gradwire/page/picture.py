@@ -1,0 +1,103 @@
+"""Pictures inside a page: matplotlib's SVG, whose colours are the page's own."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+CURVES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#000000")
+"""Okabe and Ito's palette, which colour-blind readers can tell apart; after them style and marker change."""
+GREY = "#4d4d4d"
+"""The colour of what stands behind the curves."""
+COLOURS: Mapping[str, str] = MappingProxyType(
+    {"ink": "#010101", "published": "#010102", "band": "#010103", "rule": "#010104"}
+)
+"""Stand-ins for the page's own colours, so that a picture follows the page's theme."""
+SERIES: Mapping[str, str] = MappingProxyType(
+    {f"series-{number}": colour for number, colour in enumerate((*CURVES, GREY))}
+)
+"""The names in the page's style of the colours of curves."""
+SETTINGS: Any = {
+    "svg.hashsalt": "gradwire",  # names of parts are the same each time
+    "svg.fonttype": "path",
+    "font.size": 9,
+    **dict.fromkeys(("text.color", "xtick.color", "ytick.color", "axes.labelcolor"), COLOURS["ink"]),
+    "axes.edgecolor": COLOURS["rule"],
+    "grid.color": COLOURS["rule"],
+}
+WIDTH_IN = 7.5
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture that a page may have: how it is painted, its size in inches, and what it shows.
+
+    ``name`` is an id of its own on the page; ``paint`` draws into matplotlib's figure.
+    """
+
+    name: str
+    caption: str
+    paint: Callable[[Figure], object]
+    height_in: float
+    width_in: float = WIDTH_IN
+
+
+def can_draw() -> bool:
+    """Return whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draw(picture: Picture) -> str:
+    """Return the picture as an SVG, whose own names begin with that of the picture."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    file = io.StringIO()
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()  # the reader's own settings would change the bytes
+        matplotlib.rcParams.update(SETTINGS)
+        drawn = Figure(figsize=(picture.width_in, picture.height_in), layout="constrained")
+        FigureCanvasSVG(drawn)
+        picture.paint(drawn)
+        drawn.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    return _inline(file.getvalue(), picture.name)
+
+
+def _inline(svg: str, name: str) -> str:
+    """Return an SVG file as an element of a page: no rules for others, no address, no size of its own."""
+    svg = svg[svg.index("<svg") :]
+    for part in ("<!--.*?-->", "<metadata>.*?</metadata>", r"<style[^>]*>.*?</style>", r"<defs>\s*</defs>"):
+        svg = re.sub(rf"\s*{part}", "", svg, flags=re.DOTALL)
+    viewed = re.search(r'viewBox="[^"]*"', svg)
+    svg = _numbered(svg)
+    svg = svg.replace("xlink:href=", "href=")
+    svg = re.sub(r'(\bid="|\bhref="#|url\(#)', rf"\g<1>{name}-", svg)
+    for colour, stand_in in (*COLOURS.items(), *SERIES.items()):
+        svg = svg.replace(stand_in, f"var(--{colour})")
+    inside = svg[svg.index(">") + 1 :].strip()
+    seen = viewed[0] if viewed else ""
+    return f'<svg {seen} role="img" aria-labelledby="{name}-caption">{inside}\n'
+
+
+def _numbered(svg: str) -> str:
+    """Return an SVG whose clips and markers have numbers in their order instead of hashes.
+
+    Matplotlib hashes all digits of a size, of which the layout's solver doesn't always give the last ones
+    alike; what is drawn has six decimals.
+    """
+    numbers: dict[str, int] = {}
+    return re.sub(
+        r'(?<=["#])([mp])[0-9a-f]{10}(?=[")])',
+        lambda found: f"{found[1]}{numbers.setdefault(found[0], len(numbers) + 1)}",
+        svg,
+    )
