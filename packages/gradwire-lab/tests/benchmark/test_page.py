@@ -5,11 +5,8 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-import pytest
-
 from gradwire.records import make_record, to_json
-from gradwire.timing.line import SCHEMA as LINE_RATE
-from gradwire.timing.line import Line, LineRate, Point
+from gradwire.timing.line import Line
 from gradwire_lab.benchmark.allreduce import (
     SCHEMA,
     TORCH,
@@ -23,17 +20,6 @@ from gradwire_lab.benchmark.page import PAGES, fastest
 from support.pages import Page
 
 LINE = Line(50e-6, 125e6, burst_nbytes=32_000)
-POINTS = tuple(Point(1 << power, 1e-4 + 2.0**power / 1e9, 1e3 * 2.0**power, 1e9) for power in range(0, 24, 4))
-
-
-def line_rate(pairs: int) -> Any:
-    rate = LineRate(LINE, POINTS, {"cores": 2}, "here")
-    described = [
-        {"ranks": [0, rank], "line": asdict(LINE), "points": [asdict(point) for point in POINTS]}
-        for rank in range(1, pairs + 1)
-    ]
-    fields = {"options": {"link": "1gbit"}, "topology": None, **rate.fields(), "pairs": described}
-    return json.loads(to_json(make_record(LINE_RATE, fields)))
 
 
 def result(algorithm: str, p50_s: float, world: int = 2, nbytes: int = 1 << 20) -> Result:
@@ -54,18 +40,6 @@ def allreduce(results: list[Result], line: Line | None = LINE) -> Any:
         "results": rows,
     }
     return json.loads(to_json(make_record(SCHEMA, fields)))
-
-
-@pytest.mark.parametrize("pairs", [1, 3])
-def test_a_line_is_told_in_words_tables_and_a_plot(pairs: int) -> None:
-    html = PAGES[LINE_RATE](line_rate(pairs))
-    page = Page(html)
-    assert html.index("The line: latency 50us, 1gbit, after a burst of 32kB.") < html.index("<table")
-    assert page.headings[0] == (1, "Line between the ranks 0 and 1, throttled to 1gbit")
-    assert page.rows[1][0] == "1B"
-    assert html.count("<svg") == 1
-    assert (["0 and 3", "50us", "1gbit", "32kB"] in page.rows) == (pairs == 3)
-    assert PAGES[LINE_RATE](line_rate(pairs)) == html
 
 
 def test_all_reduces_are_told_in_words_a_table_and_a_plot() -> None:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gradwire.page import Picture, Report, Section, render
-from gradwire.page.picture import COLOURS, CURVES
+from gradwire.page.picture import COLOURS, CURVES, legend_above, without_frame
 from gradwire.tables import Column, Table, figure
 
 if TYPE_CHECKING:
@@ -95,8 +95,8 @@ def _bars(results: Sequence[Mapping[str, Any]]) -> Picture:
         axes.margins(y=0.01)
         axes.invert_yaxis()
         axes.set_xlabel("speed as a ratio to memcpy")
-        axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-        axes.spines[["top", "right"]].set_visible(False)
+        legend_above(axes, 2)
+        without_frame(axes)
 
     caption = "Each codec on its fastest target. The dotted line is memcpy."
     return Picture("speeds", caption, paint, 1.1 + 0.32 * len(results))

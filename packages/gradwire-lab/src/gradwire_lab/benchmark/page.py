@@ -1,4 +1,4 @@
-"""The pages of benchmarks: what the line carries; which all-reduce is the fastest over it."""
+"""The page of all-reduces: which is the fastest over a line."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gradwire.line_rate.page import line_rate_page
 from gradwire.line_rate.page import place as _place
 from gradwire.page import Picture, Report, Section, render
-from gradwire.timing.line import SCHEMA as LINE_RATE
 from gradwire.timing.line import Line
 from gradwire.units import exact_size, format_duration
 from gradwire_lab.benchmark.allreduce import SCHEMA, TORCH, Result, read_result, torch_times
@@ -57,5 +55,5 @@ def fastest(results: list[Result]) -> str:
     return f"{said}, {torch_s / best.timing.p50_s:.2f}x as fast as PyTorch's own"
 
 
-PAGES = MappingProxyType({LINE_RATE: line_rate_page, SCHEMA: allreduce_page})
-"""The pages of records by their schemas."""
+PAGES = MappingProxyType({SCHEMA: allreduce_page})
+"""The page of a record by its schema."""

@@ -9,7 +9,7 @@ from gradwire.line_rate.page import line_rate_report_place as place
 from gradwire.line_rate.page import log_sizes as _log_sizes
 from gradwire.line_rate.page import new_figure as _new_figure
 from gradwire.line_rate.page import png_of as _png
-from gradwire.page.picture import CURVES
+from gradwire.page.picture import CURVES, without_frame
 from gradwire.plan import Plan
 from gradwire.tables import Column, Table, figure, show
 from gradwire.timing.line import Line
@@ -110,7 +110,7 @@ def paint_allreduce(figure: Any, results: list[Result]) -> None:
     for axes, world in zip(panels, worlds, strict=True):
         (_draw_curves if several else _draw_bars)(axes, [it for it in results if it.world == world], names)
         axes.set_title(f"{world} ranks", fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
+        without_frame(axes)
     if several:
         panels[-1].legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from gradwire.machine import rates_in_words
-from gradwire.page.picture import CURVES, GREY
+from gradwire.page.picture import CURVES, GREY, legend_above, paint_bars, without_frame
 from gradwire.tables import Column, Table, show
 from gradwire_lab.job.equal_loss import LAST, MODEL, EqualLoss, equal_loss, prediction, too_short, verdict
 from gradwire_lab.job.events import RunResult
@@ -188,8 +188,8 @@ def draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
     axes.set_xlabel("time of training [s]")
     axes.set_ylabel("held-out loss" if equal else "top-1 accuracy on the test set [%]")
     axes.grid(alpha=0.25, which="major")
-    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-    _plain(axes)
+    legend_above(axes, 2)
+    without_frame(axes)
 
 
 def draw_losses(axes: Any, results: tuple[RunResult, ...]) -> None:
@@ -200,27 +200,20 @@ def draw_losses(axes: Any, results: tuple[RunResult, ...]) -> None:
     axes.set_xlabel("steps")
     axes.set_ylabel("training loss")
     axes.grid(alpha=0.25, which="major")
-    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-    _plain(axes)
+    legend_above(axes, 2)
+    without_frame(axes)
 
 
 def draw_bars(axes: Any, results: tuple[RunResult, ...]) -> None:
     """Draw the parts of each run's step as a bar."""
-    places = range(len(results))
-    left = [0.0] * len(results)
-    for (name, colour), part in zip(PARTS, _parts(results), strict=True):
-        axes.barh(places, part, left=left, height=0.62, color=colour, label=name)
-        left = [start + width for start, width in zip(left, part, strict=True)]
     baseline = _baseline(results)
-    for place, result, end in zip(places, results, left, strict=True):
+    parts = [(name, colour, part) for (name, colour), part in zip(PARTS, _parts(results), strict=True)]
+    label = f"time of a step [ms]{f', speed-up over {baseline.label}' if baseline else ''}"
+    ends = paint_bars(axes, [result.run.label for result in results], parts, label)
+    for place, (result, end) in enumerate(zip(results, ends, strict=True)):
         note = _note(result, results, baseline)
         axes.annotate(note, (end, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8)
-    axes.set_yticks(places, [result.run.label for result in results], fontsize=9)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.25 * max(left))
-    axes.set_xlabel(f"time of a step [ms]{f', speed-up over {baseline.label}' if baseline else ''}")
-    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
-    _plain(axes)
+    axes.set_xlim(0, 1.25 * max(ends))
 
 
 def _style(number: int) -> dict[str, Any]:
@@ -253,7 +246,3 @@ def _note(result: RunResult, results: tuple[RunResult, ...], baseline: Run | Non
         return total
     factor = speed_up(result, results, baseline)
     return f"{total}, {factor:.1f}x"
-
-
-def _plain(axes: Any) -> None:
-    axes.spines[["top", "right"]].set_visible(False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.machine import described_in_words, rates_in_words
 from gradwire.page import Part, Picture, Report, Section, render
-from gradwire.page.picture import CURVES
+from gradwire.page.picture import CURVES, without_frame
 from gradwire.tables import Column, Table, show
 from gradwire.timing.line import SCHEMA as LINE_RATE
 from gradwire.timing.line import Line, LineRate, Point
@@ -159,7 +159,7 @@ def log_sizes(axes: Any, label: str) -> None:
     axes.set_yscale("log")
     axes.set_xlabel(label)
     axes.grid(alpha=0.25, which="major")
-    axes.spines[["top", "right"]].set_visible(False)
+    without_frame(axes)
 
 
 def png_of(figure: Any) -> bytes:

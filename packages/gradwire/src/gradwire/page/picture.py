@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import io
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -101,3 +102,50 @@ def _numbered(svg: str) -> str:
         lambda found: f"{found[1]}{numbers.setdefault(found[0], len(numbers) + 1)}",
         svg,
     )
+
+
+# What the pictures of several records have in common.
+
+
+def paint_bars(
+    axes: Axes,
+    names: Sequence[str],
+    parts: Sequence[tuple[str, str, Sequence[float]]],
+    label: str,
+    font_size: int = 9,
+) -> list[float]:
+    """Paint a bar for each name, the first at the top, and return where the bars end.
+
+    Parameters
+    ----------
+    axes
+        An empty plot.
+    names
+        The names of the bars.
+    parts
+        The parts of all bars from left to right: a name, a colour, and a length for each bar.
+    label
+        What lengths are, with their unit.
+    font_size
+        The size of the bars' names, in points.
+    """
+    places, ends = range(len(names)), [0.0] * len(names)
+    for name, colour, lengths in parts:
+        axes.barh(places, lengths, left=ends, height=0.62, color=colour, label=name)
+        ends = [start + length for start, length in zip(ends, lengths, strict=True)]
+    axes.set_yticks(places, names, parse_math=False, fontsize=font_size)
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    legend_above(axes, len(parts))
+    without_frame(axes)
+    return ends
+
+
+def legend_above(axes: Axes, columns: int) -> None:
+    """Put the legend above the plot, at its left."""
+    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
+
+
+def without_frame(axes: Axes) -> None:
+    """Leave only the two sides of a plot that have scales."""
+    axes.spines[["top", "right"]].set_visible(False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.page import Mark, Part, Picture, Section, render
 from gradwire.page import Report as PageReport
-from gradwire.page.picture import COLOURS, CURVES
+from gradwire.page.picture import COLOURS, CURVES, paint_bars, without_frame
 from gradwire.plan import Plan
 from gradwire.planner.explain import name_coding, name_plan
 from gradwire.planner.predict import Prediction
@@ -18,7 +18,6 @@ from gradwire.tables import Column, Table, figure
 from gradwire.units import exact_size, format_duration
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -232,24 +231,16 @@ def _page_row(each: Mapping[str, Any], is_chosen: bool) -> tuple[str, ...]:
 
 
 def _plan(values: Mapping[str, Any]) -> Plan:
-    return Plan.from_json(json.dumps(values["plan"]))
+    return Plan.from_values(values["plan"])
 
 
 def _bars(ranking: Sequence[Mapping[str, Any]]) -> Picture:
     shown = ranking[:SHOWN]
 
     def paint(drawn: Figure) -> None:
-        axes = drawn.subplots()
-        left = [0.0] * len(shown)
-        for name, label, colour in PARTS:
-            part = [1e3 * each[name] for each in shown]
-            axes.barh(range(len(shown)), part, left=left, height=0.62, color=colour, label=label)
-            left = [start + width for start, width in zip(left, part, strict=True)]
-        axes.set_yticks(range(len(shown)), [name_plan(_plan(each)) for each in shown], fontsize=8)
-        axes.invert_yaxis()
-        axes.set_xlabel("predicted time of a step [ms]")
-        axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-        _plain(axes)
+        parts = [(label, colour, [1e3 * each[name] for each in shown]) for name, label, colour in PARTS]
+        names = [name_plan(_plan(each)) for each in shown]
+        paint_bars(drawn.subplots(), names, parts, "predicted time of a step [ms]", font_size=8)
 
     return Picture("plans", f"The fastest plans, {len(shown)} at most.", paint, 1.1 + 0.28 * len(shown))
 
@@ -292,17 +283,13 @@ def _scaling(points: Sequence[Mapping[str, Any]], hosts: int) -> list[Part]:
         axes.set_xlabel("hosts")
         axes.set_ylabel("throughput of one host")
         axes.legend(fontsize=8, frameon=False)
-        _plain(axes)
+        without_frame(axes)
 
     caption = "Throughput by hosts; each keeps its batch."
     return [
         ("Throughput with other numbers of hosts", Table(SCALING, rows)),
         Picture("hosts", caption, paint, 3.0),
     ]
-
-
-def _plain(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.fields import mapping, real, rows, text, whole
 from gradwire.page import Part, Picture, Report, Section, render
-from gradwire.page.picture import CURVES
+from gradwire.page.picture import CURVES, paint_bars
 from gradwire.records import make_record
 from gradwire.sync.ledger.counts import SOURCE, BucketCounts, BypassCounts, Decided, Tally
 from gradwire.sync.ledger.lost import LostBook, LostCounts
@@ -239,18 +239,12 @@ def _bars(buckets: Mapping[str, BucketCounts]) -> Picture:
     largest = sorted(buckets.items(), key=lambda each: -each[1].cost.total_s)[:SHOWN]
 
     def paint(figure: Figure) -> None:
-        axes = figure.subplots()
-        left = [0.0] * len(largest)
-        for name, colour in PARTS:
-            part = [getattr(counts.cost, name) for _, counts in largest]
-            label = name.removesuffix("_s")
-            axes.barh(range(len(largest)), part, left=left, height=0.62, color=colour, label=label)
-            left = [start + width for start, width in zip(left, part, strict=True)]
-        axes.set_yticks(range(len(largest)), [name for name, _ in largest], parse_math=False)
-        axes.invert_yaxis()
-        axes.set_xlabel("time of the exchanges [s]")
-        axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=4)
-        axes.spines[["top", "right"]].set_visible(False)
+        parts = [
+            (name.removesuffix("_s"), colour, [getattr(counts.cost, name) for _, counts in largest])
+            for name, colour in PARTS
+        ]
+        names = [name for name, _ in largest]
+        paint_bars(figure.subplots(), names, parts, "time of the exchanges [s]")
 
     caption = f"Where the time of exchanges went, hidden or not: the {SHOWN} slowest buckets at most."
     return Picture("buckets-times", caption, paint, 1.1 + 0.3 * len(largest))
