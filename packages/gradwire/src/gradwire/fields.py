@@ -26,7 +26,7 @@ Kind = Callable[[Any], T]
 
 
 class _WrongError(Exception):
-    """What is wrong with a value, and where that is below the value that is read."""
+    """A mistake in a value, and its place below the value that is read."""
 
     def __init__(self, wanted: str, got: str, place: str = "") -> None:
         super().__init__(wanted, got, place)
@@ -40,14 +40,14 @@ class _WrongError(Exception):
 
 @dataclass(frozen=True)
 class Source:
-    """What is read, as errors name it.
+    """The origin of a value, as errors name it.
 
     Attributes
     ----------
     what
-        Such as ``"the state of an AWP"``, or with the file that holds it.
+        The name of the value, such as ``"the state of an AWP"``, with its file if there is one.
     remedy
-        What to do where it is damaged.
+        The advice of an error.
     error
         The type of the error.
     """
@@ -190,7 +190,7 @@ def line(value: object) -> str:
 
 
 def anything(value: object) -> Any:
-    """Read what somebody else checks."""
+    """Read any value; the caller checks it."""
     if value is MISSING:
         raise _wrong("a value", value)
     return value
@@ -209,12 +209,12 @@ def one_of(*values: T) -> Kind[T]:
 
 
 def optional(kind: Kind[T], none: S = None) -> Kind[T | S]:  # type: ignore[assignment]
-    """Return the kind that None belongs to, too, and is then ``none``."""
+    """Return the kind that also takes None, and reads it as ``none``."""
     return lambda value: none if value is None else kind(value)
 
 
 def rows(kind: Kind[T], count: int | None = None) -> Kind[tuple[T, ...]]:
-    """Return the kind of lists of one kind of entries, of any length, or of ``count`` of them."""
+    """Return the kind of lists whose entries are of one kind, with ``count`` entries if given."""
 
     def read(value: object) -> tuple[T, ...]:
         if not isinstance(value, list | tuple) or count not in (None, len(value)):
@@ -268,7 +268,7 @@ def named(known: Collection[str], needed: Collection[str] = ()) -> Kind[dict[str
 
 
 def only(known: Collection[str], kind: Kind[T]) -> Kind[T]:
-    """Return the kind of mappings of which other fields than ``known`` count for nothing."""
+    """Return the kind of mappings that ignores all fields but ``known``."""
     return lambda value: kind({name: each for name, each in mapping(value).items() if name in known})
 
 
@@ -305,8 +305,8 @@ def tensor_of(
 def of(made: type[T], /, *needs: str, **kinds: Kind[Any]) -> Kind[T]:
     """Return the kind of mappings that become a dataclass, whose annotations say the kinds of its fields.
 
-    Whole numbers are from 0 up, and other numbers finite, unless ``kinds`` says else. A field that has a
-    default may be missing, or what ``needs`` doesn't name, if anything.
+    Whole numbers must be 0 or more, and other numbers finite, unless ``kinds`` has a kind for the field. A
+    field with a default may be missing; with ``needs``, only its fields may not be.
     """
     hints = get_type_hints(made)
     own = {each.name: each for each in fields(made) if each.init}  # type: ignore[arg-type]

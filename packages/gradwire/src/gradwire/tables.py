@@ -12,9 +12,9 @@ from typing import Any
 
 WIDTH = 80
 _LEAST_TEXT = 8
-"""A column of text is folded no narrower than this."""
+"""The least width to which a column of text is folded."""
 _FEW_COLUMNS = 4
-"""So many stand two spaces apart even where text is folded."""
+"""Up to this number of columns, gaps are two spaces wide even where text is folded."""
 _AFTER = re.compile(r"(\s+|(?<=[,:+]))")
 """Where a codec's or an algorithm's spec may be folded."""
 

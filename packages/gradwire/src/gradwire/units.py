@@ -23,7 +23,7 @@ _THOUSANDS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9}
 _MOST_COUNT = 10**13
 _WHOLE = re.compile("[0-9]{1,18}")
 _MOST_DIGITS = 100
-"""Of a number; Python reads some thousand, and raises an error of its own for more."""
+"""The most digits of a number. Python raises an error of its own above some thousand digits."""
 SLOWEST, FASTEST = 10**3, 10**12
 """Rates of a link in bits per second; outside, the times of frames are no longer numbers of nanoseconds."""
 

@@ -62,7 +62,7 @@ def page_of(record: Mapping[str, Any], experiments: Sequence[Experiment[Any]]) -
 REMEDY = "repeat its gradwire reproduce with --overwrite"
 UNFINISHED = "its record is unfinished; to go on, repeat its gradwire reproduce."
 DAMAGES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
-"""What a judge raises for rows without its names, or with other types."""
+"""The errors of a judge for rows without its names, or with other types."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ MARKS = {
         Mark("not run", "\u2013", "none"),
     )
 }
-"""How verdicts look."""
+"""The sign and colour of each verdict."""
 RULES = Note(
     "A claim has a rule, and its verdict follows from the record's samples and that rule alone. Did not "
     "learn: a training that the figure rests on failed, so the figure counts for nothing. Reproduced: "
@@ -188,7 +188,7 @@ BASES = (Column.of_text("figures"), Column("number"), Column.of_text("verdicts")
 
 
 def _bases(judged: Sequence[Judged]) -> list[tuple[str, ...]]:
-    """Return what was measured and what wasn't."""
+    """Return a row for each origin of figures: measured, modelled, or neither."""
     return [(name, str(count), verdicts) for name, count, verdicts in by_basis(judged)]
 
 
@@ -318,9 +318,9 @@ def page(recorded: Sequence[Recorded], exhibits: Sequence[Exhibit[Any]], titles:
     Parameters
     ----------
     recorded
-        What was read and judged.
+        The records that were read and judged.
     exhibits
-        All that could have a record, in the order of the page.
+        The exhibits that may have a record, in the order of the page.
     titles
         The papers by name.
     """

@@ -146,7 +146,7 @@ def _state(epoch: Epoch) -> str:
     )
 
 
-# The page of a job: who reached the loss sooner, each run's times and bytes, and what was learnt when.
+# The page of a job: the verdict, the times and bytes of each run, and how each run learned.
 
 EVALUATIONS = (
     Column.of_text("run"),
@@ -176,7 +176,7 @@ def page_of(record: Mapping[str, Any]) -> str:
 
 
 def in_words(results: tuple[RunResult, ...]) -> str:
-    """Return what came of the runs: the comparison, or what the best of them has learnt, and when."""
+    """Return the result: the comparison with the baseline, or the accuracy and time of the fastest run."""
     short = "".join(f". {each}" for each in too_short(results))
     broken = [result.run.label for result in results if result.diverged]
     diverged = f"; {' and '.join(broken)} diverged" if broken else ""

@@ -134,7 +134,7 @@ def _times(factor: float | None) -> str:
     return "-" if factor is None else f"{factor:.1f}x"
 
 
-# The picture of a job: what was learnt over time at the left, where the time of a step goes at the right.
+# The picture of a job: learning over time at the left, the parts of a step at the right.
 #
 # At the left is the loss on held-out data where PyTorch's DDP is among the runs, else the accuracy.
 

@@ -64,7 +64,7 @@ def describe(diagnosis: Diagnosis) -> dict[str, object]:
     return make_record(SCHEMA, fields)
 
 
-# The page of a diagnosis: ready or not, what to mend, and everything that was found.
+# The page of a diagnosis: the verdict, what to mend, and all findings.
 
 MARKS = MappingProxyType(
     {

@@ -1,4 +1,4 @@
-"""What a run leaves for people: one HTML file beside its record, which loads nothing from anywhere.
+"""The page of a record: one HTML file beside it, which loads nothing from anywhere.
 
 The same record gives the same bytes: no time, no path, and no random name is in the page.
 """

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 CURVES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#000000")
-"""Okabe and Ito's palette, which colour-blind readers can tell apart; after them style and marker change."""
+"""The palette of Okabe and Ito, safe for colour-blind readers; further curves change style and marker."""
 GREY = "#4d4d4d"
 """The colour of what stands behind the curves."""
 COLOURS: Mapping[str, str] = MappingProxyType(

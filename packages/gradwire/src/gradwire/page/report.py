@@ -316,13 +316,13 @@ def keep(
 def write_page(page: Path, make: Callable[[], str], *, quiet: bool = False) -> bool:
     """Make a page, write it, and say where; return whether it is there.
 
-    What goes wrong is one sentence on standard error: what was measured counts, and its record has it all.
+    A failure is one sentence on standard error and does not fail the run, whose record has everything.
     """
     try:
         write_files({page: make().encode()})
     except Exception as error:
         with suppress(OSError):
-            page.unlink()  # an older one would tell of another run
+            page.unlink()  # an older page is of another run
         sys.stderr.write(f"gradwire: {page} was not written: {str(error) or type(error).__name__}\n")
         return False
     if not quiet:

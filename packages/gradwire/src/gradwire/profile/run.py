@@ -127,7 +127,7 @@ def _read(settings: Settings, code: int, path: Path, load: Callable[[Path], Foun
     )
 
 
-# The page of a profile: what the script did, and what gradwire would give it, here and elsewhere.
+# The page of a profile: the observed script, and estimates with gradwire, on this network and on others.
 
 SCHEMA = "gradwire.profile/1"
 

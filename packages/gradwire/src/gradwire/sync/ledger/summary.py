@@ -25,19 +25,20 @@ _COLUMNS = (
     Column.of_text("bucket"),
     *map(Column, ("exchanges", "raw", "wire", "ratio", "lost", "codec", "wait", "exposed")),
 )
-_WORST = 3  # so many parameters are named
+_WORST = 3
+"""The number of buckets or parameters that a sentence names."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What one rank's ledger has counted; ``str()`` of it is a table.
+    """The counts of one rank's ledger; ``str()`` of it is a table.
 
     Attributes
     ----------
     rank
-        Whose ledger it is.
+        The rank of the ledger.
     steps
-        How many steps were ended.
+        The number of steps that ended.
     wall_s
         Seconds from the making of the ledger to the end of its last step.
     tally
@@ -47,9 +48,9 @@ class Summary:
     lost
         The shares of norms that encoding lost, in all, by bucket and by parameter.
     warnings
-        What was warned of since this process began.
+        The warnings since this process began.
     decided
-        Which plans the run has chosen, in words.
+        The plans that the run has chosen, in words.
     """
 
     rank: int
@@ -91,11 +92,11 @@ class Summary:
 
     @property
     def title(self) -> str:
-        """Whose summary it is, and of how many steps."""
+        """The rank, the number of steps, and their time."""
         return f"gradwire, rank {self.rank}: {counted(self.steps, 'step')} in {format_duration(self.wall_s)}"
 
     def sentences(self) -> list[str]:
-        """Return what there is to say; the first is what exchanges cost."""
+        """Return the sentences of the summary; the first one is the cost of the exchanges."""
         return [
             self._exposed(),
             *self._nonfinite(),
