@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
 from gradwire._native import target
-from gradwire.fields import Source, line, of, real, rows, text, whole
+from gradwire.fields import Source, line, of, real, rows, text, to_values, whole
 from gradwire.machine import described
 from gradwire.records import make_record
 from gradwire_lab.job.equal_loss import equal_loss
@@ -27,7 +26,7 @@ def job_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str,
     """
     given = asdict(options)
     del given["exchange"]
-    given |= json.loads(options.exchange.to_json()) | {
+    given |= to_values(options.exchange) | {
         "scale": options.scale or options.exchange.scale,
         "runs": [str(run) for run in options.runs],
         "out": str(options.out),
@@ -93,7 +92,7 @@ def _describe_run(
     return {
         "run": str(result.run),
         "label": result.run.label,
-        "plan": None if result.run.method in TORCHS else json.loads(options.plan(result.run).to_json()),
+        "plan": None if result.run.method in TORCHS else to_values(options.plan(result.run)),
         "decided": [{"step": step, "reason": reason} for step, reason in result.decided],
         "diverged": result.diverged,
         "accuracy": result.accuracy,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from gradwire.codecs import Codec
 from gradwire.codecs.rules import check_names
 from gradwire.ddp.checks import own_hooks
 from gradwire.errors import AttachError, GradwireError, SpecError
+from gradwire.fields import to_values
 from gradwire.plan import Plan
 from gradwire.sync.agreement import REFUSED, agree
 from gradwire.sync.trained import REPLICATE, is_replicated
@@ -57,7 +57,7 @@ def agreed_plan(
         except AttachError:
             raise error from None  # the others have the reason, too
         raise
-    parts = {name: str(part) for name, part in json.loads(chosen.to_json()).items()}
+    parts = {name: str(part) for name, part in to_values(chosen).items()}
     world = str(dist.get_world_size(model.process_group))
     parts |= plan.facts if isinstance(plan, Auto) else {}
     agree(model.process_group, {**parts, **facts, "world": world}, timeout_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -28,7 +27,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.deferred import outside_inference
 from gradwire.errors import AttachError, SpecError, StateError
 from gradwire.exchange import Exchange
-from gradwire.fields import Source, mapping
+from gradwire.fields import Source, mapping, to_values
 from gradwire.fsdp.comms import GatherWeights, Office, ReplicaGroup, ScatterGradients
 from gradwire.fsdp.groups import FsdpMeter, Lines, Purpose, UnitLayouts
 from gradwire.fsdp.steering import Steering, world_group
@@ -353,7 +352,7 @@ def _connected(
         )
     )
     facts = {
-        **{name: str(part) for name, part in json.loads(plan.to_json()).items()},
+        **{name: str(part) for name, part in to_values(plan).items()},
         **({} if auto is None else auto.facts),
         "weights": str(weights),
         "strict": str(strict),
