@@ -19,6 +19,7 @@ BATTERIES = {
     "docs": "pages and examples, as readers run them",
     "faults": "every fault with every entry point",
     "foreign": "PyTorch's own tests",
+    "golden": "what the version before the split saved, chose and encoded",
     "learning": "models that train to a loss",
     "native": "the kernels of native/ against their definitions",
     "scripts": "bench/ and scripts/",
