@@ -25,6 +25,8 @@ from support.processes import NAME, Pool, prepare
 from support.project import test_name
 from support.small_tasks import SMALL_TASKS
 
+pytest_plugins = ["support.training_fixtures"]
+
 gc.disable()  # until all is collected, which stays: to look through it again and again takes seconds
 settings.register_profile("gradwire", deadline=None)  # a busy machine is no failure
 settings.load_profile("gradwire")
@@ -74,7 +76,8 @@ LEARNED = re.compile("|".join(SMALL_TASKS))
 """What tests of learning train: those of one model compare with the same runs of DDP."""
 LONG = (
     "faults", "job/test_launch", "foreign", "links/mpi", "learning", "docs", "integrations", "job", "cli",
-    "training", "situations", "experiments", "testbed", "links", "exchange", "codecs/conformance",
+    "ddp", "fsdp", "local", "offload", "pipe", "sharded", "sync", "parameter_server", "autotune/training",
+    "situations", "experiments", "testbed", "links", "exchange", "codecs/conformance",
 )  # fmt: skip
 """What begins first, so that no worker is left alone with it at the end."""
 
@@ -83,12 +86,13 @@ class Scheduling(LoadScopeScheduling):
     """One worker does a file, or a group of files; so a fixture of a module runs once."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        names = (file, file.partition("/")[0])
-        groups = [ONE_WORKER[name] for name in names if name in ONE_WORKER]
-        if names[1] == "learning":
+        path = nodeid.partition("::")[0]
+        name = test_name(path)
+        room = name.partition("/")[0]
+        groups = [ONE_WORKER[each] for each in (name, room) if each in ONE_WORKER]
+        if room == "learning":
             groups = [" ".join(["learning", *LEARNED.findall(nodeid)])]
-        return groups[0] if groups else nodeid if file in SPREAD else file
+        return groups[0] if groups else nodeid if name in SPREAD else path
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:

@@ -50,7 +50,7 @@ def _train(
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_equals_d_sync_of_the_workers(
-    workers: int, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    workers: int, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def synchronous(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
@@ -61,8 +61,8 @@ def test_equals_d_sync_of_the_workers(
             method.step(batch_loss(model, t, slice(rank, rank + 1)))
         return _flat(model)
 
-    plain = run_ranks(workers, synchronous)
-    served = run_ranks(workers + 1, lambda e: _train(e, make_model(), batch_loss, 8), STAR)
+    plain = run_exchanges(workers, synchronous)
+    served = run_exchanges(workers + 1, lambda e: _train(e, make_model(), batch_loss, 8), STAR)
     assert (plain[0] - _flat(make_model())).abs().max() > 0.05
     torch.testing.assert_close(served[0][-1], plain[0], rtol=1e-5, atol=1e-6)
     assert all(torch.equal(torch.stack(after), torch.stack(served[0])) for after in served)
@@ -71,10 +71,10 @@ def test_equals_d_sync_of_the_workers(
 @pytest.mark.parametrize("gradient_spec", ["identity", "errbound:2^-10", "terngrad"])
 @pytest.mark.parametrize("weight_spec", ["identity", "bitpack:2", "quantize:8"])
 def test_lossy_both_ways_leaves_all_workers_with_the_same_bits(
-    gradient_spec: str, weight_spec: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    gradient_spec: str, weight_spec: str, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     plan = Plan(codec=parse(gradient_spec), algorithm="star")
-    master, *workers = run_ranks(4, lambda e: _train(e, make_model(), batch_loss, 5, weight_spec), plan)
+    master, *workers = run_exchanges(4, lambda e: _train(e, make_model(), batch_loss, 5, weight_spec), plan)
     codec = parse(weight_spec)
     for t in range(5):
         decoded = torch.empty_like(master[t])
@@ -83,7 +83,7 @@ def test_lossy_both_ways_leaves_all_workers_with_the_same_bits(
         assert torch.equal(decoded, master[t]) == isinstance(codec, Identity)
 
 
-def test_the_master_weights_do_not_see_the_weight_codec(run_ranks: Ranks) -> None:
+def test_the_master_weights_do_not_see_the_weight_codec(run_exchanges: Ranks) -> None:
     """A gradient of 2^-14 is lost in two-byte weights, but sixteen of them arrive at the master."""
 
     def body(exchange: Exchange) -> torch.Tensor:
@@ -100,13 +100,13 @@ def test_the_master_weights_do_not_see_the_weight_codec(run_ranks: Ranks) -> Non
                 worker.step(lambda: model.weight.sum() * -(2.0**-14))
         return model.weight.detach().flatten()
 
-    master, worker = run_ranks(2, body, STAR)
+    master, worker = run_exchanges(2, body, STAR)
     assert torch.equal(master, torch.full((3,), 1 + 16 * 2.0**-14))
     assert torch.equal(worker, torch.ones(3))
 
 
 def test_frozen_parameters_are_sent_once_and_never_change(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> tuple[torch.Tensor, torch.Tensor]:
         model = make_model()
@@ -117,14 +117,14 @@ def test_frozen_parameters_are_sent_once_and_never_change(
         return frozen.detach().clone(), _flat(model)
 
     origin = next(make_model().parameters()).detach()
-    results = run_ranks(3, body, STAR)
+    results = run_exchanges(3, body, STAR)
     assert all(torch.equal(frozen, origin) for frozen, _ in results)
     assert torch.equal(results[1][1], results[2][1])
     assert not torch.equal(results[1][1], _flat(make_model()))
 
 
 def test_records_count_gradients_up_and_weights_down(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> StepRecord:
         model, rank = make_model(), exchange.link.rank
@@ -142,7 +142,7 @@ def test_records_count_gradients_up_and_weights_down(
         return total
 
     n = sum(parameter.numel() for parameter in make_model().parameters())
-    server, *workers = run_ranks(3, body, STAR)
+    server, *workers = run_exchanges(3, body, STAR)
     assert server.cost.raw_nbytes == 4 * 2 * 4 * n
     assert server.cost.wire_nbytes == 4 * 2 * (4 * n + 32)
     assert server.steps == 4
@@ -170,7 +170,7 @@ def test_roles_and_algorithm_are_checked(make_model: MakeModel) -> None:
 
 
 def test_ledgers_count_gradients_up_and_weights_down(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> Ledger:
         model, rank, ledger = make_model(), exchange.link.rank, Ledger(exchange.link.rank)
@@ -189,7 +189,7 @@ def test_ledgers_count_gradients_up_and_weights_down(
         return ledger
 
     nbytes = 4 * sum(parameter.numel() for parameter in make_model().parameters())
-    server, *workers = (ledger.summary() for ledger in run_ranks(3, body, STAR))
+    server, *workers = (ledger.summary() for ledger in run_exchanges(3, body, STAR))
     assert server.buckets["gradient"].cost.raw_nbytes == 0
     assert (
         server.buckets["weights"].cost.raw_nbytes == (1 + 4) * 2 * nbytes

@@ -63,12 +63,12 @@ def train(
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("gradients", ["identity", "quantize:8"])
 def test_exact_deltas_train_as_whole_copies_bit_for_bit(
-    gradients: str, workers: int, stale: bool, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    gradients: str, workers: int, stale: bool, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     plan = Plan(parse(gradients), "star")
 
     def trained(spec: str) -> list[list[torch.Tensor]]:
-        return run_ranks(workers + 1, lambda e: train(e, make_model(), batch_loss, spec, stale), plan)
+        return run_exchanges(workers + 1, lambda e: train(e, make_model(), batch_loss, spec, stale), plan)
 
     for plain, found in zip(trained("identity"), trained("delta:fp32"), strict=True):
         assert all(torch.equal(a, b) for a, b in zip(plain, found, strict=True))
@@ -77,17 +77,17 @@ def test_exact_deltas_train_as_whole_copies_bit_for_bit(
 
 @pytest.mark.parametrize("stale", [False, True])
 def test_rounded_deltas_leave_the_server_exact_and_all_workers_equal(
-    stale: bool, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    stale: bool, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     plan = Plan(parse("quantize:8"), "star")
-    master, *workers = run_ranks(4, lambda e: train(e, make_model(), batch_loss, "delta:bf16", stale), plan)
+    master, *workers = run_exchanges(4, lambda e: train(e, make_model(), batch_loss, "delta:bf16", stale), plan)
     for after in workers:
         assert all(torch.equal(a, b) for a, b in zip(after, workers[0], strict=True))
     assert torch.equal(workers[0][-1], master[-1].bfloat16().float())
     assert not torch.equal(workers[0][-1], master[-1]), "the server's are finer"
 
 
-def test_bytes_down_are_few_where_the_learning_rate_is_small(run_ranks: Ranks) -> None:
+def test_bytes_down_are_few_where_the_learning_rate_is_small(run_exchanges: Ranks) -> None:
     def sent(exchange: Exchange, spec: str) -> int:
         model = nn.Linear(200, 200)
         nn.init.uniform_(model.weight, 0.5, 1.0)
@@ -104,13 +104,13 @@ def test_bytes_down_are_few_where_the_learning_rate_is_small(run_ranks: Ranks) -
         return int(ledger.summary().buckets["weights"].cost.wire_nbytes - before)
 
     plan = Plan(algorithm="star")
-    whole, exact, rounded = (run_ranks(3, lambda e, s=spec: sent(e, s), plan)[0] for spec in SPECS)
+    whole, exact, rounded = (run_exchanges(3, lambda e, s=spec: sent(e, s), plan)[0] for spec in SPECS)
     assert whole > 3 * 2 * 4 * 200 * 200
     assert exact < whole / 3
     assert rounded < whole / 50
 
 
-def test_copies_that_are_no_larger_than_deltas_are_counted(run_ranks: Ranks) -> None:
+def test_copies_that_are_no_larger_than_deltas_are_counted(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> tuple[int, int]:
         model, link, ledger = nn.Linear(50, 50, bias=False), exchange.link, Ledger(exchange.link.rank)
         if link.rank > 0:
@@ -129,12 +129,12 @@ def test_copies_that_are_no_larger_than_deltas_are_counted(run_ranks: Ranks) -> 
         bypass = ledger.summary().bypasses[LARGER]
         return bypass.count, bypass.nbytes
 
-    assert run_ranks(2, body, Plan(algorithm="star"))[0] == (2, 2 * 4 * 2500)
+    assert run_exchanges(2, body, Plan(algorithm="star"))[0] == (2, 2 * 4 * 2500)
 
 
 @pytest.mark.parametrize("spec", ["delta:fp32", "delta:bf16"])
 def test_a_run_that_was_interrupted_goes_on_bit_for_bit(
-    spec: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    spec: str, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     """All ranks begin anew, hold nothing then, and get a full copy."""
 
@@ -162,14 +162,14 @@ def test_a_run_that_was_interrupted_goes_on_bit_for_bit(
         return [flat(model)]
 
     plan = Plan(parse("quantize:8"), "star")
-    straight = run_ranks(3, lambda e: train(e, make_model(), batch_loss, spec), plan)
-    for one, other in zip(straight, run_ranks(3, resumed, plan), strict=True):
+    straight = run_exchanges(3, lambda e: train(e, make_model(), batch_loss, spec), plan)
+    for one, other in zip(straight, run_exchanges(3, resumed, plan), strict=True):
         assert torch.equal(one[-1], other[-1])
 
 
 @pytest.mark.parametrize("spec", ["delta:fp32", "delta:bf16"])
 def test_bounded_staleness_goes_on_bit_for_bit(
-    spec: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    spec: str, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange, anew: bool) -> torch.Tensor:
         link, rank = exchange.link, exchange.link.rank
@@ -195,14 +195,14 @@ def test_bounded_staleness_goes_on_bit_for_bit(
         return flat(model)
 
     plan = Plan(parse("quantize:8"), "star")
-    straight = run_ranks(3, lambda e: body(e, anew=False), plan)
-    for one, other in zip(straight, run_ranks(3, lambda e: body(e, anew=True), plan), strict=True):
+    straight = run_exchanges(3, lambda e: body(e, anew=False), plan)
+    for one, other in zip(straight, run_exchanges(3, lambda e: body(e, anew=True), plan), strict=True):
         assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("stale", [False, True])
 def test_parameters_that_join_are_sent_whole(
-    stale: bool, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    stale: bool, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange, spec: str) -> torch.Tensor:
         model, link, rank = make_model(), exchange.link, exchange.link.rank
@@ -224,23 +224,23 @@ def test_parameters_that_join_are_sent_whole(
         return flat(model)
 
     star = Plan(algorithm="star")
-    plain = run_ranks(3, lambda e: body(e, "identity"), star)
-    for one, other in zip(plain, run_ranks(3, lambda e: body(e, "delta:fp32"), star), strict=True):
+    plain = run_exchanges(3, lambda e: body(e, "identity"), star)
+    for one, other in zip(plain, run_exchanges(3, lambda e: body(e, "delta:fp32"), star), strict=True):
         assert torch.equal(one, other)
 
 
 def test_ranks_that_name_other_codecs_fail_at_the_first_step(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> None:
         spec = ("delta:fp32", "delta:bf16")[exchange.link.rank]
         with pytest.raises(ExchangeError, match=r"codec|closed|lost|gone|ended"):
             train(exchange, make_model(), batch_loss, spec)
 
-    run_ranks(2, body, Plan(algorithm="star"))
+    run_exchanges(2, body, Plan(algorithm="star"))
 
 
-def test_what_does_not_fit_is_refused(run_ranks: Ranks, make_model: MakeModel) -> None:
+def test_what_does_not_fit_is_refused(run_exchanges: Ranks, make_model: MakeModel) -> None:
     def body(exchange: Exchange) -> None:
         link: Link = exchange.link
         if link.rank == 0:
@@ -261,4 +261,4 @@ def test_what_does_not_fit_is_refused(run_ranks: Ranks, make_model: MakeModel) -
             with pytest.raises(SpecError, match=reason):
                 Worker(make_model(), plan, spec, group=link)
 
-    run_ranks(2, body, Plan(algorithm="star"))
+    run_exchanges(2, body, Plan(algorithm="star"))

@@ -74,13 +74,13 @@ def test_staleness_0_is_ps_sync_bit_for_bit(
     workers: int,
     gradient_spec: str,
     weight_spec: str,
-    run_ranks: Ranks,
+    run_exchanges: Ranks,
     make_model: MakeModel,
     batch_loss: BatchLoss,
 ) -> None:
     plan = Plan(codec=parse(gradient_spec), algorithm="star")
-    wanted = run_ranks(workers + 1, lambda e: _train_ps(e, make_model(), batch_loss, weight_spec), plan)
-    came = run_ranks(workers + 1, lambda e: _train_stale(e, make_model(), batch_loss, weight_spec), plan)
+    wanted = run_exchanges(workers + 1, lambda e: _train_ps(e, make_model(), batch_loss, weight_spec), plan)
+    came = run_exchanges(workers + 1, lambda e: _train_stale(e, make_model(), batch_loss, weight_spec), plan)
     assert (wanted[0][0] - flat(make_model())).abs().max() > 0.05
     assert torch.equal(came[0][0], wanted[0][0])
     for rank in range(1, workers + 1):
@@ -88,7 +88,7 @@ def test_staleness_0_is_ps_sync_bit_for_bit(
         assert torch.equal(came[rank][8], came[rank][7]), "draining changes nothing"
 
 
-def test_segments_are_those_of_an_exchange(run_ranks: Ranks) -> None:
+def test_segments_are_those_of_an_exchange(run_exchanges: Ranks) -> None:
     """Eight segments both ways, each quantised by its own range."""
     plan = Plan(codec=parse("quantize:8"), algorithm="star", segment_nbytes=1 << 14)
     x = torch.linspace(-1, 1, 30_000)
@@ -114,13 +114,13 @@ def test_segments_are_those_of_an_exchange(run_ranks: Ranks) -> None:
                     worker.step(lambda t=t: (model.weight * x * (rank + t)).square().sum())  # type: ignore[misc]
         return flat(model)
 
-    came = run_ranks(3, lambda e: body(e, True), plan)
-    wanted = run_ranks(3, lambda e: body(e, False), plan)
+    came = run_exchanges(3, lambda e: body(e, True), plan)
+    wanted = run_exchanges(3, lambda e: body(e, False), plan)
     assert all(torch.equal(*pair) for pair in zip(came, wanted, strict=True))
     assert wanted[0].std() > 0.01
 
 
-def test_residuals_make_up_for_what_pushes_lose(run_ranks: Ranks) -> None:
+def test_residuals_make_up_for_what_pushes_lose(run_exchanges: Ranks) -> None:
     """TopK sends the larger of two gradients; without the residual the smaller would never arrive."""
 
     def body(exchange: Exchange) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -137,7 +137,7 @@ def test_residuals_make_up_for_what_pushes_lose(run_ranks: Ranks) -> None:
         return flat(model), residual.clone()
 
     plan = Plan(codec=parse("topk:0.5"), algorithm="star", residual=True)
-    (server, _), (worker, residual) = run_ranks(2, body, plan)
+    (server, _), (worker, residual) = run_exchanges(2, body, plan)
     assert torch.equal(server, worker)
     assert server[1] > 2
     torch.testing.assert_close(server - residual, torch.tensor([6.0, 4.5]))
@@ -145,7 +145,7 @@ def test_residuals_make_up_for_what_pushes_lose(run_ranks: Ranks) -> None:
 
 @pytest.mark.parametrize("staleness", [0, 1, 2, 3])
 @pytest.mark.parametrize("spec", ["identity", "errbound:2^-12"])
-def test_training_converges(staleness: int, spec: str, run_ranks: Ranks) -> None:
+def test_training_converges(staleness: int, spec: str, run_exchanges: Ranks) -> None:
     """Least squares with a known answer, three workers with a third of the rows each, one of them slow."""
     generator = torch.Generator().manual_seed(3)
     x = torch.linalg.qr(torch.randn(3, 30, 6, generator=generator)).Q * 30**0.5
@@ -166,14 +166,14 @@ def test_training_converges(staleness: int, spec: str, run_ranks: Ranks) -> None
                 worker.step(lambda: nn.functional.mse_loss(model(x[rank - 1]), y[rank - 1]))
         return flat(model)
 
-    results = run_ranks(4, body, Plan(codec=parse(spec), algorithm="star"))
+    results = run_exchanges(4, body, Plan(codec=parse(spec), algorithm="star"))
     assert all(torch.equal(result, results[0]) for result in results)
     assert (results[0] - truth.flatten()).abs().max() < 0.02
 
 
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW])
 def test_one_worker_is_ordinary_training_under_any_staleness(
-    make: type[torch.optim.Optimizer], run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    make: type[torch.optim.Optimizer], run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     options: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.1}
 
@@ -196,11 +196,11 @@ def test_one_worker_is_ordinary_training_under_any_staleness(
             method.step(batch_loss(model, t, slice(0, 1)))
         return flat(model)
 
-    (wanted,) = run_ranks(1, plain)
-    assert all(torch.equal(came, wanted) for came in run_ranks(2, stale, STAR))
+    (wanted,) = run_exchanges(1, plain)
+    assert all(torch.equal(came, wanted) for came in run_exchanges(2, stale, STAR))
 
 
-def test_p_updates_weigh_as_much_as_one_with_the_mean(run_ranks: Ranks) -> None:
+def test_p_updates_weigh_as_much_as_one_with_the_mean(run_exchanges: Ranks) -> None:
     """Three workers, one step, plain SGD with weight decay: w (1 - lr/3 d)^3 and the three gradients."""
 
     def body(exchange: Exchange) -> torch.Tensor:
@@ -215,12 +215,12 @@ def test_p_updates_weigh_as_much_as_one_with_the_mean(run_ranks: Ranks) -> None:
                 worker.step(lambda: 0.0 * model.weight.sum())
         return flat(model)
 
-    assert run_ranks(4, body, STAR)[0].item() == pytest.approx((1 - 0.1 * 0.5) ** 3)
+    assert run_exchanges(4, body, STAR)[0].item() == pytest.approx((1 - 0.1 * 0.5) ** 3)
 
 
 @pytest.mark.parametrize(("staleness", "numbers"), [(0, [0, 1, 2, 3]), (2, [0, 0, 1, 1, 2, 2, 3, 3])])
 def test_a_schedule_hears_the_step_of_every_gradient(
-    staleness: int, numbers: list[int], run_ranks: Ranks
+    staleness: int, numbers: list[int], run_exchanges: Ranks
 ) -> None:
     heard: list[int] = []
 
@@ -238,11 +238,11 @@ def test_a_schedule_hears_the_step_of_every_gradient(
                     worker.drain()
                 worker.step(lambda: model(torch.ones(1, 1)).sum())
 
-    run_ranks(3, body, STAR)
+    run_exchanges(3, body, STAR)
     assert sorted(heard) == numbers
 
 
-def test_records_count_gradients_weights_and_messages(run_ranks: Ranks) -> None:
+def test_records_count_gradients_weights_and_messages(run_exchanges: Ranks) -> None:
     n = 300
 
     def body(exchange: Exchange) -> StepRecord:
@@ -258,7 +258,7 @@ def test_records_count_gradients_weights_and_messages(run_ranks: Ranks) -> None:
             total += worker.step(lambda: model.weight.square().mean())
         return total + worker.drain()
 
-    server, *workers = run_ranks(3, body, STAR)
+    server, *workers = run_exchanges(3, body, STAR)
     message = 32 + 24
     assert server.steps == 4
     assert server.loss != server.loss

@@ -76,7 +76,7 @@ def _train(
 @pytest.mark.parametrize(("workers", "staleness"), [(3, 0), (1, 2)])
 @pytest.mark.parametrize("spec", ["topk:0.3", "errbound:2^-10"])
 def test_a_run_goes_on_bit_for_bit(
-    workers: int, staleness: int, spec: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    workers: int, staleness: int, spec: str, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     plan = Plan(parse(spec), "star")
 
@@ -97,8 +97,8 @@ def test_a_run_goes_on_bit_for_bit(
     def first(exchange: Exchange) -> dict[str, Any]:
         return _through_a_file(_train(exchange, make_model(), batch_loss, staleness, None)[1])
 
-    wanted = run_ranks(workers + 1, straight, plan)
-    saved = run_ranks(workers + 1, first, plan)
+    wanted = run_exchanges(workers + 1, straight, plan)
+    saved = run_exchanges(workers + 1, first, plan)
 
     def second(exchange: Exchange) -> tuple[torch.Tensor, int]:
         model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2))  # other weights
@@ -106,13 +106,13 @@ def test_a_run_goes_on_bit_for_bit(
         return weights, _steps(state)
 
     assert [_steps(state) for state in saved] == [HALF] * (workers + 1)
-    for (weights, clock), straight_weights in zip(run_ranks(workers + 1, second, plan), wanted, strict=True):
+    for (weights, clock), straight_weights in zip(run_exchanges(workers + 1, second, plan), wanted, strict=True):
         assert clock == STEPS
         assert torch.equal(weights, straight_weights)
 
 
 def test_workers_at_their_own_pace_go_on_together(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> tuple[torch.Tensor, int]:
         model, state = make_model(), None
@@ -121,7 +121,7 @@ def test_workers_at_their_own_pace_go_on_together(
         assert state is not None
         return weights, _steps(state)
 
-    master, *workers = run_ranks(4, body, STAR)
+    master, *workers = run_exchanges(4, body, STAR)
     assert master[1] == STEPS
     assert all(clock == STEPS for _, clock in workers)
     assert all(torch.equal(weights, workers[0][0]) for weights, _ in workers)
@@ -182,14 +182,14 @@ def test_states_that_an_earlier_gradwire_saved_still_load(make_model: MakeModel)
 
 
 def test_another_number_of_workers_keeps_the_sum_of_residuals_and_the_weights(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     plan = Plan(parse("topk:0.3"), "star")
 
     def first(exchange: Exchange) -> dict[str, Any]:
         return _train(exchange, make_model(), batch_loss, 1, None)[1]
 
-    saved = run_ranks(4, first, plan)
+    saved = run_exchanges(4, first, plan)
     for world in (2, 3, 6):
         states = redivide(list(reversed(saved)), world)
 
@@ -204,7 +204,7 @@ def test_another_number_of_workers_keeps_the_sum_of_residuals_and_the_weights(
             assert ours.steps_done == HALF
             return flat(model), ours.residuals.state_dict()["residuals"].get("gradient")
 
-        (_, none), *workers = run_ranks(world, second, plan)
+        (_, none), *workers = run_exchanges(world, second, plan)
         assert none is None, "a server encodes no gradient"
         assert all(torch.equal(weights, workers[0][0]) for weights, _ in workers)
         kept = sum(
@@ -215,7 +215,7 @@ def test_another_number_of_workers_keeps_the_sum_of_residuals_and_the_weights(
 
 
 def test_a_worker_that_has_not_drained_has_no_state(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> None:
         model = make_model()
@@ -231,11 +231,11 @@ def test_a_worker_that_has_not_drained_has_no_state(
             worker.drain()
             assert _steps(worker.state_dict()) == 1
 
-    run_ranks(2, body, STAR)
+    run_exchanges(2, body, STAR)
 
 
 def test_the_ledger_of_a_server_counts_what_its_workers_sent_and_got(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> Ledger:
         model, ledger = make_model(), Ledger(exchange.link.rank)
@@ -247,7 +247,7 @@ def test_the_ledger_of_a_server_counts_what_its_workers_sent_and_got(
                 worker.step(batch_loss(model, step, slice(0, 1)))
         return ledger
 
-    server, *workers = (ledger.summary() for ledger in run_ranks(3, body, STAR))
+    server, *workers = (ledger.summary() for ledger in run_exchanges(3, body, STAR))
     assert server.steps == 1
     assert [worker.steps for worker in workers] == [HALF] * 2
     nbytes = 4 * 58

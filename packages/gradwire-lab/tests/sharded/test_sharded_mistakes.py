@@ -24,7 +24,7 @@ from support.sharded_ranks import adamw, loss_of, make_model
 Ranks = Callable[..., list[Any]]
 
 
-def test_what_does_not_fit_is_refused(run_ranks: Ranks) -> None:
+def test_what_does_not_fit_is_refused(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         link: Link = exchange.link
         model = make_model()
@@ -42,10 +42,10 @@ def test_what_does_not_fit_is_refused(run_ranks: Ranks) -> None:
             method.load_state_dict(state)
         method.close()
 
-    run_ranks(1, body)
+    run_exchanges(1, body)
 
 
-def test_ranks_that_differ_are_told_before_the_first_step(run_ranks: Ranks) -> None:
+def test_ranks_that_differ_are_told_before_the_first_step(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange, others: list[dict[str, Any]]) -> None:
         model = make_model()
         with pytest.raises(ExchangeError, match="all ranks train alike, but the options of rank 2 differ"):
@@ -56,10 +56,10 @@ def test_ranks_that_differ_are_told_before_the_first_step(run_ranks: Ranks) -> N
         [{"max_norm": 1.0}, {"max_norm": 2.0}],
         [{"plan": "quantize:8"}, {"plan": "quantize:4"}],
     ):
-        run_ranks(3, lambda exchange, others=others: body(exchange, others))
+        run_exchanges(3, lambda exchange, others=others: body(exchange, others))
 
 
-def test_a_sharded_plan_is_its_own_and_no_other_methods(run_ranks: Ranks) -> None:
+def test_a_sharded_plan_is_its_own_and_no_other_methods(run_exchanges: Ranks) -> None:
     plan = Plan(parse("quantize:8"), exchange="sharded")
 
     def body(exchange: Exchange) -> None:
@@ -85,4 +85,4 @@ def test_a_sharded_plan_is_its_own_and_no_other_methods(run_ranks: Ranks) -> Non
             with pytest.raises(SpecError, match=f"^{who} cannot follow .* gradwire.sharded.Sharded, or use"):
                 make(make_model())
 
-    run_ranks(2, body)
+    run_exchanges(2, body)

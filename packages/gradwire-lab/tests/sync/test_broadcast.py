@@ -63,7 +63,7 @@ def _method(kind: str, model: nn.Module, exchange: Exchange) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["d-sync", "none", "eager", "ps", "ssp"])
-def test_buffers_begin_as_those_of_rank_0(kind: str, run_ranks: Ranks) -> None:
+def test_buffers_begin_as_those_of_rank_0(kind: str, run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> list[torch.Tensor]:
         model = RandomFeatures(exchange.link.rank)
         method = _method(kind, model, exchange)
@@ -76,13 +76,13 @@ def test_buffers_begin_as_those_of_rank_0(kind: str, run_ranks: Ranks) -> None:
         return [model.features, model.hidden, model.get_buffer("flags")]
 
     wanted = RandomFeatures(0)
-    for found in run_ranks(3, body, STAR if kind in ("ps", "ssp") else Plan()):
+    for found in run_exchanges(3, body, STAR if kind in ("ps", "ssp") else Plan()):
         assert torch.equal(found[0], wanted.features)
         assert torch.equal(found[1], wanted.hidden)
         assert torch.equal(found[2], wanted.get_buffer("flags"))
 
 
-def test_a_ledger_counts_the_buffers_that_travel(run_ranks: Ranks) -> None:
+def test_a_ledger_counts_the_buffers_that_travel(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> Any:
         model, ledger = RandomFeatures(exchange.link.rank), Ledger(exchange.link.rank)
         DSync(
@@ -94,13 +94,13 @@ def test_a_ledger_counts_the_buffers_that_travel(run_ranks: Ranks) -> None:
         ).synchronise()
         return ledger.summary().buckets["buffers"]
 
-    counts = run_ranks(2, body)[0]
+    counts = run_exchanges(2, body)[0]
     assert counts.exchanges == 1
     nbytes = 4 * 15 + 3 + 8 * 25 + 4 * (5 + 5) + 8  # features, flags, hidden, and what BatchNorm counts
     assert counts.cost.raw_nbytes == nbytes + -nbytes % 4
 
 
-def test_buffers_with_bits_of_a_nan_are_no_gradients_that_went_wrong(run_ranks: Ranks) -> None:
+def test_buffers_with_bits_of_a_nan_are_no_gradients_that_went_wrong(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> int:
         model, ledger = nn.Linear(3, 1), Ledger(exchange.link.rank)
         model.register_buffer("mask", torch.full((4,), -torch.inf))
@@ -114,7 +114,7 @@ def test_buffers_with_bits_of_a_nan_are_no_gradients_that_went_wrong(run_ranks: 
         ).synchronise()
         return ledger.summary().total.cost.nonfinite
 
-    assert run_ranks(2, body) == [0, 0]
+    assert run_exchanges(2, body) == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_buffers_with_bits_of_a_nan_are_no_gradients_that_went_wrong(run_ranks: 
     ],
 )
 def test_models_that_differ_are_told_on_all_ranks(
-    what: str, change: Callable[[Any], object], said: str, run_ranks: Ranks
+    what: str, change: Callable[[Any], object], said: str, run_exchanges: Ranks
 ) -> None:
     def body(exchange: Exchange) -> str:
         model = RandomFeatures(0)
@@ -139,12 +139,12 @@ def test_models_that_differ_are_told_on_all_ranks(
             method.synchronise()
         return str(caught.value)
 
-    for rank, message in enumerate(run_ranks(3, body)):
+    for rank, message in enumerate(run_exchanges(3, body)):
         assert message.startswith(f"rank {rank}: all ranks train the same model, but"), what
         assert said in message
 
 
-def test_replicas_are_compared_in_their_buffers(run_ranks: Ranks) -> None:
+def test_replicas_are_compared_in_their_buffers(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> str:
         rank = exchange.link.rank
         model = RandomFeatures(rank)
@@ -162,5 +162,5 @@ def test_replicas_are_compared_in_their_buffers(run_ranks: Ranks) -> None:
             pipe.check_replicas()
         return str(caught.value)
 
-    for message in run_ranks(3, body):
+    for message in run_exchanges(3, body):
         assert "but the buffers of rank 2 differ from those of rank 0" in message

@@ -76,7 +76,7 @@ def _method(kind: str, model: nn.Module, exchange: Exchange) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["d-sync", "none", "eager", "sharded", "ps", "ssp"])
-def test_a_frozen_base_travels_as_bytes_and_keeps_its_dtype(kind: str, run_ranks: Ranks) -> None:
+def test_a_frozen_base_travels_as_bytes_and_keeps_its_dtype(kind: str, run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> list[torch.Tensor]:
         rank, model = exchange.link.rank, Adapted(exchange.link.rank)
         method = _method(kind, model, exchange)
@@ -91,7 +91,7 @@ def test_a_frozen_base_travels_as_bytes_and_keeps_its_dtype(kind: str, run_ranks
         return [*_frozen(model), *(each.detach() for each in model.up.parameters())]
 
     wanted = _frozen(Adapted(0))
-    results = run_ranks(3, body, STAR if kind in ("ps", "ssp") else Plan())
+    results = run_exchanges(3, body, STAR if kind in ("ps", "ssp") else Plan())
     for found in results:
         for own, right in zip(found, wanted, strict=False):
             assert own.dtype == right.dtype
@@ -100,7 +100,7 @@ def test_a_frozen_base_travels_as_bytes_and_keeps_its_dtype(kind: str, run_ranks
             assert all(map(torch.equal, found, results[0]))
 
 
-def test_adapters_get_the_bits_of_plain_training(run_ranks: Ranks) -> None:
+def test_adapters_get_the_bits_of_plain_training(run_exchanges: Ranks) -> None:
     plain = Adapted(0)
     trained = copy.deepcopy(plain)
     optimizer = torch.optim.SGD([each for each in plain.parameters() if each.requires_grad], lr=0.1)
@@ -110,7 +110,7 @@ def test_adapters_get_the_bits_of_plain_training(run_ranks: Ranks) -> None:
             for step in range(3):
                 method.step(lambda step=step: _loss(trained, 0, step))
 
-    run_ranks(1, body)
+    run_exchanges(1, body)
     for step in range(3):
         optimizer.zero_grad()
         torch.autograd.backward(_loss(plain, 0, step))
@@ -118,7 +118,7 @@ def test_adapters_get_the_bits_of_plain_training(run_ranks: Ranks) -> None:
     assert all(map(torch.equal, trained.parameters(), plain.parameters()))
 
 
-def test_what_has_no_bytes_to_send_is_refused(run_ranks: Ranks) -> None:
+def test_what_has_no_bytes_to_send_is_refused(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         model = nn.Module()
         model.trained = Parameter(torch.ones(2))
@@ -126,7 +126,7 @@ def test_what_has_no_bytes_to_send_is_refused(run_ranks: Ranks) -> None:
         with pytest.raises(TensorError, match=r"every frozen parameter must be a dense tensor with memory"):
             broadcast_weights(model, exchange)
 
-    run_ranks(1, body)
+    run_exchanges(1, body)
 
 
 @pytest.mark.parametrize(

@@ -43,13 +43,13 @@ def _add_one(lent: torch.Tensor | Residual | None, device: Device) -> torch.Tens
     return seen
 
 
-def test_what_no_rank_has_used_keeps_its_residuals(run_ranks: Callable[..., list[Any]]) -> None:
+def test_what_no_rank_has_used_keeps_its_residuals(run_exchanges: Callable[..., list[Any]]) -> None:
     def body(exchange: Exchange) -> tuple[torch.Tensor, list[torch.Tensor]]:
         rank = exchange.link.rank
         gradient = torch.cat([torch.arange(1.0, 9.0) + rank, torch.zeros(8)])
         return _exchange(exchange, gradient, [torch.ones(8), torch.full((8,), 100.0 + rank)])
 
-    found = run_ranks(2, body, PLAN)
+    found = run_exchanges(2, body, PLAN)
     for rank, (total, residuals) in enumerate(found):
         assert total[8:].tolist() == [0.0] * 8
         assert residuals[1].tolist() == [100.0 + rank] * 8
@@ -58,13 +58,13 @@ def test_what_no_rank_has_used_keeps_its_residuals(run_ranks: Callable[..., list
     assert torch.equal(found[0][0][:8] + found[0][1][0] + found[1][1][0], exact)
 
 
-def test_what_one_rank_has_used_keeps_the_sum(run_ranks: Callable[..., list[Any]]) -> None:
+def test_what_one_rank_has_used_keeps_the_sum(run_exchanges: Callable[..., list[Any]]) -> None:
     def body(exchange: Exchange) -> tuple[torch.Tensor, list[torch.Tensor]]:
         used = float(exchange.link.rank)
         gradient = torch.cat([torch.arange(1.0, 9.0), used * torch.arange(1.0, 9.0)])
         return _exchange(exchange, gradient, [torch.zeros(8), torch.full((8,), 3.0)])
 
-    found = run_ranks(2, body, PLAN)
+    found = run_exchanges(2, body, PLAN)
     assert torch.equal(found[0][0], found[1][0])
     kept = found[0][1][1] + found[1][1][1]
     assert torch.equal(found[0][0][8:] + kept, torch.arange(1.0, 9.0) + 6.0)

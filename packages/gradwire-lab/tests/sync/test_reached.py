@@ -117,7 +117,7 @@ def _mean(found: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("bucket_nbytes", [None, 60])
 def test_a_pipeline_keeps_what_was_reached_with_each_gradient(
-    kind: str, bucket_nbytes: int | None, run_ranks: Ranks
+    kind: str, bucket_nbytes: int | None, run_exchanges: Ranks
 ) -> None:
     def body(exchange: Exchange) -> list[torch.Tensor]:
         model, rank = new_branches(), exchange.link.rank
@@ -127,7 +127,7 @@ def test_a_pipeline_keeps_what_was_reached_with_each_gradient(
                 method.step(partial(branch_loss, model, model, step, rank))
         return everything(model, optimizer)
 
-    found = run_ranks(3, body, Plan(bucket_nbytes=bucket_nbytes))
+    found = run_exchanges(3, body, Plan(bucket_nbytes=bucket_nbytes))
     for each in found:
         assert_close(each, _by_hand(kind, 2, 3))
         assert all(torch.equal(own, first) for own, first in zip(each, found[0], strict=True))
@@ -135,7 +135,7 @@ def test_a_pipeline_keeps_what_was_reached_with_each_gradient(
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("stale", [False, True])
-def test_a_server_steps_what_a_worker_has_reached(kind: str, stale: bool, run_ranks: Ranks) -> None:
+def test_a_server_steps_what_a_worker_has_reached(kind: str, stale: bool, run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> list[torch.Tensor] | None:
         model, rank = new_branches(), exchange.link.rank
         if rank == 0:
@@ -155,10 +155,10 @@ def test_a_server_steps_what_a_worker_has_reached(kind: str, stale: bool, run_ra
                 worker.step(partial(branch_loss, model, model, step, rank - 1))
         return None
 
-    assert_close(run_ranks(3, body, STAR)[0], _by_hand(kind, 1, 2))
+    assert_close(run_exchanges(3, body, STAR)[0], _by_hand(kind, 1, 2))
 
 
-def test_a_stale_server_leaves_alone_what_a_worker_has_not_reached(run_ranks: Ranks) -> None:
+def test_a_stale_server_leaves_alone_what_a_worker_has_not_reached(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> tuple[torch.Tensor, float]:
         model, rank = new_branches(), exchange.link.rank
         before = model.right.weight.detach().clone()
@@ -174,12 +174,12 @@ def test_a_stale_server_leaves_alone_what_a_worker_has_not_reached(run_ranks: Ra
                 worker.step(partial(squares, model, x, 1.0 if rank == 1 else None))
         return model.right.weight - before, 8.0
 
-    for moved, steps in run_ranks(3, body, STAR):
+    for moved, steps in run_exchanges(3, body, STAR):
         assert float(moved.detach().abs().max()) > 0
         assert steps == 8.0
 
 
-def test_eager_updates_leave_alone_what_they_have_not_reached(run_ranks: Ranks) -> None:
+def test_eager_updates_leave_alone_what_they_have_not_reached(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> tuple[list[float], torch.Tensor]:
         model, rank = new_branches(), exchange.link.rank
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
@@ -200,7 +200,7 @@ def test_eager_updates_leave_alone_what_they_have_not_reached(run_ranks: Ranks) 
                 method.step(partial(compute, step))
         return ahead, model.right.weight.detach().clone()
 
-    found = run_ranks(2, body)
+    found = run_exchanges(2, body)
     for ahead, weights in found:
         assert [moved > 0 for moved in ahead] == [False, True, True, True, False, False, False]
         assert torch.equal(weights, found[0][1])
@@ -231,7 +231,7 @@ def test_every_codec_decodes_zeros_to_zeros(spec: str) -> None:
 
 @pytest.mark.parametrize("buckets", [None, 60])
 def test_a_residual_waits_for_a_step_that_reaches_its_parameter(
-    buckets: int | None, run_ranks: Ranks
+    buckets: int | None, run_exchanges: Ranks
 ) -> None:
     def body(exchange: Exchange) -> tuple[list[bool], torch.Tensor]:
         model, rank = new_branches(), exchange.link.rank
@@ -246,7 +246,7 @@ def test_a_residual_waits_for_a_step_that_reaches_its_parameter(
                 moved.append(not torch.equal(before, model.right.weight))
         return moved, model.right.weight.detach().clone()
 
-    found = run_ranks(2, body, Plan(parse("topk:0.1"), residual=True, bucket_nbytes=buckets))
+    found = run_exchanges(2, body, Plan(parse("topk:0.1"), residual=True, bucket_nbytes=buckets))
     for moved, weights in found:
         assert moved == [True, True, False, False, False, True]
         assert torch.equal(weights, found[0][1])
@@ -259,7 +259,7 @@ def _resumable(exchange: Exchange, model: nn.Module, correction: str) -> Any:
 
 
 @pytest.mark.parametrize("correction", ["none", "eager"])
-def test_what_was_not_reached_is_kept_in_a_checkpoint(correction: str, run_ranks: Ranks) -> None:
+def test_what_was_not_reached_is_kept_in_a_checkpoint(correction: str, run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         model, rank = new_branches(), exchange.link.rank
         optimizer, pipe = _resumable(exchange, model, correction)
@@ -284,11 +284,11 @@ def test_what_was_not_reached_is_kept_in_a_checkpoint(correction: str, run_ranks
         pipe.close()
         return straight, everything(again, optimizer)
 
-    for straight, resumed in run_ranks(2, body):
+    for straight, resumed in run_exchanges(2, body):
         assert all(torch.equal(a, b) for a, b in zip(straight, resumed, strict=True))
 
 
-def test_a_checkpoint_of_other_parameters_is_refused(run_ranks: Ranks) -> None:
+def test_a_checkpoint_of_other_parameters_is_refused(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         model = new_branches()
         _, pipe = _resumable(exchange, model, "none")
@@ -305,11 +305,11 @@ def test_a_checkpoint_of_other_parameters_is_refused(run_ranks: Ranks) -> None:
                 pipe.load_state_dict(state)
         pipe.close()
 
-    run_ranks(1, body)
+    run_exchanges(1, body)
 
 
 @pytest.mark.parametrize("kind", ["d-sync", "pipe"])
-def test_scripts_with_another_default_dtype_train_alike(kind: str, run_ranks: Ranks) -> None:
+def test_scripts_with_another_default_dtype_train_alike(kind: str, run_exchanges: Ranks) -> None:
     """The numbers that ranks tell each other have a dtype of their own."""
 
     def body(exchange: Exchange) -> list[torch.Tensor]:
@@ -330,10 +330,10 @@ def test_scripts_with_another_default_dtype_train_alike(kind: str, run_ranks: Ra
                 assert unpack(method.state_dict(), exchange.link.rank, 2).in_flight
         return [each.detach() for each in model.parameters()]
 
-    usual = run_ranks(2, body)
+    usual = run_exchanges(2, body)
     torch.set_default_dtype(torch.float64)
     try:
-        found = run_ranks(2, body)
+        found = run_exchanges(2, body)
     finally:
         torch.set_default_dtype(torch.float32)
     for some, others in zip(usual, found, strict=True):

@@ -66,7 +66,7 @@ def _plain(kind: str, workers: int) -> list[torch.Tensor]:
 @pytest.mark.parametrize(("bucket_nbytes", "spec"), [(None, "identity"), (60, "identity"), (60, "topk:0.9")])
 @pytest.mark.parametrize("pipeline", [0, 1])
 def test_a_parameter_that_is_unfrozen_joins(
-    kind: str, bucket_nbytes: int | None, spec: str, pipeline: int, run_ranks: Ranks
+    kind: str, bucket_nbytes: int | None, spec: str, pipeline: int, run_exchanges: Ranks
 ) -> None:
     def body(exchange: Exchange) -> list[torch.Tensor]:
         rank = exchange.link.rank
@@ -84,7 +84,7 @@ def test_a_parameter_that_is_unfrozen_joins(
                 method.drain()
         return everything(model, optimizer)
 
-    found = run_ranks(3, body, Plan(parse(spec), bucket_nbytes=bucket_nbytes))
+    found = run_exchanges(3, body, Plan(parse(spec), bucket_nbytes=bucket_nbytes))
     for each in found:
         assert all(torch.equal(own, first) for own, first in zip(each, found[0], strict=True))
         if spec == "identity":
@@ -92,7 +92,7 @@ def test_a_parameter_that_is_unfrozen_joins(
 
 
 @pytest.mark.parametrize("correction", ["none", "eager"])
-def test_a_pipeline_drains_where_a_parameter_is_unfrozen(correction: str, run_ranks: Ranks) -> None:
+def test_a_pipeline_drains_where_a_parameter_is_unfrozen(correction: str, run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> list[torch.Tensor]:
         rank = exchange.link.rank
         model = _frozen_model(rank)
@@ -108,14 +108,14 @@ def test_a_pipeline_drains_where_a_parameter_is_unfrozen(correction: str, run_ra
                 pipe.check_replicas()
         return [each.detach().clone() for each in model.parameters()]
 
-    found = run_ranks(2, body)
+    found = run_exchanges(2, body)
     begun = list(new_branches().parameters())
     assert all(torch.equal(own, other) for own, other in zip(*found, strict=True))
     assert not any(torch.equal(own, before) for own, before in zip(found[0], begun, strict=True))
 
 
 @pytest.mark.parametrize("stale", [False, True])
-def test_what_is_unfrozen_joins_at_a_server_too(stale: bool, run_ranks: Ranks) -> None:
+def test_what_is_unfrozen_joins_at_a_server_too(stale: bool, run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> list[torch.Tensor]:
         rank = exchange.link.rank
         model = _frozen_model(rank)
@@ -141,13 +141,13 @@ def test_what_is_unfrozen_joins_at_a_server_too(stale: bool, run_ranks: Ranks) -
                 worker.drain()
         return [each.detach().clone() for each in model.parameters()]
 
-    served, *workers = run_ranks(3, body, STAR)
+    served, *workers = run_exchanges(3, body, STAR)
     assert_close(served, _plain("momentum", 2))
     for each in workers:
         assert all(torch.equal(own, master) for own, master in zip(each, served[:6], strict=True))
 
 
-def test_a_new_head_joins_with_the_weights_of_rank_0(run_ranks: Ranks) -> None:
+def test_a_new_head_joins_with_the_weights_of_rank_0(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> list[torch.Tensor]:
         rank = exchange.link.rank
         model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
@@ -161,12 +161,12 @@ def test_a_new_head_joins_with_the_weights_of_rank_0(run_ranks: Ranks) -> None:
                 method.step(lambda: model(torch.full((2, 3), 1.0 + rank)).square().mean())
         return [each.detach().clone() for each in model.parameters()]
 
-    first, second = run_ranks(2, body)
+    first, second = run_exchanges(2, body)
     assert all(torch.equal(own, other) for own, other in zip(first, second, strict=True))
     assert first[2].shape == (5, 4)
 
 
-def test_ranks_that_unfreeze_other_parameters_are_told(run_ranks: Ranks) -> None:
+def test_ranks_that_unfreeze_other_parameters_are_told(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> str:
         rank = exchange.link.rank
         model = _frozen_model()
@@ -178,12 +178,12 @@ def test_ranks_that_unfreeze_other_parameters_are_told(run_ranks: Ranks) -> None
         method.close()
         return str(caught.value)
 
-    assert run_ranks(2, body)[1].startswith(
+    assert run_exchanges(2, body)[1].startswith(
         "rank 1: all ranks train the same parameters, but those of rank 1"
     )
 
 
-def test_a_worker_that_unfreezes_between_drains_is_told(run_ranks: Ranks) -> None:
+def test_a_worker_that_unfreezes_between_drains_is_told(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         model, rank = _frozen_model(), exchange.link.rank
         if rank == 0:
@@ -199,10 +199,10 @@ def test_a_worker_that_unfreezes_between_drains_is_told(run_ranks: Ranks) -> Non
             model.right.requires_grad_(False)
             worker.step(lambda: _gradually(1, rank, model))
 
-    run_ranks(2, body, STAR)
+    run_exchanges(2, body, STAR)
 
 
-def test_an_old_gradient_of_a_frozen_parameter_moves_nothing(run_ranks: Ranks) -> None:
+def test_an_old_gradient_of_a_frozen_parameter_moves_nothing(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = new_branches(), exchange.link.rank
         model.right.weight.grad = torch.full_like(model.right.weight, float(rank))
@@ -213,7 +213,7 @@ def test_an_old_gradient_of_a_frozen_parameter_moves_nothing(run_ranks: Ranks) -
             method.step(lambda: _gradually(0, rank, model))
         return model.right.weight.detach().clone()
 
-    assert all(torch.equal(each, new_branches().right.weight) for each in run_ranks(2, body))
+    assert all(torch.equal(each, new_branches().right.weight) for each in run_exchanges(2, body))
 
 
 def test_a_model_that_replicate_has_changed_is_refused() -> None:

@@ -28,14 +28,14 @@ def _with(exchange: Exchange, call: Callable[[BetweenSteps], Any]) -> Any:
         thread.close()
 
 
-def test_all_ranks_get_the_answer_of_the_exchange(run_ranks: Ranks) -> None:
+def test_all_ranks_get_the_answer_of_the_exchange(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> Any:
         return _with(exchange, lambda between: between.answer("a rank", lambda own: own.link.rank))
 
-    assert run_ranks(3, body) == [0, 1, 2]
+    assert run_exchanges(3, body) == [0, 1, 2]
 
 
-def test_weights_that_differ_are_told_on_all_ranks_and_the_exchange_goes_on(run_ranks: Ranks) -> None:
+def test_weights_that_differ_are_told_on_all_ranks_and_the_exchange_goes_on(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         model = nn.Linear(2, 1)
         with torch.no_grad():
@@ -49,10 +49,10 @@ def test_weights_that_differ_are_told_on_all_ranks_and_the_exchange_goes_on(run_
 
         _with(exchange, compare)
 
-    run_ranks(3, body)
+    run_exchanges(3, body)
 
 
-def test_a_missing_rank_is_named_with_the_step(run_ranks: Ranks) -> None:
+def test_a_missing_rank_is_named_with_the_step(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         if exchange.link.rank == 1:
             exchange.close()
@@ -65,4 +65,4 @@ def test_a_missing_rank_is_named_with_the_step(run_ranks: Ranks) -> None:
 
         _with(exchange, call)
 
-    run_ranks(2, body, Plan())
+    run_exchanges(2, body, Plan())

@@ -53,7 +53,7 @@ class Trainee:
 @pytest.mark.parametrize("algorithm", ["ring", "tree"])
 @pytest.mark.parametrize("spoilt", [math.inf, math.nan])
 def test_one_bad_value_on_one_rank_changes_no_residual_and_no_later_step(
-    spec: str, algorithm: str, spoilt: float, run_ranks: Ranks
+    spec: str, algorithm: str, spoilt: float, run_exchanges: Ranks
 ) -> None:
     def body(exchange: Exchange) -> list[torch.Tensor]:
         straight, interrupted = (Trainee(exchange, torch.float32) for _ in range(2))
@@ -74,12 +74,12 @@ def test_one_bad_value_on_one_rank_changes_no_residual_and_no_later_step(
         return [*averages, lost]
 
     plan = Plan(parse(spec), algorithm, residual=True)
-    first, *others = run_ranks(WORLD, body, plan)
+    first, *others = run_exchanges(WORLD, body, plan)
     for other in others:
         assert all(torch.equal(bits(one), bits(two)) for one, two in zip(first, other, strict=True))
 
 
-def test_an_average_that_only_rounding_makes_infinite_counts_as_lost(run_ranks: Ranks) -> None:
+def test_an_average_that_only_rounding_makes_infinite_counts_as_lost(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         trainee = Trainee(exchange, torch.float16)
         trainee.step(0)
@@ -92,7 +92,7 @@ def test_an_average_that_only_rounding_makes_infinite_counts_as_lost(run_ranks: 
         assert all(torch.equal(kept, before[name]) for name, kept in trainee.state().items())
         trainee.rounds.close()
 
-    run_ranks(2, body, Plan(parse("topk:0.5")))
+    run_exchanges(2, body, Plan(parse("topk:0.5")))
 
 
 def test_residuals_follow_a_scale() -> None:

@@ -25,7 +25,7 @@ TIMEOUT_S, LATE_S, BEGIN_S = 1.0, 2.5, 30.0
 
 @pytest.mark.parametrize("algorithm", ["ring", "star", "tree"])
 @pytest.mark.parametrize("late_at", [0, 1])
-def test_only_the_first_bucket_is_waited_for_so_long(algorithm: str, late_at: int, run_ranks: Ranks) -> None:
+def test_only_the_first_bucket_is_waited_for_so_long(algorithm: str, late_at: int, run_exchanges: Ranks) -> None:
     """Rank 1 comes late to the second step, or stands still in it."""
 
     def body(exchange: Exchange) -> BaseException | list[float]:
@@ -46,7 +46,7 @@ def test_only_the_first_bucket_is_waited_for_so_long(algorithm: str, late_at: in
             rounds.close()
         return [float(buffer.mean()) for buffer in buffers]
 
-    found = run_ranks(3, body, Plan(algorithm=algorithm), timeout_s=TIMEOUT_S)
+    found = run_exchanges(3, body, Plan(algorithm=algorithm), timeout_s=TIMEOUT_S)
     if late_at == 0:
         assert found == [[2.0] * 4] * 3
     else:

@@ -41,7 +41,7 @@ def test_without_a_join_nobody_does() -> None:
 
 @pytest.mark.parametrize("gone", [(), (1,), (0, 2), (0, 1, 2)])
 def test_all_ranks_count_those_who_have_not_joined(
-    gone: tuple[int, ...], run_ranks: Ranks, monkeypatch: pytest.MonkeyPatch
+    gone: tuple[int, ...], run_exchanges: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def shadow(exchange: Exchange) -> ActiveCount:
         """Stand where DDP calls the hook for a rank that has joined."""
@@ -54,7 +54,7 @@ def test_all_ranks_count_those_who_have_not_joined(
         cost = count()
         return count.active, cost.raw_nbytes
 
-    results = run_ranks(3, body)
+    results = run_exchanges(3, body)
     assert {active for active, _ in results} == {max(3 - len(gone), 1)}
     assert sum(raw for _, raw in results) > 0
 

@@ -14,7 +14,7 @@ WORLD = 4
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 7])
 def test_the_member_who_owns_a_shard_is_where_the_ring_leaves_it(
-    run_ranks: Callable[..., list[Any]], world: int
+    run_exchanges: Callable[..., list[Any]], world: int
 ) -> None:
     members = [10 * member for member in range(world)]
     order = in_ring(members)
@@ -27,13 +27,13 @@ def test_the_member_who_owns_a_shard_is_where_the_ring_leaves_it(
         exchange.reduce(mine)
         return member, mine.chunk(world)[member]
 
-    for member, shard in run_ranks(world, reduce):
+    for member, shard in run_exchanges(world, reduce):
         assert torch.equal(shard, shares.sum(0).chunk(world)[member])
 
 
 @pytest.mark.parametrize("world", [2, 3, 5])
 def test_a_gather_goes_out_from_the_members_own_shards(
-    run_ranks: Callable[..., list[Any]], world: int
+    run_exchanges: Callable[..., list[Any]], world: int
 ) -> None:
     order = in_ring(range(world))
 
@@ -45,4 +45,4 @@ def test_a_gather_goes_out_from_the_members_own_shards(
         return gathered
 
     wanted = torch.arange(float(world)).repeat_interleave(2)
-    assert all(torch.equal(gathered, wanted) for gathered in run_ranks(world, gather))
+    assert all(torch.equal(gathered, wanted) for gathered in run_exchanges(world, gather))

@@ -36,7 +36,7 @@ def test_equals_one_process_on_the_whole_batch(
     world: int,
     optimizer: Any,
     options: dict[str, Any],
-    run_ranks: Ranks,
+    run_exchanges: Ranks,
     make_model: MakeModel,
     batch_loss: BatchLoss,
 ) -> None:
@@ -55,7 +55,7 @@ def test_equals_one_process_on_the_whole_batch(
         single.zero_grad()
         torch.autograd.backward(batch_loss(exact, t, slice(0, world))())
         single.step()
-    results = run_ranks(world, body)
+    results = run_exchanges(world, body)
     torch.testing.assert_close(results[0].double(), _flat(exact), rtol=1e-4, atol=1e-5)
     assert (results[0] - _flat(make_model())).abs().max() > 0.05
     assert all(torch.equal(result, results[0]) for result in results)
@@ -64,7 +64,7 @@ def test_equals_one_process_on_the_whole_batch(
 @pytest.mark.parametrize("spec", ["errbound:2^-10", "quantize:8", "truncate:16", "terngrad"])
 @pytest.mark.parametrize("algorithm", ["ring", "star"])
 def test_lossy_codecs_leave_all_ranks_with_the_same_bits(
-    spec: str, algorithm: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    spec: str, algorithm: str, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
@@ -74,14 +74,14 @@ def test_lossy_codecs_leave_all_ranks_with_the_same_bits(
                 method.step(batch_loss(model, t, slice(rank, rank + 1)))
         return _flat(model)
 
-    lossy = run_ranks(3, body, Plan(codec=parse(spec), algorithm=algorithm))
-    plain = run_ranks(3, body, Plan(algorithm=algorithm))
+    lossy = run_exchanges(3, body, Plan(codec=parse(spec), algorithm=algorithm))
+    plain = run_exchanges(3, body, Plan(algorithm=algorithm))
     assert all(torch.equal(result, lossy[0]) for result in lossy)
     assert not torch.equal(lossy[0], plain[0]), "the codec took no part"
 
 
 def test_replicas_begin_with_the_weights_of_rank_0(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> tuple[torch.Tensor, torch.Tensor, StepRecord]:
         model, rank = make_model(), exchange.link.rank
@@ -95,7 +95,7 @@ def test_replicas_begin_with_the_weights_of_rank_0(
         method.step(batch_loss(model, 0, slice(rank, rank + 1)))
         return began, _flat(model), record
 
-    results = run_ranks(3, body, Plan(codec=parse("quantize:4")))
+    results = run_exchanges(3, body, Plan(codec=parse("quantize:4")))
     origin = _flat(make_model())
     assert all(torch.equal(began, origin) for began, _, _ in results)
     assert all(torch.equal(after, results[0][1]) for _, after, _ in results)
@@ -104,7 +104,7 @@ def test_replicas_begin_with_the_weights_of_rank_0(
 
 
 def test_the_first_step_synchronises_by_itself(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
@@ -115,12 +115,12 @@ def test_the_first_step_synchronises_by_itself(
             method.step(batch_loss(model, t, slice(rank, rank + 1)))
         return _flat(model)
 
-    results = run_ranks(2, body)
+    results = run_exchanges(2, body)
     assert torch.equal(results[0], results[1])
 
 
 def test_the_record_counts_bytes_and_the_local_loss(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> tuple[StepRecord, float]:
         model, rank = make_model(), exchange.link.rank
@@ -132,7 +132,7 @@ def test_the_record_counts_bytes_and_the_local_loss(
     model = make_model()
     before = [batch_loss(model, 0, slice(rank, rank + 1))().item() for rank in range(2)]
     n = sum(p.numel() for p in model.parameters())
-    for rank, (record, after) in enumerate(run_ranks(2, body)):
+    for rank, (record, after) in enumerate(run_exchanges(2, body)):
         assert record.loss == pytest.approx(before[rank])
         assert after < record.loss
         assert record.steps == 1
@@ -141,7 +141,7 @@ def test_the_record_counts_bytes_and_the_local_loss(
         assert record.cost.total_s == pytest.approx(record.wait_s)
 
 
-def test_a_closed_method_refuses_to_step(make_model: MakeModel, run_ranks: Ranks) -> None:
+def test_a_closed_method_refuses_to_step(make_model: MakeModel, run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         model = make_model()
         method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link)
@@ -150,12 +150,12 @@ def test_a_closed_method_refuses_to_step(make_model: MakeModel, run_ranks: Ranks
         with pytest.raises(ExchangeError, match="rank 0: this DSync is closed"):
             method.step(lambda: model(torch.ones(1, 5)).sum())
 
-    run_ranks(1, body)
+    run_exchanges(1, body)
 
 
 @pytest.mark.parametrize("bucket_nbytes", [None, 100, 4 * 50])
 def test_every_parameter_goes_through_its_own_codec(
-    bucket_nbytes: int | None, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    bucket_nbytes: int | None, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     rules = [{"match": "bias$", "codec": "identity"}]
     plan = Plan(parse("bf16"), bucket_nbytes=bucket_nbytes, codecs=rules)
@@ -174,7 +174,7 @@ def test_every_parameter_goes_through_its_own_codec(
                 name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None
             }
 
-    own, results = [gradient(rank) for rank in range(2)], run_ranks(2, body)
+    own, results = [gradient(rank) for rank in range(2)], run_exchanges(2, body)
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
     for name, average in results[0].items():
         exact = exact_mean(own[0][name], own[1][name])
@@ -186,7 +186,7 @@ def test_every_parameter_goes_through_its_own_codec(
 
 
 def test_a_codec_for_parameters_that_the_model_has_not_is_refused(
-    run_ranks: Ranks, make_model: MakeModel
+    run_exchanges: Ranks, make_model: MakeModel
 ) -> None:
     def body(exchange: Exchange) -> None:
         model = make_model()
@@ -194,4 +194,4 @@ def test_a_codec_for_parameters_that_the_model_has_not_is_refused(
         with pytest.raises(SpecError, match="match 'embedding', but this model has none"):
             DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), plan, group=exchange.link)
 
-    run_ranks(1, body)
+    run_exchanges(1, body)

@@ -52,7 +52,7 @@ def weights(model: nn.Module) -> torch.Tensor:
 
 
 def trained(
-    run_ranks: Ranks,
+    run_exchanges: Ranks,
     world: int,
     plan: Plan,
     make: Make,
@@ -71,7 +71,7 @@ def trained(
                 method.step(lambda t=t: loss(model, t, rank))
         return weights(model)
 
-    first, *others = run_ranks(world, body, plan)
+    first, *others = run_exchanges(world, body, plan)
     assert all(torch.equal(other, first) for other in others)
     return first  # type: ignore[no-any-return]
 
@@ -99,39 +99,39 @@ def test_where_order_does_not_change_the_result_is_that_of_one_bucket(
     algorithm: str,
     world: int,
     pipeline: int,
-    run_ranks: Ranks,
+    run_exchanges: Ranks,
     make_model: Callable[[], nn.Sequential],
 ) -> None:
     plan = Plan(algorithm=algorithm, pipeline=pipeline)
-    whole = trained(run_ranks, world, plan, make_model)
+    whole = trained(run_exchanges, world, plan, make_model)
     assert torch.equal(
-        trained(run_ranks, world, replace(plan, bucket_nbytes=bucket_nbytes), make_model), whole
+        trained(run_exchanges, world, replace(plan, bucket_nbytes=bucket_nbytes), make_model), whole
     )
     assert not torch.equal(whole, weights(make_model()))
 
 
 @pytest.mark.parametrize("world", [3, 4])
 def test_elsewhere_it_differs_by_rounding_only(
-    world: int, run_ranks: Ranks, make_model: Callable[[], nn.Sequential]
+    world: int, run_exchanges: Ranks, make_model: Callable[[], nn.Sequential]
 ) -> None:
-    whole = trained(run_ranks, world, Plan(), make_model)
-    cut = trained(run_ranks, world, Plan(bucket_nbytes=64), make_model)
+    whole = trained(run_exchanges, world, Plan(), make_model)
+    cut = trained(run_exchanges, world, Plan(bucket_nbytes=64), make_model)
     torch.testing.assert_close(cut, whole, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("spec", ["errbound:2^-10", "quantize:8", "terngrad", "topk:0.25"])
 @pytest.mark.parametrize("pipeline", [1, 2])
 def test_lossy_codecs_leave_all_ranks_with_the_same_bits(
-    spec: str, pipeline: int, run_ranks: Ranks, make_model: Callable[[], nn.Sequential]
+    spec: str, pipeline: int, run_exchanges: Ranks, make_model: Callable[[], nn.Sequential]
 ) -> None:
     plan = Plan(parse(spec), pipeline=pipeline, bucket_nbytes=64)
     assert not torch.equal(
-        trained(run_ranks, 3, plan, make_model),
-        trained(run_ranks, 3, replace(plan, codec=Plan().codec), make_model),
+        trained(run_exchanges, 3, plan, make_model),
+        trained(run_exchanges, 3, replace(plan, codec=Plan().codec), make_model),
     )
 
 
-def test_the_exchange_begins_while_backward_computes(run_ranks: Ranks) -> None:
+def test_the_exchange_begins_while_backward_computes(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> list[bool]:
         seen, overlapped = Seen(exchange), []
 
@@ -153,10 +153,10 @@ def test_the_exchange_begins_while_backward_computes(run_ranks: Ranks) -> None:
         assert seen.counts == [30, 30]
         return overlapped
 
-    assert run_ranks(2, body, Plan(bucket_nbytes=4 * 30)) == [[True], [True]]
+    assert run_exchanges(2, body, Plan(bucket_nbytes=4 * 30)) == [[True], [True]]
 
 
-def test_a_bucket_that_is_ready_early_waits_for_its_turn(run_ranks: Ranks) -> None:
+def test_a_bucket_that_is_ready_early_waits_for_its_turn(run_exchanges: Ranks) -> None:
     """Rank 1 computes the layers the other way round, so that its backward ends with the last parameter."""
 
     def body(exchange: Exchange) -> tuple[list[int], torch.Tensor]:
@@ -176,20 +176,20 @@ def test_a_bucket_that_is_ready_early_waits_for_its_turn(run_ranks: Ranks) -> No
                 method.step(compute_loss)
         return seen.counts, weights(model)
 
-    (counts, first), (others, second) = run_ranks(2, body, Plan(bucket_nbytes=4))
+    (counts, first), (others, second) = run_exchanges(2, body, Plan(bucket_nbytes=4))
     assert counts == others == [4, 3, 2] * 2
     assert torch.equal(first, second)
 
 
-def test_parameters_that_only_some_ranks_reach_count_as_zero_elsewhere(run_ranks: Ranks) -> None:
+def test_parameters_that_only_some_ranks_reach_count_as_zero_elsewhere(run_exchanges: Ranks) -> None:
     make = copies_of(lambda: nn.ModuleList(nn.Linear(5, 3) for _ in range(4)))
 
     def some(model: nn.Module, step: int, rank: int) -> torch.Tensor:
         layers = list(model.children())
         return torch.stack([layers[i](batch(step, rank)).square().mean() for i in {rank, step % 3}]).sum()
 
-    whole = trained(run_ranks, 3, STAR, make, some)
-    assert torch.equal(trained(run_ranks, 3, replace(STAR, bucket_nbytes=80), make, some), whole)
+    whole = trained(run_exchanges, 3, STAR, make, some)
+    assert torch.equal(trained(run_exchanges, 3, replace(STAR, bucket_nbytes=80), make, some), whole)
 
 
 class Tied(nn.Module):
@@ -205,14 +205,14 @@ class Tied(nn.Module):
 
 
 @pytest.mark.parametrize("bucket_nbytes", [4, 24, 240])
-def test_tied_weights_go_out_once_both_uses_are_there(bucket_nbytes: int, run_ranks: Ranks) -> None:
+def test_tied_weights_go_out_once_both_uses_are_there(bucket_nbytes: int, run_exchanges: Ranks) -> None:
     make = copies_of(Tied)
-    whole = trained(run_ranks, 3, STAR, make)
-    assert torch.equal(trained(run_ranks, 3, replace(STAR, bucket_nbytes=bucket_nbytes), make), whole)
+    whole = trained(run_exchanges, 3, STAR, make)
+    assert torch.equal(trained(run_exchanges, 3, replace(STAR, bucket_nbytes=bucket_nbytes), make), whole)
 
 
 def test_frozen_parameters_are_not_exchanged_even_if_frozen_on_the_way(
-    run_ranks: Ranks, make_model: Callable[[], nn.Sequential]
+    run_exchanges: Ranks, make_model: Callable[[], nn.Sequential]
 ) -> None:
     def make() -> nn.Module:
         model = make_model()
@@ -223,14 +223,14 @@ def test_frozen_parameters_are_not_exchanged_even_if_frozen_on_the_way(
         model.get_parameter("2.weight").requires_grad_(False)
 
     for between in (lambda _model, _optimizer: None, freeze):
-        whole = trained(run_ranks, 2, STAR, make, between=between)
-        cut = trained(run_ranks, 2, replace(STAR, bucket_nbytes=4), make, between=between)
+        whole = trained(run_exchanges, 2, STAR, make, between=between)
+        cut = trained(run_exchanges, 2, replace(STAR, bucket_nbytes=4), make, between=between)
         assert torch.equal(cut, whole)
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_gradients_that_the_user_replaces_are_the_ones_exchanged(
-    set_to_none: bool, run_ranks: Ranks, make_model: Callable[[], nn.Sequential]
+    set_to_none: bool, run_exchanges: Ranks, make_model: Callable[[], nn.Sequential]
 ) -> None:
     def between(_model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad(set_to_none)
@@ -240,13 +240,13 @@ def test_gradients_that_the_user_replaces_are_the_ones_exchanged(
         return mean_square(model, step, rank)
 
     plan = replace(STAR, bucket_nbytes=64)
-    whole = trained(run_ranks, 3, STAR, make_model)
-    assert torch.equal(trained(run_ranks, 3, plan, make_model, between=between), whole)
-    assert torch.equal(trained(run_ranks, 3, plan, make_model, replaced_within), whole)
+    whole = trained(run_exchanges, 3, STAR, make_model)
+    assert torch.equal(trained(run_exchanges, 3, plan, make_model, between=between), whole)
+    assert torch.equal(trained(run_exchanges, 3, plan, make_model, replaced_within), whole)
 
 
 def test_hooks_of_the_user_come_before_the_exchange(
-    run_ranks: Ranks, make_model: Callable[[], nn.Sequential]
+    run_exchanges: Ranks, make_model: Callable[[], nn.Sequential]
 ) -> None:
     """They are registered after the method was made, and one of them puts another tensor in place."""
 
@@ -259,50 +259,50 @@ def test_hooks_of_the_user_come_before_the_exchange(
             if not parameter._post_accumulate_grad_hooks:
                 parameter.register_post_accumulate_grad_hook(clip)  # type: ignore[no-untyped-call]
 
-    whole = trained(run_ranks, 3, STAR, make_model, between=between)
-    cut = trained(run_ranks, 3, replace(STAR, bucket_nbytes=4), make_model, between=between)
+    whole = trained(run_exchanges, 3, STAR, make_model, between=between)
+    cut = trained(run_exchanges, 3, replace(STAR, bucket_nbytes=4), make_model, between=between)
     assert torch.equal(cut, whole)
-    assert not torch.equal(whole, trained(run_ranks, 3, STAR, make_model))
+    assert not torch.equal(whole, trained(run_exchanges, 3, STAR, make_model))
 
 
 def test_gradients_of_smaller_batches_may_accumulate(
-    run_ranks: Ranks, make_model: Callable[[], nn.Sequential]
+    run_exchanges: Ranks, make_model: Callable[[], nn.Sequential]
 ) -> None:
     def accumulated(model: nn.Module, step: int, rank: int) -> torch.Tensor:
         for piece in range(2):
             torch.autograd.backward(mean_square(model, step + 10 * (1 + piece), rank))
         return mean_square(model, step, rank)
 
-    whole = trained(run_ranks, 3, STAR, make_model, accumulated)
-    assert torch.equal(trained(run_ranks, 3, replace(STAR, bucket_nbytes=64), make_model, accumulated), whole)
+    whole = trained(run_exchanges, 3, STAR, make_model, accumulated)
+    assert torch.equal(trained(run_exchanges, 3, replace(STAR, bucket_nbytes=64), make_model, accumulated), whole)
 
 
-def test_a_sparse_gradient_is_exchanged_densely(run_ranks: Ranks) -> None:
+def test_a_sparse_gradient_is_exchanged_densely(run_exchanges: Ranks) -> None:
     make = copies_of(lambda: nn.Sequential(nn.Embedding(6, 5, sparse=True), nn.Linear(5, 1)))
 
     def of_indices(model: nn.Module, step: int, rank: int) -> torch.Tensor:
         model.zero_grad()
         return model(torch.tensor([step, rank])).square().mean()  # type: ignore[no-any-return]
 
-    whole = trained(run_ranks, 3, STAR, make, of_indices)
-    assert torch.equal(trained(run_ranks, 3, replace(STAR, bucket_nbytes=4), make, of_indices), whole)
+    whole = trained(run_exchanges, 3, STAR, make, of_indices)
+    assert torch.equal(trained(run_exchanges, 3, replace(STAR, bucket_nbytes=4), make, of_indices), whole)
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])
 def test_checkpoints_compute_their_part_of_backward_when_they_like(
-    use_reentrant: bool, run_ranks: Ranks, make_model: Callable[[], nn.Sequential]
+    use_reentrant: bool, run_exchanges: Ranks, make_model: Callable[[], nn.Sequential]
 ) -> None:
     def checkpointed(model: nn.Module, step: int, rank: int) -> torch.Tensor:
         assert isinstance(model, nn.Sequential)
         middle = checkpoint(model[:2], batch(step, rank).requires_grad_(), use_reentrant=use_reentrant)
         return model[2](middle).square().mean()  # type: ignore[no-any-return]
 
-    whole = trained(run_ranks, 2, STAR, make_model, checkpointed)
-    assert torch.equal(whole, trained(run_ranks, 2, STAR, make_model))
-    assert torch.equal(trained(run_ranks, 2, replace(STAR, bucket_nbytes=4), make_model, checkpointed), whole)
+    whole = trained(run_exchanges, 2, STAR, make_model, checkpointed)
+    assert torch.equal(whole, trained(run_exchanges, 2, STAR, make_model))
+    assert torch.equal(trained(run_exchanges, 2, replace(STAR, bucket_nbytes=4), make_model, checkpointed), whole)
 
 
-def test_a_gradient_that_comes_in_two_pieces_is_refused_on_every_rank(run_ranks: Ranks) -> None:
+def test_a_gradient_that_comes_in_two_pieces_is_refused_on_every_rank(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> tuple[str, bool]:
         model, rank = Tied(), exchange.link.rank
 
@@ -320,14 +320,14 @@ def test_a_gradient_that_comes_in_two_pieces_is_refused_on_every_rank(run_ranks:
             method.step(pieces)
         return str(caught.value), torch.equal(weights(model), before)
 
-    for said, untouched in run_ranks(2, body, Plan(bucket_nbytes=4)):
+    for said, untouched in run_exchanges(2, body, Plan(bucket_nbytes=4)):
         assert said.startswith("parameter 0, of shape (5, 5): a second gradient came when its bucket was on")
         assert "use_reentrant=True" in said
         assert untouched
 
 
 def test_hooks_are_there_during_backward_only(
-    run_ranks: Ranks, make_model: Callable[[], nn.Sequential]
+    run_exchanges: Ranks, make_model: Callable[[], nn.Sequential]
 ) -> None:
     def body(exchange: Exchange) -> None:
         model = make_model()
@@ -337,22 +337,22 @@ def test_hooks_are_there_during_backward_only(
             method.step(lambda: mean_square(model, 0, 0))
             assert not any(parameter._post_accumulate_grad_hooks for parameter in model.parameters())
 
-    run_ranks(1, body, Plan(bucket_nbytes=64))
+    run_exchanges(1, body, Plan(bucket_nbytes=64))
 
 
-def test_one_bucket_needs_no_thread(run_ranks: Ranks, make_model: Callable[[], nn.Sequential]) -> None:
+def test_one_bucket_needs_no_thread(run_exchanges: Ranks, make_model: Callable[[], nn.Sequential]) -> None:
     def body(exchange: Exchange) -> int:
         model = make_model()
         with DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link):
             return sum(thread.name.startswith("gradwire communication") for thread in threading.enumerate())
 
-    assert run_ranks(1, body, Plan(bucket_nbytes=1 << 20)) == [0]
-    assert run_ranks(1, body, Plan(bucket_nbytes=64)) == [1]
+    assert run_exchanges(1, body, Plan(bucket_nbytes=1 << 20)) == [0]
+    assert run_exchanges(1, body, Plan(bucket_nbytes=64)) == [1]
 
 
 @pytest.mark.parametrize("pipeline", [1, 2])
 def test_the_record_counts_all_buckets(
-    pipeline: int, run_ranks: Ranks, make_model: Callable[[], nn.Sequential]
+    pipeline: int, run_exchanges: Ranks, make_model: Callable[[], nn.Sequential]
 ) -> None:
     def body(exchange: Exchange) -> tuple[StepRecord, int]:
         model, rank, seen = make_model(), exchange.link.rank, Seen(exchange)
@@ -362,7 +362,7 @@ def test_the_record_counts_all_buckets(
         method.close()
         return record, len(seen.counts)
 
-    for record, buckets in run_ranks(2, body, Plan(bucket_nbytes=4 * 16, pipeline=pipeline)):
+    for record, buckets in run_exchanges(2, body, Plan(bucket_nbytes=4 * 16, pipeline=pipeline)):
         assert buckets == 3  # 2 + 14, 7, 35 of the model's 58 parameters
         assert abs(record.cost.raw_nbytes - 4 * 58) <= 4 * buckets  # a ring of 2 sends every float once
         assert record.cost.wire_nbytes == record.cost.raw_nbytes + 32 * 2 * buckets

@@ -50,7 +50,7 @@ def names(error: object, *words: str) -> bool:
 
 
 def test_a_damaged_frame_names_rank_peer_and_step_and_changes_no_weight(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> tuple[ExchangeError, int]:
         method = sync(make_model(), exchange)
@@ -61,7 +61,7 @@ def test_a_damaged_frame_names_rank_peer_and_step_and_changes_no_weight(
     def wrap(link: Link) -> Link:
         return FaultyLink(link, [Fault("corrupt", rank=1, step=2 * (1 + 4 + 4 + 1), bit=40 * 8)])
 
-    (first, done), (second, others) = run_ranks(2, body, BUCKETS, wrap=wrap)
+    (first, done), (second, others) = run_exchanges(2, body, BUCKETS, wrap=wrap)
     assert names(first, "rank 0", "rank 1", "step 0", "checksum")
     assert names(second, "rank 0", "rank 1", "step")
     assert first.__notes__ == ["while the communication thread averaged bucket 2 of the gradient of step 3"]
@@ -90,7 +90,7 @@ def test_an_exception_arrives_as_it_is_and_stays(make_model: MakeModel, batch_lo
     assert exchange.calls == 6, "the link was used after the failure"
 
 
-def test_a_silent_peer_is_a_timeout(run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss) -> None:
+def test_a_silent_peer_is_a_timeout(run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss) -> None:
     finished = threading.Event()
 
     def body(exchange: Exchange) -> tuple[BaseException, float] | None:
@@ -106,14 +106,14 @@ def test_a_silent_peer_is_a_timeout(run_ranks: Ranks, make_model: MakeModel, bat
         finished.set()
         return caught.value, time.perf_counter() - started
 
-    error, seconds = run_ranks(2, body, BUCKETS, timeout_s=0.5)[0]
+    error, seconds = run_exchanges(2, body, BUCKETS, timeout_s=0.5)[0]
     assert isinstance(error.__cause__, LinkTimeoutError)
     assert names(error, "rank 0", "rank 1", "step 0", "0.5 s")
     assert seconds < 10
 
 
 def test_a_peer_that_leaves_is_noticed_at_once(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> float:
         method = sync(make_model(), exchange)
@@ -127,7 +127,7 @@ def test_a_peer_that_leaves_is_noticed_at_once(
                 train(method, batch_loss, 4)
         return time.perf_counter() - started
 
-    assert max(run_ranks(3, body, BUCKETS, timeout_s=30.0)) < 15
+    assert max(run_exchanges(3, body, BUCKETS, timeout_s=30.0)) < 15
 
 
 class Stumble(torch.autograd.Function):
@@ -144,7 +144,7 @@ class Stumble(torch.autograd.Function):
 
 @pytest.mark.parametrize("in_a_block", [True, False])
 def test_backward_that_fails_with_buckets_on_their_way_ends_all_ranks(
-    in_a_block: bool, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    in_a_block: bool, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def stumble(model: nn.Sequential) -> torch.Tensor:
         stumbling: Any = Stumble.apply
@@ -175,13 +175,13 @@ def test_backward_that_fails_with_buckets_on_their_way_ends_all_ranks(
         return str(failed.value), before
 
     started = time.perf_counter()
-    results = run_ranks(3, body, BUCKETS, timeout_s=20.0)
+    results = run_exchanges(3, body, BUCKETS, timeout_s=20.0)
     assert time.perf_counter() - started < 15
     assert all(torch.equal(before, results[0][1]) for _, before in results)
 
 
 def test_compute_that_fails_before_any_bucket_is_ready_may_be_repeated(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> torch.Tensor:
         model = make_model()
@@ -199,8 +199,8 @@ def test_compute_that_fails_before_any_bucket_is_ready_may_be_repeated(
             train(method, batch_loss, 3)
         return weights(method.model)
 
-    wanted = run_ranks(2, straight, BUCKETS)[0]
-    assert all(torch.equal(result, wanted) for result in run_ranks(2, body, BUCKETS))
+    wanted = run_exchanges(2, straight, BUCKETS)[0]
+    assert all(torch.equal(result, wanted) for result in run_exchanges(2, body, BUCKETS))
 
 
 def test_an_interrupt_while_waiting_leaves_the_method_closed_to_steps(

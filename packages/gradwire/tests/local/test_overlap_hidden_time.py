@@ -57,13 +57,13 @@ def _run(exchange: Exchange, pipeline: int | None, compute_s: float) -> StepReco
 
 
 @pytest.mark.parametrize(("compute_s", "comm_s"), [(0.12, 0.08), (0.05, 0.15)])
-def test_a_pipelined_step_hides_the_shorter_part(compute_s: float, comm_s: float, run_ranks: Ranks) -> None:
+def test_a_pipelined_step_hides_the_shorter_part(compute_s: float, comm_s: float, run_exchanges: Ranks) -> None:
     wrap = _throttled(4 * FLOATS / comm_s)
     longer, both = STEPS * max(compute_s, comm_s), STEPS * (compute_s + comm_s)
 
     def attempt() -> None:
-        synchronous = run_ranks(2, lambda e: _run(e, None, compute_s), wrap=wrap)[0]
-        pipelined = run_ranks(2, lambda e: _run(e, 2, compute_s), wrap=wrap)[0]
+        synchronous = run_exchanges(2, lambda e: _run(e, None, compute_s), wrap=wrap)[0]
+        pipelined = run_exchanges(2, lambda e: _run(e, 2, compute_s), wrap=wrap)[0]
         assert synchronous.step_s > both * 0.95
         assert pipelined.step_s > longer * 0.95
         assert synchronous.wait_s > 0.6 * STEPS * comm_s
@@ -77,8 +77,8 @@ def test_a_pipelined_step_hides_the_shorter_part(compute_s: float, comm_s: float
     undisturbed(attempt)
 
 
-def test_pipeline_1_hides_nothing(run_ranks: Ranks) -> None:
-    record = run_ranks(2, lambda e: _run(e, 1, 0.05), wrap=_throttled(4 * FLOATS / 0.05))[0]
+def test_pipeline_1_hides_nothing(run_exchanges: Ranks) -> None:
+    record = run_exchanges(2, lambda e: _run(e, 1, 0.05), wrap=_throttled(4 * FLOATS / 0.05))[0]
     assert record.step_s > 0.95 * STEPS * 0.1
 
 
@@ -110,13 +110,13 @@ def _run_layers(exchange: Exchange, backward_s: float) -> StepRecord:
     return total
 
 
-def test_buckets_hide_the_exchange_behind_the_rest_of_backward(run_ranks: Ranks) -> None:
+def test_buckets_hide_the_exchange_behind_the_rest_of_backward(run_exchanges: Ranks) -> None:
     backward_s, comm_s = 0.12, 0.08
     wrap = _throttled(4 * FLOATS / comm_s)
 
     def attempt() -> None:
         one, two = (
-            run_ranks(2, lambda e: _run_layers(e, backward_s), plan, wrap=wrap)[0]
+            run_exchanges(2, lambda e: _run_layers(e, backward_s), plan, wrap=wrap)[0]
             for plan in (Plan(), Plan(bucket_nbytes=4 * FLOATS))
         )
         assert one.step_s > 0.95 * STEPS * (backward_s + comm_s)

@@ -110,10 +110,10 @@ def _by_hand(
 @pytest.mark.parametrize("pipeline", [2, 3, 4])
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_it_computes_where_its_own_gradients_have_gone_ahead_bit_for_bit(
-    name: str, pipeline: int, world: int, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    name: str, pipeline: int, world: int, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     make = OPTIMIZERS[name]
-    results = run_ranks(
+    results = run_exchanges(
         world, lambda e: _train(e, make_model(), make, batch_loss, 8, decay=0.5, pipeline=pipeline)
     )
     wanted = _by_hand(make_model(), make, batch_loss, world, 8, pipeline, decay=0.5)
@@ -124,10 +124,10 @@ def test_it_computes_where_its_own_gradients_have_gone_ahead_bit_for_bit(
 
 @pytest.mark.parametrize("world", [3, 4])
 def test_more_ranks_differ_by_rounding_only_and_not_from_each_other(
-    world: int, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    world: int, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     make = OPTIMIZERS["momentum"]
-    results = run_ranks(world, lambda e: _train(e, make_model(), make, batch_loss, 9, pipeline=3))
+    results = run_exchanges(world, lambda e: _train(e, make_model(), make, batch_loss, 9, pipeline=3))
     wanted = _by_hand(make_model().double(), make, batch_loss, world, 9, 3)
     torch.testing.assert_close(results[0].double(), wanted, rtol=1e-4, atol=1e-5)
     assert all(torch.equal(result, results[0]) for result in results)
@@ -135,10 +135,10 @@ def test_more_ranks_differ_by_rounding_only_and_not_from_each_other(
 
 @pytest.mark.parametrize("max_norm", [0.05, 1e6])
 def test_own_gradients_are_clipped_by_their_own_norms(
-    max_norm: float, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    max_norm: float, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     make = OPTIMIZERS["SGD"]
-    results = run_ranks(2, lambda e: _train(e, make_model(), make, batch_loss, 8, max_norm=max_norm))
+    results = run_exchanges(2, lambda e: _train(e, make_model(), make, batch_loss, 8, max_norm=max_norm))
     wanted = _by_hand(make_model(), make, batch_loss, 2, 8, 2, max_norm)
     for result in results:
         torch.testing.assert_close(result, wanted, rtol=1e-5, atol=1e-6)
@@ -146,27 +146,27 @@ def test_own_gradients_are_clipped_by_their_own_norms(
 
 @pytest.mark.parametrize("spec", ["quantize:8", "topk:0.25", "terngrad"])
 def test_masters_have_the_same_bits_on_all_ranks_under_lossy_codecs(
-    spec: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    spec: str, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     make = OPTIMIZERS["AdamW"]
     plan = Plan(parse(spec), bucket_nbytes=100)
-    results = run_ranks(3, lambda e: _train(e, make_model(), make, batch_loss, 8), plan)
+    results = run_exchanges(3, lambda e: _train(e, make_model(), make, batch_loss, 8), plan)
     assert all(torch.equal(result, results[0]) for result in results)
 
 
 def test_a_pipeline_of_one_and_the_warm_up_have_nothing_to_go_ahead_of(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     make = OPTIMIZERS["Adam"]
-    single = run_ranks(2, lambda e: _train(e, make_model(), make, batch_loss, 6, pipeline=1))
-    warm = run_ranks(2, lambda e: _train(e, make_model(), make, batch_loss, 6, warmup_steps=6))
+    single = run_exchanges(2, lambda e: _train(e, make_model(), make, batch_loss, 6, pipeline=1))
+    warm = run_exchanges(2, lambda e: _train(e, make_model(), make, batch_loss, 6, warmup_steps=6))
     assert torch.equal(single[0][-1], warm[0][-1])
     wanted = _by_hand(make_model(), make, batch_loss, 2, 6, 1)
     assert torch.equal(single[0], wanted)
 
 
 def test_hooks_of_the_user_run_for_masters_only(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> tuple[int, int]:
         model, rank, seen = make_model(), exchange.link.rank, []
@@ -178,7 +178,7 @@ def test_hooks_of_the_user_run_for_masters_only(
                 method.step(batch_loss(model, t, slice(rank, rank + 1)))
         return seen.count("before"), seen.count("after")
 
-    assert run_ranks(2, body) == [(7, 7), (7, 7)]
+    assert run_exchanges(2, body) == [(7, 7), (7, 7)]
 
 
 class _Odd(torch.optim.Optimizer):
@@ -207,7 +207,7 @@ class _Odd(torch.optim.Optimizer):
 
 
 def test_all_that_an_optimizer_keeps_is_taken_back(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> tuple[torch.Tensor, _Odd]:
         model, rank = make_model(), exchange.link.rank
@@ -232,7 +232,7 @@ def test_all_that_an_optimizer_keeps_is_taken_back(
         return _flat(model), optimizer
 
     wanted = _by_hand(make_model(), _Odd, batch_loss, 2, 8, 2)
-    for weights, optimizer in run_ranks(2, body):
+    for weights, optimizer in run_exchanges(2, body):
         assert torch.equal(weights[3:], wanted[-1])
         assert optimizer.calls == 8
         assert [group["seen"] for group in optimizer.param_groups] == [8, 8]
@@ -240,7 +240,7 @@ def test_all_that_an_optimizer_keeps_is_taken_back(
 
 
 def test_a_pass_that_fails_leaves_the_masters_and_the_optimizer(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange, failing: bool) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
@@ -255,12 +255,12 @@ def test_a_pass_that_fails_leaves_the_masters_and_the_optimizer(
                 method.step(batch_loss(model, t, slice(rank, rank + 1)))
         return _flat(model)
 
-    failed, whole = (run_ranks(2, lambda e, f=f: body(e, f)) for f in (True, False))
+    failed, whole = (run_exchanges(2, lambda e, f=f: body(e, f)) for f in (True, False))
     assert all(torch.equal(one, whole[0]) for one in (*failed, *whole))
 
 
 def test_an_own_gradient_that_is_not_finite_makes_no_virtual_update(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> bool:
         model, rank = make_model(), exchange.link.rank
@@ -279,10 +279,10 @@ def test_an_own_gradient_that_is_not_finite_makes_no_virtual_update(
         assert ahead[0] is False
         return ahead[1]
 
-    assert run_ranks(2, body) == [True, False]
+    assert run_exchanges(2, body) == [True, False]
 
 
-def test_models_that_write_their_parameters_are_refused(run_ranks: Ranks) -> None:
+def test_models_that_write_their_parameters_are_refused(run_exchanges: Ranks) -> None:
     class Writes(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -307,10 +307,10 @@ def test_models_that_write_their_parameters_are_refused(run_ranks: Ranks) -> Non
         assert torch.equal(writes.weight, torch.ones(3))
         method.close()
 
-    run_ranks(1, body)
+    run_exchanges(1, body)
 
 
-def test_buffers_are_each_ranks_own_until_a_drain(run_ranks: Ranks) -> None:
+def test_buffers_are_each_ranks_own_until_a_drain(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> list[torch.Tensor]:
         rank, generator = exchange.link.rank, torch.Generator().manual_seed(exchange.link.rank)
         torch.manual_seed(0)
@@ -329,7 +329,7 @@ def test_buffers_are_each_ranks_own_until_a_drain(run_ranks: Ranks) -> None:
             assert norm.num_batches_tracked.dtype == torch.int64
         return seen
 
-    first, second, third = run_ranks(3, body)
+    first, second, third = run_exchanges(3, body)
     assert not torch.equal(first[0], second[0])
     for others in (second, third):
         assert [torch.equal(*pair) for pair in zip(first[1:], others[1:], strict=True)] == [True] * 3
@@ -338,7 +338,7 @@ def test_buffers_are_each_ranks_own_until_a_drain(run_ranks: Ranks) -> None:
 
 
 def test_nothing_is_allocated_per_step(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> list[tuple[int, ...]]:
         model, seen = make_model(), []
@@ -352,6 +352,6 @@ def test_nothing_is_allocated_per_step(
                 method.step(compute)
         return seen
 
-    (seen,) = run_ranks(1, body)
+    (seen,) = run_exchanges(1, body)
     assert len(set(seen)) == 2, "the masters, then one second set of weights"
     assert len(set(seen[1:])) == 1

@@ -25,7 +25,7 @@ def _flat(model: nn.Module) -> torch.Tensor:
 
 @pytest.mark.parametrize("warmup_steps", [6, 100])
 def test_gradients_that_are_loaded_into_a_warm_up_are_applied_first(
-    warmup_steps: int, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    warmup_steps: int, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> list[int]:
         plan, rank = Plan(pipeline=2), exchange.link.rank
@@ -54,10 +54,10 @@ def test_gradients_that_are_loaded_into_a_warm_up_are_applied_first(
         return left
 
     wanted = [2, 0, 0, 1, 2] if warmup_steps == 6 else [2, 0, 0, 0, 0]
-    assert run_ranks(2, body) == [wanted] * 2
+    assert run_exchanges(2, body) == [wanted] * 2
 
 
-def test_caches_stay_each_ranks_own_and_expanded_buffers_are_left_alone(run_ranks: Ranks) -> None:
+def test_caches_stay_each_ranks_own_and_expanded_buffers_are_left_alone(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> tuple[int, float]:
         rank = exchange.link.rank
         model = nn.Linear(3, 1)
@@ -69,4 +69,4 @@ def test_caches_stay_each_ranks_own_and_expanded_buffers_are_left_alone(run_rank
                 method.step(lambda: model(torch.ones(2, 3)).square().mean())
         return len(model.cache), float(model.seen)  # type: ignore[arg-type]
 
-    assert run_ranks(2, body) == [(2, 0.0), (3, 0.0)]
+    assert run_exchanges(2, body) == [(2, 0.0), (3, 0.0)]

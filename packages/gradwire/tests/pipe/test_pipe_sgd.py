@@ -77,9 +77,9 @@ def _delayed(
 @pytest.mark.parametrize("world", [1, 2])
 @pytest.mark.parametrize("pipeline", [1, 2, 3, 5])
 def test_is_the_delayed_update_bit_for_bit(
-    world: int, pipeline: int, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    world: int, pipeline: int, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
-    results = run_ranks(world, lambda e: _train(e, make_model(), batch_loss, 9, SGD, pipeline=pipeline))
+    results = run_exchanges(world, lambda e: _train(e, make_model(), batch_loss, 9, SGD, pipeline=pipeline))
     after, end = _delayed(make_model(), batch_loss, world, 9, pipeline)
     for steps, drained in results:
         assert [torch.equal(*pair) for pair in zip(steps, after, strict=True)] == [True] * 9
@@ -90,9 +90,9 @@ def test_is_the_delayed_update_bit_for_bit(
 @pytest.mark.parametrize("world", [3, 4])
 @pytest.mark.parametrize("pipeline", [2, 3])
 def test_more_ranks_differ_from_the_delayed_update_by_rounding_only(
-    world: int, pipeline: int, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    world: int, pipeline: int, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
-    results = run_ranks(world, lambda e: _train(e, make_model(), batch_loss, 9, SGD, pipeline=pipeline))
+    results = run_exchanges(world, lambda e: _train(e, make_model(), batch_loss, 9, SGD, pipeline=pipeline))
     after, end = _delayed(make_model().double(), batch_loss, world, 9, pipeline)
     torch.testing.assert_close(torch.stack(results[0][0]).double(), torch.stack(after), rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(results[0][1].double(), end, rtol=1e-5, atol=1e-6)
@@ -100,18 +100,18 @@ def test_more_ranks_differ_from_the_delayed_update_by_rounding_only(
 
 
 def test_the_first_steps_make_no_update_at_all(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     """Weight decay and momentum would move the weights even by a gradient of zero."""
-    ((after, _),) = run_ranks(1, lambda e: _train(e, make_model(), batch_loss, 4, MOMENTUM, pipeline=3))
+    ((after, _),) = run_exchanges(1, lambda e: _train(e, make_model(), batch_loss, 4, MOMENTUM, pipeline=3))
     origin = _flat(make_model())
     assert [torch.equal(weights, origin) for weights in after] == [True, True, True, False]
 
 
 def test_momentum_meets_the_delayed_gradients_in_order(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
-    results = run_ranks(2, lambda e: _train(e, make_model(), batch_loss, 8, MOMENTUM, pipeline=2))
+    results = run_exchanges(2, lambda e: _train(e, make_model(), batch_loss, 8, MOMENTUM, pipeline=2))
     model = make_model()
     weights, velocity = list(model.parameters()), [torch.zeros_like(p) for p in model.parameters()]
     means: list[list[torch.Tensor]] = []
@@ -133,7 +133,7 @@ def test_momentum_meets_the_delayed_gradients_in_order(
 )
 @pytest.mark.parametrize("world", [2, 3])
 def test_pipeline_1_is_d_sync_bit_for_bit(
-    spec: str, world: int, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    spec: str, world: int, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def synchronous(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
@@ -145,14 +145,14 @@ def test_pipeline_1_is_d_sync_bit_for_bit(
         return _flat(model)
 
     plan = Plan(codec=parse(spec))
-    piped = run_ranks(world, lambda e: _train(e, make_model(), batch_loss, 6, MOMENTUM, pipeline=1), plan)
-    plain = run_ranks(world, synchronous, plan)
+    piped = run_exchanges(world, lambda e: _train(e, make_model(), batch_loss, 6, MOMENTUM, pipeline=1), plan)
+    plain = run_exchanges(world, synchronous, plan)
     assert all(torch.equal(drained, plain[0]) for _, drained in piped)
 
 
 @pytest.mark.parametrize("spec", ["identity", "errbound:2^-10"])
 def test_warm_up_is_d_sync_and_the_pipeline_starts_empty_after_it(
-    spec: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    spec: str, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def synchronous(exchange: Exchange) -> list[torch.Tensor]:
         model, rank = make_model(), exchange.link.rank
@@ -169,7 +169,7 @@ def test_warm_up_is_d_sync_and_the_pipeline_starts_empty_after_it(
         return _train(exchange, make_model(), batch_loss, 7, MOMENTUM, pipeline=2, warmup_steps=4)[0]
 
     plan = Plan(codec=parse(spec))
-    plain, warm = run_ranks(2, synchronous, plan)[0], run_ranks(2, piped, plan)[0]
+    plain, warm = run_exchanges(2, synchronous, plan)[0], run_exchanges(2, piped, plan)[0]
     assert [torch.equal(*pair) for pair in zip(warm[:4], plain, strict=True)] == [True] * 4
     assert torch.equal(warm[4], warm[3])
     assert torch.equal(warm[5], warm[3])
@@ -177,9 +177,9 @@ def test_warm_up_is_d_sync_and_the_pipeline_starts_empty_after_it(
 
 
 def test_after_warm_up_the_update_is_delayed(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
-    results = run_ranks(2, lambda e: _train(e, make_model(), batch_loss, 9, SGD, pipeline=2, warmup_steps=3))
+    results = run_exchanges(2, lambda e: _train(e, make_model(), batch_loss, 9, SGD, pipeline=2, warmup_steps=3))
     model = make_model()
     for t in range(3):
         _delayed(model, batch_loss, 2, t + 1, 1, start=t)
@@ -189,7 +189,7 @@ def test_after_warm_up_the_update_is_delayed(
 
 
 def test_drain_applies_everything_and_starts_a_new_pipeline(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> tuple[list[torch.Tensor], StepRecord, StepRecord]:
         model, rank = make_model(), exchange.link.rank
@@ -208,7 +208,7 @@ def test_drain_applies_everything_and_starts_a_new_pipeline(
 
     model = make_model()
     _, end = _delayed(model, batch_loss, 2, 5, 2)
-    for seen, drained, again in run_ranks(2, body):
+    for seen, drained, again in run_exchanges(2, body):
         assert torch.equal(seen[0], end)
         assert [torch.equal(weights, end) for weights in seen] == [True, True, True, False]
         assert drained.steps == 0
@@ -217,7 +217,7 @@ def test_drain_applies_everything_and_starts_a_new_pipeline(
 
 
 def test_synchronise_on_the_way_drains_first(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
@@ -232,12 +232,12 @@ def test_synchronise_on_the_way_drains_first(
             return _flat(model)
 
     _, end = _delayed(make_model(), batch_loss, 2, 5, 2)
-    assert all(torch.equal(result, end) for result in run_ranks(2, body))
+    assert all(torch.equal(result, end) for result in run_exchanges(2, body))
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_zero_grad_between_steps_does_not_reach_the_network(
-    set_to_none: bool, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    set_to_none: bool, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
@@ -250,11 +250,11 @@ def test_zero_grad_between_steps_does_not_reach_the_network(
         return _flat(model)
 
     _, end = _delayed(make_model(), batch_loss, 2, 6, 2)
-    assert all(torch.equal(result, end) for result in run_ranks(2, body))
+    assert all(torch.equal(result, end) for result in run_exchanges(2, body))
 
 
 def test_a_hook_of_the_optimizer_sees_the_averaged_gradient(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
@@ -273,21 +273,21 @@ def test_a_hook_of_the_optimizer_sees_the_averaged_gradient(
     weights = list(model.parameters())
     local = [torch.autograd.grad(batch_loss(model, 0, slice(r, r + 1))(), weights) for r in range(2)]
     mean = torch.cat([(a + b).flatten() / 2 for a, b in zip(*local, strict=True)])
-    assert all(torch.equal(seen, mean) for seen in run_ranks(2, body))
+    assert all(torch.equal(seen, mean) for seen in run_exchanges(2, body))
 
 
 @pytest.mark.parametrize("spec", ["errbound:2^-10", "bfp:7x16", "inceptionn:2^-10"])
 def test_lossy_codecs_leave_all_ranks_with_the_same_bits(
-    spec: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    spec: str, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     plan = Plan(codec=parse(spec))
-    results = run_ranks(3, lambda e: _train(e, make_model(), batch_loss, 8, MOMENTUM, pipeline=2), plan)
+    results = run_exchanges(3, lambda e: _train(e, make_model(), batch_loss, 8, MOMENTUM, pipeline=2), plan)
     assert all(torch.equal(torch.stack(after), torch.stack(results[0][0])) for after, _ in results)
     assert not torch.equal(results[0][1], _flat(make_model()))
 
 
 def test_no_gradient_memory_is_allocated_per_step(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     class Seen(Exchange):
         addresses: list[int]
@@ -302,14 +302,14 @@ def test_no_gradient_memory_is_allocated_per_step(
         _train(seen, make_model(), batch_loss, 9, SGD, pipeline=3)
         return seen.addresses
 
-    (addresses,) = run_ranks(1, body)
+    (addresses,) = run_exchanges(1, body)
     assert len(addresses) == 9
     assert addresses == addresses[:3] * 3
     assert len(set(addresses)) == 3
 
 
 def test_compute_that_fails_leaves_the_pipeline_whole(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
@@ -324,12 +324,12 @@ def test_compute_that_fails_leaves_the_pipeline_whole(
         return _flat(model)
 
     _, end = _delayed(make_model(), batch_loss, 2, 6, 2)
-    assert all(torch.equal(result, end) for result in run_ranks(2, body))
+    assert all(torch.equal(result, end) for result in run_exchanges(2, body))
 
 
 @pytest.mark.parametrize(("pipeline", "warmup_steps"), [(0, 0), (-1, 0), (2, -1)])
 def test_impossible_pipelines_are_refused(
-    pipeline: int, warmup_steps: int, run_ranks: Ranks, make_model: MakeModel
+    pipeline: int, warmup_steps: int, run_exchanges: Ranks, make_model: MakeModel
 ) -> None:
     before = threading.active_count()
 
@@ -341,12 +341,12 @@ def test_impossible_pipelines_are_refused(
         ):
             pipe_sgd(model, torch.optim.SGD(model.parameters(), **SGD), exchange, pipeline, warmup_steps)
 
-    run_ranks(1, body)
+    run_exchanges(1, body)
     assert threading.active_count() == before
 
 
 def test_times_add_up_to_the_wall_time(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> tuple[StepRecord, float]:
         model, rank = make_model(), exchange.link.rank
@@ -366,7 +366,7 @@ def test_times_add_up_to_the_wall_time(
         return total, wall_s
 
     def attempt() -> None:
-        for record, wall_s in run_ranks(2, body, Plan(codec=parse("quantize:8"))):
+        for record, wall_s in run_exchanges(2, body, Plan(codec=parse("quantize:8"))):
             assert record.steps == 10
             assert record.step_s <= wall_s + 1e-6
             likely(record.step_s > 0.95 * wall_s - 0.005, record, wall_s)

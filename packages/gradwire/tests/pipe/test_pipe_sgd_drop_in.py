@@ -67,7 +67,7 @@ def _by_hand(
 @pytest.mark.parametrize("pipeline", [1, 2, 3])
 @pytest.mark.parametrize("spec", ["identity", "errbound:2^-10"])
 def test_while_it_warms_up_it_is_d_sync(
-    pipeline: int, spec: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    pipeline: int, spec: str, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     plan = Plan(parse(spec), pipeline=pipeline, bucket_nbytes=100)
 
@@ -82,12 +82,12 @@ def test_while_it_warms_up_it_is_d_sync(
             _train(pipe, batch_loss, 8)
         return _flat(model)
 
-    ours, theirs = (run_ranks(3, lambda e, d=d: train(e, d), plan) for d in (True, False))
+    ours, theirs = (run_exchanges(3, lambda e, d=d: train(e, d), plan) for d in (True, False))
     assert all(torch.equal(result, theirs[0]) for result in [*ours, *theirs])
 
 
 def test_the_plan_is_the_default_a_plan_or_a_file(
-    run_ranks: Ranks, make_model: MakeModel, tmp_path: Path
+    run_exchanges: Ranks, make_model: MakeModel, tmp_path: Path
 ) -> None:
     saved = Plan(parse("quantize:8"), "star", pipeline=3)
     saved.save(tmp_path / "plan.json")
@@ -104,7 +104,7 @@ def test_the_plan_is_the_default_a_plan_or_a_file(
             pipe.close()
         return found
 
-    ((default, exact, codec, spec, *files),) = run_ranks(1, plans)
+    ((default, exact, codec, spec, *files),) = run_exchanges(1, plans)
     assert default == (Plan(parse(DEFAULT_CODEC), "ring", pipeline=2, residual=False), 2), "it will choose"
     assert exact == (EXACT, 2)
     assert codec == spec == (Plan(parse("bf16"), "ring", pipeline=2), 2)
@@ -113,7 +113,7 @@ def test_the_plan_is_the_default_a_plan_or_a_file(
 
 @pytest.mark.parametrize("max_norm", [0.1, 1e6])
 def test_the_averaged_gradient_is_clipped_over_all_parameters(
-    max_norm: float, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    max_norm: float, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> tuple[torch.Tensor, list[float]]:
         model, norms = make_model(), []
@@ -131,7 +131,7 @@ def test_the_averaged_gradient_is_clipped_over_all_parameters(
             _train(pipe, batch_loss, 8)
         return _flat(model), norms
 
-    results = run_ranks(2, body)
+    results = run_exchanges(2, body)
     end = _by_hand(make_model(), batch_loss, 8, lambda ps: nn.utils.clip_grad_norm_(ps, max_norm))
     free = _by_hand(make_model(), batch_loss, 8, lambda _: None)
     for weights, norms in results:
@@ -156,7 +156,7 @@ def test_clipping_keeps_the_direction() -> None:
 
 
 def test_the_averaged_gradient_can_be_replaced_before_the_update(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def signs(parameters: list[Parameter]) -> None:
         first, *others = parameters
@@ -178,14 +178,14 @@ def test_the_averaged_gradient_can_be_replaced_before_the_update(
         return _flat(model)
 
     end = _by_hand(make_model(), batch_loss, 6, zeroed)
-    assert all(torch.equal(result, end) for result in run_ranks(2, body))
+    assert all(torch.equal(result, end) for result in run_exchanges(2, body))
     count = next(make_model().parameters()).numel()
     assert torch.equal(end[:count], _flat(make_model())[:count])
     assert not torch.equal(end[count:], _flat(make_model())[count:])
 
 
 def test_a_gradient_is_applied_with_the_rate_of_its_own_step_and_nobody_warns(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> torch.Tensor:
         model, rank = make_model(), exchange.link.rank
@@ -198,11 +198,11 @@ def test_a_gradient_is_applied_with_the_rate_of_its_own_step_and_nobody_warns(
         return _flat(model)
 
     end = _by_hand(make_model(), batch_loss, 6, lambda _: None, lambda t: LR * 0.5**t)
-    assert all(torch.equal(result, end) for result in run_ranks(2, body))
+    assert all(torch.equal(result, end) for result in run_exchanges(2, body))
 
 
 def test_an_evaluation_drains_and_leaves_every_module_as_it_was(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     end = _by_hand(make_model(), batch_loss, 5, lambda _: None)
 
@@ -223,11 +223,11 @@ def test_an_evaluation_drains_and_leaves_every_module_as_it_was(
                 fail_in(pipe)
             assert [module.training for module in model.modules()] == [True, True, False, True]
 
-    run_ranks(2, body)
+    run_exchanges(2, body)
 
 
 def test_replicas_can_be_compared_in_the_middle_of_a_pipeline(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange, checking: bool) -> tuple[torch.Tensor, torch.Tensor]:
         model = make_model()
@@ -240,7 +240,7 @@ def test_replicas_can_be_compared_in_the_middle_of_a_pipeline(
             before = _flat(model)
         return before, _flat(model)
 
-    checked, free = (run_ranks(3, lambda e, c=c: body(e, c)) for c in (True, False))
+    checked, free = (run_exchanges(3, lambda e, c=c: body(e, c)) for c in (True, False))
     for one, other in zip(checked, free, strict=True):
         assert torch.equal(torch.stack(one), torch.stack(other))
     assert not torch.equal(*free[0])
@@ -261,7 +261,7 @@ def test_replicas_can_be_compared_in_the_middle_of_a_pipeline(
     ],
 )
 def test_what_cannot_be_is_refused(
-    arguments: dict[str, Any], reason: str, run_ranks: Ranks, make_model: MakeModel
+    arguments: dict[str, Any], reason: str, run_exchanges: Ranks, make_model: MakeModel
 ) -> None:
     def body(exchange: Exchange) -> None:
         model = make_model()
@@ -269,14 +269,14 @@ def test_what_cannot_be_is_refused(
         with pytest.raises(SpecError, match=reason):
             gradwire.PipeSGD(model, optimizer, **{"group": exchange.link, **arguments})
 
-    run_ranks(1, body)
+    run_exchanges(1, body)
 
 
 @pytest.mark.parametrize(
     "other", [{"plan": Plan(pipeline=3)}, {"max_norm": 1.0}, {"warmup_steps": 1}, {"plan": "fp16"}, PAPER]
 )
 def test_ranks_with_other_options_are_named(
-    other: dict[str, Any], run_ranks: Ranks, make_model: MakeModel
+    other: dict[str, Any], run_exchanges: Ranks, make_model: MakeModel
 ) -> None:
     def body(exchange: Exchange) -> str:
         model, rank = make_model(), exchange.link.rank
@@ -286,7 +286,7 @@ def test_ranks_with_other_options_are_named(
             gradwire.PipeSGD(model, optimizer, group=exchange.link, **options)
         return str(caught.value)
 
-    texts = run_ranks(3, body)
+    texts = run_exchanges(3, body)
     assert all("the options of rank 2 differ from those of rank 0" in text for text in texts)
     assert "warmup_steps=0, max_norm=None" in texts[0]
 
@@ -298,7 +298,7 @@ def test_without_torch_distributed_the_error_says_what_to_call(make_model: MakeM
 
 
 def test_a_link_of_the_caller_outlives_the_pipeline(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> float:
         model = make_model()
@@ -312,7 +312,7 @@ def test_a_link_of_the_caller_outlives_the_pipeline(
         exchange.all_reduce(one, average=False)
         return float(one)
 
-    assert run_ranks(2, body) == [2.0, 2.0]
+    assert run_exchanges(2, body) == [2.0, 2.0]
 
 
 def _blocks() -> list[tuple[str, str]]:

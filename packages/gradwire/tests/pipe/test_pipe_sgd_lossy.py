@@ -29,7 +29,7 @@ def _pipe(exchange: Exchange, model: nn.Module, **options: Any) -> PipeSGD:
 
 @pytest.mark.parametrize("pipeline", [1, 2, 3])
 def test_strict_ranks_stop_after_the_same_step(
-    pipeline: int, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    pipeline: int, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> tuple[int, str]:
         model, rank = make_model(), exchange.link.rank
@@ -40,7 +40,7 @@ def test_strict_ranks_stop_after_the_same_step(
         method.close()
         return method.steps_done, str(caught.value)
 
-    results = run_ranks(3, body, BLIND)
+    results = run_exchanges(3, body, BLIND)
     assert len(set(results)) == 1
     steps, text = results[0]
     assert steps == 8 + pipeline, "the third sample is step 8's, whose average is waited for K steps later"
@@ -48,7 +48,7 @@ def test_strict_ranks_stop_after_the_same_step(
 
 
 def test_each_rank_warns_once_for_an_optimizers_group_and_tells_its_ledger(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> str:
         model, rank = make_model(), exchange.link.rank
@@ -60,7 +60,7 @@ def test_each_rank_warns_once_for_an_optimizers_group_and_tells_its_ledger(
 
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        summaries = run_ranks(2, body, BLIND)
+        summaries = run_exchanges(2, body, BLIND)
     told = [str(each.message) for each in seen if each.category is LossyWarning]
     assert sorted(text[:6] for text in told) == ["rank 0", "rank 1"]
     assert all("errbound:2^10 loses 100.0%" in text for text in summaries)
@@ -68,7 +68,7 @@ def test_each_rank_warns_once_for_an_optimizers_group_and_tells_its_ledger(
 
 @pytest.mark.parametrize("bucket_nbytes", [None, 100])
 def test_parameters_with_codecs_of_their_own_train_as_without_a_pipeline(
-    bucket_nbytes: int | None, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    bucket_nbytes: int | None, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     rules = [{"match": "bias", "codec": "identity"}, {"match": "^0", "codec": "quantize:4"}]
     plan = Plan(parse("fp8"), pipeline=1, bucket_nbytes=bucket_nbytes, codecs=rules)
@@ -83,5 +83,5 @@ def test_parameters_with_codecs_of_their_own_train_as_without_a_pipeline(
                     method.step(batch_loss(model, t, slice(rank, rank + 1)))
         return [nn.utils.parameters_to_vector(model.parameters()).detach() for model in models]
 
-    results = run_ranks(3, body)
+    results = run_exchanges(3, body)
     assert all(torch.equal(weights, results[0][0]) for result in results for weights in result)

@@ -42,7 +42,7 @@ class _Wrapped(torch.optim.Optimizer):
         self.optimizer.step()
 
 
-def test_an_optimizer_that_wraps_another_is_refused(run_ranks: Ranks, make_model: MakeModel) -> None:
+def test_an_optimizer_that_wraps_another_is_refused(run_exchanges: Ranks, make_model: MakeModel) -> None:
     def body(exchange: Exchange) -> None:
         model = make_model()
         wrapped = _Wrapped(torch.optim.SGD(model.parameters(), lr=0.1))
@@ -50,7 +50,7 @@ def test_an_optimizer_that_wraps_another_is_refused(run_ranks: Ranks, make_model
             pipe_sgd(model, wrapped, exchange)
         pipe_sgd(model, wrapped, exchange, correction="none").close()
 
-    run_ranks(1, body)
+    run_exchanges(1, body)
 
 
 class _InAttributes(torch.optim.Optimizer):
@@ -70,7 +70,7 @@ class _InAttributes(torch.optim.Optimizer):
 
 
 def test_attributes_that_are_changed_in_place_are_taken_back(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> tuple[torch.Tensor, float]:
         model, rank = make_model(), exchange.link.rank
@@ -88,13 +88,13 @@ def test_attributes_that_are_changed_in_place_are_taken_back(
                 method.step(batch_loss(model, t, slice(rank, rank + 1)))
         return _flat(model)
 
-    wanted = run_ranks(2, plain)[0]
-    for weights, steps in run_ranks(2, body):
+    wanted = run_exchanges(2, plain)[0]
+    for weights, steps in run_exchanges(2, body):
         assert steps == 8
         torch.testing.assert_close(weights, wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_a_parameter_that_gets_other_memory_on_the_way_is_told(run_ranks: Ranks) -> None:
+def test_a_parameter_that_gets_other_memory_on_the_way_is_told(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         model = nn.Linear(3, 1)
 
@@ -109,7 +109,7 @@ def test_a_parameter_that_gets_other_memory_on_the_way_is_told(run_ranks: Ranks)
             method.step(compute)
         method.close()
 
-    run_ranks(1, body)
+    run_exchanges(1, body)
 
 
 MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

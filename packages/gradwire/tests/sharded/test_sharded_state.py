@@ -21,7 +21,7 @@ Ranks = Callable[..., list[Any]]
 STEPS = 6
 
 
-def test_the_optimizer_keeps_its_share_of_the_state(run_ranks: Ranks) -> None:
+def test_the_optimizer_keeps_its_share_of_the_state(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> int:
         model = make_model()
         optimizer = adamw(model)
@@ -29,12 +29,12 @@ def test_the_optimizer_keeps_its_share_of_the_state(run_ranks: Ranks) -> None:
             method.step(loss_of(model, 0, exchange.link.rank))
         return sum(each["exp_avg"].numel() for each in optimizer.state.values())
 
-    counts, total = run_ranks(4, body), bits(make_model()).numel()
+    counts, total = run_exchanges(4, body), bits(make_model()).numel()
     assert sum(counts) == total
     assert max(counts) - min(counts) <= 1
 
 
-def test_it_goes_on_from_a_state_bit_for_bit(run_ranks: Ranks) -> None:
+def test_it_goes_on_from_a_state_bit_for_bit(run_exchanges: Ranks) -> None:
     plan = Plan(parse("quantize:4"), residual=True)
 
     def straight(exchange: Exchange) -> torch.Tensor:
@@ -57,14 +57,14 @@ def test_it_goes_on_from_a_state_bit_for_bit(run_ranks: Ranks) -> None:
         method.close()
         return bits(model)
 
-    expected = run_ranks(3, straight, plan)
-    for found in run_ranks(3, lambda exchange: body(exchange, 3), plan):
+    expected = run_exchanges(3, straight, plan)
+    for found in run_exchanges(3, lambda exchange: body(exchange, 3), plan):
         assert torch.equal(found, expected[0])
 
 
 @pytest.mark.parametrize(("replicas", "dtype"), [("bf16", torch.int16), ("fp32", torch.int32)])
 def test_a_state_keeps_what_the_replicas_hold_as_whole_numbers(
-    replicas: Any, dtype: torch.dtype, run_ranks: Ranks
+    replicas: Any, dtype: torch.dtype, run_exchanges: Ranks
 ) -> None:
     def body(exchange: Exchange) -> tuple[torch.Tensor, torch.Tensor]:
         model = make_model()
@@ -73,13 +73,13 @@ def test_a_state_keeps_what_the_replicas_hold_as_whole_numbers(
             state = method.state_dict()
         return state[f"gradwire/rank{exchange.link.rank}/model/words"], bits(model)
 
-    for words, weights in run_ranks(2, body):
+    for words, weights in run_exchanges(2, body):
         assert words.dtype == dtype
         held = weights.bfloat16() if replicas == "bf16" else weights
         assert torch.equal(words, held.view(dtype))
 
 
-def test_inference_mode_does_not_stop_training(run_ranks: Ranks) -> None:
+def test_inference_mode_does_not_stop_training(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         model = make_model()
         with Sharded(model, adamw(model), exchange.plan, group=exchange.link) as method:
@@ -94,10 +94,10 @@ def test_inference_mode_does_not_stop_training(run_ranks: Ranks) -> None:
             method.step(loss_of(model, 2, exchange.link.rank))
         assert bool(bits(model).isfinite().all())
 
-    run_ranks(2, body)
+    run_exchanges(2, body)
 
 
-def test_weights_that_somebody_writes_are_taken_as_they_are(run_ranks: Ranks) -> None:
+def test_weights_that_somebody_writes_are_taken_as_they_are(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         model = make_model()
         with Sharded(model, adamw(model), exchange.plan, group=exchange.link) as method:
@@ -110,20 +110,20 @@ def test_weights_that_somebody_writes_are_taken_as_they_are(run_ranks: Ranks) ->
             assert bool((model.get_parameter("0.bias") == 1).all()), "rounded"
             assert all(torch.equal(before[name], each) for name, each in after.items()), "exact as before"
 
-    run_ranks(3, body)
+    run_exchanges(3, body)
 
 
-def test_ranks_that_begin_different_have_the_masters_of_the_first(run_ranks: Ranks) -> None:
+def test_ranks_that_begin_different_have_the_masters_of_the_first(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         model = make_model()
         nn.utils.vector_to_parameters(torch.full((103,), 1.0 + exchange.link.rank), model.parameters())
         with Sharded(model, adamw(model), exchange.plan, group=exchange.link) as method:
             assert all(bool((each == 1).all()) for each in method.masters().values())
 
-    run_ranks(3, body)
+    run_exchanges(3, body)
 
 
-def test_a_state_from_before_the_first_step_begins_with_equal_weights(run_ranks: Ranks) -> None:
+def test_a_state_from_before_the_first_step_begins_with_equal_weights(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> torch.Tensor:
         model = make_model()
         nn.utils.vector_to_parameters(torch.full((103,), 1.0 + exchange.link.rank), model.parameters())
@@ -134,11 +134,11 @@ def test_a_state_from_before_the_first_step_begins_with_equal_weights(run_ranks:
             method.step(loss_of(model, 0, exchange.link.rank))
         return bits(model)
 
-    found = run_ranks(3, body)
+    found = run_exchanges(3, body)
     assert all(torch.equal(each, found[0]) for each in found)
 
 
-def test_weights_in_other_memory_are_taken_as_they_are(run_ranks: Ranks) -> None:
+def test_weights_in_other_memory_are_taken_as_they_are(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         model = make_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
@@ -148,10 +148,10 @@ def test_weights_in_other_memory_are_taken_as_they_are(run_ranks: Ranks) -> None
             method.step(loss_of(model, 1, exchange.link.rank))
         assert bool((bits(model) == 2).all())
 
-    run_ranks(2, body)
+    run_exchanges(2, body)
 
 
-def test_half_a_step_is_no_state(run_ranks: Ranks) -> None:
+def test_half_a_step_is_no_state(run_exchanges: Ranks) -> None:
     """The exchange of the weights fails after rank 0 has updated its own."""
 
     def body(exchange: Exchange) -> None:
@@ -172,11 +172,11 @@ def test_half_a_step_is_no_state(run_ranks: Ranks) -> None:
             method.load_state_dict(saved)
             assert method.state_dict().keys() == saved.keys()
 
-    run_ranks(2, body)
+    run_exchanges(2, body)
 
 
 @pytest.mark.parametrize("count", [10, 103])
-def test_states_stay_with_their_number_of_ranks(count: int, run_ranks: Ranks) -> None:
+def test_states_stay_with_their_number_of_ranks(count: int, run_exchanges: Ranks) -> None:
     """Of 10 weights, rank 0 has 2 of 5 ranks' and 2 of 6 ranks', but not always the same ones."""
 
     def saved(exchange: Exchange, states: list[Any] | None = None) -> Any:
@@ -188,8 +188,8 @@ def test_states_stay_with_their_number_of_ranks(count: int, run_ranks: Ranks) ->
                 method.load_state_dict(states[exchange.link.rank])
             return method.state_dict()
 
-    states = run_ranks(5, saved)
-    run_ranks(5, lambda exchange: saved(exchange, redivide(states, 5)))
+    states = run_exchanges(5, saved)
+    run_exchanges(5, lambda exchange: saved(exchange, redivide(states, 5)))
     divided = redivide(states, 6)
     with pytest.raises(StateError, match="number of ranks"):
-        run_ranks(6, lambda exchange: saved(exchange, divided))
+        run_exchanges(6, lambda exchange: saved(exchange, divided))

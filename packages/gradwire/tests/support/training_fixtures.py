@@ -51,10 +51,11 @@ def batch_loss() -> Callable[[nn.Module, int, slice], Callable[[], torch.Tensor]
 
 
 @pytest.fixture
-def run_ranks() -> Callable[..., list[Any]]:
-    """``run_ranks(world, body, plan)`` gives the results of ``body(exchange)`` on every rank, a thread each.
+def run_exchanges() -> Callable[..., list[Any]]:
+    """Return ``run_exchanges(world, body, plan)``, which calls ``body(exchange)`` in a thread for each rank.
 
-    An exception of a rank closes its link, so that the others end. The first that happened is raised here.
+    It returns the results of all ranks. An exception of a rank closes its link, so that the others end, and the
+    first one is raised.
     """
 
     def run(

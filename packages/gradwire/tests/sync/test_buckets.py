@@ -58,7 +58,7 @@ def averaged(exchange: Exchange, value: float, **options: Any) -> tuple[FlatGrad
 
 
 @pytest.mark.parametrize("bucket_nbytes", [None, 44, 4])
-def test_every_bucket_is_averaged_and_named(bucket_nbytes: int | None, run_ranks: Ranks) -> None:
+def test_every_bucket_is_averaged_and_named(bucket_nbytes: int | None, run_exchanges: Ranks) -> None:
     """By hand: of 8, 6 and 4 floats, 44 bytes hold the last two only; 4 bytes hold none with another."""
     wanted = {
         None: [f"{WHOLE}: the gradient of step 3"],
@@ -70,12 +70,12 @@ def test_every_bucket_is_averaged_and_named(bucket_nbytes: int | None, run_ranks
         gradients, names, _ = averaged(exchange, float(exchange.link.rank))
         return gradients.buffer.tolist(), names
 
-    for values, names in run_ranks(3, body, Plan(bucket_nbytes=bucket_nbytes)):
+    for values, names in run_exchanges(3, body, Plan(bucket_nbytes=bucket_nbytes)):
         assert values == [1.0] * 18
         assert names == wanted
 
 
-def test_the_residual_of_what_backward_has_not_reached_waits(run_ranks: Ranks) -> None:
+def test_the_residual_of_what_backward_has_not_reached_waits(run_exchanges: Ranks) -> None:
     """Rank 0 has not reached the middle layer, whose residual stays; that of the others is sent and kept."""
 
     def body(exchange: Exchange) -> tuple[list[float], list[float], tuple[int, ...]]:
@@ -85,20 +85,20 @@ def test_the_residual_of_what_backward_has_not_reached_waits(run_ranks: Ranks) -
         return gradients.buffer.tolist(), residual.tolist(), tuple(sorted(reach.own))
 
     plan = Plan(parse("identity"), residual=True, bucket_nbytes=4)
-    (first, kept, own), (second, gone, other) = run_ranks(2, body, plan)
+    (first, kept, own), (second, gone, other) = run_exchanges(2, body, plan)
     assert first == second == [1.5] * 8 + [0.75] * 6 + [1.5] * 4
     assert kept == [0.0] * 8 + [0.5] * 6 + [0.0] * 4
     assert gone == [0.0] * 18
     assert (own, other) == ((1,), ())
 
 
-def test_what_no_rank_has_reached_is_known_with_the_last_bucket(run_ranks: Ranks) -> None:
+def test_what_no_rank_has_reached_is_known_with_the_last_bucket(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> tuple[set[int], set[int]]:
         unreached = (0, 1) if exchange.link.rank == 0 else (0, 2)
         _, _, reach = averaged(exchange, 1.0, unreached=unreached)
         return set(reach.own), set(reach.absent)
 
-    assert run_ranks(2, body, Plan(bucket_nbytes=4)) == [({0, 1}, {0}), ({0, 2}, {0})]
+    assert run_exchanges(2, body, Plan(bucket_nbytes=4)) == [({0, 1}, {0}), ({0, 2}, {0})]
 
 
 def test_the_ledger_has_every_bucket_once() -> None:

@@ -80,7 +80,7 @@ PAIRS += [(maker, "topk:0.25") for maker in MAKERS]
 @pytest.mark.parametrize(("maker", "spec"), PAIRS)
 @pytest.mark.parametrize("pipeline", [1, 2, 3])
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(
-    pipeline: int, maker: str, spec: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    pipeline: int, maker: str, spec: str, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     plan = Plan(parse(spec), pipeline=pipeline)
 
@@ -107,7 +107,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(
             pipe.close()
         return seen[-2:]
 
-    straight, resumed, often = (run_ranks(3, lambda e, s=s: train(e, s)) for s in ((), (5,), (1, 2, 6)))
+    straight, resumed, often = (run_exchanges(3, lambda e, s=s: train(e, s)) for s in ((), (5,), (1, 2, 6)))
     for results in zip(straight, resumed, often, strict=True):
         for one, other, third in zip(*results, strict=True):
             assert torch.equal(one, other)
@@ -117,7 +117,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(
 
 
 def test_saving_does_not_disturb_the_run_and_holds_averages(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> tuple[dict[str, Any], dict[str, Any], torch.Tensor]:
         pipe, schedule = _pipe(exchange, make_model(), Plan(pipeline=2))
@@ -134,7 +134,7 @@ def test_saving_does_not_disturb_the_run_and_holds_averages(
     local = [torch.autograd.grad(batch_loss(model, 0, slice(r, r + 1))(), weights) for r in (0, 1)]
     mean = torch.cat([(a + b).flatten() / 2 for a, b in zip(*local, strict=True)])
     own = [torch.cat([each.flatten() for each in gradient]) for gradient in local]
-    for rank, (early, drained, _) in enumerate(run_ranks(2, body)):
+    for rank, (early, drained, _) in enumerate(run_exchanges(2, body)):
         assert torch.equal(early[IN_FLIGHT], torch.stack([mean, torch.zeros_like(mean)]))
         text = json.loads(early[f"gradwire/rank{rank}/pipe"])
         assert (text["rank"], text["world"], text["steps_done"], len(text["in_flight"])) == (rank, 2, 1, 1)
@@ -151,7 +151,7 @@ def _pipe(exchange: Exchange, model: nn.Module, plan: Plan) -> tuple[gradwire.Pi
 
 
 @pytest.fixture
-def states(run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss) -> States:
+def states(run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss) -> States:
     """``states(world, plan)`` gives the states of all ranks after 5 steps."""
 
     def of(world: int, plan: Plan) -> list[Any]:
@@ -161,7 +161,7 @@ def states(run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss) -> St
                 _train(pipe, schedule, batch_loss, 5)
                 return pipe.state_dict()
 
-        return run_ranks(world, body)
+        return run_exchanges(world, body)
 
     return of
 
@@ -170,7 +170,7 @@ def states(run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss) -> St
 def test_another_ranks_state_or_another_worlds_changes_nothing(
     spec: str,
     states: States,
-    run_ranks: Ranks,
+    run_exchanges: Ranks,
     make_model: MakeModel,
     batch_loss: BatchLoss,
 ) -> None:
@@ -192,7 +192,7 @@ def test_another_ranks_state_or_another_worlds_changes_nothing(
             _train(pipe, schedule, batch_loss, 3)
         return _flat(pipe.model)
 
-    refused, free = (run_ranks(2, lambda e, r=r: body(e, r)) for r in (True, False))
+    refused, free = (run_exchanges(2, lambda e, r=r: body(e, r)) for r in (True, False))
     assert torch.equal(torch.stack(refused), torch.stack(free))
 
 
@@ -225,7 +225,7 @@ def test_another_ranks_state_or_another_worlds_changes_nothing(
 def test_a_state_that_does_not_fit_changes_nothing(
     damage: Callable[[dict[str, Any]], dict[str, Any]],
     reason: str,
-    run_ranks: Ranks,
+    run_exchanges: Ranks,
     make_model: MakeModel,
     batch_loss: BatchLoss,
 ) -> None:
@@ -241,11 +241,11 @@ def test_a_state_that_does_not_fit_changes_nothing(
             assert torch.equal(after.pop(key), before.pop(key))
         assert after == before
 
-    run_ranks(1, body)
+    run_exchanges(1, body)
 
 
 def test_a_longer_pipeline_than_the_plans_must_be_drained_before_saving(
-    states: States, run_ranks: Ranks, make_model: MakeModel
+    states: States, run_exchanges: Ranks, make_model: MakeModel
 ) -> None:
     (state,) = states(1, Plan(pipeline=3))
 
@@ -254,14 +254,14 @@ def test_a_longer_pipeline_than_the_plans_must_be_drained_before_saving(
         with pipe, pytest.raises(StateError, match=r"takes up to 2 gradients .* drain before saving"):
             pipe.load_state_dict(state)
 
-    run_ranks(1, body)
+    run_exchanges(1, body)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_another_world_keeps_the_sum_of_residuals_and_the_gradients_in_flight(
     world: int,
     states: States,
-    run_ranks: Ranks,
+    run_exchanges: Ranks,
     make_model: MakeModel,
     batch_loss: BatchLoss,
 ) -> None:
@@ -286,7 +286,7 @@ def test_another_world_keeps_the_sum_of_residuals_and_the_gradients_in_flight(
             pipe.check_replicas()
         return steps, _flat(pipe.model)
 
-    results = run_ranks(world, resume)
+    results = run_exchanges(world, resume)
     assert all(steps == 5 and torch.equal(weights, results[0][1]) for steps, weights in results)
 
 

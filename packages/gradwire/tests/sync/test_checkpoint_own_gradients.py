@@ -35,7 +35,7 @@ def _train(pipe: gradwire.PipeSGD, batch_loss: BatchLoss, steps: int) -> None:
 
 
 @pytest.fixture
-def states(run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss) -> States:
+def states(run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss) -> States:
     """``states(world, plan)`` gives the states of all ranks after 5 steps."""
 
     def of(world: int, plan: Plan) -> list[Any]:
@@ -44,7 +44,7 @@ def states(run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss) -> St
                 _train(pipe, batch_loss, 5)
                 return pipe.state_dict()
 
-        return run_ranks(world, body)
+        return run_exchanges(world, body)
 
     return of
 
@@ -67,7 +67,7 @@ def _as_version_2(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_averages_stand_in_for_own_gradients_that_an_older_file_lacks(
-    states: States, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    states: States, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     plan = Plan(pipeline=3)
     state = states(2, plan)[0]
@@ -88,7 +88,7 @@ def test_averages_stand_in_for_own_gradients_that_an_older_file_lacks(
             "gradwire/rank0/pipe": state["gradwire/rank0/pipe"].replace('world": 2', 'world": 1'),
         }
 
-    first, *others = (run_ranks(1, lambda e, s=s: resume(e, alone(s)))[0] for s in olds)
+    first, *others = (run_exchanges(1, lambda e, s=s: resume(e, alone(s)))[0] for s in olds)
     assert all(torch.equal(first, other) for other in others)
 
 

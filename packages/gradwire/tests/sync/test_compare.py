@@ -31,7 +31,7 @@ def _train(pipe: gradwire.PipeSGD | DSync, batch_loss: BatchLoss, steps: int) ->
     ("wrong", "named"), [([0], "rank 0 differ from those of rank 1"), ([1, 3], "ranks 1, 3 differ")]
 )
 def test_replicas_that_differ_in_one_bit_are_named_on_every_rank(
-    wrong: list[int], named: str, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    wrong: list[int], named: str, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> str:
         model, rank = make_model(), exchange.link.rank
@@ -50,7 +50,7 @@ def test_replicas_that_differ_in_one_bit_are_named_on_every_rank(
             pipe.check_replicas()
         return str(caught.value)
 
-    texts = run_ranks(4, body)
+    texts = run_exchanges(4, body)
     assert all(named in text for text in texts), texts
     assert all("synchronise()" in text for text in texts)
 
@@ -67,7 +67,7 @@ def test_the_hash_covers_every_parameter_and_no_buffer() -> None:
 
 
 def test_optimizers_that_differ_are_named(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> str:
         model, rank = make_model(), exchange.link.rank
@@ -81,12 +81,12 @@ def test_optimizers_that_differ_are_named(
                 pipe.check_replicas()
         return str(caught.value)
 
-    texts = run_ranks(3, body)
+    texts = run_exchanges(3, body)
     assert all("the optimizer states of rank 1 differ from those of rank 0" in text for text in texts), texts
 
 
 def test_frozen_parameters_and_buffers_that_ddp_ignores_stay_each_ranks_own(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> bool:
         rank = exchange.link.rank
@@ -106,4 +106,4 @@ def test_frozen_parameters_and_buffers_that_ddp_ignores_stay_each_ranks_own(
             gradwire.PipeSGD(model, optimizer, group=exchange.link)
         return bool((own.weight == rank).all())
 
-    assert all(run_ranks(3, body))
+    assert all(run_exchanges(3, body))

@@ -32,7 +32,7 @@ def test_a_folder_of_torchs_checkpoint_that_is_damaged_is_one_named_error(tmp_pa
         read_ranks(tmp_path, "pipe")
 
 
-def saved(folder: Path, run_ranks: Ranks) -> list[State]:
+def saved(folder: Path, run_exchanges: Ranks) -> list[State]:
     """Save two ranks' pipelines as one checkpoint, as their processes would; return their states."""
 
     def body(exchange: Exchange) -> State:
@@ -45,15 +45,15 @@ def saved(folder: Path, run_ranks: Ranks) -> list[State]:
                 pipe.step(lambda x=x: model(x).square().mean())  # type: ignore[misc]
             return pipe.state_dict()
 
-    states = run_ranks(2, body, Plan(parse("topk:0.25"), pipeline=2))
+    states = run_exchanges(2, body, Plan(parse("topk:0.25"), pipeline=2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's, of a process that is alone
         save({"pipe": {**states[0], **states[1]}, "other": {"x": torch.ones(2)}}, checkpoint_id=folder)
     return states
 
 
-def test_every_rank_has_what_it_saved(run_ranks: Ranks, tmp_path: Path) -> None:
-    states = saved(tmp_path, run_ranks)
+def test_every_rank_has_what_it_saved(run_exchanges: Ranks, tmp_path: Path) -> None:
+    states = saved(tmp_path, run_exchanges)
     found = read_ranks(tmp_path, "pipe")
     assert len(found) == 2
     for rank, (ours, its) in enumerate(zip(states, found, strict=True)):
@@ -66,8 +66,8 @@ def test_every_rank_has_what_it_saved(run_ranks: Ranks, tmp_path: Path) -> None:
             assert same, name
 
 
-def test_a_name_under_which_no_pipeline_was_saved_is_refused(run_ranks: Ranks, tmp_path: Path) -> None:
-    saved(tmp_path, run_ranks)
+def test_a_name_under_which_no_pipeline_was_saved_is_refused(run_exchanges: Ranks, tmp_path: Path) -> None:
+    saved(tmp_path, run_exchanges)
     for name in ("pip", "other"):
         with pytest.raises(StateError) as caught:
             read_ranks(tmp_path, name)

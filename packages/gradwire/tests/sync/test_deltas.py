@@ -210,7 +210,7 @@ def test_its_bound_is_that_of_what_is_held() -> None:
 
 @pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("algorithm", ["ring", "pairwise", "star", "tree", "butterfly"])
-def test_all_ranks_hold_the_same_words(world: int, algorithm: str, run_ranks: Ranks) -> None:
+def test_all_ranks_hold_the_same_words(world: int, algorithm: str, run_exchanges: Ranks) -> None:
     steps = walk(9001, 3)
 
     def body(exchange: Exchange) -> list[torch.Tensor]:
@@ -223,14 +223,14 @@ def test_all_ranks_hold_the_same_words(world: int, algorithm: str, run_ranks: Ra
         return found
 
     plan = Plan(algorithm=algorithm, segment_nbytes=16384)
-    for words in run_ranks(world, body, plan):
+    for words in run_exchanges(world, body, plan):
         for mine, weights in zip(words, steps, strict=True):
             assert torch.equal(mine, weights.bfloat16())
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "pairwise", "star", "tree", "butterfly"])
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_there_may_be_fewer_weights_than_ranks(count: int, algorithm: str, run_ranks: Ranks) -> None:
+def test_there_may_be_fewer_weights_than_ranks(count: int, algorithm: str, run_exchanges: Ranks) -> None:
     steps = walk(count, 3)
 
     def body(exchange: Exchange) -> None:
@@ -240,10 +240,10 @@ def test_there_may_be_fewer_weights_than_ranks(count: int, algorithm: str, run_r
             exchange.broadcast(bucket, codec.over(bucket))
             assert same_bits(bucket, weights)
 
-    run_ranks(4, body, Plan(algorithm=algorithm))
+    run_exchanges(4, body, Plan(algorithm=algorithm))
 
 
-def test_ranks_that_hold_other_versions_fail_at_once(run_ranks: Ranks) -> None:
+def test_ranks_that_hold_other_versions_fail_at_once(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> str:
         codec, bucket = Deltas("fp32"), torch.rand(100)
         exchange.broadcast(bucket, codec.over(bucket))
@@ -255,11 +255,11 @@ def test_ranks_that_hold_other_versions_fail_at_once(run_ranks: Ranks) -> None:
             exchange.broadcast(bucket, codec.over(bucket))
         return str(caught.value)
 
-    said = run_ranks(2, body, Plan(algorithm="star"))
+    said = run_exchanges(2, body, Plan(algorithm="star"))
     assert "a delta from version 1 came, but the receiver holds no version yet" in said[1]
 
 
-def test_codecs_that_differ_are_named(run_ranks: Ranks) -> None:
+def test_codecs_that_differ_are_named(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> str:
         codec, bucket = Deltas("bf16" if exchange.link.rank == 0 else "fp32"), torch.rand(100)
         if exchange.link.rank == 0:
@@ -269,4 +269,4 @@ def test_codecs_that_differ_are_named(run_ranks: Ranks) -> None:
             exchange.broadcast(bucket, codec.over(bucket))
         return str(caught.value)
 
-    assert "the parameters of the codec delta differ" in run_ranks(2, body, Plan(algorithm="star"))[1]
+    assert "the parameters of the codec delta differ" in run_exchanges(2, body, Plan(algorithm="star"))[1]

@@ -285,7 +285,7 @@ EACH_METHOD = pytest.mark.parametrize("name", ["DSync", "PipeSGD 1", "PipeSGD 2"
 @pytest.mark.parametrize("bucket_nbytes", [None, 160, 4])
 @pytest.mark.parametrize("spec", ["topk:0.2", "quantize:4"])
 def test_training_adds_each_step_what_the_step_before_has_lost(
-    run_ranks: Ranks,
+    run_exchanges: Ranks,
     make_model: MakeModel,
     batch_loss: BatchLoss,
     name: str,
@@ -301,14 +301,14 @@ def test_training_adds_each_step_what_the_step_before_has_lost(
             return _flat(method.model)
 
     wanted = _by_hand(make_model(), batch_loss, plan, 8, pipeline)
-    for weights in run_ranks(2, body, plan):
+    for weights in run_exchanges(2, body, plan):
         assert torch.equal(weights, wanted)
     assert not torch.equal(wanted, _by_hand(make_model(), batch_loss, plan, 8, pipeline, kept=False))
 
 
 @EACH_METHOD
 def test_a_plan_may_do_without(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss, name: str
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss, name: str
 ) -> None:
     plan = Plan(parse("topk:0.2"), "star", residual=False)
 
@@ -319,7 +319,7 @@ def test_a_plan_may_do_without(
 
     pipeline = 1 if name == "DSync" else int(name[-1])
     wanted = _by_hand(make_model(), batch_loss, plan, 6, pipeline, kept=False)
-    for weights, kept in run_ranks(2, body, plan):
+    for weights, kept in run_exchanges(2, body, plan):
         assert torch.equal(weights, wanted)
         assert kept == 0
 
@@ -327,7 +327,7 @@ def test_a_plan_may_do_without(
 @pytest.mark.parametrize("name", ["DSync", "PipeSGD 1", "PipeSGD 2"])
 @pytest.mark.parametrize("bucket_nbytes", [None, 160])
 def test_training_goes_on_from_a_state_bit_for_bit(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss, name: str, bucket_nbytes: int | None
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss, name: str, bucket_nbytes: int | None
 ) -> None:
     plan = Plan(parse("topk:0.2"), bucket_nbytes=bucket_nbytes)
 
@@ -352,14 +352,14 @@ def test_training_goes_on_from_a_state_bit_for_bit(
             for interrupted, loaded in ((False, False), (True, True), (True, False))
         )
 
-    for straight, resumed, forgetful in run_ranks(3, body, plan):
+    for straight, resumed, forgetful in run_exchanges(3, body, plan):
         assert torch.equal(resumed, straight)
         assert not torch.equal(forgetful, straight)
 
 
 @EACH_METHOD
 def test_a_state_does_not_depend_on_the_buckets(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss, name: str
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss, name: str
 ) -> None:
     plan = Plan(parse("topk:0.2"), bucket_nbytes=160)
 
@@ -374,17 +374,17 @@ def test_a_state_does_not_depend_on_the_buckets(
             assert torch.equal(of(method.residuals, "gradient", 58), state["residuals"]["gradient"])
             _train(method, batch_loss, range(2, 3))
 
-    run_ranks(2, body, plan)
+    run_exchanges(2, body, plan)
 
 
-def test_a_state_of_another_model_is_refused(make_model: MakeModel, run_ranks: Ranks) -> None:
+def test_a_state_of_another_model_is_refused(make_model: MakeModel, run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         small, large = (_method("DSync", model, exchange) for model in models)
         with pytest.raises(StateError, match="'gradient' has 58 elements, but 8 are wanted"):
             small.residuals.load_state_dict(large.residuals.state_dict())
 
     models = nn.Linear(3, 2), make_model()
-    run_ranks(1, body, KEEPING)
+    run_exchanges(1, body, KEEPING)
 
 
 BLOCKS = re.findall(r"```python\n(.*?)```", (DOCS / "residual.md").read_text(encoding="utf-8"), re.DOTALL)

@@ -38,7 +38,7 @@ SCHEDULERS: dict[str, Callable[[Optimizer], LRScheduler]] = {
 def test_pipeline_1_is_d_sync_under_every_schedule(
     optimizer: str,
     scheduler: str,
-    run_ranks: Callable[..., list[Any]],
+    run_exchanges: Callable[..., list[Any]],
     make_model: Callable[[], nn.Module],
     batch_loss: Callable[..., Callable[[], torch.Tensor]],
 ) -> None:
@@ -55,7 +55,7 @@ def test_pipeline_1_is_d_sync_under_every_schedule(
                 schedule.step()
         return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
-    plain, piped, stale = (run_ranks(2, lambda exchange, k=k: train(exchange, k)) for k in (None, 1, 2))
+    plain, piped, stale = (run_exchanges(2, lambda exchange, k=k: train(exchange, k)) for k in (None, 1, 2))
     assert torch.equal(piped[0], plain[0])
     assert torch.equal(piped[1], plain[0])
     assert not torch.equal(stale[0], plain[0])

@@ -98,7 +98,7 @@ def test_an_exception_arrives_as_it_is_and_stays(make_model: MakeModel, batch_lo
 
 @pytest.mark.parametrize("pipeline", [1, 2, 3])
 def test_a_damaged_frame_names_rank_peer_and_step(
-    pipeline: int, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    pipeline: int, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> tuple[ExchangeError, int, int]:
         model, updates = make_model(), []
@@ -112,14 +112,14 @@ def test_a_damaged_frame_names_rank_peer_and_step(
     def wrap(link: Link) -> Link:
         return FaultyLink(link, [Fault("corrupt", rank=1, step=8, bit=40 * 8)])  # in the third gradient
 
-    (first, *counts), (second, *others) = run_ranks(2, body, wrap=wrap)
+    (first, *counts), (second, *others) = run_exchanges(2, body, wrap=wrap)
     assert _names(first, "rank 0", "rank 1", "step 0", "checksum")
     assert _names(second, "rank 0", "rank 1", "step")
     assert counts == others == [2, 2 + pipeline], "the third gradient, wanted K steps later, is not applied"
 
 
 def test_a_silent_peer_is_a_timeout_on_the_computing_thread(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     finished = threading.Event()
 
@@ -136,14 +136,14 @@ def test_a_silent_peer_is_a_timeout_on_the_computing_thread(
         finished.set()
         return caught.value, time.perf_counter() - started
 
-    error, seconds = run_ranks(2, body, timeout_s=0.5)[0]
+    error, seconds = run_exchanges(2, body, timeout_s=0.5)[0]
     assert isinstance(error.__cause__, LinkTimeoutError)
     assert _names(error, "rank 0", "rank 1", "step 0", "0.5 s")
     assert seconds < 10
 
 
 def test_a_peer_that_leaves_is_noticed_at_once(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> float:
         method = _pipe(make_model(), exchange)
@@ -157,7 +157,7 @@ def test_a_peer_that_leaves_is_noticed_at_once(
                 _train(method, batch_loss, 8)
         return time.perf_counter() - started
 
-    assert max(run_ranks(3, body, timeout_s=30.0)) < 10
+    assert max(run_exchanges(3, body, timeout_s=30.0)) < 10
 
 
 @pytest.mark.parametrize("failing", [False, True])
@@ -176,7 +176,7 @@ def test_the_end_of_a_block(failing: bool, make_model: MakeModel, batch_loss: Ba
 
 
 def test_close_finishes_what_peers_wait_for_but_applies_nothing(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> bool:
         model, rank = make_model(), exchange.link.rank
@@ -190,7 +190,7 @@ def test_close_finishes_what_peers_wait_for_but_applies_nothing(
             method.drain()
         return torch.equal(_weights(model), _weights(make_model()))
 
-    assert run_ranks(3, body) == [True] * 3
+    assert run_exchanges(3, body) == [True] * 3
 
 
 def test_an_exchange_that_never_returns_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +219,7 @@ def test_patience_covers_every_frame_of_a_slow_network(world: int, count: int, f
 
 
 def test_d_sync_reports_a_dead_peer_too(
-    run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> str:
         model, rank = make_model(), exchange.link.rank
@@ -233,4 +233,4 @@ def test_d_sync_reports_a_dead_peer_too(
             method.step(batch_loss(model, 2, slice(rank, rank + 1)))
         return str(caught.value)
 
-    assert _names(run_ranks(2, body)[0], "rank 0", "rank 1", "step 0")
+    assert _names(run_exchanges(2, body)[0], "rank 0", "rank 1", "step 0")

@@ -17,7 +17,7 @@ from gradwire.plan import Plan
 
 
 @pytest.mark.parametrize("spec", ["identity", "fp8"])
-def test_a_rank_that_unfreezes_alone_is_told_so(run_ranks: Callable[..., list[Any]], spec: str) -> None:
+def test_a_rank_that_unfreezes_alone_is_told_so(run_exchanges: Callable[..., list[Any]], spec: str) -> None:
     def body(exchange: Exchange) -> str:
         model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
         model[0].requires_grad_(False)
@@ -29,7 +29,7 @@ def test_a_rank_that_unfreezes_alone_is_told_so(run_ranks: Callable[..., list[An
         method.abort()
         return str(caught.value)
 
-    _, alone = run_ranks(2, body, Plan(parse(spec)))
+    _, alone = run_exchanges(2, body, Plan(parse(spec)))
     assert alone.startswith(
         "rank 1: 2 parameters were unfrozen here, but comparing them with the other ranks' "
     )

@@ -143,10 +143,10 @@ TOGETHER = [(make, 2) for make in (pipe, stale_pipe, auto, d_sync, sharded, serv
 
 @pytest.mark.parametrize(("make", "world"), [*ALONE, *TOGETHER])
 def test_a_method_trains_on_as_if_nothing_had_been_called_within_it(
-    make: Callable[..., Any], world: int, run_ranks: Ranks
+    make: Callable[..., Any], world: int, run_exchanges: Ranks
 ) -> None:
-    plain = run_ranks(world, lambda exchange: run(make, exchange, PLAIN))
-    within = run_ranks(world, lambda exchange: run(make, exchange, WITHIN))
+    plain = run_exchanges(world, lambda exchange: run(make, exchange, PLAIN))
+    within = run_exchanges(world, lambda exchange: run(make, exchange, WITHIN))
     if make is auto:
         return  # its plan depends on what it measures
     for ours, others in zip(within, plain, strict=True):
@@ -154,7 +154,7 @@ def test_a_method_trains_on_as_if_nothing_had_been_called_within_it(
         assert all(torch.equal(one, other) for one, other in zip(ours, others, strict=True))
 
 
-def test_a_step_within_it_is_refused_and_the_next_one_is_taken(run_ranks: Ranks) -> None:
+def test_a_step_within_it_is_refused_and_the_next_one_is_taken(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         for make in (pipe, d_sync, sharded):
             model = net()
@@ -165,7 +165,7 @@ def test_a_step_within_it_is_refused_and_the_next_one_is_taken(run_ranks: Ranks)
             method.step(compute_loss)
             method.close()
 
-    run_ranks(1, body)
+    run_exchanges(1, body)
 
 
 def test_a_checkpoint_is_read_into_ordinary_tensors(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def shares_of(sink: Kept) -> Shares:
     ],
 )
 def test_shares_are_those_by_hand(
-    method: str, plan: Plan, steps: list[int], run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    method: str, plan: Plan, steps: list[int], run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     """Rank 1 of a star encodes its own gradient; residuals are 0 at first, and no part of the own."""
 
@@ -86,7 +86,7 @@ def test_shares_are_those_by_hand(
                 worker.step(loss)
         return shares_of(sink), wanted
 
-    _, (found, wanted) = run_ranks(2, body, plan)
+    _, (found, wanted) = run_exchanges(2, body, plan)
     assert list(found) == steps
     assert found[steps[0]] == pytest.approx(wanted, rel=1e-4)
     if plan.keeps_residual:
@@ -123,7 +123,7 @@ def test_each_group_of_parameters_is_told_of_once(
     groups: bool,
     make_model: MakeModel,
     batch_loss: BatchLoss,
-    run_ranks: Ranks,
+    run_exchanges: Ranks,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -133,7 +133,7 @@ def test_each_group_of_parameters_is_told_of_once(
 
     plan = Plan(parse(KILLS), "star", bucket_nbytes=bucket_nbytes)
     with caplog.at_level(logging.WARNING, "gradwire"), pytest.warns(LossyWarning) as caught:
-        (_, (ledger, _)) = run_ranks(2, body, plan)
+        (_, (ledger, _)) = run_exchanges(2, body, plan)
     own = [str(each.message) for each in caught if str(each.message).startswith("rank 1: ")]
     assert len(own) == 1 + groups
     assert own[0].startswith(f"rank 1: {KILLS} loses 100.0% of the norm of the gradient of ")
@@ -156,19 +156,19 @@ def test_each_group_of_parameters_is_told_of_once(
     ids=lambda plan: f"{plan.codec}-{plan.keeps_residual}",
 )
 def test_others_are_never_told_of(
-    plan: Plan, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    plan: Plan, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> dict[int, str]:
         model, rank = make_model(), exchange.link.rank
         losses = lambda _: batch_loss(model, 0, slice(rank, rank + 1))  # noqa: E731
         return trained(exchange, model, losses, strict=True)[1]
 
-    assert run_ranks(3, body, plan) == [{}, {}, {}]
+    assert run_exchanges(3, body, plan) == [{}, {}, {}]
 
 
 @pytest.mark.parametrize("bucket_nbytes", [None, 100])
 def test_strict_ranks_raise_after_the_same_step_where_one_loses(
-    bucket_nbytes: int | None, run_ranks: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    bucket_nbytes: int | None, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     """Rank 2's gradients are small in all but step 8, which so is no third sample."""
 
@@ -182,14 +182,14 @@ def test_strict_ranks_raise_after_the_same_step_where_one_loses(
         ledger, errors = trained(exchange, model, losses, 64, strict=True)
         return errors, ledger.summary().steps
 
-    results = run_ranks(3, body, Plan(parse(KILLS), "star", bucket_nbytes=bucket_nbytes))
+    results = run_exchanges(3, body, Plan(parse(KILLS), "star", bucket_nbytes=bucket_nbytes))
     assert all(result == results[0] for result in results)
     errors, steps = results[0]
     assert (list(errors), steps) == ([16], 64)
     assert errors[16].startswith(f"rank 2: {KILLS} loses ")
 
 
-def test_a_parameter_that_a_rank_does_not_use_is_no_reason(run_ranks: Ranks) -> None:
+def test_a_parameter_that_a_rank_does_not_use_is_no_reason(run_exchanges: Ranks) -> None:
     """Rank 0 of a star encodes the sum of the others, of which it loses something; its own gradient is 0."""
 
     def body(exchange: Exchange) -> Ledger:
@@ -197,7 +197,7 @@ def test_a_parameter_that_a_rank_does_not_use_is_no_reason(run_ranks: Ranks) -> 
         model = nn.Linear(40, 1, bias=False)
         return trained(exchange, model, lambda _: lambda: (model(x) * (rank > 0)).square().mean())[0]
 
-    for rank, ledger in enumerate(run_ranks(3, body, Plan(parse("quantize:8"), "star"))):
+    for rank, ledger in enumerate(run_exchanges(3, body, Plan(parse("quantize:8"), "star"))):
         (counts,) = ledger.summary().lost.parameters.values()
         assert (counts.samples, counts.without_own) == ((4, 0) if rank else (0, 4))
         assert counts.share_sum < 0.1

@@ -40,7 +40,7 @@ def train(
 @pytest.mark.parametrize("pipeline", [1, 2, 3])
 @pytest.mark.parametrize("bucket_nbytes", [None, 80])
 def test_the_ledger_has_what_the_step_records_have(
-    pipeline: int, bucket_nbytes: int | None, run_ranks: Ranks, make_model: Make, batch_loss: BatchLoss
+    pipeline: int, bucket_nbytes: int | None, run_exchanges: Ranks, make_model: Make, batch_loss: BatchLoss
 ) -> None:
     plan = Plan(parse("errbound:2^-10"), pipeline=pipeline, bucket_nbytes=bucket_nbytes)
 
@@ -48,10 +48,10 @@ def test_the_ledger_has_what_the_step_records_have(
         ledger = Ledger(exchange.link.rank)
         return *train(exchange, make_model(), batch_loss, ledger), ledger
 
-    (without, _), *_ = run_ranks(3, lambda e: train(e, make_model(), batch_loss, None), plan)
+    (without, _), *_ = run_exchanges(3, lambda e: train(e, make_model(), batch_loss, None), plan)
 
     def attempt() -> None:
-        for weights, record, ledger in run_ranks(3, body, plan):
+        for weights, record, ledger in run_exchanges(3, body, plan):
             summary = ledger.summary()
             total = summary.total
             assert summary.steps == STEPS
@@ -72,7 +72,7 @@ def test_the_ledger_has_what_the_step_records_have(
     undisturbed(attempt)
 
 
-def test_bytes_are_those_by_hand(run_ranks: Ranks, make_model: Make, batch_loss: BatchLoss) -> None:
+def test_bytes_are_those_by_hand(run_exchanges: Ranks, make_model: Make, batch_loss: BatchLoss) -> None:
     """Two ranks in a ring send half a gradient twice a step; rank 0 sends the weights once."""
 
     def body(exchange: Exchange) -> Ledger:
@@ -80,7 +80,7 @@ def test_bytes_are_those_by_hand(run_ranks: Ranks, make_model: Make, batch_loss:
         train(exchange, make_model(), batch_loss, ledger)
         return ledger
 
-    for rank, ledger in enumerate(run_ranks(2, body)):
+    for rank, ledger in enumerate(run_exchanges(2, body)):
         gradient, weights = (ledger.summary().buckets[name] for name in ("gradient", "weights"))
         assert gradient.cost.raw_nbytes == STEPS * 4 * FLOATS
         assert gradient.cost.wire_nbytes == STEPS * (4 * FLOATS + 2 * HEADER_NBYTES)
@@ -89,7 +89,7 @@ def test_bytes_are_those_by_hand(run_ranks: Ranks, make_model: Make, batch_loss:
 
 
 def test_a_gradient_that_is_waited_for_twice_counts_once(
-    run_ranks: Ranks, make_model: Make, batch_loss: BatchLoss
+    run_exchanges: Ranks, make_model: Make, batch_loss: BatchLoss
 ) -> None:
     def body(exchange: Exchange) -> list[BucketCounts]:
         model, ledger, seen = make_model(), Ledger(exchange.link.rank), []
@@ -102,5 +102,5 @@ def test_a_gradient_that_is_waited_for_twice_counts_once(
                 seen.append(ledger.summary().buckets["gradient"])
         return seen
 
-    for seen in run_ranks(2, body):
+    for seen in run_exchanges(2, body):
         assert [(counts.exchanges, counts.cost.raw_nbytes) for counts in seen] == [(2, 2 * 4 * FLOATS)] * 3
