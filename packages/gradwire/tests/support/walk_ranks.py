@@ -1,4 +1,4 @@
-"""A rank that notes which functions of gradwire one bucket enters, from DDP's hook until it is averaged."""
+"""A rank that records the path of one bucket, from DDP's hook until the bucket is averaged."""
 
 from __future__ import annotations
 
@@ -24,13 +24,9 @@ CROSSINGS = ("put", "sendmsg", "recv_into", "set_result")
 
 
 class Walk:
-    """The functions that any thread enters between the hook's call and the future's completion.
-
-    Those that are under way at one of the crossings are the bucket's path.
-    """
+    """Recorder of functions under way at a crossing, from the hook's call to the future's completion."""
 
     def __init__(self) -> None:
-        self.entered: list[CodeType] = []
         self.path: list[CodeType] = []
         self._seen: set[CodeType] = set()
         self._notes = False
@@ -48,7 +44,7 @@ class Walk:
 
     def forget(self) -> None:
         """Begin anew."""
-        self.entered, self.path, self._seen = [], [], set()
+        self.path, self._seen = [], set()
 
     def _profile(self, frame: FrameType, event: str, result: Any) -> None:
         code = frame.f_code
@@ -56,9 +52,8 @@ class Walk:
             self._cross(frame)
         if event == "call":
             self._notes |= code is gradwire_hook.__code__
-            if self._notes and code not in self._seen and code.co_filename.startswith(SOURCE):
+            if self._notes and code.co_filename.startswith(SOURCE):
                 self._seen.add(code)
-                self.entered.append(code)
         elif event == "return" and code is gradwire_hook.__code__:
             result.wait()  # backward goes on afterwards: what ends the step is not the bucket's
             self._notes = False
@@ -80,8 +75,8 @@ def names(codes: list[CodeType]) -> list[str]:
     ]
 
 
-def walk(spec: str) -> tuple[list[str], list[str]]:
-    """Train with one bucket; return its path and all that it enters, in some warm steps."""
+def walk(spec: str) -> list[str]:
+    """Train with one bucket; return its path in some warm steps."""
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(256, 255))
     noted = Walk()
@@ -92,4 +87,4 @@ def walk(spec: str) -> tuple[list[str], list[str]]:
                 noted.forget()
             model(torch.ones(1, 256)).square().mean().backward()
     attached.close()
-    return names(noted.path), names(noted.entered)
+    return names(noted.path)
