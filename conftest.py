@@ -25,7 +25,7 @@ from support.processes import NAME, Pool, prepare
 from support.project import test_name
 from support.small_tasks import SMALL_TASKS
 
-pytest_plugins = ["support.training_fixtures"]
+pytest_plugins = ["support.meeting", "support.training_fixtures"]
 
 gc.disable()  # until all is collected, which stays: to look through it again and again takes seconds
 settings.register_profile("gradwire", deadline=None)  # a busy machine is no failure
@@ -76,8 +76,8 @@ LEARNED = re.compile("|".join(SMALL_TASKS))
 """What tests of learning train: those of one model compare with the same runs of DDP."""
 LONG = (
     "faults", "job/test_launch", "foreign", "links/mpi", "learning", "docs", "integrations", "job", "cli",
-    "ddp", "fsdp", "local", "offload", "pipe", "sharded", "sync", "parameter_server", "autotune/training",
-    "situations", "experiments", "testbed", "links", "exchange", "codecs/conformance",
+    "ddp", "fsdp", "local", "offload", "pipe", "sharded", "sync", "simulated_device", "parameter_server",
+    "autotune/training", "situations", "experiments", "testbed", "links", "exchange", "codecs/conformance",
 )  # fmt: skip
 """What begins first, so that no worker is left alone with it at the end."""
 

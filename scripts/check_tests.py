@@ -3,7 +3,8 @@
 The room of ``packages/P/src/P/ROOM/...`` has its tests in ``packages/*/tests/ROOM``, or in files beside the
 rooms, which are named after the room or import from it first. A test concerns the modules after which it is
 named, and those that it imports from. Batteries test one property of many modules and have folders of their
-own. A module without functions needs no test.
+own. Tests of a room on the simulated device are in
+``simulated_device/ROOM``. A module without functions needs no test.
 """
 
 import ast
@@ -73,6 +74,8 @@ def tests() -> Iterator[tuple[Path, str]]:
     for folder in [*sorted(ROOT.glob("packages/*/tests")), ROOT / "tests"]:
         for path in sorted(folder.rglob("test_*.py")):
             room, *rest = path.relative_to(folder).parts
+            if room == "simulated_device" and len(rest) > 1:
+                room, *rest = rest
             yield path.relative_to(ROOT), room.strip("_") if rest else room_of_file(path, rooms)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -95,3 +95,69 @@ def assert_close(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
     assert len(found) == len(wanted)
     for own, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(own, other, rtol=1e-4, atol=1e-6)
+
+
+def frozen_model(rank: int = 0) -> Branches:
+    """Return a model whose left branch alone is trained; each rank has weights of its own."""
+    model = new_branches()
+    with torch.no_grad():
+        for each in model.parameters():
+            each.add_(0.01 * rank)
+    model.requires_grad_(False)
+    model.left.requires_grad_(True)
+    return model
+
+
+def unfreeze(model: nn.Module, step: int) -> None:
+    """Unfreeze the right branch in step 3, and the trunk in step 5."""
+    if step == 3:
+        model.get_submodule("right").requires_grad_(True)
+    if step == 5:
+        model.get_submodule("trunk").requires_grad_(True)
+
+
+def gradually(step: int, rank: int, model: Branches) -> torch.Tensor:
+    """Return the loss of a rank's step while parameters are unfrozen."""
+    return squares(model, batch(step, rank), 1.0)
+
+
+def unfrozen_by_hand(kind: str, workers: int) -> list[torch.Tensor]:
+    """Train for 8 steps in one process, with all workers' batches."""
+    model = frozen_model()
+    optimizer = OPTIMIZERS[kind](model.parameters())
+    for step in range(8):
+        unfreeze(model, step)
+        optimizer.zero_grad()
+        losses = [gradually(step, rank, model) for rank in range(workers)]
+        torch.autograd.backward(torch.stack(losses).mean())
+        optimizer.step()
+    return everything(model, optimizer)
+
+
+def used_by_hand(kind: str, delay: int, workers: int) -> list[torch.Tensor]:
+    """Train in one process: None for what no rank reaches, 0 from those who do not; a delay, then a drain."""
+    model = new_branches()
+    optimizer = OPTIMIZERS[kind](model.parameters())
+    weights = list(model.parameters())
+    means: list[list[torch.Tensor | None]] = []
+    for step in range(STEPS + delay):
+        if step >= delay:
+            for weight, mean in zip(weights, means[step - delay], strict=True):
+                weight.grad = mean
+            optimizer.step()
+        if step < STEPS:
+            each = [_gradients(model, step, rank) for rank in range(workers)]
+            means.append([_mean(found) for found in zip(*each, strict=True)])
+    return everything(model, optimizer)
+
+
+def _gradients(model: Branches, step: int, rank: int) -> list[torch.Tensor | None]:
+    for each in model.parameters():
+        each.grad = None
+    torch.autograd.backward(branch_loss(model, model, step, rank))
+    return [each.grad for each in model.parameters()]
+
+
+def _mean(found: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    reached = [each for each in found if each is not None]
+    return torch.stack(reached).sum(0) / len(found) if reached else None
