@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := pyproject.toml constraints.txt $(wildcard packages/*/pyproject.toml) packages/gradwire/CMakeLists.txt $(shell find packages/gradwire/native -name '*.cc' -o -name '*.h' -o -name CMakeLists.txt)
 
-.PHONY: help setup demo reproduce test coverage faults faults-nightly foreign gateware docs docs-browser reports-browser measured figures lint types layers check sanitize aarch64 release bench clean
+.PHONY: help setup demo reproduce test test-core coverage faults faults-nightly foreign gateware docs docs-browser reports-browser measured figures lint types layers check sanitize aarch64 release bench clean
 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -25,6 +25,11 @@ unexport PYTHONDONTWRITEBYTECODE # each of hundreds of processes would compile g
 
 test: .venv/ready ## the test suite, on four workers
 	$(TESTS)
+
+BATTERIES := faults foreign learning situations # whole trainings: minutes
+
+test-core: .venv/ready ## the tests of the core, as where it is installed alone, without its longest batteries
+	$(TESTS) --core-alone packages/gradwire/tests $(BATTERIES:%=--ignore=packages/gradwire/tests/%)
 
 coverage: .venv/ready ## the test suite, and what of each room it runs (build/coverage.json)
 	$(TESTS) --cov --cov-report=json:build/coverage.json

@@ -20,7 +20,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-from support import gpu_cases, ranks
+from support import core_alone, gpu_cases, ranks
 from support.processes import NAME, Pool, prepare
 from support.project import test_name
 from support.small_tasks import SMALL_TASKS
@@ -38,6 +38,15 @@ torch.set_num_threads(1)
 # A script's background job ignores SIGINT, and the processes that tests interrupt would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--core-alone", action="store_true", help="hide gradwire_lab and gradwire_gateware")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.core_alone:
+        core_alone.hide()
 
 
 @pytest.fixture

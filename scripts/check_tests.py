@@ -3,8 +3,8 @@
 The room of ``packages/P/src/P/ROOM/...`` has its tests in ``packages/*/tests/ROOM``, or in files beside the
 rooms, which are named after the room or import from it first. A test concerns the modules after which it is
 named, and those that it imports from. Batteries test one property of many modules and have folders of their
-own. Tests of a room on the simulated device are in
-``simulated_device/ROOM``. A module without functions needs no test.
+own. ``simulated_device/ROOM`` has a room's tests on the simulated device. A module without functions needs no
+test.
 """
 
 import ast
@@ -27,6 +27,7 @@ BATTERIES = {
     "situations": "scripts of many kinds through every front door",
 }
 IMPORT = re.compile(r"^\s*from (gradwire[\w.]*) import (\([^)]*\)|[^\n]*)|\"(gradwire[\w.]+)\"", re.MULTILINE)
+OTHERS = re.compile(r"^\s*(from|import) gradwire_(lab|gateware)\b", re.MULTILINE)
 
 
 def main() -> int:
@@ -49,6 +50,11 @@ def main() -> int:
             and not any(f"{each}_".startswith(f"test_{leaf}_") for each in found)
         ):
             problems.append(f"{path.relative_to(ROOT)}: write a test in packages/*/tests/{room_of(name)}")
+    problems += [
+        f"{path.relative_to(ROOT)}: the core's tests import the core alone; move it to another package's"
+        for path in sorted((ROOT / "packages" / "gradwire" / "tests").rglob("*.py"))
+        if OTHERS.search(path.read_text(encoding="utf-8"))
+    ]
     for problem in problems:
         sys.stderr.write(f"{problem}\n")
     sys.stdout.write(f"{len(modules)} modules with behaviour, each with tests in its room\n" * (not problems))
