@@ -1,5 +1,7 @@
 """Fail if no test of its room concerns a module, or if a folder of tests is of no room.
 
+With ``--support``, write the index of each folder of support modules, which is compared otherwise.
+
 The room of ``packages/P/src/P/ROOM/...`` has its tests in ``packages/*/tests/ROOM``, or in files beside the
 rooms, which are named after the room or import from it first. A test concerns the modules after which it is
 named, and those that it imports from. Batteries test one property of many modules and have folders of their
@@ -12,6 +14,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Container, Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -28,6 +31,14 @@ BATTERIES = {
 }
 IMPORT = re.compile(r"^\s*from (gradwire[\w.]*) import (\([^)]*\)|[^\n]*)|\"(gradwire[\w.]+)\"", re.MULTILINE)
 OTHERS = re.compile(r"^\s*(from|import) gradwire_(lab|gateware)\b", re.MULTILINE)
+SUPPORT = """\
+# What tests have in common
+
+`scripts/check_tests.py --support` writes this page from the docstrings.
+
+| module | what it gives | used by |
+|---|---|---|
+"""
 
 
 def main() -> int:
@@ -55,6 +66,12 @@ def main() -> int:
         for path in sorted((ROOT / "packages" / "gradwire" / "tests").rglob("*.py"))
         if OTHERS.search(path.read_text(encoding="utf-8"))
     ]
+    for folder in sorted(ROOT.glob("packages/*/tests/support")):
+        page, wanted = folder / "README.md", support_page(folder)
+        if "--support" in sys.argv[1:]:
+            page.write_text(wanted, encoding="utf-8")
+        elif not page.exists() or page.read_text(encoding="utf-8") != wanted:
+            problems.append(f"{page.relative_to(ROOT)}: run scripts/check_tests.py --support")
     for problem in problems:
         sys.stderr.write(f"{problem}\n")
     sys.stdout.write(f"{len(modules)} modules with behaviour, each with tests in its room\n" * (not problems))
@@ -102,6 +119,33 @@ def imported(path: Path) -> Iterator[str]:
         yield module or said.rpartition(".")[0]
         yield from (f"{module}.{name}" for name in re.findall(r"\w+", names))
         yield said
+
+
+def support_page(folder: Path) -> str:
+    """Return the index of what tests have in common: a line for each module, and the rooms that use it."""
+    rows = []
+    for path in sorted(folder.glob("*.py")):
+        text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        summary = " ".join(text.partition("\n\n")[0].split()).replace("|", "\\|")
+        rows.append(f"| `{path.stem}` | {summary} | {', '.join(users(path.stem)) or 'nobody'} |\n")
+    return SUPPORT + "".join(rows)
+
+
+def users(module: str) -> list[str]:
+    """Return the rooms whose tests use a support module, by an import, its name in a string, or its file's."""
+    use = re.compile(
+        rf"\bsupport\.{module}\b|from support import (\([^)]*\b{module}\b|[^\n]*\b{module}\b)|\"{module}\.py\""
+    )
+    return sorted({room for room, path, text in texts() if path.stem != module and use.search(text)})
+
+
+@cache
+def texts() -> list[tuple[str, Path, str]]:
+    """Return the room, the path and the text of every file of tests."""
+    found = [("conftest", ROOT / "conftest.py")]
+    for folder in [*ROOT.glob("packages/*/tests"), ROOT / "tests"]:
+        found += [(each.relative_to(folder).parts[0].removesuffix(".py"), each) for each in folder.rglob("*.py")]
+    return [(room, path, path.read_text(encoding="utf-8")) for room, path in found]
 
 
 def has_behaviour(path: Path) -> bool:
