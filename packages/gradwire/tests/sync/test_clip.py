@@ -11,12 +11,24 @@ import pytest
 import torch
 
 from gradwire.sync.used_parameters import clip, exact_order_norm
-from support.gradients import random_gradients
+from collections.abc import Sequence
+import torch
+
+def random_gradients(counts: Sequence[int]) -> list[torch.Tensor]:
+    """Return gradients of these lengths, of values of many sizes, with the same bits everywhere."""
+    found = []
+    for count in counts:
+        generator = torch.Generator().manual_seed(count)
+        mantissas = torch.randint(-(1 << 24), 1 << 24, (count,), generator=generator)
+        exponents = torch.randint(0, 40, (count,), generator=generator)
+        found.append(mantissas.float() * torch.tensor([2.0**-i for i in range(40)])[exponents])
+    return found
+
 
 COUNTS = (1, 7, 65_536, 65_537, 200_003)
 PROGRAM = f"""
 import torch
-from support.gradients import random_gradients
+from sync.test_clip import random_gradients
 from gradwire.sync.used_parameters import exact_order_norm
 print([exact_order_norm(each).hex() for each in random_gradients({COUNTS})])
 print(torch.backends.cpu.get_cpu_capability())

@@ -21,7 +21,47 @@ from gradwire.links.rendezvous.tls import EncryptedSocket
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from support.certificates import needs_openssl, variables
 from support.meshes import Meshes, linked, tls, with_tls
-from support.tap import Tap
+import socket
+import threading
+from contextlib import suppress
+from types import TracebackType
+
+class Tap:
+    """Two ends of a connection, ``low`` and ``high``, and all that has gone between them, ``heard``."""
+
+    def __init__(self) -> None:
+        self.heard = bytearray()
+        self.spoils = False
+        self.low, near = socket.socketpair()
+        self.high, far = socket.socketpair()
+        self._inner = (near, far)
+        self._threads = [
+            threading.Thread(target=self._carry, args=ends, daemon=True)
+            for ends in ((near, far), (far, near))
+        ]
+
+    def __enter__(self) -> Tap:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each in self._inner:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for each in (*self._inner, self.low, self.high):
+            each.close()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.heard += data
+                target.sendall(data[:-1] + bytes([data[-1] ^ 1]) if self.spoils else data)
+
 
 RunProcesses = Callable[..., list[Any]]
 RunRanks = Callable[..., list[Any]]
@@ -35,7 +75,7 @@ pytestmark = needs_openssl
 def test_nothing_of_a_frame_can_be_read_on_the_way(way: str) -> None:
     payload = torch.randint(256, (1 << 16,), dtype=torch.uint8)
     with Tap() as tap:
-        connections: Meshes = [{1: tap.low}, {0: tap.high}]
+        connections: Meshes = [{1: low}, {0: high}]
         links = linked(with_tls(connections) if way == "tls" else connections, TIMEOUT_S)
         for sender, receiver in ((0, 1), (1, 0)):
             sending = links[sender].isend(receiver, payload)
@@ -45,9 +85,9 @@ def test_nothing_of_a_frame_can_be_read_on_the_way(way: str) -> None:
         for link in links:
             link.close()
     said = payload.numpy().tobytes()
-    readable = sum(said[i : i + 8] in tap.heard for i in range(0, len(said), 512))
+    readable = sum(said[i : i + 8] in heard for i in range(0, len(said), 512))
     assert readable == (0 if way == "tls" else len(said) // 512)
-    assert len(tap.heard) > 2 * len(said)
+    assert len(heard) > 2 * len(said)
 
 
 @pytest.mark.parametrize("nbytes", [1, 100, (1 << 14) - 8, 1 << 14, (1 << 20) + 1, BEYOND_ALL_BUFFERS])
@@ -103,8 +143,8 @@ def test_however_openssl_says_that_a_connection_ended_the_peer_has_closed_its_li
 
 def test_a_byte_that_was_altered_on_the_way_is_an_error() -> None:
     with Tap() as tap:
-        links = linked(with_tls([{1: tap.low}, {0: tap.high}]), TIMEOUT_S)
-        tap.spoils = True
+        links = linked(with_tls([{1: low}, {0: high}]), TIMEOUT_S)
+        spoils = True
         links[0].isend(1, torch.ones(100, dtype=torch.uint8)).wait()
         with pytest.raises(LinkError, match=rf"(?i)rank 1 receiving from rank 0: .*{SPOILT}"):
             links[1].irecv(0, torch.zeros(100, dtype=torch.uint8)).wait()

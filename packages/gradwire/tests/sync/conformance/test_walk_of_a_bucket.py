@@ -12,8 +12,92 @@ from typing import Any
 
 import pytest
 
-from support import walk_ranks
 from support.project import ROOT
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+import gradwire
+from gradwire.ddp.hook import gradwire_hook
+
+SOURCE = str(Path(gradwire.__file__).parent)
+WARM_STEPS, STEPS = 2, 3
+CROSSINGS = ("put", "sendmsg", "recv_into", "set_result")
+"""What carries a bucket on: between threads, into the kernel and out of it, and back to DDP."""
+
+
+class Walk:
+    """Recorder of functions under way at a crossing, from the hook's call to the future's completion."""
+
+    def __init__(self) -> None:
+        self.path: list[CodeType] = []
+        self._seen: set[CodeType] = set()
+        self._notes = False
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note what the hook's buckets enter in the ``with`` block."""
+        threading.setprofile(self._profile)
+        sys.setprofile(self._profile)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self.path, self._seen = [], set()
+
+    def _profile(self, frame: FrameType, event: str, result: Any) -> None:
+        code = frame.f_code
+        if self._notes and event == "c_call" and result.__name__ in CROSSINGS:
+            self._cross(frame)
+        if event == "call":
+            self._notes |= code is gradwire_hook.__code__
+            if self._notes and code.co_filename.startswith(SOURCE):
+                self._seen.add(code)
+        elif event == "return" and code is gradwire_hook.__code__:
+            result.wait()  # backward goes on afterwards: what ends the step is not the bucket's
+            self._notes = False
+
+    def _cross(self, frame: FrameType | None) -> None:
+        stack = list[CodeType]()
+        while frame is not None:
+            stack.insert(0, frame.f_code)
+            frame = frame.f_back
+        self.path += [code for code in stack if code in self._seen and code not in self.path]
+
+
+def names(codes: list[CodeType]) -> list[str]:
+    """Return functions in the order in which they were entered, as "links/sockets.py SocketLink.isend"."""
+    return [
+        f"{Path(code.co_filename).relative_to(SOURCE)} {code.co_qualname}"
+        for code in codes
+        if not code.co_name.startswith("<")  # comprehensions, which later Pythons enter no more
+    ]
+
+
+def walk(spec: str) -> list[str]:
+    """Train with one bucket; return its path in some warm steps."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(256, 255))
+    noted = Walk()
+    with noted.noting():  # also what the communication thread does, which begins here
+        attached = gradwire.attach(model, gradwire.Plan(gradwire.parse(spec)))
+        for step in range(WARM_STEPS + STEPS):
+            if step == WARM_STEPS:
+                noted.forget()
+            model(torch.ones(1, 256)).square().mean().backward()
+    attached.close()
+    return names(noted.path)
+
 
 pytestmark = pytest.mark.processes
 
@@ -25,5 +109,5 @@ def test_a_bucket_takes_the_path_that_contributing_lists(
     lines = (ROOT / "CONTRIBUTING.md").read_text().partition("path of one bucket")[2].splitlines()
     listed = [" ".join(line.split()[:2]) for line in lines if line.startswith("    ") and ".py " in line]
     assert len(listed) <= 15
-    for path in run_processes(2, walk_ranks.walk, spec, alone=True):
+    for path in run_processes(2, walk, spec, alone=True):
         assert path == listed
