@@ -27,7 +27,7 @@ class Hiding:
     def find_distributions(self, *context: Any) -> Iterator[Distribution]:
         """Yield the distributions, whose entry points are the commands."""
         for each in getattr(self._finder, "find_distributions", lambda *_: ())(*context):
-            if each.metadata["Name"].replace("-", "_") not in HIDDEN:
+            if str(each.metadata["Name"]).replace("-", "_") not in HIDDEN:
                 yield each
 
     def __getattr__(self, name: str) -> Any:
