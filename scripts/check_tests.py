@@ -132,10 +132,9 @@ def support_page(folder: Path) -> str:
 
 
 def users(module: str) -> list[str]:
-    """Return the rooms whose tests use a support module, by an import, its name in a string, or its file's."""
-    use = re.compile(
-        rf"\bsupport\.{module}\b|from support import (\([^)]*\b{module}\b|[^\n]*\b{module}\b)|\"{module}\.py\""
-    )
+    """Return the rooms whose tests import a support module, or name it or its file in a string."""
+    imports = rf"from support import (\([^)]*\b{module}\b|[^\n]*\b{module}\b)"
+    use = re.compile(rf"\bsupport\.{module}\b|{imports}|\"{module}\.py\"")
     return sorted({room for room, path, text in texts() if path.stem != module and use.search(text)})
 
 
@@ -144,7 +143,9 @@ def texts() -> list[tuple[str, Path, str]]:
     """Return the room, the path and the text of every file of tests."""
     found = [("conftest", ROOT / "conftest.py")]
     for folder in [*ROOT.glob("packages/*/tests"), ROOT / "tests"]:
-        found += [(each.relative_to(folder).parts[0].removesuffix(".py"), each) for each in folder.rglob("*.py")]
+        found += [
+            (each.relative_to(folder).parts[0].removesuffix(".py"), each) for each in folder.rglob("*.py")
+        ]
     return [(room, path, path.read_text(encoding="utf-8")) for room, path in found]
 
 

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import ast
+import copy
 import gc
 import inspect
+import json
+import math
 import os
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -24,17 +27,10 @@ from torch._C._distributed_c10d import HashStore
 import gradwire
 import gradwire_gateware
 import gradwire_lab
+from gradwire.checkpoints import SUM, of_tensor, sealed, sealed_text
 from gradwire.errors import GradwireError
 from gradwire.sync.method import Method
 from support.readers import Reader, holders, methods, small_readers
-import copy
-import json
-import math
-import random
-from collections.abc import Iterator, Mapping
-from typing import Any
-import torch
-from gradwire.checkpoints import SUM, of_tensor, sealed, sealed_text
 
 DEEP: Any = 0
 for _ in range(50):

@@ -1,6 +1,6 @@
 """Every kind of file of the version before the split is read as that version read it.
 
-Commit 5d7ef2d3 wrote the folders below ``files``, one for each kind, and ``files.json``, what it read from them.
+Commit 5d7ef2d3 wrote the folders below ``files``, one for each kind, and ``files.json``, what it read there.
 """
 
 from __future__ import annotations

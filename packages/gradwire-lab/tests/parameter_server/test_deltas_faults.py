@@ -1,4 +1,4 @@
-"""Frames with changes of weights between a server and its workers, as the core's test has them of ``Sharded``."""
+"""Frames with changes of weights between a server and its workers; the core tests those of ``Sharded``."""
 
 from __future__ import annotations
 

@@ -32,7 +32,11 @@ def work(stale: bool, model: nn.Module, exchange: Exchange, loss: Callable[[], t
     """Return what each step has lost, by parameter."""
     sink = Kept()
     how: dict[str, Any] = {"ledger": Ledger(1, [sink]), "group": exchange.link}
-    with StaleWorker(model, exchange.plan, 0, **how) if stale else Worker(model, exchange.plan, **how) as worker:
+    with (
+        StaleWorker(model, exchange.plan, 0, **how)
+        if stale
+        else Worker(model, exchange.plan, **how) as worker
+    ):
         for _ in range(5):
             worker.step(loss)
     return shares_of(sink)

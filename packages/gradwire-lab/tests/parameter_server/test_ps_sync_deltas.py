@@ -63,7 +63,12 @@ def train(
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("gradients", ["identity", "quantize:8"])
 def test_exact_deltas_train_as_whole_copies_bit_for_bit(
-    gradients: str, workers: int, stale: bool, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    gradients: str,
+    workers: int,
+    stale: bool,
+    run_exchanges: Ranks,
+    make_model: MakeModel,
+    batch_loss: BatchLoss,
 ) -> None:
     plan = Plan(parse(gradients), "star")
 
@@ -80,7 +85,9 @@ def test_rounded_deltas_leave_the_server_exact_and_all_workers_equal(
     stale: bool, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
     plan = Plan(parse("quantize:8"), "star")
-    master, *workers = run_exchanges(4, lambda e: train(e, make_model(), batch_loss, "delta:bf16", stale), plan)
+    master, *workers = run_exchanges(
+        4, lambda e: train(e, make_model(), batch_loss, "delta:bf16", stale), plan
+    )
     for after in workers:
         assert all(torch.equal(a, b) for a, b in zip(after, workers[0], strict=True))
     assert torch.equal(workers[0][-1], master[-1].bfloat16().float())

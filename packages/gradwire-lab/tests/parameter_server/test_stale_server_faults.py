@@ -202,7 +202,9 @@ def test_an_error_of_the_server_reaches_all_workers() -> None:
     assert not server_threads()
 
 
-def test_an_error_in_the_forward_pass_sends_nothing_and_the_step_may_be_repeated(run_exchanges: Ranks) -> None:
+def test_an_error_in_the_forward_pass_sends_nothing_and_the_step_may_be_repeated(
+    run_exchanges: Ranks,
+) -> None:
     def body(exchange: Exchange) -> float:
         model = nn.Linear(1, 1, bias=False)
         nn.init.zeros_(model.weight)

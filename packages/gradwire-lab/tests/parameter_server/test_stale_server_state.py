@@ -76,7 +76,12 @@ def _train(
 @pytest.mark.parametrize(("workers", "staleness"), [(3, 0), (1, 2)])
 @pytest.mark.parametrize("spec", ["topk:0.3", "errbound:2^-10"])
 def test_a_run_goes_on_bit_for_bit(
-    workers: int, staleness: int, spec: str, run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+    workers: int,
+    staleness: int,
+    spec: str,
+    run_exchanges: Ranks,
+    make_model: MakeModel,
+    batch_loss: BatchLoss,
 ) -> None:
     plan = Plan(parse(spec), "star")
 
@@ -106,7 +111,9 @@ def test_a_run_goes_on_bit_for_bit(
         return weights, _steps(state)
 
     assert [_steps(state) for state in saved] == [HALF] * (workers + 1)
-    for (weights, clock), straight_weights in zip(run_exchanges(workers + 1, second, plan), wanted, strict=True):
+    for (weights, clock), straight_weights in zip(
+        run_exchanges(workers + 1, second, plan), wanted, strict=True
+    ):
         assert clock == STEPS
         assert torch.equal(weights, straight_weights)
 

@@ -1,4 +1,4 @@
-"""The lab's training methods, in the form of ``support.methods``: servers at rank 0, workers at the others."""
+"""The lab's methods in the form of ``support.methods``: servers at rank 0, workers at the other ranks."""
 
 from __future__ import annotations
 

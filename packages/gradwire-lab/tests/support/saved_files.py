@@ -1,4 +1,4 @@
-"""All kinds of files that gradwire writes of a training: those of ``support.file_kinds``, and the servers'."""
+"""All kinds of files that gradwire writes of a training: ``support.file_kinds``, and the servers'."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 from gradwire import _native
 from gradwire.errors import SpecError
 
-PLAN = "plan --model 5M --hosts 2 --rate 1gbit".split()
+PLAN = ["plan", "--model", "5M", "--hosts", "2", "--rate", "1gbit"]
 
 
 def run(target: str, *words: str) -> subprocess.CompletedProcess[str]:

@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-
-import gradwire
-from typing import Any
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
 import gradwire
 
 WIDTH = 24

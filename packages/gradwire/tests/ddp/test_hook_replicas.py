@@ -6,16 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from gradwire import Plan
-from gradwire.plan import PlanLike
-from collections.abc import Callable
-from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
 import gradwire
+from gradwire import Plan
 from gradwire.errors import GradwireError
 from gradwire.plan import PlanLike
 

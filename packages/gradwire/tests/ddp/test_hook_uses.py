@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
-import torch
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
+
 import gradwire
 from gradwire.errors import GradwireError
 

@@ -8,25 +8,21 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.nn.parallel import DistributedDataParallel
 
+import gradwire
 from gradwire.ddp.rounds import Rounds
 from gradwire.errors import ExchangeError, LinkTimeoutError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.residual import Residuals
+from support.ddp_ranks import SMALL_BUCKETS, loss_of, make_model, weights
 from support.fake_buckets import FakeBucket
 from support.sums import bits
-import time
-from typing import Any
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.amp.grad_scaler import GradScaler
-from torch.nn.parallel import DistributedDataParallel
-import gradwire
-from gradwire.errors import ExchangeError
-from support.ddp_ranks import SMALL_BUCKETS, loss_of, make_model, weights
 
 BAD = 99
 STEPS = (0, 1, 2, 3, 4, 5)
@@ -110,7 +106,9 @@ TIMEOUT_S, LATE_S, BEGIN_S = 1.0, 2.5, 30.0
 
 @pytest.mark.parametrize("algorithm", ["ring", "star", "tree"])
 @pytest.mark.parametrize("late_at", [0, 1])
-def test_only_the_first_bucket_is_waited_for_so_long(algorithm: str, late_at: int, run_exchanges: Ranks) -> None:
+def test_only_the_first_bucket_is_waited_for_so_long(
+    algorithm: str, late_at: int, run_exchanges: Ranks
+) -> None:
     """Rank 1 comes late to the second step, or stands still in it."""
 
     def body(exchange: Exchange) -> BaseException | list[float]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from gradwire.errors import JobError
-from gradwire.launch.local import RankContext, Task, run_local
-from support.processes import children
-import logging
-import os
-import time
 from faults.outside import listening
-from gradwire.errors import LOSSY_LOGGER, LinkError, SpecError
-from gradwire.launch.local import RankContext
+from gradwire.errors import LOSSY_LOGGER, JobError, LinkError, SpecError
+from gradwire.launch.local import RankContext, Task, run_local
 from gradwire.launch.rendezvous import joined_group
 from gradwire.links.rendezvous.addresses import listening_address
+from support.processes import children
+
 
 def introduce(context: RankContext[str], greeting: str) -> None:
     store = context.join_store()

@@ -274,7 +274,9 @@ def test_gradients_of_smaller_batches_may_accumulate(
         return mean_square(model, step, rank)
 
     whole = trained(run_exchanges, 3, STAR, make_model, accumulated)
-    assert torch.equal(trained(run_exchanges, 3, replace(STAR, bucket_nbytes=64), make_model, accumulated), whole)
+    assert torch.equal(
+        trained(run_exchanges, 3, replace(STAR, bucket_nbytes=64), make_model, accumulated), whole
+    )
 
 
 def test_a_sparse_gradient_is_exchanged_densely(run_exchanges: Ranks) -> None:
@@ -299,7 +301,9 @@ def test_checkpoints_compute_their_part_of_backward_when_they_like(
 
     whole = trained(run_exchanges, 2, STAR, make_model, checkpointed)
     assert torch.equal(whole, trained(run_exchanges, 2, STAR, make_model))
-    assert torch.equal(trained(run_exchanges, 2, replace(STAR, bucket_nbytes=4), make_model, checkpointed), whole)
+    assert torch.equal(
+        trained(run_exchanges, 2, replace(STAR, bucket_nbytes=4), make_model, checkpointed), whole
+    )
 
 
 def test_a_gradient_that_comes_in_two_pieces_is_refused_on_every_rank(run_exchanges: Ranks) -> None:

@@ -90,7 +90,9 @@ def test_an_exception_arrives_as_it_is_and_stays(make_model: MakeModel, batch_lo
     assert exchange.calls == 6, "the link was used after the failure"
 
 
-def test_a_silent_peer_is_a_timeout(run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss) -> None:
+def test_a_silent_peer_is_a_timeout(
+    run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
+) -> None:
     finished = threading.Event()
 
     def body(exchange: Exchange) -> tuple[BaseException, float] | None:

@@ -57,7 +57,9 @@ def _run(exchange: Exchange, pipeline: int | None, compute_s: float) -> StepReco
 
 
 @pytest.mark.parametrize(("compute_s", "comm_s"), [(0.12, 0.08), (0.05, 0.15)])
-def test_a_pipelined_step_hides_the_shorter_part(compute_s: float, comm_s: float, run_exchanges: Ranks) -> None:
+def test_a_pipelined_step_hides_the_shorter_part(
+    compute_s: float, comm_s: float, run_exchanges: Ranks
+) -> None:
     wrap = _throttled(4 * FLOATS / comm_s)
     longer, both = STEPS * max(compute_s, comm_s), STEPS * (compute_s + comm_s)
 

@@ -179,7 +179,9 @@ def test_warm_up_is_d_sync_and_the_pipeline_starts_empty_after_it(
 def test_after_warm_up_the_update_is_delayed(
     run_exchanges: Ranks, make_model: MakeModel, batch_loss: BatchLoss
 ) -> None:
-    results = run_exchanges(2, lambda e: _train(e, make_model(), batch_loss, 9, SGD, pipeline=2, warmup_steps=3))
+    results = run_exchanges(
+        2, lambda e: _train(e, make_model(), batch_loss, 9, SGD, pipeline=2, warmup_steps=3)
+    )
     model = make_model()
     for t in range(3):
         _delayed(model, batch_loss, 2, t + 1, 1, start=t)

@@ -1,4 +1,4 @@
-"""``pytest --core-alone``: the lab and the gateware cannot be imported, as where a user has installed the core."""
+"""``pytest --core-alone``: neither the lab nor the gateware can be imported, as for a user of the core."""
 
 from __future__ import annotations
 

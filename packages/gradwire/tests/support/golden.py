@@ -1,4 +1,4 @@
-"""What the version before the split saved, chose and encoded (tests/golden), and how results compare with it."""
+"""Results of the version before the split (tests/golden), and how others compare with them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def plain(value: Any) -> Any:
     if hasattr(value, "to_json"):
         return ["json", json.loads(value.to_json())]
     if hasattr(value, "__dataclass_fields__"):
-        return [type(value).__name__, {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}]
+        return [
+            type(value).__name__,
+            {name: plain(getattr(value, name)) for name in value.__dataclass_fields__},
+        ]
     return type(value).__name__
 
 

@@ -54,7 +54,7 @@ def batch_loss() -> Callable[[nn.Module, int, slice], Callable[[], torch.Tensor]
 def run_exchanges() -> Callable[..., list[Any]]:
     """Return ``run_exchanges(world, body, plan)``, which calls ``body(exchange)`` in a thread for each rank.
 
-    It returns the results of all ranks. An exception of a rank closes its link, so that the others end, and the
+    It returns the results of all ranks. An exception of a rank closes its link, so that the others end. The
     first one is raised.
     """
 

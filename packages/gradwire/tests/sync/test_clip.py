@@ -6,13 +6,13 @@ import math
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 import torch
 
 from gradwire.sync.used_parameters import clip, exact_order_norm
-from collections.abc import Sequence
-import torch
+
 
 def random_gradients(counts: Sequence[int]) -> list[torch.Tensor]:
     """Return gradients of these lengths, of values of many sizes, with the same bits everywhere."""

@@ -104,7 +104,11 @@ def refuses(error: type[GradwireError], said: str) -> Any:
         (lambda: new_model().half(), TensorError, "is a torch.float16 tensor .*; convert what is tr"),
         (lambda: new_model().to("meta"), TensorError, "on meta; use .*model"),
         (lambda: nn.LazyLinear(3), TensorError, "must have its shape, .* let the model run a forward pass"),
-        (lambda: new_model().requires_grad_(False), TensorError, "none came; is requires_grad off everywhere"),
+        (
+            lambda: new_model().requires_grad_(False),
+            TensorError,
+            "none came; is requires_grad off everywhere",
+        ),
         (lambda: nn.ReLU(), TensorError, "a model with at least one trainable parameter was wanted"),
     ],
 )

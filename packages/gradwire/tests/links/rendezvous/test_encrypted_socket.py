@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
 from typing import Any
 from unittest.mock import patch
 
@@ -21,10 +25,7 @@ from gradwire.links.rendezvous.tls import EncryptedSocket
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from support.certificates import needs_openssl, variables
 from support.meshes import Meshes, linked, tls, with_tls
-import socket
-import threading
-from contextlib import suppress
-from types import TracebackType
+
 
 class Tap:
     """Two ends of a connection, ``low`` and ``high``, and all that has gone between them, ``heard``."""
@@ -75,7 +76,7 @@ pytestmark = needs_openssl
 def test_nothing_of_a_frame_can_be_read_on_the_way(way: str) -> None:
     payload = torch.randint(256, (1 << 16,), dtype=torch.uint8)
     with Tap() as tap:
-        connections: Meshes = [{1: low}, {0: high}]
+        connections: Meshes = [{1: tap.low}, {0: tap.high}]
         links = linked(with_tls(connections) if way == "tls" else connections, TIMEOUT_S)
         for sender, receiver in ((0, 1), (1, 0)):
             sending = links[sender].isend(receiver, payload)
@@ -85,9 +86,9 @@ def test_nothing_of_a_frame_can_be_read_on_the_way(way: str) -> None:
         for link in links:
             link.close()
     said = payload.numpy().tobytes()
-    readable = sum(said[i : i + 8] in heard for i in range(0, len(said), 512))
+    readable = sum(said[i : i + 8] in tap.heard for i in range(0, len(said), 512))
     assert readable == (0 if way == "tls" else len(said) // 512)
-    assert len(heard) > 2 * len(said)
+    assert len(tap.heard) > 2 * len(said)
 
 
 @pytest.mark.parametrize("nbytes", [1, 100, (1 << 14) - 8, 1 << 14, (1 << 20) + 1, BEYOND_ALL_BUFFERS])
@@ -143,8 +144,8 @@ def test_however_openssl_says_that_a_connection_ended_the_peer_has_closed_its_li
 
 def test_a_byte_that_was_altered_on_the_way_is_an_error() -> None:
     with Tap() as tap:
-        links = linked(with_tls([{1: low}, {0: high}]), TIMEOUT_S)
-        spoils = True
+        links = linked(with_tls([{1: tap.low}, {0: tap.high}]), TIMEOUT_S)
+        tap.spoils = True
         links[0].isend(1, torch.ones(100, dtype=torch.uint8)).wait()
         with pytest.raises(LinkError, match=rf"(?i)rank 1 receiving from rank 0: .*{SPOILT}"):
             links[1].irecv(0, torch.zeros(100, dtype=torch.uint8)).wait()

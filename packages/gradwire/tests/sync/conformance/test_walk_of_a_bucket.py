@@ -1,30 +1,28 @@
 """The path of a bucket is the list in CONTRIBUTING, from DDP's hook to the socket and back.
 
 Each rank records a warm step of two ranks over sockets, on all threads, from the call of DDP's hook until the
-bucket's future is complete. The path are the functions under way where the bucket passes from one thread to the
-other, into the kernel, out of it, or back to DDP. Each counts once.
+bucket's future is complete. The path are the functions under way where the bucket passes from one thread to
+the other, into the kernel, out of it, or back to DDP. Each counts once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import pytest
-
-from support.project import ROOT
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+
+import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
 import gradwire
 from gradwire.ddp.hook import gradwire_hook
+from support.project import ROOT
 
 SOURCE = str(Path(gradwire.__file__).parent)
 WARM_STEPS, STEPS = 2, 3

@@ -46,7 +46,7 @@ def shares_of(sink: Kept) -> Shares:
 
 
 def check_shares(found: Shares, wanted: dict[str, float], plan: Plan, steps: list[int]) -> None:
-    """Check what was lost in the steps that were sampled; residuals are 0 at first, and no part of the own."""
+    """Check what was lost in the sampled steps; residuals are 0 at first, and no part of the own."""
     assert list(found) == steps
     assert found[steps[0]] == pytest.approx(wanted, rel=1e-4)
     if plan.keeps_residual:
