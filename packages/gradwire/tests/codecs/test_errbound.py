@@ -295,13 +295,13 @@ def test_specs_with_blocks_come_back_and_others_are_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
-        ("errbound:2^-10,block=1024", "wants rel= beside block=, but got 'errbound:2^-10,block=1024'"),
+        ("errbound:2^-10,block=1024", "expected rel= beside block=, got 'errbound:2^-10,block=1024'"),
         ("errbound:block=1024", "or rel=, the share of each chunk's root mean square, after a colon"),
-        ("errbound:rel=0.25,block=100", "a power of two from 64 to 65536, but got 100"),
-        ("errbound:rel=0.25,block=32", "a power of two from 64 to 65536, but got 32"),
-        ("errbound:rel=0.25,block=131072", "a power of two from 64 to 65536, but got 131072"),
-        ("errbound:rel=0.25,block=0", "a power of two from 64 to 65536, but got 0"),
-        ("errbound:rel=0.25,block=1e3", "a power of two from 64 to 65536, but got '1e3'"),
+        ("errbound:rel=0.25,block=100", "a power of two from 64 to 65536, got 100"),
+        ("errbound:rel=0.25,block=32", "a power of two from 64 to 65536, got 32"),
+        ("errbound:rel=0.25,block=131072", "a power of two from 64 to 65536, got 131072"),
+        ("errbound:rel=0.25,block=0", "a power of two from 64 to 65536, got 0"),
+        ("errbound:rel=0.25,block=1e3", "a power of two from 64 to 65536, got '1e3'"),
         ("errbound:rel=0.25,block=64,size=1", "has no size=1"),
     ],
 )

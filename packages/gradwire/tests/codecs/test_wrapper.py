@@ -5,7 +5,7 @@ import doctest
 import pytest
 
 from gradwire.codecs import TernGrad, TopK, parse, wrappers
-from gradwire.codecs.wrappers import Projected, Scaled, Wrapper, offloadable
+from gradwire.codecs.wrappers import Projected, Scaled, CodecWrapper, offloadable
 from gradwire.errors import SpecError
 
 MODULES = [wrappers]
@@ -23,7 +23,7 @@ def test_it_wants_what_its_codec_wants_and_is_named_after_it() -> None:
 
 
 @pytest.mark.parametrize("kind", REMEDIES)
-def test_no_spec_names_it(kind: type[Wrapper]) -> None:
+def test_no_spec_names_it(kind: type[CodecWrapper]) -> None:
     with pytest.raises(SpecError, match=REMEDIES[kind]):
         kind.from_spec("", {})
     with pytest.raises(SpecError, match=f"no codec is named '{kind.name}'"):
@@ -36,7 +36,7 @@ def test_examples_in_docstrings_run(module: object) -> None:
 
 
 @pytest.mark.parametrize("kind", REMEDIES)
-def test_each_has_a_card(kind: type[Wrapper]) -> None:
+def test_each_has_a_card(kind: type[CodecWrapper]) -> None:
     card = " ".join((kind.__doc__ or "").split())
     for word in (">>>", "Formula:", "Payload:", "Bound:", "Non-finite values:", "Ratio:"):
         assert word in card

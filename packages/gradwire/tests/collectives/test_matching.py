@@ -4,19 +4,19 @@ import pytest
 
 from gradwire import collectives
 from gradwire.collectives import Step
-from gradwire.collectives.matching import Message, messages
+from gradwire.collectives.matching import MatchedMessage, messages
 from gradwire.errors import SpecError
 from support.cases import for_each
 
 NOTHING = (0, 0)
 
 
-def written(*schedules: list[Step]) -> list[Message]:
+def written(*schedules: list[Step]) -> list[MatchedMessage]:
     """Return the messages of schedules written down by hand."""
     return list(messages(iter(steps) for steps in schedules))
 
 
-def of(name: str, world: int) -> list[Message]:
+def of(name: str, world: int) -> list[MatchedMessage]:
     return list(messages(collectives.get(name).schedule(rank, world) for rank in range(world)))
 
 
@@ -31,16 +31,16 @@ def receive(source: int, chunks: tuple[int, int] = (0, 1)) -> Step:
 def test_messages_come_after_those_that_they_wait_for() -> None:
     """0 -> 1, then 1 -> 2; and 2 -> 0 only once 2 has received."""
     assert written([send(1), receive(2)], [receive(0), send(2)], [receive(1), send(0)]) == [
-        Message(0, 1, 0, 0, 0, 1, True, 0),
-        Message(1, 2, 1, 0, 0, 1, True, 1),
-        Message(2, 0, 1, 1, 0, 1, True, 2),
+        MatchedMessage(0, 1, 0, 0, 0, 1, True, 0),
+        MatchedMessage(1, 2, 1, 0, 0, 1, True, 1),
+        MatchedMessage(2, 0, 1, 1, 0, 1, True, 2),
     ]
 
 
 def test_a_step_without_a_message_is_passed_over() -> None:
     idle = Step(None, NOTHING, None, NOTHING, combine=False)
     assert written([idle, send(1, (0, 2))], [receive(0, (0, 2)), idle]) == [
-        Message(0, 1, 1, 0, 0, 2, True, 0)
+        MatchedMessage(0, 1, 1, 0, 0, 2, True, 0)
     ]
 
 

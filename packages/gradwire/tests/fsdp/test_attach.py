@@ -42,7 +42,7 @@ def refuse_what_cannot_be() -> None:
         ),
         ({"gradients": Plan(pipeline=2)}, "use a plan with pipeline=1"),
         ({"gradients": Plan(exchange="sharded")}, "attach_fsdp cannot follow a plan with exchange='sharded'"),
-        ({"weights": "delta"}, "delta wants what the receivers hold, fp32 or bf16, but got ''"),
+        ({"weights": "delta"}, "delta: expected what the receivers hold, fp32 or bf16, got ''"),
         (
             {"gradients": Plan(algorithm="star")},
             "'star' would serve between replicas, which this mesh has not",

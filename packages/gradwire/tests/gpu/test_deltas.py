@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
-from gradwire.entropy.coder import Header
+from gradwire.entropy.coder import DeltaHeader
 from support import gpu_builds, gpu_cases
 
 KINDS = {"bf16": (torch.bfloat16, torch.int16), "fp32": (torch.float32, torch.int32)}
 
 
 def body_of(payload: torch.Tensor) -> tuple[torch.Tensor, bool]:
-    header = Header.read(payload)
+    header = DeltaHeader.read(payload)
     return payload[header.nbytes :], header.base is None
 
 
@@ -33,7 +33,7 @@ def check_words(dtype: Any, entropy: bool) -> None:
         for version in range(3):
             payload = encoder.encode(masters, version)
             decoder.apply(payload, on_host)
-            if not Header.read(payload).plain:
+            if not DeltaHeader.read(payload).plain:
                 body, full = body_of(payload)
                 assert int(queue_delta(body, here, full=full)) == 0
             else:

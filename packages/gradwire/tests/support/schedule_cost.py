@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gradwire.collectives import Collective
-from gradwire.collectives.matching import Message, messages
+from gradwire.collectives.matching import MatchedMessage, messages
 from gradwire.timing.formulas import AlphaBetaGamma
 
 
@@ -105,7 +105,7 @@ def cost(
     )
 
 
-def _pass(message: Message, source: _Clock, target: _Clock, price: _Price) -> None:
+def _pass(message: MatchedMessage, source: _Clock, target: _Clock, price: _Price) -> None:
     start = max(source.enter(message.send_step), target.enter(message.recv_step))
     hops, moved = start.hops + 1, start.moved_chunks + message.chunks
     source.end = max(source.end, price.path(hops, moved, start.added_chunks))

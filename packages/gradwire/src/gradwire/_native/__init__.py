@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
-from gradwire._native.tensors import Body, Packed, Source
+from gradwire._native.tensors import DeltaBody, Packed, DeltaSource
 from gradwire.deferred import torch
 from gradwire.errors import PayloadError, SpecError
 
@@ -24,10 +24,10 @@ except ImportError as error:  # pragma: no cover - only in a broken installation
     ) from error
 
 __all__ = [
-    "Body",
+    "DeltaBody",
     "Packed",
     "Pass",
-    "Source",
+    "DeltaSource",
     "Words",
     "available_targets",
     "crc32c",
@@ -278,7 +278,7 @@ def delta_max_nbytes(words: _core.Words, n: int) -> int:
 
 
 def delta_encode(
-    words: _core.Words, sources: Sequence[Source], out: torch.Tensor, *, align: int = 1, code: bool
+    words: _core.Words, sources: Sequence[DeltaSource], out: torch.Tensor, *, align: int = 1, code: bool
 ) -> list[tuple[int, int]]:
     """Write a message to ``out``; return where each source begins, at a multiple of ``align``, and ends."""
     _obey_environment()
@@ -296,7 +296,7 @@ def delta_encode(
     return _core.delta_encode(words, rows, fronts, out.data_ptr(), align, code, threads())
 
 
-def delta_apply(words: _core.Words, bodies: Sequence[Body]) -> tuple[int, str | None]:
+def delta_apply(words: _core.Words, bodies: Sequence[DeltaBody]) -> tuple[int, str | None]:
     """Apply bodies in their order; return how many, and what is wrong with the next one, if anything.
 
     The words of the one that is refused are as before.

@@ -58,7 +58,7 @@ class Packed(NamedTuple):
     summed: bool
 
 
-class Source(NamedTuple):
+class DeltaSource(NamedTuple):
     """A tensor of a message of deltas.
 
     Attributes
@@ -80,7 +80,7 @@ class Source(NamedTuple):
     hashed: bool = False
 
 
-class Body(NamedTuple):
+class DeltaBody(NamedTuple):
     """The body of a delta, and what it changes.
 
     Attributes

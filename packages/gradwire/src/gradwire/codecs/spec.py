@@ -1,6 +1,6 @@
 """Parse and write spec strings, ``name:argument,key=value,flag``.
 
-Every error is a ``SpecError`` of one sentence: what was wanted, what came, and a spec that works.
+Every error is a ``SpecError`` of one sentence: the expected text, the given one, and a spec that works.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ def join(name: str, *parts: str) -> str:
     return f"{name}:{kept}" if kept else name
 
 
-def error(name: str, wanted: str, came: object, example: str) -> SpecError:
-    """Return the error of the codec ``name``."""
-    return SpecError(f"{name} wants {wanted}, but got {shown(came)}; for example, write {example!r}")
+def error(name: str, expected: str, got: object, example: str) -> SpecError:
+    """Return the error of the codec ``name`` for a value of its spec."""
+    return SpecError(f"{name}: expected {expected}, got {shown(got)}; for example, write {example!r}")
 
 
 class Reader:
-    """Reads the values of a spec by name; ``finish`` raises an error if any value is left."""
+    """A reader of a spec's values by name; ``finish`` raises an error if any value is left."""
 
     def __init__(self, name: str, example: str, argument: str, options: dict[str, str]) -> None:
         self._name = name
@@ -57,46 +57,46 @@ class Reader:
         self._argument: str | None = argument or None
         self._options = dict(options)
 
-    def argument(self, wanted: str) -> str:
-        """Return the argument. Raises ``SpecError``, which says what is wanted, if there is none."""
+    def argument(self, expected: str) -> str:
+        """Return the argument. Raises ``SpecError`` if there is none."""
         argument, self._argument = self._argument, None
         if argument is None:
             example = f"for example, write {self._example!r}"
-            raise SpecError(f"{self._name} wants {wanted} after a colon; {example}")
+            raise SpecError(f"{self._name}: expected {expected} after a colon, got none; {example}")
         return argument
 
     def option(self, key: str) -> str | None:
         """Return the value of ``key=value``, or None if it isn't given."""
         value = self._options.pop(key, None)
         if value == "":
-            raise SpecError(f"{self._name} wants a value, as in '{key}=1', but got a bare {key!r}")
+            raise SpecError(f"{self._name}: expected a value, as in '{key}=1', got a bare {key!r}")
         return value
 
     def flag(self, key: str) -> bool:
         """Return whether the flag ``key`` is given."""
         value = self._options.pop(key, None)
         if value:
-            raise SpecError(f"{self._name} wants the bare word {key!r}, but got '{key}={value}'")
+            raise SpecError(f"{self._name}: expected the bare word {key!r}, got '{key}={value}'")
         return value is not None
 
-    def whole(self, wanted: str, text: str) -> int:
+    def whole(self, expected: str, text: str) -> int:
         """Read a whole number. Raises ``SpecError``."""
         if not re.fullmatch(r"[+-]?\d{1,20}", text, re.ASCII):
-            raise error(self._name, wanted, text, self._example)
+            raise error(self._name, expected, text, self._example)
         return int(text)
 
-    def real(self, wanted: str, text: str) -> float:
+    def real(self, expected: str, text: str) -> float:
         """Read a number, plain or written as a power, ``2^-10``. Raises ``SpecError``."""
         power = _POWER.fullmatch(text)
         if power is None and _DECIMAL.fullmatch(text) is None:
-            raise error(self._name, wanted, text, self._example)
+            raise error(self._name, expected, text, self._example)
         try:
             return math.ldexp(1.0, int(power[1])) if power else float(text)
         except OverflowError:
-            raise error(self._name, wanted, text, self._example) from None
+            raise error(self._name, expected, text, self._example) from None
 
     def finish(self) -> None:
-        """Raise ``SpecError`` for an argument or option that the codec does not have."""
+        """Raise ``SpecError`` for an argument or option that the codec doesn't have."""
         left = [self._argument] if self._argument else []
         left += [f"{key}={value}" if value else key for key, value in self._options.items()]
         if left:

@@ -14,7 +14,7 @@ from gradwire.errors import SpecError
 
 
 @dataclass(frozen=True)
-class Wrapper(Codec):
+class CodecWrapper(Codec):
     """A codec around ``codec``; its name in ``str`` is for errors and fingerprints."""
 
     codec: Codec
@@ -44,7 +44,7 @@ _OFFLOADABLE = "inceptionn, truncate, and bitpack, the last two with more than 8
 
 
 @dataclass(frozen=True)
-class Projected(Wrapper):
+class Projected(CodecWrapper):
     """The floats that a codec decodes: a NIC with this codec compresses them without further loss.
 
     Formula: y is what the codec decodes from x. Payload: 4n bytes, the floats y, little-endian. Bound: the
@@ -113,7 +113,7 @@ _MOST = 126
 
 
 @dataclass(frozen=True)
-class Scaled(Wrapper):
+class Scaled(CodecWrapper):
     """A codec with an absolute bound, for values that a power of two brings just below 1.
 
     Formula: y = 2^-k C(2^k x), with k such that the largest magnitude of 2^k x is at least 1/2 and below 1. k

@@ -15,7 +15,7 @@ from gradwire.collectives.step import Step
 from gradwire.errors import SpecError
 
 
-class Message(NamedTuple):
+class MatchedMessage(NamedTuple):
     """The chunks ``first`` up to ``last``, from a step of ``source`` to a step of ``target``.
 
     ``combine`` says whether the target adds them. ``round`` is the length of the longest chain of messages
@@ -38,7 +38,7 @@ class Message(NamedTuple):
         return self.last - self.first
 
 
-class _Rank:
+class _Position:
     """The position of one rank in its schedule."""
 
     def __init__(self, steps: Iterator[Step], begun: int) -> None:
@@ -59,13 +59,13 @@ class _Rank:
         return step
 
 
-def messages(schedules: Iterable[Iterator[Step]], begun: Sequence[int] = ()) -> Iterator[Message]:
+def messages(schedules: Iterable[Iterator[Step]], begun: Sequence[int] = ()) -> Iterator[MatchedMessage]:
     """Yield the messages of all ranks: those of a step after all those of the rank's earlier steps.
 
     Rank ``r`` begins with the round ``begun[r]``, or with 0 where there is none. Raises ``SpecError`` if a
     rank waits forever, or the two ends of a message differ in their chunks.
     """
-    ranks = [_Rank(steps, first) for steps, first in zip(schedules, chain(begun, repeat(0)), strict=False)]
+    ranks = [_Position(steps, first) for steps, first in zip(schedules, chain(begun, repeat(0)), strict=False)]
     waiting = set[tuple[int, int]]()
     free = deque(range(len(ranks)))
     while free:
@@ -102,7 +102,7 @@ def hops_after(schedules: Iterable[Iterator[Step]], begun: Sequence[int]) -> lis
     return through
 
 
-def _meet(ranks: list[_Rank], source: int, target: int) -> Message:
+def _meet(ranks: list[_Position], source: int, target: int) -> MatchedMessage:
     sender, receiver = ranks[source], ranks[target]
     if sender.step.send != receiver.step.recv:
         raise SpecError(
@@ -114,4 +114,4 @@ def _meet(ranks: list[_Rank], source: int, target: int) -> Message:
         end.last_round = max(end.last_round, round_)
         end.open -= 1
     step = receiver.step
-    return Message(source, target, sender.index, receiver.index, *step.recv, step.combine, round_)
+    return MatchedMessage(source, target, sender.index, receiver.index, *step.recv, step.combine, round_)

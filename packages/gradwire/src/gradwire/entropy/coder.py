@@ -78,7 +78,7 @@ _LAYOUT = struct.Struct("<4B3Q")
 
 
 @dataclass(frozen=True)
-class Header:
+class DeltaHeader:
     """What is in front of the body; ``base`` is None for a full copy, and ``check`` without a hash.
 
     The body of a ``plain`` full copy is the words themselves.
@@ -104,12 +104,12 @@ class Header:
         return HEADER_NBYTES + (0 if self.check is None else HASH_NBYTES)
 
     @classmethod
-    def read(cls, payload: torch.Tensor) -> Header:
+    def read(cls, payload: torch.Tensor) -> DeltaHeader:
         """Return the header of a payload. Raises ``PayloadError``."""
         return cls.parse(payload[: HEADER_NBYTES + HASH_NBYTES].numpy().tobytes(), payload.numel())
 
     @classmethod
-    def parse(cls, front: bytes, nbytes: int) -> Header:
+    def parse(cls, front: bytes, nbytes: int) -> DeltaHeader:
         """Return the header of a payload of ``nbytes``, which begins with ``front``, or raise as ``read``."""
         if len(front) < HEADER_NBYTES:
             raise _malformed(nbytes, f"it ends within the {HEADER_NBYTES} bytes of its header")

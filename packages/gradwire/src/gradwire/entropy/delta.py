@@ -13,10 +13,10 @@ from functools import partial
 from typing import Literal
 
 from gradwire import _native
-from gradwire._native import Body, Source, Words
+from gradwire._native import DeltaBody, DeltaSource, Words
 from gradwire._native.tensors import check_tensor
 from gradwire.deferred import torch
-from gradwire.entropy.coder import HASH_NBYTES, HEADER_NBYTES, LAST_VERSION, Header, front_of
+from gradwire.entropy.coder import HASH_NBYTES, HEADER_NBYTES, LAST_VERSION, DeltaHeader, front_of
 from gradwire.errors import PayloadError, SpecError, VersionError, shown
 
 WordName = Literal["bf16", "fp32"]
@@ -148,7 +148,7 @@ class DeltaEncoder:
             out, self.max_nbytes, lambda room: self._write(masters, header, room, bounded=bounded)
         )
 
-    def header(self, masters: torch.Tensor, version: int, *, full: bool, checked: bool) -> Header:
+    def header(self, masters: torch.Tensor, version: int, *, full: bool, checked: bool) -> DeltaHeader:
         """Return the header of the next payload; raise where ``encode`` would."""
         check_tensor(masters, "masters", torch.float32)
         if masters.numel() != self.base.numel():
@@ -159,15 +159,15 @@ class DeltaEncoder:
         self._check_version(version, full=full)
         base = None if full else self.version
         plain = base is None and not self._entropy
-        return Header(self._kind.nbytes, masters.numel(), version, base, 0 if checked else None, plain)
+        return DeltaHeader(self._kind.nbytes, masters.numel(), version, base, 0 if checked else None, plain)
 
-    def source(self, masters: torch.Tensor, header: Header) -> Source:
+    def source(self, masters: torch.Tensor, header: DeltaHeader) -> DeltaSource:
         """Return what the kernels encode, after which the receiver holds the header's version."""
         if header.base is None:
             self.base.zero_()
-        return Source(masters, self.base, header.write(), header.check is not None)
+        return DeltaSource(masters, self.base, header.write(), header.check is not None)
 
-    def _write(self, masters: torch.Tensor, header: Header, out: torch.Tensor, *, bounded: bool) -> int:
+    def _write(self, masters: torch.Tensor, header: DeltaHeader, out: torch.Tensor, *, bounded: bool) -> int:
         used = 0
         if not header.plain:
             source = self.source(masters, header)
@@ -177,7 +177,7 @@ class DeltaEncoder:
         self.version = header.version
         return used
 
-    def _write_plain(self, masters: torch.Tensor, header: Header, out: torch.Tensor) -> int:
+    def _write_plain(self, masters: torch.Tensor, header: DeltaHeader, out: torch.Tensor) -> int:
         round_masters(masters, self.base)
         if header.check is not None:
             header = replace(header, check=_native.hash64(self.base))
@@ -236,7 +236,7 @@ class DeltaDecoder:
         """What the kernels take the weights for."""
         return self._kind.words
 
-    def take(self, header: Header, hash64: Callable[[], int]) -> None:
+    def take(self, header: DeltaHeader, hash64: Callable[[], int]) -> None:
         """Note that the weights are the header's version. Raises ``VersionError`` if their hash differs."""
         self.version = header.version
         if header.check is not None and header.check != hash64():
@@ -246,7 +246,7 @@ class DeltaDecoder:
                 "send a full copy"
             )
 
-    def check(self, header: Header, nbytes: int, weights: torch.Tensor) -> None:
+    def check(self, header: DeltaHeader, nbytes: int, weights: torch.Tensor) -> None:
         """Raise ``PayloadError`` or ``VersionError`` unless a payload with this header is the next one."""
         if (header.word_nbytes, header.n) != (self._kind.nbytes, weights.numel()):
             raise PayloadError(
@@ -282,7 +282,7 @@ def encode_message(
     Masters without an encoder are written as they are. ``out`` has room for the largest payloads, each at a
     multiple of ``align`` bytes.
     """
-    headers = list[Header | None]()
+    headers = list[DeltaHeader | None]()
     for each, encoder in zip(masters, encoders, strict=True):
         if encoder is None:
             check_tensor(each, "masters", torch.float32)
@@ -290,7 +290,7 @@ def encode_message(
         else:
             headers.append(encoder.header(each, version, full=full, checked=checked))
     sources = [
-        Source(each) if encoder is None or header is None else encoder.source(each, header)
+        DeltaSource(each) if encoder is None or header is None else encoder.source(each, header)
         for each, encoder, header in zip(masters, encoders, headers, strict=True)
     ]
     spans = _native.delta_encode(_kind(dtype).words, sources, out, align=align, code=True)
@@ -310,13 +310,13 @@ def apply_message(
 
     The dtypes of the decoders are the same. Payloads before the one that is refused may have been applied.
     """
-    data, address, headers = message.numpy(), message.data_ptr(), list[Header]()
+    data, address, headers = message.numpy(), message.data_ptr(), list[DeltaHeader]()
     for (begin, end), decoder, each in zip(spans, decoders, weights, strict=True):
         front = data[begin : min(end, begin + HEADER_NBYTES + HASH_NBYTES)].tobytes()
-        headers.append(Header.parse(front, end - begin))
+        headers.append(DeltaHeader.parse(front, end - begin))
         decoder.check(headers[-1], end - begin, each)
     bodies = [
-        Body(
+        DeltaBody(
             address + begin + header.nbytes,
             end - begin - header.nbytes,
             each,

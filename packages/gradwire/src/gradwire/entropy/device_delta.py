@@ -6,7 +6,7 @@ import torch
 
 from gradwire import _native
 from gradwire.devices import Event, device_of, on_host
-from gradwire.entropy.coder import Header
+from gradwire.entropy.coder import DeltaHeader
 from gradwire.entropy.delta import DeltaDecoder, WordName
 from gradwire.errors import PayloadError
 from gradwire.gpu.table import delta_kernels
@@ -40,7 +40,7 @@ class DeviceDeltaDecoder:
 
         ``copy`` is the payload in host memory. Raises what ``DeltaDecoder.apply`` does.
         """
-        header = Header.read(copy)
+        header = DeltaHeader.read(copy)
         try:
             self._confirm()
         except PayloadError:
@@ -52,7 +52,7 @@ class DeviceDeltaDecoder:
         self._decoder.take(header, lambda: _native.hash64(on_host(weights)))
         return header.version
 
-    def _launch(self, body: torch.Tensor, weights: torch.Tensor, header: Header) -> None:
+    def _launch(self, body: torch.Tensor, weights: torch.Tensor, header: DeltaHeader) -> None:
         device = device_of(weights)
         with torch.inference_mode(mode=False):
             fault = device.pinned(1).view(torch.int32)

@@ -158,7 +158,7 @@ def decode_kernel(
         _decode_part(payload, out + start, n - start, BITS, ADD, BLOCK, ROWS, WIDTH, False)
 
 
-class Bfp(Format):
+class BfpKernels(Format):
     """The parameters are the bits of a mantissa without its sign and the values in a block."""
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
@@ -186,4 +186,4 @@ class Bfp(Format):
         )
 
 
-BFP = Bfp()
+BFP = BfpKernels()

@@ -93,7 +93,7 @@ def decode_kernel(payload, out, n, HALF: tl.constexpr, ADD: tl.constexpr, SIZE: 
         _decode_part(payload + start, out + start, n - start, HALF, ADD, SIZE, False)
 
 
-class Cast(Format):
+class CastKernels(Format):
     """One of the two."""
 
     def __init__(self, *, is_half: bool) -> None:
@@ -114,4 +114,4 @@ class Cast(Format):
         launch(decode_kernel, ceil_div(n, _SIZE), *args, HALF=self._is_half, ADD=add, SIZE=_SIZE)
 
 
-FP16, BF16 = Cast(is_half=True), Cast(is_half=False)
+FP16, BF16 = CastKernels(is_half=True), CastKernels(is_half=False)

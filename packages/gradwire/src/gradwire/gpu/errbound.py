@@ -210,7 +210,7 @@ def decode_kernel(
             _decode_part(head, tags, data, out, n, before, EXPONENT, BLOCK, ADD, SIZE, False)
 
 
-class ErrBound(Format):
+class ErrBoundKernels(Format):
     """The parameters are an absolute bound's exponent, or 0, a relative bound's share, and its block."""
 
     is_fixed = False
@@ -282,4 +282,4 @@ def _head_nbytes(n: int, params: Params) -> int:
     return ceil_div(n, block) if block else 1
 
 
-ERRBOUND = ErrBound()
+ERRBOUND = ErrBoundKernels()

@@ -156,7 +156,7 @@ def decode_kernel(
             )
 
 
-class Fp8(Format):
+class Fp8Kernels(Format):
     """The parameter is the values in a block."""
 
     faults = ("an exponent byte is within 1..31",)
@@ -183,4 +183,4 @@ class Fp8(Format):
         launch(decode_kernel, tiles.programs, *args, ADD=add, **tiles.constants)
 
 
-FP8 = Fp8()
+FP8 = Fp8Kernels()

@@ -296,7 +296,7 @@ def decode_kernel(
             _decode_part(payload, out + burst * 8, starts + burst, left, UNIT, ADD, BURSTS, False)
 
 
-class Inceptionn(Format):
+class InceptionnKernels(Format):
     """The parameters: the exponent of the threshold, and whether the 8 bits count from the border above."""
 
     is_fixed = False
@@ -371,4 +371,4 @@ def _find_bursts(payload: torch.Tensor, bursts: int, status: torch.Tensor) -> to
     return starts
 
 
-INCEPTIONN = Inceptionn()
+INCEPTIONN = InceptionnKernels()

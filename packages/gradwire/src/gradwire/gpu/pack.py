@@ -197,7 +197,7 @@ def check_kernel(payload, nbytes, status, USED: tl.constexpr, MARKED: tl.constex
         tl.atomic_max(status, unused.to(tl.int32) * 2)
 
 
-class Pack(Format):
+class PackKernels(Format):
     """The parameter is the kept bits."""
 
     faults = ("its marker byte is neither 0 nor 1", "the unused bits of its last byte are not zero")
@@ -247,4 +247,4 @@ class Pack(Format):
         )
 
 
-PACK = Pack()
+PACK = PackKernels()

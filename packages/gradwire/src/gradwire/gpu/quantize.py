@@ -213,7 +213,7 @@ def decode_kernel(
             _decode_part(scales + row, from_, out + start, n - start, BITS, ADD, BLOCK, ROWS, WIDTH, False)
 
 
-class Quantize(Format):
+class QuantizeKernels(Format):
     """The parameters are the bits of a code and the values in a block."""
 
     faults = (
@@ -272,4 +272,4 @@ class Quantize(Format):
         )
 
 
-QUANTIZE = Quantize()
+QUANTIZE = QuantizeKernels()

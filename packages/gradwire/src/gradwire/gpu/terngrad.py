@@ -147,7 +147,7 @@ def decode_kernel(scale, codes, out, n, status, ADD: tl.constexpr, SIZE: tl.cons
             _decode_part(found, codes + start // 4, out + start, n - start, ADD, SIZE, False)
 
 
-class TernGrad(Format):
+class TernGradKernels(Format):
     """The parameters are the halves of the seed, the low one first."""
 
     faults = (
@@ -200,4 +200,4 @@ class TernGrad(Format):
         )
 
 
-TERNGRAD = TernGrad()
+TERNGRAD = TernGradKernels()

@@ -309,7 +309,7 @@ def scatter_kernel(payload, out, k, status, SIZE: tl.constexpr):
         tl.store(out + index.to(tl.int64), value, mask=index != _NAN_INDEX)
 
 
-class TopK(Format):
+class TopKKernels(Format):
     """The parameters: the numerator and the denominator of the share that is kept."""
 
     faults = (
@@ -380,4 +380,4 @@ def _rank(n: int, k: int) -> int:
     return expected + 4 * isqrt(expected) + 8
 
 
-TOPK = TopK()
+TOPK = TopKKernels()

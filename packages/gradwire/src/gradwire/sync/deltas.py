@@ -10,7 +10,7 @@ from gradwire.codecs import Bf16, Codec, codec_of
 from gradwire.codecs.base import malformed
 from gradwire.codecs.spec import error
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
-from gradwire.entropy.coder import Header
+from gradwire.entropy.coder import DeltaHeader
 from gradwire.entropy.delta import WordName, max_nbytes, words_dtype
 from gradwire.errors import PayloadError, TensorError, VersionError
 from gradwire.sync.ledger.ledger import Ledger
@@ -100,7 +100,7 @@ class Deltas(Codec):
         begins = before is not None and before == self._version  # do all ends hold the same words?
         checked = begins or version % CHECKED_EVERY == 0
         payload = encoder.encode(x, version, checked=checked, bounded=True, out=out)
-        is_copy = before is not None and Header.read(payload).plain
+        is_copy = before is not None and DeltaHeader.read(payload).plain
         if is_copy and words.nbytes >= WORTH_NBYTES and self._ledger is not None:
             self._ledger.bypassed(LARGER, self._bucket, words.nbytes)
         return payload.numel()
