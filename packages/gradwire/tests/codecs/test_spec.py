@@ -56,7 +56,7 @@ BAD = {
     "errbound:nan": "got nan; for example, write 'errbound:2^-10'",
     "errbound:inf": "got inf; for example, write 'errbound:2^126'",
     "errbound:tight": "got 'tight'",
-    "errbound:2^-10,rel=0.1": "one of the two",
+    "errbound:2^-10,rel=0.1": "an absolute or a relative bound, got both",
     "errbound:rel=0": "from 2^-24 to 1, got 0.0; for example, write 'errbound:rel=0.05'",
     "errbound:rel=1.5": "from 2^-24 to 1, got 1.5",
     "errbound:rel": "a power of two|after a colon",

@@ -52,7 +52,7 @@ class Codec(ABC):
     """Whether decoding always returns the encoded bits, so that the owner of a chunk needn't decode it."""
 
     ON_CUDA: ClassVar[bool] = False
-    """Whether it takes chunks on a GPU, too."""
+    """Whether this codec takes chunks on a GPU, too."""
 
     SEGMENT_NBYTES: ClassVar[int] = 1 << 22
     """The segments, in bytes of float32, with which an exchange through this codec is fast."""
@@ -64,17 +64,17 @@ class Codec(ABC):
 
     @property
     def of_sums(self) -> Codec:
-        """What encodes finished sums, which all ranks adopt; this codec decodes its payloads."""
+        """The codec for finished sums, which all ranks adopt; this codec decodes its payloads."""
         return self
 
     @property
     def parameter_unit(self) -> int:
-        """Values at a multiple of which a parameter should begin, in a bucket whose parameters are known."""
+        """The number of values at whose multiples parameters should begin, in a bucket with known parameters."""
         return 1
 
     @property
     def is_scalable(self) -> bool:
-        """Whether its bound is absolute, so that values need a scale to fit it."""
+        """Whether the bound is absolute, so that values need a scale to fit it."""
         return False
 
     @abstractmethod
@@ -166,7 +166,7 @@ class Codec(ABC):
         _native.decode_add("pack", decoded, acc, (32,))
 
     def _decode_finished(self, payload: torch.Tensor, out: torch.Tensor, divisor: int) -> bool:
-        """Do what compiled kernels do in one pass; the arguments are checked as for ``_decode``."""
+        """Decode and divide, which compiled kernels do in one pass; the arguments are checked as for ``_decode``."""
         self._decode(payload, out)
         return _native.finish(out, divisor)
 
@@ -206,7 +206,7 @@ def largest_rms(x: torch.Tensor, block: int) -> float:
     """Return the largest root mean square of a block's finite elements, or 0.0 if there are none."""
     if x.numel() == 0:
         return 0.0
-    # NaN fills the last block up, for it counts as little as the elements that are not finite.
+    # NaN fills up the last block: like every element that is not finite, it does not count.
     rows = torch.nn.functional.pad(x.detach(), (0, -x.numel() % block), value=math.nan).view(-1, block)
     finite = rows.isfinite()
     squares = torch.where(finite, rows, 0.0).double().square().sum(dim=1)
@@ -219,7 +219,7 @@ def floor_log2(value: float) -> int:
 
 
 def half_ulp(value: float, mantissa_bits: int, min_exponent: int) -> float:
-    """Return half a unit in the last place of ``value`` in a binary format; 0.0 for 0.
+    """Return half a unit in the last place of ``value`` in a binary format, and 0.0 for 0.
 
     ``mantissa_bits`` counts the stored bits; ``min_exponent`` is the exponent of the smallest normal number.
     """

@@ -13,7 +13,7 @@ from gradwire.codecs.spec import Reader, error, is_whole
 from gradwire.deferred import torch
 
 SMALLEST_EXPONENT = 32
-"""Blocks of smaller exponents are sent as zeros."""
+"""Blocks with exponents below this are sent as zeros."""
 NAN_EXPONENT = 255
 """The exponent of a block that holds a value that is not finite."""
 
@@ -74,12 +74,12 @@ class Bfp(NativeCodec):
     def from_spec(cls, argument: str, options: dict[str, str]) -> Bfp:
         """Return the codec of ``bfp:7x16``, mantissa bits x block."""
         reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
-        wanted = "mantissa bits and block written as 7x16"
-        text = reader.argument(wanted)
+        expected = "mantissa bits and block written as 7x16"
+        text = reader.argument(expected)
         reader.finish()
         match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text, re.ASCII)
         if match is None:
-            raise error(cls.name, wanted, text, cls.EXAMPLES[0])
+            raise error(cls.name, expected, text, cls.EXAMPLES[0])
         return cls(int(match[1]), int(match[2]))
 
     def bound(self, x: torch.Tensor) -> float:

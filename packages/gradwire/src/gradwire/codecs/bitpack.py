@@ -53,7 +53,7 @@ class BitPack(NativeCodec):
 
     @property
     def is_offloadable(self) -> bool:
-        """Where values keep their exponent, so that no marker is for a whole chunk."""
+        """Whether values keep their exponent, so that no marker covers a whole chunk."""
         return self._params[0] > 8
 
     def __str__(self) -> str:
@@ -63,8 +63,8 @@ class BitPack(NativeCodec):
     def from_spec(cls, argument: str, options: dict[str, str]) -> BitPack:
         """Return the codec of ``bitpack:2``."""
         reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
-        wanted = "1 to 4 bytes to keep"
-        kept_bytes = reader.whole(wanted, reader.argument(wanted))
+        expected = "1 to 4 bytes to keep"
+        kept_bytes = reader.whole(expected, reader.argument(expected))
         reader.finish()
         return cls(kept_bytes)
 

@@ -12,15 +12,15 @@ from gradwire.codecs.spec import Reader, error, is_real, is_whole, join, write_r
 from gradwire.deferred import torch
 
 _BLOCK = 1024
-_STEP_WANTED = "a step of 2^-5 to 4 root mean squares"
-_SUM_WANTED = "a sum's step from 2^-5 to the other step"
-_BLOCK_WANTED = "a block that is a power of two from 64 to 65536"
+_STEP_EXPECTED = "a step of 2^-5 to 4 root mean squares"
+_SUM_EXPECTED = "a sum's step from 2^-5 to the other step"
+_BLOCK_EXPECTED = "a block that is a power of two from 64 to 65536"
 _EXAMPLE = "ecsq:0.5,block=1024"
 
 
 @dataclass(frozen=True)
 class Ecsq(NativeCodec):
-    """Entropy-coded scalar quantisation: whole numbers of steps, in as few bits as they occur often.
+    """Entropy-coded scalar quantisation: whole numbers of steps, the frequent ones in few bits.
 
     Formula: scale = step (1 - 2^-8) RMS of the block, cut to a float of 8 significant bits and at most 2^127;
     q = round_half_even(x / scale); y = q scale, within the range of floats. No q is cut off: outliers keep
@@ -92,11 +92,11 @@ class Ecsq(NativeCodec):
 
     def __post_init__(self) -> None:
         if not is_real(self.step, 2.0**-5, 4.0):
-            raise error(self.name, _STEP_WANTED, self.step, _EXAMPLE)
+            raise error(self.name, _STEP_EXPECTED, self.step, _EXAMPLE)
         if not is_whole(self.block, 64, 65536) or self.block.bit_count() != 1:
-            raise error(self.name, _BLOCK_WANTED, self.block, _EXAMPLE)
+            raise error(self.name, _BLOCK_EXPECTED, self.block, _EXAMPLE)
         if self.sum is not None and not is_real(self.sum, 2.0**-5, self.step):
-            raise error(self.name, _SUM_WANTED, self.sum, "ecsq:0.5,sum=0.25")
+            raise error(self.name, _SUM_EXPECTED, self.sum, "ecsq:0.5,sum=0.25")
         if not isinstance(self.foot, bool):
             raise error(self.name, "foot to be True or False", self.foot, "ecsq:0.25,foot")
 
@@ -116,21 +116,21 @@ class Ecsq(NativeCodec):
 
     @property
     def parameter_unit(self) -> int:
-        """The block: zeros behind a parameter cost little, coded in as few bits as they deserve."""
+        """The block: zeros behind a parameter cost little, because the entropy coder makes frequent symbols short."""
         return self.block
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Ecsq:
         """Return the codec of ``ecsq:0.5``, ``ecsq:0.25,block=256,foot``, or ``ecsq:0.5,sum=0.25``."""
         reader = Reader(cls.name, _EXAMPLE, argument, options)
-        step = reader.real(_STEP_WANTED, reader.argument(_STEP_WANTED))
+        step = reader.real(_STEP_EXPECTED, reader.argument(_STEP_EXPECTED))
         block, foot, of_sums = reader.option("block"), reader.flag("foot"), reader.option("sum")
         reader.finish()
         return cls(
             step,
-            _BLOCK if block is None else reader.whole(_BLOCK_WANTED, block),
+            _BLOCK if block is None else reader.whole(_BLOCK_EXPECTED, block),
             foot,
-            None if of_sums is None else reader.real(_SUM_WANTED, of_sums),
+            None if of_sums is None else reader.real(_SUM_EXPECTED, of_sums),
         )
 
     def bound(self, x: torch.Tensor) -> float:

@@ -24,7 +24,7 @@ from gradwire.deferred import torch
 from gradwire.errors import SpecError
 
 _LOW, _HIGH = -126, 126
-_BLOCK_WANTED = "a block that is a power of two from 64 to 65536"
+_BLOCK_EXPECTED = "a block that is a power of two from 64 to 65536"
 _BLOCK_EXAMPLE = "errbound:rel=0.25,block=1024"
 
 
@@ -92,7 +92,8 @@ class ErrBound(NativeCodec):
     def __post_init__(self) -> None:
         if (self.absolute is None) == (self.relative is None):
             raise SpecError(
-                f"{self.name} wants an absolute or a relative bound, one of the two; "
+                f"{self.name}: expected an absolute or a relative bound, got "
+                f"{'neither' if self.absolute is None else 'both'}; "
                 f"for example, write '{self.name}:2^-10' or '{self.name}:rel=0.05'"
             )
         if self.absolute is not None and not is_power(self.absolute, _LOW, _HIGH):
@@ -103,7 +104,7 @@ class ErrBound(NativeCodec):
         if self.block is None:
             return
         if not is_whole(self.block, 64, 65536) or self.block.bit_count() != 1:
-            raise error(self.name, _BLOCK_WANTED, self.block, _BLOCK_EXAMPLE)
+            raise error(self.name, _BLOCK_EXPECTED, self.block, _BLOCK_EXAMPLE)
         if self.relative is None:
             raise error(self.name, "rel= beside block=", str(self), _BLOCK_EXAMPLE)
 
@@ -115,7 +116,7 @@ class ErrBound(NativeCodec):
 
     @property
     def is_scalable(self) -> bool:
-        """With an absolute bound below the largest value once it is scaled, but not below its precision."""
+        """Whether the bound is absolute, below the largest scaled value, and not below its precision."""
         return self.absolute is not None and 2**-24 <= self.absolute <= 2**-1
 
     def __str__(self) -> str:
@@ -130,15 +131,15 @@ class ErrBound(NativeCodec):
         example = _BLOCK_EXAMPLE if "block" in options else cls.EXAMPLES[0]
         reader = Reader(cls.name, example, argument, options)
         relative, block = reader.option("rel"), reader.option("block")
-        wanted = (
+        expected = (
             f"a power of two from 2^{_LOW} to 2^{_HIGH}, or rel=, the share of each chunk's root mean square,"
         )
-        absolute = reader.argument(wanted) if relative is None or argument else None
+        absolute = reader.argument(expected) if relative is None or argument else None
         reader.finish()
         return cls(
             None if absolute is None else reader.real(f"a power of two from 2^{_LOW} to 2^{_HIGH}", absolute),
             None if relative is None else reader.real("a relative bound from 2^-24 to 1", relative),
-            None if block is None else reader.whole(_BLOCK_WANTED, block),
+            None if block is None else reader.whole(_BLOCK_EXPECTED, block),
         )
 
     def bound(self, x: torch.Tensor) -> float:

@@ -71,8 +71,8 @@ class Inceptionn(NativeCodec):
             nearest = f"{self.name}:{nearest_power(self.threshold, -20, -1)}"
             raise error(self.name, "a power of two from 2^-20 to 2^-1", self.threshold, nearest)
         if self.bounded and self.threshold < 2**-14:
-            came = write_power(self.threshold)
-            raise error(self.name, "2^-14 or more with 'bounded'", came, f"{self.name}:2^-14,bounded")
+            got = write_power(self.threshold)
+            raise error(self.name, "2^-14 or more with 'bounded'", got, f"{self.name}:2^-14,bounded")
 
     @property
     def _params(self) -> tuple[int, ...]:
@@ -80,12 +80,12 @@ class Inceptionn(NativeCodec):
 
     @property
     def is_offloadable(self) -> bool:
-        """Always."""
+        """Whether a NIC may apply the codec to any piece of a stream: always."""
         return True
 
     @property
     def is_scalable(self) -> bool:
-        """Always."""
+        """Whether the bound is absolute: always."""
         return True
 
     def __str__(self) -> str:
@@ -95,8 +95,8 @@ class Inceptionn(NativeCodec):
     def from_spec(cls, argument: str, options: dict[str, str]) -> Inceptionn:
         """Return the codec of ``inceptionn:2^-10`` or ``inceptionn:2^-10,bounded``."""
         reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
-        wanted = "a power of two from 2^-20 to 2^-1"
-        threshold = reader.real(wanted, reader.argument(wanted))
+        expected = "a power of two from 2^-20 to 2^-1"
+        threshold = reader.real(expected, reader.argument(expected))
         bounded = reader.flag("bounded")
         reader.finish()
         return cls(threshold, bounded)

@@ -30,14 +30,14 @@ class Kernels(Protocol):
 
 
 def kernels_beside(x: torch.Tensor) -> Kernels | None:
-    """Return the kernels of the accelerator that a chunk is on; None on the CPU. Only this decides."""
+    """Return the kernels of a chunk's accelerator, or None for a chunk on the CPU."""
     if x.is_cpu and owner_of(x) is None:
         return None
     return _on_accelerators()
 
 
 def _kernels_for(x: torch.Tensor, on_cuda: bool) -> Kernels:
-    """Return the kernels for a chunk where it is."""
+    """Return the kernels for the device of a chunk."""
     return (kernels_beside(x) if on_cuda else None) or _native
 
 
@@ -47,7 +47,7 @@ def _on_accelerators() -> Kernels:
 
 
 class NativeCodec(Codec):
-    """A codec that names its compiled format and the format's parameters; the kernels do the rest."""
+    """A codec of a compiled format, whose kernels encode and decode."""
 
     ON_CUDA = True
     _format: ClassVar[str]

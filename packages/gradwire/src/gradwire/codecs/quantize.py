@@ -11,7 +11,7 @@ from gradwire.codecs.spec import Reader, error, is_whole, join
 from gradwire.deferred import torch
 
 SMALLEST_PEAK = 2.0**-100
-"""Blocks of smaller values are sent as zeros."""
+"""Blocks whose largest magnitude is below this are sent as zeros."""
 CLEARED_BITS = 8
 """The lowest bits of a scale, which are 0."""
 _BLOCK = 1024
@@ -75,12 +75,12 @@ class Quantize(NativeCodec):
 
     @property
     def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - a constant of other codecs
-        """Whether the steps are coarse: with 4 bits."""
+        """Whether training suffers without a residual: with the coarse steps of 4 bits."""
         return self.bits == 4
 
     @property
     def largest_code(self) -> int:
-        """127 or 7; its negative is the smallest code."""
+        """The largest code, 127 or 7; its negative is the smallest."""
         return (1 << (self.bits - 1)) - 1
 
     @property

@@ -14,30 +14,30 @@ _KEYS = {"match", "codec"}
 
 @dataclass(frozen=True)
 class Rule:
-    r"""The codec of the parameters in whose names a regular expression is found.
+    r"""The codec of the parameters whose names a regular expression matches.
 
     Parameters
     ----------
     match
-        What ``re.search`` looks for: ``"bias$"``, or ``"^embed\.weight$"`` for one parameter alone.
+        The regular expression for ``re.search``: ``"bias$"``, or ``"^embed\.weight$"`` for one parameter.
     codec
-        Encodes their gradients.
+        The codec of their gradients.
     """
 
     match: str
     codec: Codec
 
     def holds_for(self, name: str) -> bool:
-        """Return whether the rule is for the parameter of this name."""
+        """Return whether the rule matches the name of a parameter."""
         return re.search(self.match, name) is not None
 
     def values(self) -> dict[str, str]:
-        """Return what ``read_rules`` reads."""
+        """Return the rule as ``read_rules`` reads it."""
         return {"match": self.match, "codec": str(self.codec)}
 
 
 def read_rules(rules: object) -> tuple[Rule, ...]:
-    """Return the rules that a user means: a list of ``{"match": regex, "codec": codec or spec}``.
+    """Return the rules of a list of ``{"match": regex, "codec": codec or spec}``.
 
     Raises ``SpecError``.
     """
@@ -59,17 +59,17 @@ def _read(values: object) -> Rule:
     try:
         re.compile(match)
     except re.error as error:
-        raise SpecError(f"{match!r} is no regular expression for names of parameters: {error}") from error
+        raise SpecError(f"{match!r} isn't a regular expression for names of parameters: {error}") from error
     return Rule(match, codec)
 
 
 def codec_by_name(rules: Iterable[Rule], name: str, otherwise: Codec) -> Codec:
-    """Return the codec of the first rule that is for ``name``; ``otherwise`` where none is."""
+    """Return the codec of the first rule that matches ``name``, or ``otherwise``."""
     return next((rule.codec for rule in rules if rule.holds_for(name)), otherwise)
 
 
 def check_names(rules: Iterable[Rule], names: Iterable[str]) -> None:
-    """Raise ``SpecError`` for a rule that is for none of a model's parameters."""
+    """Raise ``SpecError`` for a rule that matches no parameter of a model."""
     known = [*names]
     for rule in rules:
         if not any(map(rule.holds_for, known)):

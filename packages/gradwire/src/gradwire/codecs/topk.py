@@ -66,8 +66,8 @@ class TopK(Codec):
     def from_spec(cls, argument: str, options: dict[str, str]) -> TopK:
         """Return the codec of ``topk:0.01``."""
         reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
-        wanted = "a fraction above 0 and at most 1"
-        fraction = reader.real(wanted, reader.argument(wanted))
+        expected = "a fraction above 0 and at most 1"
+        fraction = reader.real(expected, reader.argument(expected))
         reader.finish()
         return cls(fraction)
 

@@ -65,7 +65,7 @@ class Truncate(NativeCodec):
 
     @property
     def is_offloadable(self) -> bool:
-        """Where values keep their exponent, so that no marker is for a whole chunk."""
+        """Whether values keep their exponent, so that no marker covers a whole chunk."""
         return self._params[0] > 8
 
     def __str__(self) -> str:
@@ -75,8 +75,8 @@ class Truncate(NativeCodec):
     def from_spec(cls, argument: str, options: dict[str, str]) -> Truncate:
         """Return the codec of ``truncate:16``."""
         reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
-        wanted = "1 to 31 low bits to drop"
-        dropped_bits = reader.whole(wanted, reader.argument(wanted))
+        expected = "1 to 31 low bits to drop"
+        dropped_bits = reader.whole(expected, reader.argument(expected))
         reader.finish()
         return cls(dropped_bits)
 

@@ -20,11 +20,11 @@ class CodecWrapper(Codec):
     codec: Codec
 
     REMEDY: ClassVar[str]
-    """What says which part of a plan makes such a codec."""
+    """The error's remedy: the part of a plan that makes such a codec."""
 
     @property
     def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - as the base class has it
-        """Whether the codec does."""
+        """Whether the wrapped codec needs a residual."""
         return self.codec.WANTS_RESIDUAL
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class CodecWrapper(Codec):
         raise SpecError(cls.REMEDY)
 
 
-# What network cards on the way may do with gradients, and values that lose nothing there.
+# Floats that network cards may encode on the way without further loss.
 
 _WHOLE = (32,)
 """The parameters of the format ``pack`` with all bits of a float."""
@@ -76,7 +76,7 @@ class Projected(CodecWrapper):
 
     @property
     def sends_floats(self) -> bool:
-        """Always."""
+        """Whether payloads end with all elements as float32: always."""
         return True
 
     def bound(self, x: torch.Tensor) -> float:
@@ -149,12 +149,12 @@ class Scaled(CodecWrapper):
 
     @property
     def sends_floats(self) -> bool:
-        """Whether the codec does, whose payload is at the end."""
+        """Whether the wrapped codec's payload, which is at the end, is floats."""
         return self.codec.sends_floats
 
     @staticmethod
     def exponent_of(payload: torch.Tensor) -> int:
-        """Return the k of a payload of its own."""
+        """Return k, the exponent that a payload begins with."""
         return int(_EXPONENT.unpack_from(memoryview(payload.numpy()))[0])  # type: ignore[arg-type]
 
     def bound(self, x: torch.Tensor) -> float:
@@ -199,7 +199,7 @@ class Scaled(CodecWrapper):
 
 
 def _exponent(x: torch.Tensor) -> int:
-    """Return k."""
+    """Return k for a chunk."""
     exponent = _native.largest_exponent(x)
     return 0 if exponent is None or exponent >= _MOST else min(-(exponent + 1), _MOST)
 
