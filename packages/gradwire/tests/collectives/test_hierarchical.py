@@ -142,17 +142,17 @@ def test_a_spec_has_one_canonical_form(spec: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        ("hierarchical:", r"hierarchical wants group sizes, whole numbers from 1 up .* but got ''"),
-        ("hierarchical:0", r"hierarchical wants group sizes, whole numbers from 1 up .* but got '0'"),
-        ("hierarchical:4x-2", r"but got '4x-2'; for example, write 'hierarchical:4,ring\+star'"),
-        ("hierarchical:4x", r"but got '4x'"),
-        ("hierarchical:ring", r"but got 'ring'"),
-        ("hierarchical:\u0664", "but got '\u0664'"),
+        ("hierarchical:", r"hierarchical: expected group sizes, whole numbers from 1 up .* got ''"),
+        ("hierarchical:0", r"hierarchical: expected group sizes, whole numbers from 1 up .* got '0'"),
+        ("hierarchical:4x-2", r"got '4x-2'; for example, write 'hierarchical:4,ring\+star'"),
+        ("hierarchical:4x", r"got '4x'"),
+        ("hierarchical:ring", r"got 'ring'"),
+        ("hierarchical:\u0664", "got '\u0664'"),
         (
             "hierarchical:4,ring",
-            r"one algorithm more than group sizes, .* but got 1 and 1; for example, write",
+            r"one algorithm more than group sizes, .* got 1 and 1; for example, write",
         ),
-        ("hierarchical:4,ring+star+star", r"but got 3 and 1"),
+        ("hierarchical:4,ring+star+star", r"got 3 and 1"),
         (
             "hierarchical:4,ring+rign",
             r"no level of hierarchical can be 'rign'; choose one of butterfly, pairwise",
@@ -170,9 +170,9 @@ def test_a_spec_that_cannot_be_is_refused_in_a_sentence(spec: str, reason: str) 
 @pytest.mark.parametrize(
     ("sizes", "names", "reason"),
     [
-        (None, ("ring", "star"), "hierarchical wants group sizes before algorithms"),
-        ((), ("ring",), "whole numbers from 1 up .* but got ''"),
-        ((4, 0), ("ring",) * 3, "but got '4x0'"),
+        (None, ("ring", "star"), "hierarchical: expected group sizes before algorithms"),
+        ((), ("ring",), "whole numbers from 1 up .* got ''"),
+        ((4, 0), ("ring",) * 3, "got '4x0'"),
     ],
 )
 def test_levels_that_cannot_be_are_refused_without_a_spec_too(

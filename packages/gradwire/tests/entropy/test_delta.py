@@ -365,7 +365,7 @@ def test_what_cannot_be_encoded_is_refused_in_a_sentence() -> None:
             encoder.encode(masters, version)
     assert encoder.version is None
     encoder.encode(masters, 5)
-    with pytest.raises(VersionError, match="a delta from version 5 must make a larger one"):
+    with pytest.raises(VersionError, match="expected a version above 5 for a delta"):
         encoder.encode(masters, 5)
     encoder.encode(masters, 5, full=True)
 

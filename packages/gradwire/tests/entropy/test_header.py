@@ -51,7 +51,7 @@ def test_truncated_headers_are_refused() -> None:
 @pytest.mark.parametrize(
     ("place", "value", "reason"),
     [
-        (0, 2, "its format has the version 2, but 1 is known"),
+        (0, 2, "expected the format version 1, got 2"),
         (2, 4, "unused bits"),  # plain, but no full copy
         (2, 6, "unused bits"),
         (2, 8, "unused bits"),

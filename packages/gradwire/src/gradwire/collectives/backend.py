@@ -7,7 +7,7 @@ timeout.) Gloo itself uses a ring for large buckets, and the timing models treat
 
 Values don't travel in frames, and only TCP's own checksums protect them. A frame without a payload announces
 every bucket to the next rank, because Gloo ends the process if two ranks disagree about a length. Buckets
-that DDP has cut, which are the same on all ranks, need none once their lengths are known.
+of DDP, which are the same on all ranks, need none once their lengths are known.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 

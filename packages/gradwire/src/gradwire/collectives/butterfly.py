@@ -34,11 +34,11 @@ _NOTHING = (0, 0)
 
 
 def chunks(world: int) -> int:
-    """Return into how many chunks a bucket is cut: the largest power of two up to the number of ranks."""
+    """Return the number of chunks that a bucket is cut into: the largest power of two up to the number of ranks."""
     return 1 << (world.bit_length() - 1)
 
 
-def owner(chunk: int, world: int) -> int:  # noqa: ARG001 - every algorithm is asked with the world
+def owner(chunk: int, world: int) -> int:  # noqa: ARG001 - the signature of all algorithms
     """Return the rank that finishes a chunk: the one of the same number."""
     return chunk
 

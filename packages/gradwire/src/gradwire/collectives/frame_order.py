@@ -5,14 +5,14 @@ segments, each of which is a frame. A segment is forwarded as soon as it is fini
 chunk is still in flight, and a rank sends only a few frames ahead of those received, so that their memory
 stays in the cache.
 
-Frames are matched by their order, the pair of step and place within the step. Two rules keep a schedule
-that runs in rounds free of deadlock, even where a send returns only once it is received:
+Frames are matched by their order, the pair of step and place within the step. Two rules keep a
+schedule free of deadlock, even where a send returns only once it is received:
 
 - before a rank waits for a frame, it has sent all its frames up to that order;
 - a rank waits for a send only if it has posted its own receives up to that order (``exchange`` keeps this).
 
 Proof: assume that all ranks are blocked. Among all frames that have not passed, take one with the smallest
-round and place. Both of its ends wait for frames that have not passed either, so for none of an earlier
+step and place. Both of its ends wait for frames that have not passed either, so for none of an earlier
 order. By the first rule, its sender has sent it; by the second, its receiver has posted the receive. So it
 passes, which contradicts the assumption.
 """
@@ -27,11 +27,11 @@ from itertools import pairwise
 from gradwire.collectives.step import Step
 
 AHEAD = 4
-"""How many frames a rank sends before their turn, receives before their turn and leaves in flight."""
+"""The most frames that a rank sends before their turn, receives before their turn, and leaves in flight."""
 
 
 class Do(Enum):
-    """What a rank does with a frame."""
+    """An operation of a rank on a frame."""
 
     SEND_PARTIAL = "encode the partial sum and send it"
     PUBLISH = "encode the finished segment, adopt the decoded value and send it"
@@ -52,9 +52,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One frame of one rank: number ``place`` of those that the step sends, or receives.
+    """One frame of one rank, at a ``place`` among the frames that its step sends, or receives.
 
-    ``keep`` says that the frame is needed again, for forwarding.
+    With ``keep``, the rank needs the frame again, to forward it.
     """
 
     do: Do
@@ -66,12 +66,12 @@ class Action:
 
     @property
     def order(self) -> tuple[int, int]:
-        """What sends and receives are compared by."""
+        """The key by which sends and receives are compared: the step and the place within it."""
         return self.step, self.place
 
     @property
     def receives(self) -> bool:
-        """Whether the frame comes in."""
+        """Whether the rank receives the frame."""
         return self.do in (Do.ADD, Do.STORE)
 
 
@@ -85,8 +85,8 @@ def segments(n: int, chunks: int, chunk: int, segment_count: int) -> list[Segmen
 def frame_order(steps: Iterable[Step], n: int, chunks: int, segment_count: int, ahead: int) -> list[Action]:
     """Return the actions of the rank whose schedule, or a half of it, is ``steps``.
 
-    The bucket has ``n`` elements in so many chunks, and a segment at most ``segment_count``. So many frames
-    may be sent ``ahead`` of those received; at least 1.
+    The bucket has ``n`` elements in ``chunks`` chunks, and a segment at most ``segment_count``. At most
+    ``ahead`` frames, at least 1, are sent before their turn.
     """
     cut = [segments(n, chunks, chunk, segment_count) for chunk in range(chunks)]
     sends: list[Action] = []
@@ -121,7 +121,7 @@ def _interleave(sends: list[Action], receives: list[Action], ahead: int) -> Iter
 
 
 def _needs(sends: list[Action], receives: list[Action]) -> list[int]:
-    """Return for every send how many receives must come first: those of its segment in earlier steps."""
+    """Return the number of receives before each send: those of its segment in earlier steps."""
     needs, seen, last = [], 0, dict[Segment, int]()
     for send in sends:
         while seen < len(receives) and receives[seen].step < send.step:
@@ -132,7 +132,7 @@ def _needs(sends: list[Action], receives: list[Action]) -> list[int]:
 
 
 def _mark_kept(actions: list[Action]) -> list[Action]:
-    """Keep what is sent again later, and turn all but the first publication of a segment into forwarding."""
+    """Mark the frames to keep, and turn all but the first publication of a segment into forwarding."""
     known = set[Segment]()
     for i, action in enumerate(actions):
         if action.do is Do.PUBLISH and action.segment in known:

@@ -73,15 +73,15 @@ class Hierarchical:
         if self.sizes is None:
             if self.algorithms != _TWO_RINGS:
                 raise SpecError(
-                    f"hierarchical wants group sizes before algorithms; for example, write {_EXAMPLE}"
+                    f"hierarchical: expected group sizes before algorithms, got none; for example, write {_EXAMPLE}"
                 )
             return
         if not self.sizes or any(size < 1 for size in self.sizes):
             raise _wrong_sizes("x".join(map(str, self.sizes)))
         if len(self.algorithms) != len(self.sizes) + 1:
             raise SpecError(
-                "hierarchical wants one algorithm more than group sizes, for the last joins what remains, "
-                f"but got {len(self.algorithms)} and {len(self.sizes)}; for example, write {_EXAMPLE}"
+                "hierarchical: expected one algorithm more than group sizes, to join the last groups, "
+                f"got {len(self.algorithms)} and {len(self.sizes)}; for example, write {_EXAMPLE}"
             )
 
     @classmethod
@@ -103,7 +103,7 @@ class Hierarchical:
         return spec if set(self.algorithms) == {"ring"} else f"{spec},{'+'.join(self.algorithms)}"
 
     def chunks(self, world: int) -> int:
-        """Return into how many chunks a bucket is cut: the product over the levels."""
+        """Return the number of chunks that a bucket is cut into: the product over the levels."""
         return layout(self, world).chunks
 
     def owner(self, chunk: int, world: int) -> int:
@@ -146,8 +146,8 @@ def _near_root(world: int) -> int:
     return next((size for size in range(root, 2 * root + 1) if world % size == 0), root)
 
 
-def _wrong_sizes(came: str) -> SpecError:
+def _wrong_sizes(got: str) -> SpecError:
     return SpecError(
-        f"hierarchical wants group sizes, whole numbers from 1 up like '4' or '4x2', but got {came!r}; "
+        f"hierarchical: expected group sizes, whole numbers from 1 up like '4' or '4x2', got {got!r}; "
         f"for example, write {_EXAMPLE}"
     )

@@ -1,4 +1,4 @@
-"""The messages that the schedules of all ranks make, each after those that it depends on.
+"""The messages of the schedules of all ranks, each after the messages that it depends on.
 
 A message is a send and its matching receive. Between two ranks, they match in the order of the schedules,
 and both ends must have reached the step: the rendezvous that every model here assumes.
@@ -18,9 +18,9 @@ from gradwire.errors import SpecError
 class MatchedMessage(NamedTuple):
     """The chunks ``first`` up to ``last``, from a step of ``source`` to a step of ``target``.
 
-    ``combine`` says whether the target adds them. ``round`` is the length of the longest chain of messages
-    that must be done before this one: messages of one round touch every rank at most once as a source and
-    once as a target, and then in one step.
+    ``combine`` says whether the target adds them. ``round``, its communication round, is the length of the
+    longest chain of messages before this one. In one communication round, each rank is the source and the
+    target of at most one message, both in one step.
     """
 
     source: int
@@ -34,7 +34,7 @@ class MatchedMessage(NamedTuple):
 
     @property
     def chunks(self) -> int:
-        """How many chunks there are."""
+        """The number of chunks."""
         return self.last - self.first
 
 
@@ -60,9 +60,9 @@ class _Position:
 
 
 def messages(schedules: Iterable[Iterator[Step]], begun: Sequence[int] = ()) -> Iterator[MatchedMessage]:
-    """Yield the messages of all ranks: those of a step after all those of the rank's earlier steps.
+    """Yield the messages of all ranks, in the order of each rank's steps.
 
-    Rank ``r`` begins with the round ``begun[r]``, or with 0 where there is none. Raises ``SpecError`` if a
+    Rank ``r`` begins with the communication round ``begun[r]``, by default 0. Raises ``SpecError`` if a
     rank waits forever, or the two ends of a message differ in their chunks.
     """
     ranks = [_Position(steps, first) for steps, first in zip(schedules, chain(begun, repeat(0)), strict=False)]
@@ -86,12 +86,12 @@ def messages(schedules: Iterable[Iterator[Step]], begun: Sequence[int] = ()) -> 
             free.extend(end for end in (source, target) if ranks[end].open == 0)
     for source, target in sorted(waiting):
         raise SpecError(
-            f"these schedules never end: the message from rank {source} to {target} waits for ever"
+            f"these schedules never end: the message from rank {source} to rank {target} waits forever"
         )
 
 
 def hops_after(schedules: Iterable[Iterator[Step]], begun: Sequence[int]) -> list[int]:
-    """Return after how many hops each rank is through, if rank ``r`` begins after ``begun[r]`` of them.
+    """Return the number of hops after which each rank ends, if rank ``r`` begins after ``begun[r]`` hops.
 
     A message passes in one hop once both its ends are at their steps. Raises ``SpecError`` as ``messages``.
     """
@@ -106,8 +106,8 @@ def _meet(ranks: list[_Position], source: int, target: int) -> MatchedMessage:
     sender, receiver = ranks[source], ranks[target]
     if sender.step.send != receiver.step.recv:
         raise SpecError(
-            f"rank {source} sends the chunks {sender.step.send} in its step {sender.index}, "
-            f"but rank {target} wants {receiver.step.recv}"
+            f"expected the chunks {receiver.step.recv} at rank {target}, got {sender.step.send} in the step "
+            f"{sender.index} of rank {source}"
         )
     round_ = max(sender.round, receiver.round)
     for end in (sender, receiver):

@@ -2,13 +2,13 @@
 
 The bucket is cut into one chunk per rank. In step ``k`` of the reduce half, rank ``r`` sends its values of
 chunk ``r + k`` to that chunk's owner, the rank ``r + k``, and adds what it receives from rank ``r - k`` to
-chunk ``r``. In step ``k`` of the broadcast half, it sends the sum of chunk ``r`` to rank ``r + k``. No frame
-waits for another rank's but the sums, so a bucket takes two latencies, and what is encoded is each rank's own
-gradient once, and the sum.
+chunk ``r``. In step ``k`` of the broadcast half, it sends the sum of chunk ``r`` to rank ``r + k``. Only
+the sums wait for the frames of other ranks, so a bucket takes two latencies. Encoded are each rank's own
+gradient, once, and the sum.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 
-- steps: ``2 (p - 1)``, of which those of a half don't wait for each other
+- steps: ``2 (p - 1)``; the steps of a half don't wait for each other
 - bytes sent by every rank: ``2 (p - 1) / p n``; received: as many
 - extra memory: a rank keeps its encoded sum, one part in ``p`` of the bucket, until the last rank has it
 - exactness: chunk ``c`` is summed in the order ``c, c - 1, ..., c - p + 1`` (modulo ``p``), each partial sum
@@ -28,11 +28,11 @@ ROTATES = True
 
 
 def chunks(world: int) -> int:
-    """Return into how many chunks a bucket is cut: one per rank."""
+    """Return the number of chunks that a bucket is cut into: one per rank."""
     return world
 
 
-def owner(chunk: int, world: int) -> int:  # noqa: ARG001 - every algorithm is asked with the world
+def owner(chunk: int, world: int) -> int:  # noqa: ARG001 - the signature of all algorithms
     """Return the rank that finishes a chunk: the one of the same number."""
     return chunk
 
@@ -58,7 +58,7 @@ def schedule(rank: int, world: int) -> Iterator[Step]:
 
 
 def steps(world: int) -> int:
-    """Return how many messages pass through a rank one after the other, as many in as out."""
+    """Return the number of messages that pass through a rank one after the other, in each direction."""
     return 2 * (world - 1)
 
 

@@ -26,7 +26,7 @@ ROTATES = True
 
 
 def chunks(world: int) -> int:
-    """Return into how many chunks a bucket is cut: one per rank."""
+    """Return the number of chunks that a bucket is cut into: one per rank."""
     return world
 
 

@@ -9,9 +9,9 @@ order. An all-reduce consists of two halves:
   Every other rank stores the received values and forwards the payload unchanged, so that all ranks end with
   identical bits.
 
-An algorithm is a module, or an object, with the names of ``Collective``. Its schedules run in rounds: the
-messages of all ranks can be numbered so that both directions of a step have the same number and the
-numbers increase along every rank's schedule. This keeps an exchange free of deadlock. ``steps`` and
+An algorithm is a module, or an object, with the names of ``Collective``. The messages of
+all ranks can be numbered so that both directions of a step have the same number and the numbers increase
+along every rank's schedule. This keeps an exchange free of deadlock. ``steps`` and
 ``nbytes`` are the card; tests count them from the steps.
 """
 
@@ -28,8 +28,8 @@ class Step:
 
     ``send_to`` and ``recv_from`` are ranks or None. ``send`` and ``recv`` are half-open ranges of chunk
     numbers, ``(0, 0)`` if nothing is sent or received. ``combine`` says whether received values are added to
-    the rank's own chunk (the reduce half) or replace it (the broadcast half); what a combining step sends is
-    encoded anew.
+    the rank's own chunk (the reduce half) or replace it (the broadcast half); a combining step
+    encodes anew what it sends.
     """
 
     send_to: int | None
@@ -43,14 +43,14 @@ class Collective(Protocol):
     """The names that an algorithm has, for any world from 1 rank up."""
 
     ROTATES: bool
-    """Whether every rank does what rank 0 does, with all ranks and chunks shifted by its own number.
+    """Whether each schedule is that of rank 0 with all ranks and chunks shifted by the rank's number.
 
-    Shifted modulo ``world`` and ``chunks``; all ranges are single chunks then. What holds for one rank holds
-    for all of them, so that a simulation of thousands of ranks needs one schedule.
+    Numbers are modulo ``world`` and ``chunks``, and all ranges are single chunks. A simulation of thousands
+    of ranks then needs one schedule.
     """
 
     def chunks(self, world: int) -> int:
-        """Return into how many chunks a bucket is cut."""
+        """Return the number of chunks that a bucket is cut into."""
 
     def owner(self, chunk: int, world: int) -> int:
         """Return the rank that has the finished chunk after the reduce half and begins its broadcast."""

@@ -28,8 +28,8 @@ _ROOT = 0
 _WHOLE, _NOTHING = (0, 1), (0, 0)
 
 
-def chunks(world: int) -> int:  # noqa: ARG001 - every algorithm is asked with the world
-    """Return into how many chunks a bucket is cut: it stays whole."""
+def chunks(world: int) -> int:  # noqa: ARG001 - the signature of all algorithms
+    """Return the number of chunks that a bucket is cut into: it stays whole."""
     return 1
 
 

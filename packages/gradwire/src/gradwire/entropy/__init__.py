@@ -1,4 +1,4 @@
-"""Lossless coding: bytes to fewer bytes by how often each value occurs, and what changed in weights."""
+"""Lossless coding: an entropy coder of bytes, and deltas of weights."""
 
 from gradwire.entropy.coder import decode, encode, max_nbytes
 from gradwire.entropy.delta import DeltaDecoder, DeltaEncoder

@@ -3,7 +3,7 @@
 Payload (numbers are little-endian): one byte 1, the version of the format; seven bytes, the number of
 symbols; four bytes for the size of each block; the blocks. ``docs/weight_delta.md`` describes a block byte by
 byte. Every target and every number of threads gives the same bytes. A block that coding wouldn't make smaller
-carries its symbols as they are, so that a payload is at most ``8 + 5 * blocks`` bytes larger than they are.
+carries its symbols as they are, so a payload is at most ``8 + 5 * blocks`` bytes larger than the symbols.
 
 Sources: J. Duda, "Asymmetric numeral systems" (arXiv 1311.2540, 2013); F. Giesen, "Interleaved entropy
 coders" (arXiv 1402.3392, 2014).
@@ -20,16 +20,16 @@ from gradwire._native.tensors import check_tensor
 from gradwire.deferred import torch
 from gradwire.errors import PayloadError, TensorError
 
-# Where an encoder writes: the caller's memory, or new memory.
+# The memory that an encoder writes to: the caller's, or new memory.
 
 
 def front_of(out: torch.Tensor | None, nbytes: int, write: Callable[[torch.Tensor], int]) -> torch.Tensor:
-    """Return the front of ``out``, or of new memory of ``nbytes``, that ``write`` says it has used."""
+    """Return the front of ``out``, or of ``nbytes`` of new memory, that ``write`` has used."""
     if out is None:
         out = torch.empty(nbytes, dtype=torch.uint8)
     check_tensor(out, "out", torch.uint8)
     if out.numel() < nbytes:
-        raise TensorError(f"out must hold {nbytes} bytes, but holds {out.numel()}; max_nbytes says how many")
+        raise TensorError(f"expected out of at least {nbytes} bytes, got {out.numel()}; allocate max_nbytes")
     return out[: write(out)]
 
 
@@ -54,7 +54,7 @@ def encode(symbols: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tens
 def decode(payload: torch.Tensor, out: torch.Tensor) -> None:
     """Decode into ``out``, a 1-D uint8 tensor with as many elements as there were symbols.
 
-    Raises ``PayloadError`` for a payload of another length or that is malformed; ``out`` then has no meaning.
+    Raises ``PayloadError`` for a malformed payload or one of another length; ``out`` is then undefined.
     """
     check_tensor(payload, "payload", torch.uint8)
     check_tensor(out, "out", torch.uint8)
@@ -66,22 +66,23 @@ def decode(payload: torch.Tensor, out: torch.Tensor) -> None:
         )
 
 
-# The header of a delta: which version of the weights it starts from, and which one it makes of them.
+# The header of a delta: the version of the weights that it starts from, and the one that it makes.
 
 FORMAT_VERSION = 1
 HEADER_NBYTES = 28
 HASH_NBYTES = 8
 LAST_VERSION = 2**64 - 1
 _FULL, _HASHED, _PLAIN = 1, 2, 4
-_MEANT = (0, _FULL, _HASHED, _FULL | _HASHED, _FULL | _PLAIN, _FULL | _PLAIN | _HASHED)
+_VALID_FLAGS = (0, _FULL, _HASHED, _FULL | _HASHED, _FULL | _PLAIN, _FULL | _PLAIN | _HASHED)
 _LAYOUT = struct.Struct("<4B3Q")
 
 
 @dataclass(frozen=True)
 class DeltaHeader:
-    """What is in front of the body; ``base`` is None for a full copy, and ``check`` without a hash.
+    """The header before the body of a delta.
 
-    The body of a ``plain`` full copy is the words themselves.
+    ``base`` is None for a full copy, and ``check`` is None without a hash. The body of a ``plain`` full copy
+    is the words themselves.
     """
 
     word_nbytes: int
@@ -100,7 +101,7 @@ class DeltaHeader:
 
     @property
     def nbytes(self) -> int:
-        """How long the header is."""
+        """The size of the header."""
         return HEADER_NBYTES + (0 if self.check is None else HASH_NBYTES)
 
     @classmethod
@@ -115,8 +116,8 @@ class DeltaHeader:
             raise _malformed(nbytes, f"it ends within the {HEADER_NBYTES} bytes of its header")
         version, word_nbytes, flags, unused, n, base, made = _LAYOUT.unpack_from(front)
         if version != FORMAT_VERSION:
-            raise _malformed(nbytes, f"its format has the version {version}, but {FORMAT_VERSION} is known")
-        if flags not in _MEANT or unused or (flags & _FULL and base):
+            raise _malformed(nbytes, f"expected the format version {FORMAT_VERSION}, got {version}")
+        if flags not in _VALID_FLAGS or unused or (flags & _FULL and base):
             raise _malformed(nbytes, "unused bits of its header are set")
         check = None
         if flags & _HASHED:

@@ -1,6 +1,6 @@
-"""Lossless deltas of weights: what changed since the version that a receiver holds, bit for bit.
+"""Lossless deltas of weights: the changes since the version that a receiver holds, bit for bit.
 
-A delta carries, for each weight, how many units in the last place its bits moved, where the bits are integers
+A delta carries, for each weight, the number of units in the last place that it moved. The bits are integers
 in total order, so that -0, infinities, and the payloads of NaN survive. Most weights move by -1, 0, or 1. A
 full copy is the delta from weights that are all +0. ``docs/weight_delta.md`` describes the format.
 """
@@ -24,7 +24,7 @@ WordName = Literal["bf16", "fp32"]
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a receiver holds of each weight."""
+    """A type of the words that a receiver holds, one for each weight."""
 
     words: Words
     dtype: torch.dtype
@@ -50,7 +50,7 @@ def max_nbytes(dtype: WordName, n: int) -> int:
 
 
 def round_masters(masters: torch.Tensor, words: torch.Tensor) -> None:
-    """Write what a receiver holds of float32 masters: bfloat16 or float32 ``words``, as many of them."""
+    """Round float32 masters to a receiver's bfloat16 or float32 ``words``, one for each master."""
     if words.dtype == torch.bfloat16:
         _native.encode("bf16", masters, words.view(torch.uint8), ())
     else:
@@ -58,7 +58,7 @@ def round_masters(masters: torch.Tensor, words: torch.Tensor) -> None:
 
 
 class DeltaEncoder:
-    """Encode what changed in float32 master weights, for a receiver that holds them as bfloat16 or float32.
+    """An encoder of the changes of float32 master weights, for a receiver that holds bfloat16 or float32.
 
     The receiver's weights are the masters rounded to nearest even (a NaN keeps its sign and the upper bits of
     its payload and becomes quiet), or the masters themselves. Receivers that may hold different versions need
@@ -69,13 +69,13 @@ class DeltaEncoder:
     like
         The masters, or a tensor with as many elements.
     dtype
-        ``"bf16"`` or ``"fp32"``: what the receiver holds.
+        ``"bf16"`` or ``"fp32"``: the type of the receiver's weights.
     entropy
-        False leaves the entropy coder out: two bits for each weight, and those that move far in full; a full
-        copy is then the weights themselves.
+        False leaves out the entropy coder: two bits for each weight, and in full the weights that move far;
+        a full copy is then the weights themselves.
     base, version
-        What the receiver holds already, and which version that is; ``encode`` changes ``base``. By default it
-        holds nothing.
+        The weights that the receiver holds already, and their version; ``encode`` changes ``base``. By
+        default the receiver holds nothing.
 
     Examples
     --------
@@ -107,13 +107,13 @@ class DeltaEncoder:
         if base is not None:
             check_tensor(base, "base", self._kind.dtype)
         self.base = torch.zeros(like.numel(), dtype=self._kind.dtype) if base is None else base
-        """What the receiver holds after the last payload."""
+        """The weights that the receiver holds after the last payload."""
         self.version = version
         """The version that the last payload made; None before the first."""
 
     @property
     def max_nbytes(self) -> int:
-        """The largest payload."""
+        """The size of the largest payload, in bytes."""
         return max_nbytes(self._dtype, self.base.numel())
 
     def encode(
@@ -126,7 +126,7 @@ class DeltaEncoder:
         bounded: bool = False,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return what takes a receiver from the last version to this one.
+        """Return the payload that takes a receiver from the last version to this one.
 
         Parameters
         ----------
@@ -153,8 +153,8 @@ class DeltaEncoder:
         check_tensor(masters, "masters", torch.float32)
         if masters.numel() != self.base.numel():
             raise SpecError(
-                f"the masters must have {self.base.numel()} elements, as the encoder was made for, but have "
-                f"{masters.numel()}; make an encoder for each tensor"
+                f"expected {self.base.numel()} masters, as the encoder was made for, got {masters.numel()}; "
+                "make an encoder for each tensor"
             )
         self._check_version(version, full=full)
         base = None if full else self.version
@@ -162,7 +162,7 @@ class DeltaEncoder:
         return DeltaHeader(self._kind.nbytes, masters.numel(), version, base, 0 if checked else None, plain)
 
     def source(self, masters: torch.Tensor, header: DeltaHeader) -> DeltaSource:
-        """Return what the kernels encode, after which the receiver holds the header's version."""
+        """Return the source for the kernels, after whose encoding the receiver holds the header's version."""
         if header.base is None:
             self.base.zero_()
         return DeltaSource(masters, self.base, header.write(), header.check is not None)
@@ -188,29 +188,29 @@ class DeltaEncoder:
 
     def _check_version(self, version: int, *, full: bool) -> None:
         if not 0 <= version <= LAST_VERSION:
-            raise SpecError(f"a version must be from 0 to 2^64 - 1, but is {shown(version)}")
+            raise SpecError(f"expected a version from 0 to 2^64 - 1, got {shown(version)}; pass the number of the step")
         if not full and self.version is not None and version <= self.version:
             raise VersionError(
-                f"a delta from version {self.version} must make a larger one, but {version} was asked for; "
+                f"expected a version above {self.version} for a delta, got {version}; "
                 "pass full=True to start again from an earlier version"
             )
 
 
 class DeltaDecoder:
-    """Apply deltas to the weights of a receiver, in place, and know which version they are.
+    """A receiver of deltas: it applies them to weights in place, and keeps their version.
 
     Parameters
     ----------
     dtype
         ``"bf16"`` or ``"fp32"``, as in the encoder.
     version
-        Which one the weights are already; by default none.
+        The version of the weights; by default none.
     """
 
     def __init__(self, dtype: WordName = "bf16", *, version: int | None = None) -> None:
         self._kind = _kind(dtype)
         self.version = version
-        """The version of the weights; None until a full copy has come, and after weights that were wrong."""
+        """The version of the weights; None before the first full copy, and after a hash that differed."""
 
     def apply(self, payload: torch.Tensor, weights: torch.Tensor) -> int:
         """Take ``weights`` to the payload's version, and return that version.
@@ -222,8 +222,8 @@ class DeltaDecoder:
         PayloadError
             The payload is malformed or belongs to another tensor. ``weights`` are as before.
         VersionError
-            The payload starts from another version, and ``weights`` are as before; or its hash says that the
-            weights are wrong now. Either way, ask for a full copy.
+            The payload starts from another version, and ``weights`` are as before; or its hash differs from
+            that of the new weights. In both cases, request a full copy.
         """
         check_tensor(payload, "payload", torch.uint8)
         check_tensor(weights, "weights", self._kind.dtype)
@@ -233,11 +233,11 @@ class DeltaDecoder:
 
     @property
     def words(self) -> Words:
-        """What the kernels take the weights for."""
+        """The type of the weights, for the kernels."""
         return self._kind.words
 
     def take(self, header: DeltaHeader, hash64: Callable[[], int]) -> None:
-        """Note that the weights are the header's version. Raises ``VersionError`` if their hash differs."""
+        """Adopt the header's version for the weights. Raises ``VersionError`` if their hash differs."""
         self.version = header.version
         if header.check is not None and header.check != hash64():
             self.version = None
@@ -250,14 +250,13 @@ class DeltaDecoder:
         """Raise ``PayloadError`` or ``VersionError`` unless a payload with this header is the next one."""
         if (header.word_nbytes, header.n) != (self._kind.nbytes, weights.numel()):
             raise PayloadError(
-                f"a delta of {weights.numel()} weights of {self._kind.nbytes} bytes was wanted, but one of "
-                f"{header.n} weights of {header.word_nbytes} bytes came; use the same tensor and dtype "
-                "at both ends"
+                f"expected a delta of {weights.numel()} weights of {self._kind.nbytes} bytes, got one of "
+                f"{header.n} weights of {header.word_nbytes} bytes; use the same tensor and dtype at both ends"
             )
         if header.base is not None and header.base != self.version:
-            held = "no version yet" if self.version is None else f"version {self.version}"
+            expected = "" if self.version is None else f"a delta from version {self.version} or "
             raise VersionError(
-                f"a delta from version {header.base} came, but the receiver holds {held}; send a full copy"
+                f"expected {expected}a full copy, got a delta from version {header.base}; send a full copy"
             )
         if header.plain and nbytes != header.nbytes + weights.nbytes:
             raise PayloadError(
@@ -277,7 +276,7 @@ def encode_message(
     checked: bool,
     align: int,
 ) -> list[tuple[int, int]]:
-    """Write payloads, as ``encode`` makes them, one after the other; return where they begin and end.
+    """Write the payloads of several encoders one after the other; return where they begin and end.
 
     Masters without an encoder are written as they are. ``out`` has room for the largest payloads, each at a
     multiple of ``align`` bytes.
@@ -306,9 +305,9 @@ def apply_message(
     decoders: Sequence[DeltaDecoder],
     weights: Sequence[torch.Tensor],
 ) -> None:
-    """Apply the payloads that lie there in a message, as ``DeltaDecoder.apply`` does and with its errors.
+    """Apply the payloads at ``spans`` of a message, as ``DeltaDecoder.apply`` does and with its errors.
 
-    The dtypes of the decoders are the same. Payloads before the one that is refused may have been applied.
+    The dtypes of the decoders are the same. Payloads before an invalid one may have been applied.
     """
     data, address, headers = message.numpy(), message.data_ptr(), list[DeltaHeader]()
     for (begin, end), decoder, each in zip(spans, decoders, weights, strict=True):

@@ -1,4 +1,4 @@
-"""Deltas that a device applies: the host reads their headers, and kernels do the rest."""
+"""Deltas that a device applies: the host reads their headers, and kernels decode their bodies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gradwire.gpu.table import delta_kernels
 
 
 class DeviceDeltaDecoder:
-    """Apply deltas to weights on an accelerator, in place, and know which version they are.
+    """A receiver of deltas on an accelerator: it applies them to weights in place, and keeps their version.
 
-    Nothing waits for the device, except for a hash that a payload carries. So a payload that turns out to be
-    malformed leaves the weights as they are, and the next call raises its error. Raises
+    The host waits for the device only to compare a hash. So a malformed payload leaves the weights as they
+    are, and the next call raises its error. Raises
     ``MissingPackageError`` without Triton.
 
     Parameters
@@ -32,11 +32,11 @@ class DeviceDeltaDecoder:
 
     @property
     def version(self) -> int | None:
-        """The version of the weights, as ``DeltaDecoder`` has it."""
+        """The version of the weights, as in ``DeltaDecoder``."""
         return self._decoder.version
 
     def apply(self, payload: torch.Tensor, copy: torch.Tensor, weights: torch.Tensor) -> int:
-        """Queue what takes ``weights`` to the payload's version, and return that version.
+        """Queue the update of ``weights`` to the payload's version, and return that version.
 
         ``copy`` is the payload in host memory. Raises what ``DeltaDecoder.apply`` does.
         """
@@ -44,7 +44,7 @@ class DeviceDeltaDecoder:
         try:
             self._confirm()
         except PayloadError:
-            if header.base is not None:  # a full copy makes up for what was refused
+            if header.base is not None:  # a full copy replaces the refused delta
                 raise
         self._decoder.check(header, payload.numel(), weights)
         if weights.numel():
@@ -69,7 +69,7 @@ class DeviceDeltaDecoder:
         self._fault = fault, device.event()
 
     def _confirm(self) -> None:
-        """Raise what the last payload was refused for."""
+        """Raise the error of the last payload, if it was malformed."""
         last, self._fault = self._fault, None
         if last is None:
             return
