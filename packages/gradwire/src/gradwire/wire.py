@@ -26,24 +26,25 @@ if a message is too large."""
 AVERAGE = 0x0001
 """The flag of frames whose sum will be divided by the number of ranks; the values don't show it."""
 PARTING = 131
-"""The codec number of a rank's last frame, which says at which steps ranks are."""
+"""The codec number of a rank's last frame, which names the steps of ranks."""
 
 TOS = 0x28
-"""The IP type of service of connections that carry nothing but float32, which NICs may compress: INCEPTIONN's
-mark for gradients."""
+"""The IP type of service of connections that carry only float32, which NICs may compress.
+
+INCEPTIONN marks gradients by it."""
 
 _FIELDS = struct.Struct("<4sBBHIIIII")
 _CHECKSUM = struct.Struct("<I")
 _PLACE = struct.Struct("<II")
 _STEP_SHIFT = 1
 _EARLY = 1 << 14
-"""Steps below this number, minus one, are told exactly; of later ones the header has the low 14 bits."""
+"""The first step number, plus one, that a header does not hold exactly, but only in its low 14 bits."""
 _LARGEST_STEP = (1 << 32) - 1
 _CLOSE = 1 << 10
 PARTING_NBYTES = HEADER_NBYTES + 2 * _PLACE.size
-"""The bytes of the longest last frame."""
+"""The size of the longest last frame, in bytes."""
 LATE = _EARLY - 1
-"""The first step that a header does not tell exactly."""
+"""The first step that a header does not hold exactly."""
 _NO_NAMES: Mapping[int, str] = {}
 
 
@@ -55,7 +56,7 @@ def frame_memory(nbytes: int) -> torch.Tensor:
 
 def memory_of(frame: torch.Tensor) -> memoryview:
     """Return the bytes of a 1-D uint8 CPU tensor, without a copy."""
-    array: Any = frame.numpy()  # a buffer, which NumPy's stubs tell from Python 3.12 on
+    array: Any = frame.numpy()  # a buffer, as NumPy's stubs declare from Python 3.12 on
     return memoryview(array)
 
 
@@ -90,12 +91,12 @@ class Header:
     def unpack(cls, data: bytes) -> Header:
         """Read a header from the first 32 bytes of ``data``. Raises ``FrameError``."""
         if len(data) < HEADER_NBYTES:
-            raise FrameError(f"truncated: a header has {HEADER_NBYTES} bytes, but {len(data)} came")
+            raise FrameError(f"truncated: expected a header of {HEADER_NBYTES} bytes, got {len(data)}")
         magic, version, codec_id, flags, count, nbytes, sequence, fingerprint, crc = _FIELDS.unpack_from(data)
         if magic != MAGIC:
-            raise FrameError(f"not a gradwire frame: it begins with {magic!r} instead of {MAGIC!r}")
+            raise FrameError(f"not a gradwire frame: expected {MAGIC!r} at its beginning, got {magic!r}")
         if version != VERSION:
-            raise FrameError(f"the frame has version {version}, but this gradwire reads version {VERSION}")
+            raise FrameError(f"expected a frame of version {VERSION}, got one of version {version}; let all ranks use one gradwire")
         (checksum,) = _CHECKSUM.unpack_from(data, _FIELDS.size)
         if checksum != _native.crc32c_of_bytes(data[: _FIELDS.size]):
             raise FrameError("the header's checksum is wrong: the header was altered on the way")
@@ -112,7 +113,7 @@ class OutOfStepError(FrameError):
     has_left
         Whether the first of them has closed its link, for whatever reason.
     flags
-        Those of a frame of another step, for ``step_of``; 0 of a last frame.
+        The flags of a frame of another step, for ``step_of``; 0 for a last frame.
     """
 
     def __init__(self, places: Sequence[tuple[int | None, int]], *, has_left: bool, flags: int = 0) -> None:
@@ -124,7 +125,7 @@ class OutOfStepError(FrameError):
 
 
 def flags_of(step: int | None) -> int:
-    """Return the flags of frames that are part of a training step; 0 where there is none."""
+    """Return the flags of the frames of a training step, or 0 without one."""
     if step is None:
         return 0
     number = step + 1
@@ -132,9 +133,9 @@ def flags_of(step: int | None) -> int:
 
 
 def step_of(flags: int, near: int) -> int | None:
-    """Return the step that flags name, or None; ``LATE`` for one that they do not name exactly.
+    """Return the step that flags name, None without one, or ``LATE`` for a late step far from ``near``.
 
-    Of late steps, it is the one next to ``near``, if that is late, too, and not far.
+    Flags hold the low 14 bits of a late step; of the steps with these bits, it is the nearest to ``near``.
     """
     number = flags >> _STEP_SHIFT
     if number < _EARLY:
@@ -145,7 +146,7 @@ def step_of(flags: int, near: int) -> int | None:
 
 
 def parting_frame(places: Sequence[tuple[int, int]], *, has_left: bool) -> torch.Tensor:
-    """Return a rank's last frame, with its step, or those of two ranks; ``has_left`` is about the first."""
+    """Return a rank's last frame, with the steps of one or two ranks; ``has_left`` concerns the first."""
     payload = b"".join(_PLACE.pack(rank, min(step, _LARGEST_STEP)) for rank, step in places)
     frame = frame_memory(HEADER_NBYTES + len(payload))
     memory_of(frame)[HEADER_NBYTES:] = payload
@@ -154,7 +155,7 @@ def parting_frame(places: Sequence[tuple[int, int]], *, has_left: bool) -> torch
 
 
 def check_step(frame: torch.Tensor, step: int | None) -> None:
-    """Raise ``OutOfStepError`` for a last frame, and for one of another step than ``step``.
+    """Raise ``OutOfStepError`` for a last frame, and for a frame of another step than ``step``.
 
     Frames that name no step pass, and so do all frames where ``step`` is None. Raises ``FrameError``.
     """
@@ -175,17 +176,17 @@ def _check_step(frame: torch.Tensor, header: Header, flags: int, step: int | Non
     if header.codec_id == PARTING:
         payload = _payload_of(frame, header, 2 * _PLACE.size)
         if (header.count, payload.numel()) not in ((1, 8), (2, 16), (3, 16)):
-            raise FrameError(f"a last frame has {payload.numel()} bytes and the count {header.count}")
+            raise FrameError(f"expected 1 to 2 ranks in a last frame, got {payload.numel()} bytes with the count {header.count}")
         raise OutOfStepError(list(_PLACE.iter_unpack(memory_of(payload))), has_left=header.count != 2)
     if (header.flags ^ flags) >> _STEP_SHIFT:
-        came = None if step is None else step_of(header.flags, step)
-        if came is not None:
-            raise OutOfStepError([(None, came)], has_left=False, flags=header.flags)
+        found = None if step is None else step_of(header.flags, step)
+        if found is not None:
+            raise OutOfStepError([(None, found)], has_left=False, flags=header.flags)
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the receiver expects of the next frame."""
+    """The next frame, as the receiver expects it."""
 
     codec_id: int
     fingerprint: int
@@ -194,7 +195,7 @@ class Expected:
     sequence: int
     flags: int = 0
     suspect: str = ""
-    """What else may have altered a payload, for errors."""
+    """Another possible cause of an altered payload, for errors."""
 
 
 def seal_frame(
@@ -236,17 +237,17 @@ def open_frame(
         _check_step(frame, header, expected.flags, step_of(expected.flags, 0))
     _check_codec(header, expected, codec_names)
     if (header.flags ^ expected.flags) & AVERAGE:
-        came, wanted = ("an average" if it.flags & AVERAGE else "a sum" for it in (header, expected))
+        got, due = ("an average" if it.flags & AVERAGE else "a sum" for it in (header, expected))
         raise FrameError(
-            f"the frame is part of {came}, but {wanted} is expected; let all ranks make the same calls in "
-            "the same order, with the same average="
+            f"expected a frame of {due}, got one of {got}; let all ranks make the same calls in the same "
+            "order, with the same average="
         )
     if header.sequence != expected.sequence:
         _refuse_order(header, expected)
     if header.count != expected.count:
         raise FrameError(
-            f"the frame holds {header.count} elements, but {expected.count} are expected; "
-            "do all ranks pass tensors of one length and use one segment size?"
+            f"expected a frame of {expected.count} elements, got {header.count}; let all ranks pass tensors of "
+            "one length and use one segment size"
         )
     return _payload_of(frame, header, expected.max_payload_nbytes, expected.suspect)
 
@@ -269,33 +270,31 @@ def _is_out_of_order(header: Header, expected: Expected) -> bool:
 
 def _refuse_order(header: Header, expected: Expected, of: str = "") -> None:
     raise FrameError(
-        f"out of order: frame {header.sequence}{of} came where frame {expected.sequence} is due, "
-        "so frames were lost, repeated or reordered"
+        f"out of order: expected frame {expected.sequence}, got frame {header.sequence}{of}; frames were lost, "
+        "repeated or reordered"
     )
 
 
 def _payload_of(frame: torch.Tensor, header: Header, most: int, suspect: str = "") -> torch.Tensor:
     size = header.payload_nbytes
     if size > most:
-        raise FrameError(f"oversized: a payload of {size} bytes is announced, but {most} bytes is the most")
+        raise FrameError(f"oversized: expected a payload of at most {most} bytes, got one of {size}")
     payload = frame[HEADER_NBYTES : HEADER_NBYTES + size]
     if payload.numel() < size:
-        raise FrameError(f"truncated: a payload of {size} bytes is announced, but {payload.numel()} came")
+        raise FrameError(f"truncated: expected a payload of {size} bytes, got {payload.numel()}")
     if _native.crc32c(payload) != header.payload_crc32c:
         raise FrameError(f"the payload's checksum is wrong: the payload was altered on the way{suspect}")
     return payload
 
 
 def _check_codec(header: Header, expected: Expected, names: Mapping[int, str]) -> None:
-    came, wanted = (names.get(i, f"number {i}") for i in (header.codec_id, expected.codec_id))
+    got, due = (names.get(i, f"number {i}") for i in (header.codec_id, expected.codec_id))
     if header.codec_id != expected.codec_id:
-        raise FrameError(
-            f"the codec differs: {came} came, but {wanted} is expected; give all ranks the same codec"
-        )
+        raise FrameError(f"expected a frame of the codec {due}, got one of {got}; give all ranks the same codec")
     if header.fingerprint != expected.fingerprint:
         raise FrameError(
-            f"the parameters of the codec {wanted} differ: fingerprint {header.fingerprint:#010x} came, but "
-            f"{expected.fingerprint:#010x} is expected; give all ranks the same spec"
+            f"expected the parameters of {due} with the fingerprint {expected.fingerprint:#010x}, got those with "
+            f"{header.fingerprint:#010x}; give all ranks the same spec"
         )
 
 
