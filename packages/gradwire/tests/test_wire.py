@@ -124,19 +124,22 @@ def test_any_shorter_frame_is_truncated(nbytes: int) -> None:
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (with_header(sealed(), 0, b"HTTP"), r"not a gradwire frame: it begins with b'HTTP'"),
-        (with_header(sealed(), 4, b"\x02"), r"version 2, but this gradwire reads version 1"),
+        (
+            with_header(sealed(), 0, b"HTTP"),
+            r"not a gradwire frame: expected b'GRDW' at its beginning, got b'HTTP'",
+        ),
+        (with_header(sealed(), 4, b"\x02"), r"expected a frame of version 1, got one of version 2"),
         (
             sealed(flags=AVERAGE),
-            r"part of an average, but a sum is expected; let all ranks make the same calls",
+            r"expected a frame of a sum, got one of an average; let all ranks make the same calls",
         ),
-        (sealed(codec_id=2), r"codec differs: bf16 came, but errbound is expected"),
-        (sealed(codec_id=200), r"codec differs: number 200 came, but errbound is expected"),
-        (sealed(fingerprint=1), r"parameters of the codec errbound differ: .* 0x00000001 came"),
-        (sealed(sequence=4), r"out of order: frame 4 came where frame 3 is due"),
-        (sealed(sequence=2), r"out of order: frame 2 came where frame 3 is due"),
-        (sealed(count=8), r"holds 8 elements, but 7 are expected"),
-        (sealed(bytes(13)), r"oversized: a payload of 13 bytes is announced, but 12 bytes is the most"),
+        (sealed(codec_id=2), r"codec differs: expected errbound, got bf16"),
+        (sealed(codec_id=200), r"codec differs: expected errbound, got number 200"),
+        (sealed(fingerprint=1), r"parameters of the codec errbound differ: expected .*, got 0x00000001"),
+        (sealed(sequence=4), r"out of order: expected frame 3, got frame 4"),
+        (sealed(sequence=2), r"out of order: expected frame 3, got frame 2"),
+        (sealed(count=8), r"expected a frame of 7 elements, got 8"),
+        (sealed(bytes(13)), r"oversized: expected a payload of at most 12 bytes, got one of 13"),
     ],
 )
 def test_what_is_not_expected_is_refused_with_the_reason(frame: torch.Tensor, reason: str) -> None:
@@ -222,7 +225,7 @@ def test_a_last_frame_is_told_from_all_others(step: int | None) -> None:
             open_frame(frame, replace(EXPECTED, flags=flags_of(step)))
         assert (caught.value.places, caught.value.has_left) == (tuple(places), has_left)
     for damaged in (with_header(frame, 8, b"\x01"), with_header(frame, 12, b"\x08"), frame[:40]):
-        with pytest.raises(FrameError, match=r"a last frame has|checksum is wrong|truncated"):
+        with pytest.raises(FrameError, match=r"ranks in a last frame|checksum is wrong|truncated"):
             check_step(damaged, step)
 
 

@@ -141,11 +141,11 @@ def test_a_dead_server_ends_the_workers_within_the_timeout() -> None:
     [
         ("corrupt", 2, "the header's checksum is wrong"),
         ("corrupt", 3, "the payload's checksum is wrong"),
-        ("truncate", 2, "truncated: a header has 32 bytes"),
-        ("truncate", 3, "truncated: a payload of 160 bytes"),
-        ("drop", 2, "out of order: frame 3 came where frame 2 is due"),
+        ("truncate", 2, "truncated: expected a header of 32 bytes"),
+        ("truncate", 3, "truncated: expected a payload of 160 bytes"),
+        ("drop", 2, "out of order: expected frame 2, got frame 3"),
         ("drop", 3, "nothing happened within 0.5 s"),
-        ("duplicate", 1, "out of order: frame 1 came where frame 2 is due"),
+        ("duplicate", 1, "out of order: expected frame 2, got frame 1"),
     ],
 )
 def test_a_damaged_push_is_never_applied(kind: Any, step: int, reason: str) -> None:
@@ -231,7 +231,7 @@ def test_an_error_in_the_forward_pass_sends_nothing_and_the_step_may_be_repeated
         ({"features": 3}, "the number of weights of rank 1 is 3, but that of the server is 4"),
         ({"steps": 2}, "rank 1 asks for DRAIN at its step 2, but the server waits for PUSH at its step 3"),
         ({"steps": 5}, "rank 1 asks for PUSH at its step 4, but the server waits for DRAIN at its step 3"),
-        ({"codec": "quantize:8"}, "the codec differs: quantize came, but identity is expected"),
+        ({"codec": "quantize:8"}, "the codec differs: expected identity, got quantize"),
     ],
 )
 def test_ranks_that_disagree_are_told_how(others: dict[str, Any], reason: str) -> None:

@@ -96,7 +96,10 @@ class Header:
         if magic != MAGIC:
             raise FrameError(f"not a gradwire frame: expected {MAGIC!r} at its beginning, got {magic!r}")
         if version != VERSION:
-            raise FrameError(f"expected a frame of version {VERSION}, got one of version {version}; let all ranks use one gradwire")
+            raise FrameError(
+                f"expected a frame of version {VERSION}, got one of version {version}; let all ranks run the "
+                "same gradwire"
+            )
         (checksum,) = _CHECKSUM.unpack_from(data, _FIELDS.size)
         if checksum != _native.crc32c_of_bytes(data[: _FIELDS.size]):
             raise FrameError("the header's checksum is wrong: the header was altered on the way")
@@ -176,7 +179,10 @@ def _check_step(frame: torch.Tensor, header: Header, flags: int, step: int | Non
     if header.codec_id == PARTING:
         payload = _payload_of(frame, header, 2 * _PLACE.size)
         if (header.count, payload.numel()) not in ((1, 8), (2, 16), (3, 16)):
-            raise FrameError(f"expected 1 to 2 ranks in a last frame, got {payload.numel()} bytes with the count {header.count}")
+            raise FrameError(
+                f"expected 1 or 2 ranks in a last frame, got {payload.numel()} bytes and the count "
+                f"{header.count}"
+            )
         raise OutOfStepError(list(_PLACE.iter_unpack(memory_of(payload))), has_left=header.count != 2)
     if (header.flags ^ flags) >> _STEP_SHIFT:
         found = None if step is None else step_of(header.flags, step)
@@ -246,8 +252,8 @@ def open_frame(
         _refuse_order(header, expected)
     if header.count != expected.count:
         raise FrameError(
-            f"expected a frame of {expected.count} elements, got {header.count}; let all ranks pass tensors of "
-            "one length and use one segment size"
+            f"expected a frame of {expected.count} elements, got {header.count}; let all ranks pass tensors "
+            "of one length and use one segment size"
         )
     return _payload_of(frame, header, expected.max_payload_nbytes, expected.suspect)
 
@@ -290,11 +296,11 @@ def _payload_of(frame: torch.Tensor, header: Header, most: int, suspect: str = "
 def _check_codec(header: Header, expected: Expected, names: Mapping[int, str]) -> None:
     got, due = (names.get(i, f"number {i}") for i in (header.codec_id, expected.codec_id))
     if header.codec_id != expected.codec_id:
-        raise FrameError(f"expected a frame of the codec {due}, got one of {got}; give all ranks the same codec")
+        raise FrameError(f"the codec differs: expected {due}, got {got}; give all ranks the same codec")
     if header.fingerprint != expected.fingerprint:
         raise FrameError(
-            f"expected the parameters of {due} with the fingerprint {expected.fingerprint:#010x}, got those with "
-            f"{header.fingerprint:#010x}; give all ranks the same spec"
+            f"the parameters of the codec {due} differ: expected the fingerprint "
+            f"{expected.fingerprint:#010x}, got {header.fingerprint:#010x}; give all ranks the same spec"
         )
 
 

@@ -5,7 +5,7 @@ import doctest
 import pytest
 
 from gradwire.codecs import TernGrad, TopK, parse, wrappers
-from gradwire.codecs.wrappers import Projected, Scaled, CodecWrapper, offloadable
+from gradwire.codecs.wrappers import CodecWrapper, Projected, Scaled, offloadable
 from gradwire.errors import SpecError
 
 MODULES = [wrappers]

@@ -87,7 +87,9 @@ def test_what_is_refused_leaves_its_weights_and_its_version() -> None:
         pair.apply(message, spans)
     assert torch.equal(pair.weights[-1], before[-1])
     assert [each.version for each in pair.decoders] == [3, 3, 3, 1]
-    with pytest.raises(VersionError, match="a delta from version 3 or a full copy, got a delta from version 1"):
+    with pytest.raises(
+        VersionError, match="a delta from version 3 or a full copy, got a delta from version 1"
+    ):
         pair.apply(message, spans)
     pair.apply(*pair.encode(4, full=True))
     assert torch.equal(pair.weights[-1], pair.masters[-1].bfloat16())

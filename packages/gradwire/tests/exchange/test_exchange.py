@@ -233,7 +233,7 @@ def test_ranks_with_different_lengths_both_learn_it(run_ranks: RunRanks) -> None
 
     errors = run_ranks(2, rank, errors="return")
     assert all(isinstance(error, ExchangeError) for error in errors)
-    assert "elements, but" in str(errors[0]) + str(errors[1])
+    assert "elements, got" in str(errors[0]) + str(errors[1])
 
 
 def test_ranks_with_different_codecs_learn_both_names(run_ranks: RunRanks) -> None:
@@ -243,8 +243,8 @@ def test_ranks_with_different_codecs_learn_both_names(run_ranks: RunRanks) -> No
 
     errors = run_ranks(2, rank, errors="return")
     assert all(isinstance(error, ExchangeError) for error in errors)
-    assert "the codec differs: fp16 came, but bfp is expected" in str(errors[0]) + str(errors[1]) or (
-        "the codec differs: bfp came, but fp16 is expected" in str(errors[0]) + str(errors[1])
+    assert "the codec differs: expected bfp, got fp16" in str(errors[0]) + str(errors[1]) or (
+        "the codec differs: expected fp16, got bfp" in str(errors[0]) + str(errors[1])
     )
 
 

@@ -46,8 +46,8 @@ def exchanged(
         ("corrupt", 8 * HEADER_NBYTES + 5, "the payload's checksum"),
         ("corrupt", -1, "the payload's checksum"),
         ("truncate", 0, "truncated"),
-        ("drop", 0, "out of order: frame 3 came where frame 2 is due"),
-        ("duplicate", 0, "out of order: frame 2 came where frame 3 is due"),
+        ("drop", 0, "out of order: expected frame 2, got frame 3"),
+        ("duplicate", 0, "out of order: expected frame 3, got frame 2"),
     ],
 )
 @EACH_ALGORITHM

@@ -99,5 +99,5 @@ def test_a_frame_that_is_sent_once_more_differs_in_its_number_only() -> None:
     renumber(outgoing, 9)
     assert outgoing.sequence == 9
     assert torch.equal(framer.open(outgoing.frame, 10, sequence=9), payload)
-    with pytest.raises(FrameError, match="frame 9 came where frame 6 is due"):
+    with pytest.raises(FrameError, match="expected frame 6, got frame 9"):
         framer.open(outgoing.frame, 10, sequence=6)

@@ -65,7 +65,7 @@ PARTS = ("probe", "decision", "trial", "second decision")
 
 _LOST = r"nothing happened within|[Cc]onnection|closed|reset"
 _SILENT = r"torch's store at \S+ does not answer"
-_OTHER_CALL = r"elements, but|part of a|oversized|out of order"
+_OTHER_CALL = r"expected a frame of|oversized|out of order"
 _DIFFER = r"all ranks (attach|train) alike, but"
 
 ROWS = [
@@ -84,8 +84,10 @@ ROWS = [
     Row("frame lost", Moment.FRAME, "drop", f"out of order|{_LOST}"),
     Row("frame repeated", Moment.FRAME, "duplicate", f"out of order|{_LOST}"),  # nobody waits for a last one
     Row("frames reordered", Moment.FRAME, "swap", f"out of order|{_LOST}"),
-    Row("other wire version", Moment.FRAME, "version 9", "has version 9, but this gradwire reads version"),
-    Row("unknown codec", Moment.FRAME, "codec 250", "the codec differs: number 250 came"),
+    Row(
+        "other wire version", Moment.FRAME, "version 9", "expected a frame of version 1, got one of version 9"
+    ),
+    Row("unknown codec", Moment.FRAME, "codec 250", "the codec differs: expected .*, got number 250"),
     Row("other parameters on the wire", Moment.FRAME, "parameters", "the parameters of the codec .* differ"),
     Row("other plan", Moment.ATTACH, "other segments", _DIFFER),
     Row("other codec parameters", Moment.ATTACH, "other bound", _DIFFER),

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
-from gradwire._native.tensors import DeltaBody, Packed, DeltaSource
+from gradwire._native.tensors import DeltaBody, DeltaSource, Packed
 from gradwire.deferred import torch
 from gradwire.errors import PayloadError, SpecError
 
@@ -25,9 +25,9 @@ except ImportError as error:  # pragma: no cover - only in a broken installation
 
 __all__ = [
     "DeltaBody",
+    "DeltaSource",
     "Packed",
     "Pass",
-    "DeltaSource",
     "Words",
     "available_targets",
     "crc32c",

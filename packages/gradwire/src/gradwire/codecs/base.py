@@ -69,7 +69,7 @@ class Codec(ABC):
 
     @property
     def parameter_unit(self) -> int:
-        """The number of values at whose multiples parameters should begin, in a bucket with known parameters."""
+        """The unit, in values, at whose multiples parameters should begin in a bucket."""
         return 1
 
     @property
@@ -166,7 +166,7 @@ class Codec(ABC):
         _native.decode_add("pack", decoded, acc, (32,))
 
     def _decode_finished(self, payload: torch.Tensor, out: torch.Tensor, divisor: int) -> bool:
-        """Decode and divide, which compiled kernels do in one pass; the arguments are checked as for ``_decode``."""
+        """Decode and divide; the arguments are checked as for ``_decode``. Compiled kernels take one pass."""
         self._decode(payload, out)
         return _native.finish(out, divisor)
 

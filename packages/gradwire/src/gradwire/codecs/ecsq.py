@@ -116,7 +116,7 @@ class Ecsq(NativeCodec):
 
     @property
     def parameter_unit(self) -> int:
-        """The block: zeros behind a parameter cost little, because the entropy coder makes frequent symbols short."""
+        """The block: zeros behind a parameter cost little, because frequent symbols are short."""
         return self.block
 
     @classmethod

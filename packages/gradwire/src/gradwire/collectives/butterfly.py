@@ -34,7 +34,7 @@ _NOTHING = (0, 0)
 
 
 def chunks(world: int) -> int:
-    """Return the number of chunks that a bucket is cut into: the largest power of two up to the number of ranks."""
+    """Return the number of chunks of a bucket: the largest power of two up to the number of ranks."""
     return 1 << (world.bit_length() - 1)
 
 

@@ -73,7 +73,8 @@ class Hierarchical:
         if self.sizes is None:
             if self.algorithms != _TWO_RINGS:
                 raise SpecError(
-                    f"hierarchical: expected group sizes before algorithms, got none; for example, write {_EXAMPLE}"
+                    "hierarchical: expected group sizes before algorithms, got none; for example, write "
+                    f"{_EXAMPLE}"
                 )
             return
         if not self.sizes or any(size < 1 for size in self.sizes):

@@ -65,7 +65,9 @@ def messages(schedules: Iterable[Iterator[Step]], begun: Sequence[int] = ()) -> 
     Rank ``r`` begins with the communication round ``begun[r]``, by default 0. Raises ``SpecError`` if a
     rank waits forever, or the two ends of a message differ in their chunks.
     """
-    ranks = [_Position(steps, first) for steps, first in zip(schedules, chain(begun, repeat(0)), strict=False)]
+    ranks = [
+        _Position(steps, first) for steps, first in zip(schedules, chain(begun, repeat(0)), strict=False)
+    ]
     waiting = set[tuple[int, int]]()
     free = deque(range(len(ranks)))
     while free:

@@ -188,7 +188,9 @@ class DeltaEncoder:
 
     def _check_version(self, version: int, *, full: bool) -> None:
         if not 0 <= version <= LAST_VERSION:
-            raise SpecError(f"expected a version from 0 to 2^64 - 1, got {shown(version)}; pass the number of the step")
+            raise SpecError(
+                f"expected a version from 0 to 2^64 - 1, got {shown(version)}; pass the number of the step"
+            )
         if not full and self.version is not None and version <= self.version:
             raise VersionError(
                 f"expected a version above {self.version} for a delta, got {version}; "
@@ -251,7 +253,7 @@ class DeltaDecoder:
         if (header.word_nbytes, header.n) != (self._kind.nbytes, weights.numel()):
             raise PayloadError(
                 f"expected a delta of {weights.numel()} weights of {self._kind.nbytes} bytes, got one of "
-                f"{header.n} weights of {header.word_nbytes} bytes; use the same tensor and dtype at both ends"
+                f"{header.n} weights of {header.word_nbytes} bytes; use one tensor and dtype at both ends"
             )
         if header.base is not None and header.base != self.version:
             expected = "" if self.version is None else f"a delta from version {self.version} or "
