@@ -160,8 +160,8 @@ def test_more_than_the_memory_holds_is_refused(
     [
         ({"WORLD_SIZE": "1"}, "", "at least 2 ranks, but 1 was started; start more"),
         ({"WORLD_SIZE": "2"}, "--workers 3", "wants 3 workers, but 2 processes were started"),
-        ({"WORLD_SIZE": "2", "GRADWIRE_TESTBED": "{"}, "", "GRADWIRE_TESTBED must hold JSON"),
-        ({"WORLD_SIZE": "2", "GRADWIRE_TESTBED": "1"}, "", "GRADWIRE_TESTBED must describe a network"),
+        ({"WORLD_SIZE": "2", "GRADWIRE_TESTBED": "{"}, "", "expected JSON in GRADWIRE_TESTBED, got"),
+        ({"WORLD_SIZE": "2", "GRADWIRE_TESTBED": "1"}, "", "expected a network in GRADWIRE_TESTBED"),
     ],
 )
 def test_a_launch_that_cannot_be_is_refused(

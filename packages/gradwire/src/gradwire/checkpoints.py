@@ -21,11 +21,11 @@ from gradwire.fields import Source, mapping
 from gradwire.files import open_ordinary, write_files
 
 _MARK = b"gradwire checkpoint 1, crc32c "
-"""Begins the comment; the CRC32C of all bytes up to its own 8 hexadecimal digits follows."""
+"""The beginning of the comment; the CRC32C of all bytes before its 8 hexadecimal digits follows."""
 _DIGITS = 8
 _COMMENT_NBYTES = len(_MARK) + _DIGITS
 _PART_NBYTES = 1 << 24
-"""The bytes that are summed at a time: few system calls, and little memory."""
+"""The bytes of one part of the checksum: few system calls, and little memory."""
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
@@ -39,13 +39,13 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> N
     path
         The file. Its folder is created, and an older file is replaced.
     state
-        What ``torch.save`` takes, such as the ``state_dict()`` of the model, the optimizer, the schedulers,
-        and what ``attach`` or a method returned, in one dictionary.
+        A dictionary for ``torch.save``, such as the ``state_dict()`` of the model, the optimizer, the
+        schedulers, and the object that ``attach`` or a method returned.
 
     Raises
     ------
     SpecError
-        For a state that is no dictionary.
+        For a state that isn't a dictionary.
     JobError
         For a file that can't be written.
 
@@ -74,8 +74,8 @@ def load_checkpoint(
     path
         The file.
     map_location
-        Where tensors go, as in ``torch.load``. Residuals and the states of random number generators belong on
-        the CPU; ``load_state_dict`` of a model or optimizer copies to its own device.
+        The devices for tensors, as in ``torch.load``. Residuals and the states of random number generators
+        belong on the CPU; ``load_state_dict`` of a model or optimizer copies to its own device.
     weights_only
         As in ``torch.load``: whether to refuse everything but tensors, numbers, texts, and their containers.
         Pass False for other objects in a file that you trust, because reading them runs code.
@@ -86,7 +86,7 @@ def load_checkpoint(
         For a file that is missing, damaged, cut off, or without a checksum. It names the file.
     """
     try:
-        with open_ordinary(path) as file:  # reading a pipe would wait for ever
+        with open_ordinary(path) as file:  # reading a pipe would wait forever
             _verify(file, path)
             return _read(file, path, map_location, weights_only)
     except OSError as error:
@@ -97,14 +97,14 @@ def load_checkpoint(
 
 
 def summed(content: object) -> Callable[[BinaryIO], None]:
-    """Return a function, for ``write_files``, that writes what ``torch.save`` takes, with a checksum."""
+    """Return a function for ``write_files`` that saves ``content`` by ``torch.save``, with a checksum."""
     return partial(_write, content)
 
 
 def check_summed(path: str | os.PathLike[str]) -> None:
-    """Raise ``StateError`` if a file has a checksum that isn't its own; one of an older version has none.
+    """Raise ``StateError`` if a file's checksum differs from its bytes.
 
-    Raises ``OSError`` for a file that can't be read.
+    Files of older versions have none. Raises ``OSError`` for a file that can't be read.
     """
     with Path(path).open("rb") as file:
         if _comment(file).startswith(_MARK):
@@ -149,7 +149,7 @@ def _read(
     file.seek(0)
     try:
         state: dict[str, Any] = torch.load(file, map_location=map_location, weights_only=weights_only)
-    except Exception as error:  # what it raises for another torch's types, or a missing device, is torch's
+    except Exception as error:  # torch raises anything, for the types of another torch or a missing device
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise StateError(
             f"the checkpoint {os.fspath(path)} is whole, but torch.load cannot read it: {reason}; use the "
@@ -166,12 +166,12 @@ def _digits(file: BinaryIO, nbytes: int) -> bytes:
     while nbytes:
         count = file.readinto(into[: min(nbytes, _PART_NBYTES)])  # type: ignore[attr-defined]
         if not count:
-            raise OSError("it has become shorter meanwhile")
+            raise OSError("it became shorter while it was read")
         crc, nbytes = _native.crc32c(part[:count], crc), nbytes - count
     return b"%08x" % crc
 
 
-# Checksums beside what gradwire saves, so that a flipped bit is an error and not another model.
+# Checksums in saved texts and records, so that a flipped bit is an error and not another model.
 
 SUM = "crc32c"
 """The key under which a text or a record keeps its own checksum."""
@@ -179,12 +179,12 @@ _LEAVES = (bool, int, float, complex, str, bytes)
 
 
 def of_tensor(tensor: torch.Tensor) -> int:
-    """Return the CRC32C of a tensor's values, wherever it lies."""
+    """Return the CRC32C of a tensor's values, on any device."""
     return _native.crc32c(bytes_of(tensor.detach().cpu()))
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of a tensor on the CPU, in the order of its elements: of its own memory, if it can."""
+    """Return the bytes of a tensor on the CPU, in the order of its elements, without a copy if possible."""
     flat = tensor.resolve_conj().contiguous().view(-1)
     if flat.stride(0) != 1:  # one element counts as contiguous with any stride
         flat = flat.clone(memory_format=torch.contiguous_format)
@@ -197,7 +197,7 @@ def sealed_text(content: Mapping[str, Any]) -> str:
 
 
 def sealed_json(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object of JSON with a checksum of its own, which ``is_as_sealed`` compares."""
+    """Return a JSON object with a checksum of its own, which ``is_as_sealed`` compares."""
     return {**body, SUM: _of_text(body)}
 
 
@@ -210,7 +210,7 @@ def opened_text(text: str) -> tuple[dict[str, Any], bool]:
 
 
 def is_as_sealed(body: Mapping[str, Any]) -> bool:
-    """Return whether the object of a text has its own checksum, or none."""
+    """Return whether a JSON object has the checksum of its content, or none."""
     content = {key: value for key, value in body.items() if key != SUM}
     return SUM not in body or body[SUM] == _of_text(content)
 
@@ -221,20 +221,20 @@ def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_sealed(record: Mapping[str, Any], what: str) -> None:
-    """Raise ``StateError`` where a record has a checksum, and it is of something else."""
+    """Raise ``StateError`` if a record's checksum differs from its content."""
     opened(record, what)
 
 
 def opened(record: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return a record without its checksum. Raises ``StateError`` where that is of something else.
+    """Return a record without its checksum. Raises ``StateError`` if that differs from the content.
 
-    A record without a checksum, as earlier versions wrote, is returned as it is.
+    A record of an earlier version, without a checksum, is returned as it is.
     """
     content = {key: value for key, value in record.items() if key != SUM}
     if SUM in record and not _has_sum(content, record[SUM]):
         raise StateError(
-            f"{what} are not what was saved: their checksum is another one; take another checkpoint, and "
-            f"look at the disk (after a change by hand, remove {SUM!r})"
+            f"{what} are not what was saved: their checksum differs; take another checkpoint, and check the "
+            f"disk (after a change by hand, remove {SUM!r})"
         )
     return content
 
@@ -243,10 +243,10 @@ def _of_text(body: Mapping[str, Any]) -> int:
     return _native.crc32c_of_bytes(json.dumps(body, sort_keys=True).encode())
 
 
-def _has_sum(content: Mapping[str, Any], wanted: object) -> bool:
+def _has_sum(content: Mapping[str, Any], expected: object) -> bool:
     try:
-        return wanted == _of(_plain(content)) or wanted == _of(_plain_before(content))
-    except (RuntimeError, TypeError, ValueError):  # a tensor without memory, say, which nobody has sealed
+        return expected == _of(_plain(content)) or expected == _of(_plain_before(content))
+    except (RuntimeError, TypeError, ValueError):  # such as a tensor without memory
         return False
 
 
@@ -255,7 +255,7 @@ def _of(plain: object) -> int:
 
 
 def _plain(content: object) -> object:
-    """Return what JSON can hold, the same after ``torch.save`` or JSON: a tensor as its checksum.
+    """Return content as plain JSON values, the same after ``torch.save`` or JSON: a tensor as its checksum.
 
     Of other objects only the type counts, because their ``repr`` may hold an address.
     """
@@ -269,7 +269,7 @@ def _plain(content: object) -> object:
 
 
 def _plain_before(content: object) -> object:
-    """Do the same as earlier versions, which saw few digits of tensors in lists."""
+    """Return the plain values of earlier versions, which saw few digits of tensors in lists."""
     if isinstance(content, torch.Tensor):
         return _facts(content)
     if isinstance(content, Mapping):

@@ -1,6 +1,6 @@
-"""torch, NumPy and zstandard, imported when something of them is first used.
+"""torch, NumPy and zstandard, imported when one of their attributes is first used.
 
-Their import takes seconds, which ``--help`` or a mistyped codec shouldn't wait for. Modules that parse text
+Their import takes seconds; ``--help`` or a mistyped codec shouldn't take as long. Modules that parse text
 import them from here, and write ``torch.empty`` as usual.
 """
 
@@ -24,25 +24,24 @@ else:
 
         def __getattr__(self, attribute: str) -> object:
             found = getattr(__import__(self._name), attribute)
-            setattr(self, attribute, found)  # codecs ask a dozen times for every segment
+            setattr(self, attribute, found)  # codecs read a dozen attributes for every segment
             return found
 
     np, torch, zstandard = _Deferred("numpy"), _Deferred("torch"), _Deferred("zstandard")
 
 
-# Calls that make tensors for training, within ``torch.inference_mode``, too.
+# Calls that make tensors for training, also within ``torch.inference_mode``.
 #
 # A tensor that is created within inference mode can't be changed outside of it, nor saved for a backward
-# pass.
-# A script that drains before an evaluation, or saves within one, would otherwise find such tensors in its
-# optimizer's state, and its next step would fail.
+# pass. A script that drains before an evaluation, or saves within one, would otherwise find such tensors in
+# its optimizer's state, and its next step would fail.
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def outside_inference(function: Callable[P, T]) -> Callable[P, T]:
-    """Return ``function`` with ``no_grad`` in place of inference mode, if it is called within that mode."""
+    """Return ``function`` with ``no_grad`` in place of the inference mode that it is called within."""
 
     @wraps(function)
     def ordinary(*args: P.args, **kwargs: P.kwargs) -> T:

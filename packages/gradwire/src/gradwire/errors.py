@@ -1,4 +1,4 @@
-"""All exceptions of gradwire. A message says what was wanted, what came, and what to do."""
+"""All exceptions of gradwire. A message says the expected and the actual value, and the remedy."""
 
 LOSSY_LOGGER = "gradwire.lossy"
 """The name of the logger that gets every ``LossyWarning``, too."""
@@ -81,19 +81,19 @@ class NicError(GradwireError):
 
 
 def copied(error: BaseException) -> BaseException:
-    """Return an exception that says the same and holds no frame.
+    """Return a copy of an exception that holds no frame.
 
-    The traceback of an exception that is raised keeps the local variables of all its callers alive, such as a
-    model. What outlives a call holds a copy, and raises another copy each time.
+    The traceback of a raised exception keeps the local variables of all its callers alive, such as a model.
+    An object that outlives a call holds a copy, and raises another copy each time.
     """
     try:
         # __reduce__ has the name of an OSError's file, too, which its args lack
         arguments: tuple[object, ...] = error.__reduce__()[1]  # type: ignore[assignment]
         twin = type(error).__new__(type(error), *arguments)
-    except Exception:  # a stranger's class may want other arguments
+    except Exception:  # a third party's class may take other arguments
         twin = RuntimeError(f"{type(error).__name__}: {error}")
     else:
-        twin.args = error.args  # which MemoryError leaves to its __init__
+        twin.args = error.args  # MemoryError sets them only in its __init__
     twin.__dict__.update(error.__dict__)
     if "__notes__" in twin.__dict__:
         twin.__notes__ = [*twin.__notes__]
@@ -118,6 +118,6 @@ def shown(value: object) -> str:
     """Return ``value`` as errors quote it: its ``repr`` in one line of at most 80 characters."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # a stranger's repr may raise anything, and one of an int of 5000 digits does
+    except Exception:  # a third party's repr may raise anything, and that of an int of 5000 digits does
         text = f"a value of the type {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."

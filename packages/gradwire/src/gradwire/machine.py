@@ -1,4 +1,4 @@
-"""Which machine and which versions a record was measured with."""
+"""The machine and the versions with which a record was measured."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gradwire.version import installed, version
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def describe_machine(**more: object) -> dict[str, object]:
-    """Return the machine's kind, and what else is known of it: nothing that names it or its user."""
+    """Return the machine's kind and ``more`` facts, none of which names it or its user."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "kernel": platform.release(),
@@ -31,7 +31,7 @@ def describe_machine(**more: object) -> dict[str, object]:
 
 
 def describe_versions() -> dict[str, str | None]:
-    """Return the versions of gradwire, Python, torch and NumPy; None for what is not installed."""
+    """Return the versions of gradwire, Python, torch and NumPy, each None if not installed."""
     return {
         "gradwire": version(),
         "python": platform.python_version(),
@@ -46,8 +46,8 @@ def machine_id() -> str:
         identity = Path("/etc/machine-id").read_text(encoding="ascii").strip()
     except OSError:
         identity = platform.node()
-    told = "/".join(("gradwire", identity, platform.machine(), _processor(), str(os.cpu_count())))
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    facts = "/".join(("gradwire", identity, platform.machine(), _processor(), str(os.cpu_count())))
+    return hashlib.sha256(facts.encode()).hexdigest()[:16]
 
 
 def _processor() -> str:
@@ -59,7 +59,7 @@ def _processor() -> str:
     return names[0] if names else platform.processor()
 
 
-# What a process may know of the testbed that it runs in: its network, as records and titles tell it.
+# The testbed that a process runs in: its network, for records and titles.
 
 
 def is_inside() -> bool:
@@ -68,26 +68,26 @@ def is_inside() -> bool:
 
 
 def described() -> Any:
-    """Return what the testbed says about itself, None outside of one. Raises ``JobError``."""
+    """Return the testbed's description, or None outside of one. Raises ``JobError``."""
     if not is_inside():
         return None
     text = os.environ[TOPOLOGY]
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise JobError(f"{TOPOLOGY} must hold JSON, but {text[:40]!r} came; unset it: {error}") from error
+        raise JobError(f"expected JSON in {TOPOLOGY}, got {text[:40]!r}; unset it: {error}") from error
 
 
 def rates_in_words() -> str | None:
-    """Return the rates of the testbed's links, as in ``1gbit``; None outside of one. Raises ``JobError``."""
+    """Return the rates of the testbed's links, as in ``1gbit``, or None without. Raises ``JobError``."""
     try:
         return described_in_words(described())
     except SpecError as error:
-        raise JobError(f"{TOPOLOGY} must describe a network, but does not ({error}); unset it") from error
+        raise JobError(f"expected a network in {TOPOLOGY}: {error}; unset it") from error
 
 
 def described_in_words(found: Any) -> str | None:
-    """Return the rates of what ``described`` returned, here or before. Raises ``SpecError``."""
+    """Return the rates in a description of ``described``. Raises ``SpecError``."""
     if found is None:
         return None
     try:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from gradwire.errors import one_line
 
 NEEDED = ("torch", "numpy", "zstandard")
-"""The packages without which hardly any command works; a test compares them with pyproject.toml."""
+"""The packages that almost every command needs; a test compares them with pyproject.toml."""
 
 
 def version() -> str:
@@ -24,17 +24,17 @@ def version() -> str:
 def commit() -> str | None:
     """Return the commit of the source tree that runs, with ``+changed`` if files differ from it.
 
-    None for gradwire without such a tree, as from a wheel.
+    The commit is None without such a tree, as from a wheel.
     """
     if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
-        return None  # installed in somebody else's tree
+        return None  # installed in another project's tree
     head = _git("rev-parse", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", SOURCES)
     return None if head is None else f"{head.strip()}{'+changed' if changed else ''}"
 
 
 def _git(*words: str) -> str | None:
-    """Return what git says of this folder; None where it refuses, or isn't there."""
+    """Return the output of git for this folder, or None if git fails or is missing."""
     try:
         done = subprocess.run(
             ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, check=False
@@ -45,7 +45,7 @@ def _git(*words: str) -> str | None:
 
 
 def installed(package: str) -> str | None:
-    """Return the version of an installed package, None where there is none; the package is not imported."""
+    """Return the version of an installed package, or None; the package is not imported."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -53,7 +53,7 @@ def installed(package: str) -> str | None:
 
 
 def import_problem(package: str) -> str:
-    """Return why a package cannot be imported, "" if it can. This imports it."""
+    """Import a package; return the reason if it fails, otherwise ""."""
     try:
         importlib.import_module(package)
     except Exception as error:  # a damaged installation raises anything
@@ -62,15 +62,15 @@ def import_problem(package: str) -> str:
 
 
 SOURCES = ":(top,glob)packages/*/src/**"
-"""The files of all packages, as git names them: what a record was measured with."""
+"""The sources of all packages, as git names them: a record was measured with them."""
 EXTRAS = MappingProxyType(
     {"gateware": "gradwire-gateware", "papers": "gradwire-lab", "train": "gradwire-lab"}
 )
-"""Extras of other packages than gradwire."""
+"""The package of each extra that is not one of ``gradwire``."""
 
 
 def how_to_install(extra: str) -> str:
-    """Return how to install the packages that only some parts of gradwire need.
+    """Return the advice that installs the packages of an extra.
 
     The command installs from the source, because a name on the package index doesn't prove its owner.
     """

@@ -372,9 +372,9 @@ def test_what_cannot_be_encoded_is_refused_in_a_sentence() -> None:
 
 def test_another_tensor_or_dtype_is_refused() -> None:
     payload = DeltaEncoder(torch.zeros(10)).encode(torch.zeros(10), 1)
-    with pytest.raises(PayloadError, match="of 11 weights of 2 bytes was wanted"):
+    with pytest.raises(PayloadError, match="expected a delta of 11 weights of 2 bytes"):
         DeltaDecoder().apply(payload, torch.zeros(11, dtype=torch.bfloat16))
-    with pytest.raises(PayloadError, match="of 10 weights of 4 bytes was wanted"):
+    with pytest.raises(PayloadError, match="expected a delta of 10 weights of 4 bytes"):
         DeltaDecoder("fp32").apply(payload, torch.zeros(10))
     with pytest.raises(TensorError, match="bfloat16"):
         DeltaDecoder().apply(payload, torch.zeros(10))

@@ -75,5 +75,5 @@ def test_a_codec_without_kernels_is_refused_by_name(spec: str) -> None:
 
 
 def test_a_tensor_on_the_cpu_is_refused_where_nothing_interprets() -> None:
-    with pytest.raises(TensorError, match="wants x on a GPU or in pinned memory, but it is on cpu"):
+    with pytest.raises(TensorError, match="expected x on a GPU or in pinned memory, got it on cpu"):
         gpu.encode(parse("bf16"), torch.zeros(4))

@@ -58,7 +58,7 @@ __all__ = [
 
 
 _INFINITE = 0x7F80_0000
-"""The bits of infinity; those of NaN are above."""
+"""The bits of infinity; NaN has larger ones."""
 
 Pass = _core.Pass
 Words = _core.Words
@@ -91,15 +91,15 @@ def use_target(name: str) -> Iterator[None]:
 
 def threads() -> int:
     """Return the number of threads for a large tensor: ``GRADWIRE_THREADS``, else PyTorch's own setting."""
-    asked = os.environ.get("GRADWIRE_THREADS")
-    return torch.get_num_threads() if asked is None else _count(asked)
+    text = os.environ.get("GRADWIRE_THREADS")
+    return torch.get_num_threads() if text is None else _count(text)
 
 
 @cache
-def _count(asked: str) -> int:
-    if not re.fullmatch(r"0*[1-9]\d{0,3}", asked, re.ASCII):
-        raise SpecError(f"GRADWIRE_THREADS must be a whole number from 1 to 9999, but is {asked!r}")
-    return int(asked)
+def _count(text: str) -> int:
+    if not re.fullmatch(r"0*[1-9]\d{0,3}", text, re.ASCII):
+        raise SpecError(f"GRADWIRE_THREADS must be a whole number from 1 to 9999, but is {text!r}")
+    return int(text)
 
 
 def max_nbytes(name: str, n: int, params: tuple[int, ...]) -> int:
@@ -124,7 +124,7 @@ def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tupl
 
 
 def largest_exponent(x: torch.Tensor) -> int | None:
-    """Return e such that the largest magnitude of ``x`` is at least 2^e and below 2^(e + 1).
+    """Return the exponent e of the largest magnitude of ``x``: at least 2^e and below 2^(e + 1).
 
     Return None for a chunk of zeros, an empty one, and one with a value that is not finite. Subnormal values
     count as 2^-127.
@@ -146,7 +146,7 @@ def sum_norms(
     borders: torch.Tensor | None = None,
     sums: torch.Tensor | None = None,
 ) -> float:
-    """Pass once over a segment (1-D float32, ``y`` as long as ``x``) and sum squares in float64, by ranges.
+    """Pass once over a segment (1-D float32, ``y`` as long as ``x``), and sum squares in float64 by ranges.
 
     ============ ======================== =================
     how          does                     sums the squares
@@ -170,7 +170,7 @@ def sum_norms(
 
 
 def has_ranges(name: str) -> bool:
-    """Return whether ranges of a payload are decoded one by one, in which case ``lose`` takes the format."""
+    """Return whether ranges of a payload are decoded one by one, as ``lose`` requires."""
     return _core.has_ranges(name)
 
 
@@ -187,13 +187,13 @@ def lose(
     divisor: int = 0,
     compares: bool = False,
 ) -> tuple[float, bool]:
-    """Write to ``lost`` what ``payload``, the encoding of ``x``, has lost, in one pass over memory.
+    """Write the error of ``payload``, the encoding of ``x``, to ``lost``, in one pass over memory.
 
-    With a ``divisor`` above 0, ``x`` becomes what is decoded, divided by it. Squares are summed by ranges as
-    in ``sum_norms``: the first row of ``sums`` gets those of what was lost; with ``compares``, the second and
-    third get those of the old ``x`` and of what is decoded. Returns the sum over the segment of what was
-    lost, which is finite if and only if all of that is, and whether all of the new ``x`` is finite, if there
-    is one. The sums are the same on every target and for every number of threads. Raises ``PayloadError``.
+    With a ``divisor`` above 0, ``x`` becomes the decoded values, divided by it. Squares are summed by ranges
+    as in ``sum_norms``: the first row of ``sums`` gets the squares of the error; with ``compares``, the
+    second and third get those of the old ``x`` and of the decoded values. Returns the sum over the segment of
+    the squared error, which is finite if and only if every error is, and whether the new ``x``, if any, is
+    finite. The sums are the same on every target and for every number of threads. Raises ``PayloadError``.
     """
     _obey_environment()
     reason, total, finite = _core.lose(
@@ -239,15 +239,15 @@ def decode_finished(
 
 
 def finish(x: torch.Tensor, divisor: int) -> bool:
-    """Divide ``x``, where ``divisor`` is not 1, in place; return whether all quotients are finite."""
+    """Divide ``x`` in place, unless ``divisor`` is 1; return whether all quotients are finite."""
     _obey_environment()
     return _core.finish(x.data_ptr(), x.numel(), float(divisor), threads())
 
 
 def pack_message(tensors: Sequence[Packed], out: torch.Tensor) -> list[float]:
-    """Pack tensors into the message ``out``, and return their sums of squares, 0 where none is wanted.
+    """Pack tensors into the message ``out``; return their sums of squares, 0 for those without ``summed``.
 
-    A sum is the one that ``sum_norms`` returns; it costs no second way through memory.
+    A sum is that of ``sum_norms``; it takes no second pass over memory.
     """
     _obey_environment()
     at = out.data_ptr()
@@ -267,7 +267,7 @@ def entropy_encode(symbols: torch.Tensor, out: torch.Tensor) -> int:
 
 
 def entropy_decode(payload: torch.Tensor, out: torch.Tensor) -> str | None:
-    """Decode into ``out``; return what is wrong, if anything (``out`` then has no meaning)."""
+    """Decode into ``out``; return the fault, after which ``out`` is undefined, or None."""
     _obey_environment()
     return _core.entropy_decode(payload.data_ptr(), payload.numel(), out.data_ptr(), out.numel(), threads())
 
@@ -297,9 +297,9 @@ def delta_encode(
 
 
 def delta_apply(words: _core.Words, bodies: Sequence[DeltaBody]) -> tuple[int, str | None]:
-    """Apply bodies in their order; return how many, and what is wrong with the next one, if anything.
+    """Apply bodies in their order; return the number of applied ones, and the fault of the next, or None.
 
-    The words of the one that is refused are as before.
+    The words of an invalid body are as before.
     """
     _obey_environment()
     rows = [
@@ -358,7 +358,8 @@ def _three(params: tuple[int, ...]) -> tuple[int, int, int]:
 def _select(name: str, source: str) -> None:
     if not _core.set_target(name):
         raise SpecError(
-            f"{source} asks for the target {name!r}, but this machine runs {', '.join(available_targets())}"
+            f"{source}: expected one of this machine's targets, "
+            f"{', '.join(available_targets())}, got {name!r}"
         )
 
 

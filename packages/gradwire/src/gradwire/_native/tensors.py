@@ -1,4 +1,4 @@
-"""Which tensors the kernels take: they get addresses and lengths, and look at nothing else."""
+"""Checks of the tensors that kernels take: kernels get addresses and lengths, and check nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradwire.errors import TensorError
 def check_tensor(x: torch.Tensor, what: str, dtype: torch.dtype, *, on_cuda: bool = False) -> None:
     """Raise ``TensorError`` unless ``x`` is a 1-D contiguous CPU tensor of ``dtype`` with its values.
 
-    With ``on_cuda``, a CUDA tensor is one, too.
+    With ``on_cuda``, a CUDA tensor passes, too.
     """
     if not isinstance(x, torch.Tensor):
         raise TensorError(f"{what} must be a torch tensor, but is a {type(x).__name__}")
@@ -36,7 +36,7 @@ def _instead(what: str, dtype: torch.dtype) -> str:
     )
 
 
-# What messages of several tensors consist of: rows of a call to the kernels.
+# The parts of messages of several tensors: rows of a call to the kernels.
 
 
 class Packed(NamedTuple):
@@ -47,7 +47,7 @@ class Packed(NamedTuple):
     x
         Contiguous float32.
     offset, bits
-        Where the format ``pack`` with so many bits begins in the message, which has room for it.
+        The place in the message, which has room for it, and the bits of the format ``pack``.
     summed
         Whether its sum of squares is wanted.
     """
@@ -66,8 +66,8 @@ class DeltaSource(NamedTuple):
     masters
         Contiguous float32.
     base
-        The words that the receiver holds, which become those of the masters; None where the masters travel as
-        they are.
+        The words that the receiver holds, which become those of the masters; None to send the masters as they
+        are.
     front
         The bytes before the body of the delta.
     hashed
@@ -81,18 +81,18 @@ class DeltaSource(NamedTuple):
 
 
 class DeltaBody(NamedTuple):
-    """The body of a delta, and what it changes.
+    """The body of a delta, and the words that it changes.
 
     Attributes
     ----------
     address, nbytes
-        Of the body.
+        The memory of the body.
     words
-        What it changes in place.
+        The words that it changes in place.
     full
-        Whether it starts from zeros, and not from what these words are.
+        Whether it starts from zeros instead of these words.
     plain
-        Whether it is the new words themselves.
+        Whether the body is the new words themselves.
     """
 
     address: int

@@ -1,6 +1,6 @@
 """The compiled formats on GPUs, in Triton: the same bytes as the host's kernels (docs/gpu.md).
 
-``contract`` says what a format's kernels promise, ``formats`` has them, and ``table`` says which there are.
+``table`` lists the formats, with the contract of their kernels; each format has a module of its name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """``bfp``: mantissas beside an exponent that a block shares (native/kernels/bfp_scalar.cc).
 
-A block's record has 1 + block (M + 1) / 8 bytes, at any address, so that each byte is stored on its own. It
-is made of the 1 to 5 values whose bits it holds; these are read again, from the cache, unless each byte is
-one value.
+A block's record has 1 + block (M + 1) / 8 bytes, at any address, so each byte is stored on its own. A byte is
+made of the 1 to 5 values whose bits it holds. They are read again, from the cache, unless each byte is one
+value.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from gradwire.gpu.words import (
 
 @triton.jit
 def mantissas_of(words, exponent, BITS: tl.constexpr):
-    """Return mantissas of BITS bits with their sign, 0 where the block has none."""
+    """Return mantissas of BITS bits with their sign, 0 for blocks without mantissas."""
     largest: tl.constexpr = (1 << (BITS - 1)) - 1
     ordinary = (exponent >= SMALLEST_EXPONENT) & (exponent < NAN_EXPONENT)
     scale = power_of_two(tl.where(ordinary, BITS - 2 + 127 - exponent, 0))
@@ -47,7 +47,7 @@ def mantissas_of(words, exponent, BITS: tl.constexpr):
 def _encode_bytes(
     x, out, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr
 ):
-    """Encode ROWS blocks whose mantissas have 8 bits: a byte is a value."""
+    """Encode ROWS blocks whose mantissas have 8 bits: each byte is one value."""
     tile = take_tile(x, 0, left, BLOCK, ROWS, WIDTH, FULL)
     exponent = exponent_of(peak_of(tile))[:, None]
     record = out + tl.arange(0, ROWS)[:, None] * (BLOCK + 1)
@@ -69,7 +69,7 @@ def encode_kernel(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Encode ROWS blocks a program; SPAN is a power of two, at least the bytes of a block's mantissas."""
+    """Encode ROWS blocks per program; SPAN is a power of two, at least the bytes of a block's mantissas."""
     nbytes: tl.constexpr = BLOCK * BITS // 8
     row = tl.program_id(0).to(tl.int64) * ROWS
     x += row * BLOCK
@@ -131,7 +131,7 @@ def _decode_part(
     mantissa = (codes ^ (1 << (BITS - 1))) - (1 << (BITS - 1))
     ordinary = (exponent > 0) & (exponent < NAN_EXPONENT)
     scale = power_of_two(tl.where(ordinary, exponent - 127 - (BITS - 2), 0))
-    # A record of no encoder may have exponent 0 and mantissas: they decode to zeros, which have their sign.
+    # No encoder writes mantissas beside the exponent 0: they decode to zeros with their sign.
     words = bits_of(mantissa.to(tl.float32) * tl.where(exponent == 0, 0.0, scale))
     words = tl.where(exponent == NAN_EXPONENT, QUIET_NAN, words).to(tl.uint32)
     put_words(out, places(0, BLOCK, ROWS, WIDTH), words, there, whole, ADD)
@@ -148,7 +148,7 @@ def decode_kernel(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Decode ROWS blocks a program."""
+    """Decode ROWS blocks per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS
     start = row * BLOCK
     payload += row * (BLOCK * BITS // 8 + 1)
@@ -159,7 +159,7 @@ def decode_kernel(
 
 
 class BfpKernels(Format):
-    """The parameters are the bits of a mantissa without its sign and the values in a block."""
+    """The kernels of ``bfp``; parameters: the mantissa bits without the sign, and the values in a block."""
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
         """Queue the kernel that finds exponents and rounds."""
@@ -173,7 +173,7 @@ class BfpKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the kernel that multiplies. Every payload of the right length is one."""
+        """Queue the kernel that multiplies. Every payload of the right length is valid."""
         n, (mantissa, block) = out.numel(), params
         tiles = Tiles(n, block)
         launch(

@@ -26,7 +26,7 @@ _SIZE = 2048
 
 @triton.jit
 def fp16_of(words):
-    """Return half precision; adding 2^-1 rounds subnormal results, which the 2^-24 grid then is exact for."""
+    """Return half precision; adding 2^-1 rounds subnormal results to multiples of 2^-24."""
     magnitude = words & MAGNITUDE
     nan = 0x7E00 | ((magnitude >> 13) & 0x3FF)
     normal = (magnitude - 0x38000000 + 0xFFF + ((magnitude >> 13) & 1)) >> 13
@@ -40,7 +40,7 @@ def fp16_of(words):
 
 @triton.jit
 def float_of_fp16(half):
-    """Return the bits of the float."""
+    """Return the bits of the float of a half-precision number."""
     sign = (half & 0x8000) << 16
     exponent = (half >> 10) & 0x1F
     mantissa = half & 0x3FF
@@ -52,7 +52,7 @@ def float_of_fp16(half):
 
 @triton.jit
 def bf16_of(words):
-    """Return the upper half, rounded to nearest even; a NaN is cut and made quiet."""
+    """Return the upper half, rounded to nearest even; a NaN is truncated and made quiet."""
     rounded = (words + 0x7FFF + ((words >> 16) & 1)) >> 16
     return tl.where(is_nan(words), (words >> 16) | 0x40, rounded).to(tl.uint16)
 
@@ -66,7 +66,7 @@ def _encode_part(x, out, left, HALF: tl.constexpr, SIZE: tl.constexpr, FULL: tl.
 
 @triton.jit
 def encode_kernel(x, out, n, HALF: tl.constexpr, SIZE: tl.constexpr):
-    """Encode SIZE values a program."""
+    """Encode SIZE values per program."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     if n - start >= SIZE:
         _encode_part(x + start, out + start, n - start, HALF, SIZE, True)
@@ -85,7 +85,7 @@ def _decode_part(
 
 @triton.jit
 def decode_kernel(payload, out, n, HALF: tl.constexpr, ADD: tl.constexpr, SIZE: tl.constexpr):
-    """Decode SIZE values a program."""
+    """Decode SIZE values per program."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     if n - start >= SIZE:
         _decode_part(payload + start, out + start, n - start, HALF, ADD, SIZE, True)
@@ -94,7 +94,7 @@ def decode_kernel(payload, out, n, HALF: tl.constexpr, ADD: tl.constexpr, SIZE: 
 
 
 class CastKernels(Format):
-    """One of the two."""
+    """The kernels of ``fp16`` or ``bf16``."""
 
     def __init__(self, *, is_half: bool) -> None:
         self._is_half = is_half

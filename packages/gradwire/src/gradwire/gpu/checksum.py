@@ -9,7 +9,7 @@ a polynomial in z with words as its coefficients, and its remainder modulo P(z) 
 words find it: no bit is looked at by itself. A multiple of P with few terms takes the fewest of them, and
 what it leaves is then divided by P. The remainders are the last 32 rows of a grid of the same checksum.
 
-The tree takes what is then left: the remainder of a part is shifted past the part after it, and added. The
+The tree takes the remainders: the remainder of a part is shifted past the part after it, and added. The
 shift is a product with a power of x.
 """
 
@@ -25,15 +25,15 @@ from gradwire.gpu.words import MAGNITUDE, ceil_div, launch, signed, words_of
 
 _ROWS = 128
 _SMALLEST, _LARGEST = 128, 1 << 16
-"""Columns: those of a program, and as many as keep all processors busy."""
+"""The columns of a program, and the columns that keep all processors busy."""
 _MANY = 16
 _FOLDED = 1 << 19
-"""Words of a chunk that the tree takes: more of them take another grid less time."""
+"""The most words for the tree; for more of them, another grid takes less time."""
 _TERMS = tl.constexpr(0x1EDC6F41)
-"""Those of P below x^32."""
+"""The terms of P below x^32."""
 _LENGTH = tl.constexpr(52)
 _MULTIPLE = tl.constexpr(sum(1 << term for term in (0, 2, 10, 21, 25, 27, 32, 40, 50)))
-"""Those of a multiple of P, below its x^52."""
+"""The terms of a multiple of P, below its x^52."""
 _FANOUT = 1024
 _POLYNOMIAL = 0x82F63B78  # of CRC32C, the lowest power in the highest bit
 _ONE = 0x80000000
@@ -43,7 +43,7 @@ _ONE = 0x80000000
 def _divided(rows, word, TERMS: tl.constexpr, LENGTH: tl.constexpr):
     """Return the LENGTH words of a remainder after one more word: rows z + word, modulo z^LENGTH + TERMS.
 
-    The first row is of the highest power. Bit i of TERMS is the term z^i; that of 1 is always there.
+    The first row is of the highest power. Bit i of TERMS is the term z^i; the term 1 is always there.
     """
     top = rows[0]
     left = ()
@@ -75,7 +75,7 @@ def _first_rows(words, at, COLUMNS: tl.constexpr, MANY: tl.constexpr):
 
 @triton.jit
 def _raised(both, rows, MANY: tl.constexpr):
-    """Return the largest signed and unsigned word so far: the largest magnitude is that of one of both."""
+    """Return the largest signed and unsigned words so far, one of which has the largest magnitude."""
     positive, negative = both
     for row in tl.static_range(MANY):
         positive = tl.maximum(positive, rows[row].to(tl.int32, bitcast=True))
@@ -94,9 +94,9 @@ def divide_kernel(
     MANY: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Divide SIZE columns; with PEAK, store their largest magnitude, as bits, one of each program.
+    """Divide SIZE columns; with PEAK, store the bits of the largest magnitude of each program.
 
-    MANY rows of each are loaded side by side.
+    MANY rows of each column are loaded side by side.
     """
     column = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     turns = tl.cdiv(tl.maximum(n - _LENGTH * COLUMNS, 0), MANY * COLUMNS)
@@ -128,7 +128,7 @@ def divide_kernel(
 
 @triton.jit
 def _times(value, POWER: tl.constexpr):
-    """Return the product with a polynomial, modulo that of CRC32C: powers of it, one for each bit."""
+    """Return the product with a polynomial, modulo the polynomial of CRC32C, as a sum of powers."""
     product = tl.zeros_like(value)
     power = tl.full([], POWER, tl.uint32)
     for _ in range(32):
@@ -165,9 +165,9 @@ def fold_kernel(
     LAST: tl.constexpr,
     PEAKS: tl.constexpr,
 ):
-    """Fold 1024 remainders a program into one; POWER is x to the number of bits that each stands for.
+    """Fold 1024 remainders per program into one; POWER is x to the number of bits that each stands for.
 
-    With LAST, which is x^32, the one that is left becomes the checksum, and the largest of PEAKS is found.
+    With LAST, which is x^32, the last remainder becomes the checksum, and the largest of PEAKS is found.
     """
     filled = tl.num_programs(0).to(tl.int64) * 1024 - n
     at = tl.program_id(0).to(tl.int64) * 1024 + tl.arange(0, 1024) - filled
@@ -190,9 +190,9 @@ def fold_kernel(
 
 
 def queue_crc32c(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queue what makes the checksum of a chunk that isn't empty, and its largest magnitude.
+    """Queue the kernels for the checksum of a chunk that isn't empty, and for its largest magnitude.
 
-    Return both, a word each; the magnitude is the bits of a float.
+    Return both, one word each; the magnitude is the bits of a float.
     """
     words, peaks = _divide(words_of(x), is_first=True)
     while words.numel() > _FOLDED:
@@ -212,7 +212,7 @@ def _divide(words: torch.Tensor, *, is_first: bool) -> tuple[torch.Tensor, torch
 
 
 def _fold(words: torch.Tensor, n: int, peaks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fold words until one is left, make the checksum of n words of it, and find the largest peak."""
+    """Fold words into one, make the checksum of n words of it, and find the largest peak."""
     added = signed(_product(0xFFFFFFFF, x_to(32 * n)) ^ 0xFFFFFFFF)
     peak = torch.empty_like(peaks[:1])
     stands_for = 32

@@ -1,4 +1,4 @@
-"""Encode and decode chunks where they are: on a GPU. Nothing here waits for it, except what says so."""
+"""Encode and decode chunks on a GPU. Functions don't wait for it, unless their docstring says so."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ _ALIGNMENT = 16
 
 
 class Named(Protocol):
-    """A codec, which may have a property ``compiled``: its compiled format and the format's parameters."""
+    """A codec, whose property ``compiled``, if any, is its compiled format and the format's parameters."""
 
     name: ClassVar[str]
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A payload that is being written."""
+    """A payload whose encoding is queued."""
 
     buffer: torch.Tensor
-    """As many bytes as the largest payload of the chunk has; the payload is at its beginning."""
+    """Memory for the largest payload of the chunk; the payload is at its beginning."""
 
     size: int | torch.Tensor
-    """The payload's bytes: a number where the format has one size, else an int64 beside the buffer."""
+    """The payload's size: a number if the format has one size, otherwise an int64 on the device."""
 
     def payload(self) -> torch.Tensor:
-        """Return the payload; wait for its size where that is a tensor."""
+        """Return the payload, after waiting for its size if that is a tensor."""
         return self.buffer[: int(self.size)]
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """A payload that is being checked and decoded."""
+    """A payload whose check and decoding are queued."""
 
     status: torch.Tensor
-    """An int32: 0 as long as nothing is wrong with the payload."""
+    """An int32 on the device: 0 if the payload is well-formed."""
 
     faults: tuple[str, ...]
-    """What is wrong at status 1, 2, ...."""
+    """The faults of status 1, 2, ...."""
 
     described: str
-    """What was decoded, for the error."""
+    """The description of the payload, for the error."""
 
     def check(self) -> None:
         """Wait, and raise ``PayloadError`` if the payload was malformed and therefore not decoded."""
@@ -61,8 +61,8 @@ def encode(
 ) -> Encoded:
     """Queue the encoding of a chunk on a GPU. Raises ``TensorError`` and ``MissingPackageError``.
 
-    ``out`` (uint8, with room for the largest payload) and ``size`` (one int64, written where the format has
-    no fixed size) may be on the GPU or in pinned memory.
+    ``out`` (uint8, with room for the largest payload) and ``size`` (one int64, written if the format has no
+    fixed size) may be on the GPU or in pinned memory.
     """
     found, name, params = _kernels(codec)
     _check(x, "x", torch.float32)
@@ -127,7 +127,7 @@ def _kernels(codec: Named) -> tuple[Format, str, Params]:
 
 
 def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
-    """Raise ``TensorError`` unless kernels can take a tensor."""
+    """Raise ``TensorError`` if kernels can't take a tensor."""
     if x.dtype is not dtype or x.dim() != 1 or not x.is_contiguous() or x.is_neg():
         raise TensorError(
             f"{what} must be a 1-D contiguous {dtype} tensor, but is {x.dtype} of shape {tuple(x.shape)} and "
@@ -135,8 +135,8 @@ def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
         )
     if not (x.is_cuda or x.is_pinned() or _is_interpreted()):
         raise TensorError(
-            f"gradwire.gpu wants {what} on a GPU or in pinned memory, but it is on {x.device}; "
-            "for a tensor on the CPU call the codec's own encode and decode"
+            f"expected {what} on a GPU or in pinned memory, got it on {x.device}; for a tensor on the CPU, "
+            "call the codec's own encode and decode"
         )
     if dtype is torch.uint8 and x.data_ptr() % _ALIGNMENT:
         raise TensorError(
@@ -146,12 +146,12 @@ def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
 
 
 def malformed(described: str, reason: str) -> PayloadError:
-    """Return the error for a payload that isn't one."""
+    """Return the error for a malformed payload."""
     return PayloadError(f"{described}: {reason}; do all ranks use the same codec?")
 
 
 def _is_interpreted() -> bool:
-    """Return whether Triton runs kernels on the CPU, which its own variable says when it is imported."""
+    """Return whether Triton interprets kernels on the CPU, as its own variable requests."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 

@@ -1,4 +1,4 @@
-"""How many bytes the codes of ``errbound`` take: values are classified by their bounds, and counted."""
+"""The sizes of the codes of ``errbound``: values are classified by their bounds, and counted."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ from gradwire.gpu.words import (
 
 # Bounds relative to a root mean square, which is summed in the host's order: 16 lanes, then as a tree.
 #
-# Floating-point sums depend on their order. The host adds element i of a block to lane i mod 16, so that
-# here a
-# block's lanes are added one after the other, too, and blocks side by side.
+# Floating-point sums depend on their order. The host adds element i of a block to lane i mod 16. So the lanes
+# of a block are added one after the other here, too, and blocks side by side.
 
 _LONGEST = 65536
-"""Values whose sum is made in one go (kSquaresBlock)."""
+"""The most values of one sum (kSquaresBlock)."""
 
 
 @triton.jit
@@ -37,15 +36,15 @@ def _fold(lanes, ROWS: tl.constexpr, HALF: tl.constexpr):
 
 @triton.jit
 def longest_row(n, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """Return how long the longest of the blocks of this program is: shorter than BLOCK in a short chunk."""
+    """Return the length of the longest block of this program, below BLOCK in a short chunk."""
     return tl.minimum(n - tl.program_id(0).to(tl.int64) * ROWS * BLOCK, BLOCK).to(tl.int32)
 
 
 @triton.jit
 def sum_rows(x, n, row, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr, FULL: tl.constexpr):
-    """Return the sums of the squares of the finite values of ROWS blocks, and how many values are.
+    """Return the sums of the squares of the finite values of ROWS blocks, and the numbers of these values.
 
-    AHEAD times 16 values of each block are on their way at a time.
+    AHEAD times 16 values of each block are loaded at a time.
     """
     lane = tl.arange(0, 16)[None, :]
     lanes = tl.zeros([ROWS, 16], tl.float64)
@@ -69,7 +68,7 @@ def sum_rows(x, n, row, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.const
 
 @triton.jit
 def sum_kernel(x, n, sums, counts, blocks, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr):
-    """Sum up ROWS blocks a program."""
+    """Sum up ROWS blocks per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     total, count = sum_rows(x, n, row, BLOCK, ROWS, AHEAD, False)
     tl.store(sums + row, total, mask=row < blocks)
@@ -100,7 +99,7 @@ def exponent_of_share(total, count, share):
 
 @triton.jit(do_not_specialize=["share"])
 def exponents_kernel(sums, counts, share, head, blocks, SIZE: tl.constexpr):
-    """Write the exponents of SIZE blocks a program."""
+    """Write the exponents of SIZE blocks per program."""
     block = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     total = tl.load(sums + block, mask=block < blocks, other=0.0)
     count = tl.load(counts + block, mask=block < blocks, other=1)
@@ -109,17 +108,17 @@ def exponents_kernel(sums, counts, share, head, blocks, SIZE: tl.constexpr):
 
 
 def rows_of(length: int) -> int:
-    """Return how many blocks of this length a program of one warp sums up."""
+    """Return the number of blocks of this length that a program of one warp sums up."""
     return max(min(2048 // length, 32), 1)
 
 
 def ahead_of(length: int, rows: int) -> int:
-    """Return AHEAD for these blocks: 16 loads a thread at most."""
+    """Return AHEAD for these blocks: at most 16 loads per thread."""
     return max(min(length, 256) // 16 // max(rows // 2, 1), 1)
 
 
 def relative_exponents(x: torch.Tensor, head: torch.Tensor, share: int, block: int) -> None:
-    """Queue what writes the exponent of each block; of the chunk, if that is one block.
+    """Queue the kernels that write the exponent of each block, or of a chunk of one block.
 
     ``share`` is the bits of a float.
     """
@@ -147,12 +146,12 @@ def relative_exponents(x: torch.Tensor, head: torch.Tensor, share: int, block: i
 
 
 _COUNTED_AT_ONCE = (64, 128, 256, 512, 1024)
-"""Blocks of which a program has whole ones, and as many values as are counted together at least."""
+"""The sizes of blocks that programs both bound and count: a program has whole blocks."""
 
 
 @triton.jit
 def exponents_at(head, start, at, inside, EXPONENT: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr):
-    """Return the biased exponent of the bound of each of SIZE values; one for all where they share it."""
+    """Return the biased exponents of the bounds of SIZE values, or one if they share it."""
     if EXPONENT != 0:
         return tl.full([1], EXPONENT, tl.int32)
     elif BLOCK == 0:
@@ -171,10 +170,9 @@ def _first_above(code):
 
 @triton.jit
 def coded(words, exponent):
-    """Return what rounds to each value's code, and whether it takes 1, 2 and 4 bytes at least.
+    """Return scaled values that round to the codes, and whether these take at least 1, 2 and 4 bytes.
 
-    Values are compared before they are rounded, which is an addition: the last 16 bits of the sum are those
-    of the code.
+    Values are compared before an addition rounds them: the last 16 bits of the sum are those of the code.
     """
     scaled = float_of(words) * power_of_two(126 - exponent)
     magnitude = (bits_of(scaled) & MAGNITUDE).to(tl.int32, bitcast=True)
@@ -188,26 +186,26 @@ def coded(words, exponent):
 
 @triton.jit
 def nbytes_of(some, wide, whole):
-    """Return how many bytes values take: 0, 1, 2, 4."""
+    """Return the bytes of each code: 0, 1, 2, 4."""
     return some.to(tl.int32) + wide.to(tl.int32) + tl.where(whole, 2, 0)
 
 
 @triton.jit
 def _counted(some, wide, whole):
-    """Return the same, and 2^16 more for each value that takes 2 or more."""
+    """Return the bytes of each code, and 2^16 more for each code of 2 or more bytes."""
     return some.to(tl.int32) + tl.where(wide, 0x10001, 0) + tl.where(whole, 2, 0)
 
 
 @triton.jit
 def _put_counts(totals, wides, program, count, inside):
-    """Store how many bytes the values of programs take, and whether one takes 2 or more."""
+    """Store the bytes of the codes of programs, and whether one code takes 2 or more."""
     tl.store(totals + program, (count & 0xFFFF).to(tl.int64), mask=inside)
     tl.store(wides + program, (count > 0xFFFF).to(tl.uint8), mask=inside)
 
 
 @triton.jit
 def count_kernel(x, head, n, totals, wides, EXPONENT: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr):
-    """Count the data bytes of SIZE values a program."""
+    """Count the data bytes of SIZE values per program."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     at = tl.arange(0, SIZE)
     there = at < n - start
@@ -256,7 +254,7 @@ def bound_and_count_kernel(
     AHEAD: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Choose the bounds of ROWS blocks a program, and count their data bytes, which then are in the cache."""
+    """Choose the bounds of ROWS blocks per program, and count their bytes from the cached values."""
     if n - tl.program_id(0).to(tl.int64) * (ROWS * BLOCK) >= ROWS * BLOCK:
         counts = _bound_and_count(x, n, share, head, blocks, BLOCK, ROWS, AHEAD, True)
     else:
@@ -270,9 +268,9 @@ def bound_and_count_kernel(
 def queue_sizes(
     x: torch.Tensor, head: torch.Tensor, exponent: int, share: int, block: int, size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queue what chooses the bounds of blocks, if they are relative, and counts bytes.
+    """Queue the kernels that choose relative bounds of blocks, and that count bytes.
 
-    Return how many bytes the codes of each ``size`` values take, and whether one takes 2 or more.
+    Return the bytes of the codes of each ``size`` values, and whether one code takes 2 or more.
     """
     n, count = x.numel(), head.numel()
     programs = ceil_div(n, size)

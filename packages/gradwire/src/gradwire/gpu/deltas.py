@@ -1,7 +1,8 @@
 """Weight deltas on a GPU: a warp decodes each block of each section, and words move (native/delta.cc).
 
-The 32 lanes of a program are the 32 coders of a block (native/kernels/rans.h). What escapes of all sections
-lies one after the other, in a plane for each byte of a word, so that programs find theirs by one scan.
+The 32 lanes of a program are the 32 coders of a block (native/kernels/rans.h). The escapes of
+all sections lie one after the other, in a plane for each byte of a word, so that programs find theirs by one
+scan.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _SLOTS = 1 << 14
 
 @triton.jit
 def _word_at(payload, at, there):
-    """Return the numbers of four bytes, at any address."""
+    """Return the number in four bytes, at any address."""
     word = tl.zeros(at.shape, tl.int64)
     for byte in tl.static_range(4):
         word |= tl.load(payload + at + byte, mask=there, other=0).to(tl.int64) << (8 * byte)
@@ -33,7 +34,7 @@ def _word_at(payload, at, there):
 
 @triton.jit
 def locate_kernel(body, nbytes, sections, starts, sizes, status, BLOCKS: tl.constexpr):
-    """Find the blocks of all sections: block b of section s is number b sections + s. One program does it."""
+    """Find the blocks of all sections, with one program; block b of section s is number b sections + s."""
     here = tl.arange(0, 1)
     begin = tl.zeros([1], tl.int64) + 4 * sections
     good = begin <= nbytes
@@ -91,7 +92,7 @@ def _read_table(table, nbytes, entries, slots):
 
 @triton.jit
 def _decode_coded(stream, nbytes, entries, slots, symbols, n):
-    """Decode n symbols; return 1 where the words do not lead back to the first."""
+    """Decode n symbols; return 1 if the words do not lead back to the first."""
     lane = tl.arange(0, 32)
     words_nbytes = nbytes - 128
     states = _word_at(stream, words_nbytes + 4 * lane, words_nbytes >= 0).to(tl.uint32)
@@ -122,7 +123,7 @@ def _decode_coded(stream, nbytes, entries, slots, symbols, n):
 
 @triton.jit
 def blocks_kernel(body, starts, sizes, counts, symbols, firsts, entries, slots, status):
-    """Decode a block a program."""
+    """Decode one block per program."""
     if tl.load(status) == 0:
         job = tl.program_id(0).to(tl.int64)
         block = body + tl.load(starts + job)
@@ -159,7 +160,7 @@ def _classes_at(classes, start, n, TILE: tl.constexpr):
 
 @triton.jit
 def count_kernel(classes, n, totals, status, TILE: tl.constexpr):
-    """Count what escapes of TILE weights a program, and look at the unused bits after the last one."""
+    """Count the escapes of TILE weights per program, and check the unused bits after the last weight."""
     start = tl.program_id(0).to(tl.int64) * TILE
     if tl.load(status) == 0:
         kind = _classes_at(classes, start, (n + 3) // 4 * 4, TILE)
@@ -173,7 +174,7 @@ def count_kernel(classes, n, totals, status, TILE: tl.constexpr):
 
 @triton.jit
 def _order(word, BITS: tl.constexpr):
-    """Turn words to integers in total order, and back."""
+    """Turn words into integers in total order, and back."""
     return word ^ tl.where((word >> (BITS - 1)) != 0, (1 << (BITS - 1)) - 1, 0).to(tl.uint32)
 
 
@@ -190,7 +191,7 @@ def move_kernel(
     IS_FULL: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Move TILE words a program; a full copy moves them from 0."""
+    """Move TILE words per program; a full copy moves them from 0."""
     start = tl.program_id(0).to(tl.int64) * TILE
     if tl.load(status) == 0:
         place = start + tl.arange(0, TILE)
@@ -212,9 +213,9 @@ def move_kernel(
 
 
 def queue_delta(body: torch.Tensor, words: torch.Tensor, *, full: bool) -> torch.Tensor:
-    """Queue what moves ``words``, bfloat16 or float32 and not empty, by a delta's body; return its status.
+    """Queue the move of ``words``, bfloat16 or float32 and not empty, by a delta's body; return its status.
 
-    The status is an int32: 0, or the number of one of ``FAULTS``, and then the words stay as they are.
+    The status is an int32: 0, or the number of one of ``FAULTS``, after which the words are unchanged.
     """
     n, word_nbytes, device = words.numel(), words.element_size(), words.device
     sections = ceil_div(n, _SECTION)

@@ -1,7 +1,7 @@
 """``errbound``: an even quantiser with four sizes of code (native/kernels/errbound_scalar.cc).
 
-Where a value's data begins is a sum over all before it: programs count theirs, a scan adds up the counts, and
-a second pass writes or reads.
+A value's data begins at the sum of the sizes before it. Programs count their bytes, a scan adds up the
+counts, and a second pass writes or reads.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def _encode_half(
     HALF: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    # One value after the other a thread: bytes are stored at any address, and four values at a time would
-    # have to change threads before.
+    # Each thread has one value after the other: bytes are stored at any address, and four values at a time
+    # would have to change threads before.
     at = tl.max_contiguous(tl.arange(0, HALF), 1)
     there = at < n - start
     words = take(x + start, at, there, FULL)
@@ -88,9 +88,9 @@ def encode_kernel(
     BLOCK: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Encode SIZE values a program, whose data ends at ``ends``.
+    """Encode SIZE values per program, whose data ends at ``ends``.
 
-    Few programs have values of 2 or more bytes; ``wides`` says which, so that the others store a byte each.
+    Few programs have values of 2 or more bytes, as ``wides`` says; the others store one byte per value.
     """
     program = tl.program_id(0)
     before = tl.load(ends + program) - tl.load(totals + program)
@@ -103,7 +103,7 @@ def encode_kernel(
 
 @triton.jit
 def check_head_kernel(head, count, status, SIZE: tl.constexpr):
-    """Look for exponents of no bound."""
+    """Check that exponents are those of bounds."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     exponent = tl.load(head + at, mask=at < count, other=1)
     wrong = (exponent == 0) | (exponent > 253)
@@ -119,7 +119,7 @@ def kinds_at(tags, value, n):
 
 @triton.jit
 def _nbytes_of_tags(tag):
-    """Return how many data bytes four values take: sums of neighbouring classes, and 3 counts as 4."""
+    """Return the data bytes of four values: sums of neighbouring classes, where 3 counts as 4."""
     whole = tag & (tag >> 1) & 0x55
     pairs = (tag & 0x33) + ((tag >> 2) & 0x33) + (whole & 0x11) + ((whole >> 2) & 0x11)
     return (pairs & 0xF) + (pairs >> 4)
@@ -127,7 +127,7 @@ def _nbytes_of_tags(tag):
 
 @triton.jit
 def count_tags_kernel(tags, n, totals, programs, status, SIZE: tl.constexpr, ROWS: tl.constexpr):
-    """Count the data bytes that tags announce, of ROWS times SIZE values, and look at the unused ones."""
+    """Count the data bytes of the tags of ROWS times SIZE values, and check the unused tags."""
     row = tl.program_id(0).to(tl.int64) * ROWS
     rows = tl.arange(0, ROWS)
     at = rows[:, None] * (SIZE // 4) + tl.arange(0, SIZE // 4)[None, :]
@@ -148,7 +148,7 @@ def count_tags_kernel(tags, n, totals, programs, status, SIZE: tl.constexpr, ROW
 
 @triton.jit
 def compare_kernel(ends, programs, nbytes, status):
-    """Compare what tags announce with what there is."""
+    """Compare the data bytes of the tags with the payload."""
     announced = tl.load(ends + programs - 1)
     tl.atomic_max(status, (announced != nbytes).to(tl.int32))
 
@@ -200,7 +200,7 @@ def decode_kernel(
     ADD: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Decode SIZE values a program."""
+    """Decode SIZE values per program."""
     program = tl.program_id(0)
     before = tl.load(ends + program) - tl.load(totals + program)
     if tl.load(status) == 0:
@@ -211,7 +211,7 @@ def decode_kernel(
 
 
 class ErrBoundKernels(Format):
-    """The parameters are an absolute bound's exponent, or 0, a relative bound's share, and its block."""
+    """The kernels of ``errbound``; parameters: the bound's exponent, or 0, a relative bound, a block."""
 
     is_fixed = False
     faults = (
@@ -224,7 +224,7 @@ class ErrBoundKernels(Format):
     )
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that choose bounds, count, and write."""
+        """Queue the kernels that choose bounds, count bytes, and write."""
         n = x.numel()
         exponent, share, block = (*params, 0, 0)[:3]
         count = _head_nbytes(n, params)
@@ -245,7 +245,7 @@ class ErrBoundKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the kernels that look at exponents, count what tags announce, and read."""
+        """Queue the kernels that check exponents, count the bytes of the tags, and read."""
         n, nbytes = out.numel(), payload.numel()
         exponent, _, block = (*params, 0, 0)[:3]
         count, tagged = _head_nbytes(n, params), ceil_div(n, 4)
@@ -275,7 +275,7 @@ class ErrBoundKernels(Format):
 
 
 def _head_nbytes(n: int, params: Params) -> int:
-    """Return how many exponents a payload begins with."""
+    """Return the number of exponents that a payload begins with."""
     exponent, _, block = (*params, 0, 0)[:3]
     if exponent:
         return 0

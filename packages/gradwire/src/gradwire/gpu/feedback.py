@@ -1,8 +1,8 @@
-"""What encodings lose of a bucket that is on a device: residuals, and sums of squares by ranges.
+"""Encoding errors of a bucket on a device: residuals, and sums of squares by ranges.
 
 These are the passes of native/kernels/norms.h, with the same floats. Their sums are added up in another
-order, the same one in every run: a program adds up what it has of each range, and a second kernel the
-programs of a range.
+order, the same one in every run: each program adds up its part of each range, and a second kernel adds up
+the programs of a range.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gradwire.gpu.words import (
 )
 
 LOOK, ADD, SUBTRACT, ADOPT = range(4)
-"""How to pass: change nothing; x += y; y = x - y; x, y = y, x - y."""
+"""The kinds of passes: change nothing; x += y; y = x - y; x, y = y, x - y."""
 _LOOK, _ADD, _ADOPT = tl.constexpr(LOOK), tl.constexpr(ADD), tl.constexpr(ADOPT)
 _SIZE = 1024
 _PARTS = 256
@@ -33,7 +33,7 @@ _PARTS = 256
 
 @triton.jit
 def _range_of(borders, ranges, element):
-    """Return the number of the range that has an element."""
+    """Return the number of the range that contains an element."""
     low = tl.zeros_like(element)
     high = low + ranges
     while low < high:
@@ -108,7 +108,7 @@ def pass_kernel(
     ROWS: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Pass over SIZE values a program, of those that begin at ``start`` of the bucket."""
+    """Pass over SIZE values per program, from ``start`` of the bucket."""
     program = tl.program_id(0).to(tl.int64)
     at = program * SIZE
     x, y, parts = x + at, y + at, parts + program
@@ -123,7 +123,7 @@ def pass_kernel(
 def add_up_kernel(
     parts, row, start, n, borders, sums, ranges, ROWS: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr
 ):
-    """Add the parts of a range a program to its sums."""
+    """Add the parts of one range per program to its sums."""
     each = tl.program_id(0).to(tl.int64)
     begin = tl.maximum(tl.load(borders + each), start)
     end = tl.minimum(tl.load(borders + each + 1), start + n)
@@ -149,7 +149,7 @@ def _keep_part(residual, lost, left, is_bad, SIZE: tl.constexpr, FULL: tl.conste
 
 @triton.jit
 def keep_kernel(residual, lost, n, nonfinite, SIZE: tl.constexpr):
-    """Let SIZE values a program be what was lost, or the finite ones of before."""
+    """Replace SIZE residuals per program by the loss, or keep the old ones if they are finite."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     is_bad = tl.load(nonfinite) != 0
     if n - start >= SIZE:
@@ -169,9 +169,9 @@ def queue_pass(
 ) -> None:
     """Queue one pass over ``x``, which begins at ``start`` of a bucket, and ``y``; both float32.
 
-    ``nonfinite``, an int32, becomes 1 where a new ``y`` is not finite. What lies in each range between
-    ``borders`` (int64) is added to its column of ``sums`` (float64): the squares of x as it was; after
-    ``SUBTRACT`` and ``ADOPT`` those of the new y, and in two more rows, if there are any, of x and y before.
+    ``nonfinite``, an int32, becomes 1 if a new ``y`` is not finite. The sum of squares of each range
+    between ``borders`` (int64) is added to its column of ``sums`` (float64): the squares of the old x; after
+    ``SUBTRACT`` and ``ADOPT`` those of the new y, and in two more rows, if any, of the old x and y.
     """
     n, tiles = x.numel(), ceil_div(x.numel(), _SIZE)
     if borders is None or sums is None:
@@ -187,6 +187,6 @@ def queue_pass(
 
 
 def queue_keep(residual: torch.Tensor, lost: torch.Tensor, nonfinite: torch.Tensor) -> None:
-    """Queue what lets a residual be what was lost, if ``nonfinite`` is 0; else its values are finite then."""
+    """Queue the update of a residual to ``lost``, or to its own finite values if ``nonfinite`` isn't 0."""
     n = residual.numel()
     launch(keep_kernel, ceil_div(n, _SIZE), *(words_of(residual), words_of(lost), n, nonfinite), SIZE=_SIZE)

@@ -1,4 +1,4 @@
-"""What ends a sum over ranks: the division by their number, and a look at whether all values are finite."""
+"""The end of a sum over ranks: the division by their number, and the check that all values are finite."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _finish_part(x, left, nonfinite, RANKS: tl.constexpr, SIZE: tl.constexpr, FU
 
 @triton.jit
 def finish_kernel(x, n, nonfinite, RANKS: tl.constexpr, SIZE: tl.constexpr):
-    """Divide SIZE values a program."""
+    """Divide SIZE values per program."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     if n - start >= SIZE:
         _finish_part(x + start, n - start, nonfinite, RANKS, SIZE, True)
@@ -47,7 +47,7 @@ def finish_kernel(x, n, nonfinite, RANKS: tl.constexpr, SIZE: tl.constexpr):
 
 
 def queue_finish(x: torch.Tensor, ranks: int, nonfinite: torch.Tensor) -> None:
-    """Queue what divides float32 by ``ranks``, and sets an int32 to 1 where a value is not finite.
+    """Queue the division of float32 by ``ranks``, which sets an int32 to 1 if a value is not finite.
 
     The quotients are those of the host. On a GPU torch multiplies by the inverse of a number instead, which
     rounds twice.
@@ -56,14 +56,14 @@ def queue_finish(x: torch.Tensor, ranks: int, nonfinite: torch.Tensor) -> None:
     launch(finish_kernel, ceil_div(n, _SIZE), *(words_of(x), n, nonfinite), RANKS=ranks, SIZE=_SIZE)
 
 
-# Payloads whose sizes only the device knows: as many bytes cross to pinned memory, 128 bits at a time.
+# Payloads whose sizes only the device knows: their bytes cross to pinned memory, 128 bits at a time.
 
 _CARRY_SIZE = 8192
 
 
 @triton.jit
 def carry_kernel(source, target, nbytes, SIZE: tl.constexpr):
-    """Copy SIZE bytes a program, of ``nbytes``."""
+    """Copy SIZE bytes per program, of ``nbytes``."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     left = tl.load(nbytes) - start
     at = tl.arange(0, SIZE)
@@ -74,5 +74,5 @@ def carry_kernel(source, target, nbytes, SIZE: tl.constexpr):
 
 
 def queue_carry(source: torch.Tensor, target: torch.Tensor, nbytes: torch.Tensor) -> None:
-    """Queue the copy of so many bytes, an int64 on the device, into memory that has the capacity."""
+    """Queue the copy of ``nbytes``, an int64 on the device, into memory with room for all of ``source``."""
     launch(carry_kernel, ceil_div(source.numel(), _CARRY_SIZE), *(source, target, nbytes), SIZE=_CARRY_SIZE)

@@ -36,7 +36,7 @@ _CHECKED = 1024
 
 @triton.jit
 def code_of(words, exponent):
-    """Return codes of 8 bits: adding the power of two whose last place is the code's rounds to it."""
+    """Return codes of 8 bits, rounded by adding the power of two whose last place is that of the code."""
     sign = (words >> 31) << 7
     ordinary = (exponent >= SMALLEST_EXPONENT) & (exponent < NAN_EXPONENT)
     value = float_of(tl.where(ordinary, words & MAGNITUDE, 0)) * power_of_two(134 - exponent)
@@ -90,7 +90,7 @@ def _encode_part(
 
 @triton.jit
 def encode_kernel(x, exponents, codes, n, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """Encode ROWS blocks a program."""
+    """Encode ROWS blocks per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS
     start = row * BLOCK
     if n - start >= ROWS * BLOCK:
@@ -101,7 +101,7 @@ def encode_kernel(x, exponents, codes, n, BLOCK: tl.constexpr, ROWS: tl.constexp
 
 @triton.jit
 def check_kernel(exponents, blocks, status, SIZE: tl.constexpr):
-    """Look for exponents of no block."""
+    """Check that exponents are those of blocks."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     exponent = tl.load(exponents + at, mask=at < blocks, other=0).to(tl.int32)
     wrong = (exponent > 0) & (exponent < SMALLEST_EXPONENT)
@@ -142,7 +142,7 @@ def decode_kernel(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Decode ROWS blocks a program."""
+    """Decode ROWS blocks per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS
     start = row * BLOCK
     if tl.load(status) == 0:
@@ -157,7 +157,7 @@ def decode_kernel(
 
 
 class Fp8Kernels(Format):
-    """The parameter is the values in a block."""
+    """The kernels of ``fp8``; the parameter is the number of values in a block."""
 
     faults = ("an exponent byte is within 1..31",)
 
@@ -169,7 +169,7 @@ class Fp8Kernels(Format):
         launch(encode_kernel, tiles.programs, *args, **tiles.constants)
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
-        """Queue the kernel that looks at exponents; every code is one."""
+        """Queue the kernel that checks exponents; every code is valid."""
         blocks = ceil_div(n, params[0])
         launch(check_kernel, ceil_div(blocks, _CHECKED), payload, blocks, status, SIZE=_CHECKED)
 

@@ -1,9 +1,9 @@
 """``inceptionn``: bursts of eight values with four sizes of code (native/kernels/inceptionn_scalar.cc).
 
-A burst is found only after the one before it. So that decoding needs no chain of all bursts, the payload is
-cut into segments: each is walked from all offsets at which a burst can begin in it. Segments are joined to
-groups, from all offsets, too; one program chains the groups, the groups chain their segments, and each
-segment is walked again from the offset that is the right one. The bursts are then decoded side by side.
+A burst begins where the burst before it ends. To avoid a chain of all bursts, the payload is cut into
+segments, and each is walked from all offsets at which a burst can begin. Segments are joined to groups, also
+from all offsets. One program chains the groups, the groups chain their segments, and each segment is walked
+again from its true offset. The bursts are then decoded side by side.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ _BURSTS = 128
 _SEGMENT = 1024
 _GROUP = 128  # segments
 _SPREAD = 8
-_LANES = 64  # offsets of a segment at which a burst may begin: 34, to a power of two
+_LANES = 64  # the 34 offsets at which a burst may begin in a segment, to a power of two
 
 
 @triton.jit
 def nbytes_of(kind):
-    """Return how many bytes a value of a class takes: 0, 1, 2, 4."""
+    """Return the bytes of a value of a class: 0, 1, 2, 4."""
     return kind + (kind == 3).to(tl.int32)
 
 
 @triton.jit
 def classes_and_codes(words, FIRST1: tl.constexpr, FIRST2: tl.constexpr, BASE: tl.constexpr):
-    """Return the class of each value, and the bits that it sends."""
+    """Return the class of each value, and its code."""
     magnitude = (words & MAGNITUDE).to(tl.int32, bitcast=True)
     sign = (words >> 31).to(tl.int32)
     significand = (magnitude & 0x7FFFFF) | 0x800000
@@ -47,7 +47,7 @@ def classes_and_codes(words, FIRST1: tl.constexpr, FIRST2: tl.constexpr, BASE: t
 def _take_bursts(x, n, BURSTS: tl.constexpr, BURST_A_THREAD: tl.constexpr):
     start = tl.program_id(0).to(tl.int64) * BURSTS * 8
     value = tl.arange(0, BURSTS)[:, None] * 8 + tl.arange(0, 8)[None, :]
-    # A burst a thread is slower to load, but then its bytes, which have any address, stay in their thread.
+    # One burst per thread is slower to load, but its bytes, at any address, stay in their thread.
     if BURST_A_THREAD:
         value = tl.max_contiguous(value, [1, 1])
     if n - start >= BURSTS * 8:
@@ -67,7 +67,7 @@ def count_kernel(
     BASE: tl.constexpr,
     BURSTS: tl.constexpr,
 ):
-    """Count the bytes of BURSTS bursts a program."""
+    """Count the bytes of BURSTS bursts per program."""
     kind, _ = classes_and_codes(_take_bursts(x, n, BURSTS, False), FIRST1, FIRST2, BASE)
     burst = tl.program_id(0).to(tl.int64) * BURSTS + tl.arange(0, BURSTS)
     size = tl.sum(nbytes_of(kind), axis=1) + 2
@@ -86,7 +86,7 @@ def encode_kernel(
     BASE: tl.constexpr,
     BURSTS: tl.constexpr,
 ):
-    """Encode BURSTS bursts a program, whose bytes end at ``ends``."""
+    """Encode BURSTS bursts per program, whose bytes end at ``ends``."""
     program = tl.program_id(0)
     kind, code = classes_and_codes(_take_bursts(x, n, BURSTS, True), FIRST1, FIRST2, BASE)
     size = nbytes_of(kind)
@@ -113,7 +113,7 @@ def _tags_at(payload, start, there):
 
 @triton.jit
 def _burst_nbytes(payload, start, there):
-    """Return the sizes of the bursts that begin at ``start``: sums of neighbouring classes, 3 counts as 4."""
+    """Return the sizes of the bursts at ``start``: sums of neighbouring classes, where 3 counts as 4."""
     tags = _tags_at(payload, start, there)
     wide = tags & (tags >> 1) & 0x5555
     fours = (tags & 0x3333) + ((tags >> 2) & 0x3333) + (wide & 0x1111) + ((wide >> 2) & 0x1111)
@@ -123,7 +123,7 @@ def _burst_nbytes(payload, start, there):
 
 @triton.jit
 def walk_kernel(payload, nbytes, exits, counts, LANES: tl.constexpr, SEGMENT: tl.constexpr):
-    """Walk a segment a program from each offset: where the next one is entered, after how many bursts."""
+    """Walk one segment per program from each offset: store the offset in the next one, and the bursts."""
     start = tl.program_id(0).to(tl.int64) * SEGMENT
     lane = tl.arange(0, LANES)
     end = tl.minimum(nbytes - 1 - start, SEGMENT).to(tl.int32)  # a burst has two bytes at least
@@ -141,7 +141,7 @@ def walk_kernel(payload, nbytes, exits, counts, LANES: tl.constexpr, SEGMENT: tl
 
 @triton.jit
 def join_kernel(exits, counts, segments, group_exits, group_counts, LANES: tl.constexpr, GROUP: tl.constexpr):
-    """Join the segments of a group a program, from each offset."""
+    """Join the segments of one group per program, from each offset."""
     lane = tl.arange(0, LANES)
     offset, count = lane, tl.zeros([LANES], tl.int32)
     first = tl.program_id(0).to(tl.int64) * GROUP
@@ -169,9 +169,9 @@ def chain_kernel(
     status,
     LANES: tl.constexpr,
 ):
-    """Chain the groups: at which offset each is entered, and with which burst. One program does it all.
+    """Chain the groups, with one program: store the offset at which each is entered, and its first burst.
 
-    The exit of the last one counts from ``last``.
+    The exit of the last group counts from ``last``.
     """
     offset = tl.zeros([1], tl.int32)
     burst = tl.zeros([1], tl.int64)
@@ -202,7 +202,7 @@ def spread_kernel(
     GROUP: tl.constexpr,
     SPREAD: tl.constexpr,
 ):
-    """Chain the segments of SPREAD groups a program, each from where the group is entered."""
+    """Chain the segments of SPREAD groups per program, from the offset at which each group is entered."""
     group = tl.program_id(0) * SPREAD + tl.arange(0, SPREAD)
     offset = tl.load(group_entries + group, mask=group < groups, other=0)
     burst = tl.load(group_firsts + group, mask=group < groups, other=0)
@@ -228,7 +228,7 @@ def place_kernel(
     SEGMENT: tl.constexpr,
     WALKED: tl.constexpr,
 ):
-    """Walk WALKED segments a program, each from where it is entered; note where bursts begin."""
+    """Walk WALKED segments per program, from their true offsets; store the beginnings of bursts."""
     segment = tl.program_id(0) * WALKED + tl.arange(0, WALKED)
     exists = segment < segments
     start = segment.to(tl.int64) * SEGMENT
@@ -244,7 +244,7 @@ def place_kernel(
 
 @triton.jit
 def check_padding_kernel(payload, last, status, USED: tl.constexpr):
-    """Look at the classes of the values that the last burst, if there is one, has too many."""
+    """Check the classes of the padding of the last burst."""
     here = tl.arange(0, 1)
     there = tl.load(status + here) == 0
     start = tl.load(last + here, mask=there, other=0)
@@ -286,7 +286,7 @@ def _decode_part(
 def decode_kernel(
     payload, out, n, starts, status, UNIT: tl.constexpr, ADD: tl.constexpr, BURSTS: tl.constexpr
 ):
-    """Decode BURSTS bursts a program."""
+    """Decode BURSTS bursts per program."""
     burst = tl.program_id(0).to(tl.int64) * BURSTS
     left = n - burst * 8
     if tl.load(status) == 0:
@@ -297,7 +297,7 @@ def decode_kernel(
 
 
 class InceptionnKernels(Format):
-    """The parameters: the exponent of the threshold, and whether the 8 bits count from the border above."""
+    """The kernels of ``inceptionn``; parameters: the threshold's exponent, and 1 for ``bounded``."""
 
     is_fixed = False
     faults = (
@@ -307,7 +307,7 @@ class InceptionnKernels(Format):
     )
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that count and that write."""
+        """Queue the kernels that count bytes, and that write."""
         n = x.numel()
         if not n:
             size.zero_()
@@ -343,14 +343,14 @@ class InceptionnKernels(Format):
 
 
 def _classes(params: Params) -> tuple[int, int]:
-    """Return the biased exponents of the border between 8 and 16 bits, and of what the 8 bits count from."""
+    """Return the biased exponents of the border between 8 and 16 bits, and of the unit of the 8 bits."""
     threshold, bounded = params
     middle = threshold + (128 - threshold) // 2
     return middle, middle if bounded else 127
 
 
 def _find_bursts(payload: torch.Tensor, bursts: int, status: torch.Tensor) -> torch.Tensor:
-    """Queue the kernels that write where the bursts of a payload begin, and that raise ``status``."""
+    """Queue the kernels that store the beginnings of the bursts of a payload, and that raise ``status``."""
     nbytes, device = payload.numel(), payload.device
     segments = ceil_div(nbytes, _SEGMENT)
     groups = ceil_div(segments, _GROUP)

@@ -1,7 +1,7 @@
 """``pack``: the top bits of every float (native/pack.cc), for ``truncate``, ``bitpack`` and ``identity``.
 
-Values of 8, 16 or 32 bits are moved one by one. Elsewhere a 32-bit word of the payload is made of the values
-whose bits it holds, which are read from the cache as often as words share them.
+Values of 8, 16 or 32 bits are moved one by one. For other sizes, a 32-bit word of the payload is made of the
+values whose bits it holds, which are read from the cache once for each word.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SIZE = 2048
 _UNPACKED = 1024
 _WORDS = 512
 _WHOLE = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
-_MARKED = 8  # up to so many bits a non-finite value would come back finite
+_MARKED = 8  # the most bits with which a non-finite value would decode to a finite one
 
 
 @triton.jit
@@ -38,7 +38,7 @@ def _move_part(x, out, left, BITS: tl.constexpr, SIZE: tl.constexpr, FULL: tl.co
 
 @triton.jit
 def move_kernel(x, out, n, BITS: tl.constexpr, SIZE: tl.constexpr):
-    """Encode SIZE values of 8, 16 or 32 bits a program."""
+    """Encode SIZE values of 8, 16 or 32 bits per program."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     if n - start >= SIZE:
         _move_part(x + start, out + start, n - start, BITS, SIZE, True)
@@ -77,7 +77,7 @@ def move_back_kernel(
     MARKED: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Decode SIZE of these."""
+    """Decode SIZE values of 8, 16 or 32 bits per program."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     if tl.load(status) == 0:
         if n - start >= SIZE:
@@ -88,7 +88,7 @@ def move_back_kernel(
 
 @triton.jit
 def pack_kernel(x, out, tail, n, words, nbytes, BITS: tl.constexpr, WORDS: tl.constexpr):
-    """Encode WORDS words a program; ``tail`` is the payload as bytes, for those after the last whole word."""
+    """Encode WORDS words per program; ``tail`` is the payload as bytes, for the last part of a word."""
     word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
     first = word * 32 // BITS
     packed = tl.zeros([WORDS], tl.uint32)
@@ -112,7 +112,7 @@ def pack_kernel(x, out, tail, n, words, nbytes, BITS: tl.constexpr, WORDS: tl.co
 
 @triton.jit
 def _word_at(payload, tail, word, words, nbytes):
-    """Return words of the payload; the bytes after its last whole word make one with zeros."""
+    """Return words of the payload; zeros fill up the bytes after its last whole word."""
     found = tl.load(payload + word, mask=word < words, other=0)
     for byte in tl.static_range(3):
         at = word * 4 + byte
@@ -168,7 +168,7 @@ def unpack_kernel(
     MARKED: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Decode SIZE values a program."""
+    """Decode SIZE values per program."""
     end = (tl.program_id(0) + 1).to(tl.int64) * SIZE
     if tl.load(status) == 0:
         if (end <= n) & (end * BITS // 32 < words):
@@ -179,7 +179,7 @@ def unpack_kernel(
 
 @triton.jit
 def mark_kernel(x, marker, n, SIZE: tl.constexpr):
-    """Set the marker, which is 0, if a value is not finite."""
+    """Set the marker from 0 to 1 if a value is not finite."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     words = tl.load(x + at, mask=at < n, other=0)
     if tl.max(((words & MAGNITUDE) >= INFINITY).to(tl.int32), axis=0) > 0:
@@ -188,7 +188,7 @@ def mark_kernel(x, marker, n, SIZE: tl.constexpr):
 
 @triton.jit
 def check_kernel(payload, nbytes, status, USED: tl.constexpr, MARKED: tl.constexpr):
-    """Look at the unused bits of the last packed byte, and at the marker."""
+    """Check the unused bits of the last packed byte, and the marker."""
     if MARKED:
         wrong = tl.load(payload + nbytes) > 1
         tl.atomic_max(status, wrong.to(tl.int32))
@@ -198,12 +198,12 @@ def check_kernel(payload, nbytes, status, USED: tl.constexpr, MARKED: tl.constex
 
 
 class PackKernels(Format):
-    """The parameter is the kept bits."""
+    """The kernels of ``pack``; the parameter is the number of kept bits."""
 
     faults = ("its marker byte is neither 0 nor 1", "the unused bits of its last byte are not zero")
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that look for non-finite values and that pack."""
+        """Queue the kernels that find non-finite values, and that pack."""
         n, (bits,) = x.numel(), params
         nbytes = ceil_div(n * bits, 8)
         if bits <= _MARKED:
@@ -218,7 +218,7 @@ class PackKernels(Format):
         launch(pack_kernel, ceil_div(ceil_div(nbytes, 4), _WORDS), *packed, BITS=bits, WORDS=_WORDS)
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
-        """Queue the kernel that looks at what packing leaves over."""
+        """Queue the kernel that checks unused bits and the marker."""
         (bits,) = params
         used, marked = n * bits % 8, bits <= _MARKED
         if used or marked:

@@ -35,7 +35,7 @@ _CHECKED = 4096
 
 @triton.jit
 def scale_of(peak, BITS: tl.constexpr):
-    """Return the bits of the scale of a peak: its low 8 bits are 0, so that products are exact."""
+    """Return the bits of the scale of a peak, whose low 8 bits are 0, so that products are exact."""
     quotient = tl.div_rn(float_of(peak), tl.full(peak.shape, 127.0 if BITS == 8 else 7.0, tl.float32))
     scale = tl.where(peak < _SMALLEST_PEAK, 0, bits_of(quotient) & 0xFFFFFF00)
     return tl.where(peak >= INFINITY, QUIET_NAN, scale).to(tl.uint32)
@@ -43,7 +43,7 @@ def scale_of(peak, BITS: tl.constexpr):
 
 @triton.jit
 def codes_of(tile, scale):
-    """Return the codes of values, 0 where the block has none."""
+    """Return the codes of values, 0 for blocks without codes."""
     has_codes = (scale > 0) & (scale < INFINITY)
     divisor = float_of(tl.where(has_codes, scale, 0x3F800000).to(tl.uint32))
     inverse = tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), divisor)
@@ -105,7 +105,7 @@ def _encode_part(
 def encode_kernel(
     x, scales, codes, n, BITS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """Encode ROWS blocks a program."""
+    """Encode ROWS blocks per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS
     start = row * BLOCK
     to = codes + start * BITS // 8
@@ -117,7 +117,7 @@ def encode_kernel(
 
 @triton.jit
 def check_scales_kernel(scales, blocks, status, SIZE: tl.constexpr):
-    """Look for scales of no block."""
+    """Check that scales are those of blocks."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     scale = tl.load(scales + at, mask=at < blocks, other=0)
     wrong = (scale >= INFINITY) & (scale != QUIET_NAN)
@@ -127,7 +127,7 @@ def check_scales_kernel(scales, blocks, status, SIZE: tl.constexpr):
 
 @triton.jit
 def check_codes_kernel(codes, nbytes, status, IS_ODD: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr):
-    """Look for the code that no encoder makes, and for an unused half that is not 0."""
+    """Check for the code that no encoder makes, and for an unused half that is not 0."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     code = tl.load(codes + at, mask=at < nbytes, other=0).to(tl.int32)
     if BITS == 8:
@@ -202,7 +202,7 @@ def decode_kernel(
     ROWS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Decode ROWS blocks a program."""
+    """Decode ROWS blocks per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS
     start = row * BLOCK
     from_ = codes + start * BITS // 8
@@ -214,7 +214,7 @@ def decode_kernel(
 
 
 class QuantizeKernels(Format):
-    """The parameters are the bits of a code and the values in a block."""
+    """The kernels of ``quantize``; parameters: the bits of a code, and the values in a block."""
 
     faults = (
         "a code is out of range",
@@ -236,7 +236,7 @@ class QuantizeKernels(Format):
         )
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
-        """Queue the kernels that look at scales and at codes."""
+        """Queue the kernels that check scales and codes."""
         bits, block = params
         blocks = ceil_div(n, block)
         scales, codes = split(payload, 4 * blocks)

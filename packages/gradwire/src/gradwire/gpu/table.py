@@ -1,4 +1,4 @@
-"""Which formats have kernels here. Codecs that name none of these run on the host."""
+"""The table of the formats with GPU kernels. Codecs of other formats run on the host."""
 
 from __future__ import annotations
 
@@ -16,24 +16,21 @@ from gradwire.version import how_to_install
 
 # The contract of a format's kernels.
 #
-# - Payloads are those of ``gradwire._native``, byte for byte, for every chunk, with NaN, infinities,
-# subnormals
-#   and -0. So are decoded values and sums, except that of two NaN, which depends on the host's compiler.
-#   Rounding is integer arithmetic, or a float addition that rounds to nearest; no product is fused with a
-# sum;
-#   no NaN is left to arithmetic, because GPUs make their own.
-# - Everything is queued on the current stream, and nothing waits for it. So sizes and faults are words in
-#   memory, the device's or pinned, which the caller reads when an event says that they are there.
-# - A payload begins at a multiple of 16 bytes, as memory of an allocator does.
-# - A payload whose status is not 0 is not decoded: the decoder reads the status, and leaves its output
-# alone.
+# - Payloads, decoded values, and sums equal those of ``gradwire._native`` byte for byte, for every chunk,
+#   also with NaN, infinities, subnormals and -0. The exception is the sum of two NaN, which depends on the
+#   compiler of the host. Rounding is integer arithmetic, or a float addition that rounds to nearest. No
+#   product is fused with a sum. No NaN is left to arithmetic, because GPUs make their own.
+# - All work is queued on the current stream, without waiting. Sizes and faults are words in the memory of the
+#   device or in pinned memory, which the caller reads after an event.
+# - A payload begins at a multiple of 16 bytes, like the memory of an allocator.
+# - A payload whose status is not 0 is not decoded: the decoder reads the status, and keeps its output.
 
 Params: TypeAlias = tuple[int, ...]
 """A format's parameters, as ``gradwire._native`` takes them."""
 SIZE_NBYTES = 8
-"""What the word of a payload's size has."""
+"""The bytes of a payload's size, an int64."""
 STATUS_NBYTES = 4
-"""What the word of its status has."""
+"""The bytes of a payload's status, an int32."""
 
 
 class Format(ABC):
@@ -43,10 +40,10 @@ class Format(ABC):
     """Whether the payload of n values always has the capacity's size."""
 
     faults: ClassVar[tuple[str, ...]] = ()
-    """What is wrong with a payload of status 1, 2, ...; of several faults the highest number wins."""
+    """The faults of a payload of status 1, 2, ...; of several faults the highest number wins."""
 
     def max_nbytes(self, name: str, n: int, params: Params) -> int:
-        """Return the largest payload of n values in the format of this name."""
+        """Return the size of the largest payload of n values in the format of this name."""
         return _native.max_nbytes(name, n, params)
 
     @abstractmethod
@@ -54,13 +51,13 @@ class Format(ABC):
         """Queue the encoding of ``x`` into ``out``, which has the capacity; write ``size`` unless fixed."""
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:  # noqa: B027
-        """Queue what raises ``status`` from 0 if the payload is malformed; fixed sizes are checked before."""
+        """Queue the check that raises ``status`` from 0 if a payload of the right size is malformed."""
 
     @abstractmethod
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the decoding into ``out``, or the sum with it; nothing where ``status`` is not 0."""
+        """Queue the decoding into ``out``, or the sum with it, if ``status`` is 0."""
 
 
 PLACES = {
@@ -75,14 +72,14 @@ PLACES = {
     "terngrad": ("terngrad", "TERNGRAD"),
     "topk": ("topk", "TOPK"),
 }
-"""The module beside this one and the name of each format's kernels."""
+"""The module in this folder and the name of each format's kernels."""
 
 
 @cache
 def format_of(name: str, otherwise: str = "encode on the host: codec.encode(x.cpu())") -> Format:
     """Return the kernels of a format of PLACES.
 
-    Raises ``MissingPackageError`` without Triton, which says what to do ``otherwise``.
+    Raises ``MissingPackageError`` without Triton; its remedy is ``otherwise``.
     """
     module, kernels = PLACES[name]
     found = _of(module, kernels, otherwise)

@@ -27,11 +27,11 @@ from gradwire.gpu.words import (
 _SIZE = 1024
 _CODED = 512
 _TILES = 4
-"""Values that a program's one warp encodes at a time, 16 a thread, and how many times it does."""
+"""The tiles of a program: its one warp encodes ``_CODED`` values at a time, 16 per thread."""
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _GOLDEN_4 = tl.constexpr(4 * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
 _LIFT = tl.constexpr(2.0**64)
-"""Multiplies values whose scale is below 2^-64, so that no product loses bits to underflow."""
+"""The factor of values whose scale is below 2^-64, so that no product loses bits to underflow."""
 _BIT_OF_24 = tl.constexpr(2.0**-24)
 
 
@@ -45,7 +45,7 @@ def _drawn(z):
 
 @triton.jit
 def _least(scale):
-    """Return the largest float up to 2^-150 scale: quotients of what is above it aren't rounded to 0."""
+    """Return the largest float up to 2^-150 scale: quotients of larger values aren't rounded to 0."""
     subnormal = (tl.minimum(scale, 16777216.0) * 0.5).to(tl.uint32)
     return float_of(tl.where(scale < 16777216.0, subnormal, bits_of(scale) - (150 << 23)))
 
@@ -66,7 +66,7 @@ def _is_chosen(magnitude, unit, least, drawn):
 
 @triton.jit
 def _encode_part(x, codes, left, unit, least, lift, state, is_drawn, SIZE: tl.constexpr, FULL: tl.constexpr):
-    """Encode SIZE values, four a byte; what depends on the place within a byte is constant in a thread."""
+    """Encode SIZE values, four to a byte; the place within a byte is constant in a thread."""
     byte = tl.arange(0, SIZE // 4)
     place = tl.arange(0, 4)
     at = byte[:, None] * 4 + place[None, :]
@@ -85,9 +85,9 @@ def _unsigned(number):
 
 @triton.jit(do_not_specialize=["low", "high"])
 def encode_kernel(x, scale, codes, n, peak, crc, low, high, TILES: tl.constexpr, SIZE: tl.constexpr):
-    """Encode TILES times SIZE values a program.
+    """Encode TILES times SIZE values per program.
 
-    The last values come first: they are those that the checksum has just left in the cache.
+    The last values come first, because the checksum has just left them in the cache.
     """
     start = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64) * (TILES * SIZE)
     found = tl.load(peak).to(tl.int32, bitcast=True)
@@ -111,7 +111,7 @@ def encode_kernel(x, scale, codes, n, peak, crc, low, high, TILES: tl.constexpr,
 
 @triton.jit
 def check_kernel(scale, codes, nbytes, status, USED: tl.constexpr, SIZE: tl.constexpr):
-    """Look for the code that no encoder makes, unused bits that are set, and a scale of no chunk."""
+    """Check for the code that no encoder makes, unused bits that are set, and an invalid scale."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     code = tl.load(codes + at, mask=at < nbytes, other=0).to(tl.int32)
     fault = tl.max((((code & (code >> 1)) & 0x55) != 0).to(tl.int32), axis=0)
@@ -137,7 +137,7 @@ def _decode_part(scale, codes, out, left, ADD: tl.constexpr, SIZE: tl.constexpr,
 
 @triton.jit
 def decode_kernel(scale, codes, out, n, status, ADD: tl.constexpr, SIZE: tl.constexpr):
-    """Decode SIZE values a program."""
+    """Decode SIZE values per program."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     if tl.load(status) == 0:
         found = tl.load(scale)
@@ -148,7 +148,7 @@ def decode_kernel(scale, codes, out, n, status, ADD: tl.constexpr, SIZE: tl.cons
 
 
 class TernGradKernels(Format):
-    """The parameters are the halves of the seed, the low one first."""
+    """The kernels of ``terngrad``; parameters: the halves of the seed, the low half first."""
 
     faults = (
         "a code is 3",
@@ -157,7 +157,7 @@ class TernGradKernels(Format):
     )
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that make the checksum and look for the peak, and the one that draws."""
+        """Queue the kernels of the checksum and the peak, and the kernel that draws."""
         n = x.numel()
         if not n:
             out.zero_()
@@ -174,7 +174,7 @@ class TernGradKernels(Format):
         )
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
-        """Queue the kernel that looks at the scale and at the codes."""
+        """Queue the kernel that checks the scale and the codes."""
         scale, codes = split(payload, 4)
         nbytes = codes.numel()
         launch(
@@ -188,7 +188,7 @@ class TernGradKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the kernel that looks the values up."""
+        """Queue the kernel that looks up the values."""
         scale, codes = split(payload, 4)
         n = out.numel()
         launch(

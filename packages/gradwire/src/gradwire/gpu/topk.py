@@ -1,11 +1,10 @@
 """``topk``: the largest magnitudes and their places (codecs/topk.py).
 
-The chunk is read once, if k is small. A sample of it tells of a magnitude that a little more than k values
-reach, and these are gathered. The smallest magnitude that is kept is found among them digit by digit, by
-counting; magnitudes are ordered as their bits are. Each program gathers from a run of values, in any order of
-programs, so that what is kept is written run by run. If too few values reach the magnitude, or too many, as
-in a chunk with more zeros than what is left out, the kernels see that on the device and look through the
-chunk itself.
+The chunk is read once, if k is small. A sample gives a magnitude that a little more than k values reach, and
+these values are gathered. The smallest kept magnitude is found among them digit by digit, by counting;
+magnitudes are ordered as their bits. Each program gathers from a run of values, in any order of programs, and
+kept values are written run by run. If too few values reach the magnitude, or too many, as in a chunk of many
+zeros, the kernels detect that on the device and search the chunk itself.
 """
 
 from __future__ import annotations
@@ -23,33 +22,34 @@ from gradwire.gpu.words import QUIET_NAN, bits_of, ceil_div, float_of, launch, t
 _SIZE = 2048
 _SAMPLE = 16384
 _RUN = 8192
-"""Values of which a program gathers some: a word of 32 for each of its threads, and less than 2^15."""
+"""The values of a run, from which a program gathers: 32 for each of its threads, and less than 2^15."""
 _LOOKED_AT = 512
-"""Gathered values that a program looks at side by side, of one run or several."""
+"""The gathered values, of one run or several, that a program compares side by side."""
 _MOST_COUNTING = 1024
-"""Programs that count digits: all add to the same counts in the end."""
+"""The most programs that count digits: all add to the same counts in the end."""
 _DIGITS = tl.constexpr(4)
 _BITS = tl.constexpr(8)
 _BASE = tl.constexpr(256)
 _STATE = tl.constexpr(16)
-"""Numbers of which each kernel leaves some to the next: the magnitude, how many reach it, and for each digit
-what ``_narrow`` finds. The counts of the digits lie behind them."""
+"""The numbers that kernels leave to the next: the magnitude, the count of values that reach it, and the
+results
+of ``_narrow`` for each digit. The counts of the digits lie behind them."""
 _LARGEST = tl.constexpr(0xFF000000)
 _NAN_INDEX = tl.constexpr(0xFFFFFFFF)
 
 
 @triton.jit
 def _magnitudes(words):
-    """Return twice the bits of magnitudes; what is not finite is the largest, and the same."""
+    """Return twice the bits of magnitudes; all non-finite values have the same, largest one."""
     return tl.minimum((words << 1).to(tl.uint32), _LARGEST)
 
 
 @triton.jit
 def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
-    """Find a magnitude that ``rank`` of SAMPLE values reach, or of all in a short chunk; clear the counts.
+    """Find a magnitude that ``rank`` of SAMPLE values reach, or of a short chunk; clear the counts.
 
-    It is 0 if ``rank`` is above SAMPLE. Its last 16 bits always are: without them it is only a little less.
-    The places drift from one stretch of the chunk to the next, lest they all are in one column of a matrix.
+    It is 0 if ``rank`` is above SAMPLE. Its last 16 bits are always 0, which makes it only a little smaller.
+    The places drift from one stretch of the chunk to the next, lest all lie in one column of a matrix.
     """
     each = tl.arange(0, SAMPLE)
     drift = ((each * 40503) & 0xFFFF).to(tl.int64)  # multiples of the golden ratio, of 2^16
@@ -69,18 +69,18 @@ def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
 
 @triton.jit
 def _reaching(x, left, state, RUN: tl.constexpr, FULL: tl.constexpr):
-    """Return a bit for each of RUN values, 32 a word: whether it reaches the magnitude; and that."""
+    """Return a bit for each of RUN values, set if it reaches the magnitude, and the magnitude."""
     lane = tl.arange(0, 32)[None, :]
     at = tl.arange(0, RUN // 32)[:, None] * 32 + lane
     words = take(x, at, at < left, FULL)
     least = float_of((tl.load(state) >> 1).to(tl.uint32))  # after the loads, which need not wait for it
-    reaches = ~(tl.abs(float_of(words)) < least)  # what is not a number is not less than anything
+    reaches = ~(tl.abs(float_of(words)) < least)  # NaN isn't less than anything
     return tl.sum(tl.where(reaches, tl.full([1, 32], 1, tl.uint32) << lane, 0), axis=1), least
 
 
 @triton.jit
 def _count_bits(words):
-    """Return how many bits are set in words: sums of neighbours, then of all bytes by a product."""
+    """Return the number of set bits in words: sums of neighbours, then of all bytes by a product."""
     pairs = words - ((words >> 1) & 0x55555555)
     quads = (pairs & 0x33333333) + ((pairs >> 2) & 0x33333333)
     return ((((quads + (quads >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24).to(tl.int32)
@@ -88,25 +88,26 @@ def _count_bits(words):
 
 @triton.jit
 def gather_kernel(x, n, state, entries, capacity, runs, RUN: tl.constexpr):
-    """Write those of RUN values that reach the magnitude, and their places, behind what is there.
+    """Append the values of a run that reach the magnitude, and their places, to the entries.
 
-    Of a run it notes where its entries begin, and how many they are.
+    For each run it stores the beginning and the number of its entries.
     """
     start = tl.program_id(0).to(tl.int64) * RUN
     if n - start >= RUN:
         bits, least = _reaching(x + start, n - start, state, RUN, True)
     else:
         bits, least = _reaching(x + start, (n - start).to(tl.int32), state, RUN, False)
-    # Eight threads have each word, because a sum leaves it to all. From here on each has a word of its own.
+    # Eight threads have each word, because a sum leaves it to all. From here on, each thread has its own
+    # word.
     row = tl.arange(0, RUN // 32)
     bits = tl.gather(bits, row, axis=0)
     many = _count_bits(bits)
     size = tl.sum(many, axis=0).to(tl.int64)
     begin = tl.atomic_add(state + 1, size, sem="relaxed")
-    runs += tl.program_id(0) * 3  # not earlier: it is in the way of the loads
+    runs += tl.program_id(0) * 3  # not earlier: it would delay the loads
     tl.store(runs, begin)
     tl.store(runs + 1, size)
-    if (begin + size <= capacity) & (least > 0):  # all reach 0, also what is behind the chunk
+    if (begin + size <= capacity) & (least > 0):  # all values reach 0, even behind the chunk
         target = entries + begin + (tl.cumsum(many, axis=0) - many)
         for _ in range(tl.max(many, axis=0)):
             lowest = bits ^ (bits & (bits - 1))
@@ -126,9 +127,9 @@ def _is_gathered(state, k, capacity):
 
 @triton.jit
 def _narrow(state, k, DIGIT: tl.constexpr):
-    """Return the k-th largest up to this digit.
+    """Return the k-th largest magnitude up to this digit.
 
-    Leave it to the next kernels, with how many of its equals are kept, and how many there are.
+    Store it for the next kernels, with the numbers of equal magnitudes and of the kept ones.
     """
     digit = tl.arange(0, _BASE)
     count = tl.load(state + _STATE + DIGIT * _BASE + digit)
@@ -149,7 +150,7 @@ def _narrow(state, k, DIGIT: tl.constexpr):
 
 @triton.jit
 def count_kernel(x, n, entries, capacity, state, k, DIGIT: tl.constexpr, SIZE: tl.constexpr):
-    """Count each digit among the magnitudes whose digits above are the found ones."""
+    """Count each digit among the magnitudes whose higher digits are the found ones."""
     shift: tl.constexpr = (_DIGITS - 1 - DIGIT) * _BITS
     is_gathered = _is_gathered(state, k, capacity)
     source, step = tl.where(is_gathered, entries, x), tl.where(is_gathered, 2, 1)
@@ -171,7 +172,7 @@ def count_kernel(x, n, entries, capacity, state, k, DIGIT: tl.constexpr, SIZE: t
 
 @triton.jit
 def _places(x, n, entries, runs, is_gathered, RUN: tl.constexpr, RUNS: tl.constexpr):
-    """Return where the words of RUNS runs begin, how far apart they are, and how many each run has."""
+    """Return the beginnings of RUNS runs of words, the distance between words, and the sizes of the runs."""
     run = tl.program_id(0).to(tl.int64) * RUNS + tl.arange(0, RUNS)
     begin = run * RUN
     there = is_gathered & (begin < n)
@@ -183,7 +184,7 @@ def _places(x, n, entries, runs, is_gathered, RUN: tl.constexpr, RUNS: tl.conste
 
 @triton.jit
 def _compared(source, there, least):
-    """Return words, and whether each is above the least that is kept, with 2^16 if it is equal to it."""
+    """Return words, and for each 1 if it is above the smallest kept magnitude, or 2^16 if it is equal."""
     words = tl.load(source, mask=there, other=0)
     magnitude = _magnitudes(words)
     above, equal = there & (magnitude > least), there & (magnitude == least)
@@ -204,7 +205,7 @@ def tally_kernel(
     RUNS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Count both in each of RUNS runs, and in all of them."""
+    """Count larger and equal magnitudes in each of RUNS runs, and in all of them."""
     least = _narrow(state, k, _DIGITS - 1)
     source, step, size = _places(x, n, entries, runs, _is_gathered(state, k, capacity), RUN, RUNS)
     both = tl.zeros([RUNS, WIDTH], tl.int32)
@@ -222,7 +223,7 @@ def tally_kernel(
 
 @triton.jit
 def _before(sums, SIZE: tl.constexpr):
-    """Return how many all programs before this one have counted above, and how many equal."""
+    """Return the counts, in all programs before this one, of larger and of equal magnitudes."""
     program = tl.program_id(0)
     above, equal = tl.zeros([SIZE], tl.int64), tl.zeros([SIZE], tl.int64)
     for start in range(0, program, SIZE):
@@ -247,7 +248,7 @@ def write_kernel(
     RUNS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Write what is kept of RUNS runs, and marks for a bad chunk."""
+    """Write the kept values of RUNS runs, or the marks of a bad chunk."""
     found = state + 2 + 3 * (_DIGITS - 1)
     least, wanted = tl.load(found).to(tl.uint32), tl.load(found + 1)
     is_bad = (least == _LARGEST) & (tl.load(found + 2) > wanted)
@@ -279,7 +280,7 @@ def write_kernel(
 
 @triton.jit
 def check_kernel(payload, k, n, status, SIZE: tl.constexpr):
-    """Look at indices; if the first is that of a bad chunk, at values, too."""
+    """Check indices; if the first is the mark of a bad chunk, check values, too."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     index = tl.load(payload + at, mask=at < k, other=0).to(tl.int64)
     after = tl.load(payload + at + 1, mask=at + 1 < k, other=_NAN_INDEX).to(tl.int64)
@@ -292,7 +293,7 @@ def check_kernel(payload, k, n, status, SIZE: tl.constexpr):
 
 @triton.jit
 def fill_kernel(payload, out, n, status, SIZE: tl.constexpr):
-    """Write SIZE zeros a program, or NaN if the chunk is bad."""
+    """Write SIZE zeros per program, or NaN if the chunk is bad."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     if tl.load(status) == 0:
         word = tl.where(tl.load(payload) == _NAN_INDEX, QUIET_NAN, 0).to(tl.uint32)
@@ -301,7 +302,7 @@ def fill_kernel(payload, out, n, status, SIZE: tl.constexpr):
 
 @triton.jit
 def scatter_kernel(payload, out, k, status, SIZE: tl.constexpr):
-    """Write SIZE kept values a program to their places."""
+    """Write SIZE kept values per program to their places."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     if tl.load(status) == 0:
         index = tl.load(payload + at, mask=at < k, other=_NAN_INDEX)
@@ -310,7 +311,7 @@ def scatter_kernel(payload, out, k, status, SIZE: tl.constexpr):
 
 
 class TopKKernels(Format):
-    """The parameters: the numerator and the denominator of the share that is kept."""
+    """The kernels of ``topk``; parameters: the numerator and the denominator of the kept share."""
 
     faults = (
         "a chunk marked as NaN must hold quiet NaN only",
@@ -322,18 +323,18 @@ class TopKKernels(Format):
         return 8 * _kept(n, params)
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that gather, those that find the least value to keep, and the one that writes."""
+        """Queue the kernels that gather, that find the smallest magnitude to keep, and that write."""
         n, k = x.numel(), _kept(x.numel(), params)
         if not k:
             return
         rank = _rank(n, k)
         capacity = 2 * rank * ceil_div(n, _SAMPLE)
-        if 4 * capacity >= n:  # entries of 8 bytes: the chunk itself is as good, and takes no memory
+        if 4 * capacity >= n:  # entries of 8 bytes: the chunk itself is as fast, and takes no memory
             capacity = 0
         entries = torch.empty(capacity, dtype=torch.int64, device=x.device)
         state = torch.empty(_STATE.value + _DIGITS.value * _BASE.value, dtype=torch.int64, device=x.device)
         source, parts = words_of(x), ceil_div(n, _RUN)
-        # Runs are looked at in a form that they fit, for then each is looked at once.
+        # The shape fits the runs, so that each is read once.
         width = min(max(triton.next_power_of_2(rank * _RUN // min(n, _SAMPLE)), 128), _LOOKED_AT)
         shape = {"RUN": _RUN, "RUNS": _LOOKED_AT // width, "WIDTH": width}
         programs = ceil_div(parts, shape["RUNS"])
@@ -350,14 +351,14 @@ class TopKKernels(Format):
         launch(write_kernel, programs, *(*gathered, runs, sums, words_of(out)), **shape)
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
-        """Queue the kernel that looks at indices."""
+        """Queue the kernel that checks indices."""
         k = _kept(n, params)
         launch(check_kernel, ceil_div(k, _SIZE), *(words_of(payload), k, n, status), SIZE=_SIZE)
 
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the kernels that fill with zeros and scatter; a sum is one with each value, also with 0."""
+        """Queue the kernels that fill with zeros and scatter; a sum adds every value, including zeros."""
         n, k = out.numel(), _kept(out.numel(), params)
         target = torch.empty(n, dtype=out.dtype, device=out.device) if add else out
         launch(fill_kernel, ceil_div(n, _SIZE), *(words_of(payload), words_of(target), n, status), SIZE=_SIZE)
@@ -373,7 +374,7 @@ def _kept(n: int, params: Params) -> int:
 
 
 def _rank(n: int, k: int) -> int:
-    """Return how many of the sample reach a magnitude that k of the chunk almost surely reach."""
+    """Return the rank in the sample of a magnitude that k values of the chunk almost surely reach."""
     if n <= _SAMPLE:
         return k
     expected = ceil_div(k * _SAMPLE, n)

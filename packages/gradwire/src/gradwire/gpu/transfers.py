@@ -1,8 +1,8 @@
 """Chunks on a device, payloads on the host: encoded before they cross the bus, and decoded behind it.
 
 These are the kernels that a codec chooses for a chunk on an accelerator. A payload is made in the device's
-memory. It crosses in pinned memory, with its size and the status, and the host waits for an event: no stream
-is ever synchronised.
+memory. It crosses in pinned memory, with its size and the status. The host waits for an event: no stream is
+ever synchronised.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _decode(
 
 
 def _pinned(beside: torch.Tensor, nbytes: int) -> torch.Tensor:
-    """Return so many bytes of pinned memory for the device of a tensor."""
+    """Return ``nbytes`` of pinned memory for the device of a tensor."""
     with torch.inference_mode(mode=False):
         return device_of(beside).pinned(-(-nbytes // 4)).view(torch.uint8)[:nbytes]
 

@@ -1,4 +1,4 @@
-"""What the kernels share: loads and stores of whole and short programs, and sums with the host's bits.
+"""Functions of all kernels: loads and stores of whole and short programs, and sums with the host's bits.
 
 Kernels see floats as 32-bit words. A program whose values all lie within the chunk (FULL) loads and stores
 without masks, so that these are 128 bits wide for every length of a chunk.
@@ -19,7 +19,7 @@ MAGNITUDE = tl.constexpr(0x7FFFFFFF)
 INFINITY = tl.constexpr(0x7F800000)
 QUIET = tl.constexpr(0x00400000)
 QUIET_NAN = tl.constexpr(0x7FC00000)
-HOST_NAN = tl.constexpr(0xFFC00000)  # what x86 makes of infinity - infinity
+HOST_NAN = tl.constexpr(0xFFC00000)  # the NaN of infinity - infinity on x86
 
 
 @triton.jit
@@ -69,7 +69,7 @@ def is_nan(words):
 
 @triton.jit
 def add(left, right):
-    """Return the bits of a float sum. A NaN is that of an operand, as on x86: GPUs return one of their own.
+    """Return the bits of a float sum. A NaN is that of an operand, as on x86; GPUs would make their own.
 
     Of two NaN the left one wins. On the host that depends on how the compiler orders the operands.
     """
@@ -93,45 +93,45 @@ def round_half_even(value):
     return (value + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
 
 
-# Start kernels: the one place that knows how.
+# The start of kernels.
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 _turn: AbstractContextManager[object] = Lock() if _INTERPRETED else nullcontext()
-"""Triton's interpreter has one state, so that threads take turns."""
+"""The lock for Triton's interpreter, whose state all threads share."""
 
 
 def launch(kernel: Any, programs: int, *args: Any, warps: int = 4, **constants: Any) -> None:
-    """Queue a kernel on the current stream. No product may be fused with a sum: the host's are not."""
+    """Queue a kernel on the current stream, without fusing products with sums, as on the host."""
     if programs:
         with _turn:
             kernel[(programs,)](*args, num_warps=warps, enable_fp_fusion=False, **constants)
 
 
 def words_of(x: torch.Tensor) -> torch.Tensor:
-    """Return float32 as the 32-bit words that kernels see; also bytes, at a multiple of 4."""
+    """Return float32, or bytes at a multiple of 4, as the 32-bit words that kernels see."""
     return x.view(torch.uint32)
 
 
 def ceil_div(n: int, size: int) -> int:
-    """Return how many parts of ``size`` cover ``n``."""
+    """Return the number of parts of ``size`` that cover ``n``."""
     return -(-n // size)
 
 
 def signed(word: int) -> int:
-    """Return 32 bits as the number that kernels take, whatever its size: with a sign."""
+    """Return 32 bits as a signed number, as kernels take them."""
     return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
 
 
-# Tiles of blocks that share a scale: ROWS blocks of BLOCK values a program, WIDTH of each at a time.
+# Tiles of blocks that share a scale: ROWS blocks of BLOCK values per program, WIDTH of each at a time.
 
 SMALLEST_EXPONENT = tl.constexpr(32)  # blocks of smaller exponents (below 2^-95) are flushed to zero
 NAN_EXPONENT = tl.constexpr(255)
 _WIDEST = 4096
-"""Values of a block that registers hold at a time."""
+"""The values of a block that registers hold at a time."""
 
 
 class Tiles:
-    """How many programs cover n values, and what they hold."""
+    """The programs that cover n values in blocks, and the shape of their tiles."""
 
     def __init__(self, n: int, block: int, *, size: int = 2048) -> None:
         self.width = min(triton.next_power_of_2(block), _WIDEST)
@@ -143,19 +143,19 @@ class Tiles:
 
 
 def split(payload: torch.Tensor, at: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the part that describes the blocks, and the codes."""
+    """Return the two parts of a payload: the descriptions of the blocks, and the codes."""
     return payload[:at], payload[at:]
 
 
 @triton.jit
 def places(at, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
-    """Return where the values of a tile are, from the program's first on; the columns begin at ``at``."""
+    """Return the offsets of a tile's values from the program's first; the columns begin at ``at``."""
     return tl.arange(0, ROWS)[:, None] * BLOCK + (tl.arange(0, WIDTH) + at)[None, :]
 
 
 @triton.jit
 def inside(at, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr):
-    """Return which of them are of their block and of the chunk."""
+    """Return which places of a tile are within their block and the chunk."""
     columns = (tl.zeros([ROWS, 1], tl.int32) + (tl.arange(0, WIDTH) + at)[None, :]) < BLOCK
     if FULL:
         return columns
@@ -165,7 +165,7 @@ def inside(at, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexp
 
 @triton.jit
 def take_tile(x, at, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr):
-    """Return the words of a tile, zeros where there are none."""
+    """Return the words of a tile, with zeros beyond its block or the chunk."""
     whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
     where = places(at, BLOCK, ROWS, WIDTH)
     return take(x, where, inside(at, left, BLOCK, ROWS, WIDTH, FULL), whole)
@@ -173,7 +173,7 @@ def take_tile(x, at, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.co
 
 @triton.jit
 def peak_of(tile):
-    """Return the largest magnitude of each row, as bits, which are ordered as the magnitudes are."""
+    """Return the bits of the largest magnitude of each row; bits are ordered as magnitudes."""
     return tl.max((tile & MAGNITUDE).to(tl.int32, bitcast=True), axis=1)
 
 
@@ -186,7 +186,7 @@ def exponent_of(peak):
 
 @triton.jit
 def peak_of_block(x, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr):
-    """Return the same of blocks that are wider than a tile."""
+    """Return the bits of the largest magnitude of blocks that are wider than a tile."""
     peak = tl.zeros([ROWS], tl.int32)
     for at in range(0, BLOCK if FULL else tl.minimum(left, BLOCK).to(tl.int32), WIDTH):
         peak = tl.maximum(peak, peak_of(take_tile(x, at, left, BLOCK, ROWS, WIDTH, FULL)))
