@@ -40,7 +40,7 @@ def test_any_codec_may_want_residuals() -> None:
     ("changes", "reason"),
     [
         ({"codecs": "bias$"}, "codecs must be a list of"),
-        ({"codecs": [{"match": "(", "codec": "fp8"}]}, "is no regular expression"),
+        ({"codecs": [{"match": "(", "codec": "fp8"}]}, "isn't a regular expression"),
         ({"codecs": RULES, "offload": "inceptionn:2^-10"}, "but the plan has the codec identity, too"),
         ({"codecs": RULES[:1], "codec": parse("errbound:2^-4"), "scale": "auto"}, "identity"),
         ({"codecs": RULES, "exchange": "sharded"}, "a sharded exchange uses one codec for all parameters"),

@@ -40,7 +40,7 @@ def test_rules_come_back_from_their_values_and_are_equal_and_hashable() -> None:
         ([{"match": "b", "codec": None}], "a rule has a regular expression and a codec"),
         ([{"match": "b", "codec": "fp9"}], "no codec is named 'fp9'"),
         ([{"match": "b", "codec": 9}], "the codec of a rule must be a codec, its spec or None, but is 9"),
-        ([{"match": "(b", "codec": "fp8"}], r"'\(b' is no regular expression for names of parameters: "),
+        ([{"match": "(b", "codec": "fp8"}], r"'\(b' isn't a regular expression for names of parameters: "),
     ],
 )
 def test_what_is_no_rule_is_refused_in_a_sentence(wrong: object, reason: str) -> None:

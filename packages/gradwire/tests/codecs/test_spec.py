@@ -40,7 +40,7 @@ BAD = {
     "quantize:eight": "quantize: expected 4 or 8 bits, got 'eight'",
     "quantize:8,block=24": "multiple of 16, got 24",
     "topk:0_1": "at most 1, got '0_1'; for example, write 'topk:0.01'",
-    "topk:\uff11": "at most 1, but got",
+    "topk:\uff11": "at most 1, got",
     "topk: 1": "at most 1, got ' 1'",
     "quantize:8,block=1e3": "a whole number, got '1e3'",
     "identity:1": "identity has no 1; for example, write 'identity'",

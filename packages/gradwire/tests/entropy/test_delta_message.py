@@ -108,7 +108,7 @@ def test_wrong_masters_are_refused_before_any_is_encoded() -> None:
     pair = Pair("bf16")
     pair.encode(1)
     pair.masters[4] = torch.zeros(299)
-    with pytest.raises(SpecError, match="must have 300 elements"):
+    with pytest.raises(SpecError, match="expected 300 masters"):
         pair.encode(2, full=True)
     pair.masters[4] = torch.zeros(300).double()
     with pytest.raises(TensorError, match="masters must be"):
