@@ -183,7 +183,7 @@ def test_the_default_is_an_uncompressed_ring() -> None:
         ({"offload": "quantize:8"}, r"a NIC cuts streams anywhere .* which quantize:8 does not; name one of"),
         ({"offload": "truncate:24"}, r"which truncate:24 does not; name one of inceptionn, truncate"),
         ({"offload": 5}, r"offload must be a codec, its spec or None, but is 5$"),
-        ({"offload": "bitpack:9"}, r"bitpack expected 1 to 4 bytes"),
+        ({"offload": "bitpack:9"}, r"bitpack: expected 1 to 4 bytes"),
         (
             {"offload": "bitpack:2", "codec": parse("fp8")},
             r"ranks send floats, which NICs encode, but the plan has the codec fp8, too; leave out codec or",
