@@ -254,7 +254,7 @@ def test_a_new_receiver_wants_a_full_copy() -> None:
     pair = Pair(fine_tuned(100, 1.0)[0])
     delta = pair.encoder.encode(tensor(fine_tuned(100, 1.0)[1]), 2)
     with pytest.raises(
-        VersionError, match="expected a full copy, got a delta from version .; send a full copy"
+        VersionError, match=r"expected a full copy, got a delta from version .; send a full copy"
     ):
         DeltaDecoder().apply(delta, pair.weights)
 

@@ -133,7 +133,9 @@ def test_a_delta_for_another_version_is_refused_and_changes_nothing() -> None:
         pair.send(weights[2])
     assert torch.equal(pair.receiver.words, kept)
     pair.receiver = Deltas("bf16")
-    with pytest.raises(PayloadError, match=r"expected a full copy, got a delta from version 3; .* on all ranks alike"):
+    with pytest.raises(
+        PayloadError, match=r"expected a full copy, got a delta from version 3; .* on all ranks alike"
+    ):
         pair.send(weights[3])
     pair.sender = Deltas("bf16")  # both begin anew
     assert same_bits(pair.send(weights[3])[0], held(weights[3], "bf16"))
