@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.autotune.autotuner import WARM_UP
 from gradwire.cli import main
 from gradwire.codecs import parse
 from gradwire.errors import JobError
@@ -22,6 +21,7 @@ from gradwire_lab.job.launch import perform_local
 from gradwire_lab.job.options import JobOptions
 from gradwire_lab.job.runs import make_run, parse_runs
 from support.processes import children
+from support.told_line import WARM_UP
 
 pytestmark = pytest.mark.processes
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import torch
 
+from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.contract import BUCKETS, SHARDS, Lost, whole
 from gradwire.autotune.decision import decide
 from gradwire.codecs import Identity, parse
@@ -25,7 +26,8 @@ def test_shards_go_through_half_a_ring_with_one_codec_for_all() -> None:
     shares[codecs[2]] = {"a": 0.1, "b": 0.9}
     found = {}
     for form in (BUCKETS, SHARDS):
-        lost = Lost({"a": 900_000, "b": 100_000}, shares, dict.fromkeys(codecs, 4.0), form.most_excepted)
+        counts, nbytes = {"a": 900_000, "b": 100_000}, dict.fromkeys(codecs, 4.0)
+        lost = Lost(counts, shares, nbytes, form.most_excepted(DEFAULT))
         found[form.name] = decide(
             environment, Workload((1_000_000,)), 4, {"ring": lost}, 0.25, Plan(), form.half
         )[0]

@@ -9,18 +9,15 @@ import pytest
 
 from gradwire import Auto, Link, Plan
 from gradwire.autotune import autotuner as pilot
-from gradwire.autotune import costs, samples
-from gradwire.autotune import costs as network
-from gradwire.autotune.autotuner import WARM_UP
+from gradwire.autotune import costs
 from gradwire.autotune.saved import State
-from gradwire.autotune.step_times import KEPT
 from gradwire.codecs import Codec, Identity, parse
 from gradwire.errors import ExchangeError
 from gradwire.timing import calibrate
 from gradwire.timing.environment import CodecCost
 from support.piloted import NAMES, Run, train
 from support.ranks import run_ranks
-from support.told_line import FAST, SLOW, Told, tell_line
+from support.told_line import FAST, SLOW, WARM_UP, WINDOW, Told, configure, tell_line
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +44,7 @@ def test_on_a_fast_line_the_answer_is_no_compression(line: dict[str, Any]) -> No
 
 
 def test_one_rank_alone_has_nothing_to_choose() -> None:
-    (run,) = run_ranks(1, train, Auto(), 2 * KEPT)
+    (run,) = run_ranks(1, train, Auto(), 2 * WINDOW)
     assert run.pilot.decisions == []
 
 
@@ -98,11 +95,11 @@ def test_a_checkpoint_does_not_go_on_with_what_the_settings_forbid(caplog: pytes
 
 
 def test_a_codec_that_breaks_the_contract_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pilot, "RESAMPLE", KEPT)
+    configure(monkeypatch, resample_steps=WINDOW)
     limit = Auto(codecs=["errbound:2^-4"])
 
     def run(link: Link) -> list[Plan]:
-        return train(link, limit, WARM_UP + 2 * KEPT + 3, dict.fromkeys(range(WARM_UP + 2, 99), 1e-3)).plans
+        return train(link, limit, WARM_UP + 2 * WINDOW + 3, dict.fromkeys(range(WARM_UP + 2, 99), 1e-3)).plans
 
     plans = run_ranks(2, run)
     assert plans[0] == plans[1]
@@ -187,12 +184,12 @@ MIXED, PLAIN = ["quantize:8", "bf16"] * 2, ["quantize:8"] * 4
 def test_parameters_that_a_codec_does_not_suit_have_another_one_while_they_need_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pilot, "RESAMPLE", KEPT)
-    first, second = WARM_UP + 2 * KEPT, WARM_UP + 4 * KEPT
+    configure(monkeypatch, resample_steps=WINDOW)
+    first, second = WARM_UP + 2 * WINDOW, WARM_UP + 4 * WINDOW
 
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["quantize:8", "bf16"]))
-        for number in range(1, second + KEPT + 3):
+        for number in range(1, second + WINDOW + 3):
             one.small = number <= first or (number > second and link.rank == 1)
             one.step(number)
         return one
@@ -201,7 +198,7 @@ def test_parameters_that_a_codec_does_not_suit_have_another_one_while_they_need_
     assert runs[0].plans == runs[1].plans
     assert runs[0].pilot.decisions == runs[1].pilot.decisions
     found = [(step, codecs_of(decision.plan)) for step, decision in runs[0].pilot.decisions]
-    looks = [WARM_UP + 1 + count * KEPT for count in (0, 3, 5)]
+    looks = [WARM_UP + 1 + count * WINDOW for count in (0, 3, 5)]
     assert found == [(looks[0], MIXED), (looks[1], PLAIN), (looks[2], MIXED)]
     sentences = [decision.reason for _, decision in runs[0].pilot.decisions]
     assert (
@@ -215,11 +212,16 @@ def test_many_values_that_come_to_have_another_codec_are_a_reason_to_choose_anew
 ) -> None:
     """From the second sample on, all ranks lose most of one matrix to the codec that was chosen."""
     measured = list[int]()
-    monkeypatch.setattr(network, "own_line", lambda link: measured.append(link.rank) or SLOW)  # type: ignore[func-returns-value]
+
+    def told(link: Link, *_: object) -> tuple[float, ...]:
+        measured.append(link.rank)
+        return SLOW
+
+    monkeypatch.setattr(costs, "own_line", told)
 
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["errbound:2^-4", "bf16"]))
-        for number in range(1, WARM_UP + 3 * KEPT):
+        for number in range(1, WARM_UP + 3 * WINDOW):
             one.weak = number > WARM_UP
             one.step(number)
         return one
@@ -227,7 +229,7 @@ def test_many_values_that_come_to_have_another_codec_are_a_reason_to_choose_anew
     runs = run_ranks(2, run)
     assert runs[0].plans == runs[1].plans
     decided = runs[0].pilot.decisions
-    look = WARM_UP + 1 + KEPT
+    look = WARM_UP + 1 + WINDOW
     assert [step for step, _ in decided] == [WARM_UP + 1, look, look + 1]
     assert str(decided[0][1].plan.codec) == "errbound:2^-4"
     assert codecs_of(decided[1][1].plan) == ["errbound:2^-4"] * 2 + ["bf16"] * 2, "3/8 of all"
@@ -238,7 +240,7 @@ def test_many_values_that_come_to_have_another_codec_are_a_reason_to_choose_anew
 def test_the_time_that_a_gentler_codec_takes_is_no_reason_to_choose_anew() -> None:
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["quantize:8", "bf16"]))
-        for number in range(1, WARM_UP + 10 * KEPT):
+        for number in range(1, WARM_UP + 10 * WINDOW):
             one.small = number > WARM_UP
             one.step(number)
             one.exposed_s = 0.3 if one.exchange.plan.codecs else 0.1
@@ -247,19 +249,19 @@ def test_the_time_that_a_gentler_codec_takes_is_no_reason_to_choose_anew() -> No
     runs = run_ranks(2, run)
     assert runs[0].plans == runs[1].plans
     decided = [(step, codecs_of(decision.plan)) for step, decision in runs[0].pilot.decisions]
-    assert decided == [(WARM_UP + 1, PLAIN), (WARM_UP + 1 + KEPT, MIXED)]
+    assert decided == [(WARM_UP + 1, PLAIN), (WARM_UP + 1 + WINDOW, MIXED)]
 
 
 def test_what_no_sample_shows_the_exact_average_of_a_drawn_bucket_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of a large bucket only its beginning is sampled; here that has no biases."""
-    monkeypatch.setattr(pilot, "RESAMPLE", KEPT)
-    monkeypatch.setattr(samples, "MOST_COUNT", 1000)
+    configure(monkeypatch, resample_steps=WINDOW)
+    configure(monkeypatch, sample_count=1000)
 
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["quantize:8", "errbound:2^-4", "bf16"]))
-        for number in range(1, WARM_UP + 4 * KEPT + 3):
+        for number in range(1, WARM_UP + 4 * WINDOW + 3):
             one.small = True
             one.step(number)
         return one
@@ -275,20 +277,20 @@ def test_what_no_sample_shows_the_exact_average_of_a_drawn_bucket_does(
 def test_a_codec_that_exchanges_have_shown_to_suit_few_values_is_not_chosen_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pilot, "RESAMPLE", KEPT)
-    monkeypatch.setattr(samples, "MOST_COUNT", 50)
+    configure(monkeypatch, resample_steps=WINDOW)
+    configure(monkeypatch, sample_count=50)
 
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["errbound:2^-4"]))
         one.faint = True
-        for number in range(1, WARM_UP + 6 * KEPT + 4):
+        for number in range(1, WARM_UP + 6 * WINDOW + 4):
             one.step(number)
         return one
 
     runs = run_ranks(2, run)
     assert runs[0].plans == runs[1].plans
     assert str(runs[0].plans[WARM_UP].codec) == "errbound:2^-4"
-    some = runs[0].plans[WARM_UP + KEPT]
+    some = runs[0].plans[WARM_UP + WINDOW]
     assert [str(some.encoding_of(name)) for name in NAMES[1]] == ["identity"] * 2, "less than most of all"
     assert (runs[0].plans[-1].codec, runs[0].plans[-1].codecs) == (Identity(), ())
 
@@ -315,17 +317,17 @@ def test_a_resumed_run_goes_on_with_the_plan_that_it_had() -> None:
         run.pilot.load(state if link.rank == 0 else State(2, 3, 6, 60, 0))
         if link.rank == 0:
             run.pilot.note = lambda step, decision: told.append((step, decision.reason))
-        for number in range(1, 3 * KEPT):
+        for number in range(1, 3 * WINDOW):
             run.step(number)
         return run
 
     runs = run_ranks(2, again)
     decision = first[0].pilot.decisions[0][1]
-    assert [run.plans for run in runs] == [[decision.plan] * (3 * KEPT - 1)] * 2, "rank 0's state counts"
+    assert [run.plans for run in runs] == [[decision.plan] * (3 * WINDOW - 1)] * 2, "rank 0's state counts"
     assert runs[0].pilot.decisions == runs[1].pilot.decisions == first[0].pilot.decisions
     assert told == [(WARM_UP + 5, f"as before the checkpoint: {decision.reason}")]
     later = runs[1].pilot.state()
-    assert (later.steps, later.decide_at, later.since) == (WARM_UP + 3 + 3 * KEPT, WARM_UP + 1, WARM_UP + 1)
+    assert (later.steps, later.decide_at, later.since) == (WARM_UP + 3 + 3 * WINDOW, WARM_UP + 1, WARM_UP + 1)
 
 
 @pytest.mark.parametrize("saved_after", [3, WARM_UP])

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gradwire import Auto, Link
-from gradwire.autotune.autotuner import WARM_UP
-from gradwire.autotune.step_times import KEPT
 from support.piloted import Run
 from support.ranks import run_ranks
-from support.told_line import Told, tell_line
+from support.told_line import WARM_UP, WINDOW, Told, tell_line
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +20,7 @@ def test_features_that_some_ranks_have_leave_no_codec_out_and_faint_ones_do(apar
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["fp8", "ecsq:0.25"]))
         one.lit = slice(link.rank if apart else 0, None, 2)
-        for number in range(1, WARM_UP + KEPT + 3):
+        for number in range(1, WARM_UP + WINDOW + 3):
             one.step(number)
         return one
 
@@ -38,14 +36,14 @@ def test_a_codec_that_was_left_out_is_taken_once_it_suits_the_gradients(suits_fr
 
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["errbound:2^-4", "bf16"]))
-        for number in range(1, WARM_UP + 12 * KEPT):
+        for number in range(1, WARM_UP + 12 * WINDOW):
             one.step(number, 1e-2 if number < suits_from else 1.0)
         return one
 
     runs = run_ranks(2, run)
     assert runs[0].plans == runs[1].plans
     decided = [(step, str(decision.plan.codec)) for step, decision in runs[0].pilot.decisions]
-    first, look = WARM_UP + 1, WARM_UP + 2 + KEPT
+    first, look = WARM_UP + 1, WARM_UP + 2 + WINDOW
     assert (
         decided
         == {
@@ -58,11 +56,11 @@ def test_a_codec_that_was_left_out_is_taken_once_it_suits_the_gradients(suits_fr
 
 def test_a_codec_that_has_failed_does_not_come_back() -> None:
     """It suits the gradients after the first choice, not any more once it is in use, and then again."""
-    fails, ends = WARM_UP + 2 + KEPT, WARM_UP + 2 * KEPT + 4
+    fails, ends = WARM_UP + 2 + WINDOW, WARM_UP + 2 * WINDOW + 4
 
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["errbound:2^-4", "bf16"]))
-        for number in range(1, WARM_UP + 40 * KEPT):
+        for number in range(1, WARM_UP + 40 * WINDOW):
             one.step(number, 1e-2 if number <= WARM_UP or fails <= number <= ends else 1.0)
         return one
 
@@ -78,7 +76,7 @@ def test_a_codec_with_a_step_for_sums_comes_back_for_an_algorithm_that_it_suits(
 
     def run(link: Link) -> Run:
         one = Run(link, Auto(0.15, codecs=["ecsq:0.5,sum=0.35", "fp8"]))
-        for number in range(1, WARM_UP + 2 * KEPT):
+        for number in range(1, WARM_UP + 2 * WINDOW):
             one.even = number > WARM_UP
             one.step(number)
         return one
@@ -92,8 +90,8 @@ def test_a_codec_with_a_step_for_sums_comes_back_for_an_algorithm_that_it_suits(
 def test_a_sample_that_is_not_finite_says_nothing_of_what_was_left_out(rank: int) -> None:
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["errbound:2^-4", "bf16"]))
-        for number in range(1, WARM_UP + 2 * KEPT):
-            broken = number == WARM_UP + KEPT and link.rank == rank
+        for number in range(1, WARM_UP + 2 * WINDOW):
+            broken = number == WARM_UP + WINDOW and link.rank == rank
             one.step(number, float("inf") if broken else 1e-2)
         return one
 

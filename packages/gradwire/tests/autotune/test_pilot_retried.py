@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from gradwire import Auto, Link
-from gradwire.autotune.autotuner import WARM_UP
 from support import retried_ranks
 from support.piloted import Run
 from support.ranks import run_ranks
-from support.told_line import tell_line
+from support.told_line import WARM_UP, tell_line
 
 RunProcesses = Callable[..., list[Any]]
 

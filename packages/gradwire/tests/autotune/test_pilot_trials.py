@@ -10,21 +10,17 @@ import pytest
 from gradwire import Auto, Link, Plan
 from gradwire.autotune import autotuner as pilot
 from gradwire.autotune import decision as decide
-from gradwire.autotune import trial
-from gradwire.autotune.autotuner import WARM_UP
 from gradwire.autotune.saved import State
-from gradwire.autotune.step_times import KEPT
-from gradwire.autotune.trial import TURN
 from gradwire.errors import SpecError
 from support.piloted import Run, train
 from support.ranks import run_ranks
-from support.told_line import TURNS, Told, tell_line
+from support.told_line import TURN, TURNS, WARM_UP, WINDOW, Told, configure, tell_line
 
 
 @pytest.fixture(autouse=True)
 def line(monkeypatch: pytest.MonkeyPatch) -> Told:
     told = tell_line(monkeypatch)
-    monkeypatch.setattr(decide, "MOST_TRIED", 3)
+    configure(monkeypatch, most_trials=3)
     return told
 
 
@@ -37,7 +33,7 @@ def test_plans_that_may_be_as_good_are_tried_and_the_fastest_stays(
     def run(link: Link) -> Run:
         one = Run(link, settings)
         one.exposed_by = {expected.algorithm: 0.3}  # those that nobody expects to be the fastest take 0.1 s
-        for number in range(1, last + 4 * KEPT):
+        for number in range(1, last + 4 * WINDOW):
             one.step(number)
         return one
 
@@ -59,7 +55,7 @@ def test_plans_that_may_be_as_good_are_tried_and_the_fastest_stays(
 
 
 def test_no_rank_gives_a_second_turn_to_a_plan_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "BEHIND", 2.5)
+    configure(monkeypatch, behind_ratio=2.5)
     expected = run_ranks(4, train, Auto(), WARM_UP + 1)[0].plans[-1]
 
     def run(link: Link) -> Run:
@@ -132,7 +128,7 @@ def test_a_codec_that_is_no_candidate_is_replaced_once_it_breaks_the_contract(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The one of the first steps, which stays where nothing can be chosen."""
-    monkeypatch.setattr(pilot, "RESAMPLE", KEPT)
+    configure(monkeypatch, resample_steps=WINDOW)
     monkeypatch.setattr(Auto, "first_plan", Plan.of("quantize:8", residual=False))
     choose, calls = decide.decide, count()
 
@@ -146,7 +142,7 @@ def test_a_codec_that_is_no_candidate_is_replaced_once_it_breaks_the_contract(
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["bf16"]))
         one.small = True  # so that quantize:8 breaks the contract
-        for number in range(1, 3 * KEPT):
+        for number in range(1, 3 * WINDOW):
             one.step(number)
         return one
 

@@ -5,11 +5,13 @@ import torch
 
 from gradwire import Exchange, Link, Plan
 from gradwire.autotune import recorder as module
-from gradwire.autotune.recorder import LEAST_STEPS, Recorder, check_asked, read_answer
+from gradwire.autotune.config import DEFAULT
+from gradwire.autotune.recorder import Recorder, check_asked, read_answer
 from gradwire.errors import DataError, SpecError
 from support.ranks import run_ranks
 from support.sums import bits
 
+LEAST_STEPS = DEFAULT.estimate_steps
 COUNTS = (600, 40)
 
 

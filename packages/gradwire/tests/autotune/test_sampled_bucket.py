@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from gradwire import Exchange, Link, Plan, loopback
-from gradwire.autotune import samples as sampled_bucket
+from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.samples import SampledBucket, Samples
 from gradwire.exchange.division import divided
 from support.ranks import run_ranks
@@ -79,14 +80,13 @@ SHAPES = [(40, 10), (10,), (3000,), (7,), (20, 5)]
 
 
 @pytest.mark.parametrize("step", range(12))
-def test_of_a_large_bucket_whole_parameters_or_rows_of_one_are_compared(
-    step: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sampled_bucket, "COMPARED", 512)
+def test_of_a_large_bucket_whole_parameters_or_rows_of_one_are_compared(step: int) -> None:
+    config = replace(DEFAULT, compared_count=512)
     starts = [0, 400, 410, 3410, 3417, 3517]
 
     def run(link: Link) -> tuple[dict[str, float], torch.Tensor, float, slice]:
-        exchange, samples = Exchange(link, Plan.of("quantize:4", residual=False)), Samples(step=step)
+        exchange = Exchange(link, Plan.of("quantize:4", residual=False))
+        samples = Samples(step=step, config=config)
         way = SampledBucket(exchange, exchange, samples, list("abcde"), SHAPES, drawn=True)
         tensor = torch.randn(3517, generator=torch.Generator().manual_seed(link.rank))
         cost = way.all_reduce(tensor)
@@ -122,17 +122,15 @@ def test_of_a_large_bucket_whole_parameters_or_rows_of_one_are_compared(
         [(3, 7, 11), (2, 2)],
     ],
 )
-def test_steps_compare_different_parts(
-    shapes: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sampled_bucket, "COMPARED", 512)
-    monkeypatch.setattr(sampled_bucket, "FEWEST", 64)
+def test_steps_compare_different_parts(shapes: list[tuple[int, ...]]) -> None:
+    config = replace(DEFAULT, compared_count=512, least_compared_count=64)
     (link,) = loopback(1)
     exchange, names = Exchange(link, Plan.of("fp8")), list("abcde")[: len(shapes)]
     total = sum(map(math.prod, shapes))
     most, seen = min(512, max(64, total // 8)), np.zeros(total, bool)
     for step in range(0, 240 * 400, 240):
-        way = SampledBucket(exchange, exchange, Samples(step=step), names, shapes, drawn=True)
+        samples = Samples(step=step, config=config)
+        way = SampledBucket(exchange, exchange, samples, names, shapes, drawn=True)
         compared, floats = way._part()
         counts = [math.prod(each) for each in shapes[compared]]
         assert 0 < floats.stop - floats.start == (min(sum(counts), most) if len(counts) == 1 else sum(counts))

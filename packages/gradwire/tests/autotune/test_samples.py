@@ -5,8 +5,11 @@ import pytest
 import torch
 
 from gradwire import Auto
-from gradwire.autotune.samples import MOST_COUNT, ROOM, Samples
+from gradwire.autotune.config import DEFAULT
+from gradwire.autotune.samples import Samples
 from gradwire.codecs import parse
+
+MOST_COUNT = DEFAULT.sample_count
 
 
 def sampled(*buckets: tuple[torch.Tensor, list[tuple[int, ...]]]) -> Samples:
@@ -111,7 +114,7 @@ def test_rows_and_columns_of_a_rank_count_beside_those_of_all_ranks() -> None:
         for axis in (0, 1):
             mean = np.linalg.norm(both, axis=1 + axis).mean(0)
             beside_all = np.maximum(np.linalg.norm(both[rank], axis=axis), mean)
-            found.append(np.quantile(np.linalg.norm(lost, axis=axis) / beside_all, 0.9) / ROOM)
+            found.append(np.quantile(np.linalg.norm(lost, axis=axis) / beside_all, 0.9) / DEFAULT.slice_room)
         assert beside[0] == pytest.approx(max(found), rel=1e-4)
 
 

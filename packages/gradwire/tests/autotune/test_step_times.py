@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.autotune.step_times import KEPT, StepTimes
+from gradwire.autotune.step_times import StepTimes
+from support.told_line import WINDOW
 
 
 class Clock:
@@ -45,10 +46,10 @@ def test_steps_disagree_by_what_half_of_them_differ_by() -> None:
 def test_medians_forget_old_steps_and_do_not_show_a_long_one() -> None:
     clock = Clock()
     times = StepTimes(clock)
-    for wait_s in [9.0] * 5 + [0.25] * KEPT:
+    for wait_s in [9.0] * 5 + [0.25] * WINDOW:
         take(times, clock, wait_s=wait_s)
     take(times, clock, forward_s=100.0)
-    assert len(times) == KEPT
+    assert len(times) == WINDOW
     assert times.median.exposed_s == pytest.approx(0.25)
     assert times.median.compute_s == pytest.approx(5.0)
 

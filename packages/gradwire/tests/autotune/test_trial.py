@@ -8,8 +8,9 @@ import pytest
 
 from gradwire import Plan
 from gradwire.autotune.decision import Decision
-from gradwire.autotune.trial import TURN, Trial
+from gradwire.autotune.trial import Trial
 from gradwire.errors import SpecError
+from support.told_line import TURN
 
 EXACT = Decision(Plan(), 1.0, 1.0, 0.1, "no compression", nbytes=4e6)
 RING = Decision(Plan.of("quantize:8"), 0.5, 1.0, 0.1, "quantize:8 over ring", nbytes=1e6)

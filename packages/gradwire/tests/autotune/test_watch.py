@@ -4,15 +4,18 @@ from itertools import pairwise
 
 import pytest
 
-from gradwire.autotune.step_times import KEPT, StepTime
-from gradwire.autotune.trial import MOST_PATIENCE, PATIENCE, QUIET, Watch
+from gradwire.autotune.config import DEFAULT
+from gradwire.autotune.step_times import StepTime
+from gradwire.autotune.trial import Watch
+from support.told_line import WINDOW
 
+PATIENCE, MOST_PATIENCE, QUIET = DEFAULT.patience_steps, DEFAULT.most_patience_steps, DEFAULT.quiet_steps
 FAST, SLOW = StepTime(0.1, 0.05, 0.02), StepTime(0.1, 0.05, 0.5)
 
 
 def windows(watch: Watch, first: int, now: StepTime, count: int = 60) -> int | None:
     """Return the step before which the watch asks for a decision, looking at window after window."""
-    for step in range(first + KEPT, first + count * KEPT, KEPT):
+    for step in range(first + WINDOW, first + count * WINDOW, WINDOW):
         if watch.changed(step, now):
             return step
     return None
@@ -50,8 +53,8 @@ def test_a_line_that_goes_back_and_forth_is_followed_less_and_less() -> None:
     watch.decided(step)
     times = [FAST, SLOW] * 6
     for before, after in pairwise(times):
-        watch.changed(step + KEPT, before)
-        found = windows(watch, step + KEPT, after)
+        watch.changed(step + WINDOW, before)
+        found = windows(watch, step + WINDOW, after)
         assert found is not None
         gaps.append(found - step)
         step = found

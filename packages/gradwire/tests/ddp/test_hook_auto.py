@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from gradwire.autotune.autotuner import WARM_UP
 from support import auto_ranks
 from support.sums import bits
+from support.told_line import WARM_UP
 
 RunProcesses = Callable[..., list[Any]]
 

@@ -9,23 +9,19 @@ import pytest
 
 from faults.case import CHANGED, TRIED, Case
 from faults.wire import Wire, frame_act
-from gradwire.autotune import autotuner as pilot
-from gradwire.autotune import costs as network
-from gradwire.autotune import decision as decide
-from gradwire.autotune import step_times, trial
-from gradwire.autotune import trial as watch
-from gradwire.autotune.autotuner import WARM_UP, Pilot
+from gradwire.autotune import costs
+from gradwire.autotune.autotuner import Pilot
 from gradwire.autotune.step_times import StepTime, StepTimes
 from gradwire.exchange import Exchange
 from gradwire.links import Link
-from support.told_line import SLOW, STEP, tell_line
+from support.told_line import SLOW, STEP, WARM_UP, configure, tell_line
 
 _SHORTER = {
-    (pilot, "KEPT"): 4,
-    (pilot, "RESAMPLE"): 48,
-    (step_times, "KEPT"): 4,
-    (watch, "PATIENCE"): 8,
-    (trial, "TURN"): 2,
+    "window_steps": 4,
+    "resample_steps": 48,
+    "patience_steps": 8,
+    "turn_steps": 2,
+    "most_trials": 3,
 }
 """Windows and waits of a choice, so that a short run has two."""
 _SLOWER = StepTime(compute_s=0.03, backward_s=0.015, exposed_s=0.3)
@@ -38,17 +34,15 @@ def script() -> None:
     machine. A process has one run, so that nothing is undone.
     """
     told = pytest.MonkeyPatch()
-    measure = network.own_line
+    measure = costs.own_line
     tell_line(told)
-    told.setattr(decide, "MOST_TRIED", 3)
-    for (module, name), value in _SHORTER.items():
-        told.setattr(module, name, value)
+    configure(told, **_SHORTER)
 
-    def own_line(link: Link) -> tuple[float, ...]:
-        measure(link)
+    def own_line(link: Link, *effort: Any) -> tuple[float, ...]:
+        measure(link, *effort)
         return SLOW
 
-    told.setattr(network, "own_line", own_line)
+    told.setattr(costs, "own_line", own_line)
     begin, add = Pilot.begin, StepTimes._add
     latest = 0
 
@@ -75,13 +69,13 @@ def strike(case: Case) -> None:
             link.arm(act, case.frame)
 
     if case.row.part == "probe":
-        measure = network.own_line
+        measure = costs.own_line
 
-        def own_line(link: Link) -> tuple[float, ...]:
+        def own_line(link: Link, *effort: Any) -> tuple[float, ...]:
             arm(link)
-            return measure(link)
+            return measure(link, *effort)
 
-        vars(network)["own_line"] = own_line
+        vars(costs)["own_line"] = own_line
     else:
         choose = Pilot._choose
 

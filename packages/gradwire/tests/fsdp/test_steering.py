@@ -14,7 +14,6 @@ from torch.distributed.tensor import DTensor
 
 import gradwire
 from gradwire.autotune import costs as network
-from gradwire.autotune.autotuner import WARM_UP
 from gradwire.autotune.samples import Samples
 from gradwire.codecs import DEFAULT
 from gradwire.errors import AttachError
@@ -24,6 +23,7 @@ from gradwire.links import Link
 from gradwire.plan import Plan
 from support.ranks import run_ranks
 from support.sharded import Case, loss_of, make_model, shard
+from support.told_line import WARM_UP
 
 RunProcesses = Callable[..., list[Any]]
 STEPS = WARM_UP + 3
@@ -50,7 +50,7 @@ def choose(path: str) -> dict[str, Any]:
         models.append(make_model())
         shard(models[-1], Case())
         optimizers.append(torch.optim.SGD(models[-1].parameters(), lr=0.1, momentum=0.9))
-    with patch.object(network, "own_line", lambda _link: SLOW):
+    with patch.object(network, "own_line", lambda *_: SLOW):
         with gradwire.attach_fsdp(models[0], gradwire.Auto(**vars(settings) | {"path": path})) as attached:
             first = attached.plan
             train(models[0], optimizers[0], range(STEPS))

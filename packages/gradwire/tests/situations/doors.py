@@ -194,7 +194,7 @@ Situation = Callable[[Job], None]
 
 def play_all(situation: Situation, doors: list[str]) -> dict[str, Outcome]:
     """Run one situation through these doors, one after the other, on this rank."""
-    with patch.object(network, "own_line", lambda _link: _SLOW), warnings.catch_warnings():
+    with patch.object(network, "own_line", lambda *_: _SLOW), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch about options that it is going to rename
         logging.getLogger("gradwire").setLevel(logging.ERROR)
         return {name: _play(situation, DOORS[name]) for name in doors}

@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.autotune import costs as network
-from gradwire.autotune.autotuner import WARM_UP
 from support.ddp_ranks import SMALL_BUCKETS, loss_of, make_model, weights
+from support.told_line import WARM_UP
 
 STEPS = WARM_UP + 3
 
@@ -42,7 +42,7 @@ def halved() -> dict[str, Any]:
     """Train with a choice of its own, in one piece, and with a checkpoint in the middle."""
     settings = gradwire.Auto(codecs=["quantize:8"])
     slow = (1e-4, 1e5, 0.0, 1.0)  # so that it compresses
-    with patch.object(network, "own_line", lambda _link: slow):
+    with patch.object(network, "own_line", lambda *_: slow):
         return _halved(settings)
 
 

@@ -41,7 +41,7 @@ def learn(name: str, optimizer: str, scale: float, plan: gradwire.Plan | str | N
     attached = None if plan == DDP else gradwire.attach(ddp, plan)
     with warnings.catch_warnings(record=True), ExitStack() as told_line:
         if plan is None:
-            told_line.enter_context(patch.object(network, "own_line", lambda _link: SLOW))
+            told_line.enter_context(patch.object(network, "own_line", lambda *_: SLOW))
         warnings.simplefilter("always")
         updates = task.optimizer(optimizer, model, scale)
         for x, y in task.batches(dist.get_rank()):

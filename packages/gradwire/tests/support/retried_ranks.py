@@ -13,9 +13,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.autotune import decision as decide
 from support import ddp_ranks, sharded
-from support.told_line import tell_line, tell_times
+from support.told_line import configure, tell_line, tell_times
 
 STEPS = 50
 
@@ -58,19 +57,20 @@ def _train(
     failing: Collection[int],
 ) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    with pytest.MonkeyPatch.context() as told, attach(model, "auto") as attached:
+    with pytest.MonkeyPatch.context() as told:
         tell_line(told)
         tell_times(told)
-        told.setattr(decide, "MOST_TRIED", 3)
-        for step in range(STEPS):
-            for fails in (True, False) if dist.get_rank() in failing else (False,):
-                part.fails = fails
-                try:
-                    loss_of(model, step).backward()  # type: ignore[no-untyped-call]
-                except MemoryError:
-                    continue
-                optimizer.step()
-                optimizer.zero_grad()
-        decisions = [(step, decision.plan) for step, decision in attached.decisions]
+        configure(told, most_trials=3)
+        with attach(model, "auto") as attached:
+            for step in range(STEPS):
+                for fails in (True, False) if dist.get_rank() in failing else (False,):
+                    part.fails = fails
+                    try:
+                        loss_of(model, step).backward()  # type: ignore[no-untyped-call]
+                    except MemoryError:
+                        continue
+                    optimizer.step()
+                    optimizer.zero_grad()
+            decisions = [(step, decision.plan) for step, decision in attached.decisions]
     weights = [each.to_local() if isinstance(each, DTensor) else each for each in model.parameters()]
     return {"decisions": decisions, "weights": [each.detach().clone() for each in weights]}

@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 
-from gradwire.autotune import costs, trial
-from gradwire.autotune import costs as network
-from gradwire.autotune import decision as decide
+from gradwire.autotune import config, costs
 from gradwire.autotune.step_times import StepTime, StepTimes
-from gradwire.autotune.trial import TURN
 from gradwire.timing.calibrate import codec_cost
 from gradwire.timing.environment import CodecCost, CodecPoint
 from gradwire.timing.line import HostCost
 
 Told = dict[str, tuple[float, ...]]
+WARM_UP, WINDOW, TURN = (
+    config.DEFAULT.warm_up_steps,
+    config.DEFAULT.window_steps,
+    config.DEFAULT.turn_steps,
+)
 TURNS = [0, 2 * TURN, 3 * TURN, 4 * TURN, 5 * TURN, 6 * TURN, 7 * TURN]
 """The steps from a choice to the beginning of each turn of three plans, and to that of the best one."""
 STEP = StepTime(compute_s=0.01, backward_s=0.005, exposed_s=0.1)
@@ -31,13 +33,17 @@ def tell_line(monkeypatch: pytest.MonkeyPatch) -> Told:
     is. No file is named.
     """
     now: Told = {"line": SLOW}
-    monkeypatch.setattr(network, "own_line", lambda _link: now["line"])
+    monkeypatch.setattr(costs, "own_line", lambda *_: now["line"])
     monkeypatch.setattr(costs, "codec_cost", _told_cost)
     monkeypatch.setattr(costs, "measure_host", lambda *_: HostCost(cores=4))
-    monkeypatch.setattr(decide, "MOST_TRIED", 1)
-    monkeypatch.setattr(trial, "BEHIND", inf)
+    configure(monkeypatch, most_trials=1, behind_ratio=inf)
     monkeypatch.delenv("GRADWIRE_AUTO", raising=False)
     return now
+
+
+def configure(monkeypatch: pytest.MonkeyPatch, **thresholds: Any) -> None:
+    """Let every run from now on that passes no thresholds have these."""
+    monkeypatch.setattr(config, "DEFAULT", replace(config.DEFAULT, **thresholds))
 
 
 def tell_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from gradwire.autotune import costs as network
 from gradwire.autotune import saved
 from gradwire.autotune.contract import (
     BUCKETS,
-    WIDE,
     Contract,
     Form,
     Losses,
@@ -29,7 +28,7 @@ from gradwire.autotune.decision import Decision, decide
 from gradwire.autotune.samples import Samples
 from gradwire.autotune.saved import Saved, State, broadcast, gather, mean
 from gradwire.autotune.settings import Auto, terms_of
-from gradwire.autotune.step_times import KEPT, StepTime, StepTimes, slowest
+from gradwire.autotune.step_times import StepTime, StepTimes, slowest
 from gradwire.autotune.trial import Trial, Watch
 from gradwire.codecs import parse
 from gradwire.errors import GradwireError
@@ -37,13 +36,6 @@ from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Workload
 from gradwire.timing.line import Line
-
-WARM_UP = 5
-"""The steps before the first decision: a first one, and what times and a sample need."""
-RESAMPLE = 12 * KEPT
-"""Every so many steps, what the codec in use loses is measured again."""
-SOON = 0.25
-"""This part of the watch's patience has to pass before a choice that is due because of the gradients."""
 
 _RESUMED = "resumed "
 """Begins the text of a state, in place of a decision."""
@@ -106,18 +98,19 @@ class Pilot:
         self.note: Callable[[int, Decision], None] | None = None
         self.settles_at = 0
         self._settings, self._rank, self._world, self._timeout_s = settings, rank, world, timeout_s
+        self._config = config = settings.config
         key = saved.fingerprint(shapes, world, form.name)
         self._form, self._saved = form, Saved(settings, form, names, key, tells=rank == 0)
-        self._clock, self._times, self._watch = clock, StepTimes(clock), Watch()
-        self._contract = Contract(settings.max_lost_norm, world)
-        self._losses = Losses(self._contract, form.most_excepted)
+        self._clock, self._times, self._watch = clock, StepTimes(clock, config), Watch(config)
+        self._contract = Contract(settings.max_lost_norm, world, config=config)
+        self._losses = Losses(self._contract, form.most_excepted(config))
         self._samples: Samples | None = None
         self._buckets = 0
-        self._decide_at, self._delay = WARM_UP + 1, 1
+        self._decide_at, self._delay = config.warm_up_steps + 1, 1
         self._begun, self._steps, self._before = False, 0, 0
         self._chosen: Plan | None = None  # in the latest step
         self._loaded: State | None = None
-        self._costs, self._trial = Costs(world), Trial(())
+        self._costs, self._trial = Costs(world, config), Trial(())
         self._own_shares: list[float] = []  # of the sampled parameters, until gradients may be others
         self._shares_of: list[str] = []
         self._own_line: tuple[float, ...] = ()  # until the times of steps change
@@ -146,8 +139,9 @@ class Pilot:
         precedes_choice = step + 1 == self._decide_at  # of other codecs, which no exchange has used
         drawn = None if precedes_choice else draw(step, buckets)
         placed_for = self._world if self._form.places else None
-        sampled = self._samples_at(step)
-        self._samples = Samples(drawn=drawn, step=step, placed_for=placed_for) if sampled else None
+        self._samples = None
+        if self._samples_at(step):
+            self._samples = Samples(drawn=drawn, step=step, placed_for=placed_for, config=self._config)
         self._times.leave_out(self._clock() - began)
         self._chosen = chosen
         return chosen
@@ -193,7 +187,8 @@ class Pilot:
 
     def _samples_at(self, step: int) -> bool:
         since = step + 1 - self._decide_at
-        return since in (0, KEPT) or (since > 0 and since % RESAMPLE == 0)
+        config = self._config
+        return since in (0, config.window_steps) or (since > 0 and since % config.resample_steps == 0)
 
     def _steer(self, step: int, present: Plan, ask: Ask) -> Plan | None:
         """Decide or look, where that is due."""
@@ -201,13 +196,13 @@ class Pilot:
             return self._decide(step, present, ask)
         if self._trial.present is not None:
             return self._try_next(step, ask) if step == self._decide_at + self._trial.steps else None
-        if step > self._decide_at and (step - self._decide_at) % KEPT == 0 and len(self._times):
+        if step > self._decide_at and (step - self._decide_at) % self._config.window_steps == 0 and len(self._times):
             return self._look(step, present, ask)
         return None
 
     def _start(self, step: int, ask: Ask) -> Plan | None:
         """Go on where a checkpoint was written, or with what a run before has decided, if rank 0 has that."""
-        self._begun, self._before, self._decide_at = True, 0, step + WARM_UP
+        self._begun, self._before, self._decide_at = True, 0, step + self._config.warm_up_steps
         self._own_shares, self._own_line, self._trial = [], (), Trial(())
         text = ""
         if self._rank == 0 and self._loaded is not None:
@@ -229,7 +224,7 @@ class Pilot:
         """
         number = state.steps + 1
         self._before, self._loaded = number - step, None
-        self._decide_at = state.decide_at if state.decide_at < number else number + WARM_UP
+        self._decide_at = state.decide_at if state.decide_at < number else number + self._config.warm_up_steps
         self.decisions = list(state.decisions)
         self._watch.patience, self._watch.since = state.patience, state.since
         self._contract.seen, self._contract.refused = dict(state.seen), {*map(parse, state.refused)}
@@ -242,11 +237,11 @@ class Pilot:
     def _decide(self, step: int, present: Plan, ask: Ask) -> Plan | None:
         text = ask("the choice of a plan", lambda exchange: self._choose(exchange, present))
         if not text:  # a sample was empty, or not finite; a later one may be better
-            self._decide_at, self._delay = step + self._delay, min(2 * self._delay, RESAMPLE)
+            self._decide_at, self._delay = step + self._delay, min(2 * self._delay, self._config.resample_steps)
             return None
-        self._trial = Trial.from_json(text, present)
+        self._trial = Trial.from_json(text, present, self._config)
         if step <= self.settles_at:
-            self._trial = Trial(self._trial.decisions[:1])
+            self._trial = Trial(self._trial.decisions[:1], config=self._config)
         return self._adopt(step, self._trial.present or self._trial.best())
 
     def _try_next(self, step: int, ask: Ask) -> Plan:
@@ -293,7 +288,7 @@ class Pilot:
             if samples is not None:
                 names = self._contract.judge([each[3:] for each in rows], samples, present)
                 text = "" if names is None else self._excepted(exchange, samples, present, names)
-                wide = names is not None and samples.part(names - excepted(present, names)) > WIDE
+                wide = names is not None and samples.part(names - excepted(present, names)) > self._config.wide_share
                 if not text and all(each[3] for each in rows):  # all ranks' samples are finite
                     text = self._leaner(exchange, samples, present, step)
             return rows
@@ -305,7 +300,7 @@ class Pilot:
             self._own_shares = [] if text else self._own_shares
         elif text:
             self._own_shares = []  # the gradients are others than those that they are of
-            if wide and self._watch.may_decide(step, SOON):
+            if wide and self._watch.may_decide(step, self._config.early_share_of_patience):
                 self._decide_at = step + 1
             else:
                 self._times.forget()
@@ -343,7 +338,7 @@ class Pilot:
         left_out = self.decisions[-1][1].left_out if self.decisions else ()
         failed = {str(decision.plan.codec) for _, decision in self.decisions}
         others = [each for each in self._settings.candidates if str(each) in {*left_out} - failed]
-        if not others or not self._watch.may_decide(step, SOON):
+        if not others or not self._watch.may_decide(step, self._config.early_share_of_patience):
             return ""
         codecs = [present.codec, *others]
         rows, text = gather(exchange, self._losses.own(samples, codecs), self._timeout_s), ""
@@ -373,7 +368,7 @@ class Pilot:
             self._own_shares = self._losses.own(samples, self._settings.candidates)
             self._costs.forget_sizes()
         row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares]
-        self._own_line = self._own_line or network.own_line(exchange.link)
+        self._own_line = self._own_line or network.own_line(exchange.link, self._config.line_effort)
         row += self._own_line
         rows = gather(exchange, row, self._timeout_s)
         line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
@@ -398,7 +393,8 @@ class Pilot:
         involved = dict.fromkeys(codec for each in lost.values() for codec in each.involved(most, present))
         try:
             environment = self._costs.environment(line, involved, typical(samples.flat))
-            return decide(environment, workload, self._world, lost, most, present, self._form.half)
+            form, config = self._form, self._config
+            return decide(environment, workload, self._world, lost, most, present, form.half, config)
         except GradwireError as error:
             reason = f"{present.codec} over {present.algorithm} stays, since no plan could be chosen: {error}"
             return (Decision(present, now.step_s, now.step_s, now.compute_s, reason),)

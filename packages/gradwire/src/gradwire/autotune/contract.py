@@ -11,6 +11,7 @@ from random import Random
 
 import torch
 
+from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.autotune.costs import typical
 from gradwire.autotune.samples import Samples, part_of
 from gradwire.codecs import Codec, Identity
@@ -22,18 +23,10 @@ from gradwire.planner.candidates import ALGORITHMS
 from gradwire.planner.loss import encoded_terms
 from gradwire.units import counted
 
-BACK = 0.75
-"""A parameter has the plan's codec again once it would lose less than this part of what it may lose."""
-FEW = 0.01
-"""Parameters that take at most this share of all bytes if they are not compressed are not."""
-WIDE = 0.1
-"""If more of the values have a gentler codec, another choice may be better: one codec may suit them all."""
-MOST_EXCEPTED = 0.8
-"""By default, this share of the values may have other codecs than the rest."""
-_SHOWN = 3
 _UNKNOWN = -1.0
-_FIGURES = 4
-"""What a row has of every parameter: the loss of an exchange with either codec, expected and as seen."""
+"""Stands in a row for the share of a parameter that this rank has not seen."""
+_FIGURES = ("plain", "gentler", "shadow", "planned")
+"""A row's shares of every parameter: with the plan's codec and its own one, expected and then as seen."""
 
 
 def draw(step: int, buckets: int) -> int | None:
@@ -96,12 +89,15 @@ class Lost:
         How many bytes a value takes with each codec.
     most_excepted
         A codec that suits fewer of the values than the rest is not admitted.
+    config
+        The thresholds of the run.
     """
 
     counts: Mapping[str, int]
     shares: Mapping[Codec, Mapping[str, float]]
     nbytes: Mapping[Codec, float]
-    most_excepted: float = MOST_EXCEPTED
+    most_excepted: float = DEFAULT.most_excepted_share
+    config: AutoConfig = DEFAULT
 
     def worst(self, codec: Codec, names: Iterable[str]) -> float:
         """Return the largest share that a codec loses of these parameters."""
@@ -115,7 +111,7 @@ class Lost:
     def exceptions(self, codec: Codec, most: float, present: Plan) -> frozenset[str]:
         """Return the parameters that need another codec; those that have one under the same plan, longer."""
         kept = excepted(present, self.counts) if codec == present.codec else frozenset[str]()
-        return beyond(self.shares[codec], most, kept)
+        return beyond(self.shares[codec], most, kept, self.config.back_share)
 
     def admitted(self, most: float, present: Plan) -> dict[Codec, frozenset[str]]:
         """Return the codecs that may be chosen, each with the parameters that need another one."""
@@ -139,7 +135,7 @@ class Lost:
 
         That is the codec with the fewest bytes that keeps the contract. Each codec is an exchange of its own,
         so parameters get the next larger one that others have and that suits them, too, unless this costs
-        more than the share ``FEW`` of all bytes; and none, if that hardly counts.
+        more than ``few_bytes_share``; and none, if that hardly counts.
         """
         none = Identity()
         usable = (each for each in self.shares if each not in (codec, none) and each not in refused)
@@ -147,7 +143,7 @@ class Lost:
         groups = {each: set[str]() for each in order}
         for name in names:
             groups[next(each for each in order if self._suits(each, [name], most))].add(name)
-        little = FEW * self.nbytes[codec]
+        little = self.config.few_bytes_share * self.nbytes[codec]
         for at, each in enumerate(order):
             own, larger = groups[each], order[at + 1 :]
             other = next((it for it in larger if groups[it] and self._suits(it, own, most)), each)
@@ -165,9 +161,11 @@ class Lost:
         return FLOAT_NBYTES if codec == Identity() else self.nbytes[codec]
 
 
-def beyond(shares: Mapping[str, float], most: float, kept: Collection[str]) -> frozenset[str]:
-    """Return the names whose shares are too large; of those in ``kept``, the ones that are nearly so, too."""
-    return frozenset(name for name, share in shares.items() if share > most * (BACK if name in kept else 1.0))
+def beyond(
+    shares: Mapping[str, float], most: float, kept: Collection[str], back: float = DEFAULT.back_share
+) -> frozenset[str]:
+    """Return the names whose share exceeds ``most``; of those in ``kept``, the part ``back`` of it."""
+    return frozenset(name for name, share in shares.items() if share > most * (back if name in kept else 1.0))
 
 
 def excepted(plan: Plan, names: Iterable[str]) -> frozenset[str]:
@@ -189,12 +187,12 @@ def rules_for(codecs: Mapping[str, Codec]) -> tuple[Rule, ...]:
     return tuple(Rule(f"^(?:{pattern})$", codec) for codec, pattern in patterns.items())
 
 
-def in_words(codec: Codec, others: Mapping[str, Codec], most: float) -> str:
-    """Return what is said of the parameters with other codecs; nothing where there is none."""
+def in_words(codec: Codec, others: Mapping[str, Codec], most: float, shown: int = 3) -> str:
+    """Return the clause about parameters with other codecs, with ``shown`` names each; empty without any."""
     said = []
     for other, names in by_codec(others).items():
-        shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-        said.append(f"{counted(len(names), 'parameter')} ({shown}) with {other}")
+        listed = ", ".join(names[:shown]) + (", ..." if len(names) > shown else "")
+        said.append(f"{counted(len(names), 'parameter')} ({listed}) with {other}")
     because = f", since {codec} would lose more than {most:.0%} of the gradient"
     return " and ".join(said) + because if said else ""
 
@@ -211,6 +209,7 @@ class Contract:
     world: int
     seen: dict[str, float] = field(default_factory=dict)
     refused: set[Codec] = field(default_factory=set)
+    config: AutoConfig = DEFAULT
 
     def begin(self) -> None:
         """Forget what was found of another plan."""
@@ -222,7 +221,7 @@ class Contract:
         if samples is None:
             return []
         if not samples.finite:
-            return [0.0] * (1 + _FIGURES * len(samples.names))
+            return [0.0] * (1 + len(_FIGURES) * len(samples.names))
         own = {each: self._exchanged(samples, each, present.algorithm) for each in present.encodings}
         codecs = map(present.encoding_of, samples.names)
         shares = [own[present.encoding], [own[codec][i] for i, codec in enumerate(codecs)]]
@@ -243,12 +242,12 @@ class Contract:
         names, count = samples.names, len(samples.names)
         worst = [max(values) for values in zip(*(row[1:] for row in rows), strict=True)]
         plain, gentler, shadow, planned = (
-            dict(zip(names, worst[i * count : (i + 1) * count], strict=True)) for i in range(_FIGURES)
+            dict(zip(names, worst[i * count : (i + 1) * count], strict=True)) for i in range(len(_FIGURES))
         )
         self.seen |= {name: share for name, share in shadow.items() if share != _UNKNOWN}
         shares = {name: max(share, self.seen.get(name, 0.0)) for name, share in plain.items()}
         kept = excepted(present, names)
-        wanted = beyond(shares, self.most, kept)
+        wanted = beyond(shares, self.most, kept, self.config.back_share)
         bad = {name for name in kept & wanted if max(gentler[name], planned[name]) > self.most}
         self.refused |= {*map(present.encoding_of, bad)}
         return wanted if bad or wanted != kept else None
@@ -259,9 +258,6 @@ class Contract:
 
 
 # What exchanges lose with codecs that may be chosen, by the samples of all ranks.
-
-FAR_LESS = 0.8
-"""A plan that sends less than this share of what another does sends far less."""
 
 
 @dataclass(frozen=True)
@@ -312,7 +308,8 @@ class Losses:
             }
             used = shares.get(present.codec, {})
             used |= {name: max(share, used[name]) for name, share in seen.items() if name in used}
-            found[algorithm] = Lost(samples.size_of, shares, nbytes, self.most_excepted)
+            config = self.contract.config
+            found[algorithm] = Lost(samples.size_of, shares, nbytes, self.most_excepted, config)
         return found
 
 
@@ -321,8 +318,8 @@ def is_leaner(lost: Lost, present: Plan, others: Collection[Codec], most: float)
 
     That is, even if what it doesn't suit isn't compressed.
     """
-    enough = FAR_LESS * lost.nbytes[present.codec]
-    admitted = lost.admitted(most * BACK, present)
+    enough = lost.config.far_less_share * lost.nbytes[present.codec]
+    admitted = lost.admitted(most * lost.config.back_share, present)
     parts = {codec: lost.part(names) for codec, names in admitted.items() if codec in others}
     return any(
         (1 - part) * lost.nbytes[codec] + part * FLOAT_NBYTES < enough for codec, part in parts.items()
@@ -347,8 +344,8 @@ class Form:
         sum; None for all of the plan's algorithm.
     algorithms
         What may be chosen.
-    most_excepted
-        The share of the values that may have another codec than the rest.
+    has_exceptions
+        Whether parameters may have another codec than the rest.
     places
         Whether parameters begin blocks of their own, where their codec wants that.
     pipeline
@@ -359,7 +356,7 @@ class Form:
     whole: bool = False
     half: str | None = None
     algorithms: tuple[str, ...] = ALGORITHMS
-    most_excepted: float = MOST_EXCEPTED
+    has_exceptions: bool = True
     places: bool = True
     pipeline: int = 1
 
@@ -368,10 +365,14 @@ class Form:
         may = (each for each in self.algorithms if each != backend.NAME or link.HAS_ALL_REDUCE)
         return replace(self, algorithms=tuple(may))
 
+    def most_excepted(self, config: AutoConfig) -> float:
+        """Return the share of the values that may have another codec than the rest."""
+        return config.most_excepted_share if self.has_exceptions else 0.0
+
 
 BUCKETS = Form("buckets")
 """DDP's: each goes out once backward has it ready."""
-SHARDS = Form("shards", half="reduce", algorithms=("ring",), most_excepted=0.0, places=False)
+SHARDS = Form("shards", half="reduce", algorithms=("ring",), has_exceptions=False, places=False)
 """FSDP's: each module's gradients are reduced by themselves, with one codec, while backward waits."""
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, fields
 
 import torch
 
+from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.codecs import Codec
 from gradwire.errors import ExchangeError, LinkError
 from gradwire.links.base import Link
@@ -19,15 +20,12 @@ from gradwire.timing.environment import CodecCost, Environment
 from gradwire.timing.line import HostCost, Line, fit
 from gradwire.timing.line_rate import Effort, measure
 
-_REPEATS = 3
-"""Enough to tell codecs apart, and for the cost of frames; training waits meanwhile."""
-
 
 class Costs:
     """The seconds of codecs and frames on this host, for ``world`` ranks."""
 
-    def __init__(self, world: int) -> None:
-        self._world = world
+    def __init__(self, world: int, config: AutoConfig = DEFAULT) -> None:
+        self._world, self._repeats = world, config.cost_repeats
         self._host: HostCost | None = None
         self._codecs: dict[str, CodecCost] = {}
         self._counts: dict[str, int] = {}  # of the values for which a codec was timed
@@ -49,7 +47,7 @@ class Costs:
             for codec in codecs:
                 name = str(codec)
                 if self._counts.get(name) != values.numel():
-                    found[name] = codec_cost(codec, [values], 1, SEGMENT_NBYTES, rest_s, _REPEATS)
+                    found[name] = codec_cost(codec, [values], 1, SEGMENT_NBYTES, rest_s, self._repeats)
                 elif name in self._outdated:
                     found[name] = cost_on_other_gradients(self._codecs[name], codec, {1: values})
                 else:
@@ -64,7 +62,7 @@ class Costs:
         if self._host is None:
             sharing = self._world if cluster.is_shared else 1
             try:
-                self._host = measure_host(cores(), sharing, _REPEATS)
+                self._host = measure_host(cores(), sharing, self._repeats)
             except LinkError:  # no local network
                 self._host = HostCost(cores=cores(), ranks_per_machine=sharing)
         return self._host
@@ -77,13 +75,10 @@ def typical(values: torch.Tensor) -> torch.Tensor:
 
 # Measure the lines of a run between two of its steps, in about half a second: the slowest one counts.
 
-_EFFORT = Effort((1, 1 << 16, 1 << 17, 1 << 19), repeats=2, time_s=0.001)
-"""Sizes from a slow line's to where a fast one has its rate; after one that takes 5 ms, none follows."""
-
-LINE_FIELDS = 4
+LINE_FIELDS = len(fields(Line))
 
 
-def own_line(link: Link) -> tuple[float, ...]:
+def own_line(link: Link, effort: Effort = DEFAULT.line_effort) -> tuple[float, ...]:
     """Return the fields of the slowest line that this rank has led, 0 for a rank that has led none.
 
     All ranks call it. Each neighbours' line of a ring is measured, as many at once as have no rank in common.
@@ -94,7 +89,7 @@ def own_line(link: Link) -> tuple[float, ...]:
         for low, high in pairs:
             if link.rank in (low, high):
                 try:
-                    points = measure(link, low + high - link.rank, _EFFORT)
+                    points = measure(link, low + high - link.rank, effort)
                 except LinkError as error:
                     raise ExchangeError(f"a measurement of the network failed: {error}") from error
                 lines += [fit(points)] if points else []

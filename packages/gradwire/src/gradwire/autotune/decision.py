@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 
-from gradwire.autotune.contract import FAR_LESS, WIDE, Lost, by_codec, in_words, rules_for
+from gradwire.autotune.config import DEFAULT, AutoConfig
+from gradwire.autotune.contract import Lost, by_codec, in_words, rules_for
 from gradwire.codecs import Codec, parse
 from gradwire.fields import Source, of, real, rows
 from gradwire.plan import FLOAT_NBYTES, Plan
@@ -18,16 +19,6 @@ from gradwire.timing.environment import Environment
 from gradwire.units import format_duration, format_rate
 
 _SOURCE = Source("a decision", "leave it out, and the run measures anew")
-STAY = 0.05
-"""Another plan has to be better than the present one by more than this share, in time or in bytes."""
-SAME = 0.05
-"""Of plans whose times differ by less, the one whose time and bytes have the smallest product is the best:
-times are no more certain, and bytes are sure."""
-_LESS_NOISE = 0.9
-"""Of those that are as lean, too, one whose noise has less than this share of the best one's variance is
-better: what partial sums lose adds up in a ring, and less pairwise."""
-_LEAST_SAVED = 0.001
-"""And only if that saves at least this share of the steps."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +86,15 @@ def same_way(plan: Plan, present: Plan) -> bool:
     return ways[0] == ways[1]
 
 
-def stays(present: Decision, best: Decision, same: float = STAY) -> bool:
+def stays(present: Decision, best: Decision, same: float, config: AutoConfig = DEFAULT) -> bool:
     """Return whether the plan in use is as good as the best one: as fast, within ``same``, and as lean."""
     is_as_fast = present.to_loss_s <= (1 + same) * best.to_loss_s
-    return is_as_fast and present.nbytes <= (1 + STAY) * best.nbytes
+    return is_as_fast and present.nbytes <= (1 + config.stay_share) * best.nbytes
 
 
-def best_of(decisions: Iterable[Decision], same: float = SAME) -> Decision:
+def best_of(
+    decisions: Iterable[Decision], same: float = DEFAULT.equal_share, config: AutoConfig = DEFAULT
+) -> Decision:
     """Return the fastest to a loss, or of those that are as fast one that saves more bytes than time.
 
     If others are as fast and as lean as that, and add less noise, the best of those.
@@ -110,8 +103,8 @@ def best_of(decisions: Iterable[Decision], same: float = SAME) -> Decision:
     least_s = min(each.to_loss_s for each in every)
     as_fast = [each for each in every if each.to_loss_s <= (1 + same) * least_s]
     best = _leanest(as_fast)
-    most = min(_LESS_NOISE * best.extra, best.extra - _LEAST_SAVED)
-    as_lean = (each for each in as_fast if each.nbytes <= (1 + STAY) * best.nbytes)
+    most = min(config.less_noise_share * best.extra, best.extra - config.least_saved_share)
+    as_lean = (each for each in as_fast if each.nbytes <= (1 + config.stay_share) * best.nbytes)
     less_noise = [each for each in as_lean if each.extra <= most]
     return _leanest(less_noise) if less_noise else best
 
@@ -177,17 +170,6 @@ class Mixture:
 
 # Decide for a plan: the least expected time to the same loss among those that keep the contract.
 
-MOST_TRIED = 4
-"""So many plans are compared by steps that were really taken, at most."""
-_CLOSE = 1.5
-"""Those whose expected times are up to so many times the least one. Predictions are as wrong as that where
-hosts share cores."""
-_CLOSER = 1.25
-"""One with another codec, or in other segments, is tried only if it is expected within so many times: most
-other codecs send more bytes."""
-_EXPOSED = 0.1
-"""If computation hides all but this share of a step, plans are as good as each other, and none is tried."""
-
 
 def decide(
     environment: Environment,
@@ -197,6 +179,7 @@ def decide(
     most: float,
     present: Plan,
     half: str | None = None,
+    config: AutoConfig = DEFAULT,
 ) -> tuple[Decision, ...]:
     """Return the decision, and those that may be as good, of other kinds: with another algorithm or codecs.
 
@@ -222,6 +205,8 @@ def decide(
         The plan in use, which stays unless another one is clearly better; its pipeline stays in any case.
     half
         See ``Form``.
+    config
+        The thresholds of the run.
     """
     mixtures = {
         (codec, algorithm): Mixture.of(codec, names, each, most)
@@ -231,7 +216,7 @@ def decide(
     every = dict.fromkeys(codec for each in lost.values() for codec in each.shares)
     suited = {codec for codec, _ in mixtures}
     refused = [str(codec) for codec in every if codec not in suited]
-    fitting = {codec for (codec, _), each in mixtures.items() if each.part <= WIDE}
+    fitting = {codec for (codec, _), each in mixtures.items() if each.part <= config.wide_share}
     predictor = Predictor(workload, world, Family(environment), half=half)
     space = Space(
         tuple(codec for codec in every if codec in suited),
@@ -242,7 +227,7 @@ def decide(
         refused=set(product(suited, lost)) - mixtures.keys(),
     )
     slack = UNCERTAINTY + max((each.slack for each in mixtures.values()), default=0.0)
-    found = choose(predictor, space, min(0.9, slack))
+    found = choose(predictor, space, min(config.most_slack, slack))
 
     def decision(each: Prediction) -> Decision:
         mixture = mixtures[each.plan.codec, each.plan.algorithm]
@@ -263,15 +248,19 @@ def decide(
     options = [decision(each) for each in found.ranking]
     worth_s = (1 - UNCERTAINTY) * found.uncompressed.step_s
     worth = [each for each in options if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
-    best = best_of(worth)
+    best = best_of(worth, config.equal_share, config)
     staying = [each for each in worth if same_way(each.plan, present)]
-    if staying and stays(staying[0], best):
+    if staying and stays(staying[0], best, config.stay_share, config):
         best = staying[0]
-    return best, *_rivals(best, options, worth, world)
+    return best, *_rivals(best, options, worth, world, config)
 
 
 def _rivals(
-    best: Decision, options: Sequence[Decision], worth: Sequence[Decision], world: int
+    best: Decision,
+    options: Sequence[Decision],
+    worth: Sequence[Decision],
+    world: int,
+    config: AutoConfig = DEFAULT,
 ) -> list[Decision]:
     """Return the fastest decisions of other kinds that may be as good as the best one.
 
@@ -280,13 +269,13 @@ def _rivals(
     take where ranks share cores is hard to predict; and then other ways to exchange. Of plans that exchange
     the same frames, one is enough.
     """
-    if best.step_s - best.compute_s <= _EXPOSED * best.step_s:
+    if best.step_s - best.compute_s <= config.exposed_share * best.step_s:
         return []
     close = sorted(options, key=lambda it: it.to_loss_s)
-    close = [each for each in close if each.to_loss_s <= _CLOSE * best.to_loss_s]
+    close = [each for each in close if each.to_loss_s <= config.close_ratio * best.to_loss_s]
     exact = [each for each in close if each.plan.codec.EXACT and not best.plan.codec.EXACT]
-    far_less = [each for each in close if each in worth and each.nbytes < FAR_LESS * best.nbytes]
-    closer = [each for each in close if each.to_loss_s <= _CLOSER * best.to_loss_s]
+    far_less = [each for each in close if each in worth and each.nbytes < config.far_less_share * best.nbytes]
+    closer = [each for each in close if each.to_loss_s <= config.closer_ratio * best.to_loss_s]
     resized = [each for each in closer if each != best and each.in_short == best.in_short]
     others = [
         each for each in closer if not each.plan.codec.EXACT and each.plan.codec.name != best.plan.codec.name
@@ -296,7 +285,9 @@ def _rivals(
         ways.setdefault(_way(each), each)
     found = [best]
     for each in (*exact[:1], *far_less[:1], *others[:1], *resized[:1], *ways.values()):
-        if len(found) < MOST_TRIED and all(_frames(each, world) != _frames(other, world) for other in found):
+        if len(found) < config.most_trials and all(
+            _frames(each, world) != _frames(other, world) for other in found
+        ):
             found.append(each)
     return sorted(found[1:], key=close.index)
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import product
 
+from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.contract import exchanged
 from gradwire.autotune.observed import Observed
 from gradwire.autotune.settings import Auto
@@ -62,10 +63,6 @@ def limit_of(chosen: Prediction, line: Line, gather_s: float, ranks_per_machine:
 
 
 _SOURCE = Source("an estimate", "let all ranks run the same gradwire")
-
-
-NOISY = 0.15
-"""A gain that is uncertain by more than this share isn't stated."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +123,7 @@ class Estimate:
     @property
     def is_noisy(self) -> bool:
         """Whether gains are too uncertain to be stated."""
-        return self.spread > NOISY
+        return self.spread > DEFAULT.noisy_share
 
     @property
     def speedup(self) -> float:

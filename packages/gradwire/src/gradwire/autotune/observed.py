@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.contract import BUCKETS, SHARDS, Form
 from gradwire.autotune.costs import LINE_FIELDS, line_of, own_line
 from gradwire.autotune.saved import gather
@@ -167,13 +168,8 @@ def _machine() -> list[float]:
 
 # Excerpts of gradients: small enough to be kept, from every parameter, without waiting for a device.
 
-MOST_COUNT = 1 << 20
-"""Floats of one step's gradient that are kept."""
-KEPT_STEPS = 4
-"""Excerpts of so many steps tell the noise of gradients."""
 
-
-def shares(counts: Sequence[int], most: int = MOST_COUNT) -> list[int]:
+def shares(counts: Sequence[int], most: int = DEFAULT.excerpt_count) -> list[int]:
     """Return how many floats of each of these tensors to keep, in proportion, ``most`` together or less."""
     total = sum(counts)
     return list(counts) if total <= most else [count * most // total for count in counts]

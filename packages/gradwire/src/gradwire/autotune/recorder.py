@@ -9,8 +9,9 @@ from time import perf_counter
 
 import torch
 
+from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.autotune.estimate import Estimate, Estimator, Place
-from gradwire.autotune.observed import KEPT_STEPS, MOST_COUNT, Observed, compare, joined, shares, stretch
+from gradwire.autotune.observed import Observed, compare, joined, shares, stretch
 from gradwire.autotune.saved import broadcast
 from gradwire.autotune.settings import Auto
 from gradwire.autotune.step_times import StepTimes
@@ -21,7 +22,6 @@ from gradwire.exchange.division import AllReduces
 from gradwire.exchange.feedback import Residual
 from gradwire.machine import cores, is_inside
 from gradwire.planner.calibration import SEGMENT_NBYTES, excerpt, measure_host, use_threads
-from gradwire.planner.candidates import SEGMENTS_NBYTES
 from gradwire.planner.cluster import ASSUMED_LATENCY_S
 from gradwire.planner.explain import name_coding
 from gradwire.planner.loss import noise_scale
@@ -32,14 +32,6 @@ from gradwire.units import counted, format_duration, format_size, parse_rate
 
 # Measure what an estimate needs beside steps: what frames and codecs cost, what is lost, and the noise.
 
-PART_NBYTES = min(SEGMENTS_NBYTES)
-"""What codecs encode at once: of an excerpt, it holds about as few parameters as segments do of the gradient.
-
-A codec with one scale for all that it encodes takes fewer bytes of many parameters together than of each.
-"""
-CAREFUL, QUICK = 9, 3
-"""How often each codec is measured: on a machine that does nothing else, and while a training waits."""
-
 
 def estimator(
     observed: Observed,
@@ -47,9 +39,12 @@ def estimator(
     most_hosts: int,
     *,
     settings: Auto | None = None,
-    repeats: int = CAREFUL,
+    repeats: int = DEFAULT.careful_repeats,
 ) -> Estimator:
     """Return what estimates steps on such lines, up to so many hosts; measuring takes some seconds.
+
+    Each codec is measured ``repeats`` times, on ``part_nbytes`` of an excerpt at once: so much holds about as
+    few parameters as segments do of the gradient.
 
     Raises ``DataError`` where no gradients were observed, ``TensorError`` for gradients that are not finite,
     and ``LinkError`` where frames cannot be measured.
@@ -64,14 +59,12 @@ def estimator(
     rest_s = max(rest_between_segments(line, SEGMENT_NBYTES) for line in lines)
     with use_threads(observed.threads):
         costs = {
-            str(codec): codec_cost(codec, samples, most_hosts, PART_NBYTES, rest_s, repeats)
+            str(codec): codec_cost(codec, samples, most_hosts, settings.config.part_nbytes, rest_s, repeats)
             for codec in settings.candidates
         }
     return Estimator(observed, host, costs, noise_scale(observed.gradients), settings)
 
 
-LEAST_STEPS = 5
-"""So many steps make an estimate."""
 _FAILED = "no estimate: "
 """Begins the text of an error, in place of an estimate."""
 
@@ -85,11 +78,15 @@ class Recorder:
         ``"DDP"`` or ``"FSDP2"``.
     clock
         What times steps, in seconds.
+    config
+        The thresholds of the run.
     """
 
-    def __init__(self, kind: str, clock: Callable[[], float] = perf_counter) -> None:
-        self._kind, self._clock = kind, clock
-        self._times = StepTimes(clock)
+    def __init__(
+        self, kind: str, clock: Callable[[], float] = perf_counter, config: AutoConfig = DEFAULT
+    ) -> None:
+        self._kind, self._clock, self._config = kind, clock, config
+        self._times = StepTimes(clock, config)
         self._counts: list[int] = []
         self._now: list[int] = []
         self._excerpt: list[torch.Tensor] = []
@@ -108,15 +105,15 @@ class Recorder:
     def sampled(self, way: AllReduces) -> AllReduces:
         """Return what exchanges a bucket by ``way``, and keeps an excerpt of it while those are few."""
         place = len(self._now)
-        if len(self._excerpts) == KEPT_STEPS or place >= len(self._counts):
+        if len(self._excerpts) == self._config.excerpt_steps or place >= len(self._counts):
             return way
-        return RecordedBucket(way, self._excerpt, shares(self._counts, MOST_COUNT)[place])
+        return RecordedBucket(way, self._excerpt, shares(self._counts, self._config.excerpt_count)[place])
 
     def scattered(self, gradient: torch.Tensor, device: torch.device) -> None:
         """Note FSDP's gradients of a module, on the host, which are to be exchanged while backward waits."""
         place = len(self._now)
-        if len(self._excerpts) < KEPT_STEPS and place < len(self._counts):
-            self._excerpt.append(stretch(gradient, shares(self._counts, MOST_COUNT)[place]))
+        if len(self._excerpts) < self._config.excerpt_steps and place < len(self._counts):
+            self._excerpt.append(stretch(gradient, shares(self._counts, self._config.excerpt_count)[place]))
         self._now.append(gradient.numel())
         self._device = device.type
 
@@ -148,7 +145,7 @@ class Recorder:
     @property
     def ready(self) -> bool:
         """Whether enough steps have been recorded."""
-        return len(self._times) >= LEAST_STEPS and bool(self._excerpts)
+        return len(self._times) >= self._config.estimate_steps and bool(self._excerpts)
 
     def answer(
         self, exchange: Exchange, rate: str | float | None, hosts: int | None, timeout_s: float
@@ -189,7 +186,7 @@ class Recorder:
                 attached=str(exchange.plan.codec),
                 scatter=together.scatter,
             )
-            text = _text(observed, _place(rate, line, hosts or world, world, sharing))
+            text = _text(observed, _place(rate, line, hosts or world, world, sharing), self._config)
         text = broadcast(exchange, text, timeout_s)
         self._times.leave_out(self._clock() - began)
         return text
@@ -245,11 +242,13 @@ def _place(rate: str | float | None, line: Line, hosts: int, world: int, sharing
     return Place("this one" if rate is None else str(rate), line, hosts, ranks, is_here)
 
 
-def _text(observed: Observed, place: Place) -> str:
+def _text(observed: Observed, place: Place, config: AutoConfig) -> str:
     """Return an estimate as JSON; where it fails, why."""
     lines: Sequence[Line] = [place.line]
     try:
-        measured = estimator(observed, lines, max(place.hosts, observed.world), repeats=QUICK)
+        most_hosts, settings = max(place.hosts, observed.world), Auto(config=config)
+        repeats = config.estimate_repeats
+        measured = estimator(observed, lines, most_hosts, settings=settings, repeats=repeats)
         return json.dumps(measured.at(place).values())
     except GradwireError as error:
         return f"{_FAILED}{error}"

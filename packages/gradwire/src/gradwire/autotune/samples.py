@@ -11,6 +11,7 @@ from random import Random
 
 import torch
 
+from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.codecs import Codec
 from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
@@ -19,14 +20,6 @@ from gradwire.exchange.division import AllReduces, placement_of
 from gradwire.exchange.feedback import Residual
 from gradwire.exchange.placement import Placement, unit_of
 from gradwire.plan import Plan
-
-MOST_COUNT = 1 << 20
-"""The most floats of a bucket that are kept."""
-MOST_SLICES = 0.9
-"""This share of a parameter's rows, and of its columns, counts."""
-ROOM = 2.5
-"""A row or column may lose so many times as much as the whole parameter: those that lose most of their norm
-hardly learn (docs/auto.md); that others are rounded coarsely costs no loss (docs/which_codec.md)."""
 
 
 @dataclass
@@ -47,6 +40,8 @@ class Samples:
         What that comparison has found.
     placed_for
         How many ranks exchange parameters that begin blocks of their own; None where they lie side by side.
+    config
+        The thresholds of the run.
     """
 
     counts: list[int] = field(default_factory=list)
@@ -56,6 +51,7 @@ class Samples:
     step: int = 0
     shadow: Shadow | None = None
     placed_for: int | None = None
+    config: AutoConfig = DEFAULT
     _shapes: list[list[tuple[int, ...]]] = field(default_factory=list)
     _values: list[torch.Tensor] = field(default_factory=list)
     _mean_norms: Sequence[torch.Tensor | None] = ()
@@ -63,7 +59,7 @@ class Samples:
 
     def anew(self) -> Samples:
         """Return empty samples of the same step, which is retried."""
-        return Samples(drawn=self.drawn, step=self.step, placed_for=self.placed_for)
+        return Samples(drawn=self.drawn, step=self.step, placed_for=self.placed_for, config=self.config)
 
     def expect(self, shapes: Sequence[Sequence[int]], names: Sequence[str]) -> None:
         """Note the shapes and names of the next bucket's parameters, in the bucket's order."""
@@ -75,7 +71,7 @@ class Samples:
     def add(self, values: torch.Tensor) -> None:
         """Copy the next bucket's values, float32, to the host."""
         self._known.clear()
-        self._values.append(values.detach()[:MOST_COUNT].to("cpu", copy=True))
+        self._values.append(values.detach()[: self.config.sample_count].to("cpu", copy=True))
 
     @property
     def finite(self) -> bool:
@@ -125,7 +121,7 @@ class Samples:
         shares, means = list[float](), self._mean_norms or [None] * len(self._values)
         for values, shapes, norms in zip(self._values, self._shapes, means, strict=True):
             found = _decoded(codec, values, shapes, self.placed_for)
-            shares += lost_shares(values, found, shapes, norms)
+            shares += lost_shares(values, found, shapes, norms, self.config)
         return shares
 
 
@@ -169,13 +165,14 @@ def lost_shares(
     found: torch.Tensor,
     shapes: Sequence[tuple[int, ...]],
     norms: torch.Tensor | None = None,
+    config: AutoConfig = DEFAULT,
 ) -> list[float]:
     """Return the share of each parameter's norm that is missing in ``found``, of the values that are there.
 
-    Of a parameter with rows and columns it is what nine in ten of them stay within, divided by ``ROOM``,
-    if that is more: the norm of a whole matrix hides columns that are much smaller than others. ``norms`` of
-    columns and rows count where they are larger than those of ``values``. Where there was no gradient nothing
-    can be lost; where there is one after decoding alone, all is.
+    Of a parameter with rows and columns it is what nine in ten of them stay within, divided by
+    ``slice_room``, if that is more: the norm of a whole matrix hides columns that are much smaller than
+    others. ``norms`` of columns and rows count where they are larger than those of ``values``. Where there
+    was no gradient nothing can be lost; where there is one after decoding alone, all is.
     """
     shares, squares = list[float](), (values.double().square(), (found - values).double().square())
     judged = iter(() if norms is None else torch.split(norms.double().square(), _counts(shapes, len(values))))
@@ -184,7 +181,8 @@ def lost_shares(
         share = float(_shares(own.sum(), lost.sum()))
         for of_own, of_lost in zip(_slice_sums(own, shape), _slice_sums(lost, shape), strict=True):
             whole = of_own if norms is None else of_own.maximum(next(judged))
-            share = max(share, float(_shares(whole, of_lost).quantile(MOST_SLICES)) / ROOM)
+            within = float(_shares(whole, of_lost).quantile(config.slice_quantile))
+            share = max(share, within / config.slice_room)
         shares.append(share)
     return shares
 
@@ -233,11 +231,6 @@ def _shares(own: torch.Tensor, lost: torch.Tensor) -> torch.Tensor:
 
 
 # A bucket of a sampled step: copied before its exchange, and if it was drawn, a part is reduced exactly.
-
-COMPARED = 1 << 18
-"""At most so many floats of a drawn bucket are compared with their exact average, which costs their bytes."""
-FEWEST = 1 << 13
-"""So many, or an eighth, are compared of a bucket that has no more than eight times ``COMPARED``."""
 
 
 class SampledBucket:
@@ -296,7 +289,8 @@ class SampledBucket:
         Whole ones, or rows of a large one, or of rows that are larger a part.
         """
         starts = list(accumulate(map(math.prod, self._shapes), initial=0))
-        count = min(COMPARED, max(FEWEST, starts[-1] // 8))
+        config = self._samples.config
+        count = min(config.compared_count, max(config.least_compared_count, starts[-1] // 8))
         last = next(i for i, start in enumerate(starts) if starts[-1] - start <= count)
         draw = Random(f"part {self._samples.step}")
         first = draw.randrange(min(last + 1, len(self._shapes)))
@@ -331,7 +325,8 @@ class SampledBucket:
             plain = torch.cat(placement.apart(values))
         if bool(exact.isfinite().all()):
             planned, plainly = (
-                dict(zip(names, lost_shares(exact, each, shapes), strict=True)) for each in (found, plain)
+                dict(zip(names, lost_shares(exact, each, shapes, config=self._samples.config), strict=True))
+                for each in (found, plain)
             )
             self._samples.shadow = Shadow(planned, plainly)
         return cost

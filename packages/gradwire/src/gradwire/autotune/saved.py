@@ -12,6 +12,7 @@ from typing import Self
 
 import torch
 
+from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.contract import Form
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.settings import Auto, terms_of
@@ -29,7 +30,6 @@ from gradwire.version import version
 
 # Whether a run may use a decision that was saved: the user's present settings come first.
 
-_ROUNDING = 1 + 1e-6
 _CHOSEN = ("codec", "codecs", "algorithm", "segment_nbytes")
 """The fields of a plan that are chosen; the others are the same in all plans of a run."""
 
@@ -47,12 +47,12 @@ def refusal(decision: Decision, settings: Auto, form: Form, names: Iterable[str]
         return f"expected codecs among {', '.join(map(str, candidates))}, got {other}"
     if plan.algorithm not in form.algorithms:
         return f"expected an algorithm among {', '.join(form.algorithms)}, got {plan.algorithm}"
-    if plan.rules and not form.most_excepted:
+    if plan.rules and not form.has_exceptions:
         return "expected one codec for all parameters, got another one for some"
     common = replace(settings.first_plan, pipeline=form.pipeline)
     if plan != replace(common, **{name: getattr(plan, name) for name in _CHOSEN}):
         return f"expected {common.to_json()} apart from {', '.join(_CHOSEN)}, got {plan.to_json()}"
-    if not 0 <= decision.extra <= most**2 * _ROUNDING:
+    if not 0 <= decision.extra <= most**2 * settings.config.rounding:
         return (
             f"expected a loss of at most {most:g} of a gradient's norm, got {abs(decision.extra) ** 0.5:.3g}"
         )
@@ -116,8 +116,6 @@ class State:
 
 SCHEMA = "gradwire.auto/1"
 _SEALED = ("key", "settings", "decision", SUM)
-_MOST_NBYTES = 1 << 24
-"""Far above any decision; and ranks tell each other how long a text is in float32, which ends there."""
 _LOG = logging.getLogger("gradwire")
 
 
@@ -154,13 +152,13 @@ class Saved:
     def load(self) -> Decision | None:
         """Return the decision of the file that the settings name, if the run may use it."""
         place = self.settings.place
-        found = None if place is None else load(place, self.key, terms_of(self.settings))
+        found = None if place is None else load(place, self.key, terms_of(self.settings), self._most_nbytes)
         return found if found is not None and self._allows(found, f"the decision in {place}") else None
 
     def save(self, decision: Decision) -> None:
         """Write a decision to that file."""
         if self.settings.place is not None:
-            save(self.settings.place, self.key, terms_of(self.settings), decision)
+            save(self.settings.place, self.key, terms_of(self.settings), decision, self._most_nbytes)
 
     def allows(self, state: State) -> bool:
         """Return whether the run may go on with the state of a checkpoint."""
@@ -168,6 +166,10 @@ class Saved:
             why = f"expected its settings to be {terms_of(self.settings)}, got {state.settings}"
             return self._leave_out("the choice in the checkpoint", why)
         return not state.decisions or self._allows(state.decisions[-1][1], "the choice in the checkpoint")
+
+    @property
+    def _most_nbytes(self) -> int:
+        return self.settings.config.most_file_nbytes
 
     def _allows(self, decision: Decision, called: str) -> bool:
         why = refusal(decision, self.settings, self.form, self.names)
@@ -179,7 +181,9 @@ class Saved:
         return False
 
 
-def load(place: str, key: str, terms: str) -> Decision | None:
+def load(
+    place: str, key: str, terms: str, most_nbytes: int = DEFAULT.most_file_nbytes
+) -> Decision | None:
     """Return the decision in a file; None if there is none for this key and these settings.
 
     A file that cannot be read is a warning. Older files don't tell the settings.
@@ -188,7 +192,7 @@ def load(place: str, key: str, terms: str) -> Decision | None:
     try:
         if not path.exists():
             return None
-        _check_ordinary(path)
+        _check_ordinary(path, most_nbytes)
         record = read_record(path, SCHEMA, "decision", "leave it out, and the run measures anew")
         check_sealed({name: record[name] for name in _SEALED if name in record}, f"the fields of {path}")
         if record.get("key") != key or record.get("settings", terms) != terms:
@@ -199,22 +203,24 @@ def load(place: str, key: str, terms: str) -> Decision | None:
         return None
 
 
-def save(place: str, key: str, terms: str, decision: Decision) -> None:
+def save(
+    place: str, key: str, terms: str, decision: Decision, most_nbytes: int = DEFAULT.most_file_nbytes
+) -> None:
     """Write a decision to a file, all or nothing; a file that cannot be written is a warning."""
     fields = sealed({"key": key, "settings": terms, "decision": json.loads(decision.to_json())})
     try:
-        _check_ordinary(Path(place))
+        _check_ordinary(Path(place), most_nbytes)
         write_files({Path(place): to_json(make_record(SCHEMA, fields)).encode()})
     except (GradwireError, OSError) as error:
         _LOG.warning("the chosen plan is not kept for the next run: %s", one_line(str(error)))
 
 
-def _check_ordinary(path: Path) -> None:
+def _check_ordinary(path: Path, most_nbytes: int) -> None:
     """Raise ``SpecError`` for a pipe or a device: reading may never end, and writing would replace it."""
     if path.exists() and not path.is_file():
         raise SpecError(f"expected an ordinary file for decisions, got {path}; name another one")
-    if path.exists() and path.stat().st_size > _MOST_NBYTES:
-        raise SpecError(f"expected at most {_MOST_NBYTES} bytes in {path}; remove it, or name another file")
+    if path.exists() and path.stat().st_size > most_nbytes:
+        raise SpecError(f"expected at most {most_nbytes} bytes in {path}; remove it, or name another file")
 
 
 # What ranks tell each other between two steps: rows of numbers, their mean, or a text from rank 0.

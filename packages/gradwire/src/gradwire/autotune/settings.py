@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import cast
 
+from gradwire.autotune.config import AutoConfig, default
 from gradwire.codecs import DEFAULT, FREE_OF_SCALE, Codec, Identity, codec_of
 from gradwire.codecs.spec import is_real
 from gradwire.errors import SpecError, shown
@@ -47,6 +48,8 @@ class Auto:
     path
         A file for the decision, from which the next run with the same settings starts; by default the one
         that the environment variable ``GRADWIRE_AUTO`` names, if any. Rank 0 alone reads and writes it.
+    config
+        The thresholds of the choice: when to measure, what to try, and what is better.
 
     Raises
     ------
@@ -57,6 +60,7 @@ class Auto:
     max_lost_norm: float = 0.2
     codecs: Sequence[Codec | str] = CODECS
     path: str | os.PathLike[str] | None = None
+    config: AutoConfig = field(default_factory=default, repr=False)
 
     def __post_init__(self) -> None:
         if not is_real(self.max_lost_norm, 0.0, 1.0) or self.max_lost_norm == 0:
@@ -68,6 +72,8 @@ class Auto:
                 f"codecs must be a list of codecs or their specs, but is {shown(self.codecs)}; write "
                 f"[{shown(self.codecs)}]"
             )
+        if not isinstance(self.config, AutoConfig):
+            raise SpecError(f"expected an AutoConfig for config, got {shown(self.config)}; leave it out")
         for each in self.candidates:
             Plan.of(each)
 
@@ -110,5 +116,7 @@ class Auto:
 
 
 def terms_of(settings: Auto) -> str:
-    """Return the limit and the candidates of a choice as text."""
-    return f"{float(settings.max_lost_norm)}, {', '.join(map(str, settings.candidates))}"
+    """Return the limit, the candidates, and the changed thresholds of a choice as text."""
+    terms = f"{float(settings.max_lost_norm)}, {', '.join(map(str, settings.candidates))}"
+    changed = settings.config.changed
+    return f"{terms}; {changed}" if changed else terms

@@ -8,10 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
+from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.timing.calibrate import disagreement
-
-KEPT = 20
-"""So many steps make a median, in which an evaluation or a saved checkpoint does not show."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +29,9 @@ class StepTime:
 class StepTimes:
     """The times of the latest steps. A step begins when the one before has ended."""
 
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = perf_counter, config: AutoConfig = DEFAULT) -> None:
         self._clock = clock
-        self._latest = deque[StepTime](maxlen=KEPT)
+        self._latest = deque[StepTime](maxlen=config.window_steps)
         self._buckets: list[tuple[float, int]] = []
         self._ended: float | None = None
         self._uncounted = 0

@@ -13,7 +13,8 @@ from math import inf, isinf
 from statistics import fmean, median
 from typing import Self
 
-from gradwire.autotune.decision import SAME, Decision, best_of, same_way, stays
+from gradwire.autotune.config import DEFAULT, AutoConfig
+from gradwire.autotune.decision import Decision, best_of, same_way, stays
 from gradwire.autotune.step_times import StepTime
 from gradwire.fields import Source, rows
 from gradwire.plan import Plan
@@ -21,16 +22,6 @@ from gradwire.planner.predict import UNCERTAINTY
 from gradwire.units import exact_size, format_duration
 
 _SOURCE = Source("decisions", "let all ranks run the same gradwire")
-TURN = 5
-"""The steps of a turn; the first one, in which connections and buffers are new, doesn't count. The very first
-turn is twice as long, and its first half doesn't count: after a choice, steps are slower for a while."""
-BEHIND = 1.25
-"""A plan that takes so many times as long to the loss as the fastest one, by its first turn, has no second
-one, and doesn't stay."""
-MOST_SAME = 0.15
-"""Plans that differ by more are never as fast as each other, however much their steps scatter."""
-_BY_CHANCE = 2.0
-"""Of plans that are as fast, one pair in eight differs by more than so many times what ``note`` is told."""
 
 
 class Trial:
@@ -47,10 +38,14 @@ class Trial:
     present
         The plan that was in use before. If it is the first to be tried, it stays unless another is clearly
         better.
+    config
+        The thresholds of the run.
     """
 
-    def __init__(self, decisions: Sequence[Decision], present: Plan | None = None) -> None:
-        self.decisions = tuple(decisions)
+    def __init__(
+        self, decisions: Sequence[Decision], present: Plan | None = None, config: AutoConfig = DEFAULT
+    ) -> None:
+        self.decisions, self._config = tuple(decisions), config
         self._turns_s: list[list[float]] = [[] for _ in self.decisions]
         self._left = list(range(len(decisions))) if len(decisions) > 1 else []  # whose turns
         self._disagreements: list[float] = []
@@ -61,9 +56,9 @@ class Trial:
         return json.dumps([json.loads(each.to_json()) for each in self.decisions])
 
     @classmethod
-    def from_json(cls, text: str, present: Plan | None = None) -> Self:
+    def from_json(cls, text: str, present: Plan | None = None, config: AutoConfig = DEFAULT) -> Self:
         """Read what ``to_json`` wrote. Raises ``SpecError``."""
-        return cls(_SOURCE.of_json(text, rows(Decision.from_values)), present)
+        return cls(_SOURCE.of_json(text, rows(Decision.from_values)), present, config)
 
     @property
     def present(self) -> Decision | None:
@@ -81,12 +76,16 @@ class Trial:
     @property
     def steps(self) -> int:
         """The steps of the present turn."""
-        return TURN + self.settling
+        return self._config.turn_steps + self.settling
 
     @property
     def settling(self) -> int:
-        """So many steps of the present turn pass before others count, the first of which never does."""
-        return TURN if self._left and not any(self._turns_s) else 0
+        """The steps of the present turn that pass before others count, the first of which never does.
+
+        The very first turn is twice as long, and its first half doesn't count: after a choice, steps are
+        slower for a while.
+        """
+        return self._config.turn_steps if self._left and not any(self._turns_s) else 0
 
     def note(self, step_s: float, disagreement: float) -> None:
         """Note what steps of the present turn took, and the quartiles' distance from their middle.
@@ -103,7 +102,7 @@ class Trial:
     def _ahead(self) -> list[int]:
         """Return which decisions have a second turn, also those that were not timed."""
         took = [each.to_loss_s for each in self._tried()]
-        limit_s = BEHIND * min(took)
+        limit_s = self._config.behind_ratio * min(took)
         return [index for index, each in enumerate(took) if not limit_s < each < inf]
 
     def _tried(self) -> list[Decision]:
@@ -114,12 +113,14 @@ class Trial:
     @property
     def _same(self) -> float:
         """By what share plans may differ that are as fast as each other."""
-        return min(max(SAME, _BY_CHANCE * median(self._disagreements)), MOST_SAME)
+        config = self._config
+        by_chance = config.chance_ratio * median(self._disagreements)
+        return min(max(config.equal_share, by_chance), config.most_equal_share)
 
     def best(self) -> Decision:
         """Return what stays: the best one, as ``best_of`` tells, by what steps took.
 
-        Plans are as fast if they differ by less than ``SAME``, or than chance explains. A plan that
+        Plans are as fast if they differ by less than ``equal_share``, or than chance explains. A plan that
         compresses has to be faster than those that don't by more than predictions are uncertain. One that
         was behind can't stay: a machine that has become slower since would make it the fastest.
         """
@@ -130,13 +131,14 @@ class Trial:
         ahead = [each for each, own in zip(tried, turns, strict=True) if own == max(turns)]
         worth_s = (1 - UNCERTAINTY) * _exact_s(ahead)
         worth = [each for each in ahead if each.plan.codec.EXACT or each.to_loss_s <= worth_s]
-        best, first = best_of(worth, self._same), tried[0]
+        best, first = best_of(worth, self._same, self._config), tried[0]
         if self._before is not None and same_way(first.plan, self._before) and first in worth:
-            best = first if stays(first, best, self._same) else best
+            best = first if stays(first, best, self._same, self._config) else best
         timed = [each for each in tried if not isinf(each.step_s)]
+        turn = self._config.turn_steps
         times = ", ".join(f"{self._named(each)} {format_duration(each.step_s)}" for each in timed)
-        shorter = f", those behind for {TURN}" if len(ahead) < len(tried) else ""
-        said = f"tried for {TURN * max(turns)} steps each{shorter}: {times}"
+        shorter = f", those behind for {turn}" if len(ahead) < len(tried) else ""
+        said = f"tried for {turn * max(turns)} steps each{shorter}: {times}"
         exact_s = _exact_s(tried)
         return replace(
             best,
@@ -157,7 +159,7 @@ class Trial:
 
     @property
     def _scatter(self) -> str:
-        if self._same <= SAME:
+        if self._same <= self._config.equal_share:
             return ""
         return f", of which those that differ by less than {self._same:.0%} are equal"
 
@@ -175,14 +177,6 @@ def _mean(turns_s: Sequence[float]) -> float:
 
 # Watch whether steps still take what they took after the last decision.
 
-CHANGED = 0.25
-"""Steps that take longer or shorter by this share of the shorter one are worth another look."""
-PATIENCE = 60
-"""The fewest steps between two decisions; it doubles with each, so that plans do not go back and forth."""
-MOST_PATIENCE = 960
-QUIET = 500
-"""After so many steps more without a reason, patience is what it was at first."""
-
 
 class Watch:
     """Compares windows of steps with the first one after a decision; the same on all ranks, with equal times.
@@ -195,16 +189,18 @@ class Watch:
         The step of the latest decision, 0 before there is one.
     """
 
-    def __init__(self) -> None:
-        self.patience = PATIENCE
+    def __init__(self, config: AutoConfig = DEFAULT) -> None:
+        self._config, self.patience = config, config.patience_steps
         self.since = 0
         self._reference: StepTime | None = None
 
     def decided(self, step: int) -> None:
         """Begin anew after a decision before ``step``; the next one has to wait longer."""
         if self.since:
-            quiet = step - self.since > self.patience + QUIET
-            self.patience = PATIENCE if quiet else min(2 * self.patience, MOST_PATIENCE)
+            config = self._config
+            quiet = step - self.since > self.patience + config.quiet_steps
+            longer = min(2 * self.patience, config.most_patience_steps)
+            self.patience = config.patience_steps if quiet else longer
         self.since, self._reference = step, None
 
     def forget(self) -> None:
@@ -227,4 +223,4 @@ class Watch:
         if not self.may_decide(step):
             return False
         shorter_s, longer_s = sorted((self._reference.step_s, now.step_s))
-        return longer_s > (1 + CHANGED) * shorter_s
+        return longer_s > (1 + self._config.changed_step_share) * shorter_s

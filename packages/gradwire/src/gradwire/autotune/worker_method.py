@@ -26,8 +26,6 @@ from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.method import Group, Method
 
-_SAMPLED_NBYTES = 25 << 20
-"""A gradient is sampled in parts of about this size, like DDP's first buckets, so that all of it counts."""
 T = TypeVar("T")
 
 
@@ -168,7 +166,7 @@ class WorkerMethod(Method):
         samples = None if self._pilot is None else self._pilot.samples
         if samples is None:
             return
-        for bucket in cut(gradients.counts, _SAMPLED_NBYTES):
+        for bucket in cut(gradients.counts, samples.config.sampled_nbytes):
             shapes = [gradients.parameters[each].shape for each in bucket.parameters]
             samples.expect(shapes, self.meter.names(bucket.parameters))
             samples.add(bucket.view(gradients.flat))

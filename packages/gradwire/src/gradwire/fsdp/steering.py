@@ -124,7 +124,7 @@ class Sample:
         cost = Exchange(self._line.exchange.link, Plan()).reduce(self._own)
         exact = self._own.chunk(self._line.world)[self._line.place]
         if bool(exact.isfinite().all()):
-            shares = lost_shares(exact, shard.to("cpu"), self._shapes)
+            shares = lost_shares(exact, shard.to("cpu"), self._shapes, config=self._samples.config)
             found = dict(zip(self._layout.names, shares, strict=True))
             self._samples.shadow = Shadow(found, found)
         return cost

@@ -18,7 +18,8 @@ import torch.distributed as dist
 from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.autotune.observed import KEPT_STEPS, joined, shares, stretch
+from gradwire.autotune.config import DEFAULT
+from gradwire.autotune.observed import joined, shares, stretch
 from gradwire.autotune.step_times import StepTimes
 from gradwire.ddp.hook import Attached
 from gradwire.profile.settings import Settings
@@ -218,7 +219,7 @@ class DdpWatch:
     @property
     def _samples(self) -> bool:
         """Whether this step is one of those before times count from which gradients are kept."""
-        return 0 < self._settings.warm_up - self.steps <= KEPT_STEPS
+        return 0 < self._settings.warm_up - self.steps <= DEFAULT.excerpt_steps
 
     def _end(self) -> None:
         """Note that all averages are there; a checkpoint's inner pass may end before the model's has."""

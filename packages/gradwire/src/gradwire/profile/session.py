@@ -13,7 +13,8 @@ import torch
 import torch.distributed as dist
 
 from gradwire.api import connect
-from gradwire.autotune.observed import KEPT_STEPS, Observed, compare, joined, shares, stretch
+from gradwire.autotune.config import DEFAULT
+from gradwire.autotune.observed import Observed, compare, joined, shares, stretch
 from gradwire.autotune.step_times import StepTimes
 from gradwire.errors import AttachError, ExchangeError, GradwireError
 from gradwire.exchange import Exchange
@@ -114,7 +115,7 @@ class FsdpWatch:
         self.device = gradient.device
         self._now.append(gradient.numel())
         self._wait_s += seconds
-        if 0 < self._settings.warm_up - self.steps <= KEPT_STEPS and self.counts:
+        if 0 < self._settings.warm_up - self.steps <= DEFAULT.excerpt_steps and self.counts:
             known = shares(self.counts)
             place = len(self._now) - 1
             if place < len(known) and self.counts[place] == gradient.numel():

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Self
 
-from gradwire.autotune.estimate import NOISY
+from gradwire.autotune.config import DEFAULT
 from gradwire.errors import JobError
 from gradwire.fields import Source, of, real, rows
 from gradwire.files import replace_file
@@ -68,10 +68,11 @@ class Tried:
     def verdict(self) -> str:
         """Return the measurements in a sentence."""
         plan = f"gradwire chose {self.plan} after {self.chosen_after} attached steps"
-        if self.spread > NOISY:
+        if self.spread > DEFAULT.noisy_share:
             return (
                 f"Steps are too noisy to say what gradwire gains: they scatter by {self.spread:.0%}, which "
-                f"must be below {NOISY:.0%} ({plan}). Try again on a quiet machine, or with more --steps."
+                f"must be below {DEFAULT.noisy_share:.0%} ({plan}). Try again on a quiet machine, or with more "
+                "--steps."
             )
         low, high = self.speedup / (1 + self.spread), self.speedup * (1 + self.spread)
         measured = f"A step was measured to be {low:.3g} to {high:.3g} times as fast with gradwire; {plan}."

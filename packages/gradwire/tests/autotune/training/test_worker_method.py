@@ -12,13 +12,11 @@ import torch
 from torch import nn
 
 from gradwire import Auto, DSync, Ledger, Link, PipeSGD
-from gradwire.autotune import decision as decide
-from gradwire.autotune.autotuner import WARM_UP
 from gradwire.codecs import Identity, parse
 from gradwire.errors import StateError
 from gradwire.sync.checkpoint import RankState, pack
 from support.ranks import run_ranks
-from support.told_line import FAST, TURNS, Told, tell_line
+from support.told_line import FAST, TURNS, WARM_UP, Told, configure, tell_line
 
 METHODS = [DSync, PipeSGD]
 with torch.random.fork_rng():
@@ -65,7 +63,7 @@ TRIED = WARM_UP + TURNS[-1] + 2
 def test_all_ranks_try_the_same_plans_and_keep_the_same_one(
     kind: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decide, "MOST_TRIED", 3)
+    configure(monkeypatch, most_trials=3)
     ranks = run_ranks(4, run, kind, "auto", TRIED)
     methods, weights = zip(*ranks, strict=True)
     steps = [step for step, _ in methods[0].decisions]
@@ -75,7 +73,7 @@ def test_all_ranks_try_the_same_plans_and_keep_the_same_one(
 
 
 def test_no_plan_is_tried_while_a_pipeline_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decide, "MOST_TRIED", 3)
+    configure(monkeypatch, most_trials=3)
     steps = WARM_UP + 16  # before what exchanges lose is looked at
     ranks = run_ranks(4, run, partial(PipeSGD, warmup_steps=60), "auto", steps)
     assert all(len(method.decisions) == 1 for method, _ in ranks)
@@ -187,8 +185,7 @@ def test_training_goes_on_without_compression_where_nothing_else_is_allowed(
 
 
 def test_all_of_a_large_gradient_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradwire.autotune.worker_method._SAMPLED_NBYTES", 4 * 60)
-    monkeypatch.setattr("gradwire.autotune.samples.MOST_COUNT", 50)
+    configure(monkeypatch, sampled_nbytes=4 * 60, sample_count=50)
     seen = []
 
     def body(link: Link) -> None:

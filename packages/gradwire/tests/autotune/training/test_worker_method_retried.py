@@ -11,10 +11,8 @@ import torch
 from torch import nn
 
 from gradwire import DSync, Link, PipeSGD
-from gradwire.autotune import decision as decide
-from gradwire.autotune.autotuner import WARM_UP
 from support.ranks import run_ranks
-from support.told_line import TURNS, tell_line, tell_times
+from support.told_line import TURNS, WARM_UP, configure, tell_line, tell_times
 
 STEPS = 50
 WORLD = 4
@@ -27,7 +25,7 @@ with torch.random.fork_rng():
 def told(monkeypatch: pytest.MonkeyPatch) -> None:
     tell_line(monkeypatch)
     tell_times(monkeypatch)
-    monkeypatch.setattr(decide, "MOST_TRIED", 3)
+    configure(monkeypatch, most_trials=3)
 
 
 def train(link: Link, kind: type[Any], failing: Collection[int]) -> tuple[list[Any], torch.Tensor]:
