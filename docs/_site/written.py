@@ -8,13 +8,22 @@ from types import MappingProxyType
 from typing import Any
 
 from accessible import mend
+from choices import thresholds, transitions
 from commands import command_line
 from menu import menu
 from names import keep, plain, python_names
 
 COMMENT = re.compile(r"^<!-- site: (\w+)((?: \S+)*) -->$", re.MULTILINE)
 OUTSIDE = re.compile(r"\]\((?:\.\./)+(?!\.\./)(?=(?:examples|tests)/)")
-WRITERS = MappingProxyType({"menu": menu, "python": python_names, "commands": command_line})
+WRITERS = MappingProxyType(
+    {
+        "menu": menu,
+        "python": python_names,
+        "commands": command_line,
+        "transitions": transitions,
+        "thresholds": thresholds,
+    }
+)
 """Kind -> the function that writes Markdown; it gets the words of the comment."""
 
 

@@ -85,6 +85,7 @@ def test_changed_thresholds_are_terms_of_a_saved_decision() -> None:
         ({"turn_steps": 0}, "expected a whole number from 1 up for turn_steps, got 0; leave it out for 5"),
         ({"turn_steps": 2.5}, r"expected a whole number from 1 up for turn_steps, got 2\.5"),
         ({"turn_steps": True}, "got True"),
+        ({"warm_up_steps": 1}, "expected a whole number from 2 up for warm_up_steps, got 1"),
         ({"stay_share": "much"}, "expected a number above 0 for stay_share, got 'much'"),
         ({"stay_share": float("nan")}, "got nan"),
         ({"line_effort": 3}, "expected an Effort for line_effort, got 3"),

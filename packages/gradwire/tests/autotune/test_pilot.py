@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gradwire import Auto, Link, Plan
-from gradwire.autotune import autotuner as pilot
-from gradwire.autotune import costs
+from gradwire.autotune import costs, survey
 from gradwire.autotune.saved import State
 from gradwire.codecs import Codec, Identity, parse
 from gradwire.errors import ExchangeError
@@ -360,7 +359,7 @@ def test_a_rank_that_dies_during_a_choice_is_an_error_on_the_others() -> None:
 
 
 def test_a_plan_that_cannot_be_chosen_leaves_the_present_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pilot, "decide", lambda *_: Plan.of("quantise"))
+    monkeypatch.setattr(survey, "decide", lambda *_: Plan.of("quantise"))
     runs = run_ranks(2, train, Auto(), WARM_UP + 2)
     assert runs[0].plans[-1] == runs[1].plans[-1] == Auto().first_plan
     assert "stays, since no plan could be chosen" in runs[0].pilot.decisions[0][1].reason

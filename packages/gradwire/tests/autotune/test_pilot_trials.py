@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gradwire import Auto, Link, Plan
-from gradwire.autotune import autotuner as pilot
-from gradwire.autotune import decision as decide
+from gradwire.autotune import survey
+from gradwire.autotune.decision import decide
 from gradwire.autotune.saved import State
 from gradwire.errors import SpecError
 from support.piloted import Run, train
@@ -130,14 +130,14 @@ def test_a_codec_that_is_no_candidate_is_replaced_once_it_breaks_the_contract(
     """The one of the first steps, which stays where nothing can be chosen."""
     configure(monkeypatch, resample_steps=WINDOW)
     monkeypatch.setattr(Auto, "first_plan", Plan.of("quantize:8", residual=False))
-    choose, calls = decide.decide, count()
+    choose, calls = decide, count()
 
     def decided(*args: Any) -> Any:
         if next(calls) == 0:
             raise SpecError("not yet")
         return choose(*args)
 
-    monkeypatch.setattr(pilot, "decide", decided)
+    monkeypatch.setattr(survey, "decide", decided)
 
     def run(link: Link) -> Run:
         one = Run(link, Auto(codecs=["bf16"]))

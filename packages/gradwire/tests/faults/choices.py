@@ -12,6 +12,7 @@ from faults.wire import Wire, frame_act
 from gradwire.autotune import costs
 from gradwire.autotune.autotuner import Pilot
 from gradwire.autotune.step_times import StepTime, StepTimes
+from gradwire.autotune.survey import Survey
 from gradwire.exchange import Exchange
 from gradwire.links import Link
 from support.told_line import SLOW, STEP, WARM_UP, configure, tell_line
@@ -77,13 +78,13 @@ def strike(case: Case) -> None:
 
         vars(costs)["own_line"] = own_line
     else:
-        choose = Pilot._choose
+        choose = Survey._choose
 
-        def watched(own: Pilot, exchange: Exchange, *others: Any) -> str:
+        def watched(own: Survey, exchange: Exchange, *others: Any) -> str:
             arm(exchange.link)
             return choose(own, exchange, *others)
 
-        Pilot._choose = watched  # type: ignore[assignment, method-assign]
+        Survey._choose = watched  # type: ignore[assignment, method-assign]
 
 
 def check_choices(chosen: Sequence[Sequence[int]]) -> list[str]:

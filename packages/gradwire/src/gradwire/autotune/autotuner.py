@@ -1,66 +1,40 @@
-"""What a run does about its plan from step to step: measure, decide, watch."""
+"""The state machine that chooses a run's plan from step to step: measure, decide, try, watch."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from math import inf
 from time import perf_counter
-from typing import Protocol, TypeVar
 
-from gradwire.autotune import costs as network
 from gradwire.autotune import saved
-from gradwire.autotune.contract import (
-    BUCKETS,
-    Contract,
-    Form,
-    Losses,
-    Lost,
-    draw,
-    excepted,
-    in_words,
-    is_leaner,
-    rules_for,
-)
-from gradwire.autotune.costs import Costs, typical
-from gradwire.autotune.decision import Decision, decide
+from gradwire.autotune.contract import BUCKETS, Contract, Form, draw
+from gradwire.autotune.decision import Decision
 from gradwire.autotune.samples import Samples
-from gradwire.autotune.saved import Saved, State, broadcast, gather, mean
+from gradwire.autotune.saved import Saved, State
 from gradwire.autotune.settings import Auto, terms_of
-from gradwire.autotune.step_times import StepTime, StepTimes, slowest
+from gradwire.autotune.states import TRANSITIONS, Transition, TunerState
+from gradwire.autotune.step_times import StepTimes
+from gradwire.autotune.survey import STAYS, Ask, Look, Survey
 from gradwire.autotune.trial import Trial, Watch
 from gradwire.codecs import parse
-from gradwire.errors import GradwireError
-from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.planner.candidates import Workload
-from gradwire.timing.line import Line
 
-_RESUMED = "resumed "
-"""Begins the text of a state, in place of a decision."""
-_ANEW = "anew"
-"""In place of a decision: the whole plan has to be chosen once more."""
 _LOG = logging.getLogger("gradwire")
-T = TypeVar("T")
-
-
-class Ask(Protocol):
-    """Lets the thread that owns the exchange do something, which all ranks do, and returns its result."""
-
-    def __call__(self, what: str, work: Callable[[Exchange], T]) -> T:
-        """Do ``work`` with the exchange; errors call it ``what``."""
 
 
 class Pilot:
     """Chooses one run's plans, on all ranks alike: what rank 0 decides from the measurements of all of them.
+
+    Before each step, ``begin`` evaluates the table ``TRANSITIONS``; the methods that it names stand at the
+    end of the class.
 
     Parameters
     ----------
     settings
         What the user wants.
     rank, world
-        Whose pilot it is.
+        This rank, and the number of ranks.
     shapes
         Those of the model's parameters that are trained.
     timeout_s
@@ -103,17 +77,19 @@ class Pilot:
         self._form, self._saved = form, Saved(settings, form, names, key, tells=rank == 0)
         self._clock, self._times, self._watch = clock, StepTimes(clock, config), Watch(config)
         self._contract = Contract(settings.max_lost_norm, world, config=config)
-        self._losses = Losses(self._contract, form.most_excepted(config))
+        self._survey = Survey(settings, form, self._contract, rank, world, timeout_s)
+        self._state = TunerState.ALONE if world == 1 else TunerState.START
         self._samples: Samples | None = None
         self._buckets = 0
         self._decide_at, self._delay = config.warm_up_steps + 1, 1
-        self._begun, self._steps, self._before = False, 0, 0
+        self._steps, self._before = 0, 0  # begun, and those of the process that wrote the checkpoint
         self._chosen: Plan | None = None  # in the latest step
+        self._is_loaded = False
         self._loaded: State | None = None
-        self._costs, self._trial = Costs(world, config), Trial(())
-        self._own_shares: list[float] = []  # of the sampled parameters, until gradients may be others
-        self._shares_of: list[str] = []
-        self._own_line: tuple[float, ...] = ()  # until the times of steps change
+        self._trial = Trial(())
+        self._step = 0  # the one that ``begin`` is about, and what all ranks observed for it
+        self._observed: State | Decision | Trial | Look | None = None
+        self._is_due = self._has_changed = False
 
     def begin(self, step: int, present: Plan, ask: Ask) -> Plan | None:
         """Return the plan from ``step`` on, counted from 1 up, or None where the present one stays.
@@ -122,29 +98,20 @@ class Pilot:
         out of memory, say, exchanges nothing and returns the same: other ranks may not retry it. Raises
         ``ExchangeError``.
         """
-        if self._world == 1:
+        if self._state is TunerState.ALONE:
             return None
-        if self._begun and step + self._before == self._steps:
-            self._samples, self._buckets = self._samples and self._samples.anew(), 0
-            return self._chosen
         began = self._clock()
-        if self._begun:
-            step += self._before
-            chosen = self._steer(step, present, ask)
-        else:
-            chosen = self._start(step, ask)
-            step += self._before
-        self._steps = step
-        buckets, self._buckets = self._buckets, 0
-        precedes_choice = step + 1 == self._decide_at  # of other codecs, which no exchange has used
-        drawn = None if precedes_choice else draw(step, buckets)
-        placed_for = self._world if self._form.places else None
-        self._samples = None
-        if self._samples_at(step):
-            self._samples = Samples(drawn=drawn, step=step, placed_for=placed_for, config=self._config)
+        self._step = step + self._before
+        if self._evaluate(None) and self._state is not TunerState.START:
+            return self._chosen  # of the same step
+        self._observe(present, ask)
+        self._chosen, self._samples = None, None
+        while self._evaluate(self._state):
+            self._observed, self._is_due = None, False
+        self._steps = self._step
+        self._sample_for_look()
         self._times.leave_out(self._clock() - began)
-        self._chosen = chosen
-        return chosen
+        return self._chosen
 
     @property
     def samples(self) -> Samples | None:
@@ -182,219 +149,251 @@ class Pilot:
         so is one that the present settings don't allow: the run measures anew.
         """
         self._loaded = state if state.world == self._world and self._saved.allows(state) else None
-        self._begun = False
+        self._is_loaded = True
         return self._loaded.decisions[-1][1].plan if self._loaded and self._loaded.decisions else None
 
-    def _samples_at(self, step: int) -> bool:
-        since = step + 1 - self._decide_at
-        config = self._config
-        return since in (0, config.window_steps) or (since > 0 and since % config.resample_steps == 0)
+    def _evaluate(self, source: TunerState | None) -> bool:
+        """Make the first transition from ``source`` whose guard holds; return whether there is one."""
+        for row in TRANSITIONS:
+            if row.source is source and getattr(self, row.guard)():
+                left = self._state
+                getattr(self, row.action)()
+                self._state = row.target or left
+                self._log(row, left)
+                return True
+        return False
 
-    def _steer(self, step: int, present: Plan, ask: Ask) -> Plan | None:
-        """Decide or look, where that is due."""
-        if step == self._decide_at:
-            return self._decide(step, present, ask)
-        if self._trial.present is not None:
-            return self._try_next(step, ask) if step == self._decide_at + self._trial.steps else None
-        if step > self._decide_at and (step - self._decide_at) % self._config.window_steps == 0 and len(self._times):
-            return self._look(step, present, ask)
-        return None
+    def _log(self, row: Transition, left: TunerState) -> None:
+        """Log a transition on rank 0."""
+        if self._rank == 0:
+            facts = {"step": self._step, "plans": len(self._trial.decisions), "turns": self._trial.turns}
+            said = row.says.format(**facts, change=self._watch.change)
+            names = left.value, self._state.value
+            _LOG.debug("autotune: transition %d, %s to %s: %s", row.number, *names, said)
 
-    def _start(self, step: int, ask: Ask) -> Plan | None:
-        """Go on where a checkpoint was written, or with what a run before has decided, if rank 0 has that."""
-        self._begun, self._before, self._decide_at = True, 0, step + self._config.warm_up_steps
-        self._own_shares, self._own_line, self._trial = [], (), Trial(())
-        text = ""
-        if self._rank == 0 and self._loaded is not None:
-            text = _RESUMED + self._loaded.to_json()
-        elif self._rank == 0 and (found := self._saved.load()) is not None:
-            text = found.to_json()
-        text = ask("the plan of an earlier run", lambda exchange: broadcast(exchange, text, self._timeout_s))
-        if text.startswith(_RESUMED):
-            return self._resume(step, State.from_json(text.removeprefix(_RESUMED)))
-        if not text:
-            return None
-        self._decide_at = step
-        return self._adopt(step, Decision.from_json(text), "as in an earlier run: ")
+    def _observe(self, present: Plan, ask: Ask) -> None:
+        """Let all ranks observe what the guards of the present state ask about, where that is due."""
+        self._observed, self._is_due = None, False
+        since, window = self._step - self._decide_at, self._config.window_steps
+        if self._state is TunerState.START:
+            own = (self._loaded or self._saved.load()) if self._rank == 0 else None
+            self._observed = self._survey.hear(ask, own)
+        elif self._state is TunerState.PROBE and since == 0:
+            found = self._survey.choose(ask, self._samples, self._times, present)
+            if found is not None and self._step <= self.settles_at:
+                found = Trial(found.decisions[:1], config=self._config)
+            self._is_due, self._observed = True, found
+        elif self._state is TunerState.TRIAL and since == self._trial.steps:
+            self._is_due = True
+            self._trial.note(*self._survey.time_turn(ask, self._times))
+        elif self._state is TunerState.HOLD and since > 0 and since % window == 0 and len(self._times):
+            may_choose = self._watch.may_decide(self._step, self._config.early_share_of_patience)
+            how = self._samples, self._times.median, present, self.decisions
+            self._observed = self._survey.look(ask, *how, may_choose=may_choose)
+            self._has_changed = self._watch.changed(self._step, self._observed.times)
 
-    def _resume(self, step: int, state: State) -> Plan | None:
-        """Go on from a checkpoint before ``step``, whose number was another one in the run that wrote it.
+    def _sample(self, drawn: int | None) -> None:
+        placed_for = self._world if self._form.places else None
+        self._samples = Samples(
+            drawn=drawn, step=self._step, placed_for=placed_for, config=self._config
+        )
 
-        What was measured for a decision that was due then is not there any more.
-        """
-        number = state.steps + 1
-        self._before, self._loaded = number - step, None
-        self._decide_at = state.decide_at if state.decide_at < number else number + self._config.warm_up_steps
+    def _sample_for_look(self) -> None:
+        """Sample this step if what the codec in use loses is looked at before the next one."""
+        buckets, self._buckets = self._buckets, 0
+        since, config = self._step + 1 - self._decide_at, self._config
+        if since == config.window_steps or (since > 0 and since % config.resample_steps == 0):
+            self._sample(draw(self._step, buckets))
+
+    def _adopt(self, decision: Decision, why: str = "") -> None:
+        if self._trial.present is None:
+            self._watch.decided(self._step)
+        # While a pipeline fills, its steps wait for nothing.
+        self._times.forget(self._trial.settling + decision.plan.pipeline)
+        self._contract.begin()
+        self._take(decision, why)
+
+    def _take(self, decision: Decision, why: str = "") -> None:
+        self.decisions.append((self._step, decision))
+        self._tell(decision, why)
+        if self._rank == 0:
+            self._saved.save(decision if self._trial.present is None else self._trial.decisions[0])
+        self._chosen = decision.plan
+
+    def _tell(self, decision: Decision, why: str) -> None:
+        told = replace(decision, reason=why + decision.reason)
+        if self._rank == 0:
+            level = logging.INFO if self._trial.present is None else logging.DEBUG
+            _LOG.log(level, "from step %d on, %s", self._step, told.reason)
+        if self.note is not None:
+            self.note(self._step, told)
+
+    # The guards of TRANSITIONS, by their rows.
+
+    def checkpoint_holds(self) -> bool:
+        """Return whether rank 0 has a checkpoint, and no choice was due when it was written."""
+        return isinstance(self._observed, State) and self._observed.decide_at <= self._observed.steps
+
+    def has_checkpoint(self) -> bool:
+        """Return whether rank 0 has a checkpoint that the settings allow, of as many ranks."""
+        return isinstance(self._observed, State)
+
+    def has_earlier_choice(self) -> bool:
+        """Return whether the file of decisions has one of this run's kind that the settings allow."""
+        return isinstance(self._observed, Decision)
+
+    def knows_nothing(self) -> bool:
+        """Return whether no other row applies."""
+        return True
+
+    def precedes_choice(self) -> bool:
+        """Return whether a plan is to be chosen before the next step, and this one isn't sampled yet."""
+        return self._step + 1 == self._decide_at and self._samples is None
+
+    def lacks_samples(self) -> bool:
+        """Return whether a choice is due, and a rank's sample is missing or not finite."""
+        return self._is_due and self._observed is None
+
+    def failed_to_choose(self) -> bool:
+        """Return whether rank 0 could not predict what plans take."""
+        return isinstance(self._observed, Trial) and STAYS in self._observed.decisions[0].reason
+
+    def has_one_plan(self) -> bool:
+        """Return whether no other plan may be as good, or steps don't take their usual time yet."""
+        return isinstance(self._observed, Trial) and self._observed.present is None
+
+    def has_rivals(self) -> bool:
+        """Return whether several plans may be the best."""
+        return isinstance(self._observed, Trial)
+
+    def has_next_turn(self) -> bool:
+        """Return whether a turn is over, and another one of the same round follows."""
+        return self._is_due and self._trial.present is not None and not self._trial.is_turning
+
+    def turns_back(self) -> bool:
+        """Return whether all plans had their first turn, and more than one isn't behind."""
+        return self._is_due and self._trial.is_turning
+
+    def has_no_turn(self) -> bool:
+        """Return whether the last turn is over."""
+        return self._is_due
+
+    def step_time_changed(self) -> bool:
+        """Return whether steps differ by ``changed_step_share`` from the first window, past the patience."""
+        return isinstance(self._observed, Look) and self._has_changed
+
+    def some_need_others(self) -> bool:
+        """Return whether other parameters than before break the contract, or keep it again."""
+        look = self._observed
+        return isinstance(look, Look) and look.gentler is not None and not look.is_wide
+
+    def many_need_others(self) -> bool:
+        """Return whether over ``wide_share`` of the values newly break it, and some patience has passed."""
+        look = self._observed
+        return isinstance(look, Look) and look.gentler is not None and look.is_wide
+
+    def plan_is_unsuited(self) -> bool:
+        """Return whether over ``most_excepted_share`` break it, or the codec is no candidate."""
+        return isinstance(self._observed, Look) and self._observed.is_unsuited
+
+    def leaner_codec_suits(self) -> bool:
+        """Return whether a codec that was left out keeps it with room, and sends under ``far_less_share``."""
+        return isinstance(self._observed, Look) and self._observed.is_leaner
+
+    def is_repeated(self) -> bool:
+        """Return whether the latest step begins again."""
+        return not self._is_loaded and self._state is not TunerState.START and self._step == self._steps
+
+    def was_loaded(self) -> bool:
+        """Return whether ``load`` was called since the latest step."""
+        return self._is_loaded
+
+    # The actions.
+
+    def resume(self) -> None:
+        """Go on with the plan of the checkpoint; if a choice was due, make it after ``warm_up_steps``."""
+        state = self._observed
+        assert isinstance(state, State)
+        number = state.steps + 1  # another one in the run that wrote it
+        self._before, self._loaded = number - self._step, None
+        self._step = number
+        holds = state.decide_at < number
+        self._decide_at = state.decide_at if holds else number + self._config.warm_up_steps
         self.decisions = list(state.decisions)
         self._watch.patience, self._watch.since = state.patience, state.since
         self._contract.seen, self._contract.refused = dict(state.seen), {*map(parse, state.refused)}
         self._times.forget()
-        if not self.decisions:
-            return None
-        self._tell(number, self.decisions[-1][1], "as before the checkpoint: ")
-        return self.decisions[-1][1].plan
+        if self.decisions:
+            self._tell(self.decisions[-1][1], "as before the checkpoint: ")
+            self._chosen = self.decisions[-1][1].plan
 
-    def _decide(self, step: int, present: Plan, ask: Ask) -> Plan | None:
-        text = ask("the choice of a plan", lambda exchange: self._choose(exchange, present))
-        if not text:  # a sample was empty, or not finite; a later one may be better
-            self._decide_at, self._delay = step + self._delay, min(2 * self._delay, self._config.resample_steps)
-            return None
-        self._trial = Trial.from_json(text, present, self._config)
-        if step <= self.settles_at:
-            self._trial = Trial(self._trial.decisions[:1], config=self._config)
-        return self._adopt(step, self._trial.present or self._trial.best())
+    def adopt_earlier(self) -> None:
+        """Take the plan of the earlier run."""
+        assert isinstance(self._observed, Decision)
+        self._decide_at = self._step
+        self._adopt(self._observed, "as in an earlier run: ")
 
-    def _try_next(self, step: int, ask: Ask) -> Plan:
-        """Let all ranks know what steps took with the plan on trial; go on with the next one, or the best."""
-        row = [self._times.median.step_s if len(self._times) else inf, self._times.disagreement]
-        rows = ask("the times of steps", lambda exchange: gather(exchange, row, self._timeout_s))
-        self._trial.note(*max(rows))
-        self._decide_at = step
-        return self._adopt(step, self._trial.present or self._trial.best())
+    def plan_choice(self) -> None:
+        """Choose a plan after ``warm_up_steps``."""
+        self._decide_at = self._step + self._config.warm_up_steps
 
-    def _adopt(self, step: int, decision: Decision, why: str = "") -> Plan:
-        if self._trial.present is None:
-            self._watch.decided(step)
-        # While a pipeline fills, its steps wait for nothing.
-        self._times.forget(self._trial.settling + decision.plan.pipeline)
-        self._contract.begin()
-        return self._take(step, decision, why)
+    def sample_all(self) -> None:
+        """Sample all buckets of this step."""
+        self._sample(None)  # no exchange has used what may be chosen, so there is nothing to compare
 
-    def _take(self, step: int, decision: Decision, why: str = "") -> Plan:
-        self.decisions.append((step, decision))
-        self._tell(step, decision, why)
-        if self._rank == 0:
-            self._saved.save(decision if self._trial.present is None else self._trial.decisions[0])
-        return decision.plan
+    def delay_choice(self) -> None:
+        """Choose after 1 step, or twice as many as the last time, up to ``resample_steps``."""
+        self._decide_at = self._step + self._delay
+        self._delay = min(2 * self._delay, self._config.resample_steps)
 
-    def _tell(self, step: int, decision: Decision, why: str) -> None:
-        told = replace(decision, reason=why + decision.reason)
-        if self._rank == 0:
-            level = logging.INFO if self._trial.present is None else logging.DEBUG
-            _LOG.log(level, "from step %d on, %s", step, told.reason)
-        if self.note is not None:
-            self.note(step, told)
+    def adopt(self) -> None:
+        """Take the plan, or the first one on trial."""
+        assert isinstance(self._observed, Trial)
+        self._trial = self._observed
+        self._adopt(self._trial.present or self._trial.best())
 
-    def _look(self, step: int, present: Plan, ask: Ask) -> Plan | None:
-        """Let all ranks compare what steps take, and lose, with what they may; maybe decide once more."""
-        now, samples = self._times.median, self._samples
-        text, wide = "", False
+    def take_turn(self) -> None:
+        """Take the plan whose turn it is, or the best one if there is no turn."""
+        self._decide_at = self._step
+        self._adopt(self._trial.present or self._trial.best())
 
-        def compare(exchange: Exchange) -> list[list[float]]:
-            nonlocal text, wide
-            self._average_norms(exchange, samples)
-            row = [now.compute_s, now.backward_s, now.exposed_s, *self._contract.row(samples, present)]
-            rows = gather(exchange, row, self._timeout_s)
-            if samples is not None:
-                names = self._contract.judge([each[3:] for each in rows], samples, present)
-                text = "" if names is None else self._excepted(exchange, samples, present, names)
-                wide = names is not None and samples.part(names - excepted(present, names)) > self._config.wide_share
-                if not text and all(each[3] for each in rows):  # all ranks' samples are finite
-                    text = self._leaner(exchange, samples, present, step)
-            return rows
+    def measure_again(self) -> None:
+        """Choose in the next step, and measure the lines for it."""
+        self._decide_at = self._step + 1
+        self._survey.forget_line()
+        if isinstance(self._observed, Look) and self._observed.is_about_gradients:
+            self._survey.forget_gradients()
 
-        rows = ask("the times of steps", compare)
-        if (changed := self._watch.changed(step, slowest(rows))) or text == _ANEW:
-            self._decide_at = step + 1
-            self._own_line = () if changed else self._own_line
-            self._own_shares = [] if text else self._own_shares
-        elif text:
-            self._own_shares = []  # the gradients are others than those that they are of
-            if wide and self._watch.may_decide(step, self._config.early_share_of_patience):
-                self._decide_at = step + 1
-            else:
-                self._times.forget()
-                self._watch.forget()
-            return self._take(step, Decision.from_json(text))
-        return None
+    def adapt(self) -> None:
+        """Take the plan's codecs for these parameters, and compare step times with the next window."""
+        self._take_gentler()
+        self._times.forget()
+        self._watch.forget()
 
-    def _excepted(self, exchange: Exchange, samples: Samples, present: Plan, names: frozenset[str]) -> str:
-        """Return the decision about parameters with another codec as JSON, the same on all ranks.
+    def adapt_and_choose(self) -> None:
+        """Take them now, and choose a plan in the next step."""
+        self._take_gentler()
+        self._decide_at = self._step + 1
 
-        ``_ANEW`` where they have become too many.
-        """
-        most = self._settings.max_lost_norm
-        if present.codec not in self._settings.candidates:  # which no choice has made
-            return _ANEW
-        codecs = self._settings.candidates
-        rows = gather(exchange, self._losses.own(samples, codecs), self._timeout_s)
-        found = self._losses.of_exchanges(rows, samples, codecs, [present.algorithm], present)
-        lost = found[present.algorithm]
-        if lost.part(names) > lost.most_excepted or not self.decisions:
-            return _ANEW
-        text = ""
-        if self._rank == 0:
-            gentler = lost.gentler(present.codec, names, most, self._contract.refused)
-            plan = replace(present, codecs=rules_for(gentler))
-            reason = in_words(plan.codec, gentler, most) or f"{plan.codec} for all parameters again"
-            text = replace(self.decisions[-1][1], plan=plan, reason=reason).to_json()
-        return broadcast(exchange, text, self._timeout_s)
+    def choose_again(self) -> None:
+        """Choose in the next step, with new samples."""
+        self._decide_at = self._step + 1
+        self._survey.forget_gradients()
 
-    def _leaner(self, exchange: Exchange, samples: Samples, present: Plan, step: int) -> str:
-        """Return ``_ANEW`` if a codec that didn't suit the gradients does so by now, and sends far less.
+    def repeat(self) -> None:
+        """Keep the plan, exchange nothing, and begin with empty samples."""
+        self._samples, self._buckets = self._samples and self._samples.anew(), 0
 
-        The same on all ranks; empty otherwise. One that was in use and is left out since has failed.
-        """
-        left_out = self.decisions[-1][1].left_out if self.decisions else ()
-        failed = {str(decision.plan.codec) for _, decision in self.decisions}
-        others = [each for each in self._settings.candidates if str(each) in {*left_out} - failed]
-        if not others or not self._watch.may_decide(step, self._config.early_share_of_patience):
-            return ""
-        codecs = [present.codec, *others]
-        rows, text = gather(exchange, self._losses.own(samples, codecs), self._timeout_s), ""
-        if self._rank == 0:
-            may, most = self._form.algorithms, self._settings.max_lost_norm
-            found = self._losses.of_exchanges(rows, samples, codecs, may, present).values()
-            is_due = any(is_leaner(each, present, others, most) for each in found)
-            text = _ANEW if is_due else ""
-        return broadcast(exchange, text, self._timeout_s)
+    def forget(self) -> None:
+        """Forget what was measured, and any trial."""
+        self._step, self._before, self._is_loaded = self._step - self._before, 0, False
+        self._survey.forget_line()
+        self._survey.forget_gradients()
+        self._trial = Trial(())
 
-    def _average_norms(self, exchange: Exchange, samples: Samples | None) -> None:
-        """Let columns and rows be judged by the means of their norms on all ranks."""
-        if samples is not None:
-            norms = samples.slice_norms()
-            mean(exchange, norms, self._timeout_s)
-            samples.compare_with(norms)
+    def _take_gentler(self) -> None:
+        assert isinstance(self._observed, Look)
+        assert self._observed.gentler is not None
+        self._survey.forget_gradients()  # they differ from those that it knows
+        self._take(self._observed.gentler)
 
-    def _choose(self, exchange: Exchange, present: Plan) -> str:
-        """Return a decision as JSON, the same on all ranks; empty where nothing can be measured yet."""
-        samples, now = self._samples, self._times.median
-        usable = samples is not None and samples.finite
-        if not all(row[0] for row in gather(exchange, [float(usable)], self._timeout_s)) or samples is None:
-            return ""
-        if not self._own_shares or self._shares_of != samples.names:  # which are the same on all ranks
-            self._average_norms(exchange, samples)
-            self._shares_of = samples.names
-            self._own_shares = self._losses.own(samples, self._settings.candidates)
-            self._costs.forget_sizes()
-        row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares]
-        self._own_line = self._own_line or network.own_line(exchange.link, self._config.line_effort)
-        row += self._own_line
-        rows = gather(exchange, row, self._timeout_s)
-        line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
-        text = ""
-        if self._rank == 0:
-            shares = [each[3 : -network.LINE_FIELDS] for each in rows]
-            codecs, may = self._settings.candidates, self._form.algorithms
-            lost = self._losses.of_exchanges(shares, samples, codecs, may, present)
-            text = Trial(self._decided(samples, line, slowest(rows), lost, present)).to_json()
-        return broadcast(exchange, text, self._timeout_s)
-
-    def _decided(
-        self, samples: Samples, line: Line, now: StepTime, lost: Mapping[str, Lost], present: Plan
-    ) -> tuple[Decision, ...]:
-        """Return what rank 0 decides, by what is lost over each algorithm; where that fails, all stay."""
-        workload = Workload(
-            (sum(samples.counts),) if self._form.whole else tuple(reversed(samples.counts)),
-            forward_s=now.compute_s - now.backward_s,
-            backward_s=now.backward_s,
-        )
-        most = self._settings.max_lost_norm
-        involved = dict.fromkeys(codec for each in lost.values() for codec in each.involved(most, present))
-        try:
-            environment = self._costs.environment(line, involved, typical(samples.flat))
-            form, config = self._form, self._config
-            return decide(environment, workload, self._world, lost, most, present, form.half, config)
-        except GradwireError as error:
-            reason = f"{present.codec} over {present.algorithm} stays, since no plan could be chosen: {error}"
-            return (Decision(present, now.step_s, now.step_s, now.compute_s, reason),)

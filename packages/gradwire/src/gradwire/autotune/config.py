@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
@@ -12,9 +11,9 @@ from gradwire.timing.line_rate import Effort
 T = TypeVar("T")
 
 
-def _of(value: T, unit: str, why: str) -> T:
-    """Return a field with its default value, its unit, and the reason for the value."""
-    return field(default=value, metadata={"unit": unit, "why": why})
+def _of(value: T, unit: str, why: str, least: int = 1) -> T:
+    """Return a field with a default value, its unit, the reason for it, and the least whole number."""
+    return field(default=value, metadata={"unit": unit, "why": why, "least": least})
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,9 @@ class AutoConfig:
     """
 
     # When to choose a plan, and when to look at the run
-    warm_up_steps: int = _of(5, "steps", "The first step is slow; step times and a sample need the others.")
+    warm_up_steps: int = _of(
+        5, "steps", "The first step is slow; step times and a sample need the others.", least=2
+    )
     window_steps: int = _of(20, "steps", "In a median of this many steps, an evaluation doesn't show.")
     resample_steps: int = _of(240, "steps", "Samples cost time, and gradients change slowly.")
     patience_steps: int = _of(60, "steps", "Choices closer together would cost more than they gain.")
@@ -138,12 +139,15 @@ class AutoConfig:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value, expected = getattr(self, each.name), type(each.default)
-            if expected is Effort and isinstance(value, Effort):
-                continue
-            is_real = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
-            if not is_real or math.isnan(value) or (expected is int and not isinstance(value, int)):
-                kind = {int: "a whole number from 1 up", float: "a number above 0"}.get(expected, "an Effort")
+            value, expected, least = getattr(self, each.name), type(each.default), each.metadata["least"]
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            kind, fits = "an Effort", isinstance(value, Effort)
+            if expected is int:
+                kind = f"a whole number from {least} up"
+                fits = is_number and isinstance(value, int) and value >= least
+            elif expected is float:
+                kind, fits = "a number above 0", is_number and value > 0
+            if not fits:
                 raise SpecError(
                     f"expected {kind} for {each.name}, got {shown(value)}; leave it out for {each.default}"
                 )

@@ -74,6 +74,16 @@ class Trial:
         return replace(found, reason=f"{said}; on trial, {index + 1} of {len(self.decisions)}{again}")
 
     @property
+    def turns(self) -> int:
+        """The number of turns that are over."""
+        return sum(map(len, self._turns_s))
+
+    @property
+    def is_turning(self) -> bool:
+        """Whether all decisions had their first turn, and the second turns begin."""
+        return bool(self._left) and {*map(len, self._turns_s)} == {1}
+
+    @property
     def steps(self) -> int:
         """The steps of the present turn."""
         return self._config.turn_steps + self.settling
@@ -187,11 +197,13 @@ class Watch:
         The fewest steps from one decision to the next.
     since
         The step of the latest decision, 0 before there is one.
+    change
+        The difference of the latest window and the first one, as a share of the shorter step.
     """
 
     def __init__(self, config: AutoConfig = DEFAULT) -> None:
         self._config, self.patience = config, config.patience_steps
-        self.since = 0
+        self.since, self.change = 0, 0.0
         self._reference: StepTime | None = None
 
     def decided(self, step: int) -> None:
@@ -220,7 +232,8 @@ class Watch:
         if self._reference is None:
             self._reference = now
             return False
+        shorter_s, longer_s = sorted((self._reference.step_s, now.step_s))
+        self.change = longer_s / shorter_s - 1 if shorter_s else inf
         if not self.may_decide(step):
             return False
-        shorter_s, longer_s = sorted((self._reference.step_s, now.step_s))
         return longer_s > (1 + self._config.changed_step_share) * shorter_s

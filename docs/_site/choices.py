@@ -1,0 +1,46 @@
+"""The tables of an automatic choice, written from the ones that it evaluates: transitions, and thresholds."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from dataclasses import fields
+
+from gradwire.autotune.autotuner import Pilot
+from gradwire.autotune.config import DEFAULT
+from gradwire.autotune.states import TRANSITIONS
+from gradwire.timing.line_rate import Effort
+
+FACT = re.compile(r"\{[^}]*\}")
+"""The place of a number in what a transition logs."""
+
+
+def transitions() -> str:
+    """Return a row for every transition: its states, its condition, what it does, and what it logs."""
+    rows = ["| # | from | condition | action | to | logged as |", "|---|---|---|---|---|---|"]
+    for each in TRANSITIONS:
+        source, target = each.source or "any", each.target or "the same"
+        states = [state if isinstance(state, str) else state.value for state in (source, target)]
+        condition = sentence(each.guard).removeprefix("Return whether ")
+        said = FACT.sub("...", each.says)
+        rows.append(
+            f"| {each.number} | {states[0]} | {condition} | {sentence(each.action)} | {states[1]} | {said} |"
+        )
+    return "\n".join(rows)
+
+
+def thresholds() -> str:
+    """Return a row for every field of ``AutoConfig``: its value, its unit, and the reason for it."""
+    rows = ["| field | default | unit | why |", "|---|---|---|---|"]
+    for each in fields(DEFAULT):
+        value, about = getattr(DEFAULT, each.name), each.metadata
+        if isinstance(value, Effort):
+            value = f"{', '.join(map(str, value.sizes))}; {value.repeats}; {value.time_s:g}"
+        rows.append(f"| `{each.name}` | {value} | {about['unit']} | {about['why']} |")
+    return "\n".join(rows)
+
+
+def sentence(method: str) -> str:
+    """Return the first sentence of a method's docstring, without its full stop, as Markdown."""
+    text = inspect.getdoc(getattr(Pilot, method)) or ""
+    return text.splitlines()[0].rstrip(".").replace("``", "`")

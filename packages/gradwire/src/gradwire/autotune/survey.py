@@ -1,0 +1,283 @@
+"""What all ranks measure for a choice, in calls that all of them make, and what rank 0 concludes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Protocol, TypeVar
+
+from gradwire.autotune import costs as network
+from gradwire.autotune.contract import (
+    Contract,
+    Form,
+    Losses,
+    Lost,
+    excepted,
+    in_words,
+    is_leaner,
+    rules_for,
+)
+from gradwire.autotune.costs import Costs, typical
+from gradwire.autotune.decision import Decision, decide
+from gradwire.autotune.samples import Samples
+from gradwire.autotune.saved import State, broadcast, gather, mean
+from gradwire.autotune.settings import Auto
+from gradwire.autotune.step_times import StepTime, StepTimes, slowest
+from gradwire.autotune.trial import Trial
+from gradwire.errors import GradwireError
+from gradwire.exchange import Exchange
+from gradwire.plan import Plan
+from gradwire.planner.candidates import Workload
+from gradwire.timing.line import Line
+
+STAYS = "stays, since no plan could be chosen"
+"""In the reason of a decision that rank 0 could not make."""
+_ANEW = "anew"
+"""Rank 0's answer where a whole plan has to be chosen once more."""
+_RESUMED = "resumed "
+"""Begins the text of a state, in place of a decision."""
+T = TypeVar("T")
+
+
+class Ask(Protocol):
+    """Lets the thread that owns the exchange do something, which all ranks do, and returns its result."""
+
+    def __call__(self, what: str, work: Callable[[Exchange], T]) -> T:
+        """Do ``work`` with the exchange; errors call it ``what``."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """The findings of a look at a run that holds its plan; the same on all ranks.
+
+    Attributes
+    ----------
+    times
+        The times of a step on the slowest rank.
+    gentler
+        The present plan with other codecs for parameters that break the contract, or keep it again.
+    is_wide
+        Whether so many values have come to need a gentler codec that one codec may suit them all, and enough
+        steps have passed for another choice.
+    is_unsuited
+        Whether a whole plan has to be chosen once more, because the present codec suits too few parameters.
+    is_leaner
+        Whether a codec that was left out keeps the contract by now, and sends far less.
+    """
+
+    times: StepTime
+    gentler: Decision | None = None
+    is_wide: bool = False
+    is_unsuited: bool = False
+    is_leaner: bool = False
+
+    @property
+    def is_about_gradients(self) -> bool:
+        """Whether the gradients differ from those that the plan was chosen for."""
+        return self.gentler is not None or self.is_unsuited or self.is_leaner
+
+
+class Survey:
+    """One rank's part in the measurements of all ranks.
+
+    Parameters
+    ----------
+    settings
+        The user's part of the choice.
+    form
+        How the run exchanges its gradients.
+    contract
+        Judges the present plan.
+    rank, world
+        This rank, and the number of ranks.
+    timeout_s
+        How long a rank waits for the others.
+    """
+
+    def __init__(
+        self, settings: Auto, form: Form, contract: Contract, rank: int, world: int, timeout_s: float
+    ) -> None:
+        self._settings, self._config, self._form, self._contract = settings, settings.config, form, contract
+        self._rank, self._world, self._timeout_s = rank, world, timeout_s
+        self._losses = Losses(contract, form.most_excepted(settings.config))
+        self._costs = Costs(world, settings.config)
+        self._own_shares: list[float] = []  # of the sampled parameters, until gradients may be others
+        self._shares_of: list[str] = []
+        self._own_line: tuple[float, ...] = ()  # until the times of steps change
+
+    def forget_line(self) -> None:
+        """Measure the lines again at the next choice."""
+        self._own_line = ()
+
+    def forget_gradients(self) -> None:
+        """Measure what codecs lose again at the next choice."""
+        self._own_shares = []
+
+    def hear(self, ask: Ask, own: State | Decision | None) -> State | Decision | None:
+        """Return what rank 0 has of an earlier run: a checkpoint's state, a file's decision, or nothing."""
+        text = "" if own is None else own.to_json()
+        text = _RESUMED + text if isinstance(own, State) else text
+        text = ask("the plan of an earlier run", lambda exchange: broadcast(exchange, text, self._timeout_s))
+        if text.startswith(_RESUMED):
+            return State.from_json(text.removeprefix(_RESUMED))
+        return Decision.from_json(text) if text else None
+
+    def choose(self, ask: Ask, samples: Samples | None, times: StepTimes, present: Plan) -> Trial | None:
+        """Return the chosen plan, and those that may be as good; None where nothing can be measured yet."""
+        text = ask("the choice of a plan", lambda it: self._choose(it, samples, times.median, present))
+        return Trial.from_json(text, present, self._config) if text else None
+
+    def time_turn(self, ask: Ask, times: StepTimes) -> tuple[float, float]:
+        """Return the step time of the slowest rank in the latest turn, and the scatter of its steps."""
+        row = [times.median.step_s if len(times) else inf, times.disagreement]
+        rows = ask("the times of steps", lambda exchange: gather(exchange, row, self._timeout_s))
+        step_s, scatter = max(rows)
+        return step_s, scatter
+
+    def look(
+        self,
+        ask: Ask,
+        samples: Samples | None,
+        now: StepTime,
+        present: Plan,
+        decisions: Sequence[tuple[int, Decision]],
+        *,
+        may_choose: bool,
+    ) -> Look:
+        """Compare what steps take and lose on all ranks with the contract.
+
+        ``may_choose`` says whether enough steps have passed for a choice due to the gradients.
+        """
+
+        def look(exchange: Exchange) -> Look:
+            return self._look(exchange, samples, now, present, decisions, may_choose)
+
+        return ask("the times of steps", look)
+
+    def _choose(self, exchange: Exchange, samples: Samples | None, now: StepTime, present: Plan) -> str:
+        """Return a ``Trial`` as JSON, the same on all ranks; empty where nothing can be measured yet."""
+        usable = samples is not None and samples.finite
+        if not all(row[0] for row in gather(exchange, [float(usable)], self._timeout_s)) or samples is None:
+            return ""
+        if not self._own_shares or self._shares_of != samples.names:  # which are the same on all ranks
+            self._average_norms(exchange, samples)
+            self._shares_of = samples.names
+            self._own_shares = self._losses.own(samples, self._settings.candidates)
+            self._costs.forget_sizes()
+        row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares]
+        self._own_line = self._own_line or network.own_line(exchange.link, self._config.line_effort)
+        row += self._own_line
+        rows = gather(exchange, row, self._timeout_s)
+        line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
+        text = ""
+        if self._rank == 0:
+            shares = [each[3 : -network.LINE_FIELDS] for each in rows]
+            codecs, may = self._settings.candidates, self._form.algorithms
+            lost = self._losses.of_exchanges(shares, samples, codecs, may, present)
+            text = Trial(self._decided(samples, line, slowest(rows), lost, present)).to_json()
+        return broadcast(exchange, text, self._timeout_s)
+
+    def _look(
+        self,
+        exchange: Exchange,
+        samples: Samples | None,
+        now: StepTime,
+        present: Plan,
+        decisions: Sequence[tuple[int, Decision]],
+        may_choose: bool,
+    ) -> Look:
+        self._average_norms(exchange, samples)
+        row = [now.compute_s, now.backward_s, now.exposed_s, *self._contract.row(samples, present)]
+        rows = gather(exchange, row, self._timeout_s)
+        look = Look(slowest(rows))
+        if samples is None:
+            return look
+        names = self._contract.judge([each[3:] for each in rows], samples, present)
+        if names is not None:
+            gentler = self._excepted(exchange, samples, present, names, decisions)
+            wide = samples.part(names - excepted(present, names)) > self._config.wide_share
+            return replace(look, gentler=gentler, is_wide=wide and may_choose, is_unsuited=gentler is None)
+        if may_choose and all(each[3] for each in rows):  # all ranks' samples are finite
+            return replace(look, is_leaner=self._leaner(exchange, samples, present, decisions))
+        return look
+
+    def _excepted(
+        self,
+        exchange: Exchange,
+        samples: Samples,
+        present: Plan,
+        names: frozenset[str],
+        decisions: Sequence[tuple[int, Decision]],
+    ) -> Decision | None:
+        """Return the decision about parameters with another codec, the same on all ranks.
+
+        None where they have become too many, or the present codec is no candidate.
+        """
+        most = self._settings.max_lost_norm
+        if present.codec not in self._settings.candidates:  # which no choice has made
+            return None
+        codecs = self._settings.candidates
+        rows = gather(exchange, self._losses.own(samples, codecs), self._timeout_s)
+        found = self._losses.of_exchanges(rows, samples, codecs, [present.algorithm], present)
+        lost = found[present.algorithm]
+        if lost.part(names) > lost.most_excepted or not decisions:
+            return None
+        text = ""
+        if self._rank == 0:
+            gentler = lost.gentler(present.codec, names, most, self._contract.refused)
+            plan = replace(present, codecs=rules_for(gentler))
+            reason = in_words(plan.codec, gentler, most) or f"{plan.codec} for all parameters again"
+            text = replace(decisions[-1][1], plan=plan, reason=reason).to_json()
+        return Decision.from_json(broadcast(exchange, text, self._timeout_s))
+
+    def _leaner(
+        self,
+        exchange: Exchange,
+        samples: Samples,
+        present: Plan,
+        decisions: Sequence[tuple[int, Decision]],
+    ) -> bool:
+        """Return whether a codec that didn't suit the gradients does so by now, and sends far less.
+
+        The same on all ranks. One that was in use and is left out since has failed.
+        """
+        left_out = decisions[-1][1].left_out if decisions else ()
+        failed = {str(decision.plan.codec) for _, decision in decisions}
+        others = [each for each in self._settings.candidates if str(each) in {*left_out} - failed]
+        if not others:
+            return False
+        codecs = [present.codec, *others]
+        rows, text = gather(exchange, self._losses.own(samples, codecs), self._timeout_s), ""
+        if self._rank == 0:
+            may, most = self._form.algorithms, self._settings.max_lost_norm
+            found = self._losses.of_exchanges(rows, samples, codecs, may, present).values()
+            is_due = any(is_leaner(each, present, others, most) for each in found)
+            text = _ANEW if is_due else ""
+        return bool(broadcast(exchange, text, self._timeout_s))
+
+    def _average_norms(self, exchange: Exchange, samples: Samples | None) -> None:
+        """Let columns and rows be judged by the means of their norms on all ranks."""
+        if samples is not None:
+            norms = samples.slice_norms()
+            mean(exchange, norms, self._timeout_s)
+            samples.compare_with(norms)
+
+    def _decided(
+        self, samples: Samples, line: Line, now: StepTime, lost: Mapping[str, Lost], present: Plan
+    ) -> tuple[Decision, ...]:
+        """Return what rank 0 decides, by what is lost over each algorithm; where that fails, all stay."""
+        workload = Workload(
+            (sum(samples.counts),) if self._form.whole else tuple(reversed(samples.counts)),
+            forward_s=now.compute_s - now.backward_s,
+            backward_s=now.backward_s,
+        )
+        most = self._settings.max_lost_norm
+        involved = dict.fromkeys(codec for each in lost.values() for codec in each.involved(most, present))
+        try:
+            environment = self._costs.environment(line, involved, typical(samples.flat))
+            form, config = self._form, self._config
+            return decide(environment, workload, self._world, lost, most, present, form.half, config)
+        except GradwireError as error:
+            reason = f"{present.codec} over {present.algorithm} {STAYS}: {error}"
+            return (Decision(present, now.step_s, now.step_s, now.compute_s, reason),)

@@ -1,0 +1,315 @@
+"""Every transition of an automatic choice: when its guard holds, what its action does, and what is logged."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradwire import Auto, Plan
+from gradwire.autotune.autotuner import Pilot
+from gradwire.autotune.config import DEFAULT
+from gradwire.autotune.decision import Decision
+from gradwire.autotune.saved import State
+from gradwire.autotune.states import TRANSITIONS, TunerState
+from gradwire.autotune.step_times import StepTime
+from gradwire.autotune.survey import STAYS, Look
+from gradwire.autotune.trial import Trial
+from support.told_line import WARM_UP, WINDOW
+
+FIRST = WARM_UP + 1
+BEST = Decision(Plan.of("quantize:8", residual=False), 0.5, 1.0, 0.1, "the best", nbytes=1e6)
+RIVAL = replace(BEST, plan=Plan.of("bf16", residual=False), reason="the rival", nbytes=2e6)
+GENTLER = replace(BEST, plan=replace(BEST.plan, codecs=RIVAL.plan.rules), reason="gentler")
+STATE = State(2, 30, 26, 120, 6, [(6, BEST)], {"a": 0.1}, ["bf16"])
+TIMES, SLOWER = StepTime(0.5, 0.0, 0.5), StepTime(0.5, 0.0, 1.5)
+
+
+class Told:
+    """A survey in which all ranks observe what a test says."""
+
+    def __init__(self) -> None:
+        self.earlier: State | Decision | None = None
+        self.decisions: Sequence[Decision] = (BEST,)
+        self.found = Look(TIMES)
+        self.took_s = [0.5]
+        self.forgotten: list[str] = []
+
+    def hear(self, *_: object) -> State | Decision | None:
+        return self.earlier
+
+    def choose(self, _ask: object, _samples: object, _times: object, present: Plan) -> Trial | None:
+        return Trial(self.decisions, present) if self.decisions else None
+
+    def time_turn(self, *_: object) -> tuple[float, float]:
+        return self.took_s.pop(0), 0.0
+
+    def look(self, *_: object, may_choose: bool) -> Look:
+        return self.found
+
+    def forget_line(self) -> None:
+        self.forgotten.append("line")
+
+    def forget_gradients(self) -> None:
+        self.forgotten.append("gradients")
+
+
+class Driven:
+    """Rank 0's tuner in a run of two ranks, which takes a step each second."""
+
+    def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
+        self.now, self.number, self.told = 0.0, 0, Told()
+        self.tuner = Pilot(Auto(), 0, 2, [[4]], 1.0, lambda: self.now, names=["a"])
+        vars(self.tuner)["_survey"] = self.told
+        self.plan, self._caplog = Auto().first_plan, caplog
+
+    def to(self, step: int) -> Driven:
+        while self.number < step:
+            self.number += 1
+            self.begin()
+            self.now += 1.0
+            self.tuner.took(0.5)
+        return self
+
+    def begin(self) -> Plan | None:
+        chosen = self.tuner.begin(self.number, self.plan, _no_exchange)
+        self.plan = chosen or self.plan
+        return chosen
+
+    @property
+    def made(self) -> list[tuple[int, str]]:
+        """The numbers and the sentences of the transitions so far."""
+        records = [each for each in self._caplog.records if each.message.startswith("autotune: ")]
+        heads = [each.message.removeprefix("autotune: transition ").partition(", ") for each in records]
+        return [(int(number), said) for number, _, said in heads]
+
+    @property
+    def state(self) -> TunerState:
+        return self.tuner._state
+
+    @property
+    def decide_at(self) -> int:
+        return self.tuner._decide_at
+
+
+def _no_exchange(what: str, work: Callable[[Any], Any]) -> Any:
+    raise AssertionError(what)
+
+
+@pytest.fixture
+def run(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Driven:
+    monkeypatch.delenv("GRADWIRE_AUTO", raising=False)
+    caplog.set_level(logging.DEBUG, "gradwire")
+    return Driven(caplog)
+
+
+def test_rows_are_numbered_and_name_methods_with_a_sentence_each() -> None:
+    assert [each.number for each in TRANSITIONS] == [*range(1, 20)]
+    for each in TRANSITIONS:
+        assert (getattr(Pilot, each.guard).__doc__ or "").startswith("Return whether ")
+        assert getattr(Pilot, each.action).__doc__
+    left = {each.source for each in TRANSITIONS}
+    assert left == {*TunerState, None} - {TunerState.ALONE}
+
+
+def test_one_rank_alone_makes_no_transition(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "gradwire")
+    run = Driven(caplog)
+    run.tuner = Pilot(Auto(), 0, 1, [[4]], 1.0, lambda: run.now, names=["a"])
+    run.to(2 * WINDOW)
+    assert (run.state, run.made) == (TunerState.ALONE, [])
+
+
+def test_1_a_checkpoint_whose_choice_holds_goes_on(run: Driven) -> None:
+    run.told.earlier = STATE
+    run.to(1)
+    assert run.made == [(1, "start to hold: the checkpoint's choice goes on")]
+    assert (run.plan, run.decide_at, run.tuner.decisions) == (BEST.plan, 26, STATE.decisions)
+    later = run.tuner.state()
+    assert (later.steps, later.patience, later.since) == (31, 120, 6)
+    assert (later.seen, later.refused) == ({"a": 0.1}, ["bf16"])
+
+
+def test_2_a_checkpoint_before_a_choice_measures_for_it(run: Driven) -> None:
+    run.told.earlier = replace(STATE, decide_at=31)
+    run.to(1)
+    assert run.made == [(2, "start to probe: the checkpoint's next choice was due")]
+    assert (run.plan, run.decide_at) == (BEST.plan, 31 + WARM_UP), "it keeps the plan until then"
+
+
+def test_3_the_choice_of_an_earlier_run_is_adopted(run: Driven) -> None:
+    run.told.earlier = BEST
+    run.to(1)
+    assert run.made == [(3, "start to hold: an earlier run has chosen a plan")]
+    assert (run.plan, run.decide_at, run.tuner.decisions) == (BEST.plan, 1, [(1, BEST)])
+
+
+def test_4_a_run_without_any_chooses_after_the_first_steps(run: Driven) -> None:
+    run.to(1)
+    assert run.made == [(4, "start to probe: nothing is known of this run")]
+    assert (run.decide_at, run.tuner.decisions) == (FIRST, [])
+
+
+def test_5_the_step_before_a_choice_is_sampled(run: Driven) -> None:
+    run.to(WARM_UP - 1)
+    assert run.tuner.samples is None
+    run.to(WARM_UP)
+    assert run.made[1:] == [(5, "probe to probe: the next step chooses a plan")]
+    assert run.tuner.samples is not None
+    assert run.tuner.samples.drawn is None
+
+
+def test_6_without_samples_the_choice_is_delayed_longer_and_longer(run: Driven) -> None:
+    run.told.decisions = ()
+    run.to(FIRST)
+    assert run.made[2:] == [
+        (6, "probe to probe: a sample is empty or not finite"),
+        (5, "probe to probe: the next step chooses a plan"),
+    ]
+    assert run.decide_at == FIRST + 1
+    run.to(FIRST + 1)
+    assert run.decide_at == FIRST + 3
+    assert run.tuner.samples is None
+
+
+def test_7_where_nothing_can_be_chosen_the_plan_stays(run: Driven) -> None:
+    before = run.plan
+    run.told.decisions = [Decision(before, 1.0, 1.0, 0.5, f"fp8 over ring {STAYS}: why")]
+    run.to(FIRST)
+    assert run.made[2:] == [(7, "probe to hold: no plan could be chosen")]
+    assert (run.plan, run.tuner.decisions[0][0]) == (before, FIRST)
+
+
+def test_8_the_only_plan_is_adopted(run: Driven) -> None:
+    run.to(FIRST)
+    assert run.made[2:] == [(8, "probe to hold: one plan is expected to be the best")]
+    assert (run.plan, run.tuner.decisions) == (BEST.plan, [(FIRST, BEST)])
+    assert run.tuner.state().since == FIRST
+
+
+def test_8_while_steps_settle_no_plan_is_tried(run: Driven) -> None:
+    run.told.decisions, run.tuner.settles_at = (BEST, RIVAL), FIRST
+    run.to(FIRST)
+    assert [number for number, _ in run.made] == [4, 5, 8]
+
+
+def test_9_to_12_rivals_have_their_turns_and_the_fastest_stays(run: Driven) -> None:
+    run.told.decisions, run.told.took_s = (BEST, RIVAL), [0.5, 0.4, 0.4, 0.5]
+    run.to(FIRST)
+    assert run.made[2:] == [(9, "probe to trial: 2 plans may be as good")]
+    assert (run.plan, run.tuner.state().since) == (BEST.plan, 0), "nothing is decided yet"
+    turn = DEFAULT.turn_steps
+    plans = []
+    for end in (FIRST + 2 * turn, FIRST + 3 * turn, FIRST + 4 * turn, FIRST + 5 * turn):
+        run.to(end)
+        plans.append(run.plan)
+    assert run.made[3:] == [
+        (10, "trial to trial: 1 turns are over"),
+        (11, "trial to trial: every plan had its first turn"),
+        (10, "trial to trial: 3 turns are over"),
+        (12, "trial to hold: all 4 turns are over"),
+    ]
+    assert plans == [RIVAL.plan, RIVAL.plan, BEST.plan, RIVAL.plan]
+    assert run.tuner.state().since == run.decide_at == FIRST + 5 * turn
+
+
+def test_13_another_step_time_asks_for_another_choice_once_patience_has_passed(run: Driven) -> None:
+    run.to(FIRST + WINDOW)  # the first window
+    run.told.found = Look(SLOWER)
+    due = FIRST + DEFAULT.patience_steps
+    run.to(due - 1)
+    assert run.state is TunerState.HOLD
+    run.to(due)
+    assert run.made[3:] == [
+        (13, "hold to probe: step time changed by 100%"),
+        (5, "probe to probe: the next step chooses a plan"),
+    ]
+    assert (run.decide_at, run.told.forgotten) == (due + 1, ["line"])
+
+
+def test_13_new_step_times_and_new_gradients_measure_both(run: Driven) -> None:
+    run.to(FIRST + WINDOW)
+    run.told.found = Look(SLOWER, gentler=GENTLER)
+    vars(run.tuner)["_watch"].patience = WINDOW
+    run.to(FIRST + 2 * WINDOW)
+    assert [number for number, _ in run.made[3:]] == [13, 5]
+    assert (run.plan, run.told.forgotten) == (BEST.plan, ["line", "gradients"])
+
+
+LOOK = FIRST + WINDOW
+
+
+def test_14_parameters_get_other_codecs_at_once(run: Driven) -> None:
+    run.told.found = Look(TIMES, gentler=GENTLER)
+    run.to(LOOK)
+    assert run.made[3:] == [(14, "hold to hold: parameters need other codecs than before")]
+    assert (run.plan, run.decide_at, run.told.forgotten) == (GENTLER.plan, FIRST, ["gradients"])
+    assert len(vars(run.tuner)["_times"]) == 0, "the next window is the first one of this plan"
+
+
+@pytest.mark.parametrize(
+    ("found", "number", "said"),
+    [
+        (Look(TIMES, gentler=GENTLER, is_wide=True), 15, "many values need a gentler codec"),
+        (Look(TIMES, is_unsuited=True), 16, "the codec suits too few values"),
+        (Look(TIMES, is_leaner=True), 17, "a leaner codec suits by now"),
+    ],
+)
+def test_15_to_17_gradients_ask_for_another_choice(run: Driven, found: Look, number: int, said: str) -> None:
+    run.told.found = found
+    run.to(LOOK)
+    assert run.made[3:] == [
+        (number, f"hold to probe: {said}"),
+        (5, "probe to probe: the next step chooses a plan"),
+    ]
+    assert run.plan == (BEST if found.gentler is None else found.gentler).plan
+    assert (run.decide_at, run.told.forgotten) == (LOOK + 1, ["gradients"]), "the line is what it was"
+
+
+def test_18_a_repeated_step_keeps_its_plan(run: Driven) -> None:
+    run.to(WARM_UP)
+    assert run.tuner.samples is not None
+    run.tuner.samples.expect([(3,)], ["of the first attempt"])
+    assert run.begin() is None
+    assert run.tuner.samples.names == []
+    run.to(FIRST)
+    assert run.begin() == BEST.plan
+    assert [number for number, _ in run.made] == [4, 5, 18, 8, 18]
+    assert run.made[-1][1] == f"hold to hold: step {FIRST} is taken once more"
+    assert len(run.tuner.decisions) == 1
+
+
+def test_19_a_loaded_checkpoint_starts_the_run_again(run: Driven) -> None:
+    run.to(FIRST)
+    run.tuner.load(STATE)
+    assert run.tuner.state() is STATE
+    run.told.earlier = STATE
+    run.to(FIRST + 1)
+    assert run.made[3:] == [
+        (19, "hold to start: a checkpoint was loaded"),
+        (1, "start to hold: the checkpoint's choice goes on"),
+    ]
+    assert run.told.forgotten == ["line", "gradients"]
+    assert run.tuner.state().steps == STATE.steps + 1
+
+
+def test_docs_show_every_transition_and_every_threshold() -> None:
+    path = Path(__file__).parents[4] / "docs" / "_site" / "choices.py"
+    spec = importlib.util.spec_from_file_location("choices", path)
+    assert spec is not None
+    assert spec.loader is not None
+    choices = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(choices)
+    for table, rows in ((choices.transitions(), len(TRANSITIONS)), (choices.thresholds(), len(fields(DEFAULT)))):
+        lines = table.splitlines()
+        assert len(lines) == 2 + rows
+        assert len({line.count("|") for line in lines}) == 1, "no cell has a bar of its own"
+        assert all(cell.strip() for line in lines[2:] for cell in line.strip("|").split("|"))
+    page = (path.parents[1] / "auto.md").read_text(encoding="utf-8")
+    assert "<!-- site: transitions -->" in page
+    assert "<!-- site: thresholds -->" in page
