@@ -51,11 +51,11 @@ def test_no_module_has_a_number_of_its_own(path: Path) -> None:
     assert {*found} <= PROTOCOL
 
 
-def has_number(value: ast.expr) -> bool:
-    if isinstance(value, ast.Call):
-        return False
-    constants = [each.value for each in ast.walk(value) if isinstance(each, ast.Constant)]
-    return any(isinstance(each, int | float) for each in constants)
+def has_number(node: ast.AST) -> bool:
+    """Whether a value has one, apart from the arguments of calls."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, int | float)
+    return not isinstance(node, ast.Call) and any(map(has_number, ast.iter_child_nodes(node)))
 
 
 def test_a_run_with_other_thresholds_uses_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ class Pilot:
         self.decisions: list[tuple[int, Decision]] = []
         self.note: Callable[[int, Decision], None] | None = None
         self.settles_at = 0
-        self._settings, self._rank, self._world, self._timeout_s = settings, rank, world, timeout_s
+        self._settings, self._rank, self._world = settings, rank, world
         self._config = config = settings.config
         key = saved.fingerprint(shapes, world, form.name)
         self._form, self._saved = form, Saved(settings, form, names, key, tells=rank == 0)
