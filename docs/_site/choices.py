@@ -9,7 +9,6 @@ from dataclasses import fields
 from gradwire.autotune.autotuner import Pilot
 from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.states import TRANSITIONS
-from gradwire.timing.line_rate import Effort
 
 FACT = re.compile(r"\{[^}]*\}")
 """The place of a number in what a transition logs."""
@@ -34,8 +33,6 @@ def thresholds() -> str:
     rows = ["| field | default | unit | why |", "|---|---|---|---|"]
     for each in fields(DEFAULT):
         value, about = getattr(DEFAULT, each.name), each.metadata
-        if isinstance(value, Effort):
-            value = f"{', '.join(map(str, value.sizes))}; {value.repeats}; {value.time_s:g}"
         rows.append(f"| `{each.name}` | {value} | {about['unit']} | {about['why']} |")
     return "\n".join(rows)
 

@@ -39,8 +39,8 @@ def script() -> None:
     tell_line(told)
     configure(told, **_SHORTER)
 
-    def own_line(link: Link, *effort: Any) -> tuple[float, ...]:
-        measure(link, *effort)
+    def own_line(link: Link, *config: Any) -> tuple[float, ...]:
+        measure(link, *config)
         return SLOW
 
     told.setattr(costs, "own_line", own_line)
@@ -72,9 +72,9 @@ def strike(case: Case) -> None:
     if case.row.part == "probe":
         measure = costs.own_line
 
-        def own_line(link: Link, *effort: Any) -> tuple[float, ...]:
+        def own_line(link: Link, *config: Any) -> tuple[float, ...]:
             arm(link)
-            return measure(link, *effort)
+            return measure(link, *config)
 
         vars(costs)["own_line"] = own_line
     else:

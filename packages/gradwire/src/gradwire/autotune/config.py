@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, fields
 from typing import TypeVar
 
 from gradwire.errors import SpecError, shown
-from gradwire.timing.line_rate import Effort
 
 T = TypeVar("T")
 
@@ -117,9 +116,9 @@ class AutoConfig:
 
     # Measurements of codecs, frames and links
     cost_repeats: int = _of(3, "repeats", "It tells codecs apart, and training waits meanwhile.")
-    line_effort: Effort = _of(
-        Effort((1, 1 << 16, 1 << 17, 1 << 19), repeats=2, time_s=0.001),
-        "bytes, repeats, seconds",
+    line_effort: tuple[tuple[int, ...], int, float] = _of(
+        ((1, 1 << 16, 1 << 17, 1 << 19), 2, 0.001),
+        "sizes in bytes, repeats, seconds",
         "The sizes suit slow and fast links; after one that takes 5 ms, none follows.",
     )
     most_file_nbytes: int = _of(
@@ -141,7 +140,7 @@ class AutoConfig:
         for each in fields(self):
             value, expected, least = getattr(self, each.name), type(each.default), each.metadata["least"]
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            kind, fits = "an Effort", isinstance(value, Effort)
+            kind, fits = "sizes, repeats, and seconds", isinstance(value, tuple) and len(value) == 3
             if expected is int:
                 kind = f"a whole number from {least} up"
                 fits = is_number and isinstance(value, int) and value >= least

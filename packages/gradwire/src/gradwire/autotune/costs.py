@@ -78,13 +78,13 @@ def typical(values: torch.Tensor) -> torch.Tensor:
 LINE_FIELDS = len(fields(Line))
 
 
-def own_line(link: Link, effort: Effort = DEFAULT.line_effort) -> tuple[float, ...]:
+def own_line(link: Link, config: AutoConfig = DEFAULT) -> tuple[float, ...]:
     """Return the fields of the slowest line that this rank has led, 0 for a rank that has led none.
 
     All ranks call it. Each neighbours' line of a ring is measured, as many at once as have no rank in common.
     Raises ``ExchangeError``.
     """
-    lines = []
+    lines, effort = [], Effort(*config.line_effort)
     for pairs in matchings(link.world):
         for low, high in pairs:
             if link.rank in (low, high):

@@ -166,7 +166,7 @@ class Survey:
             self._own_shares = self._losses.own(samples, self._settings.candidates)
             self._costs.forget_sizes()
         row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares]
-        self._own_line = self._own_line or network.own_line(exchange.link, self._config.line_effort)
+        self._own_line = self._own_line or network.own_line(exchange.link, self._config)
         row += self._own_line
         rows = gather(exchange, row, self._timeout_s)
         line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
