@@ -84,7 +84,7 @@ def own_line(link: Link, config: AutoConfig = DEFAULT) -> tuple[float, ...]:
     All ranks call it. Each neighbours' line of a ring is measured, as many at once as have no rank in common.
     Raises ``ExchangeError``.
     """
-    lines, effort = [], Effort(*config.line_effort)
+    lines, effort = list[Line](), Effort(*config.line_effort)
     for pairs in matchings(link.world):
         for low, high in pairs:
             if link.rank in (low, high):
