@@ -50,7 +50,7 @@ class Told:
     def time_turn(self, *_: object) -> tuple[float, float]:
         return self.took_s.pop(0), 0.0
 
-    def look(self, *_: object, may_choose: bool) -> Look:
+    def look(self, *_: object, **__: object) -> Look:
         return self.found
 
     def forget_line(self) -> None:
@@ -98,7 +98,7 @@ class Driven:
         return self.tuner._decide_at
 
 
-def _no_exchange(what: str, work: Callable[[Any], Any]) -> Any:
+def _no_exchange(what: str, _work: Callable[[Any], Any]) -> Any:
     raise AssertionError(what)
 
 

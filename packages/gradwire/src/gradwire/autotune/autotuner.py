@@ -194,9 +194,7 @@ class Pilot:
 
     def _sample(self, drawn: int | None) -> None:
         placed_for = self._world if self._form.places else None
-        self._samples = Samples(
-            drawn=drawn, step=self._step, placed_for=placed_for, config=self._config
-        )
+        self._samples = Samples(drawn=drawn, step=self._step, placed_for=placed_for, config=self._config)
 
     def _sample_for_look(self) -> None:
         """Sample this step if what the codec in use loses is looked at before the next one."""
@@ -396,4 +394,3 @@ class Pilot:
         assert self._observed.gentler is not None
         self._survey.forget_gradients()  # they differ from those that it knows
         self._take(self._observed.gentler)
-

@@ -181,9 +181,7 @@ class Saved:
         return False
 
 
-def load(
-    place: str, key: str, terms: str, most_nbytes: int = DEFAULT.most_file_nbytes
-) -> Decision | None:
+def load(place: str, key: str, terms: str, most_nbytes: int = DEFAULT.most_file_nbytes) -> Decision | None:
     """Return the decision in a file; None if there is none for this key and these settings.
 
     A file that cannot be read is a warning. Older files don't tell the settings.

@@ -71,8 +71,8 @@ class Tried:
         if self.spread > DEFAULT.noisy_share:
             return (
                 f"Steps are too noisy to say what gradwire gains: they scatter by {self.spread:.0%}, which "
-                f"must be below {DEFAULT.noisy_share:.0%} ({plan}). Try again on a quiet machine, or with more "
-                "--steps."
+                f"must be below {DEFAULT.noisy_share:.0%} ({plan}). Try again on a quiet machine, or with "
+                "more --steps."
             )
         low, high = self.speedup / (1 + self.spread), self.speedup * (1 + self.spread)
         measured = f"A step was measured to be {low:.3g} to {high:.3g} times as fast with gradwire; {plan}."
