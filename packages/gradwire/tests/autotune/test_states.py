@@ -18,7 +18,7 @@ from gradwire.autotune.decision import Decision
 from gradwire.autotune.saved import State
 from gradwire.autotune.states import TRANSITIONS, TunerState
 from gradwire.autotune.step_times import StepTime
-from gradwire.autotune.survey import STAYS, Look
+from gradwire.autotune.survey import STAYS, Findings
 from gradwire.autotune.trial import Trial
 from support.told_line import WARM_UP, WINDOW
 
@@ -37,7 +37,7 @@ class Told:
     def __init__(self) -> None:
         self.earlier: State | Decision | None = None
         self.decisions: Sequence[Decision] = (BEST,)
-        self.found = Look(TIMES)
+        self.found = Findings(TIMES)
         self.took_s = [0.5]
         self.forgotten: list[str] = []
 
@@ -50,7 +50,7 @@ class Told:
     def time_turn(self, *_: object) -> tuple[float, float]:
         return self.took_s.pop(0), 0.0
 
-    def look(self, *_: object, **__: object) -> Look:
+    def look(self, *_: object, **__: object) -> Findings:
         return self.found
 
     def forget_line(self) -> None:
@@ -221,7 +221,7 @@ def test_9_to_12_rivals_have_their_turns_and_the_fastest_stays(run: Driven) -> N
 
 def test_13_another_step_time_asks_for_another_choice_once_patience_has_passed(run: Driven) -> None:
     run.to(FIRST + WINDOW)  # the first window
-    run.told.found = Look(SLOWER)
+    run.told.found = Findings(SLOWER)
     due = FIRST + DEFAULT.patience_steps
     run.to(due - 1)
     assert run.state is TunerState.HOLD
@@ -235,7 +235,7 @@ def test_13_another_step_time_asks_for_another_choice_once_patience_has_passed(r
 
 def test_13_new_step_times_and_new_gradients_measure_both(run: Driven) -> None:
     run.to(FIRST + WINDOW)
-    run.told.found = Look(SLOWER, gentler=GENTLER)
+    run.told.found = Findings(SLOWER, gentler=GENTLER)
     vars(run.tuner)["_watch"].patience = WINDOW
     run.to(FIRST + 2 * WINDOW)
     assert [number for number, _ in run.made[3:]] == [13, 5]
@@ -246,7 +246,7 @@ LOOK = FIRST + WINDOW
 
 
 def test_14_parameters_get_other_codecs_at_once(run: Driven) -> None:
-    run.told.found = Look(TIMES, gentler=GENTLER)
+    run.told.found = Findings(TIMES, gentler=GENTLER)
     run.to(LOOK)
     assert run.made[3:] == [(14, "hold to hold: parameters need other codecs than before")]
     assert (run.plan, run.decide_at, run.told.forgotten) == (GENTLER.plan, FIRST, ["gradients"])
@@ -256,12 +256,14 @@ def test_14_parameters_get_other_codecs_at_once(run: Driven) -> None:
 @pytest.mark.parametrize(
     ("found", "number", "said"),
     [
-        (Look(TIMES, gentler=GENTLER, is_wide=True), 15, "many values need a gentler codec"),
-        (Look(TIMES, is_unsuited=True), 16, "the codec suits too few values"),
-        (Look(TIMES, is_leaner=True), 17, "a leaner codec suits by now"),
+        (Findings(TIMES, gentler=GENTLER, is_wide=True), 15, "many values need a gentler codec"),
+        (Findings(TIMES, is_unsuited=True), 16, "the codec suits too few values"),
+        (Findings(TIMES, is_leaner=True), 17, "a leaner codec suits by now"),
     ],
 )
-def test_15_to_17_gradients_ask_for_another_choice(run: Driven, found: Look, number: int, said: str) -> None:
+def test_15_to_17_gradients_ask_for_another_choice(
+    run: Driven, found: Findings, number: int, said: str
+) -> None:
     run.told.found = found
     run.to(LOOK)
     assert run.made[3:] == [

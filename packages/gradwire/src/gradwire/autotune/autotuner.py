@@ -15,7 +15,7 @@ from gradwire.autotune.saved import Saved, State
 from gradwire.autotune.settings import Auto, terms_of
 from gradwire.autotune.states import TRANSITIONS, Transition, TunerState
 from gradwire.autotune.step_times import StepTimes
-from gradwire.autotune.survey import STAYS, Ask, Look, Survey
+from gradwire.autotune.survey import STAYS, Ask, Findings, Survey
 from gradwire.autotune.trial import Trial, Watch
 from gradwire.codecs import parse
 from gradwire.plan import Plan
@@ -88,7 +88,7 @@ class Pilot:
         self._loaded: State | None = None
         self._trial = Trial(())
         self._step = 0  # the one that ``begin`` is about, and what all ranks observed for it
-        self._observed: State | Decision | Trial | Look | None = None
+        self._observed: State | Decision | Trial | Findings | None = None
         self._is_due = self._has_changed = False
 
     def begin(self, step: int, present: Plan, ask: Ask) -> Plan | None:
@@ -176,8 +176,8 @@ class Pilot:
         self._observed, self._is_due = None, False
         since, window = self._step - self._decide_at, self._config.window_steps
         if self._state is TunerState.START:
-            own = (self._loaded or self._saved.load()) if self._rank == 0 else None
-            self._observed = self._survey.hear(ask, own)
+            earlier = (self._loaded or self._saved.load()) if self._rank == 0 else None
+            self._observed = self._survey.hear(ask, earlier)
         elif self._state is TunerState.PROBE and since == 0:
             found = self._survey.choose(ask, self._samples, self._times, present)
             if found is not None and self._step <= self.settles_at:
@@ -278,25 +278,25 @@ class Pilot:
 
     def step_time_changed(self) -> bool:
         """Return whether steps differ by ``changed_step_share`` from the first window, past the patience."""
-        return isinstance(self._observed, Look) and self._has_changed
+        return isinstance(self._observed, Findings) and self._has_changed
 
     def some_need_others(self) -> bool:
         """Return whether other parameters than before break the contract, or keep it again."""
         look = self._observed
-        return isinstance(look, Look) and look.gentler is not None and not look.is_wide
+        return isinstance(look, Findings) and look.gentler is not None and not look.is_wide
 
     def many_need_others(self) -> bool:
         """Return whether over ``wide_share`` of the values newly break it, and some patience has passed."""
         look = self._observed
-        return isinstance(look, Look) and look.gentler is not None and look.is_wide
+        return isinstance(look, Findings) and look.gentler is not None and look.is_wide
 
     def plan_is_unsuited(self) -> bool:
         """Return whether over ``most_excepted_share`` break it, or the codec is no candidate."""
-        return isinstance(self._observed, Look) and self._observed.is_unsuited
+        return isinstance(self._observed, Findings) and self._observed.is_unsuited
 
     def leaner_codec_suits(self) -> bool:
         """Return whether a codec that was left out keeps it with room, and sends under ``far_less_share``."""
-        return isinstance(self._observed, Look) and self._observed.is_leaner
+        return isinstance(self._observed, Findings) and self._observed.is_leaner
 
     def is_repeated(self) -> bool:
         """Return whether the latest step begins again."""
@@ -359,7 +359,7 @@ class Pilot:
         """Choose in the next step, and measure the lines for it."""
         self._decide_at = self._step + 1
         self._survey.forget_line()
-        if isinstance(self._observed, Look) and self._observed.is_about_gradients:
+        if isinstance(self._observed, Findings) and self._observed.is_about_gradients:
             self._survey.forget_gradients()
 
     def adapt(self) -> None:
@@ -390,7 +390,7 @@ class Pilot:
         self._trial = Trial(())
 
     def _take_gentler(self) -> None:
-        assert isinstance(self._observed, Look)
+        assert isinstance(self._observed, Findings)
         assert self._observed.gentler is not None
         self._survey.forget_gradients()  # they differ from those that it knows
         self._take(self._observed.gentler)

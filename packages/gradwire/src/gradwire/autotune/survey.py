@@ -48,8 +48,8 @@ class Ask(Protocol):
 
 
 @dataclass(frozen=True)
-class Look:
-    """The findings of a look at a run that holds its plan; the same on all ranks.
+class Findings:
+    """The findings about a run that holds its plan; the same on all ranks.
 
     Attributes
     ----------
@@ -114,10 +114,10 @@ class Survey:
         """Measure what codecs lose again at the next choice."""
         self._own_shares = []
 
-    def hear(self, ask: Ask, own: State | Decision | None) -> State | Decision | None:
+    def hear(self, ask: Ask, earlier: State | Decision | None) -> State | Decision | None:
         """Return what rank 0 has of an earlier run: a checkpoint's state, a file's decision, or nothing."""
-        text = "" if own is None else own.to_json()
-        text = _RESUMED + text if isinstance(own, State) else text
+        text = "" if earlier is None else earlier.to_json()
+        text = _RESUMED + text if isinstance(earlier, State) else text
         text = ask("the plan of an earlier run", lambda exchange: broadcast(exchange, text, self._timeout_s))
         if text.startswith(_RESUMED):
             return State.from_json(text.removeprefix(_RESUMED))
@@ -144,13 +144,13 @@ class Survey:
         decisions: Sequence[tuple[int, Decision]],
         *,
         may_choose: bool,
-    ) -> Look:
+    ) -> Findings:
         """Compare what steps take and lose on all ranks with the contract.
 
         ``may_choose`` says whether enough steps have passed for a choice due to the gradients.
         """
 
-        def look(exchange: Exchange) -> Look:
+        def look(exchange: Exchange) -> Findings:
             return self._look(exchange, samples, now, present, decisions, may_choose)
 
         return ask("the times of steps", look)
@@ -186,11 +186,11 @@ class Survey:
         present: Plan,
         decisions: Sequence[tuple[int, Decision]],
         may_choose: bool,
-    ) -> Look:
+    ) -> Findings:
         self._average_norms(exchange, samples)
         row = [now.compute_s, now.backward_s, now.exposed_s, *self._contract.row(samples, present)]
         rows = gather(exchange, row, self._timeout_s)
-        look = Look(slowest(rows))
+        look = Findings(slowest(rows))
         if samples is None:
             return look
         names = self._contract.judge([each[3:] for each in rows], samples, present)
