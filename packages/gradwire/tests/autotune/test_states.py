@@ -98,8 +98,8 @@ class Driven:
         return self.tuner._decide_at
 
 
-def _no_exchange(what: str, _work: Callable[[Any], Any]) -> Any:
-    raise AssertionError(what)
+def _no_exchange(what: str, work: Callable[[Any], Any]) -> Any:
+    raise AssertionError(f"{what}: {work}")
 
 
 @pytest.fixture
@@ -157,8 +157,8 @@ def test_4_a_run_without_any_chooses_after_the_first_steps(run: Driven) -> None:
 
 
 def test_5_the_step_before_a_choice_is_sampled(run: Driven) -> None:
-    run.to(WARM_UP - 1)
-    assert run.tuner.samples is None
+    samples = run.to(WARM_UP - 1).tuner.samples
+    assert samples is None
     run.to(WARM_UP)
     assert run.made[1:] == [(5, "probe to probe: the next step chooses a plan")]
     assert run.tuner.samples is not None
