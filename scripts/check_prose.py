@@ -53,7 +53,7 @@ HEADLESS = re.compile(
 )
 """How no docstring begins: its first sentence needs a noun or a verb of its own."""
 WORDS = {
-    r"\b[Tt]old\b|\b(is|are|was|were|be|been|being) asked\b": "'receives', 'is passed', 'is requested'",
+    r"(?<!`)\b[Tt]old\b(?!`)|\b(is|are|was|were|be|been) asked\b": "'receives', 'is passed', 'is requested'",
     r"\b[Nn]obody\b|\b[Ww]hoever\b": "'no rank', 'the caller', 'the peer'",
     r"\b[Ss]o many\b": "'this many', or the name of the count",
     r"\bof those that\b": "name them",

@@ -1,7 +1,7 @@
 """The codecs and the ring all-reduce as hardware, described in Amaranth; needs the extra ``gateware``.
 
 Every block reads and writes AXI streams (``stream``), gives the bytes of the native codecs, and moves a word
-in every cycle. Nothing here is imported unless it is asked for, because Amaranth is an extra.
+in every cycle. Nothing here is imported before its first use, because Amaranth is an extra.
 """
 
 from __future__ import annotations

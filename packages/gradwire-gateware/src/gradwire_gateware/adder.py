@@ -14,7 +14,7 @@ LATENCY = 8
 _INFINITY = 0x7F80_0000
 _QUIET = 0x0040_0000
 _INVALID = 0xFFC0_0000
-"""What x86 returns for the sum of opposite infinities."""
+"""The sum of opposite infinities on x86."""
 
 
 class FloatAdder(wiring.Component):

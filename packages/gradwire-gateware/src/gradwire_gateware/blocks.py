@@ -12,7 +12,7 @@ from gradwire.errors import MissingPackageError, SpecError, shown
 from gradwire.units import parse_whole
 from gradwire.version import how_to_install
 from gradwire_gateware import WIDTHS
-from gradwire_gateware.formats import Layout
+from gradwire_gateware.formats import BfpLayout
 from gradwire_gateware.ring_routes import Ring
 
 NO_PARAMETERS: Mapping[str, int] = MappingProxyType({})
@@ -185,13 +185,13 @@ def _codec_of(name: str, block: Block, spec: str | None, width: int) -> Codec:
     kinds = tuple(row.codec for row in TABLE if row.name in block.codecs)
     example = next(row.codec.EXAMPLES[0] for row in TABLE if row.name == block.codec)
     if spec is None:
-        raise SpecError(f"{name} wants a codec; for example, choose {example!r}")
+        raise SpecError(f"{name}: expected a codec, got none; for example, choose {example!r}")
     codec = parse(spec)
     if not isinstance(codec, kinds):
-        wanted = " or ".join(block.codecs)
+        expected = " or ".join(block.codecs)
         raise SpecError(
-            f"{name} wants a codec of {wanted}, but got {shown(spec)}; for example, choose {example!r}"
+            f"{name}: expected a codec of {expected}, got {shown(spec)}; for example, choose {example!r}"
         )
     if isinstance(codec, Bfp):
-        Layout.of(codec, width)
+        BfpLayout.of(codec, width)
     return codec

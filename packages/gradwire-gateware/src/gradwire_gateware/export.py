@@ -46,7 +46,7 @@ no event there: a block whose inputs keep their initial values would never run, 
 time 0 would load the registers with unknown bits."""
 
 
-class Port(NamedTuple):
+class VerilogPort(NamedTuple):
     """A port of a Verilog module."""
 
     name: str
@@ -59,7 +59,7 @@ class Export(NamedTuple):
     """A block as Verilog."""
 
     verilog: str
-    ports: list[Port]
+    ports: list[VerilogPort]
 
 
 def export(name: str, codec: str | None, width: int, parameters: Mapping[str, int] = NO_PARAMETERS) -> Export:
@@ -69,9 +69,9 @@ def export(name: str, codec: str | None, width: int, parameters: Mapping[str, in
 
     wires = {"_".join(map(str, path)): (value, None) for path, _, value in block.signature.flatten(block)}
     ways = ["in" if member.flow.name == "In" else "out" for _, member, _ in block.signature.flatten(block)]
-    ports = [Port(*each) for each in _CLOCKED]
+    ports = [VerilogPort(*each) for each in _CLOCKED]
     ports += [
-        Port(wire, way, len(value), _MEANINGS[wire.rsplit("_", 1)[-1]])
+        VerilogPort(wire, way, len(value), _MEANINGS[wire.rsplit("_", 1)[-1]])
         for (wire, (value, _)), way in zip(wires.items(), ways, strict=True)
     ]
     try:
@@ -105,7 +105,7 @@ def _with_event(match: re.Match[str]) -> str:
     )
 
 
-def _header(made_of: list[str], ports: list[Port]) -> str:
+def _header(made_of: list[str], ports: list[VerilogPort]) -> str:
     lines = [f"gradwire {version()}: {', '.join(made_of)}", ""]
     lines += [f"{port.name:<14}{port.direction:<5}{port.bits:>4}  {port.meaning}" for port in ports]
     return "".join(f"// {line}".rstrip() + "\n" for line in lines)

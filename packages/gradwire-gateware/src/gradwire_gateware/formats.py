@@ -1,4 +1,4 @@
-"""What the compressor and the decompressor of ``bfp`` must know of the format."""
+"""The formats of ``bfp`` and ``inceptionn``, as their compressors and decompressors share them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradwire.errors import SpecError
 from gradwire_gateware import LANE_BITS
 
 
-class Layout(NamedTuple):
+class BfpLayout(NamedTuple):
     """A codec's blocks in words of a width."""
 
     mantissa_bits: int
@@ -20,19 +20,19 @@ class Layout(NamedTuple):
     """Bytes of the mantissas of one word of float32; those of a block's first word follow its exponent."""
 
     @classmethod
-    def of(cls, codec: Bfp, width: int) -> Layout:
+    def of(cls, codec: Bfp, width: int) -> BfpLayout:
         """Return the layout. Raises ``SpecError`` if a block is not a whole number of words."""
         lanes = width // LANE_BITS
         if codec.block % lanes:
             raise SpecError(
-                f"hardware of {width} bits wants a block of a multiple of {lanes} values, but got "
+                f"hardware of {width} bits: expected a block of a multiple of {lanes} values, got "
                 f"{str(codec)!r}; choose another block, or a width of 256"
             )
         nbytes = lanes * (codec.mantissa_bits + 1) // 8
         return cls(codec.mantissa_bits, lanes, codec.block // lanes, nbytes)
 
 
-# What the compressor and the decompressor of ``inceptionn`` must know of the format.
+# The format of ``inceptionn``.
 
 GROUP_LANES = 8
 """The values whose tags stand together; the format calls them a burst."""

@@ -1,9 +1,9 @@
 """Lanes: blocks side by side, which take the packets of a wide stream in turn.
 
 A wide word is as many pieces as there are lanes. All lanes share one memory, which has a bank for each piece,
-so that a wide word moves in one cycle, and the lanes take turns at the banks: in each cycle, every lane is at
-another one, and a lane moves a wide word piece by piece, in as many cycles as it has pieces. It begins in its
-``slot``, which each lane has once in so many cycles.
+so that a wide word moves in one cycle. The lanes take turns at the banks: in each cycle, every lane is at
+another one. A lane moves a wide word piece by piece, in as many cycles as it has pieces, and begins in its
+``slot``, once in as many cycles.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LATENCY = 8
 
 
 class _Lanes(wiring.Component):
-    """What both have in common."""
+    """The base of both directions: the shared memory and the turns of the lanes."""
 
     def __init__(self, width: int, lanes: int, chunk_words: int, ports: dict[str, Any]) -> None:
         self._width, self._lanes = width, lanes

@@ -128,7 +128,7 @@ class Packer(wiring.Component):
 
 
 def _either(choices: tuple[Value, Value], yes: Value, no: Value) -> Value:
-    """Return what two copies of a bit choose, for half of the bits each."""
+    """Return the choice by two copies of a bit, for half of the bits each."""
     half = len(no) // 2
     return Cat(Mux(choices[0], yes[:half], no[:half]), Mux(choices[1], yes[half:], no[half:]))
 

@@ -60,9 +60,9 @@ def _next(address: Value, places: int) -> Value:
 
 
 _FILLED = 5
-"""How many records a queue has at most while it says that it has room; ten more may be on their way."""
+"""The most records of a queue while it reports room; ten more may be on their way."""
 _ON_THEIR_WAY = 8
-"""How many words may still come to a memory that says that it has no room."""
+"""The words that may still arrive at a memory that reports no room."""
 _SMALL = 15
 """The words of a memory in LUT RAM, at most, which needs no buffer; ``LutFIFO`` leaves one place free."""
 _MOST_IN_LUTS = 64
@@ -131,9 +131,9 @@ def open_memory(
 ) -> tuple[Any, Signal]:
     """Return the stream of a memory that never stops ``come``, and the register of whether it has room.
 
-    Whoever makes the words begins none while there is none; ``on_their_way`` more may come. Nothing then has
-    to stop all registers of a pipeline within a cycle. What comes out of block RAM is half a cycle late; if
-    many blocks make it ``is_far`` from its consumer, a register follows at once.
+    The source begins no word while there is no room; ``on_their_way`` more may come. So no signal has to stop
+    all registers of a pipeline within a cycle. The output of block RAM is half a cycle late; if many blocks
+    make it ``is_far`` from its consumer, a register follows at once.
     """
     fifo, leaving = _stored(m, name, come, depth + on_their_way, is_far=is_far)
     has_room = Signal(init=1, name=f"{name}_has_room")
@@ -146,8 +146,8 @@ def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0
     """Return the stream of a memory in LUT RAM, and the register of whether one more word may begin.
 
     A word has a place from the cycle of ``begins`` until the one after it has left, so nothing stops the
-    stages from there to ``come``, which may be nine, and none of their cycles is lost. If ``begins`` is so
-    many cycles ``late``, as many places are kept free.
+    stages from there to ``come``, which may be nine, and none of their cycles is lost. If ``begins``
+    is some cycles ``late``, as many places are kept free.
     """
     _, leaving = _stored(m, name, come, _SMALL)
     places, has_room = (

@@ -114,7 +114,9 @@ class RingEngine(wiring.Component):
         m.submodules[name] = block
         return block.s_axis, block.m_axis
 
-    def _connect_values(self, m: Module, encoder: Any, decoded: Any, own: Any, adder: WordAdder) -> None:
+    def _connect_values(
+        self, m: Module, encoder: Any, decoded: Any, published: Any, adder: WordAdder
+    ) -> None:
         """Join the streams of float32: the first local packet is encoded, the others meet the left's sums.
 
         Buffers keep adder, adopter and host apart, which are far from each other on a chip. What comes from
@@ -146,9 +148,9 @@ class RingEngine(wiring.Component):
             to_adder.tvalid.eq(decoded.tvalid & decoded.tready & adds),
             to_result.tvalid.eq(decoded.tvalid & decoded.tready & ~adds),
             decoded.tready.eq(adds_more & gives_more),
-            copy(to_own, own),
-            to_own.tvalid.eq(own.tvalid),
-            own.tready.eq(to_own.tready),
+            copy(to_own, published),
+            to_own.tvalid.eq(published.tvalid),
+            published.tready.eq(to_own.tready),
             *_select(result, gives_own, adopted, arrival),
             result.tvalid.eq(Mux(gives_own, adopted.tvalid, arrival.tvalid)),
             adopted.tready.eq(result.tready & gives_own),

@@ -1,4 +1,4 @@
-"""What ring engines have in common, and what they do with each packet, by ``collectives.ring``."""
+"""The parameters of ring engines, and their routes for each packet, by ``collectives.ring``."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from gradwire.codecs import Bfp, Codec, Identity, Inceptionn
 from gradwire.collectives import ring
 from gradwire.errors import SpecError, shown
 from gradwire_gateware import LANE_BITS
-from gradwire_gateware.formats import Layout
+from gradwire_gateware.formats import BfpLayout
 
 _SLACK_WORDS = 4
-"""What a memory holds beyond the largest payload, for last words that two packets do not share."""
+"""The words of a memory beyond the largest payload, for last words that two packets do not share."""
 
 
 class Routes(NamedTuple):
-    """For every packet that passes a place of the engine, in order, what happens to it there.
+    """The route of every packet at each place of the engine, in order.
 
-    The same for every rank, because the ring's schedule rotates.
+    Routes are the same for every rank, because the ring's schedule rotates.
     """
 
     received_is_forwarded: tuple[bool, ...]
-    """Of the packets from the left: is the payload sent on as it came?"""
+    """Packets from the left: the payload is forwarded unchanged."""
     decoded_is_added: tuple[bool, ...]
-    """Of the packets from the left, decompressed: is it added to local values, or a result?"""
+    """Packets from the left, decompressed: the packet is added to local values; otherwise it is a result."""
     given_is_own: tuple[bool, ...]
-    """Of the results: is it the sum that this rank has published, which it adopts, or one from the left?"""
+    """Results: the packet is the sum that this rank published and adopts; otherwise it is from the left."""
     encoded_is_local: tuple[bool, ...]
-    """Of the packets into the compressor: are they local values, or sums?"""
+    """Packets into the compressor: the packet is local values; otherwise it is a sum."""
     encoded_is_published: tuple[bool, ...]
-    """Of the packets out of the compressor: is it finished, so that this rank adopts it?"""
+    """Packets out of the compressor: the packet is finished, so that this rank adopts it."""
     sent_is_forwarded: tuple[bool, ...]
-    """Of the packets to the right: is it one from the left as it came, or the compressor's?"""
+    """Packets to the right: the packet is forwarded from the left; otherwise it is the compressor's."""
 
     @classmethod
     def of(cls, world: int) -> Routes:
         """Return the routes of a ring. Raises ``SpecError`` below two ranks."""
         if world < 2:
-            raise SpecError(f"a ring of hardware wants 2 ranks or more, but got {world}; add a rank")
+            raise SpecError(f"a ring of hardware: expected 2 ranks or more, got {world}; add a rank")
         steps = list(ring.schedule(0, world))
         sends_of = [(step.send[0], step.combine) for step in steps]
         sums = [step.recv[0] for step in steps if step.combine]
@@ -56,7 +56,7 @@ class Routes(NamedTuple):
 
 
 class Ring(NamedTuple):
-    """What all engines of a ring have in common."""
+    """The parameters that all engines of a ring share."""
 
     codec: Codec
     chunk_words: int
@@ -73,10 +73,10 @@ class Ring(NamedTuple):
                 f"hardware has the codecs identity, inceptionn and bfp, but got {shown(str(codec))}; "
                 "choose one of them"
             )
-        if isinstance(codec, Bfp) and chunk_words % Layout.of(codec, width).words:
+        if isinstance(codec, Bfp) and chunk_words % BfpLayout.of(codec, width).words:
             raise SpecError(
-                f"a ring of {str(codec)!r} wants chunks of whole blocks of {Layout.of(codec, width).words} "
-                f"words, but got {chunk_words} words; round them up"
+                f"a ring of {str(codec)!r}: expected chunks of whole blocks of "
+                f"{BfpLayout.of(codec, width).words} words, got {chunk_words} words; round them up"
             )
         nbytes = codec.max_nbytes(chunk_words * width // LANE_BITS)
         return cls(codec, chunk_words, width, Routes.of(world), -(-nbytes // (width // 8)) + _SLACK_WORDS)

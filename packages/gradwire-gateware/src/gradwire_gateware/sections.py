@@ -22,10 +22,10 @@ _GROUPS_ON_THEIR_WAY = 16
 def store(
     m: Module, packers: Sequence[Packer], words: Sequence[int], more: int = 0
 ) -> tuple[list[Any], Value]:
-    """Return the streams of what packers give, from memories for two chunks, and whether all have room.
+    """Return the streams of packers, from memories for two chunks, and whether all memories have room.
 
-    A chunk's section of each packer has so many ``words`` at most. The packers never wait for the memories:
-    whoever gives them groups begins none while there is no room. Those of ``more`` stages may still come.
+    A chunk's section of each packer has at most ``words`` words. The packers never wait for the memories:
+    their source begins no group while there is no room. Groups of ``more`` stages may still come.
     """
     streams, rooms, coming = [], [], _GROUPS_ON_THEIR_WAY + more
     for at, (packer, most) in enumerate(zip(packers, words, strict=True)):
@@ -61,27 +61,27 @@ def join(m: Module, sections: Sequence[Any], out: Any) -> None:
     wiring.connect(m, packer.m_axis, wiring.flipped(out))
 
 
-def cut(m: Module, come: Any, told: Value, sections: Sequence[tuple[Value, int, int]]) -> list[Any]:
-    """Return the streams of a packet's sections, which have so many bytes, and at most so many.
+def cut(m: Module, come: Any, is_known: Value, sections: Sequence[tuple[Value, int, int]]) -> list[Any]:
+    """Return the streams of a packet's sections, each with its size, largest size, and words of memory.
 
-    The numbers are read with a packet's words, which wait while ``told`` is low. Each section has a memory
-    for so many words; none comes in while one of them has no room. A packet's last word is followed by a
-    cycle in which none comes, because there may be a rest of it to put together. So whether one comes follows
-    from registers alone, wherever the sections are on the chip.
+    The sizes are read with a packet's words, which wait until ``is_known`` is high. No word enters while one
+    of the memories has no room. A packet's last word is followed by a cycle without a word, because there may
+    be a rest of it to put together. So registers alone decide whether a word enters, wherever the sections
+    are on the chip.
     """
     skip: Value = Const(0)
     most_skipped = 0
     trims, streams, rooms = [], [], []
     for at, (nbytes, most, depth) in enumerate(sections):
         m.submodules[f"section{at}"] = trim = Trim(len(come.tdata), most_skipped, most)
-        m.d.comb += [trim.skip.eq(skip), trim.nbytes.eq(nbytes), trim.told.eq(told), trim.wanted.eq(1)]
+        m.d.comb += [trim.skip.eq(skip), trim.nbytes.eq(nbytes), trim.told.eq(is_known), trim.wanted.eq(1)]
         skip, most_skipped = skip + nbytes, most_skipped + most
         stream, has_room = open_memory(m, f"section{at}_waits", trim.m_axis, depth)
         trims.append(trim)
         streams.append(stream)
         rooms.append(has_room)
     has_room, rests = Signal(init=1), Signal()
-    ready = told & has_room & ~rests
+    ready = is_known & has_room & ~rests
     m.d.comb += come.tready.eq(ready)
     m.d.sync += [has_room.eq(Cat(rooms).all()), rests.eq(come.tvalid & ready & come.tlast)]
     for trim in trims:

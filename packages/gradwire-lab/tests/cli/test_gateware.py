@@ -69,7 +69,7 @@ def test_a_report_is_shown_and_recorded(
             ["export", "--block", "skid-buffer", "--width", "128", "--out", "x.v"],
             "256 or 512 bits, but got 128",
         ),
-        (["export", "--block", "bfp-compressor", "--out", "x.v"], "wants a codec; for example"),
+        (["export", "--block", "bfp-compressor", "--out", "x.v"], "expected a codec, got none; for example"),
         (["export", "--block", "skid-buffer", "--out", ""], "name a file"),
         (["report", "--blocks", "fifo"], "a report has the blocks"),
         (["report", "--targets", "asic"], "a report has the targets xilinx7, intel, ecp5, but got 'asic'"),

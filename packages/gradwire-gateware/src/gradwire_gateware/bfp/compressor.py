@@ -8,7 +8,7 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 
 from gradwire.codecs.bfp import NAN_EXPONENT, SMALLEST_EXPONENT, Bfp
 from gradwire_gateware import LANE_BITS
-from gradwire_gateware.formats import Layout
+from gradwire_gateware.formats import BfpLayout
 from gradwire_gateware.packer import Packer, find_peaks, peaks_latency
 from gradwire_gateware.stream import Pipeline, block_ports
 
@@ -29,7 +29,7 @@ class BfpCompressor(wiring.Component):
     """
 
     def __init__(self, codec: Bfp, width: int = 256) -> None:
-        self._layout = Layout.of(codec, width)
+        self._layout = BfpLayout.of(codec, width)
         super().__init__(block_ports(width))
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
@@ -77,7 +77,7 @@ class BfpCompressor(wiring.Component):
 
 
 def _quantise(
-    m: Module, layout: Layout, values: SyncFIFOBuffered, peaks: SyncFIFOBuffered, packer: Packer
+    m: Module, layout: BfpLayout, values: SyncFIFOBuffered, peaks: SyncFIFOBuffered, packer: Packer
 ) -> None:
     """Round the words that wait in ``values`` to the exponents of their blocks, and pack them."""
     stage = Pipeline(m, packer.ready)

@@ -10,7 +10,7 @@ from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from gradwire.codecs.bfp import NAN_EXPONENT, Bfp
-from gradwire_gateware.formats import Layout
+from gradwire_gateware.formats import BfpLayout
 from gradwire_gateware.queues import counted_memory
 from gradwire_gateware.stream import (
     AxiStream,
@@ -26,24 +26,24 @@ from gradwire_gateware.stream import (
 # Where the mantissas of each word stand in a ``bfp`` payload, found ahead of the bytes themselves.
 
 _COMING = 4
-"""The words that can wait behind those at hand."""
+"""The words that can wait behind the words at hand."""
 
 
 class BfpCutter(wiring.Component):
-    """Gives two words of a payload, and the place where the next mantissas begin.
+    """A source of two words of a payload and of the place where the next mantissas begin.
 
-    Words go to two memories in turn, which are LUT RAM: registers for two words would be half of those of a
-    decompressor. More of them may wait there, so that whoever sends them knows from a register if there is
-    room. So the first word at hand is in one of them, the next one in the other, and both of them
-    stand in ``window`` as ``place`` counts, the first memory's word once more behind the second's.
+    Words go in turn to two memories in LUT RAM: registers for two words would be half of those of a
+    decompressor. More words may wait there, so that a register says whether there is room. The first word at
+    hand is in one memory, the next word in the other. Both stand in ``window`` as ``place`` counts, with the
+    first memory's word once more behind the second's.
 
-    Places depend on counts alone, never on data, so that the next ones are known a cycle ahead, and so is how
-    many bytes of each word are left behind them. An output is taken in each cycle in
+    Places depend on counts alone, never on data, so that the next places are known a cycle ahead, and so are
+    the bytes of each word behind them. An output is taken in each cycle in
     which ``valid`` and ``ready`` are high. ``opens`` says that a block's exponent stands at ``place``, and
     ``is_null`` that the packet has no whole word.
     """
 
-    def __init__(self, layout: Layout, width: int) -> None:
+    def __init__(self, layout: BfpLayout, width: int) -> None:
         self._layout, self._size = layout, width // 8
         super().__init__(
             {
@@ -97,10 +97,10 @@ class BfpCutter(wiring.Component):
             ]
         return m
 
-    def _words_at_hand(self, m: Module, move: _Move) -> tuple[_Word, _Word]:
-        """Return what is known of the two words; the first one leaves, and the second one with it."""
+    def _words_at_hand(self, m: Module, move: _Move) -> tuple[_CutWord, _CutWord]:
+        """Return the two words at hand; the second leaves with the first."""
         come, size = self.s_axis, self._size
-        now, then = (_Word(name, size) for name in ("now", "then"))
+        now, then = (_CutWord(name, size) for name in ("now", "then"))
         leaves = move.fires & (move.last | move.wraps)
         clears = move.fires & move.last & ~now.tlast
         stays, follows = now.tvalid & ~leaves, then.tvalid & ~clears
@@ -172,7 +172,7 @@ class BfpCutter(wiring.Component):
 
 
 class _Move(NamedTuple):
-    """What happens to the place in a cycle."""
+    """The move of the place in a cycle."""
 
     fires: Signal
     """The next mantissas are taken."""
@@ -181,15 +181,16 @@ class _Move(NamedTuple):
     wraps: Value
     """They end in the second word at hand, or with the first one."""
     step: Value
-    """How many bytes ``beyond`` moves on by."""
+    """The bytes by which ``beyond`` moves on."""
     first_two: int
-    """Where ``beyond`` begins in each packet."""
+    """The beginning of ``beyond`` in each packet."""
 
 
-class _Word:
-    """What is known of a word at hand: how many bytes it has, and how many behind ``beyond``.
+class _CutWord:
+    """A word at hand: the numbers of its bytes, and of its bytes behind ``beyond``.
 
-    The latter is below 0 if a packet's last word ends before, so that a sign says whether the packet is over.
+    The latter is below 0 if a packet's last word ends before, so that its sign says whether the packet is
+    over.
     """
 
     def __init__(self, name: str, size: int) -> None:
@@ -217,7 +218,7 @@ class BfpDecompressor(wiring.Component):
     """
 
     def __init__(self, codec: Bfp, width: int = 256) -> None:
-        self._layout = Layout.of(codec, width)
+        self._layout = BfpLayout.of(codec, width)
         super().__init__(block_ports(width))
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface

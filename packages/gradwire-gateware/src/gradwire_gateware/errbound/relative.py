@@ -1,4 +1,4 @@
-"""What waits in front of a compressor with relative bounds: words, until their block's bound is known."""
+"""The queue before a compressor with relative bounds: words wait until their block's bound is known."""
 
 from __future__ import annotations
 
@@ -25,23 +25,20 @@ from gradwire_gateware.errbound.share import (
 from gradwire_gateware.queues import Queue
 from gradwire_gateware.stream import LutFIFO, Pipeline, count_kept, leading_zeros
 
-# What the CPU's sum of a block's squares is at least and at most, in whole numbers and in any order.
+# The limits of the CPU's sum of a block's squares, in whole numbers and in any order.
 #
-# A square is that of a significand's highest 18 bits. Squares and their sum are cut at a bit that follows
-# from
-# the largest exponent so far, in steps of eight exponents, so that whole numbers are added, and their sum
-# has
-# few places to move to. If no bit is lost, both limits are the CPU's sum, which is then exact as well,
-# because
-# it has no more than 53 bits.
+# Only a significand's highest 18 bits are squared. Squares and their sum are cut at a bit that follows from
+# the largest exponent so far, in steps of eight exponents. So whole numbers are added, and their sum has few
+# places to move to. If no bit is lost, both limits are the CPU's sum, which is then exact as well, because it
+# has no more than 53 bits.
 
 _HALF_BITS = 18
-"""Those of a significand that are squared: a multiplier has as many."""
+"""The bits of a significand that are squared: a multiplier has as many."""
 _LOW_BITS = 23 + 1 - _HALF_BITS
 _TERM_BITS = 2 * _HALF_BITS
 _SUM_BITS = _TERM_BITS + COUNT_BITS - 1
 _STEP_BITS = 16
-"""A base is that of eight exponents, whose squares have sixteen."""
+"""A base covers eight exponents, whose squares have sixteen."""
 _MOST_FINE = _STEP_BITS - 2
 _UNIT = 2 * (-127 - (_HALF_BITS - 1)) + _MOST_FINE
 """The power of two of a sum's lowest bit at base 0."""
@@ -78,7 +75,7 @@ class _Lane(NamedTuple):
 
 
 class _Marks(NamedTuple):
-    """What is known of a word."""
+    """The marks of a word."""
 
     moves: Value
     opens: Value
@@ -180,7 +177,7 @@ class _Sum(NamedTuple):
 
 
 def _limits(stage: Pipeline, of: _Sum) -> tuple[Value, Double, Value]:
-    """Return what ``bracketed`` returns.
+    """Return the cycle of the lower limit, the limits, and the number of finite values, as ``bracketed``.
 
     The CPU's sum of N squares is less than the exact one by 2^-40 of it at most. It is more than the bits
     that are squared give by 2^-16 and 2^-40, and by 2 N units, because each term and each shift loses less
@@ -215,7 +212,7 @@ _MARGIN = 6
 _FEW = 4
 """The words between the memory and its consumer."""
 ON_THEIR_WAY = _FEW + 1
-"""Those, and the one in a register behind them."""
+"""The words between the memory and its consumer, and the word in a register behind them."""
 _MOST_VALUES = 65536
 """The CPU adds the sums of larger blocks in another order."""
 
@@ -226,9 +223,9 @@ class Word(NamedTuple):
     lanes: Value
     count: Value
     ends: Value
-    """Whether the chunk does."""
+    """The chunk ends with this word."""
     needs_bound: Value
-    """Whether a bound is to be sent with it: it is the last word of a block."""
+    """The bound is sent with this word: it is the last word of a block."""
     bound: Value
     valid: Value
 
@@ -237,8 +234,8 @@ def check(codec: ErrBound, values: int) -> None:
     """Raise ``SpecError`` if values that share a bound are more than the CPU adds up at once."""
     if codec.block is None and values > _MOST_VALUES:
         raise SpecError(
-            f"the compressor of {codec} wants chunks of at most {_MOST_VALUES} values, because they share a "
-            f"bound, but got {values}; choose fewer chunk_words, or a block"
+            f"{codec}: expected chunks of at most {_MOST_VALUES} values, because they share a bound, got "
+            f"{values}; choose fewer chunk_words, or a block"
         )
 
 

@@ -37,7 +37,7 @@ _SQUARED = 5
 _ADDED = 6
 """Stages of an addition."""
 COUNT_BITS = 17
-"""Of the values of a block, 65536 at most."""
+"""The bits of the number of values of a block, 65536 at most."""
 _OFFSET = 32
 """Keeps the exponents of normalised subnormals positive."""
 _BITS = SIGNIFICAND_BITS + EXPONENT_BITS
@@ -133,8 +133,8 @@ def summed(m: Module, word: Value, is_last: Value, begins: Value) -> tuple[Value
     The first word is there in the cycle of ``begins``, and each other one when the one before it was taken
     ``LANE_BITS`` / 4 cycles before. The block ends with the word that ``is_last``.
 
-    A round is a cycle for each sum. Rounds of values are followed by four that add the sums of the second
-    half to those of the first; between two of these is a round without additions, so that all sums are there.
+    A pass is a cycle for each sum. After the passes of values, four passes add the sums of the second half to
+    those of the first; a pass without additions is between any two of these, so that all sums are there.
     """
     stage, lanes = Pipeline(m, Const(1)), len(word) // LANE_BITS
     works, index, turn = Signal(), Signal(range(SUMS)), Signal(range(_LAST_ROUND + 1))

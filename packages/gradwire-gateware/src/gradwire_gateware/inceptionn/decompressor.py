@@ -55,21 +55,21 @@ class _Place:
         ]
 
 
-class _Word(NamedTuple):
+class _PlacedWord(NamedTuple):
     """The word in such a place."""
 
     valid: Value
     last: Value
     count: Value
-    """How many of its bytes count."""
+    """The number of its valid bytes."""
     lengths: list[Value]
-    """Those of groups that begin at each byte."""
+    """The lengths of groups that begin at each byte."""
     data: Value
 
-    def moved(self, goes: Value, to: _Place) -> _Word:
+    def moved(self, goes: Value, to: _Place) -> _PlacedWord:
         """Return the registers of the place behind it, which are empty if the word does not go there."""
         hold = to.stage.hold
-        return _Word(
+        return _PlacedWord(
             hold(self.valid & goes, resets=True),
             hold(self.last),
             hold(self.count),
@@ -126,7 +126,7 @@ class GroupFinder(wiring.Component):
         new, new_last, new_count = word[: 8 * size], word[8 * size], word[8 * size + 1 :]
         m.d.comb += [moves.eq(is_idle | is_done), come.tready.eq(may_come)]
         sums = [_sum(new, at) for at in range(size)]
-        far = _Word(
+        far = _PlacedWord(
             at_far.stage.hold(new_valid, resets=True),
             at_far.stage.hold(new_last),
             at_far.stage.hold(new_count),
@@ -317,14 +317,14 @@ def size_of_lanes(tags: Sequence[Value]) -> Value:
 
 
 def lower_sizes(tags: Sequence[Value], pieces: int) -> list[Value]:
-    """Return the bytes of the lower half of the lanes of each of so many pieces."""
+    """Return the bytes of the lower half of the lanes of each of ``pieces`` pieces."""
     lanes = len(tags) // pieces
     bits = (4 * (lanes // 2)).bit_length()
     return [size_of_lanes(tags[at : at + lanes // 2])[:bits] for at in range(0, len(tags), lanes)]
 
 
 def halved(stage: Pipeline, pieces: Sequence[Value], sizes: Sequence[Value]) -> list[Value]:
-    """Return registers of both halves of each piece, whose lower ones have so many bytes."""
+    """Return registers of both halves of each piece; the lower halves have ``sizes`` bytes."""
     halves = []
     for piece, size in zip(pieces, sizes, strict=True):
         nbytes = len(piece) // 16

@@ -12,7 +12,7 @@ from gradwire_gateware.queues import Queue, open_memory
 from gradwire_gateware.stream import Pipeline, SkidBuffer, block_ports, copy, count_kept, stream
 
 FACTS = {"is_composed": 1, "headers": 7, "end": 16, "place": 7}
-"""What is known of a frame as it begins; ``place`` is that of the checksum, in halves of 32 bits."""
+"""The fields of a frame as it begins; ``place`` is that of the checksum, in halves of 32 bits."""
 
 
 class Finisher(wiring.Component):
@@ -118,7 +118,7 @@ class Bounded(wiring.Component):
         super().__init__({**block_ports(width), "size": Out(20), "done": Out(1)})
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit: ``size`` is that of all words, also of those that it leaves out."""
+        """Return the circuit: ``size`` counts all words, including the words that it drops."""
         m = Module()
         come, out = self.s_axis, self.m_axis
         step = len(come.tkeep)

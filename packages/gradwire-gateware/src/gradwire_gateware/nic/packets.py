@@ -21,12 +21,12 @@ DSCP = 0xFC
 UNUSUAL_FLAGS = 0x26
 """SYN, RST and URG, with which nothing is compressed."""
 SHIM_NBYTES = 8
-"""What stands before a compressed body: its payload's length, version and phase, wire id, CRC32C."""
+"""The bytes before a compressed body: its payload's length, version and phase, wire id, CRC32C."""
 VERSION = 1
 SUM_AT = 50
 """TCP's checksum, in a packet without IP options."""
 ADDRESSES_AT = 26
-"""Of both checksums the first bytes: the addresses of IP."""
+"""The first bytes of both checksums: the addresses of IP."""
 
 
 def big(value: Value, at: int, nbytes: int) -> Value:

@@ -36,7 +36,7 @@ from gradwire_gateware.stream import Pipeline, block_ports, registered, stream
 _BETWEEN = 7
 """Words that may wait between two parts."""
 _CUT_NBYTES = 6
-"""What stands before the codec's payload in a body, at most: three bytes of two floats each."""
+"""The most bytes before the codec's payload in a body: three bytes of each of two floats."""
 
 
 class Receiver(wiring.Component):

@@ -196,7 +196,7 @@ def _moved_back(state: int, nbytes: int) -> int:
 
 
 def _columns(size: int) -> list[int]:
-    """Return what each bit of a word gives after it, if all others are 0."""
+    """Return the state after a word for each of its bits, if all others are 0."""
     states = [_next(1 << bit) for bit in range(8)]
     columns = list(states)
     for _ in range(size - 1):

@@ -38,8 +38,9 @@ from gradwire_gateware.stream import Pipeline, block_ports, first_bytes, registe
 
 KEY_BITS = 96
 FLOW = data.StructLayout({"source": 32, "destination": 32, "ports": 32, "first": 2, "is_open": 1})
-"""A connection: its addresses and ports as they stand in a packet that leaves, byte 0 in bits 7..0; the low
-bits of the sequence number of the first byte; and whether it is one."""
+"""A connection: addresses and ports of packets that leave, first sequence number, and whether it is open.
+
+Byte 0 of addresses and ports is in bits 7..0; ``first`` has the low bits of a sequence number."""
 
 
 class FlowTable(wiring.Component):

@@ -22,11 +22,11 @@ from gradwire_gateware.stream import Pipeline, leading_zeros
 
 SIGNIFICAND_BITS = 24
 SCALE_BITS = 31 - CLEARED_BITS
-"""Those of a scale that may be 1."""
+"""The bits of a scale that may be 1."""
 _NAN = 0x7FC0_0000 >> CLEARED_BITS
 _SMALLEST_EXPONENT = floor_log2(SMALLEST_PEAK) + 127
 _SHORT_BITS = SIGNIFICAND_BITS - CLEARED_BITS
-"""Of a scale's significand."""
+"""The bits of a scale's significand."""
 _STEPS = 2
 """Bits of an inverse that one stage finds."""
 
@@ -215,18 +215,18 @@ SCALE_NBYTES = 4
 """A scale is a float32."""
 
 
-class Layout(NamedTuple):
+class QuantizeLayout(NamedTuple):
     """A codec's chunks in words of a width."""
 
     bits: int
-    """Of a code."""
+    """The bits of a code."""
     block: int
     lanes: int
     chunk_words: int
     """Words of float32 in the largest chunk."""
 
     @classmethod
-    def of(cls, codec: Quantize, width: int, chunk_words: int) -> Layout:
+    def of(cls, codec: Quantize, width: int, chunk_words: int) -> QuantizeLayout:
         """Return the layout; every block is a whole number of words."""
         return cls(codec.bits, codec.block, width // LANE_BITS, chunk_words)
 

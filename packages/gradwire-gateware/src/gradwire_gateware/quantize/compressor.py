@@ -12,7 +12,7 @@ from gradwire_gateware.quantize.code import (
     CODE_LATENCY,
     SCALE_BITS,
     SCALE_NBYTES,
-    Layout,
+    QuantizeLayout,
     code_of,
     scale_latency,
     scale_of,
@@ -37,7 +37,7 @@ class QuantizeCompressor(wiring.Component):
     """
 
     def __init__(self, codec: Quantize, width: int = 256, *, chunk_words: int = 512) -> None:
-        self._codec, self._layout = codec, Layout.of(codec, width, chunk_words)
+        self._codec, self._layout = codec, QuantizeLayout.of(codec, width, chunk_words)
         super().__init__(block_ports(width))
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
@@ -88,7 +88,7 @@ class QuantizeCompressor(wiring.Component):
 
 def _encode(
     m: Module,
-    layout: Layout,
+    layout: QuantizeLayout,
     values: Queue,
     scales: Queue,
     scale_packer: Packer,

@@ -10,7 +10,7 @@ from amaranth.lib.wiring import In
 
 from gradwire.codecs import Quantize
 from gradwire_gateware import LANE_BITS
-from gradwire_gateware.quantize.code import SCALE_NBYTES, VALUE_LATENCY, Layout, value_of
+from gradwire_gateware.quantize.code import SCALE_NBYTES, VALUE_LATENCY, QuantizeLayout, value_of
 from gradwire_gateware.queues import Queue
 from gradwire_gateware.sections import Countdown, cut
 from gradwire_gateware.stream import Pipeline, block_ports
@@ -25,7 +25,7 @@ class QuantizeDecompressor(wiring.Component):
     """
 
     def __init__(self, codec: Quantize, width: int = 256, *, chunk_words: int = 512) -> None:
-        self._layout = Layout.of(codec, width, chunk_words)
+        self._layout = QuantizeLayout.of(codec, width, chunk_words)
         super().__init__({**block_ports(width), "values": In(range(self._layout.most_values + 1))})
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
@@ -100,7 +100,7 @@ class QuantizeDecompressor(wiring.Component):
 def quotient(value: Value, by: int) -> Value:
     """Return ``value`` divided by a constant and rounded down, by a product with its inverse.
 
-    The inverse is rounded up at so many bits that its error doesn't reach the next quotient.
+    The inverse has enough bits that the error of its rounding up doesn't reach the next quotient.
     """
     shift = len(value) + (by - 1).bit_length()
     return (value * -(-(1 << shift) // by)) >> shift

@@ -16,7 +16,7 @@ from gradwire.codecs.wrappers import offloadable
 from gradwire.errors import NicError, SpecError
 from gradwire.wire import TOS
 
-# Packet sockets: all frames of an interface, in both directions, whoever they are for.
+# Packet sockets: all frames of an interface, in both directions, with any destination.
 
 _SOL_PACKET = 263
 _ADD_MEMBERSHIP, _STATISTICS, _AUXDATA, _VNET_HDR, _IGNORE_OUTGOING = 1, 6, 8, 15, 23
@@ -26,10 +26,10 @@ _ETHERNET = 1
 _SIOCGIFMTU, _SIOCGIFHWADDR = 0x8921, 0x8927
 _SO_RCVBUFFORCE = 33
 _RECEIVE_BUFFER_NBYTES = 64 << 20
-"""For what the host's sockets may send before an acknowledgement comes back; used only when needed."""
+"""Memory for the bytes that the host's sockets may send before an acknowledgement; used only when needed."""
 
 
-class Port:
+class EthernetPort:
     """An Ethernet interface whose frames a NIC forwards. The caller's network namespace is that of the port.
 
     Raises
@@ -150,7 +150,7 @@ class Settings:
             if not 0 <= share < 1:
                 raise SpecError(f"the share of frames to {name} is 0 or more and below 1, but is {share:g}")
         if not 0 <= self.delay_s <= 10:
-            raise SpecError(f"a NIC delays frames by 0 to 10 s, but {self.delay_s:g} s were asked for")
+            raise SpecError(f"expected a delay of frames of 0 to 10 s, got {self.delay_s:g} s")
         if not 0 <= self.seed < 1 << 64:
             raise SpecError(f"a seed is 0 or more and below 2^64, but is {self.seed}")
 
@@ -195,8 +195,8 @@ class Nic:
         if host == link:
             raise NicError(f"a NIC stands between two interfaces, but both sides are {host!r}; name another")
         with ExitStack() as stack:
-            self._host = stack.enter_context(closing(Port(host)))
-            self._link = stack.enter_context(closing(Port(link)))
+            self._host = stack.enter_context(closing(EthernetPort(host)))
+            self._link = stack.enter_context(closing(EthernetPort(link)))
             if self._host.mtu_nbytes != self._link.mtu_nbytes:
                 raise NicError(
                     f"both sides of a NIC need the same MTU, but that of {host!r} is {self._host.mtu_nbytes} "
@@ -231,7 +231,7 @@ class Nic:
         self._stack.close()
 
     def counts(self) -> Counts:
-        """Return what was counted so far, also after the end."""
+        """Return the counters so far, also after the end."""
         return self._read() if self._last is None else self._last
 
     def check(self) -> None:

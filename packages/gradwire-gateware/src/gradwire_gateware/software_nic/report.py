@@ -1,4 +1,4 @@
-"""What a NIC did, as a table and as JSON."""
+"""The counters of a NIC, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def json_of(counts: Counts) -> str:
 # Run a NIC until a signal ends it.
 
 LOOK_S = 0.5
-"""How often to look whether the interfaces are still there."""
+"""The interval between checks that the interfaces are still there."""
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
