@@ -6,7 +6,7 @@ import inspect
 import re
 from dataclasses import fields
 
-from gradwire.autotune.autotuner import Pilot
+from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.states import TRANSITIONS
 
@@ -39,5 +39,5 @@ def thresholds() -> str:
 
 def sentence(method: str) -> str:
     """Return the first sentence of a method's docstring, without its full stop, as Markdown."""
-    text = inspect.getdoc(getattr(Pilot, method)) or ""
+    text = inspect.getdoc(getattr(Autotuner, method)) or ""
     return text.splitlines()[0].rstrip(".").replace("``", "`")

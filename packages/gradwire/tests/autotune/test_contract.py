@@ -8,7 +8,7 @@ import torch
 from gradwire import Exchange, Link, Plan
 from gradwire.autotune.contract import (
     Contract,
-    Lost,
+    RelativeErrors,
     beyond,
     draw,
     excepted,
@@ -25,7 +25,7 @@ from support.ranks import run_ranks
 Q4, Q8, BF16 = parse("quantize:4"), parse("quantize:8"), parse("bf16")
 ECSQ = parse("ecsq:0.5,sum=0.125")
 COUNTS = {"a.weight": 900, "a+b": 99, "bias": 1}
-LOST = Lost(
+LOST = RelativeErrors(
     COUNTS,
     {
         Identity(): dict.fromkeys(COUNTS, 0.0),
@@ -68,7 +68,7 @@ def test_a_parameter_goes_back_later_than_it_came() -> None:
     assert beyond(shares, 0.2, ()) == {"a"}
     assert beyond(shares, 0.2, {"b", "c"}) == {"a", "b"}
     present = Plan(Q4, codecs=rules_for({"a+b": Q8}))
-    near = Lost(COUNTS, {Q4: {"a.weight": 0.1, "a+b": 0.19, "bias": 0.19}}, {Q4: 0.5})
+    near = RelativeErrors(COUNTS, {Q4: {"a.weight": 0.1, "a+b": 0.19, "bias": 0.19}}, {Q4: 0.5})
     assert near.exceptions(Q4, 0.2, present) == {"a+b"}
     assert near.exceptions(Q4, 0.2, Plan(Q8, codecs=present.codecs)) == frozenset()
 
@@ -102,7 +102,7 @@ def test_a_codec_that_does_not_suit_most_values_is_left_out() -> None:
         Q8: {"bias"},
         BF16: frozenset(),
     }
-    few = Lost(COUNTS, LOST.shares, LOST.nbytes, most_excepted=0.05)
+    few = RelativeErrors(COUNTS, LOST.shares, LOST.nbytes, most_excepted=0.05)
     assert set(few.admitted(0.2, Plan())) == {Identity(), Q8, BF16}
     assert set(LOST.admitted(0.05, Plan())) == {Identity(), Q8, BF16}
 
@@ -110,7 +110,7 @@ def test_a_codec_that_does_not_suit_most_values_is_left_out() -> None:
 def test_a_codec_that_only_some_parameters_get_is_involved_in_a_decision() -> None:
     shares = {Identity(): dict.fromkeys(COUNTS, 0.0), Q4: {"a.weight": 0.1, "a+b": 0.3, "bias": 0.1}}
     shares[Q8] = {"a.weight": 0.3, "a+b": 0.1, "bias": 0.1}  # suits few values, but those that Q4 doesn't
-    lost = Lost(COUNTS, shares, {Identity(): 4.0, Q4: 0.5, Q8: 1.0})
+    lost = RelativeErrors(COUNTS, shares, {Identity(): 4.0, Q4: 0.5, Q8: 1.0})
     assert set(lost.admitted(0.2, Plan())) == {Identity(), Q4}
     assert lost.gentler(Q4, {"a+b"}, 0.2) == {"a+b": Q8}
     assert lost.involved(0.2, Plan()) == (Identity(), Q4, Q8)
@@ -132,7 +132,7 @@ def test_each_gets_its_own_codec_where_that_saves_bytes_and_all_share_one_where_
         codec: {name: 0.1 if codec in fit.get(name, {codec}) else 0.3 for name in counts}
         for codec in (Q4, Q8, BF16)
     } | {Identity(): dict.fromkeys(counts, 0.0)}
-    lost = Lost(counts, shares, LOST.nbytes)
+    lost = RelativeErrors(counts, shares, LOST.nbytes)
     assert lost.gentler(Q4, {"middle", "small"}, 0.2) == {"middle": Q8, "small": BF16}
     assert lost.gentler(Q4, {"small", "tiny"}, 0.2) == {"small": BF16, "tiny": BF16}
     assert lost.gentler(Q4, {"middle", "small", "tiny"}, 0.2) == {"middle": Q8, "tiny": Q8, "small": BF16}
@@ -147,7 +147,7 @@ def test_what_suits_no_codec_does_not_let_the_others_have_one_each() -> None:
         codec: {name: 0.1 if codec in fit.get(name, {codec}) else 0.3 for name in counts}
         for codec in (Q4, Q8, near)
     } | {Identity(): dict.fromkeys(counts, 0.0)}
-    lost = Lost(counts, shares, {Identity(): 4.0, Q4: 0.5, Q8: 1.0, near: 1.01})
+    lost = RelativeErrors(counts, shares, {Identity(): 4.0, Q4: 0.5, Q8: 1.0, near: 1.01})
     assert lost.gentler(Q4, {"a", "b"}, 0.2) == {"a": near, "b": near}
     assert lost.gentler(Q4, {"a", "b", "tiny"}, 0.2) == {"a": near, "b": near, "tiny": Identity()}
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from gradwire import Plan
-from gradwire.autotune.contract import Lost, exchanged
+from gradwire.autotune.contract import RelativeErrors, exchanged
 from gradwire.autotune.decision import Decision, _rivals, decide
 from gradwire.codecs import Identity, parse
 from gradwire.planner.candidates import Workload
@@ -31,13 +31,15 @@ def of_exchange(world: int, share: float) -> float:
     return exchanged("ring", world, share, share)
 
 
-def lost(shares: dict[str, float], world: int = WORLD, **others: dict[str, float]) -> dict[str, Lost]:
+def lost(
+    shares: dict[str, float], world: int = WORLD, **others: dict[str, float]
+) -> dict[str, RelativeErrors]:
     """What exchanges lose over a ring where an encoding loses these shares, and others of some parameters."""
     every = {
         parse(spec): {name: of_exchange(world, others.get(name, {}).get(spec, share)) for name in COUNTS}
         for spec, share in shares.items()
     }
-    return {"ring": Lost(COUNTS, every, {parse(spec): nbytes for spec, nbytes in NBYTES.items()})}
+    return {"ring": RelativeErrors(COUNTS, every, {parse(spec): nbytes for spec, nbytes in NBYTES.items()})}
 
 
 def chosen(

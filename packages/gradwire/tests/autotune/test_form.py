@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from gradwire.autotune.config import DEFAULT
-from gradwire.autotune.contract import BUCKETS, SHARDS, Lost, whole
+from gradwire.autotune.contract import BUCKETS, SHARDS, RelativeErrors, whole
 from gradwire.autotune.decision import decide
 from gradwire.codecs import Identity, parse
 from gradwire.plan import Plan
@@ -25,11 +25,11 @@ def test_shards_go_through_half_a_ring_with_one_codec_for_all() -> None:
     shares = {codecs[0]: {"a": 0.0, "b": 0.0}, codecs[1]: {"a": 0.03, "b": 0.03}}
     shares[codecs[2]] = {"a": 0.1, "b": 0.9}
     found = {}
-    for form in (BUCKETS, SHARDS):
+    for rules in (BUCKETS, SHARDS):
         counts, nbytes = {"a": 900_000, "b": 100_000}, dict.fromkeys(codecs, 4.0)
-        lost = Lost(counts, shares, nbytes, form.most_excepted(DEFAULT))
-        found[form.name] = decide(
-            environment, Workload((1_000_000,)), 4, {"ring": lost}, 0.25, Plan(), form.half
+        lost = RelativeErrors(counts, shares, nbytes, rules.most_excepted(DEFAULT))
+        found[rules.name] = decide(
+            environment, Workload((1_000_000,)), 4, {"ring": lost}, 0.25, Plan(), rules.half
         )[0]
     assert str(found["buckets"].plan.codec) == "quantize:4"
     assert found["buckets"].plan.codecs

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradwire import Plan
-from gradwire.autotune.contract import Contract, Losses, Lost, is_leaner
+from gradwire.autotune.contract import Contract, EncodingErrors, RelativeErrors, is_leaner
 from gradwire.autotune.samples import Samples
 from gradwire.codecs import parse
 
@@ -21,7 +21,7 @@ def sampled(seed: int) -> Samples:
 
 
 def test_each_encoding_is_measured_once_and_the_worst_rank_counts() -> None:
-    losses, both = Losses(Contract(0.2, 4, {"bias": 0.5}), 0.8), [sampled(1), sampled(2)]
+    losses, both = EncodingErrors(Contract(0.2, 4, {"bias": 0.5}), 0.8), [sampled(1), sampled(2)]
     rows = [losses.own(each, [FINE, BOTH]) for each in both]
     assert [len(row) for row in rows] == [4, 4], "of two parameters, with the steps 0.25 and 0.5"
     found = losses.of_exchanges(rows, both[0], [FINE, BOTH], ["ring", "pairwise"], Plan.of("ecsq:0.25"))
@@ -49,7 +49,7 @@ def test_a_leaner_codec_has_room_to_spare_and_sends_far_less(
 ) -> None:
     counts = {"weight": 900, "bias": 100}
     shares = {COARSE: {"weight": share, "bias": of_bias}, FINE: {"weight": 0.1, "bias": 0.1}}
-    lost = Lost(counts, shares, {FINE: 0.5, COARSE: nbytes}, 0.8)
+    lost = RelativeErrors(counts, shares, {FINE: 0.5, COARSE: nbytes}, 0.8)
     present = Plan.of("ecsq:0.25")
     assert is_leaner(lost, present, [COARSE], 0.2) is is_so
     assert not is_leaner(lost, present, [], 0.2), "nothing was left out"

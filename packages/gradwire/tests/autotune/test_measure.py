@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradwire.autotune import Auto
-from gradwire.autotune.estimate import Place
+from gradwire.autotune.estimate import Deployment
 from gradwire.autotune.recorder import estimator
 from gradwire.errors import DataError, TensorError
 from gradwire.timing.line import Line
@@ -17,7 +17,7 @@ BF16 = Auto(codecs=["bf16"])
 
 def test_codecs_and_frames_are_measured_here() -> None:
     slow = Line(5e-5, 1.25e6)
-    found = estimator(observed(), [FAST, slow], 4, settings=BF16, repeats=1).at(Place("10mbit", slow, 4))
+    found = estimator(observed(), [FAST, slow], 4, settings=BF16, repeats=1).at(Deployment("10mbit", slow, 4))
     assert str(found.plan.codec) == "bf16"
     assert found.speedup == pytest.approx(2.0, rel=0.1)
 

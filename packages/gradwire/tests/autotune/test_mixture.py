@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gradwire import Plan
-from gradwire.autotune.contract import Lost
+from gradwire.autotune.contract import RelativeErrors
 from gradwire.autotune.decision import Mixture
 from gradwire.codecs import Identity, parse
 from gradwire.planner.candidates import Workload
@@ -15,7 +15,7 @@ from gradwire.timing.line import Line
 Q4, Q8, BF16 = parse("quantize:4"), parse("quantize:8"), parse("bf16")
 COUNTS = {"weight": 600, "other": 300, "bias": 100}
 NBYTES = {Identity(): 4.0, Q4: 0.5, Q8: 1.0, BF16: 2.0}
-LOST = Lost(
+LOST = RelativeErrors(
     COUNTS,
     {
         Identity(): dict.fromkeys(COUNTS, 0.0),

@@ -47,8 +47,8 @@ def test_the_present_settings_come_first(settings: Auto, why: str) -> None:
     ],
 )
 def test_what_a_run_of_this_form_and_model_never_chooses_is_refused(change: Any, why: str) -> None:
-    form = replace(BUCKETS, algorithms=("ring", "tree"))
-    assert why in refusal(replace(DECISION, plan=replace(PLAN, **change)), SETTINGS, form, NAMES)
+    rules = replace(BUCKETS, algorithms=("ring", "tree"))
+    assert why in refusal(replace(DECISION, plan=replace(PLAN, **change)), SETTINGS, rules, NAMES)
 
 
 def test_shards_have_one_codec() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gradwire.autotune.estimate import Estimate, places
+from gradwire.autotune.estimate import Estimate, deployments
 from gradwire.autotune.recorder import gain, observation, report, table
 from gradwire.tables import lines
 from gradwire.timing.line import Line
@@ -12,7 +12,7 @@ NETWORKS = [("100mbit", Line(5e-5, 12.5e6)), ("unlimited", Line(5e-5, float("inf
 
 
 def test_every_row_fits_a_terminal_and_says_what_limits() -> None:
-    where = places(observed(), NETWORKS, [2, 256], shared_machine=False)
+    where = deployments(observed(), NETWORKS, [2, 256], shared_machine=False)
     shown = lines(*report(observed(), [estimator(observed()).at(each) for each in where]))
     assert max(map(len, shown)) <= 80
     rows = [line.split() for line in shown]
@@ -35,7 +35,7 @@ def test_what_is_known_is_predicted_too() -> None:
 
 
 def _here() -> Estimate:
-    return estimator(observed()).at(places(observed(), [], [], shared_machine=False)[0])
+    return estimator(observed()).at(deployments(observed(), [], [], shared_machine=False)[0])
 
 
 def test_gains_are_ranges_unless_they_are_noisy() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gradwire import Auto, Plan
-from gradwire.autotune.autotuner import Pilot
+from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.saved import State
@@ -65,7 +65,7 @@ class Driven:
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.now, self.number, self.told = 0.0, 0, Told()
-        self.tuner = Pilot(Auto(), 0, 2, [[4]], 1.0, lambda: self.now, names=["a"])
+        self.tuner = Autotuner(Auto(), 0, 2, [[4]], 1.0, lambda: self.now, names=["a"])
         vars(self.tuner)["_survey"] = self.told
         self.plan, self._caplog = Auto().first_plan, caplog
 
@@ -112,8 +112,8 @@ def run(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Dr
 def test_rows_are_numbered_and_name_methods_with_a_sentence_each() -> None:
     assert [each.number for each in TRANSITIONS] == [*range(1, 20)]
     for each in TRANSITIONS:
-        assert (getattr(Pilot, each.guard).__doc__ or "").startswith("Return whether ")
-        assert getattr(Pilot, each.action).__doc__
+        assert (getattr(Autotuner, each.guard).__doc__ or "").startswith("Return whether ")
+        assert getattr(Autotuner, each.action).__doc__
     left = {each.source for each in TRANSITIONS}
     assert left == {*TunerState, None} - {TunerState.ALONE}
 
@@ -121,7 +121,7 @@ def test_rows_are_numbered_and_name_methods_with_a_sentence_each() -> None:
 def test_one_rank_alone_makes_no_transition(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "gradwire")
     run = Driven(caplog)
-    run.tuner = Pilot(Auto(), 0, 1, [[4]], 1.0, lambda: run.now, names=["a"])
+    run.tuner = Autotuner(Auto(), 0, 1, [[4]], 1.0, lambda: run.now, names=["a"])
     run.to(2 * WINDOW)
     assert (run.state, run.made) == (TunerState.ALONE, [])
 

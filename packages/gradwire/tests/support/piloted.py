@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from gradwire import Auto, Exchange, Link, Plan
-from gradwire.autotune.autotuner import Pilot
+from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.contract import BUCKETS
 from gradwire.autotune.samples import SampledBucket
 from gradwire.exchange.division import divided
@@ -28,9 +28,9 @@ class Run:
         self.lit, self.buckets = slice(None), slice(None)
         self.exposed_by: dict[str, float] = {}
         shapes = [[each] for each in COUNTS]
-        form, names = BUCKETS.over(link), [name for bucket in NAMES for name in bucket]
-        options: dict[str, Any] = {"form": form, "names": names}
-        self.pilot = Pilot(settings, link.rank, link.world, shapes, 10.0, lambda: self.now, **options)
+        rules, names = BUCKETS.over(link), [name for bucket in NAMES for name in bucket]
+        options: dict[str, Any] = {"rules": rules, "names": names}
+        self.pilot = Autotuner(settings, link.rank, link.world, shapes, 10.0, lambda: self.now, **options)
         self.plans: list[Plan] = []
         self.generator = torch.Generator().manual_seed(link.rank)
 

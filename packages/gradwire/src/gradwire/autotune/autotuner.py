@@ -8,7 +8,7 @@ from dataclasses import replace
 from time import perf_counter
 
 from gradwire.autotune import saved
-from gradwire.autotune.contract import BUCKETS, Contract, Form, draw
+from gradwire.autotune.contract import BUCKETS, CandidateRules, Contract, draw
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.samples import Samples
 from gradwire.autotune.saved import Saved, State
@@ -23,7 +23,7 @@ from gradwire.plan import Plan
 _LOG = logging.getLogger("gradwire")
 
 
-class Pilot:
+class Autotuner:
     """Chooses one run's plans, on all ranks alike: what rank 0 decides from the measurements of all of them.
 
     Before each step, ``begin`` evaluates the table ``TRANSITIONS``; the methods that it names stand at the
@@ -39,7 +39,7 @@ class Pilot:
         Those of the model's parameters that are trained.
     timeout_s
         How long a rank waits for the others.
-    form
+    rules
         How the run exchanges its gradients.
     clock
         What times steps, in seconds.
@@ -65,7 +65,7 @@ class Pilot:
         timeout_s: float,
         clock: Callable[[], float] = perf_counter,
         *,
-        form: Form = BUCKETS,
+        rules: CandidateRules = BUCKETS,
         names: Collection[str],
     ) -> None:
         self.decisions: list[tuple[int, Decision]] = []
@@ -73,11 +73,11 @@ class Pilot:
         self.settles_at = 0
         self._settings, self._rank, self._world = settings, rank, world
         self._config = config = settings.config
-        key = saved.fingerprint(shapes, world, form.name)
-        self._form, self._saved = form, Saved(settings, form, names, key, tells=rank == 0)
+        key = saved.fingerprint(shapes, world, rules.name)
+        self._rules, self._saved = rules, Saved(settings, rules, names, key, tells=rank == 0)
         self._clock, self._times, self._watch = clock, StepTimes(clock, config), Watch(config)
         self._contract = Contract(settings.max_lost_norm, world, config=config)
-        self._survey = Survey(settings, form, self._contract, rank, world, timeout_s)
+        self._survey = Survey(settings, rules, self._contract, rank, world, timeout_s)
         self._state = TunerState.ALONE if world == 1 else TunerState.START
         self._samples: Samples | None = None
         self._buckets = 0
@@ -193,7 +193,7 @@ class Pilot:
             self._has_changed = self._watch.changed(self._step, self._observed.times)
 
     def _sample(self, drawn: int | None) -> None:
-        placed_for = self._world if self._form.places else None
+        placed_for = self._world if self._rules.places else None
         self._samples = Samples(drawn=drawn, step=self._step, placed_for=placed_for, config=self._config)
 
     def _sample_for_look(self) -> None:

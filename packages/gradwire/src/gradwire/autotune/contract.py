@@ -76,8 +76,8 @@ def mean_nbytes(codec: Codec, values: torch.Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Lost:
-    """What exchanges lose of each parameter, on the rank that loses most.
+class RelativeErrors:
+    """The relative errors of exchanges by parameter, on the rank that loses most.
 
     Attributes
     ----------
@@ -261,15 +261,15 @@ class Contract:
 
 
 @dataclass(frozen=True)
-class Losses:
-    """Puts together what all ranks have found of their own gradients.
+class EncodingErrors:
+    """The encoding errors of all ranks' gradients, put together.
 
     Attributes
     ----------
     contract
         Has the number of ranks, and what exchanges with the plan in use were seen to lose.
     most_excepted
-        See ``Lost``.
+        See ``RelativeErrors``.
     """
 
     contract: Contract
@@ -286,7 +286,7 @@ class Losses:
         codecs: Sequence[Codec],
         algorithms: Sequence[str],
         present: Plan,
-    ) -> dict[str, Lost]:
+    ) -> dict[str, RelativeErrors]:
         """Return what exchanges lose, by their algorithms, from all ranks' ``own``.
 
         Of a parameter that an exchange with the ``present`` plan was seen to take more of, that counts.
@@ -309,11 +309,11 @@ class Losses:
             used = shares.get(present.codec, {})
             used |= {name: max(share, used[name]) for name, share in seen.items() if name in used}
             config = self.contract.config
-            found[algorithm] = Lost(samples.size_of, shares, nbytes, self.most_excepted, config)
+            found[algorithm] = RelativeErrors(samples.size_of, shares, nbytes, self.most_excepted, config)
         return found
 
 
-def is_leaner(lost: Lost, present: Plan, others: Collection[Codec], most: float) -> bool:
+def is_leaner(lost: RelativeErrors, present: Plan, others: Collection[Codec], most: float) -> bool:
     """Return whether one of ``others`` keeps the contract, with room to spare, and sends far less.
 
     That is, even if what it doesn't suit isn't compressed.
@@ -326,12 +326,12 @@ def is_leaner(lost: Lost, present: Plan, others: Collection[Codec], most: float)
     )
 
 
-# The forms in which runs exchange gradients, as far as the choice of a plan depends on them.
+# The ways in which runs exchange gradients, as far as the choice of a plan depends on them.
 
 
 @dataclass(frozen=True)
-class Form:
-    """How a run exchanges its gradients.
+class CandidateRules:
+    """The rules for the plans that a run may choose, by how it exchanges its gradients.
 
     Attributes
     ----------
@@ -360,8 +360,8 @@ class Form:
     places: bool = True
     pipeline: int = 1
 
-    def over(self, link: Link) -> Form:
-        """Return the form without algorithms that ``link`` cannot run."""
+    def over(self, link: Link) -> CandidateRules:
+        """Return the rules without algorithms that ``link`` cannot run."""
         may = (each for each in self.algorithms if each != backend.NAME or link.HAS_ALL_REDUCE)
         return replace(self, algorithms=tuple(may))
 
@@ -370,12 +370,12 @@ class Form:
         return config.most_excepted_share if self.has_exceptions else 0.0
 
 
-BUCKETS = Form("buckets")
+BUCKETS = CandidateRules("buckets")
 """DDP's: each goes out once backward has it ready."""
-SHARDS = Form("shards", half="reduce", algorithms=("ring",), has_exceptions=False, places=False)
+SHARDS = CandidateRules("shards", half="reduce", algorithms=("ring",), has_exceptions=False, places=False)
 """FSDP's: each module's gradients are reduced by themselves, with one codec, while backward waits."""
 
 
-def whole(pipeline: int) -> Form:
-    """Return the form of gradients that go out whole, with so many steps under way at once."""
-    return Form(f"a pipeline of {pipeline}", whole=True, pipeline=pipeline)
+def whole(pipeline: int) -> CandidateRules:
+    """Return the rules for gradients that go out whole, with so many steps under way at once."""
+    return CandidateRules(f"a pipeline of {pipeline}", whole=True, pipeline=pipeline)

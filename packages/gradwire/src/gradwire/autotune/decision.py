@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 
 from gradwire.autotune.config import DEFAULT, AutoConfig
-from gradwire.autotune.contract import Lost, by_codec, in_words, rules_for
+from gradwire.autotune.contract import RelativeErrors, by_codec, in_words, rules_for
 from gradwire.codecs import Codec, parse
 from gradwire.fields import Source, of, real, rows
 from gradwire.plan import FLOAT_NBYTES, Plan
@@ -128,7 +128,7 @@ class Mixture:
     noise: float
 
     @classmethod
-    def of(cls, codec: Codec, names: frozenset[str], lost: Lost, most: float) -> Mixture:
+    def of(cls, codec: Codec, names: frozenset[str], lost: RelativeErrors, most: float) -> Mixture:
         """Return what parameters get that need another codec than ``codec``."""
         gentler = lost.gentler(codec, names, most)
         every = by_codec(dict.fromkeys(lost.counts, codec) | gentler)
@@ -175,7 +175,7 @@ def decide(
     environment: Environment,
     workload: Workload,
     world: int,
-    lost: Mapping[str, Lost],
+    lost: Mapping[str, RelativeErrors],
     most: float,
     present: Plan,
     half: str | None = None,
@@ -204,7 +204,7 @@ def decide(
     present
         The plan in use, which stays unless another one is clearly better; its pipeline stays in any case.
     half
-        See ``Form``.
+        See ``CandidateRules``.
     config
         The thresholds of the run.
     """

@@ -66,8 +66,8 @@ _SOURCE = Source("an estimate", "let all ranks run the same gradwire")
 
 
 @dataclass(frozen=True)
-class Place:
-    """A network, with so many hosts on it; one rank each, or so many of them on a machine.
+class Deployment:
+    """A network, and the number of hosts on it; ``ranks_per_machine`` of the hosts share a machine.
 
     ``is_here`` says that it is the one on which the steps were observed.
     """
@@ -204,12 +204,12 @@ class Estimator:
         )
         self._families: dict[tuple[Line, int], Family] = {}
 
-    def at(self, place: Place) -> Estimate:
+    def at(self, place: Deployment) -> Estimate:
         """Return the estimate for one place."""
         predictor = self._predictor(place)
         space = Space(
             self._settings.candidates,
-            self._observed.form.algorithms,
+            self._observed.rules.algorithms,
             buckets_nbytes=(FLOAT_NBYTES,),
             whole=False,
             refused=self._refused(place.hosts),
@@ -231,12 +231,12 @@ class Estimator:
             self._spread,
         )
 
-    def step_s(self, place: Place, plan: Plan) -> float:
+    def step_s(self, place: Deployment, plan: Plan) -> float:
         """Return the seconds of a step with a plan of the user's; its buckets are DDP's, or FSDP's."""
         predicted = self._predictor(place).predict(replace(plan, bucket_nbytes=FLOAT_NBYTES))
         return self._slowed(predicted, place).step_s + self._gather_s(place, plan.segment_nbytes)
 
-    def _slowed(self, predicted: Prediction, place: Place) -> Prediction:
+    def _slowed(self, predicted: Prediction, place: Deployment) -> Prediction:
         """Return the prediction where ranks share cores: there, what hides behind backward is not for free.
 
         Work of an exchange beside a backward pass that keeps all cores busy makes this longer by as much.
@@ -250,9 +250,9 @@ class Estimator:
         work_s = busy * cost.cores_s * predicted.hidden_s / total_s
         return replace(predicted, exposed_s=predicted.exposed_s + work_s)
 
-    def plain_s(self, place: Place) -> float:
+    def plain_s(self, place: Deployment) -> float:
         """Return the seconds of a step without gradwire, predicted."""
-        way = backend.NAME if backend.NAME in self._observed.form.algorithms else "ring"
+        way = backend.NAME if backend.NAME in self._observed.rules.algorithms else "ring"
         return self.step_s(place, Plan(codec=Identity(), algorithm=way))
 
     @cached_property
@@ -261,7 +261,7 @@ class Estimator:
         seen = self._observed
         if seen.line is None or seen.attached is not None or seen.step_s == 0:
             return seen.scatter
-        here = Place("this one", seen.line, seen.world, seen.ranks_per_machine, is_here=True)
+        here = Deployment("this one", seen.line, seen.world, seen.ranks_per_machine, is_here=True)
         return seen.scatter + abs(self.plain_s(here) / seen.step_s - 1)
 
     def _refused(self, hosts: int) -> set[tuple[Codec, str]]:
@@ -272,45 +272,45 @@ class Estimator:
             partial, finished = cost.at(1).lost or 0.0, (cost.finished or cost.at(1)).lost or 0.0
             return exchanged(algorithm, hosts, partial, finished)
 
-        every = product(self._settings.candidates, self._observed.form.algorithms)
+        every = product(self._settings.candidates, self._observed.rules.algorithms)
         return {each for each in every if lost(*each) > self._settings.max_lost_norm}
 
-    def _predictor(self, place: Place) -> Predictor:
+    def _predictor(self, place: Deployment) -> Predictor:
         return Predictor(
-            self._workload, place.hosts, self._family(place), self._to_loss, half=self._observed.form.half
+            self._workload, place.hosts, self._family(place), self._to_loss, half=self._observed.rules.half
         )
 
-    def _family(self, place: Place) -> Family:
+    def _family(self, place: Deployment) -> Family:
         key = place.line, place.ranks_per_machine
         if key not in self._families:
             host = replace(self._host, ranks_per_machine=place.ranks_per_machine)
             self._families[key] = Family(Environment(place.line, self.costs, host))
         return self._families[key]
 
-    def _gather_s(self, place: Place, segment_nbytes: int) -> float:
+    def _gather_s(self, place: Deployment, segment_nbytes: int) -> float:
         """Return the seconds of gathering weights, for which forward and backward passes wait."""
         way = Way("ring", segment_nbytes, str(Identity()), half="broadcast")
         times = self._family(place).among(place.hosts)
         return sum(times.terms(way, count).total_s for count in self._observed.gathers)
 
 
-def places(
+def deployments(
     observed: Observed, networks: Sequence[tuple[str, Line]], hosts: Sequence[int], *, shared_machine: bool
-) -> list[Place]:
+) -> list[Deployment]:
     """Return where to look: first where the steps were observed, then every network and number of hosts.
 
     Ranks elsewhere have a machine each, where they compute as fast as observed, unless all of them share
     this one. Without numbers of hosts there are as many as were observed.
     """
     here = [] if observed.line is None else [("this one", observed.line)]
-    found: list[Place] = []
+    found: list[Deployment] = []
     for name, line in (*here, *networks):
         for number in hosts or [observed.world]:
             is_here = line is observed.line and number == observed.world
             sharing = observed.ranks_per_machine if is_here else number if shared_machine else 1
-            found.append(Place(name, line, number, sharing, is_here))
+            found.append(Deployment(name, line, number, sharing, is_here))
     if observed.line is not None and not any(each.is_here for each in found):
         found.insert(
-            0, Place("this one", observed.line, observed.world, observed.ranks_per_machine, is_here=True)
+            0, Deployment("this one", observed.line, observed.world, observed.ranks_per_machine, is_here=True)
         )
     return found

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from gradwire.autotune.config import DEFAULT
-from gradwire.autotune.contract import BUCKETS, SHARDS, Form
+from gradwire.autotune.contract import BUCKETS, SHARDS, CandidateRules
 from gradwire.autotune.costs import LINE_FIELDS, line_of, own_line
 from gradwire.autotune.saved import gather
 from gradwire.autotune.step_times import StepTime
@@ -84,7 +84,7 @@ class Observed:
         return self.compute_s + self.exposed_s
 
     @property
-    def form(self) -> Form:
+    def rules(self) -> CandidateRules:
         """How the run exchanges gradients."""
         return FORMS[self.kind]
 

@@ -10,7 +10,7 @@ from time import perf_counter
 import torch
 
 from gradwire.autotune.config import DEFAULT, AutoConfig
-from gradwire.autotune.estimate import Estimate, Estimator, Place
+from gradwire.autotune.estimate import Deployment, Estimate, Estimator
 from gradwire.autotune.observed import Observed, compare, joined, shares, stretch
 from gradwire.autotune.saved import broadcast
 from gradwire.autotune.settings import Auto
@@ -227,7 +227,7 @@ def check_asked(rate: object, hosts: object) -> None:
         raise SpecError(f"rate must be one like '10gbit', or bytes per second, but is {rate!r}")
     line = _told(rate if rate is not None else "unlimited")
     if hosts is not None:
-        Place("", line, hosts)  # type: ignore[arg-type]  # that is what it checks
+        Deployment("", line, hosts)  # type: ignore[arg-type]  # that is what it checks
 
 
 def _told(rate: str | float | None) -> Line:
@@ -235,14 +235,14 @@ def _told(rate: str | float | None) -> Line:
     return Line(ASSUMED_LATENCY_S, float("inf") if found is None else found)
 
 
-def _place(rate: str | float | None, line: Line, hosts: int, world: int, sharing: int) -> Place:
+def _place(rate: str | float | None, line: Line, hosts: int, world: int, sharing: int) -> Deployment:
     """Return where to look: elsewhere each rank has a machine of its own, unless all share a testbed's."""
     is_here = rate is None and hosts == world
     ranks = sharing if is_here else hosts if is_inside() else 1
-    return Place("this one" if rate is None else str(rate), line, hosts, ranks, is_here)
+    return Deployment("this one" if rate is None else str(rate), line, hosts, ranks, is_here)
 
 
-def _text(observed: Observed, place: Place, config: AutoConfig) -> str:
+def _text(observed: Observed, place: Deployment, config: AutoConfig) -> str:
     """Return an estimate as JSON; where it fails, why."""
     lines: Sequence[Line] = [place.line]
     try:

@@ -13,7 +13,7 @@ from typing import Self
 import torch
 
 from gradwire.autotune.config import DEFAULT
-from gradwire.autotune.contract import Form
+from gradwire.autotune.contract import CandidateRules
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.settings import Auto, terms_of
 from gradwire.checkpoints import SUM, check_sealed, sealed
@@ -34,7 +34,7 @@ _CHOSEN = ("codec", "codecs", "algorithm", "segment_nbytes")
 """The fields of a plan that are chosen; the others are the same in all plans of a run."""
 
 
-def refusal(decision: Decision, settings: Auto, form: Form, names: Iterable[str]) -> str:
+def refusal(decision: Decision, settings: Auto, rules: CandidateRules, names: Iterable[str]) -> str:
     """Return why a run of a model with these parameters must not use a decision; empty if it may.
 
     The plan has to be one that the run could choose itself. What its exchanges lose of each parameter is
@@ -45,11 +45,11 @@ def refusal(decision: Decision, settings: Auto, form: Form, names: Iterable[str]
     other = next((each for each in codecs if each not in candidates), None)
     if other is not None:
         return f"expected codecs among {', '.join(map(str, candidates))}, got {other}"
-    if plan.algorithm not in form.algorithms:
-        return f"expected an algorithm among {', '.join(form.algorithms)}, got {plan.algorithm}"
-    if plan.rules and not form.has_exceptions:
+    if plan.algorithm not in rules.algorithms:
+        return f"expected an algorithm among {', '.join(rules.algorithms)}, got {plan.algorithm}"
+    if plan.rules and not rules.has_exceptions:
         return "expected one codec for all parameters, got another one for some"
-    common = replace(settings.first_plan, pipeline=form.pipeline)
+    common = replace(settings.first_plan, pipeline=rules.pipeline)
     if plan != replace(common, **{name: getattr(plan, name) for name in _CHOSEN}):
         return f"expected {common.to_json()} apart from {', '.join(_CHOSEN)}, got {plan.to_json()}"
     if not 0 <= decision.extra <= most**2 * settings.config.rounding:
@@ -133,7 +133,7 @@ class Saved:
     ----------
     settings
         What the user wants of this run.
-    form
+    rules
         How it exchanges its gradients.
     names
         Those of the model's parameters.
@@ -144,7 +144,7 @@ class Saved:
     """
 
     settings: Auto
-    form: Form
+    rules: CandidateRules
     names: Collection[str]
     key: str
     tells: bool
@@ -172,7 +172,7 @@ class Saved:
         return self.settings.config.most_file_nbytes
 
     def _allows(self, decision: Decision, called: str) -> bool:
-        why = refusal(decision, self.settings, self.form, self.names)
+        why = refusal(decision, self.settings, self.rules, self.names)
         return not why or self._leave_out(called, why)
 
     def _leave_out(self, called: str, why: str) -> bool:

@@ -9,10 +9,10 @@ from typing import Protocol, TypeVar
 
 from gradwire.autotune import costs as network
 from gradwire.autotune.contract import (
+    CandidateRules,
     Contract,
-    Form,
-    Losses,
-    Lost,
+    EncodingErrors,
+    RelativeErrors,
     excepted,
     in_words,
     is_leaner,
@@ -85,7 +85,7 @@ class Survey:
     ----------
     settings
         The user's part of the choice.
-    form
+    rules
         How the run exchanges its gradients.
     contract
         Judges the present plan.
@@ -96,11 +96,17 @@ class Survey:
     """
 
     def __init__(
-        self, settings: Auto, form: Form, contract: Contract, rank: int, world: int, timeout_s: float
+        self,
+        settings: Auto,
+        rules: CandidateRules,
+        contract: Contract,
+        rank: int,
+        world: int,
+        timeout_s: float,
     ) -> None:
-        self._settings, self._config, self._form, self._contract = settings, settings.config, form, contract
+        self._settings, self._config, self._rules, self._contract = settings, settings.config, rules, contract
         self._rank, self._world, self._timeout_s = rank, world, timeout_s
-        self._losses = Losses(contract, form.most_excepted(settings.config))
+        self._losses = EncodingErrors(contract, rules.most_excepted(settings.config))
         self._costs = Costs(world, settings.config)
         self._own_shares: list[float] = []  # of the sampled parameters, until gradients may be others
         self._shares_of: list[str] = []
@@ -173,7 +179,7 @@ class Survey:
         text = ""
         if self._rank == 0:
             shares = [each[3 : -network.LINE_FIELDS] for each in rows]
-            codecs, may = self._settings.candidates, self._form.algorithms
+            codecs, may = self._settings.candidates, self._rules.algorithms
             lost = self._losses.of_exchanges(shares, samples, codecs, may, present)
             text = Trial(self._decided(samples, line, slowest(rows), lost, present)).to_json()
         return broadcast(exchange, text, self._timeout_s)
@@ -250,7 +256,7 @@ class Survey:
         codecs = [present.codec, *others]
         rows, text = gather(exchange, self._losses.own(samples, codecs), self._timeout_s), ""
         if self._rank == 0:
-            may, most = self._form.algorithms, self._settings.max_lost_norm
+            may, most = self._rules.algorithms, self._settings.max_lost_norm
             found = self._losses.of_exchanges(rows, samples, codecs, may, present).values()
             is_due = any(is_leaner(each, present, others, most) for each in found)
             text = _ANEW if is_due else ""
@@ -264,11 +270,11 @@ class Survey:
             samples.compare_with(norms)
 
     def _decided(
-        self, samples: Samples, line: Line, now: StepTime, lost: Mapping[str, Lost], present: Plan
+        self, samples: Samples, line: Line, now: StepTime, lost: Mapping[str, RelativeErrors], present: Plan
     ) -> tuple[Decision, ...]:
         """Return what rank 0 decides, by what is lost over each algorithm; where that fails, all stay."""
         workload = Workload(
-            (sum(samples.counts),) if self._form.whole else tuple(reversed(samples.counts)),
+            (sum(samples.counts),) if self._rules.whole else tuple(reversed(samples.counts)),
             forward_s=now.compute_s - now.backward_s,
             backward_s=now.backward_s,
         )
@@ -276,8 +282,8 @@ class Survey:
         involved = dict.fromkeys(codec for each in lost.values() for codec in each.involved(most, present))
         try:
             environment = self._costs.environment(line, involved, typical(samples.flat))
-            form, config = self._form, self._config
-            return decide(environment, workload, self._world, lost, most, present, form.half, config)
+            rules, config = self._rules, self._config
+            return decide(environment, workload, self._world, lost, most, present, rules.half, config)
         except GradwireError as error:
             reason = f"{present.codec} over {present.algorithm} {STAYS}: {error}"
             return (Decision(present, now.step_s, now.step_s, now.compute_s, reason),)

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from gradwire.autotune.autotuner import Pilot
+from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.contract import whole
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.saved import State
@@ -100,13 +100,13 @@ class WorkerMethod(Method):
         """With ``"auto"``: the steps before which all ranks took a plan, and what was decided."""
         return [] if self._pilot is None else self._pilot.decisions
 
-    def _new_pilot(self, auto: Auto) -> Pilot:
+    def _new_pilot(self, auto: Auto) -> Autotuner:
         link, shapes = self.exchange.link, [each.shape for each in self.trained.parameters]
-        form, names = (
+        rules, names = (
             whole(self.plan.pipeline).over(link),
             [name for name, _ in self.model.named_parameters()],
         )
-        pilot = Pilot(auto, link.rank, link.world, shapes, link.timeout_s, form=form, names=names)
+        pilot = Autotuner(auto, link.rank, link.world, shapes, link.timeout_s, rules=rules, names=names)
         pilot.note = None if self.ledger is None else self.ledger.decided
         return pilot
 
