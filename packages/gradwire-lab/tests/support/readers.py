@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire import Auto, DSync, Ledger, PipeSGD, Plan, Sharded
 from gradwire.autotune import saved
-from gradwire.autotune.autotuner import Pilot
+from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.estimate import Estimate, Limit
 from gradwire.autotune.observed import Observed
@@ -259,7 +259,9 @@ def _attached(closing: ExitStack) -> Iterator[tuple[str, Reader]]:
         name = "gradwire.ddp.hook.Attached.load_state_dict"
         yield name, Reader(state, attached.load_state_dict, attached.state_dict)
         steering = (
-            Steering(Pilot(Auto(), 0, 1, [[4]], 10.0, names=["a"]), Plan(), Mock(), Mock()) if own else None
+            Steering(Autotuner(Auto(), 0, 1, [[4]], 10.0, names=["a"]), Plan(), Mock(), Mock())
+            if own
+            else None
         )
         office: Any = Mock(steering=steering, step=3)
         residuals = Residuals(Plan.of("topk:0.5"), 0, 1)

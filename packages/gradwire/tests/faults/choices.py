@@ -10,7 +10,7 @@ import pytest
 from faults.case import CHANGED, TRIED, Case
 from faults.wire import Wire, frame_act
 from gradwire.autotune import costs
-from gradwire.autotune.autotuner import Pilot
+from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.step_times import StepTime, StepTimes
 from gradwire.autotune.survey import Survey
 from gradwire.exchange import Exchange
@@ -44,15 +44,15 @@ def script() -> None:
         return SLOW
 
     told.setattr(costs, "own_line", own_line)
-    begin, add = Pilot.begin, StepTimes._add
+    begin, add = Autotuner.begin, StepTimes._add
     latest = 0
 
-    def watched(own: Pilot, step: int, *others: Any) -> Any:
+    def watched(own: Autotuner, step: int, *others: Any) -> Any:
         nonlocal latest
         latest = step
         return begin(own, step, *others)
 
-    told.setattr(Pilot, "begin", watched)
+    told.setattr(Autotuner, "begin", watched)
     told.setattr(StepTimes, "_add", lambda own, _step: add(own, STEP if latest <= CHANGED else _SLOWER))
 
 

@@ -15,7 +15,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.api import check_timeout, connect
-from gradwire.autotune.autotuner import Pilot
+from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.contract import BUCKETS
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.estimate import Estimate
@@ -170,7 +170,7 @@ class Attached:
         ledger: Ledger | None,
         begin_timeout_s: float | None = None,
         strict: bool = False,
-        pilot: Pilot | None = None,
+        pilot: Autotuner | None = None,
         watch: ReplicaWatch | None = None,
     ) -> None:
         link = exchange.link
@@ -368,11 +368,11 @@ def gradwire_hook(attached: Attached, bucket: DDPBucket) -> Averaged:
 gradwire_hook.__annotations__.clear()  # DDP wants them to be classes, and they are strings
 
 
-def _pilot(model: DistributedDataParallel, auto: Auto, link: Link, timeout_s: float) -> Pilot:
+def _pilot(model: DistributedDataParallel, auto: Auto, link: Link, timeout_s: float) -> Autotuner:
     shapes = [float_shape(each) for each in model.module.parameters() if each.requires_grad]
     names = [name for name, _ in model.module.named_parameters()]
-    form = BUCKETS.over(link)
-    return Pilot(auto, link.rank, link.world, shapes, timeout_s, form=form, names=names)
+    rules = BUCKETS.over(link)
+    return Autotuner(auto, link.rank, link.world, shapes, timeout_s, rules=rules, names=names)
 
 
 def _register(model: DistributedDataParallel, attached: Attached) -> None:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Variable
 
-from gradwire.autotune.autotuner import Pilot
+from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.samples import SampledBucket
 from gradwire.costs import ExchangeCost
 from gradwire.ddp.between_steps import BetweenSteps
@@ -57,7 +57,7 @@ class Rounds:
         ledger: Ledger,
         begin_timeout_s: float | None = None,
         strict: bool = False,
-        pilot: Pilot | None = None,
+        pilot: Autotuner | None = None,
     ) -> None:
         self.rank = exchange.link.rank
         self.steps_done = self.steps_before = 0
@@ -153,7 +153,7 @@ class Rounds:
             self._finish()
         return averaged
 
-    def _steer(self, pilot: Pilot) -> None:
+    def _steer(self, pilot: Autotuner) -> None:
         """Let the pilot of all ranks look at the run, and follow the plan that it chooses."""
         chosen = pilot.begin(self.steps_done + 1, self._exchange.plan, self.between.answer)
         if chosen is not None:  # nothing is on the network now
@@ -202,7 +202,7 @@ class Rounds:
         self._lent.append(residuals)
         return handover, averaged
 
-    def _sampled(self, pilot: Pilot, bucket: DDPBucket, way: AllReduces) -> AllReduces:
+    def _sampled(self, pilot: Autotuner, bucket: DDPBucket, way: AllReduces) -> AllReduces:
         """Return what exchanges a bucket by ``way``, and samples it if the pilot wants this step's."""
         if pilot.samples is None:
             return way

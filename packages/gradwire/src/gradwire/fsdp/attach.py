@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from gradwire.api import check_initialised, check_timeout
-from gradwire.autotune.autotuner import Pilot
+from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.contract import SHARDS
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.estimate import Estimate
@@ -268,7 +268,7 @@ def _steering(
     shapes = [float_shape(each) for each in module.parameters() if each.requires_grad]
     names = [name for name, _ in module.named_parameters()]
     who = auto, dist.get_rank(), dist.get_world_size()
-    pilot = Pilot(*who, shapes, timeout_s, form=SHARDS, names=names)
+    pilot = Autotuner(*who, shapes, timeout_s, rules=SHARDS, names=names)
     pilot.note = ledger.decided
     return Steering(pilot, plan, lines, meter)
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from gradwire.autotune.autotuner import Pilot
+from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.samples import Samples, Shadow, lost_shares
 from gradwire.autotune.saved import State
@@ -34,7 +34,7 @@ class Steering:
         What follows it.
     """
 
-    def __init__(self, pilot: Pilot, plan: Plan, lines: Lines, meter: FsdpMeter) -> None:
+    def __init__(self, pilot: Autotuner, plan: Plan, lines: Lines, meter: FsdpMeter) -> None:
         self.plan = plan
         self._pilot, self._lines, self._meter = pilot, lines, meter
         self._step, self._number, self._wait_s = 0, 0, 0.0

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from gradwire.autotune.estimate import Estimate, Place, places
+from gradwire.autotune.estimate import Deployment, Estimate, deployments
 from gradwire.autotune.observed import Observed
 from gradwire.autotune.recorder import LEGEND, estimator, gain, observation, report, table
 from gradwire.errors import JobError
@@ -235,7 +235,7 @@ def estimates(observed: Observed, wanted: Wanted) -> tuple[list[Estimate], float
 
     Besides, what the model says of the step that was observed, which is known.
     """
-    where: Sequence[Place] = places(
+    where: Sequence[Deployment] = deployments(
         observed,
         wanted.networks,
         wanted.hosts,
