@@ -1,18 +1,16 @@
 import gzip
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from gradwire.cli import main, plan
-from gradwire.cli.codecs import table
-from gradwire.cli.main import commands
+from gradwire.cli import main
 from gradwire.codecs import parse
 from gradwire.plan import Plan
-from gradwire.tables import lines
+from gradwire_gateware.cli import COMMANDS as GATEWARE
+from gradwire_lab.cli import COMMANDS as LAB
 from gradwire_lab.job.options import JobOptions
+from support.commands import left_by_its_reader
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +20,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(variable, raising=False)
 
 
-@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in commands())])
+@pytest.mark.parametrize("words", [[name, "--help"] for name in (*LAB, *GATEWARE)])
 def test_help_fits_a_screen_and_shows_an_example(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -34,31 +32,15 @@ def test_help_fits_a_screen_and_shows_an_example(
     assert printed[printed.index("example:") + 1].startswith("  gradwire ")
 
 
-def test_without_a_command_it_tells_what_to_do_first(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_command_it_names_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
-    printed = capsys.readouterr()
-    lines = printed.out.splitlines()
-    assert len(lines) <= 40
-    assert max(map(len, lines)) <= 80
-    assert printed.err == ""
-    named = re.findall(r"gradwire (\w+)(?: |$)", printed.out.replace("\\\n", ""), re.MULTILINE)
-    assert [each for each in named if each in commands()] == ["doctor", "demo", "plan", "profile"]
-    words = next(line for line in lines if line.startswith("  gradwire plan")).split()[2:]
-    parsed = plan._parser().parse_args(words)
-    plan._check(parsed)
-    plan._check_line(parsed)
-
-
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("gradwire 0")
+    named = re.findall(r"^  gradwire (\w+)", capsys.readouterr().out, re.MULTILINE)
+    assert named == ["doctor", "demo", "plan", "profile"]
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("fly", "invalid choice: 'fly'"),
-        ("codecs x", "unrecognized arguments: x"),
         ("train --worker 4", "unrecognized arguments: --worker 4"),
         ("train --workers four", "invalid int value: 'four'"),
         ("train --workers 0", "--workers must be 1 to 64"),
@@ -161,76 +143,11 @@ def test_a_plan_stands_for_its_options(
     assert performed[0].plan(performed[0].runs[0]) == plan
 
 
-def test_a_bug_has_another_exit_code(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gradwire_lab.job.job.perform_job", lambda _options: [][1])
-    assert main(["train"]) == 1
-    assert "IndexError" in capsys.readouterr().err
-
-
-def test_an_interrupt_has_its_own(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_options: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("gradwire_lab.job.job.perform_job", interrupted)
-    assert main(["train"]) == 130
-    assert capsys.readouterr().err == "gradwire: interrupted\n"
-
-
-@pytest.mark.parametrize(
-    ("raised", "code", "printed"),
-    [
-        (SystemExit(143), 143, "gradwire: ended by SIGTERM\n"),
-        (SystemExit(129), 129, "gradwire: ended by SIGHUP\n"),
-        (OSError(28, "No space left on device"), 2, "No space left on device\n"),
-    ],
-)
-def test_what_ends_a_job_is_told(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    raised: BaseException,
-    code: int,
-    printed: str,
-) -> None:
-    def ended(_options: object) -> None:
-        raise raised
-
-    monkeypatch.setattr("gradwire_lab.job.job.perform_job", ended)
-    assert main(["train"]) == code
-    told = capsys.readouterr().err
-    assert told.endswith(printed)
-    assert told.count("\n") == 1
-
-
 @pytest.mark.processes
-@pytest.mark.parametrize("words", [["codecs"], ["train", "--epochs", "2", "--workers", "1", "--out", "out"]])
-def test_a_reader_who_leaves_ends_it_in_silence(tmp_path: Path, words: list[str]) -> None:
-    command = [sys.executable, "-m", "gradwire", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as process:
-        assert process.stdout is not None
-        process.stdout.close()
-        process.stdout = None
-        _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (141, b"")
+def test_a_reader_who_leaves_ends_it_in_silence(tmp_path: Path) -> None:
+    words = ["train", "--epochs", "2", "--workers", "1", "--out", "out"]
+    assert left_by_its_reader(words, tmp_path) == (141, b"")
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.processes
-def test_standard_output_may_be_closed() -> None:
-    words = ["sh", "-c", '"$0" -m gradwire codecs >&-', sys.executable]
-    done = subprocess.run(words, stderr=subprocess.PIPE, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-@pytest.mark.processes
-def test_it_runs_as_a_module() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "gradwire", "codecs"], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.splitlines() == lines(table())
 
 
 def make_damaged(folder: Path) -> None:

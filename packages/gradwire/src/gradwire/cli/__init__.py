@@ -1,4 +1,4 @@
-"""The command line: ``gradwire train`` and its sisters. It parses words, calls the job and reports errors."""
+"""The command line: parse the words, call a command of this package or another, and report errors."""
 
 from gradwire.cli.main import main
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from importlib.metadata import entry_points
 from io import TextIOWrapper
 from types import MappingProxyType
@@ -62,8 +63,10 @@ def commands() -> dict[str, tuple[str, str]]:
 START = """\
 gradwire makes data-parallel PyTorch training over ordinary networks faster.
 
-Look first whether this machine is ready, and what there is to gain:
+Look first whether this machine is ready:
   gradwire doctor
+
+See on four hosts at 1 Gbit/s what there is to gain:
   gradwire demo
 
 Then measure your network, as ranks that torchrun starts on your hosts, and ask
@@ -81,7 +84,14 @@ In the script, one line behind DistributedDataParallel(...) does it:
 Each run leaves a record, and a page that any browser shows. All commands:
   gradwire --help
 """
-"""What a newcomer does first."""
+"""What a newcomer does first. A paragraph whose command is missing is left out."""
+_NAMED = re.compile(r"^ .*\bgradwire ([a-z][a-z-]*)", re.MULTILINE)
+
+
+def start(known: Container[str]) -> str:
+    """Return what a newcomer does first, with the installed commands alone."""
+    paragraphs = START.split("\n\n")
+    return "\n\n".join(each for each in paragraphs if all(name in known for name in _NAMED.findall(each)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -172,7 +182,7 @@ def _dispatch(words: Sequence[str]) -> int:
         "--version", action="version", version=f"gradwire {version()}", help="show the version"
     )
     if not words:
-        sys.stdout.write(START)
+        sys.stdout.write(start(known))
         return 0
     command = parser.parse_args(words[:1]).command
     module, _, function = known[command][1].partition(":")
