@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import signal
 import sys
 import traceback
-from collections.abc import Container, Sequence
-from importlib.metadata import entry_points
+from collections.abc import Container, Mapping, Sequence
 from io import TextIOWrapper
 from types import MappingProxyType
 from typing import TextIO
 
+from gradwire import plugins
 from gradwire.cli.parser import EXIT_MISTAKE, Parser
-from gradwire.errors import GradwireError, SpecError, one_line
+from gradwire.errors import GradwireError, SpecError, one_line, shown
 from gradwire.version import NEEDED, import_problem, version
 
 EXIT_BUG = 1
@@ -45,18 +44,25 @@ ELSEWHERE = MappingProxyType(
     }
 )
 """Commands of packages that may be missing, and the package to install."""
-GROUP = "gradwire.commands"
-"""The entry points of commands. Each is a mapping: name -> (one line of help, ``module:function``)."""
 
 
 def commands() -> dict[str, tuple[str, str]]:
-    """Return all commands, those of other packages too: name -> (line of help, ``module:function``)."""
+    """Return the commands of all installed packages: name -> (line of help, ``module:function``).
+
+    Raises ``SpecError`` for a package whose commands cannot be loaded.
+    """
     found = {
         name: (summary, f"gradwire.cli.{name.replace('-', '_')}:run") for name, summary in COMMANDS.items()
     }
-    for each in entry_points(group=GROUP):
-        for name, command in each.load().items():
-            found.setdefault(name, command)
+    for name in plugins.names(plugins.COMMANDS):
+        others = plugins.entry(plugins.COMMANDS, name)
+        if not isinstance(others, Mapping):
+            raise SpecError(
+                f"expected a mapping of commands for {name!r} of {plugins.origin(plugins.COMMANDS, name)}, "
+                f"got {shown(others)}; mend its entry point, or uninstall it"
+            )
+        for command, told in others.items():
+            found.setdefault(command, told)
     return found
 
 
@@ -185,6 +191,5 @@ def _dispatch(words: Sequence[str]) -> int:
         sys.stdout.write(start(known))
         return 0
     command = parser.parse_args(words[:1]).command
-    module, _, function = known[command][1].partition(":")
-    code: int | None = getattr(importlib.import_module(module), function)(words[1:])
+    code: int | None = plugins.load(known[command][1])(words[1:])
     return code or 0

@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from gradwire import collectives
+from gradwire import collectives, plugins
 from gradwire.codecs import TABLE, parse
 from gradwire.errors import SpecError, one_line, shown
 from gradwire.units import format_size, parse_whole
@@ -128,7 +128,7 @@ def codec_specs(text: str) -> tuple[str, ...]:
     >>> codec_specs("identity,quantize:8,block=256,fp16")
     ('identity', 'quantize:8,block=256', 'fp16')
     """
-    known = {row.name for row in TABLE}
+    known = {*(row.name for row in TABLE), *plugins.names(plugins.CODECS)}
     return _once("--codecs", tuple(str(parse(spec)) for spec in _specs(text, known)))
 
 
@@ -140,7 +140,8 @@ def algorithm_specs(text: str) -> tuple[str, ...]:
     >>> algorithm_specs("ring,hierarchical:4,ring+star,tree")
     ('ring', 'hierarchical:4,ring+star', 'tree')
     """
-    specs = _once("--algorithms", _specs(text, set(collectives.NAMES)))
+    known = {*collectives.NAMES, *plugins.names(plugins.ALGORITHMS)}
+    specs = _once("--algorithms", _specs(text, known))
     for spec in specs:
         collectives.get(spec)
     return specs

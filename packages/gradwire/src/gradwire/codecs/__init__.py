@@ -1,5 +1,7 @@
 """Codecs turn a chunk of float32 into a payload and back. Each has a row of TABLE, a file, and a card.
 
+A class is loaded when it is first used. Other packages bring codecs as entry points (``gradwire.plugins``).
+
 >>> from gradwire.codecs import parse
 >>> parse("quantize:8")
 Quantize(bits=8, block=1024)
@@ -10,24 +12,28 @@ Quantize(bits=8, block=1024)
 from __future__ import annotations
 
 import difflib
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from gradwire import plugins
 from gradwire.codecs.base import Codec
-from gradwire.codecs.bfp import Bfp
-from gradwire.codecs.bitpack import BitPack
-from gradwire.codecs.cast import Bf16, Fp16
-from gradwire.codecs.ecsq import Ecsq
-from gradwire.codecs.errbound import ErrBound
-from gradwire.codecs.fp8 import Fp8
-from gradwire.codecs.identity import Identity
-from gradwire.codecs.inceptionn import Inceptionn
-from gradwire.codecs.lossless import Lossless
-from gradwire.codecs.quantize import Quantize
-from gradwire.codecs.spec import split
-from gradwire.codecs.terngrad import TernGrad
-from gradwire.codecs.topk import TopK
-from gradwire.codecs.truncate import Truncate
+from gradwire.codecs.spec import is_whole, split
 from gradwire.errors import SpecError, shown
+
+if TYPE_CHECKING:
+    from gradwire.codecs.bfp import Bfp
+    from gradwire.codecs.bitpack import BitPack
+    from gradwire.codecs.cast import Bf16, Fp16
+    from gradwire.codecs.ecsq import Ecsq
+    from gradwire.codecs.errbound import ErrBound
+    from gradwire.codecs.fp8 import Fp8
+    from gradwire.codecs.identity import Identity
+    from gradwire.codecs.inceptionn import Inceptionn
+    from gradwire.codecs.lossless import Lossless
+    from gradwire.codecs.quantize import Quantize
+    from gradwire.codecs.terngrad import TernGrad
+    from gradwire.codecs.topk import TopK
+    from gradwire.codecs.truncate import Truncate
 
 __all__ = [
     "DEFAULT",
@@ -55,30 +61,36 @@ __all__ = [
 
 
 class Row(NamedTuple):
-    """A codec's row in the table: its name in specs, its number in frames, and its class."""
+    """A codec's row in the table: its name in specs, its number in frames, and where its class is."""
 
     name: str
     wire_id: int
-    codec: type[Codec]
+    where: str
+
+    @property
+    def codec(self) -> type[Codec]:
+        """The class, loaded when it is first used."""
+        found: type[Codec] = plugins.load(f"gradwire.codecs.{self.where}")
+        return found
 
 
 TABLE = (
-    Row("identity", 0, Identity),
-    Row("fp16", 1, Fp16),
-    Row("bf16", 2, Bf16),
-    Row("inceptionn", 3, Inceptionn),
-    Row("errbound", 4, ErrBound),
-    Row("truncate", 5, Truncate),
-    Row("quantize", 6, Quantize),
-    Row("bfp", 7, Bfp),
-    Row("bitpack", 8, BitPack),
-    Row("terngrad", 9, TernGrad),
-    Row("topk", 10, TopK),
-    Row("lossless", 11, Lossless),
-    Row("fp8", 12, Fp8),
-    Row("ecsq", 13, Ecsq),
+    Row("identity", 0, "identity:Identity"),
+    Row("fp16", 1, "cast:Fp16"),
+    Row("bf16", 2, "cast:Bf16"),
+    Row("inceptionn", 3, "inceptionn:Inceptionn"),
+    Row("errbound", 4, "errbound:ErrBound"),
+    Row("truncate", 5, "truncate:Truncate"),
+    Row("quantize", 6, "quantize:Quantize"),
+    Row("bfp", 7, "bfp:Bfp"),
+    Row("bitpack", 8, "bitpack:BitPack"),
+    Row("terngrad", 9, "terngrad:TernGrad"),
+    Row("topk", 10, "topk:TopK"),
+    Row("lossless", 11, "lossless:Lossless"),
+    Row("fp8", 12, "fp8:Fp8"),
+    Row("ecsq", 13, "ecsq:Ecsq"),
 )
-"""All codecs. Wire ids are part of the protocol: they never change and are never reused."""
+"""The codecs of this package. Wire ids are part of the protocol: they never change and are never reused."""
 DEFAULT = "fp8"
 """Works at any scale of the gradients; docs/which_codec.md has the measured losses behind the choice."""
 FREE_OF_SCALE = ("identity", "bf16", "fp8", "quantize:8", "bfp:7x16", "errbound:rel=0.05")
@@ -110,9 +122,70 @@ def parse(spec: str) -> Codec:
     if not isinstance(spec, str):
         raise SpecError(f"a spec is a text like 'quantize:8', but this one is {shown(spec)}")
     name, argument, options = split(spec)
-    classes = {row.name: row.codec for row in TABLE}
-    if name not in classes:
-        near = difflib.get_close_matches(name.lower(), classes, n=1)
-        hint = f"did you mean {near[0]!r}? The codecs are" if near else "the codecs are"
-        raise SpecError(f"no codec is named {shown(name)}; {hint} {', '.join(sorted(classes))}")
-    return classes[name].from_spec(argument, options)
+    return _class_of(name).from_spec(argument, options)
+
+
+def _class_of(name: str) -> type[Codec]:
+    row = next((row for row in TABLE if row.name == name), None)
+    if row is not None:
+        return row.codec
+    found = plugins.entry(plugins.CODECS, name)
+    if found is not None:
+        return _checked(name, found)
+    known = sorted({*(row.name for row in TABLE), *plugins.names(plugins.CODECS)})
+    near = difflib.get_close_matches(name.lower(), known, n=1)
+    hint = f"did you mean {near[0]!r}? The codecs are" if near else "the codecs are"
+    remedy = "" if near else "; or install the package that has this one"
+    raise SpecError(f"no codec is named {shown(name)}; {hint} {', '.join(known)}{remedy}")
+
+
+LEAST_WIRE_ID = 128
+"""Other packages' codecs have this wire id or a larger one; rows of ``TABLE`` get those below."""
+
+
+def _checked(name: str, found: object) -> type[Codec]:
+    """Return another package's codec. Raises ``SpecError`` for one that frames could not name."""
+    whose = f"codec {name} of package {plugins.origin(plugins.CODECS, name)}"
+    if not isinstance(found, type) or not issubclass(found, Codec) or getattr(found, "name", "") != name:
+        raise SpecError(
+            f"expected a subclass of gradwire.codecs.Codec with name = {name!r} for {whose}, "
+            f"got {shown(found)}; mend the package's entry point or its class"
+        )
+    wire_id = getattr(found, "wire_id", None)
+    if not is_whole(wire_id, LEAST_WIRE_ID, 255):
+        raise SpecError(
+            f"expected a wire id from {LEAST_WIRE_ID} to 255 for {whose}, got {shown(wire_id)}; "
+            f"change {found.__name__}.wire_id"
+        )
+    return found
+
+
+class Encoded(Protocol):
+    """A plan, as far as its codecs go."""
+
+    @property
+    def encodings(self) -> tuple[Codec, ...]:
+        """Its codecs, perhaps within others."""
+
+
+def origins(plan: Encoded) -> dict[str, str]:
+    """Return facts for ranks to agree on: the package of each codec of ``plan`` that is another's."""
+    used = {codec.name for each in plan.encodings for codec in _unwrapped(each)}
+    return plugins.origins(plugins.CODECS, "codec", sorted(used - {row.name for row in TABLE}))
+
+
+def _unwrapped(codec: Codec) -> Iterator[Codec]:
+    """Yield a codec, and those inside it (``gradwire.codecs.wrappers``)."""
+    yield codec
+    inside = getattr(codec, "codec", None)
+    if isinstance(inside, Codec):
+        yield from _unwrapped(inside)
+
+
+def __getattr__(name: str) -> object:
+    for row in TABLE:
+        if row.where.endswith(f":{name}"):
+            value: object = row.codec
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -134,6 +134,10 @@ class Hierarchical:
         return instances.sent() * n / instances.chunks
 
 
+TWO_LEVELS = Hierarchical()
+"""The algorithm of the spec without levels."""
+
+
 @lru_cache(maxsize=64)
 def layout(hierarchical: Hierarchical, world: int) -> Layout:
     """Return the instances of the levels among ``world`` ranks."""

@@ -13,24 +13,48 @@ so that the pieces of all groups have the same boundaries.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from math import prod
 
-from gradwire.collectives import butterfly, pairwise, ring, star, tree
 from gradwire.collectives.matching import hops_after
 from gradwire.collectives.step import Collective, Step
+from gradwire.plugins import load
 
-ALGORITHMS: dict[str, Collective] = {
-    "ring": ring,
-    "pairwise": pairwise,
-    "star": star,
-    "tree": tree,
-    "butterfly": butterfly,
-}
+
+class Algorithms(Mapping[str, Collective]):
+    """Algorithms by name, each loaded when it is first used.
+
+    Parameters
+    ----------
+    places
+        Name -> module, or ``module:object``.
+    """
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = places
+        self._loaded: dict[str, Collective] = {}
+
+    def __getitem__(self, name: str) -> Collective:
+        if name not in self._loaded:
+            self._loaded[name] = load(self._places[name])
+        return self._loaded[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+MODULES = {name: f"gradwire.collectives.{name}" for name in ("ring", "pairwise", "star", "tree", "butterfly")}
 """What a level can be: the algorithms that are modules."""
+ALGORITHMS = Algorithms(MODULES)
 
 
 @dataclass(frozen=True, slots=True)
