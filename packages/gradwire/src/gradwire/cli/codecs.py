@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
+from gradwire import plugins
 from gradwire.cli.parser import Parser
-from gradwire.codecs import TABLE, parse
+from gradwire.codecs import TABLE, class_of, parse
 from gradwire.tables import Column, Table, show
 
 SAMPLE = 1 << 16
@@ -36,13 +37,19 @@ NOTES = MappingProxyType(
 
 
 def table() -> Table:
-    """Return an example spec, the largest payload in bits a value, bound and source of every codec."""
-    rows = []
-    for row in TABLE:
-        spec = row.codec.EXAMPLES[0]
-        bits = 8 * parse(spec).max_nbytes(SAMPLE) / SAMPLE
-        rows.append((spec, f"{bits:.2f}", *NOTES[row.name]))
+    """Return an example spec, the largest payload in bits a value, bound and source of every codec.
+
+    The source of another package's codec is the package, whose documentation has the bound.
+    """
+    rows = [_row(row.name, *NOTES[row.name]) for row in TABLE]
+    for name in plugins.names(plugins.CODECS):
+        rows.append(_row(name, "", plugins.origin(plugins.CODECS, name) or ""))
     return Table(COLUMNS, rows)
+
+
+def _row(name: str, error: str, source: str) -> tuple[str, str, str, str]:
+    spec = class_of(name).EXAMPLES[0]
+    return spec, f"{8 * parse(spec).max_nbytes(SAMPLE) / SAMPLE:.2f}", error, source
 
 
 def run(arguments: Sequence[str]) -> None:

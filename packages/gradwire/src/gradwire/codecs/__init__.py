@@ -122,10 +122,11 @@ def parse(spec: str) -> Codec:
     if not isinstance(spec, str):
         raise SpecError(f"a spec is a text like 'quantize:8', but this one is {shown(spec)}")
     name, argument, options = split(spec)
-    return _class_of(name).from_spec(argument, options)
+    return class_of(name).from_spec(argument, options)
 
 
-def _class_of(name: str) -> type[Codec]:
+def class_of(name: str) -> type[Codec]:
+    """Return the class of the codec of this name, of any installed package. Raises ``SpecError``."""
     row = next((row for row in TABLE if row.name == name), None)
     if row is not None:
         return row.codec
