@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.project import SOURCES, TESTS
+from support.project import TESTS
 
 PACKAGE = Path(__file__).parent / "package"
 
@@ -27,10 +27,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(words: list[str], path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    paths = [*([] if path is None else [str(path)]), SOURCES]
     return subprocess.run(
         [sys.executable, *words], capture_output=True, text=True, timeout=100, check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
+        env=os.environ | {"PYTHONPATH": str(path or "")},
     )  # fmt: skip
 
 
