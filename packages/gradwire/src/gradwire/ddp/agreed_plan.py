@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire import codecs, collectives
 from gradwire.autotune.settings import Auto
 from gradwire.codecs import Codec
 from gradwire.codecs.rules import check_names
@@ -59,6 +60,7 @@ def agreed_plan(
         raise
     parts = {name: str(part) for name, part in to_values(chosen).items()}
     world = str(dist.get_world_size(model.process_group))
+    parts |= codecs.origins(chosen) | collectives.origins(chosen)
     parts |= plan.facts if isinstance(plan, Auto) else {}
     agree(model.process_group, {**parts, **facts, "world": world}, timeout_s)
     return chosen

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from gradwire import codecs, collectives
 from gradwire.api import check_initialised, check_timeout
 from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.contract import SHARDS
@@ -353,6 +354,8 @@ def _connected(
     )
     facts = {
         **{name: str(part) for name, part in to_values(plan).items()},
+        **codecs.origins(plan),
+        **collectives.origins(plan),
         **({} if auto is None else auto.facts),
         "weights": str(weights),
         "strict": str(strict),
