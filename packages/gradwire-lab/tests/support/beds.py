@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gradwire.errors import TestbedError as _TestbedError  # pytest would take the name for a test's
-from gradwire.files import find_tool
 from gradwire_lab.testbed.namespaces import private_area
+from gradwire_lab.testbed.tools import find_tool
 from support.project import ROOT, SOURCES
 
 SOURCE = ROOT / "src"

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gradwire._native import _core
-from gradwire.files import find_tool
 from gradwire_gateware.software_nic import Nic, Settings
 from gradwire_lab.testbed.namespaces import inside, new_namespace
+from gradwire_lab.testbed.tools import find_tool
 
 Floats = npt.NDArray[np.float32]
 ADDRESS = {"a": "10.9.0.1", "b": "10.9.0.2"}

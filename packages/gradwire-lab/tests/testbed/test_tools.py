@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gradwire import errors, files
-from gradwire_lab.testbed import namespaces as tools
+from gradwire import errors
+from gradwire.doctor.finding import Finding
+from gradwire_lab.testbed import namespaces, tools
 
 
 def program(folder: Path, name: str, script: str) -> None:
@@ -19,7 +20,7 @@ def program(folder: Path, name: str, script: str) -> None:
 def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Let there be no programs but those in this folder."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(files, "_SYSTEM_FOLDERS", str(tmp_path))
+    monkeypatch.setattr(tools, "_SYSTEM_FOLDERS", str(tmp_path))
     return tmp_path
 
 
@@ -30,7 +31,7 @@ def test_a_missing_program_is_named_with_its_package(only: Path, missing: str, p
     for name in {"ip", "tc", "unshare"} - {missing}:
         program(only, name, "exit 0")
     with pytest.raises(errors.TestbedError, match=f"needs the program '{missing}'; install {package}"):
-        tools.private_area()
+        namespaces.private_area()
 
 
 def test_programs_are_found_where_an_ordinary_path_does_not_look(
@@ -38,8 +39,8 @@ def test_programs_are_found_where_an_ordinary_path_does_not_look(
 ) -> None:
     program(tmp_path, "ip", "exit 0")
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(files, "_SYSTEM_FOLDERS", str(tmp_path))
-    assert files.find_tool("ip") == str(tmp_path / "ip")
+    monkeypatch.setattr(tools, "_SYSTEM_FOLDERS", str(tmp_path))
+    assert tools.find_tool("ip") == str(tmp_path / "ip")
 
 
 def test_a_kernel_that_forbids_namespaces_is_told_in_a_sentence(only: Path) -> None:
@@ -49,7 +50,7 @@ def test_a_kernel_that_forbids_namespaces_is_told_in_a_sentence(only: Path) -> N
     with pytest.raises(
         errors.TestbedError, match=r"unshare failed: Operation not permitted.*run as root"
     ) as caught:
-        tools.private_area()
+        namespaces.private_area()
     assert "\n" not in str(caught.value)
 
 
@@ -58,25 +59,36 @@ def test_root_without_privileges_gets_a_user_namespace(only: Path, monkeypatch: 
     for name in ("ip", "tc"):
         program(only, name, "exit 0")
     program(only, "unshare", 'test "$1" = --user')
-    assert tools.private_area()[1:4] == ["--user", "--map-current-user", "--keep-caps"]
+    assert namespaces.private_area()[1:4] == ["--user", "--map-current-user", "--keep-caps"]
     program(only, "unshare", "exit 0")
-    assert "--user" not in tools.private_area()
+    assert "--user" not in namespaces.private_area()
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "--user" in tools.private_area()
+    assert "--user" in namespaces.private_area()
 
 
 def test_an_unshare_that_hangs_is_given_up(only: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tools, "_PROBE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(namespaces, "_PROBE_TIMEOUT_S", 0.1)
     for name in ("ip", "tc"):
         program(only, name, "exit 0")
     program(only, "unshare", "exec /bin/sleep 20")
     with pytest.raises(errors.TestbedError, match=r"unshare did not end within 0.1 s"):
-        tools.private_area()
+        namespaces.private_area()
 
 
 def test_the_area_names_what_it_must_keep_apart(only: Path) -> None:
     for name in ("ip", "tc", "unshare"):
         program(only, name, "exit 0")
-    words = tools.private_area()
+    words = namespaces.private_area()
     assert subprocess.run([*words, "true"], check=False, timeout=10).returncode == 0
     assert {"--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"} <= set(words)
+
+
+def test_the_doctor_says_whether_there_can_be_testbeds(only: Path) -> None:
+    for name in ("ip", "unshare"):
+        program(only, name, "exit 0")
+    missing = "a testbed needs the program 'tc'; install iproute2"
+    assert [*tools.check()] == [
+        Finding("testbeds", "ok", f"not here ({missing}); training does not need them")
+    ]
+    program(only, "tc", "exit 0")
+    assert [*tools.check()] == [Finding("testbeds", "ok", "ip, tc, unshare are here")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from gradwire.errors import JobError, SpecError, TestbedError
+from gradwire.errors import JobError, SpecError
 
 Content = bytes | Callable[[BinaryIO], object]
 """The bytes of a file, or a function that writes them to it, and may read them again."""
@@ -189,17 +188,3 @@ def _try_folder(option: str, path: Path, place: Path, kind: str) -> None:
 def _refused(option: str, path: Path, place: Path, kind: str, error: OSError) -> JobError:
     reason = error.strerror or error
     return JobError(f"{option} {path} cannot be written: {place}: {reason}; name another {kind}")
-
-
-PACKAGES = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
-
-
-_SYSTEM_FOLDERS = "/usr/sbin:/sbin"  # which an ordinary user's PATH may lack
-
-
-def find_tool(name: str) -> str:
-    """Return the path of ``ip``, ``tc`` or ``unshare``. Raises ``TestbedError`` if it is missing."""
-    path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_FOLDERS}")
-    if path is None:
-        raise TestbedError(f"a testbed needs the program {name!r}; install {PACKAGES[name]}")
-    return path

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from gradwire import plugins
 from gradwire.codecs import parse
 from gradwire.doctor import local
 from gradwire.doctor.finding import Card, Finding
 from gradwire.doctor.software import SelfTest
-from gradwire.errors import TestbedError as _TestbedError  # pytest would take the name for a test's
 from gradwire.machine import machine_id
 from gradwire.plan import Plan
 from gradwire.version import version
@@ -20,9 +20,10 @@ from gradwire.wire import VERSION
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Try no codec, and open nothing."""
+    """Try no codec, open nothing, and let no other package have checks."""
     monkeypatch.setattr(local, "self_test", lambda _: SelfTest("scalar", "0123", 3, ()))
     monkeypatch.setattr(local, "check_gloo", lambda named: Finding("Gloo", "ok", f"asked for {named}"))
+    monkeypatch.setattr(plugins, "names", lambda _group: ())
 
 
 def examine(plan: Path | None = None, environment: dict[str, str] | None = None, **others: Any) -> Card:
@@ -39,7 +40,7 @@ def test_a_card_says_what_is_here() -> None:
     assert (card.target, card.kernels_digest, card.plan) == ("scalar", "0123", "")
     assert [each.check for each in card.findings] == [
         *("Python", "torch", "gradwire", "kernels", "cores", "NUMA", "memory", "limits"),
-        *("interface", "TLS", "Gloo", "testbeds"),
+        *("interface", "TLS", "Gloo"),
     ]
 
 
@@ -79,14 +80,14 @@ def test_threads_that_nobody_can_have_are_a_finding(monkeypatch: pytest.MonkeyPa
     assert cores.detail.endswith("; unset it or mend it")
 
 
-def test_programs_of_a_testbed_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(tool: str) -> str:
-        if tool == "tc":
-            raise _TestbedError(f"there is no {tool}")
-        return tool
-
-    monkeypatch.setattr(local, "find_tool", find)
-    assert local.missing_tools() == ["there is no tc"]
-    told = local.check_testbeds(local.missing_tools())
-    assert told == Finding("testbeds", "ok", "not here (there is no tc); training does not need them")
-    assert local.check_testbeds([]).detail == "ip, tc, unshare are here"
+def test_checks_of_other_packages_come_before_the_plan(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    checks = {"a": lambda: iter([Finding("fans", "FAIL", "they stand still")]), "b": lambda: [][1]}
+    monkeypatch.setattr(plugins, "names", lambda _group: tuple(checks))
+    monkeypatch.setattr(plugins, "entry", lambda _group, name: checks[name])
+    monkeypatch.setattr(plugins, "origin", lambda _group, _name: "example==1.5")
+    fans, broken, plan = examine(tmp_path / "none.json").findings[-3:]
+    assert fans == Finding("fans", "FAIL", "they stand still")
+    assert (broken.check, broken.result, plan.check) == ("b", "warn", "plan")
+    assert broken.detail.startswith("the check of example==1.5 failed (IndexError: list index out of range)")

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradwire.errors import TestbedError
-from gradwire.files import find_tool
 from gradwire_lab.testbed.namespaces import (
     NETEM_QUEUE_PACKETS,
     burst_nbytes,
@@ -18,6 +17,7 @@ from gradwire_lab.testbed.namespaces import (
     queue_nbytes,
     tcp_settings,
 )
+from gradwire_lab.testbed.tools import find_tool
 from gradwire_lab.testbed.topology import (
     INTERFACE,
     NIC_HOST,

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from gradwire.errors import TestbedError
-from gradwire.files import PACKAGES as _PACKAGES
-from gradwire.files import find_tool
+from gradwire_lab.testbed.tools import PACKAGES, find_tool
 
 _CLONE_NEWNET = 0x40000000
 _PR_CAP_AMBIENT = 47
@@ -98,7 +97,7 @@ def private_area() -> list[str]:
     the kernel ends and removes everything inside. Raises ``TestbedError`` if a program is missing, or this
     user may not create such namespaces.
     """
-    for name in _PACKAGES:
+    for name in PACKAGES:
         find_tool(name)
     unshare, reason = find_tool("unshare"), ""
     for words in ([unshare, *_AREA], [unshare, *_AS_ONESELF, *_AREA])[os.geteuid() != 0 :]:

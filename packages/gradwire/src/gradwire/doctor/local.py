@@ -6,11 +6,12 @@ import math
 import os
 import platform
 import resource
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
-from gradwire import _native
+from gradwire import _native, plugins
 from gradwire.deferred import torch
 from gradwire.doctor.finding import Card, Finding, plan_text
 from gradwire.doctor.software import (
@@ -26,8 +27,7 @@ from gradwire.doctor.software import (
     find_interfaces,
     self_test,
 )
-from gradwire.errors import SpecError, TestbedError
-from gradwire.files import find_tool
+from gradwire.errors import SpecError, one_line
 from gradwire.machine import cores, machine_id
 from gradwire.plan import Plan
 from gradwire.units import format_size
@@ -185,8 +185,6 @@ def _read(path: Path) -> str:
         return ""
 
 
-_TOOLS = ("ip", "tc", "unshare")
-
 
 def examine_machine(
     plan_file: Path | None, world: int, neighbours: int, environment: Mapping[str, str] = os.environ
@@ -218,7 +216,7 @@ def examine_machine(
         check_memory(found, neighbours),
         check_limits(found, world),
         *network,
-        check_testbeds(missing_tools()),
+        *others_findings(),
         *plan_findings,
     )
     return Card(
@@ -236,22 +234,17 @@ def examine_machine(
     )
 
 
-def check_testbeds(missing: list[str]) -> Finding:
-    """Return whether ``gradwire testbed`` finds its programs; training needs none of them."""
-    if missing:
-        return Finding("testbeds", "ok", f"not here ({'; '.join(missing)}); training does not need them")
-    return Finding("testbeds", "ok", f"{', '.join(_TOOLS)} are here")
-
-
-def missing_tools() -> list[str]:
-    """Return a sentence for every program of a testbed that is not here."""
-    sentences = []
-    for tool in _TOOLS:
+def others_findings() -> list[Finding]:
+    """Return the findings of other packages' checks (``plugins.CHECKS``); a check that fails is a warning."""
+    found: list[Finding] = []
+    for name in plugins.names(plugins.CHECKS):
         try:
-            find_tool(tool)
-        except TestbedError as error:
-            sentences.append(str(error))
-    return sentences
+            check = cast("Callable[[], Iterable[Finding]]", plugins.entry(plugins.CHECKS, name))
+            found += check()
+        except Exception as error:  # a package of others raises anything
+            whose, why = plugins.origin(plugins.CHECKS, name), f"{type(error).__name__}: {one_line(str(error))}"
+            found.append(Finding(name, "warn", f"the check of {whose} failed ({why}); reinstall that package"))
+    return found
 
 
 def _check_threads(found: Resources, neighbours: int) -> Finding:

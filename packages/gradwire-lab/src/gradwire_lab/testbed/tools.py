@@ -1,0 +1,42 @@
+"""The programs that a testbed runs: where they are, and what the doctor says of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from gradwire.errors import TestbedError
+
+if TYPE_CHECKING:  # a testbed needs no compiled kernels, but the doctor does
+    from gradwire.doctor.finding import Finding
+
+PACKAGES = MappingProxyType({"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"})
+"""Program -> the package of a Linux distribution that has it."""
+_SYSTEM_FOLDERS = "/usr/sbin:/sbin"  # which an ordinary user's PATH may lack
+
+
+def find_tool(name: str) -> str:
+    """Return the path of ``ip``, ``tc`` or ``unshare``. Raises ``TestbedError`` if it is missing."""
+    path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_FOLDERS}")
+    if path is None:
+        raise TestbedError(f"a testbed needs the program {name!r}; install {PACKAGES[name]}")
+    return path
+
+
+def check() -> Iterator[Finding]:
+    """Yield whether ``gradwire testbed`` finds its programs; training needs none of them."""
+    from gradwire.doctor.finding import Finding
+
+    missing = []
+    for tool in PACKAGES:
+        try:
+            find_tool(tool)
+        except TestbedError as error:
+            missing.append(str(error))
+    if missing:
+        yield Finding("testbeds", "ok", f"not here ({'; '.join(missing)}); training does not need them")
+    else:
+        yield Finding("testbeds", "ok", f"{', '.join(PACKAGES)} are here")
