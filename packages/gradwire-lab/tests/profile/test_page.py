@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from gradwire.autotune.estimate import Estimate
+from gradwire.page import MODULES
 from gradwire.profile.run import PAGES, SCHEMA, Wanted, estimates, page_of, verdict
 from gradwire.records import make_record, to_json
-from gradwire_lab.cli.report import MODULES
 from support import observations
 from support.pages import Page
 

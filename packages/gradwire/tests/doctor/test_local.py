@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +84,12 @@ def test_threads_that_nobody_can_have_are_a_finding(monkeypatch: pytest.MonkeyPa
 def test_checks_of_other_packages_come_before_the_plan(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    checks = {"a": lambda: iter([Finding("fans", "FAIL", "they stand still")]), "b": lambda: [][1]}
+    fan = Finding("fans", "FAIL", "they stand still")
+    checks: dict[str, Callable[[], object]] = {"a": lambda: iter([fan]), "b": lambda: [][1]}
     monkeypatch.setattr(plugins, "names", lambda _group: tuple(checks))
     monkeypatch.setattr(plugins, "entry", lambda _group, name: checks[name])
     monkeypatch.setattr(plugins, "origin", lambda _group, _name: "example==1.5")
     fans, broken, plan = examine(tmp_path / "none.json").findings[-3:]
-    assert fans == Finding("fans", "FAIL", "they stand still")
+    assert fans == fan
     assert (broken.check, broken.result, plan.check) == ("b", "warn", "plan")
     assert broken.detail.startswith("the check of example==1.5 failed (IndexError: list index out of range)")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
 from gradwire.cli.parser import Parser, file_path
 from gradwire.errors import GradwireError, JobError, SpecError, shown
 from gradwire.files import check_writable, read_text, write_files
-from gradwire.page import PAGE, RECORD, beside, write_page
+from gradwire.page import PAGE, RECORD, beside, kinds, pages_of, write_page
 from gradwire.records import read_object, read_record
 from gradwire_lab.experiments import EXPERIMENTS
 from gradwire_lab.experiments import page as experiment
@@ -20,19 +17,6 @@ from gradwire_lab.experiments.page import page, read_all
 from gradwire_lab.experiments.papers import EXHIBITS, PAPERS
 
 FOLDER = Path("runs/reproduce-quick")
-MODULES = MappingProxyType(
-    {
-        "gradwire.train": "gradwire_lab.job.job",
-        "gradwire.line-rate": "gradwire.line_rate.page",
-        "gradwire.bench-allreduce": "gradwire_lab.benchmark.page",
-        "gradwire.codec-speeds": "gradwire_lab.benchmark.codec_page",
-        "gradwire.choice": "gradwire.planner.report",
-        "gradwire.doctor": "gradwire.doctor.report",
-        "gradwire.profile": "gradwire.profile.run",
-        "gradwire.ledger": "gradwire.sync.ledger.summary",
-    }
-)
-"""Kinds of records, and the modules whose ``PAGES`` show them; most need torch, whose import is slow."""
 EXPERIMENT = "gradwire.experiment-"
 REMEDY = "run the command that wrote it again"
 
@@ -87,18 +71,14 @@ def _of_record(path: Path) -> str:
     if kind.startswith(EXPERIMENT):
         known = [*EXPERIMENTS.values(), *(each.experiment for each in EXHIBITS)]
         return experiment.page_of(fields, known)
-    if kind not in MODULES:
+    pages = pages_of(kind)
+    if pages is None:
         raise SpecError(
             f"{path} has no page: its schema is {shown(schema)[1:-1]}, but pages are of "
-            f"{', '.join(MODULES)}, and experiments; name another record"
+            f"{', '.join(kinds())}, and experiments; name another record"
         )
-    return _shown(path, importlib.import_module(MODULES[kind]).PAGES, kind)
-
-
-def _shown(path: Path, pages: Any, kind: str) -> str:
     newest = next(schema for schema in pages if schema.rpartition("/")[0] == kind)
-    made: str = pages[newest](read_record(path, newest, "record", REMEDY))
-    return made
+    return pages[newest](read_record(path, newest, "record", REMEDY))
 
 
 def _parser() -> Parser:

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from gradwire.cli.main import main
+from gradwire.page import kinds
 from gradwire.plan import Plan
 from gradwire.records import make_record, to_json
 from gradwire.timing.line import LineRate, Point
-from gradwire_lab.cli import report
 from gradwire_lab.experiments import EXPERIMENTS
 from support.hostile_words import DIGITS, BegunError, stub_work
 
@@ -200,7 +200,7 @@ def test_a_command_that_reads_a_damaged_file_says_one_sentence(
 
 def test_every_kind_of_record_is_among_them_or_tested_beside_its_page() -> None:
     elsewhere = {"gradwire.codec-speeds", "gradwire.choice", "gradwire.profile", "gradwire.ledger"}
-    assert {schema.rpartition("/")[0] for schema in RECORDS} | elsewhere == {*report.MODULES}
+    assert {schema.rpartition("/")[0] for schema in RECORDS} | elsewhere == {*kinds()}
 
 
 def test_an_experiment_with_damaged_rows_is_one_sentence(capfd: pytest.CaptureFixture[str]) -> None:

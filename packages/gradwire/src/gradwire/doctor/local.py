@@ -185,7 +185,6 @@ def _read(path: Path) -> str:
         return ""
 
 
-
 def examine_machine(
     plan_file: Path | None, world: int, neighbours: int, environment: Mapping[str, str] = os.environ
 ) -> Card:
@@ -242,8 +241,9 @@ def others_findings() -> list[Finding]:
             check = cast("Callable[[], Iterable[Finding]]", plugins.entry(plugins.CHECKS, name))
             found += check()
         except Exception as error:  # a package of others raises anything
-            whose, why = plugins.origin(plugins.CHECKS, name), f"{type(error).__name__}: {one_line(str(error))}"
-            found.append(Finding(name, "warn", f"the check of {whose} failed ({why}); reinstall that package"))
+            why = f"{type(error).__name__}: {one_line(str(error))}"
+            whose = plugins.origin(plugins.CHECKS, name)
+            found.append(Finding(name, "warn", f"the check of {whose} failed ({why}); reinstall it"))
     return found
 
 

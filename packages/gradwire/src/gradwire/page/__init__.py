@@ -3,6 +3,13 @@
 The same record gives the same bytes: no time, no path, and no random name is in the page.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from gradwire import plugins
 from gradwire.page.picture import Picture
 from gradwire.page.report import (
     PAGE,
@@ -35,6 +42,37 @@ __all__ = [
     "beside",
     "check_page",
     "keep",
+    "kinds",
+    "pages_of",
     "render",
     "write_page",
 ]
+
+MODULES = MappingProxyType(
+    {
+        "gradwire.choice": "gradwire.planner.report",
+        "gradwire.doctor": "gradwire.doctor.report",
+        "gradwire.ledger": "gradwire.sync.ledger.summary",
+        "gradwire.line-rate": "gradwire.line_rate.page",
+        "gradwire.profile": "gradwire.profile.run",
+    }
+)
+"""Kinds of this package's records, and the modules whose ``PAGES`` show them.
+
+Most need torch, whose import takes seconds. Other packages name theirs as entry points (``plugins.PAGES``).
+"""
+
+
+def kinds() -> tuple[str, ...]:
+    """Return the kinds of records that have pages, those of other packages too."""
+    return tuple(dict.fromkeys((*MODULES, *plugins.names(plugins.PAGES))))
+
+
+def pages_of(kind: str) -> Mapping[str, Callable[[Mapping[str, Any]], str]] | None:
+    """Return what makes the pages of a kind of records, by schema; None for a kind without pages.
+
+    Raises ``SpecError`` for another package whose module cannot be loaded.
+    """
+    module = plugins.load(MODULES[kind]) if kind in MODULES else plugins.entry(plugins.PAGES, kind)
+    pages: Mapping[str, Callable[[Mapping[str, Any]], str]] | None = getattr(module, "PAGES", None)
+    return pages
