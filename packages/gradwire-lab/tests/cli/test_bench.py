@@ -29,7 +29,7 @@ def test_a_line_is_measured_shown_and_kept(
     testbed = {"topology": Topology.even(2, "1gbit").to_dict(), "shared_cores": 2}
     monkeypatch.setenv("GRADWIRE_TESTBED", json.dumps(testbed))
     effort = "--sizes 1,1KiB,64KiB --repeats 2 --time 0.01"
-    assert main(f"bench line-rate {effort} --json out/line.json --plot line.png".split()) == 0
+    assert main(f"line-rate {effort} --json out/line.json --plot line.png".split()) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     assert "1/3 ranks 0 and 1, 1B: " in printed.out
@@ -76,7 +76,7 @@ def test_all_reduces_are_compared_shown_and_kept(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.processes
 def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path) -> None:
-    words = "bench line-rate --all-pairs --sizes 1,64KiB --repeats 1 --time 0.001 --json l.json"
+    words = "line-rate --all-pairs --sizes 1,64KiB --repeats 1 --time 0.001 --json l.json"
     program, three = ROOT / "packages/gradwire/src/gradwire/__main__.py", ("--nproc-per-node=3",)
     done = torchrun(program, *words.split(), options=three, log=tmp_path / "log", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -89,7 +89,7 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("", "name what to measure: line-rate, allreduce"),
+        ("", "name what to measure: allreduce"),
         ("latency", "invalid choice: 'latency'"),
         ("line-rate --workers 1", "--workers must be 2 to 64, but is 1"),
         ("line-rate --min 4 --max 2", "--min must be at least 1 byte and at most --max"),

@@ -12,7 +12,7 @@ COMMANDS = MappingProxyType(
             "train a model with several workers, and compare methods and codecs",
             "gradwire_lab.cli.train:run",
         ),
-        "bench": ("measure the network between ranks, or all-reduces over it", "gradwire_lab.cli.bench:run"),
+        "bench": ("measure all-reduces over the network between ranks", "gradwire_lab.cli.bench:run"),
         "testbed": (
             "run a command on hosts with rate-limited links, all on this machine",
             "gradwire_lab.cli.testbed:run",

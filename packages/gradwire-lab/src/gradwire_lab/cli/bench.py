@@ -1,4 +1,4 @@
-"""``gradwire bench``: the words of the command line become options; the benchmarks do the rest."""
+"""``gradwire bench``: read the words of the command line, and run a benchmark."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from gradwire.cli.line_rate import add_network as _add_network
-from gradwire.cli.line_rate import add_outputs as _add_outputs
-from gradwire.cli.line_rate import add_sizes as _add_sizes
-from gradwire.cli.line_rate import run as _run_line_rate
-from gradwire.cli.line_rate import sizes_of as _sizes
+from gradwire.cli import line_rate
 from gradwire.cli.parser import Parser, algorithm_specs, chosen, codec_specs, file_path, listed, whole_numbers
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
@@ -21,29 +17,29 @@ from gradwire.units import parse_size
 if TYPE_CHECKING:  # torch's import takes seconds: modules that need it are imported once the words are read
     from gradwire_lab.benchmark.allreduce_run import AllReduceOptions
 
-BENCHMARKS = MappingProxyType(
-    {
-        "line-rate": "latency and bandwidth between two ranks, by message size",
-        "allreduce": "algorithms and codecs, beside torch and beside the theory",
-    }
-)
+BENCHMARKS = MappingProxyType({"allreduce": "algorithms and codecs, beside torch and beside the theory"})
+ALIAS = "line-rate"
+"""The former name of ``gradwire line-rate``, which stays for one release."""
 
 
 def run(arguments: Sequence[str]) -> None:
     """Parse, check and measure. Raises ``GradwireError``."""
+    if arguments[:1] == [ALIAS]:
+        line_rate.run(arguments[1:])
+        return
     lines = "\n".join(f"  {name:<12}{summary}" for name, summary in BENCHMARKS.items())
     parser = Parser(
         prog="gradwire bench",
         usage="gradwire bench WHAT [options]",
-        description="Measure the network, and all-reduces over it, with local processes or as a rank.",
-        epilog=f"what:\n{lines}\n\nexample:\n  gradwire bench line-rate --json line.json --plot line.png",
+        description="Measure all-reduces over the network, with local processes or as a rank.",
+        epilog=f"what:\n{lines}\n\nexample:\n  gradwire bench allreduce --codecs identity,fp8",
     )
     parser.add_argument("what", metavar="WHAT", choices=BENCHMARKS, help="what to measure, see below")
     parser.add_argument("-h", "--help", action="help", help="show this text, or more after WHAT")
     if not arguments:
         parser.error(f"name what to measure: {', '.join(BENCHMARKS)}")
-    what = parser.parse_args(arguments[:1]).what
-    (_run_line_rate if what == "line-rate" else _run_allreduce)(arguments[1:])
+    parser.parse_args(arguments[:1])
+    _run_allreduce(arguments[1:])
 
 
 def _run_allreduce(arguments: Sequence[str]) -> None:
@@ -59,7 +55,7 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
     group.add_argument(
         "--codecs", metavar="LIST", default="identity", help="identity,quantize:8,... (identity)"
     )
-    _add_sizes(group, "1MiB", "16MiB")
+    line_rate.add_sizes(group, "1MiB", "16MiB")
     group.add_argument("--segments", metavar="LIST", help="of frames, in bytes of floats (4MiB)")
     group.add_argument(
         "--data", metavar="D", default="laplace:1e-3", help="laplace:SCALE, normal:SCALE or FILE.pt"
@@ -81,7 +77,7 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
         dest="measured_file",
         type=file_path,
         metavar="FILE",
-        help="the line, by 'bench line-rate --json'",
+        help="the line, by 'gradwire line-rate --json'",
     )
     group.add_argument(
         "--no-line-rate",
@@ -91,8 +87,8 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
     )
     group = parser.add_argument_group("where")
     group.add_argument("--workers", metavar="LIST", help="local processes, e.g. 2,4,8 (2)")
-    _add_network(group)
-    _add_outputs(parser.add_argument_group("results"))
+    line_rate.add_network(group)
+    line_rate.add_outputs(parser.add_argument_group("results"))
     words = parser.parse_args(arguments)
     options = _allreduce_options(words)
     from gradwire_lab.benchmark.allreduce_run import run_allreduce
@@ -110,7 +106,7 @@ def _allreduce_options(words: argparse.Namespace) -> AllReduceOptions:
     if words.segments is not None:
         words.segments = listed(tuple(parse_size(text) for text in words.segments.split(",")))
     words.algorithms, words.codecs = algorithm_specs(words.algorithms), codec_specs(words.codecs)
-    worlds, sizes = asked if launched is None else (launched,), _sizes(words)
+    worlds, sizes = asked if launched is None else (launched,), line_rate.sizes_of(words)
     from gradwire_lab.benchmark.allreduce_run import AllReduceOptions
     from gradwire_lab.benchmark.data import DataSpec
 

@@ -1,6 +1,6 @@
 """What the line between two ranks carries in each direction, measured within a second or so.
 
-This is a look, not a measurement: ``gradwire bench line-rate`` takes its time.
+This is a look, not a measurement: ``gradwire line-rate`` takes its time.
 """
 
 from __future__ import annotations

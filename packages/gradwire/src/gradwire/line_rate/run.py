@@ -1,4 +1,4 @@
-"""``gradwire bench line-rate``: options, ranks, record."""
+"""``gradwire line-rate``: options, ranks, record."""
 
 from __future__ import annotations
 
