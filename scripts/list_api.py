@@ -1,4 +1,4 @@
-"""List gradwire's public API with its signatures: `python scripts/list_api.py --write` writes docs/api.txt.
+"""List the public API with its signatures: `python scripts/list_api.py --write` writes docs/api*.txt.
 
 Without ``--write``, print what differs. ``docs/versioning.md`` says what a change of it means.
 """
@@ -11,28 +11,32 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 
-LIST = Path(__file__).parent.parent / "docs" / "api.txt"
-PUBLIC = (
-    "gradwire",
-    "gradwire.codecs",
-    "gradwire.collectives",
-    "gradwire.devices",
-    "gradwire.entropy",
-    "gradwire.errors",
-    "gradwire.exchange",
-    "gradwire.integrations.accelerate",
-    "gradwire.integrations.lightning",
-    "gradwire.integrations.transformers",
-    "gradwire.links",
-    "gradwire.planner",
-    "gradwire_lab.testbed",
-    "gradwire.timing",
-)
-"""The modules whose names are public: those of ``__all__``, or else all that they define."""
+DOCS = Path(__file__).parent.parent / "docs"
+LISTS = {
+    "api.txt": (
+        "gradwire",
+        "gradwire.codecs",
+        "gradwire.collectives",
+        "gradwire.devices",
+        "gradwire.entropy",
+        "gradwire.errors",
+        "gradwire.exchange",
+        "gradwire.integrations.accelerate",
+        "gradwire.integrations.lightning",
+        "gradwire.integrations.transformers",
+        "gradwire.links",
+        "gradwire.planner",
+        "gradwire.timing",
+    ),
+    "api-lab.txt": ("gradwire_lab.testbed",),
+}
+"""File in docs -> the modules whose names are public: those of ``__all__``, or else all that they define."""
+FIRST = "gradwire.attach"
+"""What most scripts call; all else is in the order of the alphabet."""
 PRIVATE = ("gradwire.errors.shown",)
 """What modules without ``__all__`` define for gradwire itself."""
 _QUOTES = re.compile(r"(: |-> )'([^']*)'")
@@ -41,27 +45,26 @@ _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def names_of(module: ModuleType) -> list[str]:
-    """Return the public names of a module, sorted."""
-    listed = getattr(module, "__all__", None)
-    if listed is not None:
-        return sorted(listed)
-    return sorted(
+    """Return the public names of a module, sorted, ``FIRST`` before the others."""
+    listed = getattr(module, "__all__", None) or [
         name
         for name, value in vars(module).items()
         if not name.startswith("_")
         and getattr(value, "__module__", None) == module.__name__
         and f"{module.__name__}.{name}" not in PRIVATE
-    )
+    ]
+    return sorted(listed, key=lambda name: (f"{module.__name__}.{name}" != FIRST, name))
 
 
-def lines_of(modules: Iterable[ModuleType]) -> Iterator[str]:
+def lines_of(modules: Sequence[ModuleType], before: Sequence[ModuleType] = ()) -> Iterator[str]:
     """Yield a line for every public name, and one for every public part of a class.
 
-    An object that several modules show is described where it comes first, and so is what classes inherit.
+    An object that several modules show is described where it comes first. What a class inherits or overrides
+    is described in its base, if that is listed. Modules ``before`` these are in another list.
     """
-    values = {f"{each.__name__}.{name}": getattr(each, name) for each in modules for name in names_of(each)}
+    values = _values(modules)
     places: dict[int, str] = {}
-    for place, value in values.items():
+    for place, value in [*_values(before).items(), *values.items()]:
         places.setdefault(id(value), place)
     for place, value in values.items():
         if callable(value) and places[id(value)] != place:
@@ -76,9 +79,19 @@ def lines_of(modules: Iterable[ModuleType]) -> Iterator[str]:
             yield f"{place}: {type(value).__name__}"
 
 
-def listing() -> str:
-    """Return the whole list, a line each."""
-    return "".join(f"{line}\n" for line in lines_of(map(importlib.import_module, PUBLIC)))
+def listing() -> dict[str, str]:
+    """Return the text of each list, a line for each name."""
+    found: dict[str, str] = {}
+    before: list[ModuleType] = []
+    for file, names in LISTS.items():
+        modules = [importlib.import_module(name) for name in names]
+        found[file] = "".join(f"{line}\n" for line in lines_of(modules, before))
+        before += modules
+    return found
+
+
+def _values(modules: Iterable[ModuleType]) -> dict[str, object]:
+    return {f"{each.__name__}.{name}": getattr(each, name) for each in modules for name in names_of(each)}
 
 
 def _signature(value: object) -> str:
@@ -90,12 +103,16 @@ def _signature(value: object) -> str:
 
 
 def _parts(owner: type, listed: Mapping[int, str]) -> Iterator[str]:
-    """Yield the methods, properties, and constants of this class and of those bases that are not listed."""
+    """Yield the methods, properties, and constants of a class, but for those that a listed base has."""
     found: dict[str, object] = {}
+    bases = [each for base in owner.__mro__[1:] if id(base) in listed for each in base.__mro__]
+    inherited = {name for each in bases if _is_ours(each) for name in vars(each)}
     for base in reversed(owner.__mro__):
-        if base is owner or (base.__module__.split(".")[0] == "gradwire" and id(base) not in listed):
+        if base is owner or (_is_ours(base) and id(base) not in listed):
             found |= {name: value for name, value in vars(base).items() if not name.startswith("_")}
     for name, value in sorted(found.items()):
+        if name in inherited:
+            continue
         if isinstance(value, (staticmethod, classmethod)):
             yield f"{name}: {type(value).__name__} def{_signature(value.__func__)}"
         elif inspect.isfunction(value):
@@ -104,19 +121,25 @@ def _parts(owner: type, listed: Mapping[int, str]) -> Iterator[str]:
             yield f"{name}: {'property' if isinstance(value, property) else 'attribute'}"
 
 
+def _is_ours(base: type) -> bool:
+    return base.__module__.partition(".")[0] in ("gradwire", "gradwire_lab")
+
+
 def main() -> int:
-    """Write the list, or print how it differs from what is written; return 1 if it does."""
+    """Write the lists, or print how they differ from what is written; return 1 if one does."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write docs/api.txt")
+    parser.add_argument("--write", action="store_true", help="write docs/api*.txt")
     found = listing()
     if parser.parse_args().write:
-        LIST.write_text(found, encoding="utf-8")
+        for file, text in found.items():
+            (DOCS / file).write_text(text, encoding="utf-8")
         return 0
-    written = LIST.read_text(encoding="utf-8")
-    difference = difflib.unified_diff(
-        written.splitlines(), found.splitlines(), "written", "found", n=0, lineterm=""
-    )
-    print("\n".join(difference))  # noqa: T201 - this is a command
+    written = {file: (DOCS / file).read_text(encoding="utf-8") for file in found}
+    for file, text in found.items():
+        difference = difflib.unified_diff(
+            written[file].splitlines(), text.splitlines(), f"written {file}", "found", n=0, lineterm=""
+        )
+        print("\n".join(difference))  # noqa: T201 - this is a command
     return int(found != written)
 
 
