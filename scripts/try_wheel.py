@@ -1,11 +1,14 @@
 """Try the gradwire that is installed: print its targets, and run the README's example on two ranks.
 
+Without gradwire-lab, one of the lab's commands must say so.
+
 Nothing of the source tree but the README is read: the example runs in a folder of its own.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import re
 import subprocess
@@ -16,6 +19,7 @@ from pathlib import Path
 README = Path(__file__).parent.parent / "README.md"
 _TIMEOUT_S = 300.0
 _WHERE = "import gradwire._native as n; print(n.__file__, *n.available_targets(), sep='\\n')"
+_LAB = "pip install gradwire-lab"
 
 
 def example(readme: str) -> str:
@@ -27,7 +31,7 @@ def example(readme: str) -> str:
 
 
 def main() -> int:
-    """Return the exit code of the example."""
+    """Return the exit code of the example, or 1 where a missing package is not named."""
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", _WHERE]
@@ -37,6 +41,14 @@ def main() -> int:
         print(  # noqa: T201 - this is a command
             f"gradwire {importlib.metadata.version('gradwire')} at {Path(where).parent}: {', '.join(targets)}"
         )
+        if importlib.util.find_spec("gradwire_lab") is None:
+            command = [sys.executable, "-m", "gradwire", "demo"]
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=_TIMEOUT_S
+            )
+            if done.returncode != 2 or _LAB not in done.stderr:
+                sys.stderr.write(f"gradwire demo must say {_LAB!r}, but says: {done.stdout}{done.stderr}\n")
+                return 1
         script = Path(folder, "example.py")
         script.write_text(example(README.read_text(encoding="utf-8")), encoding="utf-8")
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
