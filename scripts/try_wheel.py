@@ -42,12 +42,12 @@ def main() -> int:
             f"gradwire {importlib.metadata.version('gradwire')} at {Path(where).parent}: {', '.join(targets)}"
         )
         if importlib.util.find_spec("gradwire_lab") is None:
-            command = [sys.executable, "-m", "gradwire", "demo"]
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, cwd=folder, env=environment, timeout=_TIMEOUT_S
+            demo = [sys.executable, "-m", "gradwire", "demo"]
+            told = subprocess.run(
+                demo, capture_output=True, text=True, check=False, cwd=folder, env=environment
             )
-            if done.returncode != 2 or _LAB not in done.stderr:
-                sys.stderr.write(f"gradwire demo must say {_LAB!r}, but says: {done.stdout}{done.stderr}\n")
+            if told.returncode != 2 or _LAB not in told.stderr:
+                sys.stderr.write(f"gradwire demo must say {_LAB!r}, but says: {told.stdout}{told.stderr}\n")
                 return 1
         script = Path(folder, "example.py")
         script.write_text(example(README.read_text(encoding="utf-8")), encoding="utf-8")
