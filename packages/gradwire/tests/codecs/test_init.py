@@ -7,6 +7,8 @@ import importlib
 import inspect
 import pkgutil
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -103,3 +105,13 @@ def test_an_unknown_name_lists_the_codecs_and_the_nearest() -> None:
         parse("zzzzzz")
     with pytest.raises(SpecError, match="did you mean 'fp16'"):
         parse("FP16")
+
+
+@pytest.mark.processes
+def test_a_plan_loads_the_codecs_that_it_has() -> None:
+    script = "import sys; from gradwire import Plan; Plan.of('quantize:8'); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    homes = {f"gradwire.codecs.{row.where.partition(':')[0]}" for row in TABLE}
+    assert homes & {*done.stdout.split()} == {"gradwire.codecs.identity", "gradwire.codecs.quantize"}
