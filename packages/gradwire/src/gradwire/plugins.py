@@ -71,7 +71,7 @@ def origins(group: str, kind: str, used: Iterable[str]) -> dict[str, str]:
     return {f"the package of {kind} {name}": each for name, each in found.items() if each is not None}
 
 
-def load(where: str) -> Any:
+def resolve(where: str) -> Any:
     """Return what ``module:attribute`` names, or the module itself without a colon."""
     module, _, attribute = where.partition(":")
     found = importlib.import_module(module)

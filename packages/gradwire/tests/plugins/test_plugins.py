@@ -100,9 +100,9 @@ def test_two_packages_with_one_name_are_refused(found: Found) -> None:
         parse("a")
 
 
-def test_load_takes_a_module_or_what_is_in_it() -> None:
-    assert plugins.load("gradwire.collectives.ring") is ring
-    assert plugins.load("gradwire.plan:Plan") is Plan
+def test_a_place_is_a_module_or_what_is_in_it() -> None:
+    assert plugins.resolve("gradwire.collectives.ring") is ring
+    assert plugins.resolve("gradwire.plan:Plan") is Plan
 
 
 def test_a_codec_is_found_by_its_name(found: Found) -> None:

@@ -191,5 +191,5 @@ def _dispatch(words: Sequence[str]) -> int:
         sys.stdout.write(start(known))
         return 0
     command = parser.parse_args(words[:1]).command
-    code: int | None = plugins.load(known[command][1])(words[1:])
+    code: int | None = plugins.resolve(known[command][1])(words[1:])
     return code or 0

@@ -70,7 +70,7 @@ class Row(NamedTuple):
     @property
     def codec(self) -> type[Codec]:
         """The class, loaded when it is first used."""
-        found: type[Codec] = plugins.load(f"gradwire.codecs.{self.where}")
+        found: type[Codec] = plugins.resolve(f"gradwire.codecs.{self.where}")
         return found
 
 

@@ -21,7 +21,7 @@ from math import prod
 
 from gradwire.collectives.matching import hops_after
 from gradwire.collectives.step import Collective, Step
-from gradwire.plugins import load
+from gradwire.plugins import resolve
 
 
 class Algorithms(Mapping[str, Collective]):
@@ -39,7 +39,7 @@ class Algorithms(Mapping[str, Collective]):
 
     def __getitem__(self, name: str) -> Collective:
         if name not in self._loaded:
-            self._loaded[name] = load(self._places[name])
+            self._loaded[name] = resolve(self._places[name])
         return self._loaded[name]
 
     def __contains__(self, name: object) -> bool:

@@ -73,6 +73,6 @@ def pages_of(kind: str) -> Mapping[str, Callable[[Mapping[str, Any]], str]] | No
 
     Raises ``SpecError`` for another package whose module cannot be loaded.
     """
-    module = plugins.load(MODULES[kind]) if kind in MODULES else plugins.entry(plugins.PAGES, kind)
+    module = plugins.resolve(MODULES[kind]) if kind in MODULES else plugins.entry(plugins.PAGES, kind)
     pages: Mapping[str, Callable[[Mapping[str, Any]], str]] | None = getattr(module, "PAGES", None)
     return pages
