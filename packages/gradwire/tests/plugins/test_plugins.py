@@ -144,7 +144,7 @@ def test_ranks_agree_on_the_packages_of_a_plan(found: Found) -> None:
     assert codecs.origins(Plan(parse("fp8"))) == collectives.origins(Plan()) == {}
     assert codecs.origins(Plan(codecs=rules)) == {"the package of codec other": "example==1.5"}
     assert collectives.origins(Plan(algorithm="mine")) == {"the package of algorithm mine": "example==1.5"}
-    scaled = SimpleNamespace(encodings=(Scaled(Other()),))
+    scaled: Any = SimpleNamespace(encodings=(Scaled(Other()),))
     assert codecs.origins(scaled) == codecs.origins(Plan(codecs=rules))
 
 
