@@ -35,9 +35,7 @@ sys.stdout.write(json.dumps(answers))
 """
 
 
-def answers_without(
-    package: str, folder: Path, commands: Sequence[str]
-) -> list[tuple[str, int, str, str]]:
+def answers_without(package: str, folder: Path, commands: Sequence[str]) -> list[tuple[str, int, str, str]]:
     """Return words, exit code, standard output and standard error of each command without ``package``."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, package, json.dumps(commands)],

@@ -42,8 +42,8 @@ def table() -> Table:
     The source of another package's codec is the package, whose documentation has the bound.
     """
     rows = [_row(row.name, *NOTES[row.name]) for row in TABLE]
-    for name in plugins.names(plugins.CODECS):
-        rows.append(_row(name, "", plugins.origin(plugins.CODECS, name) or ""))
+    others = plugins.names(plugins.CODECS)
+    rows += [_row(name, "", plugins.origin(plugins.CODECS, name) or "") for name in others]
     return Table(COLUMNS, rows)
 
 
