@@ -106,10 +106,10 @@ def _parts(owner: type, listed: Mapping[int, str]) -> Iterator[str]:
     """Yield the methods, properties, and constants of a class, but for those that a listed base has."""
     found: dict[str, object] = {}
     bases = [each for base in owner.__mro__[1:] if id(base) in listed for each in base.__mro__]
-    inherited = {name for each in bases if _is_ours(each) for name in vars(each)}
+    inherited = {name for each in bases if _is_ours(each) for name in _members(each)}
     for base in reversed(owner.__mro__):
         if base is owner or (_is_ours(base) and id(base) not in listed):
-            found |= {name: value for name, value in vars(base).items() if not name.startswith("_")}
+            found |= _members(base)
     for name, value in sorted(found.items()):
         if name in inherited:
             continue
@@ -119,6 +119,13 @@ def _parts(owner: type, listed: Mapping[int, str]) -> Iterator[str]:
             yield f"{name}: def{_signature(value)}"
         else:
             yield f"{name}: {'property' if isinstance(value, property) else 'attribute'}"
+
+
+def _members(base: type) -> dict[str, object]:
+    """Return the public members of a class itself, and the constants that it asks of its subclasses."""
+    kinds = inspect.get_annotations(base)
+    asked = {name: None for name, kind in kinds.items() if "ClassVar[" in str(kind)}
+    return {name: value for name, value in (asked | vars(base)).items() if not name.startswith("_")}
 
 
 def _is_ours(base: type) -> bool:

@@ -136,8 +136,9 @@ def class_of(name: str) -> type[Codec]:
     known = sorted({*(row.name for row in TABLE), *plugins.names(plugins.CODECS)})
     near = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"did you mean {near[0]!r}? The codecs are" if near else "the codecs are"
-    remedy = "" if near else "; or install the package that has this one"
-    raise SpecError(f"no codec is named {shown(name)}; {hint} {', '.join(known)}{remedy}")
+    raise SpecError(
+        f"no codec is named {shown(name)}; {hint} {', '.join(known)}, or install the package that has it"
+    )
 
 
 LEAST_WIRE_ID = 128
