@@ -137,7 +137,5 @@ def test_a_damaged_file_is_one_sentence(tmp_path: Path, text: str, reason: str) 
 
 
 def test_a_missing_file_is_told_how_to_make(tmp_path: Path) -> None:
-    with pytest.raises(
-        SpecError, match="cannot be read: No such file or directory; 'gradwire bench line-rate"
-    ):
+    with pytest.raises(SpecError, match="cannot be read: No such file or directory; 'gradwire line-rate"):
         LineRate.load(tmp_path / "line.json")

@@ -53,7 +53,7 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
 
 def _add_line(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--hosts", type=int, metavar="N", help=f"2 to {MOST_HOSTS}")
-    group.add_argument("--measured", metavar="FILE", help="the line, by 'gradwire bench line-rate --json'")
+    group.add_argument("--measured", metavar="FILE", help="the line, by 'gradwire line-rate --json'")
     group.add_argument("--elsewhere", action="store_true", help="FILE may be of another machine")
     group.add_argument("--rate", metavar="R", help="or the line as told, e.g. 10gbit")
     group.add_argument("--latency", metavar="T", help="e.g. 50us, which it is by default")
@@ -123,7 +123,7 @@ def _check_line(words: argparse.Namespace) -> None:
         raise SpecError("--measured has the line's rate and latency; leave out --rate and --latency")
     if words.measured is None and words.rate is None:
         raise SpecError(
-            "a plan needs the line: measure it with 'gradwire bench line-rate --json FILE' and give "
+            "a plan needs the line: measure it with 'gradwire line-rate --json FILE' and give "
             "--measured FILE, or tell --rate and --latency"
         )
     for rate in (words.rate, words.core):

@@ -170,7 +170,7 @@ def png_of(figure: Any) -> bytes:
 
 
 def line_rate_page(record: Mapping[str, Any]) -> str:
-    """Return the page of the record of ``gradwire bench line-rate``."""
+    """Return the page of the record of ``gradwire line-rate``."""
     rates = {tuple(each["ranks"]): _rate(each, record) for each in record["pairs"]}
     (first, note), *others = line_rate_tables(rates)
     measured = next(iter(rates.values()))

@@ -116,7 +116,7 @@ class Cluster:
             return line, [Input("line", str(line), source)]
         if self.rate is None:
             raise SpecError(
-                "a plan needs to know the line: measure it with 'gradwire bench line-rate --json FILE' and "
+                "a plan needs to know the line: measure it with 'gradwire line-rate --json FILE' and "
                 "give the file, or tell rate and latency"
             )
         latency_s = ASSUMED_LATENCY_S if self.latency is None else _latency(self.latency)

@@ -76,7 +76,7 @@ def choose_plan(
     hosts
         How many hosts train, from 2 up.
     line
-        The line between two hosts: measured by ``gradwire bench line-rate --json FILE`` (the file, or its
+        The line between two hosts: measured by ``gradwire line-rate --json FILE`` (the file, or its
         ``LineRate``), or a ``Line``.
     elsewhere
         Whether the file may be of another machine.

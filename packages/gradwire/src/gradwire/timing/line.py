@@ -229,7 +229,7 @@ class LineRate:
         Raises ``SpecError`` for a file that is missing or no such record, and for one of another machine
         unless ``elsewhere`` says that this is meant.
         """
-        remedy = "'gradwire bench line-rate --json FILE' writes one"
+        remedy = "'gradwire line-rate --json FILE' writes one"
         found = read_record(path, SCHEMA, "line rate", remedy)
         own = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
         source = Source(f"the line rate {path}", "it is damaged, so measure it again")
@@ -238,7 +238,7 @@ class LineRate:
             processor, cores = rate.machine.get("processor", "unknown"), rate.machine.get("cores", "?")
             raise SpecError(
                 f"the line rate {path} was measured on another machine ({processor}, {cores} cores); measure "
-                "here with 'gradwire bench line-rate', or say --elsewhere if the plan is for that machine"
+                "here with 'gradwire line-rate', or say --elsewhere if the plan is for that machine"
             )
         return rate
 
