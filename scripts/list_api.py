@@ -36,9 +36,9 @@ LISTS = {
 }
 """File in docs -> the modules whose names are public: those of ``__all__``, or else all that they define."""
 FIRST = "gradwire.attach"
-"""What most scripts call; all else is in the order of the alphabet."""
+"""The name that most scripts call; all else is in the order of the alphabet."""
 PRIVATE = ("gradwire.errors.shown",)
-"""What modules without ``__all__`` define for gradwire itself."""
+"""Names that modules without ``__all__`` define for gradwire itself."""
 _QUOTES = re.compile(r"(: |-> )'([^']*)'")
 """Around annotations, which are text while the program runs."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")

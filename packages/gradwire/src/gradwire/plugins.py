@@ -36,7 +36,7 @@ def names(group: str) -> tuple[str, ...]:
 
 @cache
 def entry(group: str, name: str) -> object | None:
-    """Return what an entry point names, or None where no package has one of this name.
+    """Return the object that an entry point names, or None where no package has one of this name.
 
     Raises ``SpecError`` where several packages have it, or where it cannot be loaded.
     """
@@ -72,7 +72,7 @@ def origins(group: str, kind: str, used: Iterable[str]) -> dict[str, str]:
 
 
 def resolve(where: str) -> Any:
-    """Return what ``module:attribute`` names, or the module itself without a colon."""
+    """Return the object that ``module:attribute`` names, or the module itself without a colon."""
     module, _, attribute = where.partition(":")
     found = importlib.import_module(module)
     return getattr(found, attribute) if attribute else found

@@ -90,12 +90,12 @@ In the script, one line behind DistributedDataParallel(...) does it:
 Each run leaves a record, and a page that any browser shows. All commands:
   gradwire --help
 """
-"""What a newcomer does first. A paragraph whose command is missing is left out."""
+"""The first steps of a newcomer. A paragraph whose command is missing is left out."""
 _NAMED = re.compile(r"^ .*\bgradwire ([a-z][a-z-]*)", re.MULTILINE)
 
 
 def start(known: Container[str]) -> str:
-    """Return what a newcomer does first, with the installed commands alone."""
+    """Return the first steps of a newcomer, with the installed commands alone."""
     paragraphs = START.split("\n\n")
     return "\n\n".join(each for each in paragraphs if all(name in known for name in _NAMED.findall(each)))
 

@@ -162,7 +162,7 @@ def _checked(name: str, found: object) -> type[Codec]:
     return found
 
 
-class Encoded(Protocol):
+class HasEncodings(Protocol):
     """A plan, as far as its codecs go."""
 
     @property
@@ -170,7 +170,7 @@ class Encoded(Protocol):
         """Its codecs, perhaps within others."""
 
 
-def origins(plan: Encoded) -> dict[str, str]:
+def origins(plan: HasEncodings) -> dict[str, str]:
     """Return facts for ranks to agree on: the package of each codec of ``plan`` that is another's."""
     used = {codec.name for each in plan.encodings for codec in _unwrapped(each)}
     return plugins.origins(plugins.CODECS, "codec", sorted(used - {row.name for row in TABLE}))

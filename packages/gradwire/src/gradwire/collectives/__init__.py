@@ -58,7 +58,7 @@ def _checked(name: str, found: object) -> Collective:
     return cast("Collective", found)
 
 
-class Scheduled(Protocol):
+class HasAlgorithm(Protocol):
     """A plan, as far as its algorithm goes."""
 
     @property
@@ -66,7 +66,7 @@ class Scheduled(Protocol):
         """The spec of its algorithm."""
 
 
-def origins(plan: Scheduled) -> dict[str, str]:
+def origins(plan: HasAlgorithm) -> dict[str, str]:
     """Return a fact for ranks to agree on: the package of the algorithm of ``plan``, if it is another's."""
     used = [] if plan.algorithm in NAMES else [plan.algorithm]
     return plugins.origins(plugins.ALGORITHMS, "algorithm", used)

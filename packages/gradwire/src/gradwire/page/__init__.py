@@ -69,7 +69,7 @@ def kinds() -> tuple[str, ...]:
 
 
 def pages_of(kind: str) -> Mapping[str, Callable[[Mapping[str, Any]], str]] | None:
-    """Return what makes the pages of a kind of records, by schema; None for a kind without pages.
+    """Return the functions that make the pages of a kind of records, by schema, or None for another kind.
 
     Raises ``SpecError`` for another package whose module cannot be loaded.
     """
