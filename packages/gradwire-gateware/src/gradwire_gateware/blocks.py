@@ -19,7 +19,7 @@ NO_PARAMETERS: Mapping[str, int] = MappingProxyType({})
 
 
 class Block(NamedTuple):
-    """A kind of hardware: what it does, where it is described, its codecs, and the numbers that it takes."""
+    """A kind of hardware: its purpose, module, codecs, and parameters."""
 
     summary: str
     module: str
@@ -35,7 +35,7 @@ class Block(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """A number that a block takes."""
+    """The limits and the default of a block's parameter."""
 
     default: int
     least: int

@@ -80,7 +80,7 @@ class _Lanes(wiring.Component):
 
 
 class Distributor(_Lanes):
-    """Gives the packets of a stream of ``lanes`` times ``width`` bits to narrow streams, one each, in turn.
+    """A distributor of the packets of a stream of ``lanes`` times ``width`` bits to narrow streams, in turn.
 
     A packet passes at the rate of the wide stream into the memory, which has room for ``chunk_words`` narrow
     words of each lane, and leaves from there at that of the narrow one, while the others get theirs. A longer
@@ -161,7 +161,7 @@ class Distributor(_Lanes):
 
 
 class Collector(_Lanes):
-    """Gives the packets of narrow streams, one of each in turn, to one of ``lanes`` times ``width`` bits.
+    """A collector of the packets of narrow streams, in turn, into one of ``lanes`` times ``width`` bits.
 
     The other way round as the ``Distributor``, with a memory of the same size.
     """

@@ -12,7 +12,7 @@ from gradwire_gateware.stream import AxiStream, Pipeline, first_bytes, shift_lef
 
 
 class Packer(wiring.Component):
-    """Takes a group of 0 to ``most`` bytes in a cycle, and gives full words, and a partial one at the end.
+    """A packer of groups of 0 to ``most`` bytes, one in a cycle, into full words and a partial last word.
 
     ``data`` must be 0 from byte ``count`` on. A group travels in a cycle in which ``valid`` and ``ready`` are
     high. Two stages: the first moves a group to its place in the words, because the place depends only on the

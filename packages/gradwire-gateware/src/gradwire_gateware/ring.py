@@ -24,7 +24,7 @@ _PARTED = 2
 
 
 class RingEngine(wiring.Component):
-    """All-reduces packets of ``chunk_words`` words: ``world`` of them in, their sums out, in ``host_order``.
+    """An all-reduce of packets of ``chunk_words`` words: ``world`` in, their sums out, in ``host_order``.
 
     The host's streams carry float32, a chunk as a packet; those of the neighbours carry payloads. Received
     chunks are decompressed and added to local ones, and the sums are compressed and sent. The rank that
@@ -159,7 +159,7 @@ class RingEngine(wiring.Component):
 
 
 class WordAdder(wiring.Component):
-    """Adds ``b`` to the words of a stream, lane by lane; up to ``depth`` sums wait in a memory.
+    """An adder of ``b`` to the words of a stream, lane by lane; up to ``depth`` sums wait in a memory.
 
     The adders run in every cycle, so that no signal stops all their registers at once. A word is taken only
     if the memory has room for its sum, which is counted from here to where sums leave. In a block that

@@ -79,7 +79,7 @@ def block_ports(width: int) -> dict[str, Any]:
 
 
 class Pipeline:
-    """Adds registers to a module that all load in the cycles in which ``enable`` is high."""
+    """A source of registers of a module that all load in the cycles in which ``enable`` is high."""
 
     def __init__(self, m: Module, enable: Value) -> None:
         self._m = m
@@ -104,7 +104,7 @@ class Pipeline:
 
 
 class SkidBuffer(wiring.Component):
-    """Two words between two blocks: cuts the paths of ``tready`` and of data, and loses no cycle.
+    """Two words between two blocks, which cut the paths of ``tready`` and of data, and lose no cycle.
 
     They are in LUT RAM, which takes a third of the registers' room.
     """

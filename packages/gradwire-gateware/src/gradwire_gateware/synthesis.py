@@ -31,7 +31,7 @@ _LIMIT_S = 3600
 
 
 class Tool(NamedTuple):
-    """A program that is a package of Python's."""
+    """A program that a Python package brings."""
 
     package: str
     module: str
@@ -92,7 +92,7 @@ class Target(NamedTuple):
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """The programs that it wants."""
+        """The programs that the target needs."""
         return (YOSYS, NEXTPNR) if self.is_routed else (YOSYS,)
 
 

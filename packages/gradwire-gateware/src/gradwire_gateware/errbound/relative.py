@@ -70,7 +70,7 @@ class _Lane(NamedTuple):
         )
 
     def held(self, stage: Pipeline) -> _Lane:
-        """Return it a stage later."""
+        """Return the registers of a lane, one stage later."""
         return _Lane(*(stage.hold(each) for each in self))
 
 
@@ -83,7 +83,7 @@ class _Marks(NamedTuple):
     counted: Value
 
     def held(self, stage: Pipeline) -> _Marks:
-        """Return it a stage later."""
+        """Return the registers of the marks, one stage later."""
         return _Marks(stage.hold(self.moves, resets=True), *(stage.hold(each) for each in self[1:]))
 
 

@@ -192,7 +192,7 @@ class Least(NamedTuple):
 
     @classmethod
     def of(cls, codec: ErrBound) -> Least:
-        """Return it for the share of a codec."""
+        """Return the least sum for the share of a codec."""
         share: float = struct.unpack("<f", struct.pack("<f", codec.relative))[0]
         root = _least(1.0 / share, lambda value: share * value >= 1.0)
         square = _least(root * root, lambda value: math.sqrt(value) >= root)

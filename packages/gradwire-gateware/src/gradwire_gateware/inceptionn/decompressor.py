@@ -56,7 +56,7 @@ class _Place:
 
 
 class _PlacedWord(NamedTuple):
-    """The word in such a place."""
+    """The word in a place on its way."""
 
     valid: Value
     last: Value
@@ -83,7 +83,7 @@ class _PlacedWord(NamedTuple):
 
 
 class GroupFinder(wiring.Component):
-    """Gives the bytes from which the groups of a word of float32 are decoded, and where they begin.
+    """A source of the bytes of the groups of a word of float32, and of the beginnings of the groups.
 
     Four words are at hand: the current one, two after it, and one that has just come. Where two groups are
     found at once, they are six, because to look up where the second one ends takes two stages more. A word

@@ -32,7 +32,7 @@ ORDER = {
 
 
 class Composer(wiring.Component):
-    """Makes a frame of one that waits and of its payload, as ``order`` says while ``told`` is high.
+    """A composer of a waiting frame and its payload into one frame, by ``order`` while ``told`` is high.
 
     In the cycle of ``takes``, an order is done. A composed frame has the headers, the extra bytes, the
     payload and the tail, each in groups for the ``Packer``. What isn't used of the frame or of the payload

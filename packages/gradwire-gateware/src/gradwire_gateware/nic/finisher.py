@@ -16,7 +16,7 @@ FACTS = {"is_composed": 1, "headers": 7, "end": 16, "place": 7}
 
 
 class Finisher(wiring.Component):
-    """Writes a meter's result into composed frames, at ``place``; all others pass.
+    """A writer of a meter's result into composed frames, at ``place``; all others pass.
 
     ``facts`` is read while ``told`` is high, and must stay until ``takes_last``. A composed frame waits in a
     memory until the meter has seen its end. The result's low half comes first, in the order of its bytes.
@@ -108,7 +108,7 @@ def _patched(word: Value, kind: Any, result: Value, index: Value) -> Value:
 
 
 class Bounded(wiring.Component):
-    """Passes the first ``most`` words of a packet and its last one, and gives ``size`` when ``done`` is high.
+    """A filter for the first ``most`` words of a packet and its last one; ``size`` is valid with ``done``.
 
     A damaged packet may decompress to many times its size.
     """

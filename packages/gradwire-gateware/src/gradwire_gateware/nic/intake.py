@@ -41,7 +41,7 @@ HEAD = data.StructLayout(
 
 
 class HeadReader(wiring.Component):
-    """Watches the words of frames, and gives ``head`` in the cycle of ``found``, once for every frame.
+    """A watch on the words of frames, with ``head`` in the cycle of ``found``, once for every frame.
 
     A word is watched in a cycle in which ``moves`` is high. Four stages: the bytes of the headers; fields and
     sums of pairs; comparisons; what depends on several of them.
@@ -145,7 +145,7 @@ _READ_AHEAD = 16
 
 
 class Intake(wiring.Component):
-    """Gives every frame twice, at ``kept`` and at ``read``, and its ``head`` in the cycle of ``found``.
+    """A splitter of every frame to ``kept`` and ``read``, with its ``head`` in the cycle of ``found``.
 
     Frames are taken while ``has_room`` is high. ``kept`` holds ``depth`` words.
     """

@@ -44,7 +44,7 @@ def METER(width: int) -> dict[str, Any]:  # noqa: N802 - ports that are the same
 
 
 class Window:
-    """The first stage of a meter: a word, which of its bytes the packet has, and where in it they are."""
+    """The first stage of a meter: a word, the bytes of it that belong to the packet, and their place."""
 
     data: Value
     counted: Value

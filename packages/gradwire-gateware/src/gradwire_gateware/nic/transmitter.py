@@ -44,7 +44,7 @@ Byte 0 of addresses and ports is in bits 7..0; ``first`` has the low bits of a s
 
 
 class FlowTable(wiring.Component):
-    """Looks connections up: two cycles after ``key``, ``is_open`` and ``first`` are those of its entry.
+    """A table of connections: two cycles after ``key``, ``is_open`` and ``first`` are those of its entry.
 
     In each cycle in which ``write`` is high, ``flow`` takes the place ``index``.
     """
@@ -96,7 +96,7 @@ class FlowTable(wiring.Component):
 
 
 class Split(wiring.Component):
-    """Passes the first ``floats`` floats of a packet, and gives the three bytes after them as ``tail``.
+    """A cut of packets after their first ``floats`` floats, with the three bytes after them as ``tail``.
 
     ``floats`` is read while ``told`` is high, and must stay until ``takes_last``; a cycle after it, ``done``
     is high and ``tail`` there. Which bytes of the tail count is not known here.

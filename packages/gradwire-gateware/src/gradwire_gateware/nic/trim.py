@@ -14,7 +14,7 @@ _COARSE = 4
 
 
 class Trim(wiring.Component):
-    """Gives ``nbytes`` bytes of a packet from byte ``skip`` on as a packet, or nothing of one not ``wanted``.
+    """A cut of packets to ``nbytes`` bytes from byte ``skip`` on; without ``wanted``, a packet is dropped.
 
     The three are read while ``told`` is high, and must stay for a packet's words, which wait for them; in the
     cycle of ``takes_last``, the last of these moves. Every wanted packet gives one packet, though a shorter

@@ -32,7 +32,7 @@ class CodecWrapper(Codec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Codec:  # noqa: ARG003
-        """Raise ``SpecError``."""
+        """Raise ``SpecError``: no spec names such a codec."""
         raise SpecError(cls.REMEDY)
 
 

@@ -72,7 +72,8 @@ def encode(
     _check(out, "out", torch.uint8)
     if out.numel() < capacity:
         raise TensorError(
-            f"{codec}: out must hold {capacity} bytes for {x.numel()} values, but holds {out.numel()}"
+            f"{codec}: out must hold {capacity} bytes for {x.numel()} values, but holds {out.numel()}; "
+            "allocate codec.max_nbytes(n)"
         )
     if size is None:
         size = torch.empty(1, dtype=torch.int64, device=x.device)
