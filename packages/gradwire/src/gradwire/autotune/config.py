@@ -125,7 +125,7 @@ class AutoConfig:
         1 << 24, "bytes", "No decision is as large, and ranks exchange lengths as float32."
     )
 
-    # Estimates of a step with gradwire
+    # Estimates of a step with gradwire; those of an attached model use the defaults
     estimate_steps: int = _of(5, "steps", "Fewer steps have no steady median.")
     estimate_repeats: int = _of(3, "repeats", "Training waits while codecs are measured.")
     careful_repeats: int = _of(9, "repeats", "A machine without a training has time for steady figures.")
