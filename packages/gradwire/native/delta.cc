@@ -49,8 +49,8 @@ std::size_t max_nbytes(std::size_t n) {
   return sections.directory_nbytes() + full * section_max_nbytes<Word>(kSection) + rest;
 }
 
-// What one thread needs for a section of n weights at a time. For a small tensor it is small: the system maps large
-// memory anew for each call.
+// The memory of one thread for a section of n weights at a time, small for a small tensor: the system maps large memory
+// anew for each call.
 template <typename Word>
 struct Workspace {
   std::unique_ptr<std::uint8_t[]> classes;

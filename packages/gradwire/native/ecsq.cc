@@ -77,7 +77,7 @@ bool has_feet(const Params& params, std::uint16_t scale) {
 
 float value_of_scale(std::uint16_t scale) { return float_of(static_cast<std::uint32_t>(scale) << 16); }
 
-// What one thread needs for a section at a time.
+// The memory of one thread, for a section at a time.
 struct Workspace {
   std::unique_ptr<std::uint16_t[]> scales;
   std::unique_ptr<std::uint8_t[]> codes;
@@ -168,7 +168,7 @@ std::size_t encode(const Target& target, const float* x, std::size_t n, std::uin
   return write_sections(sections, section_max_nbytes(kSection, params), threads, out, hire);
 }
 
-// What a section holds, read before anything is written.
+// The parts of a section, read before anything is written.
 struct Section {
   std::size_t n = 0;
   std::uint8_t* codes = nullptr;
@@ -184,7 +184,7 @@ struct Section {
   }
 };
 
-// Where its parts are.
+// Finds the parts of a section; returns the fault, or null.
 const char* open_section(const std::uint8_t* from, std::size_t nbytes, const Params& params, Section& section) {
   const std::size_t scales = count_scales(section.n, block_of(params));
   std::size_t used = head_nbytes(params) + scales;

@@ -27,7 +27,7 @@ constexpr std::size_t kTooFew = kRansStatesNbytes + kRansRoundNbytes;
 
 enum Mode : std::uint8_t { kRaw, kConstant, kCoded, kByNibbles };
 
-// Of a block of so many symbols, the first 64 of every 512 are counted where that is enough.
+// In blocks of this many symbols, the first 64 of every 512 are counted if that is enough.
 constexpr std::size_t kSampled = std::size_t{1} << 18;
 constexpr std::size_t kAll = 64;
 constexpr std::size_t kSampleOf = 8;
@@ -51,7 +51,7 @@ struct Counts {
       }
       std::fill(of, of + kByteValues, 0);
     }
-    // Where one value prevails, counting is fast, and what others there are matters.
+    // If one value prevails, counting is fast, and the other values matter.
     target.rans->count(symbols, n, kAll, of);
     sum = n;
   }
@@ -62,7 +62,7 @@ struct Counts {
     return static_cast<std::size_t>(std::count_if(of, of + kByteValues, [](std::uint64_t count) { return count > 0; }));
   }
 
-  // Of the two nibbles in each symbol.
+  // The counts of the two nibbles in each symbol.
   Counts nibbles() const {
     Counts each;
     for (std::size_t symbol = 0; symbol < kByteValues; ++symbol) {
@@ -74,8 +74,8 @@ struct Counts {
   }
 };
 
-// Whether 2 to the power of the entropy of order two, which Shannon's is not below, is above 256 / (1 + 1/64): then
-// coding gains less than 0.3 % and is not tried.
+// Returns whether 2 to the power of the entropy of order two, a lower limit of Shannon's, is above 256 / (1 + 1/64).
+// Coding then gains less than 0.3 % and is not tried.
 bool is_nearly_uniform(const Counts& counts) {
   double squares = 0.0;  // exact: a block has at most 2^20 symbols
   for (const std::uint64_t count : counts.of) squares += static_cast<double>(count * count);
@@ -158,7 +158,7 @@ std::size_t write_table(const RansTable& table, std::uint8_t* out) {
   return static_cast<std::size_t>(at - out);
 }
 
-// Returns the bytes of a table of so many symbols, or 0 for one that no encoder writes.
+// Returns the bytes of a table of `symbols` symbols, or 0 for one that no encoder writes.
 std::size_t read_table(const std::uint8_t* from, std::size_t nbytes, std::size_t symbols, RansTable& table) {
   std::memset(table.of_symbol, 0, sizeof table.of_symbol);
   std::uint32_t sum = 0;

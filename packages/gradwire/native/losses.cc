@@ -34,7 +34,7 @@ struct PieceSums {
   double decoded;
 };
 
-// What one thread has found, piece by piece, and memory for what is lost where nobody keeps it.
+// The sums of one thread, piece by piece, and memory for encoding errors that no caller keeps.
 struct Found {
   std::vector<PieceSums> pieces;
   std::vector<float> scratch;

@@ -78,7 +78,7 @@ std::size_t write_sections(const Sections& sections, std::size_t most_nbytes, in
   return static_cast<std::size_t>(end - out);
 }
 
-// Where the sections of a payload start, and, one after the last, where they end.
+// The starts of the sections of a payload, and one more for their end.
 using Starts = std::vector<std::size_t>;
 
 // decode(first, count, starts) returns null or what is wrong with `count` sections, at most kSize. Returns the reason of

@@ -1,4 +1,4 @@
-// What must hold for every format, on every target and number of threads. Failures throw Failure.
+// The properties of every format, on every target and number of threads. Failures throw Failure.
 #pragma once
 
 #include <stdexcept>

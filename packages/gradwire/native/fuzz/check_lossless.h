@@ -1,4 +1,4 @@
-// What must hold for the entropy coder and the weight deltas, on every target and number of threads. Failures throw
+// The properties of the entropy coder and the weight deltas, on every target and number of threads. Failures throw
 // Failure.
 #pragma once
 

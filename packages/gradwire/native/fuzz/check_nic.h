@@ -1,4 +1,4 @@
-// What must hold for the frames that a NIC handles, whatever their bytes are. Failures throw Failure.
+// The properties of the frames that a NIC handles, whatever their bytes are. Failures throw Failure.
 #pragma once
 
 #include "cases.h"

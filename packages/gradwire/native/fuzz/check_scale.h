@@ -1,4 +1,4 @@
-// What must hold for the powers of two of scaled codecs, on every number of threads. Failures throw Failure.
+// The properties of the powers of two of scaled codecs, on every number of threads. Failures throw Failure.
 #pragma once
 
 #include "random.h"

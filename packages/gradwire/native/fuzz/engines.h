@@ -1,4 +1,4 @@
-// What everything is checked on.
+// The targets and numbers of threads of all checks.
 #pragma once
 
 #include <vector>

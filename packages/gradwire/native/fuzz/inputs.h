@@ -1,4 +1,4 @@
-// What the fuzzers feed in: chunks with structure, and payloads gone wrong.
+// The inputs of fuzzers: chunks with structure, and damaged payloads.
 #pragma once
 
 #include "buffer.h"
@@ -6,7 +6,7 @@
 
 namespace gradwire::fuzz {
 
-// How many elements a round's chunk has: mostly few, now and then enough to be split over threads.
+// Returns the number of elements of a chunk: mostly few, now and then enough to be split over threads.
 std::size_t random_length(Random& random);
 
 // Gradient-like values, arbitrary bit patterns, ties, huge or tiny values, runs of zeros; some with NaN or infinity.

@@ -35,13 +35,13 @@ static inline std::uint32_t bfp_exponent(std::uint32_t peak_bits) {
   return exponent < kBfpSmallestExponent ? 0 : exponent;
 }
 
-// What values are multiplied by before they are rounded; 0 where all mantissas are 0 whatever the values.
+// Returns the factor of values before they are rounded, or 0 if all mantissas are 0 for any values.
 static inline float bfp_encode_scale(std::uint32_t exponent, int mantissa_bits) {
   if (exponent == 0 || exponent == kBfpNanExponent) return 0.0F;
   return power_of_two(mantissa_bits - 1 + 127 - static_cast<int>(exponent));
 }
 
-// What mantissas are multiplied by. Exact: a mantissa has at most 16 bits, and this is a power of two.
+// Returns the factor of mantissas. Products are exact: a mantissa has at most 16 bits, and this is a power of two.
 static constexpr float bfp_decode_scale(std::uint32_t exponent, int mantissa_bits) {
   if (exponent == 0) return 0.0F;
   if (exponent == kBfpNanExponent) return float_of(kQuietNanBits);

@@ -24,7 +24,7 @@ struct Blocks {
     for (std::size_t i = 0; i < block; i += 8) peak = _mm256_max_epu32(peak, magnitude8(load_vector(x + i)));
     const std::uint32_t exponent = bfp_exponent(largest_of(peak));
     const float scale = bfp_encode_scale(exponent, kBfpByteMantissa);
-    // Where the scale is 0 the mantissas are masked off, since infinity * 0 is NaN.
+    // A scale of 0 masks off the mantissas, since infinity * 0 is NaN.
     const __m128i kept = _mm_set1_epi8(scale == 0.0F ? 0 : -1);
     *out++ = static_cast<std::uint8_t>(exponent);
     for (std::size_t i = 0; i < block; i += 16) {

@@ -37,7 +37,7 @@ struct Blocks {
     for (std::size_t i = 16; i < block; i += 16) peak = _mm512_max_epu32(peak, magnitude16(load16_bits(x + i)));
     const std::uint32_t exponent = bfp_exponent(_mm512_reduce_max_epu32(peak));
     const float scale = bfp_encode_scale(exponent, kBfpByteMantissa);
-    // Where the scale is 0 no lane is converted, since infinity * 0 is NaN.
+    // With a scale of 0, no lane is converted, since infinity * 0 is NaN.
     const __mmask16 lanes = scale == 0.0F ? __mmask16{0} : __mmask16{0xFFFF};
     *out++ = static_cast<std::uint8_t>(exponent);
     for (std::size_t i = 0; i < block; i += 16) {

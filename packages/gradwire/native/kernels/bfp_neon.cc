@@ -15,7 +15,7 @@ struct Blocks {
     for (std::size_t i = 0; i < block; i += 4) peak = vmaxq_u32(peak, magnitude4(load_bits(x + i)));
     const std::uint32_t exponent = bfp_exponent(vmaxvq_u32(peak));
     const float scale = bfp_encode_scale(exponent, kBfpByteMantissa);
-    // Where the scale is 0 the mantissas are masked off: that many targets agree on infinity * 0 needs no proof then.
+    // A scale of 0 masks off the mantissas, so that infinity * 0 never matters.
     const int8x16_t kept = vdupq_n_s8(scale == 0.0F ? 0 : -1);
     *out++ = static_cast<std::uint8_t>(exponent);
     for (std::size_t i = 0; i < block; i += 16) {

@@ -9,7 +9,7 @@
 
 namespace gradwire {
 
-// Vectors store, and load, so many escapes more than there are.
+// The escapes beyond the last one that vectors may store and load.
 inline constexpr std::size_t kEscapeSlack = 32;
 // Weights whose escapes are split into bytes at a time, from the L1 cache; a multiple of four.
 inline constexpr std::size_t kDeltaTile = 4096;
@@ -27,7 +27,7 @@ struct DeltaCoder {
 struct DeltaKernels {
   DeltaCoder<std::uint16_t> bf16;
   DeltaCoder<std::uint32_t> fp32;
-  // How many weights have class 3.
+  // Returns the number of weights of class 3.
   std::size_t (*count_escapes)(const std::uint8_t* classes, std::size_t nbytes);
 };
 
@@ -156,7 +156,7 @@ void delta_apply(const std::uint8_t* classes, const Word* escapes, std::size_t n
   return count;
 }
 
-// The kernels of a target, whose vectors have so many weights.
+// The kernels of a target, by its vectors of 16-bit and of 32-bit weights.
 template <typename Vector16, typename Vector32>
 constexpr DeltaKernels kDeltaKernelsOf = {
     .bf16 = {.code = delta_code<Vector16>, .apply = delta_apply<Vector16>},

@@ -16,7 +16,7 @@
 namespace gradwire {
 
 inline constexpr std::int32_t kFirstEscape = 8;
-// Vectors store, and load, so many escapes more than there are.
+// The escapes beyond the last one that vectors may store and load.
 inline constexpr std::size_t kEcsqSlack = 32;
 // Floats of one bit of mantissa are whole numbers once their other bits are shifted away.
 inline constexpr unsigned kFootShift = 22;
@@ -28,7 +28,7 @@ struct EcsqKernels {
   // q = x * inverse, rounded half to even; |q| is below 2^15. Writes ceil(n / 2) bytes of codes, an unused nibble 0, and
   // the escapes. Returns how many there are; `escapes` has room for n + kEcsqSlack.
   std::size_t (*to_codes)(const float* x, std::size_t n, float inverse, std::uint8_t* codes, std::uint16_t* escapes);
-  // How many nibbles of these bytes of codes are `nibble`.
+  // Returns the number of nibbles of these bytes of codes that are `nibble`.
   std::size_t (*count)(const std::uint8_t* codes, std::size_t nbytes, std::uint8_t nibble);
   // y = q * scale, where the largest q does not overflow; `escapes` has kEcsqSlack words more than these codes need.
   // Returns how many escapes there were.
@@ -99,7 +99,7 @@ std::size_t ecsq_to_feet(const float* x, std::size_t n, float inverse, std::uint
   return static_cast<std::size_t>(next - feet);
 }
 
-// For targets without a gain from vectors here.
+// The kernel of targets without a gain from vectors.
 [[maybe_unused]] std::size_t ecsq_add_feet(const std::uint8_t* codes, const std::uint8_t* feet, std::size_t n,
                                            float scale, float* out) {
   return kEcsqScalar.add_feet(codes, feet, n, scale, out);

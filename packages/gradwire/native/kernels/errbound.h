@@ -17,7 +17,7 @@
 
 namespace gradwire {
 
-// What a bound means to a kernel. Scaling by a power of two is exact, so |decoded - x| <= bound holds without slack.
+// The numbers of a bound for kernels. Scaling by a power of two is exact, so |decoded - x| <= bound holds without slack.
 struct ErrboundScale {
   float to_q;            // 1 / (2 bound)
   float from_q;          // 2 bound

@@ -46,10 +46,10 @@ static inline std::uint32_t fp8_exponent(std::uint32_t peak_bits) {
   return exponent < kFp8SmallestExponent ? 0 : exponent;
 }
 
-// What values are multiplied by, so that the largest of the block is within [128, 256).
+// Returns the factor of values that brings the largest of the block into [128, 256).
 static inline float fp8_encode_scale(std::uint32_t exponent) { return power_of_two(134 - static_cast<int>(exponent)); }
 
-// What the values of codes are multiplied by. Exact: their last place is 2^-9, so that the product is never subnormal.
+// Returns the factor of the values of codes. Exact: their last place is 2^-9, so the product is never subnormal.
 static inline float fp8_decode_scale(std::uint32_t exponent) { return power_of_two(static_cast<int>(exponent) - 134); }
 
 // The largest magnitude: 256, but 240 where 256 would decode to 2^128, which is infinite.

@@ -27,7 +27,7 @@ extern const NormKernels kNormsScalar;
 extern const NormKernels kNormsAvx2;
 extern const NormKernels kNormsAvx512;
 
-// Longer ranges are summed in pieces of so many elements, one after the other, whatever the number of threads.
+// Longer ranges are summed in pieces of this many elements, one after the other, for any number of threads.
 inline constexpr std::size_t kNormsPiece = 65536;
 
 namespace {

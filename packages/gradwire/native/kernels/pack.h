@@ -13,7 +13,7 @@ struct PackKernels {
   void (*pack)(const float* x, std::size_t n, int bits, std::uint8_t* out);
   // Reads exactly those bytes; the dropped bits come back as zeros.
   void (*unpack)(const std::uint8_t* packed, std::size_t n, int bits, float* out, bool add);
-  // Whether an infinity or a NaN is among the values.
+  // Returns whether an infinity or a NaN is among the values.
   bool (*has_nonfinite)(const float* x, std::size_t n);
 };
 

@@ -53,7 +53,7 @@ void pack24(const float* x, std::uint8_t* out) {
   }
 }
 
-// Of the 24 bytes the low lane takes 0..11 and the high lane 12..23, loaded from 8 so that nothing past them is read.
+// The low lane takes bytes 0..11 of 24, and the high lane 12..23, loaded from 8 so that nothing past them is read.
 template <bool kAdd>
 void unpack24(const std::uint8_t* packed, float* out) {
   const __m256i shuffle = _mm256_setr_epi8(-1, 0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11,  //

@@ -16,7 +16,7 @@ struct QuantizeKernels {
   // code = x * inverse, rounded half to even; what the scale guarantees to lie within +-127 or +-7 (see below).
   void (*to_codes)(const float* x, std::size_t n, int bits, float inverse, std::uint8_t* codes);
   void (*from_codes)(const std::uint8_t* codes, std::size_t n, int bits, float scale, float* out, bool add);
-  // Whether none of nbytes bytes of codes holds the code that no encoder makes, -128 or -8.
+  // Returns whether none of nbytes bytes of codes holds the code that no encoder makes, -128 or -8.
   bool (*are_codes)(const std::uint8_t* codes, std::size_t nbytes, int bits);
 };
 
@@ -25,7 +25,7 @@ extern const QuantizeKernels kQuantizeAvx2;
 extern const QuantizeKernels kQuantizeAvx512;
 extern const QuantizeKernels kQuantizeNeon;
 
-// What a block is multiplied by when encoded, and its scale. `inverse` is 0 where every code is 0 whatever the value.
+// The scale of a block, and the factor that encodes its values. `inverse` is 0 if all codes are 0 for any values.
 struct QuantizeScale {
   float scale;
   float inverse;

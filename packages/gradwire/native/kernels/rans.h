@@ -68,7 +68,7 @@ const std::uint8_t* rans_get_round(const std::uint8_t* begin, const std::uint8_t
 
 namespace {
 
-// How streams begin and end, the same for all targets; without a name, so that each compiles its own.
+// The beginning and end of streams, the same for all targets; without a name, so that each compiles its own.
 struct RansStates {
   std::uint32_t x[kRansCoders];
   RansStates() {
@@ -111,15 +111,15 @@ template <typename Others>
   return capacity - static_cast<std::size_t>(at - out) >= kRansRoundNbytes + kRansStatesNbytes;
 }
 
-// How an encoder of whole rounds begins: the last round where it has `count` < 32 symbols. Returns where the stream goes on,
-// or null where there is no room.
+// Begins the stream of an encoder of whole rounds with the last round, if it has `count` < 32 symbols. Returns the
+// continuation of the stream, or null without room.
 [[maybe_unused]] std::uint8_t* rans_put_rest(const std::uint8_t* symbols, std::size_t count, const RansTable& table,
                                              RansStates& states, std::uint8_t* out, std::size_t capacity) {
   if (count == 0) return out;
   return rans_has_room(out, out, capacity) ? rans_put_round(symbols, count, table, states.x, out) : nullptr;
 }
 
-// How many symbols the last of the rounds that cover `left` symbols has.
+// Returns the number of symbols in the last of the rounds that cover `left` symbols.
 [[maybe_unused]] std::size_t rans_last_round(std::size_t left) { return (left - 1) % kRansCoders + 1; }
 
 [[maybe_unused]] std::size_t rans_end(const RansStates& states, const std::uint8_t* out, std::uint8_t* at) {
@@ -138,7 +138,7 @@ template <typename Others>
   return at;
 }
 
-// For targets without a gain from two at a time.
+// The kernel of targets without a gain from two streams at a time.
 template <bool (*kDecode)(const RansCoded&)>
 bool rans_decode_two(const RansCoded& one, const RansCoded& other) {
   return kDecode(one) && kDecode(other);

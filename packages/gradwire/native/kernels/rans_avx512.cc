@@ -39,7 +39,7 @@ struct SymbolTable {
   }
 };
 
-// Whether all symbols of a table are below 64.
+// Returns whether all symbols of a table are below 64.
 bool has_few(const RansTable& table) {
   __m512i others = _mm512_setzero_si512();
   for (int i = 64; i < 256; i += 16) others = _mm512_or_si512(others, _mm512_loadu_si512(table.of_symbol + i));
@@ -56,7 +56,7 @@ __m512i low_half(__m512i words) { return _mm512_cvtepu16_epi32(_mm512_castsi512_
 
 __m512i high_half(__m512i words) { return _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(words, 1)); }
 
-// What encoding takes of a symbol of frequency f.
+// The numbers that encode a symbol of frequency f.
 struct Entry {
   float reciprocal;     // 4 to 8 of 2^24 parts below 1 / f, so that two more roundings stay below it
   std::uint32_t slots;  // start | f << 16
@@ -83,7 +83,7 @@ class Entries {
   }
 
  private:
-  // So many that stores have reached the cache before vectors load what they wrote.
+  // The symbols between a store and the load of its bytes, by which the store has reached the cache.
   static constexpr std::size_t kAhead = 8 * kRansCoders;
 
   void look_up(std::size_t first) {

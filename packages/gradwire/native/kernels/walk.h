@@ -1,5 +1,5 @@
-// How kernels of vectors walk over values: whole steps, then what is left, which the portable kernel does. A target says
-// what its vectors do in a step; the walks of a format are in its header, once for all targets.
+// The walk of vector kernels over values: whole steps, then the rest, by the portable kernel. A target defines a step
+// of its vectors; the walks of a format are in its header, once for all targets.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What a NIC did, counted for each direction. Python reads while the threads count.
+// The counters of a NIC for each direction. Python reads while the threads count.
 #pragma once
 
 #include <array>

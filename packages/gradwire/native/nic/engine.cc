@@ -19,7 +19,7 @@ bool is_damaged(const Frame& frame, const Packet& packet) {
   return !lacks_checksum(frame) && !has_right_tcp_checksum(packet);
 }
 
-// What the kernel has left to do with a frame that stands for segments of this size.
+// Returns the work left to the kernel for a frame of segments of this size.
 Offload offload_of(const Packet& packet, std::size_t segment_nbytes) {
   Offload offload;
   offload.flags = kNeedsChecksum;

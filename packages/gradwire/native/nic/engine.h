@@ -1,4 +1,4 @@
-// What a NIC does with each frame, without sockets. One thread may handle the frames of each direction.
+// The work of a NIC on each frame, without sockets. One thread may handle the frames of each direction.
 //
 // A compressed packet is the TCP segment with the IP protocol kCompressed, and between the TCP header and the body
 // (segment.h) a shim: the length of the payload (2 bytes), version << 4 | phase of its first byte in a float, the
@@ -23,8 +23,8 @@ namespace gradwire::nic {
 
 inline constexpr std::size_t kShimNbytes = 8;
 
-// What the kernel has left to do, a checksum or a cut into segments: the virtio_net_hdr of linux/virtio_net.h, which
-// C++ cannot read.
+// The work left to the kernel, a checksum or a cut into segments: the virtio_net_hdr of linux/virtio_net.h, which C++
+// cannot read.
 struct Offload {
   Byte flags = 0;
   Byte cut = 0;

@@ -33,7 +33,7 @@ class Faults {
   // Passes on what is due.
   void release(const Emit& emit);
 
-  // When the next frame is due, if any is kept.
+  // Returns the time at which the next frame is due, if any is kept.
   std::optional<Clock::time_point> next() const;
 
  private:

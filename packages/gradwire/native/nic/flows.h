@@ -25,7 +25,7 @@ FlowKey key_of_received(const Packet& packet);
 // segment on, for a while that grows, because loss alone may look the same.
 class Patience {
  public:
-  // Whether the segment may be compressed.
+  // Returns whether the segment may be compressed.
   bool allows(std::uint32_t sequence, std::size_t nbytes);
 
  private:

@@ -12,11 +12,11 @@
 namespace gradwire::nic {
 
 inline constexpr std::size_t kOptionNbytes = 8;
-// Of the packets: one for each segment, or also one for several (engine.h).
+// The kinds of packets: one for each segment, or also one for several (engine.h).
 inline constexpr Byte kSingles = 1;
 inline constexpr Byte kMerged = 2;
 
-// What a NIC says of itself.
+// The capabilities that a NIC offers.
 struct Offer {
   Byte version;
   Byte wire_id;
@@ -35,7 +35,7 @@ struct Found {
 };
 std::optional<Found> find_offer(const Packet& packet);
 
-// Whether the option fits, and no signature covers the options.
+// Returns whether the option fits, and no signature covers the options.
 bool can_offer(const Packet& packet);
 
 // Write the packet's frame with the option to `out`, or without it. The payload is empty. Return the frame's size.

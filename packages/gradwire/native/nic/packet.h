@@ -55,7 +55,7 @@ struct Packet {
 // packet of the protocols kTcp or kCompressed that begins with a TCP header.
 bool parse(Byte* frame, std::size_t size, Packet& packet);
 
-// Whether the frame says that it holds a compressed packet of this type of service; `parse` may still refuse it.
+// Returns whether the frame says that it holds a compressed packet of this type of service; `parse` may still refuse it.
 bool claims_compressed(const Byte* frame, std::size_t size, unsigned tos);
 
 bool has_right_ip_checksum(const Packet& packet);

@@ -14,7 +14,7 @@
 
 namespace gradwire::nic {
 
-// What both ends must have in common; each number fits into a byte.
+// The parameters that both ends must share; each number fits into a byte.
 struct Codec {
   const Format* format = nullptr;
   Params params;

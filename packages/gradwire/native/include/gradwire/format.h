@@ -24,9 +24,9 @@ struct Params {
   std::int32_t c = 0;
 };
 
-// How ranges of a payload are decoded one by one, in a format in which no value decides where the next one lies.
+// The functions that decode ranges of a payload one by one, for formats in which no value sets the next one's place.
 struct Ranges {
-  // What `decode` would return.
+  // Returns the fault that `decode` would return.
   const char* (*find_fault)(const Target& target, const std::uint8_t* payload, std::size_t nbytes, std::size_t n,
                             const Params& params, int threads);
   // Ranges begin at multiples of this, and end there or with the chunk.

@@ -1,5 +1,5 @@
-// What becomes of decoded values while a cache holds them: what an encoding lost is noted, its sums of squares are taken,
-// and finished sums become averages. One pass over memory for all.
+// The work on decoded values while a cache holds them: encoding errors are stored, their squares are summed, and
+// finished sums become averages, all in one pass over memory.
 #pragma once
 
 #include <cstddef>

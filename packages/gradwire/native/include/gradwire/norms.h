@@ -9,7 +9,7 @@ namespace gradwire {
 
 struct Target;
 
-// What one pass does with x and y besides summing; kernels/norms.h says of what the squares are.
+// The change of x and y in one pass, besides the sums; kernels/norms.h defines the squares.
 enum class Pass { look, add, subtract, adopt };
 
 // Passes over the n elements that begin at `start` of a bucket, whose range r is [borders[r], borders[r + 1]), and adds to

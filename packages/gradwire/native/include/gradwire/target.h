@@ -38,7 +38,7 @@ struct Target {
   std::uint64_t (*hash64)(const std::uint8_t* data, std::size_t nbytes);
 };
 
-// What the CPU can run; answered in dispatch.cc alone.
+// Returns whether the CPU can run a target; dispatch.cc alone knows.
 bool cpu_runs_scalar();
 bool cpu_runs_avx2();
 bool cpu_runs_avx512();
