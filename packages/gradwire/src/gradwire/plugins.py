@@ -45,12 +45,10 @@ def entry(group: str, name: str) -> object | None:
         return None
     packages = [_package(each) for each in points]
     if len(points) > 1:
-        raise SpecError(
-            f"expected one package with {name!r} among its {group}, got {' and '.join(packages)}; "
-            "uninstall all but one"
-        )
+        both = " and ".join(packages)
+        raise SpecError(f"expected one package with {name!r} among its {group}, got {both}; uninstall one")
     try:
-        return points[0].load()
+        found: object = points[0].load()
     except Exception as error:  # a package of others raises anything
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in NEEDED:
             raise
@@ -58,6 +56,7 @@ def entry(group: str, name: str) -> object | None:
             f"{name!r} among the {group} of {packages[0]} cannot be loaded "
             f"({type(error).__name__}: {one_line(str(error))}); reinstall that package, or uninstall it"
         ) from error
+    return found
 
 
 def origin(group: str, name: str) -> str | None:
