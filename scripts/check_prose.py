@@ -138,7 +138,7 @@ def docstrings(tree: ast.Module) -> Iterator[Docstring]:
                 continue
             is_function = isinstance(owner, ast.FunctionDef | ast.AsyncFunctionDef)
             if is_function or isinstance(owner, ast.Module | ast.ClassDef | ast.Assign | ast.AnnAssign):
-                text = inspect.cleandoc(statement.value.value)  # type: ignore[attr-defined]
+                text = inspect.cleandoc(statement.value.value)
                 yield Docstring(statement.lineno, text, is_function, is_flag(owner))
 
 
