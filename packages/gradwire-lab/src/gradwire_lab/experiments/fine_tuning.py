@@ -23,6 +23,7 @@ from gradwire_lab.experiments.a2dtwp.measured import figure_of, gain, last_error
 from gradwire_lab.experiments.a2dtwp.options import BF16, DELTAS, FP32, SYSTEMS, UNLIMITED
 from gradwire_lab.experiments.claim import RATIO, Claim, at_least, claims_parts
 from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row, check_known
+from gradwire_lab.experiments.hosts.training import one_thread
 
 if TYPE_CHECKING:  # torch's import takes seconds
     from gradwire_lab.experiments.a2dtwp.trainee import Learner
@@ -104,9 +105,9 @@ def cells(options: Options) -> list[Cell]:
 
 def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Train once, then fine-tune a copy for each cell."""
-    from gradwire_lab.experiments.a2dtwp.trainee import Trainee, one_thread, policy_named, train_side_by_side
+    from gradwire_lab.experiments.a2dtwp.trainee import Trainee, policy_named, train_side_by_side
 
-    with one_thread(), torch.random.fork_rng(devices=[]):
+    with one_thread():
         report.say(f"{options.training} batches before")
         task, model = weight_delta.pretrained(options.text, options.training)
         batches = [*islice(task.batches, options.batches + 1)]

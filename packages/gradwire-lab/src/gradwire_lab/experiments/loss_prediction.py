@@ -21,6 +21,7 @@ from gradwire.plan import Plan
 from gradwire.tables import Column, Table, figure
 from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, check_known
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
+from gradwire_lab.experiments.hosts.training import flat
 from gradwire_lab.experiments.speeds import curve_of
 from gradwire_lab.testbed.registry import KEPT_MEMORY
 
@@ -183,8 +184,7 @@ def _predictor(ranks: Ranks, task: Task, trained: Task, codecs: Sequence[str]) -
     forward_s, backward_s, update_s, _ = computation(task)
     update_s = max(update_s, max(ranks.gather(computed_s(task))) - forward_s - backward_s)
     loss = trained.loss(trained.model, next(trained.batches))
-    parts = torch.autograd.grad(loss, list(trained.model.parameters()))
-    gradients = ranks.gather(torch.cat([part.flatten() for part in parts]))
+    gradients = ranks.gather(flat(torch.autograd.grad(loss, list(trained.model.parameters()))))
     environment = ranks.environment(list(dict.fromkeys(("identity", *codecs))), samples=gradients)
     if environment is None:
         return None

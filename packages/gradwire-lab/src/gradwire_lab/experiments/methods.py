@@ -24,7 +24,8 @@ from gradwire.machine import cores
 from gradwire.plan import Plan
 from gradwire.planner import Workload, choose_plan
 from gradwire_lab.experiments.experiment import Cell
-from gradwire_lab.experiments.hosts.ranks import MOST_STOLEN, Ranks, stolen_s
+from gradwire_lab.experiments.hosts.ranks import Ranks, stolen_s, undisturbed
+from gradwire_lab.experiments.hosts.training import flat
 from gradwire_lab.experiments.speeds import ALONE, ATTACHED, JUDGE, PIPELINED, UNJUDGED, target_of
 from gradwire_lab.experiments.tasks import TASKS, Files, Task
 from gradwire_lab.job import on_ddp
@@ -264,9 +265,7 @@ def computation(task: Task) -> tuple[float, float, float, torch.Tensor]:
         loss.backward()  # type: ignore[no-untyped-call]
         task.wait()
         backward = time.perf_counter()
-        gradient = torch.cat(
-            [each.grad.flatten().cpu() for each in task.model.parameters() if each.grad is not None]
-        )
+        gradient = flat(each.grad.cpu() for each in task.model.parameters() if each.grad is not None)
         updating = time.perf_counter()
         optimizer.step()
         task.wait()
@@ -315,13 +314,9 @@ def train(ranks: Ranks, method: Method, task: Task, target: float | None) -> dic
             break
     method.close()
     local_s = method.local_s / (task.block * len(curve))
-    later = sorted(blocks[1:])  # the first one connects, and cuts buckets anew
-    calm = [seconds for share, seconds in later if share <= MOST_STOLEN] or [
-        seconds for _, seconds in later[:3]
-    ]
-    step_s = statistics.median(calm)
+    later = blocks[1:]  # the first one connects, and cuts buckets anew
     return {
-        "step_s": step_s,
+        "step_s": statistics.median(undisturbed(later, 3, enough=1)),
         "curve": curve,
         "accuracies": accuracies,
         "blocks": blocks,

@@ -8,7 +8,6 @@ shows how long a step's computation takes if all hosts compute at once.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -30,7 +29,7 @@ from gradwire_lab.experiments.speeds import (
     table,
     target_of,
 )
-from gradwire_lab.job.data import find, find_cifar10
+from gradwire_lab.job.data import data_folder, find, find_cifar10
 from gradwire_lab.testbed.registry import KEPT_MEMORY
 
 RUNS = "gradwire_lab.experiments.methods"
@@ -139,8 +138,8 @@ def read(words: argparse.Namespace) -> Options:
 
 def mnist(named: str | None) -> Path | None:
     """Return the folder of MNIST: the named one, else ``$GRADWIRE_DATA``; None for digits, without either."""
-    folder = named or os.environ.get("GRADWIRE_DATA")
-    return find("mnist", Path(folder).absolute()) if folder else None
+    folder = Path(named).absolute() if named else data_folder()
+    return None if folder is None else find("mnist", folder)
 
 
 def cells(options: Options) -> list[Cell]:

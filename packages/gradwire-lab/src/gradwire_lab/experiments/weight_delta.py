@@ -21,6 +21,7 @@ from gradwire.entropy import DeltaDecoder, DeltaEncoder
 from gradwire.errors import ExchangeError, SpecError
 from gradwire.tables import Column, Table
 from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row
+from gradwire_lab.experiments.hosts.training import flat
 
 if TYPE_CHECKING:  # torch's import takes seconds
     from gradwire_lab.experiments.tasks import Task
@@ -170,7 +171,7 @@ def _train(task: Task, model: torch.nn.Module, optimizer: torch.optim.Optimizer,
 
 
 def _flat(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([each.detach().reshape(-1) for each in model.parameters()])
+    return flat(each.detach() for each in model.parameters())
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:

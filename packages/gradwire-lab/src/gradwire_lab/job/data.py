@@ -188,6 +188,12 @@ SOURCES = MappingProxyType(
 )
 
 
+def data_folder() -> Path | None:
+    """Return ``$GRADWIRE_DATA`` as an absolute path, which holds in other folders, too; None if it is unset."""
+    named = os.environ.get("GRADWIRE_DATA")
+    return Path(named).absolute() if named else None
+
+
 def find(name: str, data_dir: Path | None = None) -> Path | None:
     """Return the folder that holds the files of ``name``, downloading them if need be. Raises ``DataError``.
 
@@ -197,8 +203,7 @@ def find(name: str, data_dir: Path | None = None) -> Path | None:
     if name not in SOURCES:
         return None
     source = SOURCES[name]
-    variable = os.environ.get("GRADWIRE_DATA")
-    named = data_dir or (Path(variable) if variable else None)
+    named = data_dir or data_folder()
     if named is not None:
         return _folder_in(named, source)
     folder = cache_folder() / source.folder
@@ -213,16 +218,15 @@ def find_cifar10(named: Path | None = None) -> Path | None:
 
     The path is absolute, so that programs in other folders find it. Its files aren't checked.
     """
-    variable = os.environ.get("GRADWIRE_DATA")
-    if named is not None or not variable:
-        return None if named is None else named.absolute()
-    folder = Path(variable, "cifar10").absolute()
-    return folder if folder.is_dir() else None
+    if named is not None:
+        return named.absolute()
+    folder = data_folder()
+    return folder / "cifar10" if folder is not None and (folder / "cifar10").is_dir() else None
 
 
 def at_hand() -> str:
     """Return ``mnist`` if ``$GRADWIRE_DATA`` holds its files, else ``digits``."""
-    if not os.environ.get("GRADWIRE_DATA"):
+    if data_folder() is None:
         return "digits"
     try:
         find("mnist")
@@ -332,7 +336,7 @@ def _read_pair(images_path: Path, labels_path: Path) -> tuple[torch.Tensor, torc
 
 # Real data sets: scikit-learn's digits (offline), MNIST and Fashion-MNIST (IDX files), CIFAR-10's folder.
 
-__all__ = ["DATASETS", "SOURCES", "Dataset", "at_hand", "find", "find_cifar10", "load"]
+__all__ = ["DATASETS", "SOURCES", "Dataset", "at_hand", "data_folder", "find", "find_cifar10", "load"]
 
 
 # Fetch a file into the cache: checked against its published MD5, and there only when it is whole.

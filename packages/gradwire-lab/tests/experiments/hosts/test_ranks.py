@@ -16,7 +16,7 @@ from gradwire.links import loopback
 from gradwire.plan import Plan
 from gradwire_lab.experiments.hosts import MARK
 from gradwire_lab.experiments.hosts import ranks as module
-from gradwire_lab.experiments.hosts.ranks import Ranks, gradient
+from gradwire_lab.experiments.hosts.ranks import Ranks, gradient, undisturbed
 
 
 @pytest.fixture
@@ -70,6 +70,13 @@ def test_the_least_disturbed_count_where_none_is_calm(ranks: Ranks, monkeypatch:
     found = ranks.time_s(Plan(parse("identity")), 1000, budget_s=0.0, least=3, most=9)
     assert len(found) == 3
     assert all(seconds > 0 for seconds in found)
+
+
+def test_the_least_disturbed_fill_up_too_few() -> None:
+    timed = [(0.5, 3.0), (0.0, 1.0), (0.1, 2.0)]
+    assert undisturbed(timed, 1) == undisturbed(timed, 3, enough=1) == [1.0]
+    assert undisturbed(timed, 2) == [1.0, 2.0]
+    assert undisturbed(timed[::2], 3, enough=1) == [2.0, 3.0]
 
 
 def test_processor_seconds_are_those_of_all_repetitions(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -205,17 +204,6 @@ def layer_sizes(offload: HostOffload) -> list[int]:
 def _columns(cycles: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
     """Return a list for each figure of the cycles."""
     return {name: [round(each[name], 6) for each in cycles] for name in cycles[0]} if cycles else {}
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Let the device compute on one core, as the host packs on another one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 # The policies that are compared, by name.

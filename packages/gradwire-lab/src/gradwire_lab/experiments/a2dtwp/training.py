@@ -18,15 +18,9 @@ from gradwire_lab.experiments.a2dtwp.images import Images, name_of, read_images
 from gradwire_lab.experiments.a2dtwp.measured import SMOOTHED
 from gradwire_lab.experiments.a2dtwp.models import FULL_SIDE, Shape, blocks_of, build
 from gradwire_lab.experiments.a2dtwp.options import FP32, LINKS, NORMALISED, UNLIMITED, Options
-from gradwire_lab.experiments.a2dtwp.trainee import (
-    Batch,
-    Learner,
-    Trainee,
-    layer_sizes,
-    one_thread,
-    policy_named,
-)
+from gradwire_lab.experiments.a2dtwp.trainee import Batch, Learner, Trainee, layer_sizes, policy_named
 from gradwire_lab.experiments.experiment import LOSSY
+from gradwire_lab.experiments.hosts.training import one_thread
 from gradwire_lab.job.data import find_cifar10
 
 SIZES = MappingProxyType({"alexnet": 64, "vgg": 32, "resnet": 32})
@@ -49,7 +43,7 @@ def train(options: Options, model: str, policy: str, seed: int) -> dict[str, Any
     name = NORMALISED.get(model, model)
     epoch = images.epoch(SIZES[name])
     validation = images.validation(VALIDATION)
-    with one_thread(), torch.random.fork_rng(devices=[]), warnings.catch_warnings(record=True) as warned:
+    with one_thread(), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         norm = model in NORMALISED or model == "resnet"
         shape = Shape(images.classes, options.narrower, norm)
@@ -140,7 +134,7 @@ def _cycles(
     compute_s: float,
     nbytes: int | None,
 ) -> dict[str, Any]:
-    with one_thread(), torch.random.fork_rng(devices=[]):
+    with one_thread():
         images = read_images(find_cifar10(options.data_dir))
         batches = _enlarged(images, options.timed_size)
         masters = build(model, Shape(CLASSES, 1, norm=False, side=FULL_SIDE), SEED, he=True)

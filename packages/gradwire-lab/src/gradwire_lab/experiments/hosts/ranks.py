@@ -182,9 +182,8 @@ class Ranks:
         count. What prepares a run isn't timed.
         """
         found: list[tuple[float, float]] = []
-        calm: list[float] = []
-        started = time.monotonic()
-        while len(calm) < most:
+        calm, started = 0, time.monotonic()
+        while calm < most:
             prepare()
             begun, stolen = self._meet(), stolen_s()
             run()
@@ -193,10 +192,10 @@ class Ranks:
             latest = torch.tensor(figures, dtype=torch.float64)
             dist.all_reduce(latest, dist.ReduceOp.MAX)
             found.append((float(latest[1]), float(latest[0])))
-            calm = [seconds for share, seconds in found if share <= MOST_STOLEN]
-            if float(latest[2]) > (budget_s if len(calm) >= least else 4 * budget_s) and len(found) >= least:
+            calm += found[-1][0] <= MOST_STOLEN
+            if float(latest[2]) > (budget_s if calm >= least else 4 * budget_s) and len(found) >= least:
                 break
-        return calm if len(calm) >= least else [seconds for _, seconds in sorted(found)[:least]]
+        return undisturbed(found, least)
 
     def ratio(self, plan: Plan, count: int) -> float:
         """Return the bytes of floats per byte sent of an all-reduce; all ranks take part."""
@@ -224,6 +223,24 @@ class Ranks:
         if self.rank == 0:
             sys.stdout.buffer.write(MARK + json.dumps({**cell, **figures}).encode() + b"\n")
             sys.stdout.buffer.flush()
+
+
+def undisturbed(timed: Sequence[tuple[float, float]], least: int, enough: int | None = None) -> list[float]:
+    """Return the seconds of repetitions during which a hypervisor left the cores alone.
+
+    Parameters
+    ----------
+    timed
+        Of each repetition, the share of the cores' time that the hypervisor took, and the seconds.
+    least
+        If too few repetitions had the cores, return this many, the least disturbed ones.
+    enough
+        The number of repetitions that are not too few; by default ``least``.
+    """
+    calm = [seconds for share, seconds in timed if share <= MOST_STOLEN]
+    if len(calm) >= (least if enough is None else enough):
+        return calm
+    return [seconds for _, seconds in sorted(timed)[:least]]
 
 
 def stolen_s() -> float:

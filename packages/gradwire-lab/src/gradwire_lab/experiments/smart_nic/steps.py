@@ -29,9 +29,9 @@ from gradwire.sync.ledger.meter import LostMeter
 from gradwire.sync.thread import CommunicationThread, Handover
 from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts.ranks import Ranks
+from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.smart_nic.options import CALIBRATION, IDENTITY, LAYERWISE, NAIVE, OVERLAPPED
 from gradwire_lab.job.batches import learning_rate
-from gradwire_lab.job.data import find, load
 
 # The perceptron that hosts train: square layers, each of whose passes can be run by itself.
 #
@@ -57,7 +57,7 @@ class Images:
 
 def images(name: str, width: int, rank: int, world: int) -> Images:
     """Read a data set and project it to ``width`` values by a random matrix."""
-    data = load(name, find(name))
+    data = dataset(name)
     share = torch.arange(rank, len(data.train_labels), world)
     own, classes = data.train_batch(share)
     test, test_classes = next(data.test_batches(len(data.test_labels)))

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from gradwire.links import Link, loopback
+from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.papers.inceptionn import on_hosts
 from gradwire_lab.experiments.papers.inceptionn import training as networks
 from gradwire_lab.experiments.papers.inceptionn.figure_12 import COMPRESSED, INC, TREE, WA, WAYS
 from gradwire_lab.experiments.papers.inceptionn.figure_12 import on_hosts as with_what_hosts_need
-from gradwire_lab.experiments.papers.inceptionn.training import BATCH, dataset, train
+from gradwire_lab.experiments.papers.inceptionn.training import BATCH, train
 
 NETWORK, STEPS, SEED = "HDC, 3 layers, He", 12, 2
 

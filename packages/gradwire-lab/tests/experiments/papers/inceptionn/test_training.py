@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
 from gradwire.codecs import parse
+from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS
 from gradwire_lab.experiments.papers.inceptionn.training import (
     NETWORKS,
     WORKERS,
     _ring,
-    data_name,
-    dataset,
-    one_thread,
     passed,
     train,
     updating,
@@ -82,23 +78,6 @@ def test_an_update_takes_a_flat_gradient_apart_at_a_rate_that_falls() -> None:
     before = weights[1].item()
     update(torch.zeros(3))
     assert weights[1].item() == pytest.approx(before - 0.2 * rate * (0.9 * 3 + 5e-5 * before))
-
-
-def test_one_thread_ends_with_its_block() -> None:
-    before = torch.get_num_threads()
-    with one_thread(1):
-        drawn = torch.rand(1)
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
-    with one_thread(1):
-        assert torch.equal(torch.rand(1), drawn)
-
-
-def test_data_is_mnist_only_where_its_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GRADWIRE_DATA", raising=False)
-    assert data_name() == "digits"
-    monkeypatch.setenv("GRADWIRE_DATA", str(tmp_path))
-    assert data_name() == "digits"
 
 
 def test_the_goal_of_the_digits_is_their_nearest_neighbours() -> None:

@@ -34,7 +34,8 @@ from gradwire_lab.experiments.papers.exhibit import (
     paper,
     row_of,
 )
-from gradwire_lab.experiments.papers.inceptionn.training import WORKERS, data_name
+from gradwire_lab.experiments.papers.inceptionn.training import WORKERS
+from gradwire_lab.job.data import at_hand
 
 PLACE = "figure 12"
 ON_HOSTS = "gradwire_lab.experiments.papers.inceptionn.on_hosts"
@@ -113,7 +114,7 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell that finds the rate, and one for each way to train and each seed."""
-    common = {"network": options.network, "data": data_name(), "batch": options.batch}
+    common = {"network": options.network, "data": at_hand(), "batch": options.batch}
     return [
         {"run": PACE, **common, "steps": options.pace_steps},
         *(

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from gradwire.codecs import parse
 from gradwire_lab.experiments.claim import Bound, Claim, Published, at_most, only
 from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, exact_trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.inceptionn.training import BATCH, WORKERS, train
 from gradwire_lab.experiments.papers.side_by_side import side_by_side
+from gradwire_lab.job.data import at_hand
 
 PLACE = "figure 13"
 EXACT, CODEC = "exact", "inceptionn:2^-10"
@@ -34,9 +38,7 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each network, seed, and codec; with the codec there are two more epochs."""
-    from gradwire_lab.experiments.papers.inceptionn.training import data_name
-
-    data = data_name()
+    data = at_hand()
     return [
         {
             "network": network,
@@ -53,9 +55,6 @@ def cells(options: Options) -> list[Cell]:
 
 def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
     """Train, and return the accuracy after each epoch."""
-    from gradwire.codecs import parse
-    from gradwire_lab.experiments.papers.inceptionn.training import BATCH, WORKERS, dataset, train
-
     images = dataset(cell["data"])
     codec = None if cell["codec"] == EXACT else parse(cell["codec"])
     of_epoch = len(images.train_labels) // (WORKERS * BATCH)

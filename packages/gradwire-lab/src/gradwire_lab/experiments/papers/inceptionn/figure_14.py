@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from gradwire.codecs import parse
+from gradwire.codecs.wrappers import Scaled
 from gradwire_lab.experiments.claim import (
     RATIO,
     Basis,
@@ -20,10 +22,12 @@ from gradwire_lab.experiments.claim import (
     within,
 )
 from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, Trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
-from gradwire_lab.experiments.papers.inceptionn.training import NETWORKS
+from gradwire_lab.experiments.papers.inceptionn.training import NETWORKS, passed, train
 from gradwire_lab.experiments.papers.side_by_side import side_by_side
+from gradwire_lab.job.data import at_hand
 
 if TYPE_CHECKING:
     import torch
@@ -58,10 +62,8 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each network, seed, and scheme."""
-    from gradwire_lab.experiments.papers.inceptionn.training import data_name
-
     return [
-        {"network": network, "data": data_name(), "seed": seed, "scheme": scheme}
+        {"network": network, "data": at_hand(), "seed": seed, "scheme": scheme}
         for network in options.networks
         for seed in options.seeds
         for scheme in SCHEMES
@@ -70,9 +72,6 @@ def cells(options: Options) -> list[Cell]:
 
 def codec_of(scheme: str) -> Codec | None:
     """Return a scheme's codec; None for an exact training."""
-    from gradwire.codecs import parse
-    from gradwire.codecs.wrappers import Scaled
-
     if scheme == EXACT:
         return None
     name, _, scaled = scheme.partition(",")
@@ -81,8 +80,6 @@ def codec_of(scheme: str) -> Codec | None:
 
 def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
     """Train; return accuracies, and the ratio and largest error of one gradient in four."""
-    from gradwire_lab.experiments.papers.inceptionn.training import dataset, passed, train
-
     codec = codec_of(cell["scheme"])
     ratios, errors = list[float](), list[float]()
 

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from gradwire.codecs import parse
 from gradwire_lab.experiments.claim import Claim, Published, at_least, at_most
 from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.inceptionn.training import train
 from gradwire_lab.experiments.papers.side_by_side import side_by_side
+from gradwire_lab.job.data import at_hand
 
 PLACE = "figure 4"
 BITS = (16, 22, 24)
@@ -32,11 +36,9 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each network, seed, and truncation."""
-    from gradwire_lab.experiments.papers.inceptionn.training import data_name
-
     kinds = [(EXACT, 0), *((what, bits) for what in (GRADIENTS, WEIGHTS) for bits in BITS)]
     return [
-        {"network": network, "data": data_name(), "seed": seed, "of": what, "bits": bits}
+        {"network": network, "data": at_hand(), "seed": seed, "of": what, "bits": bits}
         for network in options.networks
         for seed in options.seeds
         for what, bits in kinds
@@ -45,9 +47,6 @@ def cells(options: Options) -> list[Cell]:
 
 def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
     """Train, and return the accuracy at the end."""
-    from gradwire.codecs import parse
-    from gradwire_lab.experiments.papers.inceptionn.training import dataset, train
-
     codec = None if cell["of"] == EXACT else parse(f"truncate:{cell['bits']}")
     done = train(
         dataset(cell["data"]),

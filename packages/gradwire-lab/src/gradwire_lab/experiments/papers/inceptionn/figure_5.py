@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire_lab.experiments.claim import Claim, Published, at_least
 from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, exact_trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins
+from gradwire_lab.experiments.papers.inceptionn.training import train
 from gradwire_lab.experiments.papers.side_by_side import groups_side_by_side
+from gradwire_lab.job.data import at_hand
 
 if TYPE_CHECKING:
     import torch
@@ -36,10 +39,8 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each seed and stage."""
-    from gradwire_lab.experiments.papers.inceptionn.training import data_name
-
     return [
-        {"network": options.network, "data": data_name(), "seed": seed, "stage": stage}
+        {"network": options.network, "data": at_hand(), "seed": seed, "stage": stage}
         for seed in options.seeds
         for stage in STAGES
     ]
@@ -47,8 +48,6 @@ def cells(options: Options) -> list[Cell]:
 
 def measure(options: Options, cells: Sequence[Cell]) -> list[Row]:
     """Train once for the cells of one seed, and describe the gradient at each stage."""
-    from gradwire_lab.experiments.papers.inceptionn.training import dataset, train
-
     found: dict[str, Mapping[str, Any]] = {}
     last = options.steps - 1
     stages = {min(last, options.steps // 20): "early", options.steps // 2: "middle", last: "final"}

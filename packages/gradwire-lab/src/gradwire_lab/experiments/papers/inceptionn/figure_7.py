@@ -24,10 +24,14 @@ from gradwire_lab.experiments.claim import (
     within,
 )
 from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.hosts.training import dataset, one_thread
 from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings, first_steps
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, each, exhibit, origins, paper
+from gradwire_lab.experiments.papers.inceptionn import full_size
 from gradwire_lab.experiments.papers.inceptionn.full_size import FULL_SIZE, UNTRIED
 from gradwire_lab.experiments.papers.inceptionn.table_2 import ITERATIONS, NBYTES, STEPS, WORKERS
+from gradwire_lab.experiments.papers.inceptionn.training import train
+from gradwire_lab.job.data import at_hand
 
 if TYPE_CHECKING:
     import torch
@@ -74,10 +78,8 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each training and codec."""
-    from gradwire_lab.experiments.papers.inceptionn.training import data_name
-
     trainings: list[Cell] = [
-        {"network": LEARNED, "data": data_name(), "seed": seed} for seed in options.seeds
+        {"network": LEARNED, "data": at_hand(), "seed": seed} for seed in options.seeds
     ]
     if options.first_steps:
         trainings.append({"network": NETWORK, "data": "imagenet", "seed": 1})
@@ -86,9 +88,6 @@ def cells(options: Options) -> list[Cell]:
 
 def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
     """Time a codec on a gradient from the middle of a training, on one thread."""
-    from gradwire_lab.experiments.papers.inceptionn import full_size
-    from gradwire_lab.experiments.papers.inceptionn.training import one_thread
-
     package, network = PACKAGES.get(cell["codec"]), cell["network"]
     if package is not None and find_spec(package) is None:
         return {"missing": f"the package {package} is not installed (extra papers)."}
@@ -104,9 +103,6 @@ def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
 @lru_cache(1)
 def _gradient(data: str, network: str, steps: int, seed: int) -> tuple[torch.Tensor, Mapping[str, Any]]:
     """Return a gradient midway in as many steps, and what was learned in them; kept for all codecs."""
-    from gradwire_lab.experiments.papers.inceptionn import full_size
-    from gradwire_lab.experiments.papers.inceptionn.training import dataset, train
-
     kept: list[torch.Tensor] = []
 
     def watch(step: int, gradient: torch.Tensor) -> None:

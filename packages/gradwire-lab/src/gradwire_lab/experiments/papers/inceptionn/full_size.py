@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING
 from zipfile import ZipFile
 
 from gradwire.errors import DataError
+from gradwire_lab.experiments.hosts.training import flat
+from gradwire_lab.job.data import data_folder
 
 if TYPE_CHECKING:  # torch's import takes seconds
     import torch
@@ -70,7 +71,8 @@ def missing() -> str:
 
 
 def _archives() -> list[Path]:
-    return sorted(Path(os.environ.get("GRADWIRE_DATA", ""), "imagenet1000").glob("*.zip"))
+    folder = data_folder()
+    return [] if folder is None else sorted((folder / "imagenet1000").glob("*.zip"))
 
 
 class Photographs:
@@ -140,7 +142,7 @@ def train(
             loss = nn.functional.cross_entropy(net(inputs), labels)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            watch(step, torch.cat([each.grad.flatten() for each in parameters if each.grad is not None]))
+            watch(step, flat(each.grad for each in parameters if each.grad is not None))
             optimizer.step()
             losses.append(float(loss.detach()))
     return losses

@@ -1,24 +1,27 @@
-"""Train on the hosts of a testbed: around a ring, or with an aggregator whose weights go down a tree."""
+"""Train on the hosts of a testbed: around a ring, or with an aggregator whose weights go down a tree.
+
+Only the hosts import this module, because it imports torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import lru_cache, partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from gradwire.codecs import parse
+from gradwire.exchange import Exchange
+from gradwire.plan import Plan
+from gradwire_lab.experiments.experiment import Cell
+from gradwire_lab.experiments.hosts.ranks import Ranks
+from gradwire_lab.experiments.hosts.training import accuracy, dataset, flat, part_of_step, parts_of
+from gradwire_lab.experiments.papers.inceptionn import training
 from gradwire_lab.experiments.papers.inceptionn.training import WORKERS
 
-if TYPE_CHECKING:  # torch's import takes seconds
-    from collections.abc import Iterator, Sequence
-
-    import torch
-
-    from gradwire_lab.experiments.experiment import Cell
-    from gradwire_lab.experiments.hosts.ranks import Ranks
-
-Average = Callable[["torch.Tensor", Callable[[], None]], None]
+Average = Callable[[torch.Tensor, Callable[[], None]], None]
 """Averages a gradient over the workers, and calls what updates this rank's weights."""
 
 
@@ -39,19 +42,12 @@ def train(ranks: Ranks, cell: Cell) -> Mapping[str, Any]:
     Computation is the slowest rank's forward and backward passes, and the slowest update. The first step,
     which connects, is left out. Ranks before the last ``WORKERS`` only aggregate.
     """
-    import torch
-    from torch import nn
-
-    from gradwire_lab.experiments.papers.inceptionn.training import accuracy, build, dataset, updating
-    from gradwire_lab.job.batches import share, shuffle
-
     images, steps, worker = dataset(cell["data"]), cell["steps"], ranks.rank - (ranks.world - WORKERS)
-    net = build(cell["network"], images.image_shape, images.classes, cell["seed"])
+    net = training.build(cell["network"], images.image_shape, images.classes, cell["seed"])
     parameters = [*net.parameters()]
-    apply = updating(cell["network"], parameters, steps)
+    apply = training.updating(cell["network"], parameters, steps)
     gradient = torch.zeros(sum(each.numel() for each in parameters))
     count, batch = len(images.train_labels), WORKERS * cell["batch"]
-    order = lru_cache(1)(partial(shuffle, count, cell["seed"]))
     times, update_s = list[tuple[float, float, float]](), [0.0]
 
     def update() -> None:
@@ -60,10 +56,10 @@ def train(ranks: Ranks, cell: Cell) -> Mapping[str, Any]:
         update_s[0] = perf_counter() - began
 
     def compute(step: int) -> None:
-        epoch, number = divmod(step, count // batch)
-        inputs, labels = images.train_batch(share(order(epoch), number, batch, worker, WORKERS))
-        loss = nn.functional.cross_entropy(net(inputs), labels)
-        torch.cat([each.flatten() for each in torch.autograd.grad(loss, parameters)], out=gradient)
+        own = part_of_step(count, cell["seed"], step, batch, worker, WORKERS)
+        inputs, labels = images.train_batch(own)
+        loss = torch.nn.functional.cross_entropy(net(inputs), labels)
+        flat(torch.autograd.grad(loss, parameters), out=gradient)
 
     with _averaging(ranks, cell, parameters) as average:
         for step in range(steps):
@@ -90,12 +86,6 @@ def train(ranks: Ranks, cell: Cell) -> Mapping[str, Any]:
 @contextmanager
 def _averaging(ranks: Ranks, cell: Cell, parameters: Sequence[torch.Tensor]) -> Iterator[Average]:
     """Yield what exchanges a step's gradients, and weights where an aggregator has them."""
-    import torch
-
-    from gradwire.codecs import parse
-    from gradwire.exchange import Exchange
-    from gradwire.plan import Plan
-
     if not cell["down"]:
         plan = Plan(offload=cell["nic"].split()[0]) if cell["nic"] else Plan(parse(cell["codec"]), cell["up"])
         with ranks.linked(tos=plan.tos) if plan.tos else nullcontext(ranks.link) as link:
@@ -116,10 +106,9 @@ def _averaging(ranks: Ranks, cell: Cell, parameters: Sequence[torch.Tensor]) -> 
             gradient.div_(WORKERS)
             update()
         with torch.no_grad():
-            weights = torch.cat([each.flatten() for each in parameters])
+            weights = flat(parameters)
             down.broadcast(weights)
-            parts = torch.split(weights, [each.numel() for each in parameters])
-            for each, part in zip(parameters, parts, strict=True):
-                each.copy_(part.view_as(each))
+            for each, part in zip(parameters, parts_of(weights, parameters), strict=True):
+                each.copy_(part)
 
     yield through_the_root

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, at_least, near, only, within
 from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings, first_steps
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.inceptionn import full_size
 from gradwire_lab.experiments.papers.inceptionn.figure_14 import OTHER_NETWORKS, RATIO_AT_6, RATIOS_AT_10
 from gradwire_lab.experiments.papers.inceptionn.full_size import FULL_SIZE, UNTRIED
-from gradwire_lab.experiments.papers.inceptionn.training import NETWORKS
+from gradwire_lab.experiments.papers.inceptionn.training import NETWORKS, train
 from gradwire_lab.experiments.papers.side_by_side import side_by_side
+from gradwire_lab.job.data import at_hand
 
 if TYPE_CHECKING:
     import torch
@@ -60,10 +63,8 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each network and seed, those that take longest first."""
-    from gradwire_lab.experiments.papers.inceptionn.training import data_name
-
     small = [
-        {"network": network, "data": data_name(), "seed": seed}
+        {"network": network, "data": at_hand(), "seed": seed}
         for network in options.networks
         for seed in options.seeds
     ]
@@ -84,9 +85,6 @@ def shares(gradient: torch.Tensor, exponent: int) -> list[float]:
 
 def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
     """Train exactly, and sort gradients into the classes."""
-    from gradwire_lab.experiments.papers.inceptionn import full_size
-    from gradwire_lab.experiments.papers.inceptionn.training import dataset, train
-
     samples: dict[int, list[list[float]]] = {exponent: [] for exponent in EXPONENTS}
 
     def watch(step: int, gradient: torch.Tensor) -> None:

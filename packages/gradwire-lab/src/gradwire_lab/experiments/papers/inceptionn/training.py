@@ -14,12 +14,13 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+from gradwire.deferred import torch
+from gradwire_lab.experiments.hosts.training import accuracy, flat, one_thread, part_of_step, parts_of
+from gradwire_lab.job import batches as models
 
+if TYPE_CHECKING:
     from gradwire.codecs import Codec
     from gradwire_lab.job.data import Dataset
-
 
 # The networks that INCEPTIONN's figures are trained on here: HDC in two depths, and a small CNN.
 
@@ -60,15 +61,11 @@ NETWORKS = MappingProxyType(
     }
 )
 """By name. Table I names five layers and a size of 2.5 MB, which three layers have."""
-SMALLEST = "CNN"
 
 
 def build(name: str, image_shape: tuple[int, int], classes: int, seed: int) -> torch.nn.Module:
     """Return a network whose weights depend on ``seed`` alone."""
-    import torch
     from torch import nn
-
-    from gradwire_lab.job import batches as models
 
     network = NETWORKS[name]
     if network.layers == 0:
@@ -104,35 +101,6 @@ class Trained:
     steps: tuple[int, ...]
 
 
-def data_name() -> str:
-    """Return ``mnist`` if ``$GRADWIRE_DATA`` holds its files, else ``digits``."""
-    from gradwire_lab.job.data import at_hand
-
-    return at_hand()
-
-
-def dataset(name: str) -> Dataset:
-    """Return the images."""
-    from gradwire_lab.job.data import find, load
-
-    return load(name, find(name, None))
-
-
-@contextmanager
-def one_thread(seed: int) -> Iterator[None]:
-    """Compute on one thread, so that sums have one order, with random numbers of their own."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def train(
     images: Dataset,
     network: str,
@@ -160,29 +128,18 @@ def train(
     every
         The steps between two accuracies; None for the one at the end.
     """
-    import torch
-    from torch import nn
-
-    from gradwire_lab.job.batches import share, shuffle
-
     with one_thread(seed), _ring(of_gradients) as average:
         net = build(network, images.image_shape, images.classes, seed)
         parameters = [*net.parameters()]
         update = updating(network, parameters, steps)
-        count = len(images.train_labels)
-        of_epoch = count // (WORKERS * BATCH)
-        accuracies, measured, order = list[float](), list[int](), shuffle(count, seed, 0)
+        count, batch = len(images.train_labels), WORKERS * BATCH
+        accuracies, measured = list[float](), list[int]()
         for step in range(steps):
-            if step % of_epoch == 0:
-                order = shuffle(count, seed, step // of_epoch)
             gradients = []
             for worker in range(WORKERS):
-                own = share(order, step % of_epoch, WORKERS * BATCH, worker, WORKERS)
-                batch, labels = images.train_batch(own)
-                loss = nn.functional.cross_entropy(net(batch), labels)
-                gradients.append(
-                    torch.cat([each.flatten() for each in torch.autograd.grad(loss, parameters)])
-                )
+                inputs, labels = images.train_batch(part_of_step(count, seed, step, batch, worker, WORKERS))
+                loss = torch.nn.functional.cross_entropy(net(inputs), labels)
+                gradients.append(flat(torch.autograd.grad(loss, parameters)))
             if watch is not None:
                 watch(step, gradients[0])
             update(average(gradients))
@@ -198,8 +155,6 @@ def updating(
     network: str, parameters: Sequence[torch.nn.Parameter], steps: int
 ) -> Callable[[torch.Tensor], None]:
     """Return a function that applies a flat gradient to a network's weights, once in each of ``steps``."""
-    import torch
-
     optimizer = torch.optim.SGD(
         parameters, NETWORKS[network].rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, fused=True
     )
@@ -207,9 +162,8 @@ def updating(
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, falls, FALL)
 
     def update(gradient: torch.Tensor) -> None:
-        parts = torch.split(gradient, [each.numel() for each in parameters])
-        for each, part in zip(parameters, parts, strict=True):
-            each.grad = part.view_as(each)
+        for each, part in zip(parameters, parts_of(gradient, parameters), strict=True):
+            each.grad = part
         optimizer.step()
         schedule.step()
 
@@ -246,25 +200,12 @@ def _ring(codec: Codec | None) -> Iterator[Callable[[Sequence[torch.Tensor]], to
 
 def passed(codec: Codec, x: torch.Tensor) -> torch.Tensor:
     """Return what a codec makes of some values, encoded and decoded once."""
-    import torch
-
     decoded = torch.empty_like(x)
     codec.decode(codec.encode(x), decoded)
     return decoded
 
 
 def _cut(parameters: list[torch.nn.Parameter], codec: Codec) -> None:
-    import torch
-
     with torch.no_grad():
         for each in parameters:
             each.copy_(passed(codec, each.flatten()).view_as(each))
-
-
-def accuracy(net: torch.nn.Module, images: Dataset) -> float:
-    """Return the share of the test images that a network classifies correctly."""
-    import torch
-
-    with torch.inference_mode():
-        right = sum(int((net(x).argmax(1) == y).sum()) for x, y in images.test_batches())
-    return right / len(images.test_labels)

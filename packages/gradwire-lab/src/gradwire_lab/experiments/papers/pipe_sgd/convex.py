@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire_lab.experiments.claim import Bound, Claim, Published, at_most, only
 from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.hosts.training import accuracy, dataset
 from gradwire_lab.experiments.learning import GOALS, Trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
 from gradwire_lab.experiments.papers.pipe_sgd.lengths import (
@@ -43,10 +44,7 @@ def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
     """Train the last layer with a rate of sqrt(1 / (K T)), as the bound wants it; keep the mean loss."""
     from torch import nn
 
-    from gradwire_lab.experiments.papers.inceptionn.training import accuracy
-    from gradwire_lab.job.data import load
-
-    images, losses = load("digits"), list[float]()
+    images, losses = dataset("digits"), list[float]()
     workers = train(cell["pipeline"], cell["steps"], lambda rank: _worker(images, cell, rank, losses))
     model = nn.Sequential(nn.Flatten(), workers[0].model)
     return {"mean_loss": fmean(losses), "accuracy": accuracy(model, images)}

@@ -17,7 +17,6 @@ from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, at_le
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.learning import GOALS
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
-from gradwire_lab.experiments.papers.inceptionn.training import data_name
 from gradwire_lab.experiments.papers.pipe_sgd.ways import (
     EXACT,
     LINE,
@@ -28,6 +27,7 @@ from gradwire_lab.experiments.papers.pipe_sgd.ways import (
     Measured,
     on_hosts,
 )
+from gradwire_lab.job.data import at_hand
 
 PLACE = "equations 2 to 7"
 WORKERS = 2
@@ -62,7 +62,7 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return cells in the order of their networks: a plain step, trainings, and for each line its steps."""
-    data = data_name()
+    data = at_hand()
     runs = [f"K = {pipeline}" for pipeline in PIPELINES]
     found: list[Cell] = [{"kind": PLAIN, "data": data}]
     found += [

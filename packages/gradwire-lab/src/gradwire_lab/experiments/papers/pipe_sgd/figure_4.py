@@ -20,8 +20,8 @@ from gradwire_lab.experiments.claim import (
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.learning import GOALS, Trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
-from gradwire_lab.experiments.papers.inceptionn.training import data_name
 from gradwire_lab.experiments.papers.pipe_sgd.ways import CODECS, LINE, PLAIN, TIME, TRAIN, Measured, on_hosts
+from gradwire_lab.job.data import at_hand
 
 PLACE = "figure 4"
 ACCURACIES = {
@@ -69,7 +69,7 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return cells in the order of their networks: a plain step, trainings, and for each line its steps."""
-    data = data_name()
+    data = at_hand()
     own, server = [run for run in RUNS if run != "PS-Sync"], ["PS-Sync"]
     found: list[Cell] = [{"kind": PLAIN, "data": data}]
     found += [

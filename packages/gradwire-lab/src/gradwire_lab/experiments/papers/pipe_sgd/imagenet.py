@@ -13,9 +13,9 @@ from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.learning import GOALS
 from gradwire_lab.experiments.papers.exhibit import chosen, exhibit, origins, paper
 from gradwire_lab.experiments.papers.inceptionn.table_2 import ITERATIONS, NBYTES, STEPS, WORKERS
-from gradwire_lab.experiments.papers.inceptionn.training import data_name
 from gradwire_lab.experiments.papers.pipe_sgd.figure_4 import EQUAL, OVER_D, OVER_PS
 from gradwire_lab.experiments.papers.pipe_sgd.ways import TRAIN, WAYS, Measured, on_hosts
+from gradwire_lab.job.data import at_hand
 
 PLACE = "figure 4"
 ALEXNET, RESNET = "AlexNet", "ResNet-18"
@@ -62,7 +62,7 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each network, seed, and way to train."""
-    data = data_name()
+    data = at_hand()
     return [
         {"kind": TRAIN, "data": data, "network": network, "steps": steps, "seed": seed, "run": run}
         for network, steps in options.networks

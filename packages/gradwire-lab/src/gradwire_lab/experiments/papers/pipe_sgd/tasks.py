@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -18,10 +17,11 @@ from gradwire.errors import DataError
 from gradwire_lab.experiments.a2dtwp.images import read_images
 from gradwire_lab.experiments.a2dtwp.models import ResidualBlock
 from gradwire_lab.experiments.experiment import Cell
-from gradwire_lab.experiments.papers.inceptionn.training import accuracy as accuracy_of
-from gradwire_lab.experiments.papers.inceptionn.training import dataset
+from gradwire_lab.experiments.hosts import training
+from gradwire_lab.experiments.hosts.training import dataset, part_of_step
 from gradwire_lab.experiments.papers.pipe_sgd.ways import TIME
-from gradwire_lab.job.batches import build, learning_rate, share, shuffle
+from gradwire_lab.job.batches import build, learning_rate
+from gradwire_lab.job.data import data_folder
 
 if TYPE_CHECKING:
     from gradwire_lab.experiments.a2dtwp.images import Images
@@ -153,14 +153,15 @@ class Features:
 
 def source() -> str:
     """Return ``cifar100`` if ``$GRADWIRE_DATA`` holds it and the weights, else ``digits``."""
-    folder = Path(os.environ.get("GRADWIRE_DATA", "") or os.devnull)
-    return CIFAR if (folder / CIFAR).is_dir() and [*folder.glob(WEIGHTS)] else DIGITS
+    folder = data_folder()
+    has_both = folder is not None and (folder / CIFAR).is_dir() and any(folder.glob(WEIGHTS))
+    return CIFAR if has_both else DIGITS
 
 
 @lru_cache(maxsize=1)
 def read(name: str) -> Features:
     """Return the features of a data set. Raises ``DataError``."""
-    folder = Path(os.environ.get("GRADWIRE_DATA", ""))
+    folder = data_folder() or Path()
     if name == DIGITS:
         images, weights = read_images(None), drawn()
     else:
@@ -235,7 +236,6 @@ def _outputs(weights: Mapping[str, torch.Tensor], images: torch.Tensor) -> torch
 
 Options = Mapping[str, Any]
 """The options of an exhibit, as JSON has them."""
-images_of = lru_cache(maxsize=1)(dataset)
 
 
 @dataclass(frozen=True)
@@ -266,7 +266,7 @@ class Task:
 
 def mnist_mlp(options: Options, cell: Cell, worker: int, workers: int) -> Task:
     """Return the MLP of 784-500-500-10; ``momenta`` and ``lrs`` of the options belong to each other."""
-    images, momentum = images_of(cell["data"]), cell.get("momentum", options["momenta"][0])
+    images, momentum = dataset(cell["data"]), cell.get("momentum", options["momenta"][0])
     model = build("mlp", images.image_shape, images.classes, cell.get("seed", 0))
     lr = options["lrs"][options["momenta"].index(momentum)]
     return _of_images(model, images, options, cell, worker, workers, lr=lr, momentum=momentum)
@@ -274,7 +274,7 @@ def mnist_mlp(options: Options, cell: Cell, worker: int, workers: int) -> Task:
 
 def small_network(options: Options, cell: Cell, worker: int, workers: int) -> Task:
     """Return an AlexNet or a ResNet-18 with few channels."""
-    images = images_of(cell["data"])
+    images = dataset(cell["data"])
     model = networks_build(cell["network"], images.image_shape[0], images.classes, cell["seed"])
     return _of_images(
         model,
@@ -298,7 +298,7 @@ def last_layer(options: Options, cell: Cell, worker: int, workers: int) -> Task:
     trained = cell["kind"] not in (TIME, "plain")
 
     def loss(step: int) -> torch.Tensor:
-        own = _share(len(known.labels), seed, step, batch, worker, workers)
+        own = part_of_step(len(known.labels), seed, step, batch, worker, workers)
         x = known.train[own] if trained else known.of_images(own)
         return nn.functional.cross_entropy(layer(x), known.labels[own])
 
@@ -326,23 +326,14 @@ def _of_images(
     batch = min(options["batch"], count)
 
     def loss(step: int) -> torch.Tensor:
-        x, labels = images.train_batch(_share(count, seed, step, batch, worker, workers))
+        x, labels = images.train_batch(part_of_step(count, seed, step, batch, worker, workers))
         return nn.functional.cross_entropy(model(x), labels)
 
     def accuracy() -> float:
-        return accuracy_of(model.eval(), images)
+        return training.accuracy(model.eval(), images)
 
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
     return Task(model, optimizer, loss, _schedule(lr, steps_of(options, cell)), accuracy, warmup_steps)
-
-
-def _share(count: int, seed: int, step: int, batch: int, worker: int, workers: int) -> torch.Tensor:
-    """Return the images of a worker in a step: each epoch has an order of its own."""
-    epoch, number = divmod(step, count // batch)
-    return share(_order(count, seed, epoch), number, batch, worker, workers)
-
-
-_order = lru_cache(maxsize=1)(shuffle)
 
 
 def steps_of(options: Options, cell: Cell) -> int:

@@ -17,7 +17,7 @@ from gradwire.machine import cores
 from gradwire.pipe.pipe_sgd import PipeSGD
 from gradwire.plan import Plan
 from gradwire_lab.experiments.experiment import Cell
-from gradwire_lab.experiments.hosts.ranks import MOST_STOLEN, Ranks, stolen_s
+from gradwire_lab.experiments.hosts.ranks import Ranks, stolen_s, undisturbed
 from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, Options, Task, steps_of
 from gradwire_lab.experiments.papers.pipe_sgd.ways import LINE, MODEL, PLAIN, TIME, TRAIN, WAYS, Way
 from gradwire_lab.parameter_server.ps_sync import Server, Worker
@@ -152,9 +152,7 @@ def _windows(host: _Host, step: Callable[[int], None], settled: int) -> list[flo
     seconds = host.gather([(end - begin) / length for begin, end in pairwise(moments)])
     lost = host.gather([end - begin for begin, end in pairwise(stolen)])
     shares = [each / cores() / (length * step_s) for each, step_s in zip(lost, seconds, strict=True)]
-    ordered = sorted(zip(shares, seconds, strict=True))
-    calm = [each for share, each in ordered if share <= MOST_STOLEN]
-    return calm if len(calm) >= LEAST_WINDOWS else [each for _, each in ordered[:LEAST_WINDOWS]]
+    return undisturbed(sorted(zip(shares, seconds, strict=True)), LEAST_WINDOWS)
 
 
 def _line(host: _Host) -> Mapping[str, Any]:
