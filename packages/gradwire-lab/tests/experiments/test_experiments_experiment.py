@@ -8,7 +8,15 @@ import json
 import pytest
 
 from gradwire_lab.experiments import EXPERIMENTS
-from gradwire_lab.experiments.experiment import in_order, in_words, is_row_of
+from gradwire_lab.experiments.experiment import (
+    cells_of,
+    grouped,
+    in_order,
+    in_words,
+    is_row_of,
+    select,
+    turned,
+)
 from support.project import DOCS
 
 CELLS = [{"hosts": 2, "codec": "fp8"}, {"hosts": 4, "codec": "fp8"}, {"hosts": 4, "codec": "bf16"}]
@@ -61,3 +69,29 @@ def test_a_line_of_progress_leaves_out_what_all_cells_share() -> None:
     assert in_words(row, CELLS) == "hosts 4  codec fp8  seconds 0.1235"
     assert in_words(row, CELLS[:2]) == "hosts 4  seconds 0.1235"
     assert in_words(row, CELLS[1:2]) == "hosts 4  codec fp8  seconds 0.1235"
+
+
+def test_cells_have_all_combinations_and_what_they_have_in_common() -> None:
+    cells = cells_of({"rate": "1gbit"}, hosts=(2, 4), codec=["fp8", "bf16"])
+    assert [(cell["hosts"], cell["codec"]) for cell in cells] == [
+        (2, "fp8"),
+        (2, "bf16"),
+        (4, "fp8"),
+        (4, "bf16"),
+    ]
+    assert {cell["rate"] for cell in cells} == {"1gbit"}
+    assert cells_of(hosts=(2, 4), codec=()) == []
+
+
+def test_rows_are_selected_by_names_that_others_may_lack() -> None:
+    rows = [{**CELLS[1], "ratio": 1.0}, *CELLS]
+    assert select(rows, ratio=1.0) == rows[:1]
+    assert select(rows, hosts=4, codec="fp8") == [rows[0], rows[2]]
+    assert grouped(rows, "hosts") == {4: [rows[0], *rows[2:]], 2: [rows[1]]}
+
+
+def test_each_turn_begins_with_another_name() -> None:
+    names = ["a", "b", "c"]
+    assert [turned(names, number, 3)[0] for number in range(4)] == ["a", "b", "c", "a"]
+    assert sorted(turned(names, 1, 3)) == names
+    assert turned([], 1, 3) == []

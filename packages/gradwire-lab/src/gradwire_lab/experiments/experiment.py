@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
+from itertools import product
+from types import MappingProxyType, TracebackType
 from typing import Any, Generic, TypeVar
 
 from gradwire.errors import LOSSY_LOGGER, SpecError
@@ -101,6 +102,46 @@ def turned(names: Sequence[str], number: int, rounds: int) -> list[str]:
 def is_row_of(cell: Cell, row: Row) -> bool:
     """Return whether a row is what was measured for a cell."""
     return all(name in row and row[name] == value for name, value in cell.items())
+
+
+def cells_of(common: Cell = MappingProxyType({}), /, **values: Iterable[Any]) -> list[Cell]:
+    """Return a cell for each combination of values; those of the last name change first.
+
+    Every cell has the names of ``common``, too.
+
+    Examples
+    --------
+    >>> cells_of({"rate": "1gbit"}, hosts=(2, 4))
+    [{'rate': '1gbit', 'hosts': 2}, {'rate': '1gbit', 'hosts': 4}]
+    """
+    return [{**common, **dict(zip(values, each, strict=True))} for each in product(*values.values())]
+
+
+def turned(names: Sequence[str], number: int, turns: int) -> list[str]:
+    """Return the names of one turn, each of which begins with another name.
+
+    So a machine that becomes slower favours none of them.
+
+    Examples
+    --------
+    >>> turned(["a", "b", "c", "d"], 1, 2)
+    ['c', 'd', 'a', 'b']
+    """
+    first = number * len(names) // turns % len(names) if names else 0
+    return [*names[first:], *names[:first]]
+
+
+def select(rows: Sequence[Row], **wanted: object) -> list[Row]:
+    """Return the rows with these names and values."""
+    return [row for row in rows if is_row_of(wanted, row)]
+
+
+def grouped(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
+    """Return the rows by their value of a name, in the order in which values first come."""
+    found: dict[Any, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row[name], []).append(row)
+    return found
 
 
 def in_order(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:

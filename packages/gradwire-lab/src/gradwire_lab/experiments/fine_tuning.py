@@ -22,7 +22,7 @@ from gradwire_lab.experiments import weight_delta
 from gradwire_lab.experiments.a2dtwp.measured import figure_of, gain, last_error, nothing_to_save
 from gradwire_lab.experiments.a2dtwp.options import BF16, DELTAS, FP32, SYSTEMS, UNLIMITED
 from gradwire_lab.experiments.claim import RATIO, Claim, at_least, claims_parts
-from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row, check_known
+from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row, cells_of, check_known
 from gradwire_lab.experiments.hosts.training import one_thread
 
 if TYPE_CHECKING:  # torch's import takes seconds
@@ -100,7 +100,7 @@ def read(words: argparse.Namespace) -> Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each learning rate and policy."""
-    return [{"lr": rate, "policy": policy} for rate in options.rates for policy in options.policies]
+    return cells_of(lr=options.rates, policy=options.policies)
 
 
 def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:

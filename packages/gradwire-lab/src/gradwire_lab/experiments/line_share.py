@@ -17,7 +17,7 @@ from gradwire.codecs import parse
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.tables import Column, Table, figure
 from gradwire.units import exact_size, parse_size
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row
+from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
 
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
@@ -78,13 +78,13 @@ def read(words: argparse.Namespace) -> Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each rate, size, codec, and segment."""
-    return [
-        {"hosts": options.hosts, "rate": rate, "nbytes": nbytes, "codec": codec, "segment_nbytes": segment}
-        for rate in options.rates
-        for nbytes in options.sizes
-        for codec in options.codecs
-        for segment in SEGMENTS
-    ]
+    return cells_of(
+        {"hosts": options.hosts},
+        rate=options.rates,
+        nbytes=options.sizes,
+        codec=options.codecs,
+        segment_nbytes=SEGMENTS,
+    )
 
 
 def run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:

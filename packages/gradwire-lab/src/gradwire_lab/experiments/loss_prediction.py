@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from gradwire.codecs import parse
 from gradwire.plan import Plan
 from gradwire.tables import Column, Table, figure
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, check_known
+from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of, check_known
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
 from gradwire_lab.experiments.hosts.training import flat
 from gradwire_lab.experiments.speeds import curve_of
@@ -84,14 +84,8 @@ def read(words: argparse.Namespace) -> Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each rate, task, codec, and pipeline; the exact one, which judges, comes first."""
-    codecs = dict.fromkeys((CODECS[0], *options.codecs))
-    return [
-        {"hosts": options.hosts, "rate": rate, "task": task, "codec": codec, "pipeline": pipeline}
-        for rate in options.rates
-        for task in options.tasks
-        for codec in codecs
-        for pipeline in PIPELINES
-    ]
+    codecs, common = dict.fromkeys((CODECS[0], *options.codecs)), {"hosts": options.hosts}
+    return cells_of(common, rate=options.rates, task=options.tasks, codec=codecs, pipeline=PIPELINES)
 
 
 def run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:

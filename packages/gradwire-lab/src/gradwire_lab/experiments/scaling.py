@@ -21,7 +21,7 @@ from gradwire.tables import Column, Table, figure
 from gradwire.timing.formulas import AlphaBetaGamma, ring_s, star_s
 from gradwire.timing.replay import replay
 from gradwire.units import exact_size, parse_size
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row
+from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of, select
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
 
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
@@ -74,11 +74,8 @@ def read(words: argparse.Namespace) -> Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each number of hosts and algorithm."""
-    return [
-        {"hosts": hosts, "rate": options.rate, "nbytes": options.nbytes, "algorithm": algorithm}
-        for hosts in options.hosts
-        for algorithm in FORMULAS
-    ]
+    common = {"rate": options.rate, "nbytes": options.nbytes}
+    return cells_of(common, hosts=options.hosts, algorithm=FORMULAS)
 
 
 def run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
@@ -146,7 +143,7 @@ def plot(rows: Sequence[Row]) -> bytes:
     FigureCanvasAgg(canvas)
     axes = canvas.subplots()
     for algorithm in FORMULAS:
-        points = sorted((row for row in rows if row["algorithm"] == algorithm), key=lambda row: row["hosts"])
+        points = sorted(select(rows, algorithm=algorithm), key=lambda row: row["hosts"])
         hosts = [row["hosts"] for row in points]
         (line,) = axes.plot(
             hosts, [row["measured_s"] for row in points], "o-", label=f"{algorithm}, measured"

@@ -19,7 +19,7 @@ from gradwire.codecs import parse
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.tables import Column, Table, figure
 from gradwire.timing.replay import replay
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row
+from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of, select
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
 
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
@@ -98,20 +98,9 @@ def read(words: argparse.Namespace) -> Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each rate, MTU, and place of the codec."""
-    return [
-        {
-            "hosts": options.hosts,
-            "rate": rate,
-            "mtu": mtu,
-            "nic": words.format(options.codec),
-            "codec": options.codec,
-            "scale": options.scale,
-            "way": way,
-        }
-        for rate in options.rates
-        for mtu in options.mtus
-        for way, words in WAYS.items()
-    ]
+    common = {"hosts": options.hosts, "codec": options.codec, "scale": options.scale}
+    found = cells_of(common, rate=options.rates, mtu=options.mtus, way=WAYS)
+    return [{**cell, "nic": WAYS[cell["way"]].format(options.codec)} for cell in found]
 
 
 def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
@@ -241,7 +230,7 @@ def error(row: Row) -> float:
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
     """Return a row for each cell, and how many predictions are good."""
-    libraries = {(row["rate"], row["mtu"]): row["measured_s"] for row in rows if row["way"] == LIBRARY}
+    libraries = {(row["rate"], row["mtu"]): row["measured_s"] for row in select(rows, way=LIBRARY)}
     found = [
         (
             row["rate"],

@@ -20,7 +20,7 @@ from gradwire.deferred import torch
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
 from gradwire.errors import ExchangeError, SpecError
 from gradwire.tables import Column, Table
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row
+from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of
 from gradwire_lab.experiments.hosts.training import flat
 
 if TYPE_CHECKING:  # torch's import takes seconds
@@ -95,7 +95,7 @@ def read(words: argparse.Namespace) -> Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each learning rate."""
-    return [{"lr": rate} for rate in options.rates]
+    return cells_of(lr=options.rates)
 
 
 def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:

@@ -93,3 +93,10 @@ def test_there_is_one_row_for_each_cell_and_none_twice() -> None:
 def test_its_claims_come_from_the_rows() -> None:
     assert EXHIBIT.claims([{"number": 3, "square": 9}])[0].is_met
     assert not EXHIBIT.claims([{"number": 3, "square": 8}])[0].is_met
+
+
+def test_a_row_that_is_missing_is_named() -> None:
+    rows = [{"number": 3, "square": 9}, {"word": "none"}]
+    assert row_of(rows, number=3) is rows[0]
+    with pytest.raises(LookupError, match="expected a row with number 4, got none"):
+        row_of(rows, number=4)

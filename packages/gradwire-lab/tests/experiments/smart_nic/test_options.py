@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from gradwire.errors import GradwireError
-from gradwire_lab.experiments.experiment import Cell
+from gradwire_lab.experiments.experiment import Cell, select
 from gradwire_lab.experiments.smart_nic.options import (
     ALL,
     CALIBRATION,
@@ -17,7 +17,6 @@ from gradwire_lab.experiments.smart_nic.options import (
     Options,
     add_arguments,
     cells,
-    part_of,
     read,
 )
 from gradwire_lab.experiments.smart_nic.prediction import is_calibrated_on
@@ -39,15 +38,15 @@ def test_every_option_has_its_word() -> None:
 
 def test_no_training_has_the_configuration_that_the_model_is_calibrated_on() -> None:
     found = cells(Options(parts=(STEP,)))
-    (calibration,) = part_of(found, CALIBRATION)
+    (calibration,) = select(found, part=CALIBRATION)
     assert found[0] == calibration
     assert place(calibration) == (2, "200mbit", 256, 448)
-    assert not any(is_calibrated_on(calibration, step) for step in part_of(found, STEP))
+    assert not any(is_calibrated_on(calibration, step) for step in select(found, part=STEP))
 
 
 def test_all_comparators_are_trained_on_the_most_hosts_and_nics_wherever_one_thing_differs() -> None:
     methods: dict[tuple[object, ...], list[tuple[str, str]]] = {}
-    for cell in part_of(cells(Options(parts=(STEP,))), STEP):
+    for cell in select(cells(Options(parts=(STEP,))), part=STEP):
         methods.setdefault(place(cell), []).append((cell["method"], cell["codec"]))
     assert methods == {
         (2, "200mbit", 512, 448): [*NICS],

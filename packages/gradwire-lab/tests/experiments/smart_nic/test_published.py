@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from gradwire_lab.experiments.smart_nic.options import PAPER, SCALING, Options, cells, part_of, published
+from gradwire_lab.experiments.experiment import select
+from gradwire_lab.experiments.smart_nic.options import PAPER, SCALING, Options, cells, published
 
 
 def test_every_cell_gets_its_row() -> None:
@@ -17,7 +18,7 @@ def test_every_cell_gets_its_row() -> None:
 
 def test_the_curves_keep_below_ideal_and_smart_nics_above_conventional_ones() -> None:
     rows: list[Mapping[str, Any]] = []
-    published(part_of(cells(Options(parts=(PAPER,))), SCALING), rows.append)
+    published(select(cells(Options(parts=(PAPER,))), part=SCALING), rows.append)
     for row in rows:
         assert row["baseline"] < row["nic"] <= row["nic_bfp"] * (1 + 1e-9) <= row["nodes"]
     large = [row for row in rows if row["batch"] == 1792]

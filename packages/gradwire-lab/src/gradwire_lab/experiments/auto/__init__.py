@@ -18,7 +18,7 @@ from statistics import fmean, median
 from gradwire.cli.parser import algorithm_specs, between_commas, codec_specs
 from gradwire.errors import SpecError
 from gradwire.tables import Column, Table, figure
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, check_known
+from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of, check_known
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
 from gradwire_lab.experiments.learning import loss_of
 from gradwire_lab.testbed.registry import KEPT_MEMORY
@@ -108,17 +108,10 @@ def cells(options: Options) -> list[Cell]:
     """Return a cell for each method, task, and seed; DDP, with which others are compared, is always there."""
     methods = [name for name in METHODS if name == DDP or name in options.methods]
     methods += [FIXED.join(pair) for pair in product(options.codecs, options.algorithms)]
+    seeds = range(1, options.seeds + 1)
+    found = cells_of({"hosts": options.hosts}, method=methods, task=options.tasks, seed=seeds)
     return [
-        {
-            "hosts": options.hosts,
-            "rate": "unlimited" if method in UNLIMITED else options.rate,
-            "task": task,
-            "method": method,
-            "seed": seed,
-        }
-        for method in methods
-        for task in options.tasks
-        for seed in range(1, options.seeds + 1)
+        {**cell, "rate": "unlimited" if cell["method"] in UNLIMITED else options.rate} for cell in found
     ]
 
 

@@ -13,7 +13,7 @@ from gradwire.errors import JobError
 from gradwire.page.report import plain
 from gradwire.tables import Table
 from gradwire_lab.experiments.claim import Basis, Claim, claims_table
-from gradwire_lab.experiments.experiment import Cell, Experiment, Options, Reporter, Row
+from gradwire_lab.experiments.experiment import Cell, Experiment, Options, Reporter, Row, in_words, select
 from gradwire_lab.experiments.record import as_json
 
 # Where each number of an exhibit comes from: its paper, a calibration, or a choice with a reason.
@@ -236,5 +236,8 @@ def each(measure: Callable[[Options, Cell], Mapping[str, Any]]) -> Run[Options]:
 
 
 def row_of(rows: Sequence[Row], **names: object) -> Row:
-    """Return the first row with these names and values."""
-    return next(row for row in rows if all(row[name] == value for name, value in names.items()))
+    """Return the first row with these names and values. Raises ``LookupError`` without one."""
+    found = select(rows, **names)
+    if not found:
+        raise LookupError(f"expected a row with {in_words(names, ())}, got none")
+    return found[0]

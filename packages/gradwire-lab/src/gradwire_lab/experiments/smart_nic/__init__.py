@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row
+from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row, select
 from gradwire_lab.experiments.hosts import measure_cells
 from gradwire_lab.experiments.smart_nic.options import (
     CALIBRATION,
@@ -18,7 +18,6 @@ from gradwire_lab.experiments.smart_nic.options import (
     Options,
     add_arguments,
     cells,
-    part_of,
     published,
     read,
 )
@@ -33,7 +32,7 @@ STEPS = "gradwire_lab.experiments.smart_nic.steps"
 def _run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Model, simulate, and measure."""
     published([cell for cell in cells if cell["part"] not in (RING, CALIBRATION, STEP)], report)
-    rings = part_of(cells, RING)
+    rings = select(cells, part=RING)
     if rings:
         from gradwire_lab.experiments.smart_nic.rings import simulate  # imports amaranth
 

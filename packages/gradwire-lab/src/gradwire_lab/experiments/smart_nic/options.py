@@ -8,8 +8,9 @@ from dataclasses import asdict, dataclass
 
 from gradwire.cli.parser import between_commas, whole_numbers
 from gradwire.errors import SpecError
-from gradwire_lab.experiments.experiment import Cell, Report, Row, check_known
+from gradwire_lab.experiments.experiment import Cell, Report, cells_of, check_known
 from gradwire_lab.experiments.hosts import check_networks
+from gradwire_lab.job.data import at_hand
 from gradwire_lab.smart_nic_figures import (
     BATCHES,
     LARGE,
@@ -132,14 +133,12 @@ def _of_the_paper() -> list[Cell]:
     return [
         *({"part": CONSTANT, "what": each.what} for each in constants(prototype)),
         *({"part": FIGURE, "what": each.what} for each in figures(prototype)),
-        *({"part": SCALING, "batch": batch, "nodes": nodes} for batch in BATCHES for nodes in NODES),
+        *cells_of({"part": SCALING}, batch=BATCHES, nodes=NODES),
     ]
 
 
 def _of_the_testbed(options: Options) -> list[Cell]:
     """Return the calibration, and trainings that differ from it in one thing, or on the most hosts."""
-    from gradwire_lab.job.data import at_hand
-
     (first, *more), (rate, *rates) = options.hosts, options.rates
     (width, *widths), (batch, *batches) = options.widths, options.batches
     most = max(options.hosts)
@@ -163,11 +162,6 @@ def _of_the_testbed(options: Options) -> list[Cell]:
     ]
     calibration: Cell = {"part": CALIBRATION, **place(first, rate, width, batch)}
     return sorted([calibration, *steps], key=lambda cell: (cell["hosts"], cell["rate"] != rate))
-
-
-def part_of(rows: Sequence[Row], part: str) -> list[Row]:
-    """Return the cells or rows of a part."""
-    return [row for row in rows if row["part"] == part]
 
 
 # The rows of the model: its constants, the published figures, and the curves of figure 4b.

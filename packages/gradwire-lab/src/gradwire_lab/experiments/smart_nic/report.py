@@ -8,7 +8,7 @@ from statistics import fmean
 
 from gradwire.tables import Column, Table, figure
 from gradwire_lab.experiments.claim import claims_parts
-from gradwire_lab.experiments.experiment import Row
+from gradwire_lab.experiments.experiment import Row, select
 from gradwire_lab.experiments.smart_nic.options import (
     BASELINE,
     CALIBRATION,
@@ -19,7 +19,6 @@ from gradwire_lab.experiments.smart_nic.options import (
     RING,
     SCALING,
     STEP,
-    part_of,
 )
 from gradwire_lab.experiments.smart_nic.prediction import parameters, predicted
 from gradwire_lab.experiments.smart_nic.verdict import claims, error
@@ -70,15 +69,15 @@ STEPS = (
 def table(rows: Sequence[Row]) -> list[str | Table]:
     """Return the tables of the parts that were performed."""
     parts: list[str | Table] = []
-    if part_of(rows, FIGURE):
+    if select(rows, part=FIGURE):
         parts += [*_paper(rows), ""]
-    rings, calibrations = part_of(rows, RING), part_of(rows, CALIBRATION)
+    rings, calibrations = select(rows, part=RING), select(rows, part=CALIBRATION)
     if rings:
         words = rings[0]["chunk_words"]
         title = f"cycles of the gateware's ring, chunks of {words} words of 256 bits"
         parts += [title, "", Table(RINGS, [_ring(row) for row in rings]), ""]
     for calibration in calibrations:
-        steps = [_step(row, calibration) for row in part_of(rows, STEP)]
+        steps = [_step(row, calibration) for row in select(rows, part=STEP)]
         parts += [_calibrated(calibration), "", Table(STEPS, steps), ""]
     judged = claims(rows)
     learned = [each.in_words() for claim in judged for each in claim.rests_on if each.problem]
@@ -88,7 +87,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 def _paper(rows: Sequence[Row]) -> list[str | Table]:
     constants = [
         (row["what"], row["value"], f"omitted; {row['source']}" if row["omitted"] else row["source"])
-        for row in part_of(rows, CONSTANT)
+        for row in select(rows, part=CONSTANT)
     ]
     figures = [
         (
@@ -98,7 +97,7 @@ def _paper(rows: Sequence[Row]) -> list[str | Table]:
             f"{100 * error(row):+.1f}",
             row["how"],
         )
-        for row in part_of(rows, FIGURE)
+        for row in select(rows, part=FIGURE)
     ]
     curves = [
         (
@@ -107,7 +106,7 @@ def _paper(rows: Sequence[Row]) -> list[str | Table]:
             *(f"{row[name]:.2f}" for name in (BASELINE, NIC, NIC_BFP)),
             f"{row[NIC_BFP] / row[BASELINE]:.2f}x",
         )
-        for row in part_of(rows, SCALING)
+        for row in select(rows, part=SCALING)
     ]
     return [
         Table(CONSTANTS, constants),
@@ -164,14 +163,14 @@ def plot(rows: Sequence[Row]) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    batches = sorted({row["batch"] for row in part_of(rows, SCALING)})
-    steps = part_of(rows, STEP)
+    batches = sorted({row["batch"] for row in select(rows, part=SCALING)})
+    steps = select(rows, part=STEP)
     count = max(1, len(batches) + bool(steps))
     picture, canvas = io.BytesIO(), Figure(figsize=(4.5 * count, 3.4), dpi=110, layout="constrained")
     FigureCanvasAgg(canvas)
     places = canvas.subplots(1, count, squeeze=False)[0]
     for place, batch in zip(places, batches, strict=False):
-        points = [row for row in part_of(rows, SCALING) if row["batch"] == batch]
+        points = select(rows, part=SCALING, batch=batch)
         nodes = [row["nodes"] for row in points]
         place.plot(nodes, nodes, "k--", linewidth=0.8, label="ideal")
         for name, label in PLOT_CURVES:
@@ -182,7 +181,7 @@ def plot(rows: Sequence[Row]) -> bytes:
         place.legend(frameon=False, fontsize="x-small")
     if steps:
         at = range(len(steps))
-        known = parameters(part_of(rows, CALIBRATION)[0])
+        known = parameters(select(rows, part=CALIBRATION)[0])
         names = [f"{row['hosts']} hosts, {row['method']}, {row['codec']}" for row in steps]
         places[-1].barh(at, [fmean(row["step_s"]) for row in steps], label="measured")
         places[-1].plot([predicted(known, row).total_s for row in steps], at, "kx", label="predicted")

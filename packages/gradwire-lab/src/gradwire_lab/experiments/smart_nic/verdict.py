@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from gradwire_lab.experiments.claim import RATIO, SHARE, Basis, Claim, Published, at_most, near, only
-from gradwire_lab.experiments.experiment import Row
+from gradwire_lab.experiments.experiment import Row, grouped, select
 from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings
 from gradwire_lab.experiments.smart_nic.options import (
     CALIBRATION,
@@ -19,7 +19,6 @@ from gradwire_lab.experiments.smart_nic.options import (
     OVERLAPPED,
     RING,
     STEP,
-    part_of,
 )
 from gradwire_lab.experiments.smart_nic.prediction import (
     CONFIGURATION,
@@ -69,7 +68,7 @@ def figure_claims(rows: Sequence[Row]) -> list[Claim]:
             published=Published(str(row["source"]).rpartition(", ")[2], row["published"], _erratum(row)),
             basis=BASES[How(row["how"])],
         )
-        for row in part_of(rows, FIGURE)
+        for row in select(rows, part=FIGURE)
     ]
 
 
@@ -83,7 +82,7 @@ def _erratum(row: Row) -> str:
 
 def ring_claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the model's T_AR, in cycles, with those of simulated engines: no chip is measured."""
-    errors = [abs(error(row)) for row in part_of(rows, RING)]
+    errors = [abs(error(row)) for row in select(rows, part=RING)]
     if not errors:
         return []
     text = "cycles of a simulated ring: largest error of T_AR"
@@ -92,15 +91,14 @@ def ring_claims(rows: Sequence[Row]) -> list[Claim]:
 
 def step_claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare measured steps with the model that was calibrated elsewhere, and schedules with each other."""
-    steps, (calibration, *_) = part_of(rows, STEP), [*part_of(rows, CALIBRATION), None]
+    steps, (calibration, *_) = select(rows, part=STEP), [*select(rows, part=CALIBRATION), None]
     if not steps or calibration is None:
         return []
     most = max(row["hosts"] for row in steps)
-    batches = sorted({row["batch"] for row in steps if row["hosts"] == most})
+    by_batch = grouped(select(steps, hosts=most), "batch")
     found = _errors(steps, calibration)
-    for batch, compared in zip(batches, (_bars, _profile), strict=False):
-        step = Steps([row for row in steps if row["hosts"] == most and row["batch"] == batch])
-        found += compared(step, f"batch {batch}, {most} hosts")
+    for batch, compared in zip(sorted(by_batch), (_bars, _profile), strict=False):
+        found += compared(Steps(by_batch[batch]), f"batch {batch}, {most} hosts")
     return found
 
 

@@ -47,7 +47,7 @@ def test_all_schemes_are_exchanged_in_each_network() -> None:
 
 
 def test_a_scheme_that_is_removed_is_missed() -> None:
-    with pytest.raises(StopIteration):
+    with pytest.raises(LookupError):
         EXHIBIT.claims([row for row in rows() if row["scheme"] != "binomial"])
 
 

@@ -4,8 +4,9 @@ import pytest
 
 from gradwire_lab.experiments import perform, smart_nic
 from gradwire_lab.experiments.claim import Verdict
+from gradwire_lab.experiments.experiment import select
 from gradwire_lab.experiments.papers.ai_smart_nic.model import FIGURES, MODEL, RINGS
-from gradwire_lab.experiments.smart_nic.options import CALIBRATION, STEP, part_of
+from gradwire_lab.experiments.smart_nic.options import CALIBRATION, STEP
 
 
 def test_published_figures_hold_by_construction_or_are_predicted_and_altered_ones_fail() -> None:
@@ -35,5 +36,5 @@ def test_rings_that_are_not_as_modelled_fail() -> None:
 def test_the_exhibits_and_the_experiment_are_one(full: bool) -> None:
     assert {each.experiment for each in (FIGURES, RINGS, MODEL)} == {smart_nic.EXPERIMENT}
     cells = MODEL.experiment.cells(MODEL.options(full))
-    assert len(part_of(cells, CALIBRATION)) == 1
-    assert {cell["seeds"] for cell in part_of(cells, STEP)} == {3 if full else 1}
+    assert len(select(cells, part=CALIBRATION)) == 1
+    assert {cell["seeds"] for cell in select(cells, part=STEP)} == {3 if full else 1}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from gradwire_lab.experiments.claim import RATIO, Claim, Published, at_least, at_most, near
-from gradwire_lab.experiments.experiment import Cell, Reporter, Row
+from gradwire_lab.experiments.experiment import Cell, Reporter, Row, cells_of
 from gradwire_lab.experiments.hosts.exchanges import time_exchanges
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper, row_of
 
@@ -32,18 +32,8 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each scheme and number of nodes."""
-    return [
-        {
-            "scheme": scheme,
-            "nodes": nodes,
-            "hosts": nodes,
-            "rate": RATE,
-            "nbytes": options.nbytes,
-            "algorithm": algorithm,
-        }
-        for nodes in options.nodes
-        for scheme, algorithm in SCHEMES.items()
-    ]
+    found = cells_of({"rate": RATE, "nbytes": options.nbytes}, nodes=options.nodes, scheme=SCHEMES)
+    return [{**cell, "hosts": cell["nodes"], "algorithm": SCHEMES[cell["scheme"]]} for cell in found]
 
 
 def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from gradwire_lab.experiments.claim import SHARE, Basis, Claim, Published, at_most, near, only
-from gradwire_lab.experiments.experiment import Cell, Reporter, Row
+from gradwire_lab.experiments.experiment import Cell, Reporter, Row, cells_of, select
 from gradwire_lab.experiments.hosts import measure_cells
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper, row_of
 from gradwire_lab.experiments.smart_nic import STEPS
 from gradwire_lab.experiments.smart_nic.options import IDENTITY, LAYERWISE, NAIVE, STEP
 from gradwire_lab.experiments.smart_nic.verdict import trainings
+from gradwire_lab.job.data import at_hand
 
 PLACE = "figure 3b"
 HOSTS, RATE, WIDTH = 3, "200mbit", 256
@@ -32,23 +33,9 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each batch, and for the smart NIC's schedule and the naive one."""
-    from gradwire_lab.job.data import at_hand
-
-    common = {"layers": options.layers, "data": at_hand(), "steps": options.steps, "seeds": options.seeds}
-    return [
-        {
-            "part": STEP,
-            "hosts": HOSTS,
-            "rate": RATE,
-            "width": WIDTH,
-            "batch": batch,
-            "method": method,
-            "codec": IDENTITY,
-            **common,
-        }
-        for batch in options.batches
-        for method in (LAYERWISE, NAIVE)
-    ]
+    place = {"part": STEP, "hosts": HOSTS, "rate": RATE, "width": WIDTH, "codec": IDENTITY}
+    more = {"layers": options.layers, "data": at_hand(), "steps": options.steps, "seeds": options.seeds}
+    return cells_of({**place, **more}, batch=options.batches, method=(LAYERWISE, NAIVE))
 
 
 def run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
@@ -67,7 +54,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
     The order is that of the program's calls, which no run can change.
     """
-    layered = [row for row in rows if row["method"] == LAYERWISE]
+    layered = select(rows, method=LAYERWISE)
     batch = max(row["batch"] for row in rows)
     own, naive = (row_of(rows, batch=batch, method=method) for method in (LAYERWISE, NAIVE))
     return [

@@ -48,14 +48,9 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each organisation."""
+    network = {"hosts": options.workers, "rate": rate(options.workers, options.total_mbit)}
     return [
-        {
-            "organisation": name,
-            "hosts": options.workers,
-            "rate": rate(options.workers, options.total_mbit),
-            "nbytes": options.nbytes,
-            "algorithm": algorithm,
-        }
+        {"organisation": name, **network, "nbytes": options.nbytes, "algorithm": algorithm}
         for name, algorithm in ORGANISATIONS.items()
     ]
 

@@ -21,7 +21,7 @@ from gradwire_lab.experiments.claim import (
     only,
     within,
 )
-from gradwire_lab.experiments.experiment import Cell, Reporter, Row
+from gradwire_lab.experiments.experiment import Cell, Reporter, Row, cells_of, select
 from gradwire_lab.experiments.hosts import measure_cells
 from gradwire_lab.experiments.learning import GOALS, Trainings
 from gradwire_lab.experiments.papers.exhibit import (
@@ -115,14 +115,8 @@ class Options:
 def cells(options: Options) -> list[Cell]:
     """Return a cell that finds the rate, and one for each way to train and each seed."""
     common = {"network": options.network, "data": at_hand(), "batch": options.batch}
-    return [
-        {"run": PACE, **common, "steps": options.pace_steps},
-        *(
-            {"run": name, **common, "seed": seed, "steps": options.steps}
-            for name in WAYS
-            for seed in options.seeds
-        ),
-    ]
+    pace = {"run": PACE, **common, "steps": options.pace_steps}
+    return [pace, *cells_of({**common, "steps": options.steps}, run=WAYS, seed=options.seeds)]
 
 
 def run(_options: Options, cells: Sequence[Cell], before: Sequence[Row], report: Reporter) -> None:
@@ -180,7 +174,7 @@ class Found:
     """The trainings by their names: means over seeds of the median step; NaN where a training is missing."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = {name: [row for row in rows if row["run"] == name] for name in WAYS}
+        self._rows = {name: select(rows, run=name) for name in WAYS}
         self.goal = GOALS[rows[0]["data"]]
 
     def communicating_s(self, run: str) -> float:

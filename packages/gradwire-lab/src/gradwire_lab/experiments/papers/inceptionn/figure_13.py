@@ -9,7 +9,7 @@ from typing import Any
 
 from gradwire.codecs import parse
 from gradwire_lab.experiments.claim import Bound, Claim, Published, at_most, only
-from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.experiment import Cell, Row, cells_of, grouped, select
 from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, exact_trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
@@ -39,18 +39,9 @@ class Options:
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each network, seed, and codec; with the codec there are two more epochs."""
     data = at_hand()
-    return [
-        {
-            "network": network,
-            "data": data,
-            "seed": seed,
-            "codec": codec,
-            "epochs": dict(options.epochs)[data] + more,
-        }
-        for network in options.networks
-        for seed in options.seeds
-        for codec, more in ((EXACT, 0), (CODEC, MORE))
-    ]
+    epochs = {EXACT: dict(options.epochs)[data], CODEC: dict(options.epochs)[data] + MORE}
+    found = cells_of({"data": data}, network=options.networks, seed=options.seeds, codec=epochs)
+    return [{**cell, "epochs": epochs[cell["codec"]]} for cell in found]
 
 
 def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
@@ -65,20 +56,16 @@ def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the accuracies after equal epochs, and after two more."""
-    networks = dict.fromkeys(row["network"] for row in rows)
-    return [
-        claim
-        for network in networks
-        for claim in _claims(network, [row for row in rows if row["network"] == network])
-    ]
+    networks = grouped(rows, "network")
+    return [claim for network, own in networks.items() for claim in _claims(network, own)]
 
 
 def _claims(network: str, rows: Sequence[Row]) -> Iterator[Claim]:
     def ends(codec: str, more: int = 0) -> list[float]:
         place = MORE - more if codec == CODEC else 0
-        return [row["accuracies"][row["epochs"] - 1 - place] for row in rows if row["codec"] == codec]
+        return [row["accuracies"][row["epochs"] - 1 - place] for row in select(rows, codec=codec)]
 
-    data, few = rows[0]["data"], min(row["epochs"] for row in rows if row["codec"] == EXACT)
+    data, few = rows[0]["data"], min(row["epochs"] for row in select(rows, codec=EXACT))
     exact = ends(EXACT)
     learned = (exact_trainings(f"the exact training of {network}", exact, GOALS[data]),)
     yield Claim(

@@ -21,7 +21,7 @@ from gradwire_lab.experiments.claim import (
     only,
     within,
 )
-from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.experiment import Cell, Row, cells_of, grouped, select
 from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, Trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
@@ -62,12 +62,7 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each network, seed, and scheme."""
-    return [
-        {"network": network, "data": at_hand(), "seed": seed, "scheme": scheme}
-        for network in options.networks
-        for seed in options.seeds
-        for scheme in SCHEMES
-    ]
+    return cells_of({"data": at_hand()}, network=options.networks, seed=options.seeds, scheme=SCHEMES)
 
 
 def codec_of(scheme: str) -> Codec | None:
@@ -109,7 +104,7 @@ class Found:
 
     def of(self, scheme: str) -> list[Row]:
         """Return the rows of a scheme, one for each seed."""
-        return [row for row in self.rows if row["scheme"] == scheme]
+        return select(self.rows, scheme=scheme)
 
     def trainings(self, scheme: str) -> Trainings:
         """Return what a claim about a scheme rests on."""
@@ -131,10 +126,7 @@ class Found:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare ratios, errors, and accuracies."""
-    networks = [
-        Found(name, [row for row in rows if row["network"] == name])
-        for name in dict.fromkeys(row["network"] for row in rows)
-    ]
+    networks = [Found(name, own) for name, own in grouped(rows, "network").items()]
     return [*_ratios(networks), *_errors(networks), *_accuracies(networks)]
 
 

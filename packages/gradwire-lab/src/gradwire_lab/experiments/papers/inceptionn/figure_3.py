@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from gradwire_lab.experiments.claim import Basis, Claim, Explanation, Published, near, only
-from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.experiment import Cell, Row, cells_of
 from gradwire_lab.experiments.papers.exhibit import (
     FLOATING,
     calibrated,
@@ -42,7 +42,7 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each network."""
-    return [{"network": network} for network in options.networks]
+    return cells_of(network=options.networks)
 
 
 def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from gradwire.codecs import parse
 from gradwire_lab.experiments.claim import Claim, Published, at_least, at_most
-from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.experiment import Cell, Row, cells_of, grouped, select
 from gradwire_lab.experiments.hosts.training import dataset
-from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings
+from gradwire_lab.experiments.learning import GOALS, exact_trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
 from gradwire_lab.experiments.papers.inceptionn.training import train
 from gradwire_lab.experiments.papers.side_by_side import side_by_side
@@ -37,12 +37,8 @@ class Options:
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each network, seed, and truncation."""
     kinds = [(EXACT, 0), *((what, bits) for what in (GRADIENTS, WEIGHTS) for bits in BITS)]
-    return [
-        {"network": network, "data": at_hand(), "seed": seed, "of": what, "bits": bits}
-        for network in options.networks
-        for seed in options.seeds
-        for what, bits in kinds
-    ]
+    trained = cells_of({"data": at_hand()}, network=options.networks, seed=options.seeds)
+    return [{**cell, "of": what, "bits": bits} for cell in trained for what, bits in kinds]
 
 
 def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
@@ -61,8 +57,13 @@ def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the accuracies that truncations lose."""
-    networks = [*dict.fromkeys(row["network"] for row in rows)]
-    learned = [_exact(rows, network) for network in networks]
+    networks = [*grouped(rows, "network")]
+    learned = [
+        exact_trainings(
+            f"the exact training of {network}", ends(rows, network, EXACT, 0), GOALS[rows[0]["data"]]
+        )
+        for network in networks
+    ]
 
     def lost(what: str, bits: int) -> dict[str, float]:
         return {
@@ -87,13 +88,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 def ends(rows: Sequence[Row], network: str, what: str, bits: int) -> list[float]:
     """Return the accuracies at the end, by seed."""
-    wanted = (network, what, bits)
-    return [row["accuracies"][-1] for row in rows if (row["network"], row["of"], row["bits"]) == wanted]
-
-
-def _exact(rows: Sequence[Row], network: str) -> Trainings:
-    accuracies = ends(rows, network, EXACT, 0)
-    return exact_trainings(f"the exact training of {network}", accuracies, GOALS[rows[0]["data"]])
+    return [row["accuracies"][-1] for row in select(rows, network=network, of=what, bits=bits)]
 
 
 ORIGINS = origins(

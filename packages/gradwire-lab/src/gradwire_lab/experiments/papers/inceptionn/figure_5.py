@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from gradwire_lab.experiments.claim import Claim, Published, at_least
-from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.experiment import Cell, Row, cells_of, select
 from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, exact_trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins
@@ -39,11 +39,8 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each seed and stage."""
-    return [
-        {"network": options.network, "data": at_hand(), "seed": seed, "stage": stage}
-        for seed in options.seeds
-        for stage in STAGES
-    ]
+    common = {"network": options.network, "data": at_hand()}
+    return cells_of(common, seed=options.seeds, stage=STAGES)
 
 
 def measure(options: Options, cells: Sequence[Cell]) -> list[Row]:
@@ -75,11 +72,11 @@ def describe(gradient: torch.Tensor) -> Mapping[str, Any]:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Judge the range and the peak at each stage, by the mean over the seeds."""
-    accuracies = [row["accuracy"] for row in rows if row["stage"] == STAGES[-1]]
+    accuracies = [row["accuracy"] for row in select(rows, stage=STAGES[-1])]
     exact = exact_trainings(rows[0]["network"], accuracies, GOALS[rows[0]["data"]])
 
     def claim(text: str, figure: Callable[[Row], float], least: float, unit: str) -> Claim:
-        figures = {stage: fmean(figure(row) for row in rows if row["stage"] == stage) for stage in STAGES}
+        figures = {stage: fmean(map(figure, select(rows, stage=stage))) for stage in STAGES}
         return Claim(
             text,
             figures,

@@ -23,7 +23,7 @@ from gradwire_lab.experiments.claim import (
     only,
     within,
 )
-from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.experiment import Cell, Row, cells_of, select
 from gradwire_lab.experiments.hosts.training import dataset, one_thread
 from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings, first_steps
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, each, exhibit, origins, paper
@@ -78,12 +78,10 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each training and codec."""
-    trainings: list[Cell] = [
-        {"network": LEARNED, "data": at_hand(), "seed": seed} for seed in options.seeds
-    ]
-    if options.first_steps:
-        trainings.append({"network": NETWORK, "data": "imagenet", "seed": 1})
-    return [{"codec": codec, **training} for training in trainings for codec in options.codecs]
+    learned: Cell = {"network": LEARNED, "data": at_hand()}
+    large: Cell = {"network": NETWORK, "data": "imagenet", "seed": 1}
+    found = cells_of(learned, seed=options.seeds, codec=options.codecs)
+    return found + (cells_of(large, codec=options.codecs) if options.first_steps else [])
 
 
 def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
@@ -171,7 +169,7 @@ class Timed:
     """What a codec made of the gradients of several trainings, and how long it took."""
 
     def __init__(self, rows: Sequence[Row], codec: str, network: str = LEARNED) -> None:
-        self._rows = [row for row in rows if (row["codec"], row["network"]) == (codec, network)]
+        self._rows = select(rows, codec=codec, network=network)
         untimed = "" if self._rows else UNTRIED
         self.missing = next((row["missing"] for row in self._rows if "missing" in row), untimed)
         self.other_tool = next(filter(None, map(_other_tool, self._rows)), "")

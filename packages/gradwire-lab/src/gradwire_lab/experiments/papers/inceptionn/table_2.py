@@ -9,7 +9,7 @@ from typing import Any
 
 from gradwire.timing.formulas import AlphaBetaGamma, WorkerAggregatorStep, worker_aggregator_s
 from gradwire_lab.experiments.claim import Basis, Claim, Explanation, Published, near, only
-from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.experiment import Cell, Row, cells_of
 from gradwire_lab.experiments.papers.exhibit import chosen, each, exhibit, origins, paper, row_of
 
 PLACE = "table II"
@@ -41,7 +41,7 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each network."""
-    return [{"network": network} for network in options.networks]
+    return cells_of(network=options.networks)
 
 
 def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, at_least, near, only, within
-from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.experiment import Cell, Row, cells_of, grouped
 from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings, first_steps
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
@@ -63,16 +63,11 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each network and seed, those that take longest first."""
-    small = [
-        {"network": network, "data": at_hand(), "seed": seed}
-        for network in options.networks
-        for seed in options.seeds
-    ]
     large = [
         {"network": network, "data": "imagenet", "seed": 1, "batch": batch}
         for network, batch in options.full_size
     ]
-    return [*large, *small]
+    return [*large, *cells_of({"data": at_hand()}, network=options.networks, seed=options.seeds)]
 
 
 def shares(gradient: torch.Tensor, exponent: int) -> list[float]:
@@ -109,10 +104,7 @@ def ratio(classes: Sequence[float]) -> float:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the mean shares of values of 2 bits over trainings, and the ratios of networks in full size."""
-    networks = {
-        network: [row for row in rows if row["network"] == network]
-        for network in dict.fromkeys(row["network"] for row in rows)
-    }
+    networks = grouped(rows, "network")
     small = {network: own for network, own in networks.items() if network not in FULL_SIZE}
     found = [*_shares(small, "", [_trainings(network, own) for network, own in small.items()])]
     for network in FULL_SIZE:

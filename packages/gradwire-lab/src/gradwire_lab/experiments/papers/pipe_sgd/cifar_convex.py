@@ -11,16 +11,7 @@ from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.learning import GOALS, Goal, Trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
 from gradwire_lab.experiments.papers.pipe_sgd.figure_4 import EQUAL, OVER_D, OVER_PS
-from gradwire_lab.experiments.papers.pipe_sgd.ways import (
-    EXACT,
-    LINE,
-    PLAIN,
-    TIME,
-    TRAIN,
-    TRUNCATED,
-    Measured,
-    on_hosts,
-)
+from gradwire_lab.experiments.papers.pipe_sgd.ways import EXACT, TRUNCATED, Measured, cells_on_lines, on_hosts
 
 PLACE = "figure 4"
 ACCURACIES = {
@@ -54,24 +45,11 @@ class Options:
 
 
 def cells(options: Options) -> list[Cell]:
-    """Return cells in the order of their networks: a plain step, trainings, and for each line its steps."""
+    """Return the cells of all ways to train, on each line."""
     from gradwire_lab.experiments.papers.pipe_sgd.tasks import source
 
     data = source() if options.on_cifar else DIGITS
-    own, server = [run for run in ACCURACIES if run != "PS-Sync"], ["PS-Sync"]
-    found: list[Cell] = [{"kind": PLAIN, "data": data}]
-    found += [
-        {"kind": TRAIN, "data": data, "run": run, "seed": seed}
-        for runs in (own, server)
-        for seed in options.seeds
-        for run in runs
-    ]
-    for ratio in options.ratios:
-        found += [
-            {"kind": LINE, "data": data, "ratio": ratio, "codec": codec} for codec in (EXACT, TRUNCATED)
-        ]
-        found += [{"kind": TIME, "data": data, "ratio": ratio, "run": run} for run in (*own, *server)]
-    return found
+    return cells_on_lines(data, ACCURACIES, options.seeds, options.ratios, (EXACT, TRUNCATED))
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:

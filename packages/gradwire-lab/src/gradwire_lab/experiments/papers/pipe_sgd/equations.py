@@ -16,15 +16,13 @@ from gradwire.timing.formulas import (
 from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, at_least, at_most, near, only
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.learning import GOALS
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper, row_of
 from gradwire_lab.experiments.papers.pipe_sgd.ways import (
     EXACT,
-    LINE,
     MODEL,
     PLAIN,
-    TIME,
-    TRAIN,
     Measured,
+    cells_on_lines,
     on_hosts,
 )
 from gradwire_lab.job.data import at_hand
@@ -61,18 +59,9 @@ class Options:
 
 
 def cells(options: Options) -> list[Cell]:
-    """Return cells in the order of their networks: a plain step, trainings, and for each line its steps."""
-    data = at_hand()
+    """Return the cells of all numbers of steps under way, and of the equations' parameters, on each line."""
     runs = [f"K = {pipeline}" for pipeline in PIPELINES]
-    found: list[Cell] = [{"kind": PLAIN, "data": data}]
-    found += [
-        {"kind": TRAIN, "data": data, "run": run, "seed": seed} for seed in options.seeds for run in runs
-    ]
-    for ratio in options.ratios:
-        found.append({"kind": LINE, "data": data, "ratio": ratio, "codec": EXACT})
-        found.append({"kind": MODEL, "data": data, "ratio": ratio})
-        found += [{"kind": TIME, "data": data, "ratio": ratio, "run": run} for run in runs]
-    return found
+    return cells_on_lines(at_hand(), runs, options.seeds, options.ratios, (EXACT,), with_model=True)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
@@ -155,8 +144,8 @@ def _steps(measured: Measured) -> Iterator[tuple[Claim, *tuple[str, ...]]]:
 
 def equation_5_s(measured: Measured, ratio: float) -> float:
     """Return the seconds of a pipelined step, by the line's alpha, beta, gamma, and S, measured apart."""
-    line = next(row for row in measured.rows if (row["kind"], row.get("ratio")) == (MODEL, ratio))
-    plain = next(row for row in measured.rows if row["kind"] == PLAIN)
+    line = row_of(measured.rows, kind=MODEL, ratio=ratio)
+    plain = row_of(measured.rows, kind=PLAIN)
     return segmented_exchange_s(
         1,
         update_s=0.0,

@@ -17,10 +17,10 @@ from gradwire_lab.experiments.claim import (
     only,
     within,
 )
-from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.experiment import Cell, Row, grouped, select
 from gradwire_lab.experiments.learning import GOALS, Trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
-from gradwire_lab.experiments.papers.pipe_sgd.ways import CODECS, LINE, PLAIN, TIME, TRAIN, Measured, on_hosts
+from gradwire_lab.experiments.papers.pipe_sgd.ways import CODECS, TRAIN, Measured, cells_on_lines, on_hosts
 from gradwire_lab.job.data import at_hand
 
 PLACE = "figure 4"
@@ -68,33 +68,16 @@ class Options:
 
 
 def cells(options: Options) -> list[Cell]:
-    """Return cells in the order of their networks: a plain step, trainings, and for each line its steps."""
-    data = at_hand()
-    own, server = [run for run in RUNS if run != "PS-Sync"], ["PS-Sync"]
-    found: list[Cell] = [{"kind": PLAIN, "data": data}]
-    found += [
-        {"kind": TRAIN, "data": data, "run": run, "momentum": momentum, "seed": seed}
-        for runs in (own, server)
-        for momentum in options.momenta
-        for seed in options.seeds
-        for run in runs
-    ]
-    for ratio in options.ratios:
-        found += [{"kind": LINE, "data": data, "ratio": ratio, "codec": codec} for codec in CODECS.values()]
-        found += [
-            {"kind": TIME, "data": data, "ratio": ratio, "run": run, "momentum": momentum}
-            for runs in (own, server)
-            for momentum in options.momenta
-            for run in runs
-        ]
-    return found
+    """Return the cells of all ways to train with each momentum, on each line."""
+    codecs, momenta = [*CODECS.values()], options.momenta
+    return cells_on_lines(at_hand(), RUNS, options.seeds, options.ratios, codecs, momentum=momenta)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare accuracies with D-Sync's, and times with those of both baselines and of the equations."""
     data = rows[0]["data"]
     measured = Measured(rows, GOALS[data])
-    momenta = sorted({row["momentum"] for row in rows if row["kind"] == TRAIN})
+    momenta = sorted(grouped(select(rows, kind=TRAIN), "momentum"))
     exact = _trainings(measured, momenta[0], "D-Sync")
     found = [replace(claim, rests_on=exact) for claim in measured.lines(WITHIN)]
     for momentum in momenta:

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from gradwire_lab.experiments.claim import Bound, Claim, Explanation, Published, at_most, only
-from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.experiment import Cell, Row, cells_of, grouped, select
 from gradwire_lab.experiments.learning import Trainings, half_width
 
 if TYPE_CHECKING:
@@ -36,12 +36,7 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each K, seed, and T."""
-    return [
-        {"pipeline": pipeline, "steps": steps, "seed": seed}
-        for pipeline in options.pipelines
-        for seed in options.seeds
-        for steps in options.steps
-    ]
+    return cells_of(pipeline=options.pipelines, seed=options.seeds, steps=options.steps)
 
 
 @dataclass(frozen=True)
@@ -96,7 +91,7 @@ def drawn(seed: int, rank: int) -> torch.Generator:
 
 def values(rows: Sequence[Row], what: str, pipeline: int, steps: int) -> list[float]:
     """Return a figure of each seed."""
-    return [row[what] for row in rows if (row["pipeline"], row["steps"]) == (pipeline, steps)]
+    return [row[what] for row in select(rows, pipeline=pipeline, steps=steps)]
 
 
 def pipelines(rows: Sequence[Row]) -> list[int]:
@@ -106,11 +101,8 @@ def pipelines(rows: Sequence[Row]) -> list[int]:
 
 def slopes(rows: Sequence[Row], what: str, pipeline: int) -> list[float]:
     """Return, for each seed, the slope of a figure's logarithm over that of the length."""
-    own = [row for row in rows if row["pipeline"] == pipeline]
-    return [
-        slope([(log(row["steps"]), log(row[what])) for row in own if row["seed"] == seed])
-        for seed in dict.fromkeys(row["seed"] for row in own)
-    ]
+    by_seed = grouped(select(rows, pipeline=pipeline), "seed")
+    return [slope([(log(row["steps"]), log(row[what])) for row in own]) for own in by_seed.values()]
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gradwire_lab.experiments.claim import RATIO, Claim, near, only
-from gradwire_lab.experiments.experiment import Cell, Reporter, Row
+from gradwire_lab.experiments.experiment import Cell, Reporter, Row, cells_of, grouped, select
 from gradwire_lab.experiments.hosts import measure_cells
 from gradwire_lab.experiments.learning import Goal, Trainings
 from gradwire_lab.experiments.papers.exhibit import Run, row_of
@@ -44,6 +44,43 @@ WAYS = {
     **{f"K = {pipeline}": Way(pipeline=pipeline) for pipeline in (1, 2, 3, 4)},
 }
 """As the paper names them. Pipe-SGD is the paper's, without a correction; eager is gradwire's default."""
+
+
+def cells_on_lines(
+    data: str,
+    runs: Iterable[str],
+    seeds: Sequence[int],
+    ratios: Sequence[float],
+    codecs: Sequence[str],
+    *,
+    with_model: bool = False,
+    **more: Sequence[object],
+) -> list[Cell]:
+    """Return cells in the order of their networks: a plain step, trainings, and for each line its steps.
+
+    Parameters
+    ----------
+    data, runs, seeds
+        The images, and the trainings on them, by their names in ``WAYS``.
+    ratios, codecs
+        The lines, by communication over computation, and the codecs of the exchanges that measure them.
+    with_model
+        Whether alpha, beta, gamma, and S are measured on each line.
+    more
+        Other names of trainings and timed steps, with their values.
+    """
+    names = [*runs]
+    groups = [[run for run in names if WAYS[run].has_server == has_server] for has_server in (False, True)]
+    found: list[Cell] = [{"kind": PLAIN, "data": data}]
+    for group in groups:
+        found += cells_of({"kind": TRAIN, "data": data}, **more, seed=seeds, run=group)
+    for ratio in ratios:
+        line = {"data": data, "ratio": ratio}
+        found += cells_of({"kind": LINE, **line}, codec=codecs)
+        found += [{"kind": MODEL, **line}] if with_model else []
+        for group in groups:
+            found += cells_of({"kind": TIME, **line}, **more, run=group)
+    return found
 
 
 def on_hosts(task: str, workers: int) -> Run[DataclassInstance]:
@@ -92,7 +129,7 @@ class Measured:
     @property
     def ratios(self) -> list[float]:
         """The ratios of communication over computation that lines were set for."""
-        return [*dict.fromkeys(row["ratio"] for row in self.rows if row["kind"] == LINE)]
+        return [*grouped(select(self.rows, kind=LINE), "ratio")]
 
     @property
     def plain_s(self) -> float:
@@ -101,13 +138,11 @@ class Measured:
 
     def exchange_s(self, ratio: float, codec: str = EXACT) -> float:
         """Return the seconds of an exchange alone on a line."""
-        line = {"kind": LINE, "ratio": ratio, "codec": codec}
-        return float(median(next(row for row in self.rows if _has(row, line))["exchange_s"]))
+        return float(median(row_of(self.rows, kind=LINE, ratio=ratio, codec=codec)["exchange_s"]))
 
     def step_s(self, run: str, ratio: float, **names: object) -> float:
         """Return the seconds of a step on a line."""
-        timed = {"kind": TIME, "run": run, "ratio": ratio, **names}
-        return float(median(next(row for row in self.rows if _has(row, timed))["steps_s"]))
+        return float(median(row_of(self.rows, kind=TIME, run=run, ratio=ratio, **names)["steps_s"]))
 
     def overlapped_s(self, ratio: float, codec: str = EXACT) -> float:
         """Return what a pipeline may hide on a line: the shorter of computation and communication."""
@@ -129,8 +164,7 @@ class Measured:
 
     def accuracies(self, run: str, **names: object) -> list[float]:
         """Return the accuracies at the ends of trainings, one for each seed."""
-        trained = {"kind": TRAIN, "run": run, **names}
-        return [row["accuracy"] for row in self.rows if _has(row, trained)]
+        return [row["accuracy"] for row in select(self.rows, kind=TRAIN, run=run, **names)]
 
     def trainings(
         self, exact: str, *runs: str, expected_failure: str = "", **names: object
@@ -141,7 +175,3 @@ class Measured:
             Trainings(run, self.accuracies(run, **names), compared, self.goal, expected_failure)
             for run in runs
         ]
-
-
-def _has(row: Row, names: dict[str, Any]) -> bool:
-    return all(row.get(name) == value for name, value in names.items())

@@ -17,7 +17,7 @@ from gradwire_lab.experiments.claim import (
     at_most,
     only,
 )
-from gradwire_lab.experiments.experiment import Cell, Reporter, Row
+from gradwire_lab.experiments.experiment import Cell, Reporter, Row, cells_of
 from gradwire_lab.experiments.hosts.exchanges import rate, time_exchanges
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, TWO_CORES, exhibit, origins, paper
 from gradwire_lab.experiments.papers.study.best import FORMULAS, in_words, over_best, over_own
@@ -51,11 +51,8 @@ class Options:
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each number of hosts and algorithm."""
     nbytes = round(NBYTES / options.smaller / 4) * 4
-    return [
-        {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": nbytes, "algorithm": algorithm}
-        for hosts in options.hosts
-        for algorithm in FORMULAS
-    ]
+    found = cells_of({"nbytes": nbytes}, hosts=options.hosts, algorithm=FORMULAS)
+    return [{**cell, "rate": rate(cell["hosts"], options.total_mbit)} for cell in found]
 
 
 def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from gradwire.timing.formulas import AlphaBetaGamma, butterfly_s
 from gradwire_lab.experiments.claim import Basis, Claim, Published, at_least, near, only
-from gradwire_lab.experiments.experiment import Cell, Row
-from gradwire_lab.experiments.papers.exhibit import calibrated, chosen, each, exhibit, origins, paper
+from gradwire_lab.experiments.experiment import Cell, Row, cells_of
+from gradwire_lab.experiments.papers.exhibit import calibrated, chosen, each, exhibit, origins, paper, row_of
 
 PLACE = "section 1"
 FEW, MANY = 128, 256
@@ -32,7 +32,7 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each number of GPUs."""
-    return [{"gpus": gpus} for gpus in options.gpus]
+    return cells_of(gpus=options.gpus)
 
 
 def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
@@ -53,7 +53,7 @@ def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the modelled speed-ups with those published."""
     steps = {row["gpus"]: row["compute"] + row["communicate"] for row in rows}
-    many = next(row for row in rows if row["gpus"] == MANY)
+    many = row_of(rows, gpus=MANY)
     return [
         Claim(
             "128 GPUs: speed-up",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gradwire_lab.experiments.claim import Bound, Claim, Explanation, Published, near, only
-from gradwire_lab.experiments.experiment import Cell, Reporter, Row
+from gradwire_lab.experiments.experiment import Cell, Reporter, Row, cells_of
 from gradwire_lab.experiments.hosts.exchanges import rate, time_exchanges
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, TWO_CORES, chosen, exhibit, origins
 from gradwire_lab.experiments.papers.study.best import FORMULAS, in_words, over_own, own_best_s
@@ -32,12 +32,8 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each number of hosts, algorithm, and size."""
-    return [
-        {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": nbytes, "algorithm": algorithm}
-        for hosts in options.hosts
-        for algorithm in FORMULAS
-        for nbytes in (LARGE_NBYTES, SMALL_NBYTES)
-    ]
+    found = cells_of(hosts=options.hosts, algorithm=FORMULAS, nbytes=(LARGE_NBYTES, SMALL_NBYTES))
+    return [{**cell, "rate": rate(cell["hosts"], options.total_mbit)} for cell in found]
 
 
 def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:

@@ -8,7 +8,7 @@ from math import log2
 from typing import Any
 
 from gradwire_lab.experiments.claim import Basis, Claim, Published, near, only
-from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.experiment import Cell, Row, cells_of
 from gradwire_lab.experiments.papers.exhibit import FLOATING, each, exhibit, origins, paper, row_of
 
 PLACE = "table 1"
@@ -33,9 +33,7 @@ class Options:
 
 def cells(options: Options) -> list[Cell]:
     """Return a cell for each algorithm and number of servers."""
-    return [
-        {"algorithm": algorithm, "servers": servers} for algorithm in TERMS for servers in options.servers
-    ]
+    return cells_of(algorithm=TERMS, servers=options.servers)
 
 
 def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
@@ -58,21 +56,18 @@ def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the terms at 16 servers with those published."""
-    found = []
-    for algorithm, (moved, messages) in TERMS.items():
-        row = row_of(rows, algorithm=algorithm, servers=SERVERS)
-        for name, published, text in (("bytes", moved, "bandwidth"), ("messages", messages, "latency")):
-            found.append(
-                Claim(
-                    f"{algorithm}, 16 servers: {text} term",
-                    only(row[name]),
-                    near(published, EXACT),
-                    unit="",
-                    published=Published(PLACE, published),
-                    basis=Basis.MODELLED,
-                )
-            )
-    return found
+    return [
+        Claim(
+            f"{algorithm}, 16 servers: {text} term",
+            only(row_of(rows, algorithm=algorithm, servers=SERVERS)[name]),
+            near(published, EXACT),
+            unit="",
+            published=Published(PLACE, published),
+            basis=Basis.MODELLED,
+        )
+        for algorithm, (moved, messages) in TERMS.items()
+        for name, published, text in (("bytes", moved, "bandwidth"), ("messages", messages, "latency"))
+    ]
 
 
 ORIGINS = origins(
