@@ -3,42 +3,27 @@
 ``gradwire experiment NAME`` and ``perform`` run one of ``EXPERIMENTS``.
 """
 
-from types import MappingProxyType
 from typing import Any
 
-from gradwire_lab.experiments import (
-    a2dtwp,
-    auto,
-    fine_tuning,
-    line_share,
-    loss_prediction,
-    prediction,
-    scaling,
-    smart_nic,
-    software_nic,
-    training_speed,
-    weight_delta,
-)
+from gradwire_lab.experiments.catalogue import Catalogue
 from gradwire_lab.experiments.experiment import Experiment
 from gradwire_lab.experiments.record import perform
 
-EXPERIMENTS: MappingProxyType[str, Experiment[Any]] = MappingProxyType(
+EXPERIMENTS = Catalogue[Experiment[Any]](
     {
-        module.EXPERIMENT.name: module.EXPERIMENT
-        for module in (
-            prediction,
-            loss_prediction,
-            scaling,
-            line_share,
-            training_speed,
-            auto,
-            weight_delta,
-            fine_tuning,
-            a2dtwp,
-            smart_nic,
-            software_nic,
-        )
+        "prediction": f"{__name__}.prediction:EXPERIMENT",
+        "loss-prediction": f"{__name__}.loss_prediction:EXPERIMENT",
+        "scaling": f"{__name__}.scaling:EXPERIMENT",
+        "line-share": f"{__name__}.line_share:EXPERIMENT",
+        "training-speed": f"{__name__}.training_speed:EXPERIMENT",
+        "auto": f"{__name__}.auto:EXPERIMENT",
+        "weight-delta": f"{__name__}.weight_delta:EXPERIMENT",
+        "fine-tuning": f"{__name__}.fine_tuning:EXPERIMENT",
+        "a2dtwp": f"{__name__}.a2dtwp:EXPERIMENT",
+        "smart-nic": f"{__name__}.smart_nic:EXPERIMENT",
+        "software-nic": f"{__name__}.software_nic:EXPERIMENT",
     }
 )
+"""The experiments by name, in the order of ``gradwire experiment --list``."""
 
 __all__ = ["EXPERIMENTS", "Experiment", "perform"]

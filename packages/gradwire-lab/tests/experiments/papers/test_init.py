@@ -14,12 +14,12 @@ import pytest
 
 from gradwire.errors import JobError, SpecError
 from gradwire_lab.experiments.claim import Basis, Claim, Verdict
-from gradwire_lab.experiments.papers import EXHIBITS, PAPERS, Exhibit, chosen
+from gradwire_lab.experiments.papers import BY_NAME, EXHIBITS, PAPERS, Exhibit, chosen
 from support.project import ROOT
 
 
 def test_each_exhibit_has_a_name_of_its_own_and_belongs_to_a_paper() -> None:
-    assert len({each.name for each in EXHIBITS}) == len(EXHIBITS)
+    assert [each.name for each in EXHIBITS] == [*BY_NAME]
     for each in EXHIBITS:
         assert each.paper in PAPERS
         assert each.name not in PAPERS

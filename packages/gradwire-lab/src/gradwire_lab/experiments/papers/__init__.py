@@ -3,11 +3,13 @@
 ``gradwire reproduce`` and ``reproduce`` run ``EXHIBITS``.
 """
 
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from gradwire.errors import SpecError
-from gradwire_lab.experiments.papers import a2dtwp, ai_smart_nic, inceptionn, pipe_sgd, study
+from gradwire_lab.experiments.catalogue import Catalogue
+from gradwire_lab.experiments.papers import ai_smart_nic, inceptionn, pipe_sgd, study
 from gradwire_lab.experiments.papers.exhibit import Exhibit
 from gradwire_lab.experiments.papers.reproduce import Judged, failures, report, reproduce, seconds_in_words
 
@@ -22,27 +24,33 @@ PAPERS = MappingProxyType(
 )
 """Name -> what the paper is."""
 
-EXHIBITS: tuple[Exhibit[Any], ...] = (
-    *study.EXHIBITS,
-    *inceptionn.EXHIBITS,
-    *pipe_sgd.EXHIBITS,
-    *a2dtwp.EXHIBITS,
-    *ai_smart_nic.EXHIBITS,
+_PLACES: Mapping[str, Mapping[str, str]] = {
+    "study": study.EXHIBITS,
+    "inceptionn": inceptionn.EXHIBITS,
+    "pipe-sgd": pipe_sgd.EXHIBITS,
+    "a2dtwp": {"a2dtwp-section-v": "a2dtwp:EXHIBIT"},
+    "smart-nic": ai_smart_nic.EXHIBITS,
+}
+BY_NAME = Catalogue[Exhibit[Any]](
+    {name: f"{__name__}.{place}" for places in _PLACES.values() for name, place in places.items()}
 )
-"""In the order of the tables that are printed."""
+"""The exhibits by name."""
+EXHIBITS: Collection[Exhibit[Any]] = BY_NAME.values()
+"""In the order of the tables that are printed; each module is imported when its exhibit comes."""
 
 
 def chosen(name: str | None) -> list[Exhibit[Any]]:
     """Return the exhibits of a paper, the one with this name, or all for None. Raises ``SpecError``."""
-    found = [each for each in EXHIBITS if name in (None, each.paper, each.name)]
-    if not found:
+    names = [each for paper, places in _PLACES.items() for each in places if name in (None, paper, each)]
+    if not names:
         raise SpecError(
             f"name a paper ({', '.join(PAPERS)}) or one of gradwire reproduce --list, but {name!r} came"
         )
-    return found
+    return [BY_NAME[each] for each in names]
 
 
 __all__ = [
+    "BY_NAME",
     "EXHIBITS",
     "PAPERS",
     "Exhibit",

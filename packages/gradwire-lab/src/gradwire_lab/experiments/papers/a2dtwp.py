@@ -357,4 +357,3 @@ EXHIBIT = Exhibit(
     (80, 3900),
     ORIGINS,
 )
-EXHIBITS = (EXHIBIT,)

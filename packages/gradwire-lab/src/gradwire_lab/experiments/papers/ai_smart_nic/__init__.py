@@ -1,16 +1,12 @@
 """The smart NIC: its ring, the steps with the all-reduce in the NIC, and the resources that it takes."""
 
-from typing import Any
-
-from gradwire_lab.experiments.papers.ai_smart_nic import figure_1, figure_2b, figure_3, model, table_1
-from gradwire_lab.experiments.papers.exhibit import Exhibit
-
-EXHIBITS: tuple[Exhibit[Any], ...] = (
-    figure_1.EXHIBIT,
-    model.FIGURES,
-    figure_2b.EXHIBIT,
-    figure_3.EXHIBIT,
-    table_1.EXHIBIT,
-    model.RINGS,
-    model.MODEL,
-)
+EXHIBITS = {
+    "smart-nic-figure-1": "ai_smart_nic.figure_1:EXHIBIT",
+    "smart-nic-figures-2-and-4": "ai_smart_nic.model:FIGURES",
+    "smart-nic-figure-2b": "ai_smart_nic.figure_2b:EXHIBIT",
+    "smart-nic-figure-3b": "ai_smart_nic.figure_3:EXHIBIT",
+    "smart-nic-table-i": "ai_smart_nic.table_1:EXHIBIT",
+    "smart-nic-section-iv-c": "ai_smart_nic.model:RINGS",
+    "smart-nic-section-v-b": "ai_smart_nic.model:MODEL",
+}
+"""Name -> where the exhibit is, in the order of the tables that are printed."""

@@ -1,35 +1,16 @@
 """INCEPTIONN's tables and figures: gradients, what compression does to them, and what exchanges cost."""
 
-from typing import Any
-
-from gradwire_lab.experiments.papers.exhibit import Exhibit
-from gradwire_lab.experiments.papers.inceptionn import (
-    figure_1,
-    figure_3,
-    figure_4,
-    figure_5,
-    figure_7,
-    figure_12,
-    figure_13,
-    figure_14,
-    figure_15,
-    table_2,
-    table_3,
-)
-
-EXHIBITS: tuple[Exhibit[Any], ...] = tuple(
-    module.EXHIBIT
-    for module in (
-        figure_1,
-        figure_3,
-        table_2,
-        table_3,
-        figure_4,
-        figure_5,
-        figure_7,
-        figure_12,
-        figure_13,
-        figure_14,
-        figure_15,
-    )
-)
+EXHIBITS = {
+    "inceptionn-figure-1": "inceptionn.figure_1:EXHIBIT",
+    "inceptionn-figure-3": "inceptionn.figure_3:EXHIBIT",
+    "inceptionn-table-ii": "inceptionn.table_2:EXHIBIT",
+    "inceptionn-table-iii": "inceptionn.table_3:EXHIBIT",
+    "inceptionn-figure-4": "inceptionn.figure_4:EXHIBIT",
+    "inceptionn-figure-5": "inceptionn.figure_5:EXHIBIT",
+    "inceptionn-figure-7": "inceptionn.figure_7:EXHIBIT",
+    "inceptionn-figure-12": "inceptionn.figure_12:EXHIBIT",
+    "inceptionn-figure-13": "inceptionn.figure_13:EXHIBIT",
+    "inceptionn-figure-14": "inceptionn.figure_14:EXHIBIT",
+    "inceptionn-figure-15": "inceptionn.figure_15:EXHIBIT",
+}
+"""Name -> where the exhibit is, in the order of the tables that are printed."""

@@ -1,10 +1,10 @@
 """The measurement study's tables and figures: what an all-reduce costs, by formula and measured."""
 
-from typing import Any
-
-from gradwire_lab.experiments.papers.exhibit import Exhibit
-from gradwire_lab.experiments.papers.study import figure_7, figure_8, firecaffe, formulas, table_1
-
-EXHIBITS: tuple[Exhibit[Any], ...] = tuple(
-    module.EXHIBIT for module in (table_1, formulas, figure_7, figure_8, firecaffe)
-)
+EXHIBITS = {
+    "study-table-1": "study.table_1:EXHIBIT",
+    "study-equations-1-to-4": "study.formulas:EXHIBIT",
+    "study-figure-7": "study.figure_7:EXHIBIT",
+    "study-figure-8": "study.figure_8:EXHIBIT",
+    "study-section-1-firecaffe": "study.firecaffe:EXHIBIT",
+}
+"""Name -> where the exhibit is, in the order of the tables that are printed."""
