@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ class Recorded:
     fields: Mapping[str, Any]
 
 
-def read_all(folder: Path, exhibits: Sequence[Exhibit[Any]]) -> list[Recorded]:
+def read_all(folder: Path, exhibits: Collection[Exhibit[Any]]) -> list[Recorded]:
     """Return the exhibits that have a record in ``folder``, in their own order. Raises ``JobError``.
 
     The verdicts follow from the rows alone. An unfinished record's exhibit counts as not run.
@@ -85,7 +85,7 @@ def read_all(folder: Path, exhibits: Sequence[Exhibit[Any]]) -> list[Recorded]:
     if not found:
         raise JobError(
             f"{folder} holds no records of gradwire reproduce, whose folders have names such as "
-            f"{exhibits[0].name}; name the --out of a gradwire reproduce"
+            f"{next(iter(exhibits)).name}; name the --out of a gradwire reproduce"
         )
     return [_read(folder / each.name / RECORD, each) for each in found]
 
@@ -312,7 +312,7 @@ def _rule(claim: Claim) -> str:
     return f"{rule}; explained: {claim.otherwise.bound.in_words(claim.unit)}"
 
 
-def page(recorded: Sequence[Recorded], exhibits: Sequence[Exhibit[Any]], titles: Mapping[str, str]) -> str:
+def page(recorded: Sequence[Recorded], exhibits: Collection[Exhibit[Any]], titles: Mapping[str, str]) -> str:
     """Return the HTML file of records in any order.
 
     Parameters
