@@ -45,13 +45,13 @@ def test_options_become_those_of_the_experiment(
 ) -> None:
     said = "experiment scaling --hosts 2,4 --rate 1gbit --nbytes 1MB --out here --overwrite"
     assert main(said.split()) == 0
-    options = scaling.Options((2, 4), "1gbit", 1_000_000)
+    options = scaling.ScalingOptions((2, 4), "1gbit", 1_000_000)
     assert performed == [
         (scaling.EXPERIMENT, options, Path("here"), {"overwrite": True, "across_commits": False})
     ]
     assert capsys.readouterr().out == "the record is in here\n"
     assert main(["experiment", "scaling"]) == 0
-    assert performed[1][1] == scaling.Options()
+    assert performed[1][1] == scaling.ScalingOptions()
     assert str(performed[1][2]).startswith("runs/scaling-2")
     assert performed[1][3] == {"overwrite": False, "across_commits": False}
 

@@ -12,13 +12,13 @@ from gradwire.errors import SpecError
 from gradwire.tables import WIDTH, lines
 from gradwire_lab.experiments import fine_tuning
 from gradwire_lab.experiments.experiment import Reporter, Row
-from gradwire_lab.experiments.fine_tuning import Options
+from gradwire_lab.experiments.fine_tuning import FineTuningOptions
 from support.offloaded_rows import row
 
 FALLING = [2.5, 2.4, 2.3, 2.2, 2.1, 2.0]
 
 
-def read(*said: str) -> Options:
+def read(*said: str) -> FineTuningOptions:
     parser = argparse.ArgumentParser()
     fine_tuning.add_arguments(parser)
     return fine_tuning.read(parser.parse_args(said))
@@ -31,8 +31,8 @@ def tuned(
 
 
 def test_without_options_all_rates_and_policies_are_compared() -> None:
-    assert read() == Options()
-    assert len(fine_tuning.cells(Options())) == len(fine_tuning.RATES) * len(fine_tuning.POLICIES)
+    assert read() == FineTuningOptions()
+    assert len(fine_tuning.cells(FineTuningOptions())) == len(fine_tuning.RATES) * len(fine_tuning.POLICIES)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_mistake_is_one_sentence(said: list[str], reason: str) -> None:
 def test_a_small_run_learns_alike_and_sends_fewer_bytes(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(bytes(range(32, 127)) * 60)
-    options = Options(str(text), (3e-5,), ("x86",), ("bf16", "delta"), training=1, batches=2)
+    options = FineTuningOptions(str(text), (3e-5,), ("x86",), ("bf16", "delta"), training=1, batches=2)
     found = list[Row]()
     fine_tuning.run(options, fine_tuning.cells(options), [], Reporter(found.append, lambda _: None))
     bf16, delta = found

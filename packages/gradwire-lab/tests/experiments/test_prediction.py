@@ -19,13 +19,13 @@ def row(algorithm: str, codec: str, measured_s: float, predicted_s: float) -> di
 
 
 def test_the_grid_leaves_out_what_cannot_be() -> None:
-    cells = prediction.cells(prediction.Options(((3, "1gbit"), (4, "1gbit")), (1 << 20,)))
+    cells = prediction.cells(prediction.PredictionOptions(((3, "1gbit"), (4, "1gbit")), (1 << 20,)))
     by_hosts = {hosts: [cell for cell in cells if cell["hosts"] == hosts] for hosts in (3, 4)}
     assert {cell["algorithm"] for cell in by_hosts[4]} == set(prediction.ALGORITHMS)
     assert {cell["algorithm"] for cell in by_hosts[3]} == set(prediction.ALGORITHMS) - {"hierarchical"}
     assert [cell["codec"] for cell in by_hosts[3] if cell["algorithm"] == "backend"] == ["identity"]
     assert [len(group) for group in by_hosts.values()] == [13, 16]
-    assert len(prediction.cells(prediction.Options())) == 180  # the points of docs/planner.md
+    assert len(prediction.cells(prediction.PredictionOptions())) == 180  # the points of docs/planner.md
 
 
 def test_among_ties_the_simplest_plan_is_chosen() -> None:
@@ -65,7 +65,7 @@ def test_no_line_is_too_long_and_no_word_is_cut() -> None:
 
 
 def test_sharded_exchanges_are_asked_for() -> None:
-    options = prediction.Options(((3, "1gbit"),), (1 << 20,), sharded=True)
+    options = prediction.PredictionOptions(((3, "1gbit"),), (1 << 20,), sharded=True)
     sharded = [cell["codec"] for cell in prediction.cells(options) if cell["algorithm"] == prediction.SHARDED]
     assert sharded == list(prediction.CODECS)
 
@@ -81,4 +81,4 @@ def test_networks_and_sizes_are_read() -> None:
     options = prediction.read(
         argparse.Namespace(networks="4:1gbit,2:unlimited,4:1gbit", sizes="8MiB,1MB", sharded=False)
     )
-    assert options == prediction.Options(((4, "1gbit"), (2, "unlimited")), (1_000_000, 8 << 20))
+    assert options == prediction.PredictionOptions(((4, "1gbit"), (2, "unlimited")), (1_000_000, 8 << 20))

@@ -12,7 +12,7 @@ from gradwire import Plan, parse
 from gradwire.errors import GradwireError
 from gradwire.tables import Table, lines
 from gradwire_lab.experiments import software_nic
-from gradwire_lab.experiments.software_nic import LIBRARY, MERGED, SINGLE, Options
+from gradwire_lab.experiments.software_nic import LIBRARY, MERGED, SINGLE, SoftwareNicOptions
 
 
 def words(**changed: Any) -> argparse.Namespace:
@@ -21,7 +21,7 @@ def words(**changed: Any) -> argparse.Namespace:
 
 
 def test_each_rate_and_mtu_has_the_library_and_both_kinds_of_nics() -> None:
-    cells = software_nic.cells(Options(2, ("25mbit", "1gbit"), (1400, 9000), "truncate:16", None))
+    cells = software_nic.cells(SoftwareNicOptions(2, ("25mbit", "1gbit"), (1400, 9000), "truncate:16", None))
     assert [(cell["rate"], cell["mtu"], cell["way"], cell["nic"]) for cell in cells] == [
         (rate, mtu, way, nic)
         for rate in ("25mbit", "1gbit")
@@ -39,7 +39,7 @@ def test_each_rate_and_mtu_has_the_library_and_both_kinds_of_nics() -> None:
 
 def test_options_are_read() -> None:
     options = software_nic.read(words(rates="1gbit,25mbit,1gbit", mtus="9000,1400", unscaled=True))
-    assert options == Options(4, ("1gbit", "25mbit"), (9000, 1400), scale=None)
+    assert options == SoftwareNicOptions(4, ("1gbit", "25mbit"), (9000, 1400), scale=None)
     assert software_nic.read(words()).scale == "auto"
 
 

@@ -11,7 +11,7 @@ from gradwire.errors import SpecError
 from gradwire.tables import lines
 from gradwire_lab.experiments import weight_delta
 from gradwire_lab.experiments.experiment import Row
-from gradwire_lab.experiments.weight_delta import Options
+from gradwire_lab.experiments.weight_delta import WeightDeltaOptions
 
 
 def words(**given: object) -> argparse.Namespace:
@@ -49,4 +49,4 @@ def test_a_mistake_is_one_sentence(given: dict[str, object], reason: str) -> Non
 
 
 def test_it_asks_for_the_published_rates() -> None:
-    assert [cell["lr"] for cell in weight_delta.cells(Options())] == [3e-6, 3e-5, 1e-4, 1e-3]
+    assert [cell["lr"] for cell in weight_delta.cells(WeightDeltaOptions())] == [3e-6, 3e-5, 1e-4, 1e-3]

@@ -57,7 +57,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Options:
+class FineTuningOptions:
     """The text, the learning rates, the links, the policies, and how many batches train before and then."""
 
     text: str | None = None
@@ -78,7 +78,7 @@ class Options:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment's options."""
-    usual = Options()
+    usual = FineTuningOptions()
     rates, systems, policies = (",".join(map(str, each)) for each in (RATES, SYSTEMS, POLICIES))
     parser.add_argument("--text", metavar="FILE", help="what to train on (Python's language reference)")
     parser.add_argument("--rates", metavar="LIST", default=rates, help=f"learning rates ({rates})")
@@ -91,19 +91,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=int, metavar="N", default=value, help=f"{what} ({value})")
 
 
-def read(words: argparse.Namespace) -> Options:
+def read(words: argparse.Namespace) -> FineTuningOptions:
     """Return the options. Raises ``SpecError``."""
     systems, policies = (tuple(dict.fromkeys(text.split(","))) for text in (words.system, words.policies))
     rates = weight_delta.read_rates(words.rates)
-    return Options(words.text, rates, systems, policies, words.training, words.batches)
+    return FineTuningOptions(words.text, rates, systems, policies, words.training, words.batches)
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: FineTuningOptions) -> list[Cell]:
     """Return a cell for each learning rate and policy."""
     return cells_of(lr=options.rates, policy=options.policies)
 
 
-def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(options: FineTuningOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Train once, then fine-tune a copy for each cell."""
     from gradwire_lab.experiments.a2dtwp.trainee import Trainee, policy_named, train_side_by_side
 

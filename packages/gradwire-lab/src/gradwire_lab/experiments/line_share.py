@@ -45,7 +45,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Options:
+class LineShareOptions:
     """What is measured: an exchange for each rate, size, codec, and segment."""
 
     hosts: int = 4
@@ -60,7 +60,7 @@ class Options:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment's options."""
-    rates, codecs = ",".join(Options.rates), ",".join(Options.codecs)
+    rates, codecs = ",".join(LineShareOptions.rates), ",".join(LineShareOptions.codecs)
     parser.add_argument("--hosts", type=int, metavar="N", default=4, help="number of hosts (4)")
     parser.add_argument("--rates", metavar="LIST", default=rates, help=f"of every host ({rates})")
     parser.add_argument("--sizes", metavar="LIST", default="16MiB,64MiB", help="of buckets (16MiB,64MiB)")
@@ -69,14 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def read(words: argparse.Namespace) -> Options:
+def read(words: argparse.Namespace) -> LineShareOptions:
     """Return the options. Raises ``SpecError``."""
     codecs = tuple(dict.fromkeys((BASELINE, *codec_specs(words.codecs))))
     sizes = listed(tuple(parse_size(text) for text in words.sizes.split(",")))
-    return Options(words.hosts, tuple(dict.fromkeys(between_commas(words.rates))), sizes, codecs)
+    return LineShareOptions(words.hosts, tuple(dict.fromkeys(between_commas(words.rates))), sizes, codecs)
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: LineShareOptions) -> list[Cell]:
     """Return a cell for each rate, size, codec, and segment."""
     return cells_of(
         {"hosts": options.hosts},
@@ -87,7 +87,7 @@ def cells(options: Options) -> list[Cell]:
     )
 
 
-def run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
+def run(_options: LineShareOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
     """Measure cells in a testbed for each rate."""
     measure_cells(__name__, cells, report)
 

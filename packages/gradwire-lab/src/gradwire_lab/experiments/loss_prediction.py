@@ -52,7 +52,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Options:
+class LossPredictionOptions:
     """What is trained, and on which network."""
 
     hosts: int = 4
@@ -76,19 +76,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--codecs", metavar="LIST", default=codecs, help="with ';' between them")
 
 
-def read(words: argparse.Namespace) -> Options:
+def read(words: argparse.Namespace) -> LossPredictionOptions:
     """Return the options. Raises ``SpecError``."""
     rates, tasks = (tuple(dict.fromkeys(text.split(","))) for text in (words.rates, words.tasks))
-    return Options(words.hosts, rates, tasks, tuple(dict.fromkeys(words.codecs.split(";"))))
+    return LossPredictionOptions(words.hosts, rates, tasks, tuple(dict.fromkeys(words.codecs.split(";"))))
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: LossPredictionOptions) -> list[Cell]:
     """Return a cell for each rate, task, codec, and pipeline; the exact one, which judges, comes first."""
     codecs, common = dict.fromkeys((CODECS[0], *options.codecs)), {"hosts": options.hosts}
     return cells_of(common, rate=options.rates, task=options.tasks, codec=codecs, pipeline=PIPELINES)
 
 
-def run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
+def run(_options: LossPredictionOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
     """Train in a testbed for each rate and task."""
     for _, group in groupby(cells, key=lambda cell: (cell["rate"], cell["task"])):
         measure_cells(__name__, list(group), report, variables=KEPT_MEMORY)

@@ -60,7 +60,7 @@ CHOICES = (
 
 
 @dataclass(frozen=True)
-class Options:
+class PredictionOptions:
     """Networks, as hosts and rate, and sizes of buckets.
 
     The networks are as fast as two cores that all hosts share can feed: where the cores are the limit, a
@@ -85,7 +85,7 @@ class Options:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment's options."""
-    networks = ",".join(f"{hosts}:{rate}" for hosts, rate in Options.networks)
+    networks = ",".join(f"{hosts}:{rate}" for hosts, rate in PredictionOptions.networks)
     parser.add_argument(
         "--networks", metavar="LIST", default=networks, help="HOSTS:RATE,... (2:200mbit to 8:100mbit)"
     )
@@ -93,11 +93,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sharded", action="store_true", help="time sharded exchanges, too")
 
 
-def read(words: argparse.Namespace) -> Options:
+def read(words: argparse.Namespace) -> PredictionOptions:
     """Return the options. Raises ``SpecError``."""
     networks = tuple(dict.fromkeys(_network(text) for text in between_commas(words.networks)))
     sizes = listed(tuple(parse_size(text) for text in words.sizes.split(",")))
-    return Options(networks, sizes, words.sharded)
+    return PredictionOptions(networks, sizes, words.sharded)
 
 
 def _network(text: str) -> tuple[int, str]:
@@ -108,7 +108,7 @@ def _network(text: str) -> tuple[int, str]:
     return number, rate
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: PredictionOptions) -> list[Cell]:
     """Return a cell for each network, size, algorithm, and codec; ``backend`` only sums uncompressed."""
     return [
         {
@@ -127,7 +127,7 @@ def cells(options: Options) -> list[Cell]:
     ]
 
 
-def run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
+def run(_options: PredictionOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
     """Measure cells in a testbed for each network."""
     measure_cells(__name__, cells, report)
 

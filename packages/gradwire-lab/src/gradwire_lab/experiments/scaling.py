@@ -45,7 +45,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Options:
+class ScalingOptions:
     """Numbers of hosts, the rate of every host, and the gradient's bytes: AlexNet's, as in INCEPTIONN."""
 
     hosts: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
@@ -59,26 +59,26 @@ class Options:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment's options."""
-    hosts = ",".join(map(str, Options.hosts))
+    hosts = ",".join(map(str, ScalingOptions.hosts))
     parser.add_argument("--hosts", metavar="LIST", default=hosts, help=f"numbers of hosts ({hosts})")
     parser.add_argument(
-        "--rate", metavar="RATE", default=Options.rate, help=f"of every host ({Options.rate})"
+        "--rate", metavar="RATE", default=ScalingOptions.rate, help=f"of every host ({ScalingOptions.rate})"
     )
     parser.add_argument("--nbytes", metavar="SIZE", default="233MB", help="of the gradient (233MB)")
 
 
-def read(words: argparse.Namespace) -> Options:
+def read(words: argparse.Namespace) -> ScalingOptions:
     """Return the options. Raises ``SpecError``."""
-    return Options(whole_numbers("--hosts", words.hosts), words.rate, parse_size(words.nbytes))
+    return ScalingOptions(whole_numbers("--hosts", words.hosts), words.rate, parse_size(words.nbytes))
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: ScalingOptions) -> list[Cell]:
     """Return a cell for each number of hosts and algorithm."""
     common = {"rate": options.rate, "nbytes": options.nbytes}
     return cells_of(common, hosts=options.hosts, algorithm=FORMULAS)
 
 
-def run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
+def run(_options: ScalingOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
     """Measure cells in a testbed for each number of hosts."""
     measure_cells(__name__, cells, report)
 

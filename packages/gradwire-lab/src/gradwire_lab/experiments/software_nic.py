@@ -58,7 +58,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Options:
+class SoftwareNicOptions:
     """The networks, the codec, and the folder of MNIST, in whose place digits are used by default."""
 
     hosts: int = 4
@@ -75,7 +75,7 @@ class Options:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment's options."""
-    usual = Options()
+    usual = SoftwareNicOptions()
     parser.add_argument("--hosts", type=int, metavar="N", default=usual.hosts, help="number of hosts (4)")
     for name, values, what in (
         ("rates", usual.rates, "of every host"),
@@ -88,22 +88,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-dir", metavar="DIR", help="the four files of MNIST (digits)")
 
 
-def read(words: argparse.Namespace) -> Options:
+def read(words: argparse.Namespace) -> SoftwareNicOptions:
     """Return the options. Raises ``GradwireError``."""
     rates = tuple(dict.fromkeys(between_commas(words.rates)))
     folder = None if words.data_dir is None else Path(words.data_dir).absolute()
     scale = None if words.unscaled else "auto"
-    return Options(words.hosts, rates, whole_numbers("--mtus", words.mtus), words.codec, scale, folder)
+    return SoftwareNicOptions(words.hosts, rates, whole_numbers("--mtus", words.mtus), words.codec, scale, folder)
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: SoftwareNicOptions) -> list[Cell]:
     """Return a cell for each rate, MTU, and place of the codec."""
     common = {"hosts": options.hosts, "codec": options.codec, "scale": options.scale}
     found = cells_of(common, rate=options.rates, mtu=options.mtus, way=WAYS)
     return [{**cell, "nic": WAYS[cell["way"]].format(options.codec)} for cell in found]
 
 
-def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
+def run(options: SoftwareNicOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
     """Train in a testbed for each cell."""
     given = {} if options.data_dir is None else {"data_dir": str(options.data_dir)}
     measure_cells(__name__, cells, report, given)

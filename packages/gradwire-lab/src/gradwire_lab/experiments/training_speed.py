@@ -55,7 +55,7 @@ DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
-class Options:
+class TrainingSpeedOptions:
     """What is trained, where, and with which methods.
 
     ``data_dir`` has the four files of MNIST, and ``images`` a version of CIFAR as ``a2dtwp`` reads it, in
@@ -114,7 +114,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="NAME", default="cpu", help="cpu, or cuda: one GPU for all (cpu)")
 
 
-def read(words: argparse.Namespace) -> Options:
+def read(words: argparse.Namespace) -> TrainingSpeedOptions:
     """Return the options. Raises ``GradwireError``."""
     methods: tuple[str, ...] = USUAL
     if words.methods is not None:
@@ -123,7 +123,7 @@ def read(words: argparse.Namespace) -> Options:
             if not any(part in name for name in METHODS):
                 raise SpecError(f"no method has {part!r} in its name; the methods are {'; '.join(METHODS)}")
         methods = tuple(name for name in METHODS if name in ALWAYS or any(part in name for part in parts))
-    return Options(
+    return TrainingSpeedOptions(
         words.hosts,
         tuple(dict.fromkeys(between_commas(words.rates))),
         tuple(dict.fromkeys(between_commas(words.tasks))),
@@ -142,7 +142,7 @@ def mnist(named: str | None) -> Path | None:
     return None if folder is None else find("mnist", folder)
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: TrainingSpeedOptions) -> list[Cell]:
     """Return a cell for each rate, task, seed, and method.
 
     DDP, whose loss the others need, comes before them. They begin with another one in each seed, so that a
@@ -158,7 +158,7 @@ def cells(options: Options) -> list[Cell]:
     ]
 
 
-def run(options: Options, cells: Sequence[Cell], before: Sequence[Row], report: Report) -> None:
+def run(options: TrainingSpeedOptions, cells: Sequence[Cell], before: Sequence[Row], report: Report) -> None:
     """Train in a testbed for each rate, task, and seed: DDP never gives up the memory of its models."""
     files = {"data_dir": options.data_dir, "images": options.images, "text": options.text}
     given = {name: str(path) for name, path in files.items() if path is not None}

@@ -46,7 +46,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Options:
+class WeightDeltaOptions:
     """The text, the learning rates, and how many steps train, warm up, and count."""
 
     text: str | None = None
@@ -80,7 +80,7 @@ def read_rates(text: str) -> tuple[float, ...]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment's options."""
-    rates = ",".join(f"{rate:g}" for rate in Options.rates)
+    rates = ",".join(f"{rate:g}" for rate in WeightDeltaOptions.rates)
     parser.add_argument("--text", metavar="FILE", help="what to train on (Python's language reference)")
     parser.add_argument("--rates", metavar="LIST", default=rates, help=f"learning rates ({rates})")
     parser.add_argument("--training", type=int, metavar="N", default=300, help="steps before (300)")
@@ -88,17 +88,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--measured", type=int, metavar="N", default=20, help="steps that are measured (20)")
 
 
-def read(words: argparse.Namespace) -> Options:
+def read(words: argparse.Namespace) -> WeightDeltaOptions:
     """Return the options. Raises ``SpecError``."""
-    return Options(words.text, read_rates(words.rates), words.training, words.warm, words.measured)
+    return WeightDeltaOptions(words.text, read_rates(words.rates), words.training, words.warm, words.measured)
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: WeightDeltaOptions) -> list[Cell]:
     """Return a cell for each learning rate."""
     return cells_of(lr=options.rates)
 
 
-def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
+def run(options: WeightDeltaOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
     """Train once, then fine-tune a copy for each cell."""
     task, model = pretrained(options.text, options.training)
     for cell in cells:
@@ -128,7 +128,7 @@ class Figures:
     loss_after: float
 
 
-def _fine_tune(task: Task, model: torch.nn.Module, options: Options, rate: float) -> Figures:
+def _fine_tune(task: Task, model: torch.nn.Module, options: WeightDeltaOptions, rate: float) -> Figures:
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     before = task.held_out_loss(model)
     _train(task, model, optimizer, options.warm)

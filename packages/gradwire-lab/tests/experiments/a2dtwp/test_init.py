@@ -24,7 +24,7 @@ def test_it_is_performed_and_recorded(
             )  # type: ignore[operator]
 
     monkeypatch.setattr("gradwire_lab.experiments.a2dtwp.run", run)
-    options = a2dtwp.Options(networks=("vgg",), policies=("fp32", "awp"), seeds=(1,), timed=("vgg",))
+    options = a2dtwp.A2dtwpOptions(networks=("vgg",), policies=("fp32", "awp"), seeds=(1,), timed=("vgg",))
     perform(a2dtwp.EXPERIMENT, options, tmp_path)
     record = read_rows(tmp_path / "record.json", a2dtwp.EXPERIMENT)
     assert record["finished"]

@@ -8,7 +8,7 @@ import pytest
 
 from gradwire.errors import SpecError
 from gradwire_lab.experiments.a2dtwp import options
-from gradwire_lab.experiments.a2dtwp.options import Options
+from gradwire_lab.experiments.a2dtwp.options import A2dtwpOptions
 
 
 def words(*said: str) -> argparse.Namespace:
@@ -18,16 +18,16 @@ def words(*said: str) -> argparse.Namespace:
 
 
 def test_without_options_everything_is_compared() -> None:
-    assert options.read(words()) == Options()
-    kinds = Counter(cell["kind"] for cell in options.cells(Options()))
+    assert options.read(words()) == A2dtwpOptions()
+    kinds = Counter(cell["kind"] for cell in options.cells(A2dtwpOptions()))
     # Lossless policies share the trainings of the weights that they carry.
     assert kinds == {
         "longer": len(options.NETWORKS) - 1,
         "training": (len(options.NETWORKS) - 1) * 6 * 3 + 3,  # and AlexNet without batch normalization
         "pace": 1,
-        "batch": len(options.MODELS) * len(options.TIMED) * Options().timed_rounds,
+        "batch": len(options.MODELS) * len(options.TIMED) * A2dtwpOptions().timed_rounds,
     }
-    assert next(iter(options.cells(Options()))) == {"kind": "longer", "model": "vgg"}
+    assert next(iter(options.cells(A2dtwpOptions()))) == {"kind": "longer", "model": "vgg"}
 
 
 def test_options_choose(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_without_timed_networks_nothing_is_paced() -> None:
 
 
 def test_policies_take_turns_in_every_round_of_a_network() -> None:
-    found = [cell for cell in options.cells(Options(timed=("vgg",))) if cell["kind"] == "batch"]
+    found = [cell for cell in options.cells(A2dtwpOptions(timed=("vgg",))) if cell["kind"] == "batch"]
     rounds = [[cell["policy"] for cell in found if cell["round"] == number] for number in range(3)]
     assert [sorted(each) for each in rounds] == [sorted(options.TIMED)] * 3
     assert len({each[0] for each in rounds}) == 3, "each begins with another one"
@@ -52,8 +52,8 @@ def test_policies_take_turns_in_every_round_of_a_network() -> None:
 
 def test_an_epoch_is_watched_and_twelve_intervals_follow() -> None:
     for size in (32, 64):
-        epoch = Options().images // size
-        assert Options().batches - epoch >= 12 * (epoch // 2)
+        epoch = A2dtwpOptions().images // size
+        assert A2dtwpOptions().batches - epoch >= 12 * (epoch // 2)
 
 
 def test_the_links_are_those_of_the_published_tables() -> None:

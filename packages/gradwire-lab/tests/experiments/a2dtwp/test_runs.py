@@ -9,17 +9,17 @@ import pytest
 from gradwire_lab.experiments import a2dtwp as runs
 from gradwire_lab.experiments.a2dtwp import training
 from gradwire_lab.experiments.a2dtwp import training as timing
-from gradwire_lab.experiments.a2dtwp.options import Options, cells
+from gradwire_lab.experiments.a2dtwp.options import A2dtwpOptions, cells
 from gradwire_lab.experiments.experiment import Reporter
 
-OPTIONS = Options(networks=("vgg",), policies=("fp32", "awp"), seeds=(1,), timed=("resnet",), batches=10)
+OPTIONS = A2dtwpOptions(networks=("vgg",), policies=("fp32", "awp"), seeds=(1,), timed=("resnet",), batches=10)
 
 
 def performed(before: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Return the rows that a run reports after these."""
     found: list[Any] = []
 
-    def train(options: Options, model: str, policy: str, seed: int) -> dict[str, Any]:
+    def train(options: A2dtwpOptions, model: str, policy: str, seed: int) -> dict[str, Any]:
         return {"trained": (options.batches, model, policy, seed)}
 
     monkeypatch.setattr(training, "train", train)
@@ -51,7 +51,7 @@ def test_a_run_that_was_interrupted_keeps_its_pace(monkeypatch: pytest.MonkeyPat
 
 def test_trainings_may_be_measured_by_somebody_else() -> None:
     taken: list[Any] = []
-    options = Options(networks=("vgg",), policies=("fp32",), seeds=(1,), timed=())
+    options = A2dtwpOptions(networks=("vgg",), policies=("fp32",), seeds=(1,), timed=())
     reporter = Reporter(taken.append, lambda _text: None)
     runs.run(
         options, cells(options), [], reporter, lambda _options, cells, _before, _report: taken.extend(cells)

@@ -8,9 +8,9 @@ from torch import nn
 
 from gradwire_lab.experiments.a2dtwp import training as timing
 from gradwire_lab.experiments.a2dtwp.models import FULL_SIDE
-from gradwire_lab.experiments.a2dtwp.options import Options
+from gradwire_lab.experiments.a2dtwp.options import A2dtwpOptions
 
-OPTIONS = Options(timed_batches=3, timed_size=2)
+OPTIONS = A2dtwpOptions(timed_batches=3, timed_size=2)
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from gradwire_lab.experiments.a2dtwp.options import POLICIES, TRAINS_AS, Options
+from gradwire_lab.experiments.a2dtwp.options import POLICIES, TRAINS_AS, A2dtwpOptions
 from gradwire_lab.experiments.a2dtwp.training import train
 
-OPTIONS = Options(images=96, batches=14, narrower=64)
+OPTIONS = A2dtwpOptions(images=96, batches=14, narrower=64)
 
 
 @pytest.fixture(scope="module")

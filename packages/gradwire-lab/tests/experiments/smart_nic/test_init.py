@@ -11,7 +11,7 @@ from gradwire_lab.experiments.smart_nic.options import PAPER
 
 def test_the_paper_is_modelled_and_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert EXPERIMENTS["smart-nic"] is smart_nic.EXPERIMENT
-    rows = perform(smart_nic.EXPERIMENT, smart_nic.Options(parts=(PAPER,)), tmp_path)
+    rows = perform(smart_nic.EXPERIMENT, smart_nic.SmartNicOptions(parts=(PAPER,)), tmp_path)
     record = read_rows(tmp_path / "record.json", smart_nic.EXPERIMENT)
     assert record["finished"]
     assert record["rows"] == rows

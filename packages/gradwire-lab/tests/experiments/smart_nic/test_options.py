@@ -14,7 +14,7 @@ from gradwire_lab.experiments.smart_nic.options import (
     NICS,
     RING,
     STEP,
-    Options,
+    SmartNicOptions,
     add_arguments,
     cells,
     read,
@@ -22,7 +22,7 @@ from gradwire_lab.experiments.smart_nic.options import (
 from gradwire_lab.experiments.smart_nic.prediction import is_calibrated_on
 
 
-def parsed(*words: str) -> Options:
+def parsed(*words: str) -> SmartNicOptions:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return read(parser.parse_args(words))
@@ -33,11 +33,11 @@ def place(cell: Cell) -> tuple[object, ...]:
 
 
 def test_every_option_has_its_word() -> None:
-    assert parsed() == Options()
+    assert parsed() == SmartNicOptions()
 
 
 def test_no_training_has_the_configuration_that_the_model_is_calibrated_on() -> None:
-    found = cells(Options(parts=(STEP,)))
+    found = cells(SmartNicOptions(parts=(STEP,)))
     (calibration,) = select(found, part=CALIBRATION)
     assert found[0] == calibration
     assert place(calibration) == (2, "200mbit", 256, 448)
@@ -46,7 +46,7 @@ def test_no_training_has_the_configuration_that_the_model_is_calibrated_on() -> 
 
 def test_all_comparators_are_trained_on_the_most_hosts_and_nics_wherever_one_thing_differs() -> None:
     methods: dict[tuple[object, ...], list[tuple[str, str]]] = {}
-    for cell in select(cells(Options(parts=(STEP,))), part=STEP):
+    for cell in select(cells(SmartNicOptions(parts=(STEP,))), part=STEP):
         methods.setdefault(place(cell), []).append((cell["method"], cell["codec"]))
     assert methods == {
         (2, "200mbit", 512, 448): [*NICS],
@@ -59,7 +59,7 @@ def test_all_comparators_are_trained_on_the_most_hosts_and_nics_wherever_one_thi
 
 
 def test_cells_of_a_network_follow_each_other() -> None:
-    networks = [(cell["hosts"], cell["rate"]) for cell in cells(Options(parts=(STEP,)))]
+    networks = [(cell["hosts"], cell["rate"]) for cell in cells(SmartNicOptions(parts=(STEP,)))]
     assert len(dict.fromkeys(networks)) == 1 + sum(one != other for one, other in pairwise(networks))
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradwire.tables import WIDTH, lines
-from gradwire_lab.experiments.smart_nic.options import PAPER, Options, cells, published
+from gradwire_lab.experiments.smart_nic.options import PAPER, SmartNicOptions, cells, published
 from gradwire_lab.experiments.smart_nic.report import table
 
 RING = {"part": "ring", "codec": "identity", "nodes": 2, "rounds": 1, "chunk_words": 320} | {
@@ -35,7 +35,7 @@ def step(method: str, codec: str) -> dict[str, Any]:
 
 def test_each_part_has_its_table_and_all_keep_the_width() -> None:
     rows: list[Mapping[str, Any]] = []
-    published(cells(Options(parts=(PAPER,))), rows.append)
+    published(cells(SmartNicOptions(parts=(PAPER,))), rows.append)
     steps = [step("naive", "identity"), step("overlapped", "identity"), step("layer-wise", "bfp:7x16")]
     printed = lines(*table([*rows, RING, CALIBRATION, *steps]))
     assert max(map(len, printed)) <= WIDTH

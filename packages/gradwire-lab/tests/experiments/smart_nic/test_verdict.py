@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gradwire_lab.experiments.claim import Claim, Verdict
-from gradwire_lab.experiments.smart_nic.options import STEP, Options, cells
+from gradwire_lab.experiments.smart_nic.options import STEP, SmartNicOptions, cells
 from gradwire_lab.experiments.smart_nic.prediction import parameters, predicted
 from gradwire_lab.experiments.smart_nic.verdict import claims, error
 
@@ -25,7 +25,7 @@ MEASURED = {"compute_core_s": 6e-3, "update_core_s": 1e-3, "exchange_core_s": 1e
 
 def rows(accuracy: float = 0.9, off: float = 1.0, **of_bfp: Any) -> list[dict[str, Any]]:
     """Return rows of a run in which steps take ``off`` times what the model says."""
-    calibration, *steps = ({**cell, "data": "digits"} for cell in cells(Options((STEP,))))
+    calibration, *steps = ({**cell, "data": "digits"} for cell in cells(SmartNicOptions((STEP,))))
     calibration |= MEASURED
     found = [calibration]
     for step in steps:

@@ -21,7 +21,7 @@ from gradwire_lab.experiments.a2dtwp.options import (
     PACE,
     TIMES_LONGER,
     TRAINING,
-    Options,
+    A2dtwpOptions,
     add_arguments,
     cells,
     read,
@@ -29,10 +29,10 @@ from gradwire_lab.experiments.a2dtwp.options import (
 from gradwire_lab.experiments.a2dtwp.report import plot, table
 from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row
 
-__all__ = ["EXPERIMENT", "Options"]
+__all__ = ["EXPERIMENT", "A2dtwpOptions"]
 
 
-def _run(options: Options, cells: Sequence[Cell], before: Sequence[Row], report: Reporter) -> None:
+def _run(options: A2dtwpOptions, cells: Sequence[Cell], before: Sequence[Row], report: Reporter) -> None:
     """Train the networks, which imports torch."""
     run(options, cells, before, report)
 
@@ -52,11 +52,11 @@ EXPERIMENT = Experiment(
 
 # Train narrow networks, then time batches in full size, one after the other.
 
-Run = Callable[[Options, Sequence[Cell], Sequence[Row], Reporter], None]
+Run = Callable[[A2dtwpOptions, Sequence[Cell], Sequence[Row], Reporter], None]
 
 
 def run(
-    options: Options,
+    options: A2dtwpOptions,
     cells: Sequence[Cell],
     before: Sequence[Row],
     report: Reporter,
@@ -79,7 +79,7 @@ def run(
             report({**cell, **found})
 
 
-def train_cell(options: Options, cell: Cell) -> dict[str, Any]:
+def train_cell(options: A2dtwpOptions, cell: Cell) -> dict[str, Any]:
     """Return the figures of a training."""
     from gradwire_lab.experiments.a2dtwp.training import train
 
@@ -89,6 +89,6 @@ def train_cell(options: Options, cell: Cell) -> dict[str, Any]:
     return train(options, cell["model"], cell["policy"], cell["seed"])
 
 
-def _in_turn(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def _in_turn(options: A2dtwpOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     for cell in cells:
         report({**cell, **train_cell(options, cell)})

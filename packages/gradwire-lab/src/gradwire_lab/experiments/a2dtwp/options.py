@@ -69,7 +69,7 @@ the networks can reach on the images; no figure comes from them."""
 
 
 @dataclass(frozen=True)
-class Options:
+class A2dtwpOptions:
     """The images, what trains on them and how long, and what is timed in full size.
 
     Attributes
@@ -124,7 +124,7 @@ class Options:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment's options."""
-    usual = Options()
+    usual = A2dtwpOptions()
 
     def add_list(name: str, values: Sequence[object], what: str) -> None:
         text = ",".join(map(str, values))
@@ -148,7 +148,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_number("--timed-rounds", usual.timed_rounds, "rounds of all policies that are timed")
 
 
-def read(words: argparse.Namespace) -> Options:
+def read(words: argparse.Namespace) -> A2dtwpOptions:
     """Return the options. Raises ``SpecError``."""
     networks, policies, timed, seeds = (
         tuple(dict.fromkeys(text.split(",") if text else ()))
@@ -156,7 +156,7 @@ def read(words: argparse.Namespace) -> Options:
     )
     if not all(each.isdecimal() for each in seeds):
         raise SpecError(f"expected whole numbers for --seeds, got {words.seeds}")
-    return Options(
+    return A2dtwpOptions(
         None if words.data_dir is None else Path(words.data_dir).absolute(),
         networks,
         policies,
@@ -171,7 +171,7 @@ def read(words: argparse.Namespace) -> Options:
     )
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: A2dtwpOptions) -> list[Cell]:
     """Return a cell for each training, and for the batches of each network in full size, round, and policy.
 
     The longer trainings come first: they say what counts as learned. Policies whose weights on the device

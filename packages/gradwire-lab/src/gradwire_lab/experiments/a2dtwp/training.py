@@ -17,7 +17,7 @@ from gradwire.offload.host_offload import HostOffload
 from gradwire_lab.experiments.a2dtwp.images import Images, name_of, read_images
 from gradwire_lab.experiments.a2dtwp.measured import SMOOTHED
 from gradwire_lab.experiments.a2dtwp.models import FULL_SIDE, Shape, blocks_of, build
-from gradwire_lab.experiments.a2dtwp.options import FP32, LINKS, NORMALISED, UNLIMITED, Options
+from gradwire_lab.experiments.a2dtwp.options import FP32, LINKS, NORMALISED, UNLIMITED, A2dtwpOptions
 from gradwire_lab.experiments.a2dtwp.trainee import Batch, Learner, Trainee, layer_sizes, policy_named
 from gradwire_lab.experiments.experiment import LOSSY
 from gradwire_lab.experiments.hosts.training import one_thread
@@ -36,7 +36,7 @@ VALIDATION = 1500
 """Images that the error is measured on."""
 
 
-def train(options: Options, model: str, policy: str, seed: int) -> dict[str, Any]:
+def train(options: A2dtwpOptions, model: str, policy: str, seed: int) -> dict[str, Any]:
     """Return the errors of a training, the accuracy at its end, and the bits of its layers."""
     folder = find_cifar10(options.data_dir)
     images = read_images(folder).part(options.images)
@@ -112,7 +112,7 @@ WARM = 1
 """The first cycles on each link, which aren't counted: memory is new, and deltas are sent in full."""
 
 
-def pace(options: Options) -> dict[str, Any]:
+def pace(options: A2dtwpOptions) -> dict[str, Any]:
     """Return the seconds of a forward and a backward pass of VGG in full size, and its bytes of weights."""
     found = _cycles(options, PACED, FP32, (UNLIMITED,), 0.0, None)
     return {
@@ -121,13 +121,13 @@ def pace(options: Options) -> dict[str, Any]:
     }
 
 
-def time_batches(options: Options, model: str, policy: str, compute_s: float, nbytes: int) -> dict[str, Any]:
+def time_batches(options: A2dtwpOptions, model: str, policy: str, compute_s: float, nbytes: int) -> dict[str, Any]:
     """Return a policy's batches on each link, whose rates follow from VGG's computation and bytes."""
     return _cycles(options, model, policy, LINKS, compute_s, nbytes)
 
 
 def _cycles(
-    options: Options,
+    options: A2dtwpOptions,
     model: str,
     policy: str,
     systems: tuple[str, ...],

@@ -49,7 +49,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Options:
+class AutoOptions:
     """What is trained, from how many seeds, and how fast the lines of compressing methods are.
 
     ``codecs`` and ``algorithms`` make fixed plans, each of the former with each of the latter.
@@ -95,16 +95,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", metavar="FILE", help="for gpt and lstm (Python's language reference)")
 
 
-def read(words: argparse.Namespace) -> Options:
+def read(words: argparse.Namespace) -> AutoOptions:
     """Return the options. Raises ``GradwireError``."""
     tasks, methods = (tuple(dict.fromkeys(between_commas(text))) for text in (words.tasks, words.methods))
     folder, text = (None if name is None else Path(name).absolute() for name in (words.data_dir, words.text))
     codecs = codec_specs(words.codecs) if words.codecs else ()
     algorithms = algorithm_specs(words.algorithms)
-    return Options(words.hosts, words.rate, tasks, methods, codecs, algorithms, words.seeds, folder, text)
+    return AutoOptions(words.hosts, words.rate, tasks, methods, codecs, algorithms, words.seeds, folder, text)
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: AutoOptions) -> list[Cell]:
     """Return a cell for each method, task, and seed; DDP, with which others are compared, is always there."""
     methods = [name for name in METHODS if name == DDP or name in options.methods]
     methods += [FIXED.join(pair) for pair in product(options.codecs, options.algorithms)]
@@ -115,7 +115,7 @@ def cells(options: Options) -> list[Cell]:
     ]
 
 
-def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
+def run(options: AutoOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
     """Train in one testbed without a limit, and in one with it."""
     files = {"data_dir": options.data_dir, "text": options.text}
     given = {name: str(path) for name, path in files.items() if path is not None}

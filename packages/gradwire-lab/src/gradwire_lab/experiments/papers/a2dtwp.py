@@ -322,7 +322,7 @@ ORIGINS = origins(
 )
 
 
-def _run(options: a2dtwp.Options, cells: Sequence[Cell], before: Sequence[Row], report: Reporter) -> None:
+def _run(options: a2dtwp.A2dtwpOptions, cells: Sequence[Cell], before: Sequence[Row], report: Reporter) -> None:
     """Train as many networks at once as there are cores, then time batches one after the other."""
     from gradwire_lab.experiments.a2dtwp import run, train_cell
 
@@ -333,7 +333,7 @@ EXHIBIT = Exhibit(
     "a2dtwp",
     "section V",
     dataclasses.replace(a2dtwp.EXPERIMENT, run=_run),
-    a2dtwp.Options(
+    a2dtwp.A2dtwpOptions(
         networks=("vgg-bn",),
         policies=(FP32, BF16, STATIC[8], AWP),
         seeds=(1,),
@@ -341,7 +341,7 @@ EXHIBIT = Exhibit(
         batches=520,
         timed=(),
     ),
-    a2dtwp.Options(),
+    a2dtwp.A2dtwpOptions(),
     claims,
     "errors are those of networks with an eighth of the paper's channels on 6,400 images of CIFAR-10 with "
     "32 x 32 pixels (on scikit-learn's digits where GRADWIRE_DATA is unset), in batches of 32 (AlexNet 64). "

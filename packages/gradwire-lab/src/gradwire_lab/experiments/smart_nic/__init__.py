@@ -15,7 +15,7 @@ from gradwire_lab.experiments.smart_nic.options import (
     CALIBRATION,
     RING,
     STEP,
-    Options,
+    SmartNicOptions,
     add_arguments,
     cells,
     published,
@@ -23,13 +23,13 @@ from gradwire_lab.experiments.smart_nic.options import (
 )
 from gradwire_lab.experiments.smart_nic.report import plot, table
 
-__all__ = ["EXPERIMENT", "Options"]
+__all__ = ["EXPERIMENT", "SmartNicOptions"]
 
 STEPS = "gradwire_lab.experiments.smart_nic.steps"
 """The module that takes steps on the hosts, by name: it imports torch."""
 
 
-def _run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def _run(_options: SmartNicOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Model, simulate, and measure."""
     published([cell for cell in cells if cell["part"] not in (RING, CALIBRATION, STEP)], report)
     rings = select(cells, part=RING)

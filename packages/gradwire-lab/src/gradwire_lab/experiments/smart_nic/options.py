@@ -42,7 +42,7 @@ ALL = (*COMPARED, (NAIVE, BFP), (OVERLAPPED, BFP))
 
 
 @dataclass(frozen=True)
-class Options:
+class SmartNicOptions:
     """The parts to perform; the sizes of simulated rings; and the testbed's networks and perceptrons.
 
     The first of ``hosts``, ``rates``, ``widths``, and ``batches`` is where the model is calibrated. It
@@ -76,7 +76,7 @@ class Options:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the experiment's options."""
-    usual = Options()
+    usual = SmartNicOptions()
     parts = ",".join(PARTS)
     parser.add_argument("--parts", metavar="LIST", default=parts, help=f"what to perform ({parts})")
     for name, values, what in (
@@ -95,9 +95,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=int, metavar="N", default=value, help=f"{what} ({value})")
 
 
-def read(words: argparse.Namespace) -> Options:
+def read(words: argparse.Namespace) -> SmartNicOptions:
     """Return the options. Raises ``GradwireError``."""
-    return Options(
+    return SmartNicOptions(
         tuple(dict.fromkeys(between_commas(words.parts))),
         hosts=whole_numbers("--hosts", words.hosts),
         rates=tuple(dict.fromkeys(between_commas(words.rates))),
@@ -109,7 +109,7 @@ def read(words: argparse.Namespace) -> Options:
     )
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: SmartNicOptions) -> list[Cell]:
     """Return a cell for each constant, figure, and point of the model, each ring, and each way to step."""
     found: list[Cell] = []
     if PAPER in options.parts:
@@ -137,7 +137,7 @@ def _of_the_paper() -> list[Cell]:
     ]
 
 
-def _of_the_testbed(options: Options) -> list[Cell]:
+def _of_the_testbed(options: SmartNicOptions) -> list[Cell]:
     """Return the calibration, and trainings that differ from it in one thing, or on the most hosts."""
     (first, *more), (rate, *rates) = options.hosts, options.rates
     (width, *widths), (batch, *batches) = options.widths, options.batches

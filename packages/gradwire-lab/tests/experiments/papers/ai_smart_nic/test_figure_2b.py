@@ -4,7 +4,7 @@ import pytest
 
 from gradwire_lab.experiments.experiment import Reporter
 from gradwire_lab.experiments.hosts import exchanges
-from gradwire_lab.experiments.papers.ai_smart_nic.figure_2b import EXHIBIT, SCHEMES, Options
+from gradwire_lab.experiments.papers.ai_smart_nic.figure_2b import EXHIBIT, SCHEMES, SmartNicFigure2bOptions
 
 
 def rows(**seconds: float) -> list[dict[str, object]]:
@@ -39,7 +39,7 @@ def test_one_lucky_exchange_turns_nothing() -> None:
 
 
 def test_all_schemes_are_exchanged_in_each_network() -> None:
-    cells = EXHIBIT.experiment.cells(Options((2, 4), 40_000, 1))
+    cells = EXHIBIT.experiment.cells(SmartNicFigure2bOptions((2, 4), 40_000, 1))
     assert [(cell["hosts"], cell["scheme"]) for cell in cells] == [
         (hosts, scheme) for hosts in (2, 4) for scheme in SCHEMES
     ]

@@ -5,7 +5,7 @@ import pytest
 from gradwire_gateware import synthesis as report
 from gradwire_lab.experiments import perform
 from gradwire_lab.experiments.claim import Verdict
-from gradwire_lab.experiments.papers.ai_smart_nic.table_1 import CODECS, EXHIBIT, TABLE, Options
+from gradwire_lab.experiments.papers.ai_smart_nic.table_1 import CODECS, EXHIBIT, TABLE, SmartNicTable1Options
 
 
 def rows(**blocks: tuple[float, float, float]) -> list[dict[str, object]]:
@@ -74,7 +74,7 @@ def test_with_full_the_blocks_are_synthesised(monkeypatch: pytest.MonkeyPatch) -
         return [{"resources": {"ALUT": 10, "FF": 1, "M10K": 4, "DSP": 2}}]
 
     monkeypatch.setattr(report, "measure", measure)
-    found = perform(EXHIBIT.experiment, Options(synthesises=True), quiet=True)
+    found = perform(EXHIBIT.experiment, SmartNicTable1Options(synthesises=True), quiet=True)
     assert [(row["ALM"], row["M20K"], row["DSP"]) for row in found[1:]] == [(5, 2, 2)] * 4
     assert [(each.block, each.codec, each.target) for each in asked] == [
         (block, codec, "intel") for block, codec in CODECS.items()

@@ -11,7 +11,7 @@ from gradwire_lab.experiments.papers.inceptionn.figure_1 import (
     LEAVES,
     RINGS,
     TREE,
-    Options,
+    InceptionnFigure1Options,
     busiest_over_mean,
     formula_s,
 )
@@ -71,7 +71,7 @@ def test_organisations_are_timed_on_one_testbed_and_their_bytes_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked = fake_exchanges(monkeypatch, exchanges)
-    found = perform(EXHIBIT.experiment, Options(4, 1600, 40_000, 1), quiet=True)
+    found = perform(EXHIBIT.experiment, InceptionnFigure1Options(4, 1600, 40_000, 1), quiet=True)
     assert [row["organisation"] for row in found] == [FLAT, TREE, LEAVES, RINGS]
     assert {(row["hosts"], row["rate"]) for row in found} == {(4, "400mbit")}
     assert asked == {"most": 1, "budget_s": 20.0, "line_nbytes": 1 << 20}

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from gradwire_lab.experiments import perform
 from gradwire_lab.experiments.claim import Verdict
-from gradwire_lab.experiments.papers.inceptionn.figure_13 import EXHIBIT, Options
+from gradwire_lab.experiments.papers.inceptionn.figure_13 import EXHIBIT, InceptionnFigure13Options
 
 NETWORK = "HDC, 3 layers, He"
 
@@ -38,5 +38,5 @@ def test_rows_say_how_many_epochs_two_more_are() -> None:
 
 
 def test_the_codec_gets_two_more_epochs() -> None:
-    found = perform(EXHIBIT.experiment, Options(("CNN",), (("digits", 1), ("mnist", 1)), (1,)), quiet=True)
+    found = perform(EXHIBIT.experiment, InceptionnFigure13Options(("CNN",), (("digits", 1), ("mnist", 1)), (1,)), quiet=True)
     assert [len(row["accuracies"]) for row in found] == [1, 3]

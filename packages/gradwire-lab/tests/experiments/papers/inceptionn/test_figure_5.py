@@ -5,7 +5,7 @@ import torch
 
 from gradwire_lab.experiments import perform
 from gradwire_lab.experiments.claim import Verdict
-from gradwire_lab.experiments.papers.inceptionn.figure_5 import EXHIBIT, STAGES, Options, describe
+from gradwire_lab.experiments.papers.inceptionn.figure_5 import EXHIBIT, STAGES, InceptionnFigure5Options, describe
 
 
 def rows(**changed: object) -> list[dict[str, object]]:
@@ -34,7 +34,7 @@ def test_a_gradient_is_described() -> None:
 
 
 def test_stages_lie_behind_each_other() -> None:
-    found = perform(EXHIBIT.experiment, Options("CNN", (1,), 20), quiet=True)
+    found = perform(EXHIBIT.experiment, InceptionnFigure5Options("CNN", (1,), 20), quiet=True)
     assert [row["stage"] for row in found] == [*STAGES]
     assert len({row["std"] for row in found}) == 3
     assert len({row["accuracy"] for row in found}) == 1

@@ -18,7 +18,7 @@ from gradwire_lab.experiments.papers.inceptionn.figure_7 import (
     PACKAGES,
     SNAPPY,
     SZ,
-    Options,
+    InceptionnFigure7Options,
     Timed,
 )
 
@@ -85,7 +85,7 @@ def test_gradients_of_dead_trainings_count_for_nothing() -> None:
 
 def test_a_codec_without_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figure_7, "find_spec", lambda _name: None)
-    found = perform(EXHIBIT.experiment, Options((SNAPPY, SZ), (1,), 2, 1), quiet=True)
+    found = perform(EXHIBIT.experiment, InceptionnFigure7Options((SNAPPY, SZ), (1,), 2, 1), quiet=True)
     assert [row["missing"] for row in found] == [
         f"the package {each} is not installed (extra papers)." for each in ("cramjam", "pysz")
     ]
@@ -132,7 +132,7 @@ def test_sz_keeps_its_bound() -> None:
 
 
 def test_codecs_are_timed_on_a_gradient() -> None:
-    found = perform(EXHIBIT.experiment, Options(("lossless", "truncate:16"), (1,), 4, 1), quiet=True)
+    found = perform(EXHIBIT.experiment, InceptionnFigure7Options(("lossless", "truncate:16"), (1,), 4, 1), quiet=True)
     assert found[1]["nbytes"] == 2 * found[1]["payload_nbytes"]
     assert all(len(each["encode_s"]) == len(each["decode_s"]) == 1 for each in found)
     assert found[0]["nbytes"] > found[0]["payload_nbytes"]

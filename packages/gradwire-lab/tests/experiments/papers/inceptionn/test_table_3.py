@@ -13,7 +13,7 @@ from gradwire_lab.experiments.papers.inceptionn.table_3 import (
     CLASSES,
     EXHIBIT,
     EXPONENTS,
-    Options,
+    InceptionnTable3Options,
     measure,
     ratio,
     shares,
@@ -101,7 +101,7 @@ def test_networks_in_full_size_that_were_not_trained_are_rows_with_the_reason() 
 
 
 def test_gradients_of_a_training_are_sorted() -> None:
-    options = Options(("CNN",), (1,), 14, (), 0, 7)
+    options = InceptionnTable3Options(("CNN",), (1,), 14, (), 0, 7)
     found = measure(options, *EXHIBIT.experiment.cells(options))
     assert len(found["classes_8"]) == 2
     assert all(sum(each) == pytest.approx(1) for each in found["classes_8"])
@@ -116,7 +116,7 @@ def test_gradients_in_full_size_are_sorted(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(full_size, "train", train)
     monkeypatch.setattr(full_size, "missing", lambda: "")
-    options = Options((), (), 0, (("VGG-16", 5),), 9, 4)
+    options = InceptionnTable3Options((), (), 0, (("VGG-16", 5),), 9, 4)
     (cell,) = EXHIBIT.experiment.cells(options)
     found = measure(options, cell)
     assert found["classes_10"] == [[0, 1, 0, 0]] * 3

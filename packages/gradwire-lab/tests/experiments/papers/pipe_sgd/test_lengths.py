@@ -10,7 +10,7 @@ from gradwire.errors import ExchangeError, LinkError
 from gradwire_lab.experiments.claim import Claim, Published, Verdict
 from gradwire_lab.experiments.papers.pipe_sgd.lengths import (
     WORKERS,
-    Options,
+    LengthsOptions,
     Worker,
     cells,
     drawn,
@@ -77,7 +77,7 @@ def test_scatter_wins_nothing() -> None:
 
 
 def test_there_is_a_cell_for_each_k_seed_and_length() -> None:
-    given = cells(Options((1, 2), (10, 20), (3,)))
+    given = cells(LengthsOptions((1, 2), (10, 20), (3,)))
     assert [(cell["pipeline"], cell["steps"], cell["seed"]) for cell in given] == [
         (1, 10, 3),
         (1, 20, 3),

@@ -7,7 +7,7 @@ import pytest
 
 from gradwire_lab.experiments import perform
 from gradwire_lab.experiments.claim import Verdict
-from gradwire_lab.experiments.papers.pipe_sgd.lengths import Options
+from gradwire_lab.experiments.papers.pipe_sgd.lengths import LengthsOptions
 from gradwire_lab.experiments.papers.pipe_sgd.strongly_convex import EXHIBIT, measure, published_slope
 
 LENGTHS = (100, 400, 1600)
@@ -62,5 +62,5 @@ def test_one_training_has_the_means_of_all_lengths() -> None:
 
 @pytest.mark.processes
 def test_seeds_are_measured_side_by_side() -> None:
-    found = perform(EXHIBIT.experiment, Options((1,), (5, 10), (1, 2)), quiet=True)
+    found = perform(EXHIBIT.experiment, LengthsOptions((1,), (5, 10), (1, 2)), quiet=True)
     assert [(row["steps"], row["seed"]) for row in found] == [(5, 1), (10, 1), (5, 2), (10, 2)]

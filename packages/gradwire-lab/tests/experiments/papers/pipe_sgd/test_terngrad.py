@@ -5,7 +5,7 @@ import pytest
 from gradwire_lab.experiments import perform
 from gradwire_lab.experiments.claim import Verdict
 from gradwire_lab.experiments.hosts import exchanges
-from gradwire_lab.experiments.papers.pipe_sgd.terngrad import EXHIBIT, SMALLER, Options
+from gradwire_lab.experiments.papers.pipe_sgd.terngrad import EXHIBIT, SMALLER, TerngradOptions
 from support.fake_hosts import fake_exchanges
 
 
@@ -51,7 +51,7 @@ def test_another_line_than_the_papers_fails() -> None:
 
 def test_what_a_codec_sends_is_exchanged_without_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = fake_exchanges(monkeypatch, exchanges)
-    found = perform(EXHIBIT.experiment, Options(400_000, 1), quiet=True)
+    found = perform(EXHIBIT.experiment, TerngradOptions(400_000, 1), quiet=True)
     exact = [400_000, 25_000, 200_000, 100_000]
     assert [(row["codec"], row["nbytes"]) for row in found] == [
         *((codec, 400_000) for codec in SMALLER),

@@ -33,7 +33,7 @@ BUDGET_S = 20.0
 
 
 @dataclass(frozen=True)
-class Options:
+class SmartNicFigure1Options:
     """Numbers of workers, the rate of all hosts together, bytes of a gradient, and exchanges of a cell."""
 
     workers: tuple[int, ...]
@@ -42,7 +42,7 @@ class Options:
     repeats: int
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: SmartNicFigure1Options) -> list[Cell]:
     """Return a cell for each number of workers, all on as many hosts, whose first ones work."""
     hosts = max(options.workers)
     network = {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": options.nbytes}
@@ -51,7 +51,7 @@ def cells(options: Options) -> list[Cell]:
     ]
 
 
-def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(options: SmartNicFigure1Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Exchange between the first hosts of one testbed, and follow the steps of all workers."""
     time_exchanges(
         cells,
@@ -148,8 +148,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=run,
     claims=claims,
-    quick=Options((3, WORKERS), 1600, 1_000_000, 3),
-    full=Options((2, 3, WORKERS, 5, 6, 8), 1600, 4 * 2048 * 2048, 9),
+    quick=SmartNicFigure1Options((3, WORKERS), 1600, 1_000_000, 3),
+    full=SmartNicFigure1Options((2, 3, WORKERS, 5, 6, 8), 1600, 4 * 2048 * 2048, 9),
     scaling="the steps are those of the schedule that training and the gateware follow. For the time, "
     "workers are the first hosts of a testbed of eight at 200 Mbit/s, because all share two cores, and "
     "exchange a layer of section V.B, 16.8 MB, over TCP. Without --full, there are four hosts at 400 "

@@ -22,7 +22,7 @@ BUDGET_S = 30.0
 
 
 @dataclass(frozen=True)
-class Options:
+class SmartNicFigure2bOptions:
     """Numbers of nodes, powers of two; bytes of a gradient; and exchanges of a cell."""
 
     nodes: tuple[int, ...]
@@ -30,13 +30,13 @@ class Options:
     repeats: int
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: SmartNicFigure2bOptions) -> list[Cell]:
     """Return a cell for each scheme and number of nodes."""
     found = cells_of({"rate": RATE, "nbytes": options.nbytes}, nodes=options.nodes, scheme=SCHEMES)
     return [{**cell, "hosts": cell["nodes"], "algorithm": SCHEMES[cell["scheme"]]} for cell in found]
 
 
-def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(options: SmartNicFigure2bOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Exchange between the hosts of testbeds."""
     time_exchanges(cells, report, options.repeats, BUDGET_S)
 
@@ -100,8 +100,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=run,
     claims=claims,
-    quick=Options((4, 8), 300_000, 3),
-    full=Options((2, 4, 8, 16), 2_000_000, 9),
+    quick=SmartNicFigure2bOptions((4, 8), 300_000, 3),
+    full=SmartNicFigure2bOptions((2, 4, 8, 16), 2_000_000, 9),
     scaling="exchanges over TCP between the hosts of a testbed at 40 Mbit/s, with which two cores keep up, "
     "of gradients of 0.3 MB (2 MB with --full), instead of training steps over MPI on up to 32 nodes. The "
     "paper plots the figure without numbers: the rules are its words.",

@@ -22,7 +22,7 @@ WITHIN = 0.1
 
 
 @dataclass(frozen=True)
-class Options:
+class SmartNicFigure3Options:
     """Layers, batches of which the last hides an exchange, and the steps and seeds of each training."""
 
     layers: int
@@ -31,14 +31,14 @@ class Options:
     seeds: int
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: SmartNicFigure3Options) -> list[Cell]:
     """Return a cell for each batch, and for the smart NIC's schedule and the naive one."""
     place = {"part": STEP, "hosts": HOSTS, "rate": RATE, "width": WIDTH, "codec": IDENTITY}
     more = {"layers": options.layers, "data": at_hand(), "steps": options.steps, "seeds": options.seeds}
     return cells_of({**place, **more}, batch=options.batches, method=(LAYERWISE, NAIVE))
 
 
-def run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(_options: SmartNicFigure3Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Train on the hosts of a testbed."""
     measure_cells(STEPS, cells, report)
 
@@ -103,8 +103,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=run,
     claims=claims,
-    quick=Options(3, (1792,), 20, 1),
-    full=Options(6, (448, 1792), 40, 3),
+    quick=SmartNicFigure3Options(3, (1792,), 20, 1),
+    full=SmartNicFigure3Options(6, (448, 1792), 40, 3),
     scaling="six layers of 256 x 256 weights (three without --full) instead of 20 of 2048 x 2048, on three "
     "hosts of a testbed at 200 Mbit/s, with the workers on one core and rings in software on another, as "
     "in section V.B. Hosts that share a core wait for each other, where the paper's nodes have cores of "

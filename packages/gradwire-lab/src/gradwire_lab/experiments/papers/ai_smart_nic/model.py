@@ -26,8 +26,8 @@ FIGURES = Exhibit(
     "smart-nic",
     "figures 2 and 4",
     smart_nic.EXPERIMENT,
-    smart_nic.Options(parts=(PAPER,)),
-    smart_nic.Options(parts=(PAPER,)),
+    smart_nic.SmartNicOptions(parts=(PAPER,)),
+    smart_nic.SmartNicOptions(parts=(PAPER,)),
     figure_claims,
     "modelled, with the paper's equations. Four figures of six nodes set constants that the paper omits; "
     "what follows from those and from other published figures holds by construction, and its erratum says "
@@ -40,8 +40,8 @@ RINGS = Exhibit(
     "smart-nic",
     "section IV.C",
     smart_nic.EXPERIMENT,
-    smart_nic.Options(parts=(RING,), rings=1, chunk_words=40),
-    smart_nic.Options(parts=(RING,)),
+    smart_nic.SmartNicOptions(parts=(RING,), rings=1, chunk_words=40),
+    smart_nic.SmartNicOptions(parts=(RING,)),
     ring_claims,
     "the gateware's ring is simulated cycle by cycle, with chunks of 160 words of 256 bits, and compared "
     "with T_AR, the largest of T_ring, T_add, and T_mem; a circuit's latency comes from a ring of two "
@@ -53,7 +53,7 @@ MODEL = Exhibit(
     "smart-nic",
     "section V.B",
     smart_nic.EXPERIMENT,
-    smart_nic.Options(
+    smart_nic.SmartNicOptions(
         parts=(STEP,),
         hosts=(2, 3),
         rates=("200mbit",),
@@ -63,7 +63,7 @@ MODEL = Exhibit(
         steps=30,
         seeds=1,
     ),
-    smart_nic.Options(parts=(STEP,)),
+    smart_nic.SmartNicOptions(parts=(STEP,)),
     step_claims,
     "six layers of 256 x 256 weights (20 of 2048 x 2048 are published) learn MNIST if GRADWIRE_DATA has it, "
     "else scikit-learn's digits, on two to four hosts (six) at 200 Mbit/s. Workers compute for real, all on "

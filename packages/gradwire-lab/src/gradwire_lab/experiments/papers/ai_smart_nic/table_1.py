@@ -62,13 +62,13 @@ NO_MEMORY = "the words of a block wait in registers here, and in memories in the
 
 
 @dataclass(frozen=True)
-class Options:
+class SmartNicTable1Options:
     """Whether to synthesise anew, which takes minutes, or to take what was kept."""
 
     synthesises: bool = False
 
 
-def cells(_options: Options) -> list[Cell]:
+def cells(_options: SmartNicTable1Options) -> list[Cell]:
     """Return a cell for the table's own figures, and one for each block."""
     return [
         {"block": TABLE, "codec": None},
@@ -76,7 +76,7 @@ def cells(_options: Options) -> list[Cell]:
     ]
 
 
-def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
+def measure(options: SmartNicTable1Options, cell: Cell) -> Mapping[str, Any]:
     """Return what a block takes of a Cyclone V, and as how much of an Arria 10 that counts."""
     import torch
 
@@ -212,8 +212,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=each(measure),
     claims=claims,
-    quick=Options(),
-    full=Options(synthesises=True),
+    quick=SmartNicTable1Options(),
+    full=SmartNicTable1Options(synthesises=True),
     scaling="modelled: Yosys has no Arria 10, so that Cyclone V stands in for it. Two ALUTs count as "
     "one ALM, and two M10Ks as one M20K. The memories for chunks are those of 512 words of "
     "256 bits; the paper doesn't give the size of its own. Without --full, the figures are "

@@ -37,7 +37,7 @@ BUDGET_S = 20.0
 
 
 @dataclass(frozen=True)
-class Options:
+class InceptionnFigure1Options:
     """The number of workers, the rate of all together, bytes of a gradient, and exchanges of a cell."""
 
     workers: int
@@ -46,7 +46,7 @@ class Options:
     repeats: int
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: InceptionnFigure1Options) -> list[Cell]:
     """Return a cell for each organisation."""
     network = {"hosts": options.workers, "rate": rate(options.workers, options.total_mbit)}
     return [
@@ -55,7 +55,7 @@ def cells(options: Options) -> list[Cell]:
     ]
 
 
-def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(options: InceptionnFigure1Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Exchange between the hosts of a testbed, and count the bytes of every worker."""
 
     def counted(row: Row) -> None:
@@ -174,8 +174,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=run,
     claims=claims,
-    quick=Options(8, 1600, 1_000_000, 3),
-    full=Options(8, 1600, 4_000_000, 9),
+    quick=InceptionnFigure1Options(8, 1600, 1_000_000, 3),
+    full=InceptionnFigure1Options(8, 1600, 4_000_000, 9),
     scaling="eight workers in groups of two are hosts of a testbed that exchange over TCP, each at 200 "
     "Mbit/s, because all share two cores. An aggregator is the first worker of its group, and gradients "
     "travel both ways. Gradients have 1 MB (4 MB with --full). The paper draws the figure without "

@@ -102,7 +102,7 @@ FIRST_RATE, TRIES = 300_000_000, 2
 
 
 @dataclass(frozen=True)
-class Options:
+class InceptionnFigure12Options:
     """The network, images of a worker in a step, seeds, steps, and steps until the rate is found."""
 
     network: str
@@ -112,14 +112,14 @@ class Options:
     pace_steps: int
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: InceptionnFigure12Options) -> list[Cell]:
     """Return a cell that finds the rate, and one for each way to train and each seed."""
     common = {"network": options.network, "data": at_hand(), "batch": options.batch}
     pace = {"run": PACE, **common, "steps": options.pace_steps}
     return [pace, *cells_of({**common, "steps": options.steps}, run=WAYS, seed=options.seeds)]
 
 
-def run(_options: Options, cells: Sequence[Cell], before: Sequence[Row], report: Reporter) -> None:
+def run(_options: InceptionnFigure12Options, cells: Sequence[Cell], before: Sequence[Row], report: Reporter) -> None:
     """Find the rate, and train on four hosts, or five with an aggregator, whose links keep to it."""
     rows = [*before]
 
@@ -320,8 +320,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=run,
     claims=claims,
-    quick=Options("HDC, 3 layers, He", 350, (1,), 80, 6),
-    full=Options("HDC, 3 layers, He", 350, (1, 2, 3), 240, 20),
+    quick=InceptionnFigure12Options("HDC, 3 layers, He", 350, (1,), 80, 6),
+    full=InceptionnFigure12Options("HDC, 3 layers, He", 350, (1, 2, 3), 240, 20),
     scaling="HDC in three layers alone of the four networks, on MNIST if GRADWIRE_DATA has it, else on "
     "scikit-learn's digits. Four hosts of a testbed, and a fifth for the aggregator, share two cores, so a "
     "worker computes on more images than table I has, and links are as slow as makes WA communicate for the "

@@ -28,7 +28,7 @@ LOST = 0.015
 
 
 @dataclass(frozen=True)
-class Options:
+class InceptionnFigure13Options:
     """The networks, epochs of the exact training by data, and seeds."""
 
     networks: tuple[str, ...]
@@ -36,7 +36,7 @@ class Options:
     seeds: tuple[int, ...]
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: InceptionnFigure13Options) -> list[Cell]:
     """Return a cell for each network, seed, and codec; with the codec there are two more epochs."""
     data = at_hand()
     epochs = {EXACT: dict(options.epochs)[data], CODEC: dict(options.epochs)[data] + MORE}
@@ -44,7 +44,7 @@ def cells(options: Options) -> list[Cell]:
     return [{**cell, "epochs": epochs[cell["codec"]]} for cell in found]
 
 
-def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
+def measure(_options: InceptionnFigure13Options, cell: Cell) -> Mapping[str, Any]:
     """Train, and return the accuracy after each epoch."""
     images = dataset(cell["data"])
     codec = None if cell["codec"] == EXACT else parse(cell["codec"])
@@ -101,8 +101,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=side_by_side(measure),
     claims=claims,
-    quick=Options(("HDC, 5 layers, Xavier",), (("digits", 12), ("mnist", 1)), (1, 2, 3)),
-    full=Options(
+    quick=InceptionnFigure13Options(("HDC, 5 layers, Xavier",), (("digits", 12), ("mnist", 1)), (1, 2, 3)),
+    full=InceptionnFigure13Options(
         ("HDC, 5 layers, He", "HDC, 5 layers, Xavier", "CNN"),
         (("digits", 30), ("mnist", 2)),
         (1, 2, 3),

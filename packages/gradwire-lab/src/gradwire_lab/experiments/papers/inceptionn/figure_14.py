@@ -52,7 +52,7 @@ SEVEN_BITS = "the printed format gives 8 bits a last place of 2^-7, whatever the
 
 
 @dataclass(frozen=True)
-class Options:
+class InceptionnFigure14Options:
     """Networks, seeds, and steps of each training."""
 
     networks: tuple[str, ...]
@@ -60,7 +60,7 @@ class Options:
     steps: int
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: InceptionnFigure14Options) -> list[Cell]:
     """Return a cell for each network, seed, and scheme."""
     return cells_of({"data": at_hand()}, network=options.networks, seed=options.seeds, scheme=SCHEMES)
 
@@ -73,7 +73,7 @@ def codec_of(scheme: str) -> Codec | None:
     return Scaled(parse(name)) if scaled else parse(name)
 
 
-def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
+def measure(options: InceptionnFigure14Options, cell: Cell) -> Mapping[str, Any]:
     """Train; return accuracies, and the ratio and largest error of one gradient in four."""
     codec = codec_of(cell["scheme"])
     ratios, errors = list[float](), list[float]()
@@ -221,8 +221,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=side_by_side(measure),
     claims=claims,
-    quick=Options(("HDC, 3 layers, He",), (1, 2, 3), 168),
-    full=Options((*NETWORKS,), (1, 2, 3), 600),
+    quick=InceptionnFigure14Options(("HDC, 3 layers, He",), (1, 2, 3), 168),
+    full=InceptionnFigure14Options((*NETWORKS,), (1, 2, 3), 600),
     scaling="HDC in both depths that table I allows, with two initialisations, and a small CNN in the "
     "place of AlexNet, ResNet-50, and VGG-16; MNIST if GRADWIRE_DATA has it, else scikit-learn's "
     "digits. Every hop of a ring of four workers encodes, as there. Trainings are shorter than "

@@ -25,7 +25,7 @@ BUDGET_S = 15.0
 
 
 @dataclass(frozen=True)
-class Options:
+class InceptionnFigure15Options:
     """Numbers of workers, the rate of all hosts together, bytes of a gradient, and exchanges of a cell."""
 
     workers: tuple[int, ...]
@@ -34,7 +34,7 @@ class Options:
     repeats: int
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: InceptionnFigure15Options) -> list[Cell]:
     """Return a cell for each organisation and number of workers, all on as many hosts, whose first ones work.
 
     WA has a host more than workers: its aggregator, from which weights go down a tree, as in figure 12.
@@ -58,7 +58,7 @@ def cells(options: Options) -> list[Cell]:
     ]
 
 
-def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(options: InceptionnFigure15Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Exchange between the first hosts of one testbed."""
     time_exchanges(cells, report, options.repeats, BUDGET_S, SHORT_NBYTES)
 
@@ -133,8 +133,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=run,
     claims=claims,
-    quick=Options((4, 6, 8), 1800, 1_000_000, 2),
-    full=Options((4, 5, 6, 7, 8), 1800, 4_000_000, 9),
+    quick=InceptionnFigure15Options((4, 6, 8), 1800, 1_000_000, 2),
+    full=InceptionnFigure15Options((4, 5, 6, 7, 8), 1800, 4_000_000, 9),
     scaling="workers and the aggregator are the first hosts of a testbed of nine, each at 200 Mbit/s, "
     "because all share two cores. They exchange gradients of 1 MB (4 MB with --full) over TCP. The paper "
     "plots the figure without numbers: the rules are its words, that one time grows almost linearly and the "

@@ -34,18 +34,18 @@ FIVE = (
 
 
 @dataclass(frozen=True)
-class Options:
+class InceptionnFigure3Options:
     """The networks."""
 
     networks: tuple[str, ...] = tuple(SIZES_MIB)
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: InceptionnFigure3Options) -> list[Cell]:
     """Return a cell for each network."""
     return cells_of(network=options.networks)
 
 
-def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
+def measure(_options: InceptionnFigure3Options, cell: Cell) -> Mapping[str, Any]:
     """Count the weights of the published layers, as float32; take the share from table II."""
     counts = {
         "AlexNet": _alexnet,
@@ -155,8 +155,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=each(measure),
     claims=claims,
-    quick=Options(),
-    full=Options(),
+    quick=InceptionnFigure3Options(),
+    full=InceptionnFigure3Options(),
     scaling="arithmetic: weights are counted from the published layers, and the share is that of table "
     "II's steps. What the paper calls MB are MiB.",
     origins=ORIGINS,

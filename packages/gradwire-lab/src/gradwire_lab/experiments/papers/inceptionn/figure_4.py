@@ -26,7 +26,7 @@ loss of weights beyond that of gradients must be the former at least: less is no
 
 
 @dataclass(frozen=True)
-class Options:
+class InceptionnFigure4Options:
     """The networks, seeds, and steps."""
 
     networks: tuple[str, ...]
@@ -34,14 +34,14 @@ class Options:
     steps: int
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: InceptionnFigure4Options) -> list[Cell]:
     """Return a cell for each network, seed, and truncation."""
     kinds = [(EXACT, 0), *((what, bits) for what in (GRADIENTS, WEIGHTS) for bits in BITS)]
     trained = cells_of({"data": at_hand()}, network=options.networks, seed=options.seeds)
     return [{**cell, "of": what, "bits": bits} for cell in trained for what, bits in kinds]
 
 
-def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
+def measure(options: InceptionnFigure4Options, cell: Cell) -> Mapping[str, Any]:
     """Train, and return the accuracy at the end."""
     codec = None if cell["of"] == EXACT else parse(f"truncate:{cell['bits']}")
     done = train(
@@ -106,8 +106,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=side_by_side(measure),
     claims=claims,
-    quick=Options(("HDC, 3 layers, He",), (1, 2, 3), 168),
-    full=Options(("CNN", "HDC, 5 layers, Xavier"), (1, 2, 3), 600),
+    quick=InceptionnFigure4Options(("HDC, 3 layers, He",), (1, 2, 3), 168),
+    full=InceptionnFigure4Options(("CNN", "HDC, 5 layers, Xavier"), (1, 2, 3), 600),
     scaling="HDC (with --full, a small CNN, too) on MNIST if GRADWIRE_DATA has it, else on scikit-learn's"
     " digits. Every hop of a ring of four workers truncates gradients. The paper plots the figure"
     " without numbers: the rules are its words, that gradients bear more than weights.",

@@ -29,7 +29,7 @@ MOSTLY, TIGHTLY = 0.999, 0.9
 
 
 @dataclass(frozen=True)
-class Options:
+class InceptionnFigure5Options:
     """The network, seeds, and steps."""
 
     network: str
@@ -37,13 +37,13 @@ class Options:
     steps: int
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: InceptionnFigure5Options) -> list[Cell]:
     """Return a cell for each seed and stage."""
     common = {"network": options.network, "data": at_hand()}
     return cells_of(common, seed=options.seeds, stage=STAGES)
 
 
-def measure(options: Options, cells: Sequence[Cell]) -> list[Row]:
+def measure(options: InceptionnFigure5Options, cells: Sequence[Cell]) -> list[Row]:
     """Train once for the cells of one seed, and describe the gradient at each stage."""
     found: dict[str, Mapping[str, Any]] = {}
     last = options.steps - 1
@@ -118,8 +118,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=groups_side_by_side(measure, ("seed",)),
     claims=claims,
-    quick=Options("CNN", (1, 2, 3), 168),
-    full=Options("CNN", (1, 2, 3), 600),
+    quick=InceptionnFigure5Options("CNN", (1, 2, 3), 168),
+    full=InceptionnFigure5Options("CNN", (1, 2, 3), 600),
     scaling="a small CNN on MNIST if GRADWIRE_DATA has it, else on scikit-learn's digits, instead of "
     "AlexNet. The paper plots the figure without numbers: the rules are its words, that values "
     "are mostly between -1 and 1 and peak tightly around zero.",

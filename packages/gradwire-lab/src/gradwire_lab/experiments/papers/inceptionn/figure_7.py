@@ -58,7 +58,7 @@ VECTORS = "kernels here encode and decode gigabytes per second on one core, with
 
 
 @dataclass(frozen=True)
-class Options:
+class InceptionnFigure7Options:
     """Codecs, the trainings whose gradients they encode, and how often each does so.
 
     Attributes
@@ -76,7 +76,7 @@ class Options:
     first_steps: int = 0
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: InceptionnFigure7Options) -> list[Cell]:
     """Return a cell for each training and codec."""
     learned: Cell = {"network": LEARNED, "data": at_hand()}
     large: Cell = {"network": NETWORK, "data": "imagenet", "seed": 1}
@@ -84,7 +84,7 @@ def cells(options: Options) -> list[Cell]:
     return found + (cells_of(large, codec=options.codecs) if options.first_steps else [])
 
 
-def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
+def measure(options: InceptionnFigure7Options, cell: Cell) -> Mapping[str, Any]:
     """Time a codec on a gradient from the middle of a training, on one thread."""
     package, network = PACKAGES.get(cell["codec"]), cell["network"]
     if package is not None and find_spec(package) is None:
@@ -297,8 +297,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=each(measure),
     claims=claims,
-    quick=Options(CODECS, (1,), 168, 7),
-    full=Options(CODECS, (1, 2, 3), 600, 15, 20),
+    quick=InceptionnFigure7Options(CODECS, (1,), 168, 7),
+    full=InceptionnFigure7Options(CODECS, (1, 2, 3), 600, 15, 20),
     scaling="codecs are timed on one core, on HDC's gradient midway in a training, on MNIST if "
     "GRADWIRE_DATA has it, else on scikit-learn's digits, whose rate by the byte and ratio stand for "
     "AlexNet's 233 MB; and on AlexNet's own gradient in full size, on photographs, of its tenth step, so a "

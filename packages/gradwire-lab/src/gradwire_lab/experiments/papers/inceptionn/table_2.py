@@ -33,18 +33,18 @@ SUM = "the parts that are printed for VGG-16 add up to 820.65 s, not to 823.65 s
 
 
 @dataclass(frozen=True)
-class Options:
+class InceptionnTable2Options:
     """The networks."""
 
     networks: tuple[str, ...] = tuple(STEPS)
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: InceptionnTable2Options) -> list[Cell]:
     """Return a cell for each network."""
     return cells_of(network=options.networks)
 
 
-def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
+def measure(_options: InceptionnTable2Options, cell: Cell) -> Mapping[str, Any]:
     """Add up the parts, and predict the communication: the rate is the one that AlexNet's implies."""
     unit_s = worker_aggregator_s(WORKERS, NBYTES[CALIBRATED], AlphaBetaGamma(0.0, 1.0))
     link = AlphaBetaGamma(0.0, STEPS[CALIBRATED].communicate_s / ITERATIONS / unit_s)
@@ -105,8 +105,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=each(measure),
     claims=claims,
-    quick=Options(),
-    full=Options(),
+    quick=InceptionnTable2Options(),
+    full=InceptionnTable2Options(),
     scaling="nothing is measured: the published parts are added up, and the paper's formula for "
     "communication gets its rate from AlexNet's row. Figure 12 has measured splits.",
     origins=ORIGINS,

@@ -38,7 +38,7 @@ SLACK = 0.05
 
 
 @dataclass(frozen=True)
-class Options:
+class InceptionnTable3Options:
     """What is trained, for how long, and how often gradients are looked at.
 
     Attributes
@@ -61,7 +61,7 @@ class Options:
     every: int
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: InceptionnTable3Options) -> list[Cell]:
     """Return a cell for each network and seed, those that take longest first."""
     large = [
         {"network": network, "data": "imagenet", "seed": 1, "batch": batch}
@@ -78,7 +78,7 @@ def shares(gradient: torch.Tensor, exponent: int) -> list[float]:
     return [below[0], below[1] - below[0], below[2] - below[1], 1 - below[2]]
 
 
-def measure(options: Options, cell: Cell) -> Mapping[str, Any]:
+def measure(options: InceptionnTable3Options, cell: Cell) -> Mapping[str, Any]:
     """Train exactly, and sort gradients into the classes."""
     samples: dict[int, list[list[float]]] = {exponent: [] for exponent in EXPONENTS}
 
@@ -201,8 +201,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=side_by_side(measure),
     claims=claims,
-    quick=Options(("CNN", "HDC, 5 layers, Xavier"), (1, 2, 3), 168, (), 0, 4),
-    full=Options((*NETWORKS,), (1, 2, 3), 600, (("VGG-16", 4), ("ResNet-50", 16), ("AlexNet", 32)), 20, 4),
+    quick=InceptionnTable3Options(("CNN", "HDC, 5 layers, Xavier"), (1, 2, 3), 168, (), 0, 4),
+    full=InceptionnTable3Options((*NETWORKS,), (1, 2, 3), 600, (("VGG-16", 4), ("ResNet-50", 16), ("AlexNet", 32)), 20, 4),
     scaling="HDC in both depths, with two initialisations, and a small CNN; MNIST if GRADWIRE_DATA has it, "
     "else scikit-learn's digits. AlexNet, ResNet-50, and VGG-16 are those of table I in full size, "
     "initialised as Caffe's and torchvision's, but their gradients come from the first steps of a training "

@@ -31,7 +31,7 @@ GOAL = Goal(0.01, 0.25, "the nearest class mean's accuracy on these features")
 
 
 @dataclass(frozen=True)
-class Options:
+class CifarConvexOptions:
     """The data set if there is one, seeds, ratios of communication over computation, and sizes."""
 
     on_cifar: bool
@@ -44,7 +44,7 @@ class Options:
     lr: float = 0.1
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: CifarConvexOptions) -> list[Cell]:
     """Return the cells of all ways to train, on each line."""
     from gradwire_lab.experiments.papers.pipe_sgd.tasks import source
 
@@ -124,8 +124,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=on_hosts("last-layer", WORKERS),
     claims=claims,
-    quick=Options(on_cifar=False, seeds=(0,), ratios=(1.0,), steps=200, windows=3, window=2),
-    full=Options(on_cifar=True, seeds=(0, 1, 2), ratios=(0.3, 1.0, 3.0), steps=1500, windows=4, window=5),
+    quick=CifarConvexOptions(on_cifar=False, seeds=(0,), ratios=(1.0,), steps=200, windows=3, window=2),
+    full=CifarConvexOptions(on_cifar=True, seeds=(0, 1, 2), ratios=(0.3, 1.0, 3.0), steps=1500, windows=4, window=5),
     scaling="the last layer on 1,024 features of 50 images a class of CIFAR-100 (through GRADWIRE_DATA; "
     "with --quick, and without, of scikit-learn's digits, enlarged) behind a ResNet-20 for "
     "CIFAR-10, whose weights are fixed, on two hosts of a testbed with a core each, with a global "

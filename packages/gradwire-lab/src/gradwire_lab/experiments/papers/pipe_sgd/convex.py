@@ -12,7 +12,7 @@ from gradwire_lab.experiments.hosts.training import accuracy, dataset
 from gradwire_lab.experiments.learning import GOALS, Trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
 from gradwire_lab.experiments.papers.pipe_sgd.lengths import (
-    Options,
+    LengthsOptions,
     Worker,
     cells,
     drawn,
@@ -40,7 +40,7 @@ RATE = 10.0
 """The constant of the learning rate, which the bound leaves open; much smaller ones learn too slowly."""
 
 
-def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
+def measure(_options: LengthsOptions, cell: Cell) -> Mapping[str, Any]:
     """Train the last layer with a rate of sqrt(1 / (K T)), as the bound wants it; keep the mean loss."""
     from torch import nn
 
@@ -123,8 +123,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=side_by_side(measure),
     claims=claims,
-    quick=Options((1, 2), (50, 100, 200), (1, 2, 3)),
-    full=Options((1, 2, 3, 4), (100, 200, 400, 800, 1600), (1, 2, 3, 4, 5)),
+    quick=LengthsOptions((1, 2), (50, 100, 200), (1, 2, 3)),
+    full=LengthsOptions((1, 2, 3, 4), (100, 200, 400, 800, 1600), (1, 2, 3, 4, 5)),
     scaling="one linear layer on scikit-learn's digits in the place of the last layer on CIFAR-100's "
     "features, on four workers that are threads. The least loss counts as 0, because the digits can be "
     "separated.",

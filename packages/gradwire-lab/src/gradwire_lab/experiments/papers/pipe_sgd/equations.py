@@ -45,7 +45,7 @@ SEGMENTS = (
 
 
 @dataclass(frozen=True)
-class Options:
+class EquationsOptions:
     """Seeds, ratios of communication over computation, and sizes."""
 
     seeds: tuple[int, ...]
@@ -58,7 +58,7 @@ class Options:
     lrs: tuple[float, ...] = (0.1,)
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: EquationsOptions) -> list[Cell]:
     """Return the cells of all numbers of steps under way, and of the equations' parameters, on each line."""
     runs = [f"K = {pipeline}" for pipeline in PIPELINES]
     return cells_on_lines(at_hand(), runs, options.seeds, options.ratios, (EXACT,), with_model=True)
@@ -204,8 +204,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=on_hosts("mnist-mlp", WORKERS),
     claims=claims,
-    quick=Options((0,), (1.0,), steps=60, windows=3, window=4, batch=1024),
-    full=Options((0, 1, 2), (0.3, 1.0, 3.0), steps=165, windows=5, window=8),
+    quick=EquationsOptions((0,), (1.0,), steps=60, windows=3, window=4, batch=1024),
+    full=EquationsOptions((0, 1, 2), (0.3, 1.0, 3.0), steps=165, windows=5, window=8),
     scaling="MNIST-MLP (on MNIST through GRADWIRE_DATA, else on scikit-learn's digits) on two hosts of a "
     "testbed, with a core each, that compute and exchange for real; the lines' rates follow from a "
     "plain step and the bytes. Communication is an exchange alone on the same line, and equation 5 "

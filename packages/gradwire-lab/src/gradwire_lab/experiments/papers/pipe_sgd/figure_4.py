@@ -54,7 +54,7 @@ STALE = (
 
 
 @dataclass(frozen=True)
-class Options:
+class PipeSgdFigure4Options:
     """Seeds, ratios of communication over computation, momenta and their learning rates, and sizes."""
 
     seeds: tuple[int, ...]
@@ -67,7 +67,7 @@ class Options:
     batch: int = 5120
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: PipeSgdFigure4Options) -> list[Cell]:
     """Return the cells of all ways to train with each momentum, on each line."""
     codecs, momenta = [*CODECS.values()], options.momenta
     return cells_on_lines(at_hand(), RUNS, options.seeds, options.ratios, codecs, momentum=momenta)
@@ -237,8 +237,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=on_hosts("mnist-mlp", WORKERS),
     claims=claims,
-    quick=Options((0,), (1.0,), (0.0,), (0.1,), steps=60, windows=3, window=4, batch=1024),
-    full=Options((0, 1, 2), (0.3, 1.0, 3.0), (0.0, 0.9), (0.1, 0.1), steps=165, windows=5, window=6),
+    quick=PipeSgdFigure4Options((0,), (1.0,), (0.0,), (0.1,), steps=60, windows=3, window=4, batch=1024),
+    full=PipeSgdFigure4Options((0, 1, 2), (0.3, 1.0, 3.0), (0.0, 0.9), (0.1, 0.1), steps=165, windows=5, window=6),
     scaling="the MLP of the paper's first row (2.6 MB on MNIST, through GRADWIRE_DATA; else scikit-learn's "
     "digits) on two hosts of a testbed, with a core each and one more host for the server, instead "
     "of four with GPUs, and a global batch of 5,120 for 15 epochs. Steps are timed on lines whose "

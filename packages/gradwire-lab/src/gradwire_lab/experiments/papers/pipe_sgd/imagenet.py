@@ -50,7 +50,7 @@ WORLD = 4
 
 
 @dataclass(frozen=True)
-class Options:
+class ImagenetOptions:
     """Networks and their steps, seeds, the share of steps before a pipeline begins, and the rate."""
 
     networks: tuple[tuple[str, int], ...]
@@ -60,7 +60,7 @@ class Options:
     lr: float = 0.05
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: ImagenetOptions) -> list[Cell]:
     """Return a cell for each network, seed, and way to train."""
     data = at_hand()
     return [
@@ -154,8 +154,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=on_hosts("small-network", WORLD),
     claims=claims,
-    quick=Options(((ALEXNET, 200),), (0,)),
-    full=Options(((ALEXNET, 1200), (RESNET, 400)), (0, 1, 2)),
+    quick=ImagenetOptions(((ALEXNET, 200),), (0,)),
+    full=ImagenetOptions(((ALEXNET, 1200), (RESNET, 400)), (0, 1, 2)),
     scaling="accuracies are measured: networks of the same depth with few channels, on MNIST (through "
     "GRADWIRE_DATA, images averaged to 7 px; else on scikit-learn's digits), by four hosts of a "
     "testbed that share two cores, with a global batch of 100, without momentum, and with a warm-up "

@@ -26,7 +26,7 @@ FASTER = "the rate is a bound from above, and this loss falls faster than it mus
 
 
 @dataclass(frozen=True)
-class Options:
+class LengthsOptions:
     """Steps under way, lengths of trainings, and seeds."""
 
     pipelines: tuple[int, ...]
@@ -34,7 +34,7 @@ class Options:
     seeds: tuple[int, ...]
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: LengthsOptions) -> list[Cell]:
     """Return a cell for each K, seed, and T."""
     return cells_of(pipeline=options.pipelines, seed=options.seeds, steps=options.steps)
 

@@ -13,7 +13,7 @@ from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, o
 from gradwire_lab.experiments.papers.pipe_sgd.convex import WIDEST
 from gradwire_lab.experiments.papers.pipe_sgd.lengths import (
     WORKERS,
-    Options,
+    LengthsOptions,
     Worker,
     cells,
     drawn,
@@ -33,7 +33,7 @@ DIMENSION, CONVEXITY, LARGEST, NOISE = 20, 0.5, 2.0, 1.0
 """Of the quadratic: its size, its least and largest curvature, and the noise of each worker's gradient."""
 
 
-def measure(_options: Options, cells: Sequence[Cell]) -> Iterator[Row]:
+def measure(_options: LengthsOptions, cells: Sequence[Cell]) -> Iterator[Row]:
     """Minimise a quadratic with noisy gradients at the rate 1 / (convexity (t + t0)), once for all lengths.
 
     A row has the mean over its steps and the workers of the loss beyond the least one, without the noise.
@@ -115,8 +115,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=groups_side_by_side(measure, ("pipeline", "seed")),
     claims=claims,
-    quick=Options((1, 2), (50, 100, 200, 400), (1, 2, 3)),
-    full=Options((1, 2, 3, 4), (100, 200, 400, 800, 1600), tuple(range(1, 9))),
+    quick=LengthsOptions((1, 2), (50, 100, 200, 400), (1, 2, 3)),
+    full=LengthsOptions((1, 2, 3, 4), (100, 200, 400, 800, 1600), tuple(range(1, 9))),
     scaling="a quadratic in 20 dimensions whose least loss is known, with noisy gradients, on four workers "
     "that are threads; the paper states the rate, O(log T / T), without an experiment. The published slope "
     "is that of log T / T over the same lengths.",

@@ -234,7 +234,7 @@ def _outputs(weights: Mapping[str, torch.Tensor], images: torch.Tensor) -> torch
         return functional.adaptive_avg_pool2d(x, SIDE).flatten(1)
 
 
-Options = Mapping[str, Any]
+OptionValues = Mapping[str, Any]
 """The options of an exhibit, as JSON has them."""
 
 
@@ -264,7 +264,7 @@ class Task:
     warmup_steps: int = 0
 
 
-def mnist_mlp(options: Options, cell: Cell, worker: int, workers: int) -> Task:
+def mnist_mlp(options: OptionValues, cell: Cell, worker: int, workers: int) -> Task:
     """Return the MLP of 784-500-500-10; ``momenta`` and ``lrs`` of the options belong to each other."""
     images, momentum = dataset(cell["data"]), cell.get("momentum", options["momenta"][0])
     model = build("mlp", images.image_shape, images.classes, cell.get("seed", 0))
@@ -272,7 +272,7 @@ def mnist_mlp(options: Options, cell: Cell, worker: int, workers: int) -> Task:
     return _of_images(model, images, options, cell, worker, workers, lr=lr, momentum=momentum)
 
 
-def small_network(options: Options, cell: Cell, worker: int, workers: int) -> Task:
+def small_network(options: OptionValues, cell: Cell, worker: int, workers: int) -> Task:
     """Return an AlexNet or a ResNet-18 with few channels."""
     images = dataset(cell["data"])
     model = networks_build(cell["network"], images.image_shape[0], images.classes, cell["seed"])
@@ -289,7 +289,7 @@ def small_network(options: Options, cell: Cell, worker: int, workers: int) -> Ta
     )
 
 
-def last_layer(options: Options, cell: Cell, worker: int, workers: int) -> Task:
+def last_layer(options: OptionValues, cell: Cell, worker: int, workers: int) -> Task:
     """Return the layer behind a fixed network, whose features trainings keep and timed steps compute."""
     known, batch, seed = read(cell["data"]), options["batch"], cell.get("seed", 0)
     layer = nn.Linear(COUNT, known.classes)
@@ -313,7 +313,7 @@ def last_layer(options: Options, cell: Cell, worker: int, workers: int) -> Task:
 def _of_images(
     model: nn.Module,
     images: Any,
-    options: Options,
+    options: OptionValues,
     cell: Cell,
     worker: int,
     workers: int,
@@ -336,7 +336,7 @@ def _of_images(
     return Task(model, optimizer, loss, _schedule(lr, steps_of(options, cell)), accuracy, warmup_steps)
 
 
-def steps_of(options: Options, cell: Cell) -> int:
+def steps_of(options: OptionValues, cell: Cell) -> int:
     """Return the steps of a whole training: the cell's own ones, or else those of all."""
     steps: int = cell["steps"] if "steps" in cell else options["steps"]
     return steps
@@ -347,7 +347,7 @@ def _schedule(peak: float, steps: int) -> Callable[[int], float]:
     return lambda step: learning_rate(min(step, steps - 1), steps, peak)
 
 
-TASKS: Mapping[str, Callable[[Options, Cell, int, int], Task]] = {
+TASKS: Mapping[str, Callable[[OptionValues, Cell, int, int], Task]] = {
     "mnist-mlp": mnist_mlp,
     "small-network": small_network,
     "last-layer": last_layer,

@@ -25,7 +25,7 @@ BUDGET_S = 10.0
 
 
 @dataclass(frozen=True)
-class Options:
+class TerngradOptions:
     """Bytes of a gradient, and exchanges of a cell.
 
     A chunk, a fourth of a gradient, is at most one segment of an exchange, so that nothing masks a codec.
@@ -35,7 +35,7 @@ class Options:
     repeats: int
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: TerngradOptions) -> list[Cell]:
     """Return a cell for each codec, and cells without one for all bytes and for those that a codec sends."""
     sent = [options.nbytes, *(options.nbytes // smaller for smaller in SMALLER.values())]
     pairs = [*((codec, options.nbytes) for codec in SMALLER), *((EXACT, nbytes) for nbytes in sent)]
@@ -43,7 +43,7 @@ def cells(options: Options) -> list[Cell]:
     return [{"codec": codec, "nbytes": nbytes, **network} for codec, nbytes in pairs]
 
 
-def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(options: TerngradOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Exchange around a ring of the hosts of a testbed."""
     time_exchanges(cells, report, options.repeats, BUDGET_S, SHORT_NBYTES)
 
@@ -107,8 +107,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=run,
     claims=claims,
-    quick=Options(8_000_000, 7),
-    full=Options(16_000_000, 21),
+    quick=TerngradOptions(8_000_000, 7),
+    full=TerngradOptions(16_000_000, 21),
     scaling="a ring over TCP of four hosts of a testbed at 10 Gbit/s, with gradients of 8 MB (16 MB with "
     "--full). The hosts share two cores, so that codecs wait for each other, and exchanges without a "
     "codec may not reach that rate. The overhead is what TernGrad's exchange takes longer than one of as "

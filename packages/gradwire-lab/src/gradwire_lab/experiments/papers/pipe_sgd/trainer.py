@@ -18,7 +18,7 @@ from gradwire.pipe.pipe_sgd import PipeSGD
 from gradwire.plan import Plan
 from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts.ranks import Ranks, stolen_s, undisturbed
-from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, Options, Task, steps_of
+from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, OptionValues, Task, steps_of
 from gradwire_lab.experiments.papers.pipe_sgd.ways import LINE, MODEL, PLAIN, TIME, TRAIN, WAYS, Way
 from gradwire_lab.parameter_server.ps_sync import Server, Worker
 
@@ -33,7 +33,7 @@ REPEATS = 21
 """Of an addition and of a barrier, whose medians count."""
 
 
-def measure(ranks: Ranks, cells: Sequence[Cell], task: str, options: Options) -> None:
+def measure(ranks: Ranks, cells: Sequence[Cell], task: str, options: OptionValues) -> None:
     """Measure cells of one network, and report a row for each."""
     for cell in cells:
         ranks.report(cell, KINDS[cell["kind"]](_Host(ranks, cell, task, options)))
@@ -46,7 +46,7 @@ class _Host:
     ranks: Ranks
     cell: Cell
     name: str
-    options: Options
+    options: OptionValues
 
     @property
     def way(self) -> Way:

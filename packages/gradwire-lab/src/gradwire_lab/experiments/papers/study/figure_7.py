@@ -41,19 +41,19 @@ TRIPS = 2000
 
 
 @dataclass(frozen=True)
-class Options:
+class StudyFigure7Options:
     """Powers of two of the message sizes, and seconds of each figure."""
 
     powers: tuple[int, ...]
     time_s: float
 
 
-def cells(_options: Options) -> list[Cell]:
+def cells(_options: StudyFigure7Options) -> list[Cell]:
     """Return a cell for each rate."""
     return [{"hosts": HOSTS, "rate": rate} for rate in RATES]
 
 
-def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(options: StudyFigure7Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Measure on a testbed of two hosts for each rate."""
     from gradwire_lab.experiments.hosts import measure_cells
 
@@ -202,8 +202,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=run,
     claims=claims,
-    quick=Options((0, 10, 14, 18, 20, 22, 23), 0.1),
-    full=Options(tuple(range(25)), 0.1),
+    quick=StudyFigure7Options((0, 10, 14, 18, 20, 22, 23), 0.1),
+    full=StudyFigure7Options(tuple(range(25)), 0.1),
     scaling="hosts are two network namespaces of one machine that exchange over TCP, with a rate limit of 1 "
     "Gbit/s and without one, instead of InfiniBand with 56 Gbit/s. For a cluster's own lines, run gradwire "
     "bench line-rate there.",

@@ -38,7 +38,7 @@ OVERLAPPED = "a bucket's first segments come down while others still go up, and 
 
 
 @dataclass(frozen=True)
-class Options:
+class StudyFigure8Options:
     """Numbers of hosts, all hosts' rate, by what bytes are divided, and a cell's exchanges and seconds."""
 
     hosts: tuple[int, ...]
@@ -48,14 +48,14 @@ class Options:
     budget_s: float
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: StudyFigure8Options) -> list[Cell]:
     """Return a cell for each number of hosts and algorithm."""
     nbytes = round(NBYTES / options.smaller / 4) * 4
     found = cells_of({"nbytes": nbytes}, hosts=options.hosts, algorithm=FORMULAS)
     return [{**cell, "rate": rate(cell["hosts"], options.total_mbit)} for cell in found]
 
 
-def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(options: StudyFigure8Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Exchange on a testbed for each number of hosts."""
     time_exchanges(cells, report, options.most, options.budget_s)
 
@@ -170,8 +170,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=run,
     claims=claims,
-    quick=Options((2, 4), 1600, 5, 3, 2.0),
-    full=Options((2, 4, 8, 16), 1600, 1, 3, 12.0),
+    quick=StudyFigure8Options((2, 4), 1600, 5, 3, 2.0),
+    full=StudyFigure8Options((2, 4, 8, 16), 1600, 1, 3, 12.0),
     scaling="hosts are network namespaces of one machine that exchange over TCP. All lines together have 1.6 "
     "Gbit/s (800 Mbit/s each on 2 hosts, 100 on 16) instead of 48 Gbit/s each, because all hosts share two "
     "cores. The best is by the rate and latency measured between two of the hosts. Exchanges of more than 12 "

@@ -24,18 +24,18 @@ and of 60 are 1.9 % more."""
 
 
 @dataclass(frozen=True)
-class Options:
+class FirecaffeOptions:
     """The numbers of GPUs to model."""
 
     gpus: tuple[int, ...]
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: FirecaffeOptions) -> list[Cell]:
     """Return a cell for each number of GPUs."""
     return cells_of(gpus=options.gpus)
 
 
-def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
+def measure(_options: FirecaffeOptions, cell: Cell) -> Mapping[str, Any]:
     """Model the step of a batch that all GPUs share, with one GPU's step as the unit of time.
 
     Half of the step on 128 GPUs is their computation and half the butterfly's exchange, whose rate follows
@@ -110,8 +110,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=each(measure),
     claims=claims,
-    quick=Options((FEW, MANY)),
-    full=Options((FEW, MANY)),
+    quick=FirecaffeOptions((FEW, MANY)),
+    full=FirecaffeOptions((FEW, MANY)),
     scaling="modelled; this machine has no 128 GPUs. The row of 128 GPUs calibrates the model, and that of "
     "256 is predicted.",
     origins=ORIGINS,

@@ -22,7 +22,7 @@ AT_ONCE = "the server receives from all workers at once, and the formula adds th
 
 
 @dataclass(frozen=True)
-class Options:
+class FormulasOptions:
     """Numbers of hosts, the rate of all of them together, and the most exchanges of a cell."""
 
     hosts: tuple[int, ...]
@@ -30,13 +30,13 @@ class Options:
     most: int
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: FormulasOptions) -> list[Cell]:
     """Return a cell for each number of hosts, algorithm, and size."""
     found = cells_of(hosts=options.hosts, algorithm=FORMULAS, nbytes=(LARGE_NBYTES, SMALL_NBYTES))
     return [{**cell, "rate": rate(cell["hosts"], options.total_mbit)} for cell in found]
 
 
-def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(options: FormulasOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
     """Exchange on a testbed for each number of hosts."""
     time_exchanges(cells, report, options.most, BUDGET_S)
 
@@ -116,8 +116,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=run,
     claims=claims,
-    quick=Options((2, 4), 1600, 5),
-    full=Options((2, 4, 8, 16), 1600, 9),
+    quick=FormulasOptions((2, 4), 1600, 5),
+    full=FormulasOptions((2, 4, 8, 16), 1600, 9),
     scaling="hosts are network namespaces of one machine that exchange over TCP. All lines together have 1.6 "
     "Gbit/s, because all hosts share two cores. The formulas' rate and latency are those measured between "
     "two of the hosts. One of the star's hosts is the server.",

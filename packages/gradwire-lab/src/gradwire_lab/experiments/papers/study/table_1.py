@@ -25,18 +25,18 @@ EXACT = 1e-6
 
 
 @dataclass(frozen=True)
-class Options:
+class StudyTable1Options:
     """The numbers of servers."""
 
     servers: tuple[int, ...]
 
 
-def cells(options: Options) -> list[Cell]:
+def cells(options: StudyTable1Options) -> list[Cell]:
     """Return a cell for each algorithm and number of servers."""
     return cells_of(algorithm=TERMS, servers=options.servers)
 
 
-def measure(_options: Options, cell: Cell) -> Mapping[str, Any]:
+def measure(_options: StudyTable1Options, cell: Cell) -> Mapping[str, Any]:
     """Walk the schedule of every rank with a message that costs 1, and with bytes that do."""
     from gradwire import collectives
     from gradwire.timing.formulas import AlphaBetaGamma
@@ -83,8 +83,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=each(measure),
     claims=claims,
-    quick=Options((2, 4, 8, 16)),
-    full=Options((2, 4, 8, 16, 32, 64, 128)),
+    quick=StudyTable1Options((2, 4, 8, 16)),
+    full=StudyTable1Options((2, 4, 8, 16, 32, 64, 128)),
     scaling="modelled: the schedules that training exchanges with are walked for the paper's 16 servers, and "
     "nothing is exchanged.",
     origins=ORIGINS,
