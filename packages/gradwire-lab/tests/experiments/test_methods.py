@@ -12,14 +12,14 @@ from gradwire.codecs import parse
 from gradwire.launch.rendezvous import joined_group
 from gradwire.plan import Plan
 from gradwire_lab.experiments.methods import (
-    Method,
-    OnDDP,
+    ComparedMethod,
+    ComparedOnDDP,
     Pipelined,
     attached,
     chosen_in_the_run,
     torch_methods,
 )
-from gradwire_lab.experiments.tasks import Task
+from gradwire_lab.experiments.tasks import TrainingTask
 
 STEPS = 3
 
@@ -30,12 +30,12 @@ def group() -> Iterator[None]:
         yield
 
 
-def task() -> Task:
+def task() -> TrainingTask:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 4))
         batches = [(torch.randn(5, 6), torch.randint(4, (5,))) for _ in range(STEPS)]
-    return Task(
+    return TrainingTask(
         "small",
         model,
         lambda net: torch.optim.SGD(net.parameters(), lr=0.5),
@@ -60,9 +60,9 @@ def by_hand() -> torch.Tensor:
     return weights(plain.model)
 
 
-EXACT: dict[str, Callable[[Task], Method]] = {
-    "DDP": OnDDP,
-    "alone": lambda task: OnDDP(task, exchanging=False),
+EXACT: dict[str, Callable[[TrainingTask], ComparedMethod]] = {
+    "DDP": ComparedOnDDP,
+    "alone": lambda task: ComparedOnDDP(task, exchanging=False),
     "attached": lambda task: attached(task, Plan(parse("identity"))),
     "attached, small buckets": lambda task: attached(task, Plan(parse("identity"), bucket_nbytes=128)),
     "one that chooses itself": chosen_in_the_run,

@@ -14,15 +14,15 @@ from gradwire.codecs import parse
 from gradwire.launch.rendezvous import joined_group
 from gradwire.plan import Plan
 from gradwire_lab.experiments import methods as runs
-from gradwire_lab.experiments.methods import COUNTED, PATIENCE, Method, in_words, measure, train
+from gradwire_lab.experiments.methods import COUNTED, PATIENCE, ComparedMethod, in_words, measure, train
 from gradwire_lab.experiments.speeds import ATTACHED, EQUAL, HOOK
-from gradwire_lab.experiments.tasks import Task
+from gradwire_lab.experiments.tasks import TrainingTask
 from support.lone_rank import Alone
 
 BLOCK, BLOCKS = 5, 6
 
 
-class Falling(Method):
+class Falling(ComparedMethod):
     """Its weight, which is the loss, is halved in every block."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Falling(Method):
         self.closed = True
 
 
-class Weighed(Task):
+class Weighed(TrainingTask):
     """A task whose held-out loss is the weight."""
 
     def judged(self, model: torch.nn.Module) -> tuple[float, float]:
@@ -55,7 +55,7 @@ def group() -> Iterator[None]:
         yield
 
 
-def task() -> Task:
+def task() -> TrainingTask:
     nothing = (torch.zeros(1), torch.zeros(1))
     model = torch.nn.Linear(1, 1)
     return Weighed(
@@ -101,7 +101,7 @@ def test_all_methods_but_two_are_judged_by_ddp(
 ) -> None:
     asked: list[float | None] = []
 
-    def trained(_ranks: object, _method: object, _task: Task, target: float | None) -> dict[str, Any]:
+    def trained(_ranks: object, _method: object, _task: TrainingTask, target: float | None) -> dict[str, Any]:
         asked.append(target)
         return {"step_s": 1.0, "curve": [(1, 1.0, 5.0), (2, 2.0, 2.0)], "blocks": [], "local_s": 0.0}
 
@@ -159,7 +159,7 @@ def test_every_method_is_made_and_pipelines_are_those_of_their_names() -> None:
 def test_a_task_begins_from_the_seed_of_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[int] = []
 
-    def made(_rank: int, _world: int, _files: object, seed: int) -> Task:
+    def made(_rank: int, _world: int, _files: object, seed: int) -> TrainingTask:
         begun.append(seed)
         return task()
 

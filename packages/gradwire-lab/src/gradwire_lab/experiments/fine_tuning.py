@@ -27,7 +27,7 @@ from gradwire_lab.experiments.hosts.training import one_thread
 
 if TYPE_CHECKING:  # torch's import takes seconds
     from gradwire_lab.experiments.a2dtwp.trainee import Learner
-    from gradwire_lab.experiments.tasks import Task
+    from gradwire_lab.experiments.tasks import TrainingTask
 
 CUTTING = ("static:8", "static:16", "static:24")
 POLICIES = (FP32, BF16, *CUTTING, *DELTAS)
@@ -129,7 +129,7 @@ def run(options: FineTuningOptions, cells: Sequence[Cell], _before: Sequence[Row
                 trainee.close()
 
 
-def _learner(task: Task, model: torch.nn.Module, rate: float) -> Learner:
+def _learner(task: TrainingTask, model: torch.nn.Module, rate: float) -> Learner:
     from gradwire_lab.experiments.a2dtwp.trainee import Learner
 
     masters = copy.deepcopy(model)

@@ -28,7 +28,7 @@ from gradwire_lab.testbed.registry import KEPT_MEMORY
 if TYPE_CHECKING:
     from gradwire.planner.predict import Predictor
     from gradwire_lab.experiments.hosts.ranks import Ranks
-    from gradwire_lab.experiments.tasks import Task
+    from gradwire_lab.experiments.tasks import TrainingTask
 
 
 TASKS = ("mlp", "cnn", "gpt")
@@ -101,12 +101,12 @@ def plan_of(cell: Cell) -> Plan:
 
 def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
     """Train one task as one of its ranks; the exact training always, for the loss that it reaches."""
-    from gradwire_lab.experiments.methods import Method, Pipelined, attached, train
+    from gradwire_lab.experiments.methods import ComparedMethod, Pipelined, attached, train
 
-    def new_task() -> Task:
+    def new_task() -> TrainingTask:
         return task_of(cells[0]["task"], ranks.rank, ranks.world)
 
-    def method(task: Task, plan: Plan) -> Method:
+    def method(task: TrainingTask, plan: Plan) -> ComparedMethod:
         return attached(task, plan) if plan.pipeline == 1 else Pipelined(task, plan)
 
     exact, judged = new_task(), Plan()
@@ -138,7 +138,7 @@ def _losses_of(run: Row) -> list[float]:
     return [loss for _, _, loss in curve_of(run)]
 
 
-def task_of(name: str, rank: int, world: int) -> Task:
+def task_of(name: str, rank: int, world: int) -> TrainingTask:
     """Return one of ``TASKS``, small enough for hosts that share two cores; its loss falls until the end."""
     import torch
     from torch import nn
@@ -165,7 +165,7 @@ def task_of(name: str, rank: int, world: int) -> Task:
     return replace(mlp, model=cnn, optimizer=lambda net: torch.optim.AdamW(net.parameters(), lr=2e-4))
 
 
-def _predictor(ranks: Ranks, task: Task, trained: Task, codecs: Sequence[str]) -> Predictor | None:
+def _predictor(ranks: Ranks, task: TrainingTask, trained: TrainingTask, codecs: Sequence[str]) -> Predictor | None:
     """Measure what a prediction needs, on the gradients of all ranks at trained weights; rank 0 has it."""
     import torch
 

@@ -27,7 +27,7 @@ from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts.ranks import Ranks, stolen_s, undisturbed
 from gradwire_lab.experiments.hosts.training import flat
 from gradwire_lab.experiments.speeds import ALONE, ATTACHED, JUDGE, PIPELINED, UNJUDGED, target_of
-from gradwire_lab.experiments.tasks import TASKS, Files, Task
+from gradwire_lab.experiments.tasks import TASKS, Files, TrainingTask
 from gradwire_lab.job import on_ddp
 
 # The training methods that are compared: torch's own hooks, and gradwire's.
@@ -36,7 +36,7 @@ TIMEOUT_S = 120.0
 _ONE_BUCKET_MB = 1 << 20
 
 
-class Method(ABC):
+class ComparedMethod(ABC):
     """One way to train one task from its first weights: ``train`` goes on, ``close`` ends it."""
 
     model: torch.nn.Module
@@ -54,7 +54,7 @@ class Method(ABC):
         """Give connections up."""
 
 
-class OnDDP(Method):
+class ComparedOnDDP(ComparedMethod):
     """DDP with a hook, or without; ``exchanging`` False leaves each rank alone with its gradients.
 
     ``computed_s`` are the seconds of the last steps besides their waits for averages.
@@ -62,7 +62,7 @@ class OnDDP(Method):
 
     def __init__(
         self,
-        task: Task,
+        task: TrainingTask,
         hook: Callable[[DistributedDataParallel], object] | None = None,
         bucket_mb: float | None = None,
         *,
@@ -88,13 +88,13 @@ class OnDDP(Method):
         self._own.close()
 
 
-class Pipelined(Method):
+class Pipelined(ComparedMethod):
     """gradwire's Pipe-SGD, drained at the end of every block, so that what it reaches is in the weights.
 
     Without a plan, it chooses.
     """
 
-    def __init__(self, task: Task, plan: Plan | None, correction: str = "eager") -> None:
+    def __init__(self, task: TrainingTask, plan: Plan | None, correction: str = "eager") -> None:
         self.model, self._task, self._chooses = task.model, task, plan is None
         self._pipe = gradwire.PipeSGD(
             task.model, task.optimizer(task.model), plan, correction=correction, timeout_s=TIMEOUT_S
@@ -115,26 +115,26 @@ class Pipelined(Method):
         self._pipe.close()
 
 
-def attached(task: Task, plan: Plan, bucket_mb: float | None = None) -> OnDDP:
+def attached(task: TrainingTask, plan: Plan, bucket_mb: float | None = None) -> ComparedOnDDP:
     """Return training with gradwire on DDP, with the plan's buckets unless ``bucket_mb`` is given."""
     if bucket_mb is None:
         bucket_mb = _ONE_BUCKET_MB if plan.bucket_nbytes is None else plan.bucket_nbytes / (1 << 20)
-    return OnDDP(task, lambda ddp: gradwire.attach(ddp, plan, timeout_s=TIMEOUT_S), bucket_mb)
+    return ComparedOnDDP(task, lambda ddp: gradwire.attach(ddp, plan, timeout_s=TIMEOUT_S), bucket_mb)
 
 
-def chosen_in_the_run(task: Task) -> OnDDP:
+def chosen_in_the_run(task: TrainingTask) -> ComparedOnDDP:
     """Return training with gradwire on DDP, which chooses its plan; with DDP's own buckets."""
-    return OnDDP(task, lambda ddp: gradwire.attach(ddp, "auto", timeout_s=TIMEOUT_S))
+    return ComparedOnDDP(task, lambda ddp: gradwire.attach(ddp, "auto", timeout_s=TIMEOUT_S))
 
 
-def torch_methods() -> dict[str, Callable[[Task], Method]]:
+def torch_methods() -> dict[str, Callable[[TrainingTask], ComparedMethod]]:
     """Return the methods that PyTorch ships, by name."""
     return {
-        "DDP": OnDDP,
-        "fp16 hook": lambda task: OnDDP(task, _with(default_hooks.fp16_compress_hook)),
-        "bf16 hook": lambda task: OnDDP(task, on_ddp.bf16_hook),
-        "PowerSGD 1": lambda task: OnDDP(task, _power_sgd(1), _ONE_BUCKET_MB),
-        "PowerSGD 4": lambda task: OnDDP(task, _power_sgd(4), _ONE_BUCKET_MB),
+        "DDP": ComparedOnDDP,
+        "fp16 hook": lambda task: ComparedOnDDP(task, _with(default_hooks.fp16_compress_hook)),
+        "bf16 hook": lambda task: ComparedOnDDP(task, on_ddp.bf16_hook),
+        "PowerSGD 1": lambda task: ComparedOnDDP(task, _power_sgd(1), _ONE_BUCKET_MB),
+        "PowerSGD 4": lambda task: ComparedOnDDP(task, _power_sgd(4), _ONE_BUCKET_MB),
     }
 
 
@@ -181,7 +181,7 @@ def measure(
     """Train the cells' task, from their seed, with each method; ``target`` is the loss to reach, if known."""
     files = Files(*(None if name is None else Path(name) for name in (data_dir, images, text)))
 
-    def new_task() -> Task:
+    def new_task() -> TrainingTask:
         return TASKS[cells[0]["task"]](ranks.rank, ranks.world, files, cells[0]["seed"]).on(device)
 
     wanted = [cell["method"] for cell in cells]
@@ -199,9 +199,9 @@ def measure(
         ranks.report(cell, {"plan": "" if plan is None else in_words(plan), **about, **run})
 
 
-def methods(plans: dict[str, Plan]) -> dict[str, Callable[[Task], Method]]:
+def methods(plans: dict[str, Plan]) -> dict[str, Callable[[TrainingTask], ComparedMethod]]:
     """Return every method by its name; ``plans`` are the planner's."""
-    found: dict[str, Callable[[Task], Method]] = {ALONE: partial(OnDDP, exchanging=False)}
+    found: dict[str, Callable[[TrainingTask], ComparedMethod]] = {ALONE: partial(ComparedOnDDP, exchanging=False)}
     found |= torch_methods()
     named = {
         f"{codec} {suffix}": plan
@@ -217,11 +217,11 @@ def methods(plans: dict[str, Plan]) -> dict[str, Callable[[Task], Method]]:
     found[f"{DEFAULT} PipeSGD, stale"] = partial(Pipelined, plan=stale, correction="none")
     found[ATTACHED] = chosen_in_the_run
     found[PIPELINED] = partial(Pipelined, plan=None)
-    found["DDP again"] = OnDDP
+    found["DDP again"] = ComparedOnDDP
     return found
 
 
-def planned(ranks: Ranks, task: Task) -> dict[str, Plan]:
+def planned(ranks: Ranks, task: TrainingTask) -> dict[str, Plan]:
     """Return the planner's plans for this network and task; the same on all ranks."""
     forward_s, backward_s, update_s, gradient = computation(task)
     environment = ranks.environment(["identity", *CODECS], samples=[gradient])
@@ -251,7 +251,7 @@ def in_words(plan: Plan) -> str:
     return f"{plan.codec} {plan.algorithm}{segment}"
 
 
-def computation(task: Task) -> tuple[float, float, float, torch.Tensor]:
+def computation(task: TrainingTask) -> tuple[float, float, float, torch.Tensor]:
     """Return seconds of forward, backward and update when all hosts compute at once, and a gradient."""
     optimizer = task.optimizer(task.model)
     spent = []
@@ -274,7 +274,7 @@ def computation(task: Task) -> tuple[float, float, float, torch.Tensor]:
     return forward_s, backward_s, update_s, gradient
 
 
-def computed_s(task: Task) -> float:
+def computed_s(task: TrainingTask) -> float:
     """Return seconds of a step on DDP besides its wait for averages, while all hosts train.
 
     Beside the computation, a step loads a batch, and passes DDP and the interpreter; and hosts that share
@@ -288,7 +288,7 @@ def computed_s(task: Task) -> float:
     return statistics.median(spent[1:])
 
 
-def train(ranks: Ranks, method: Method, task: Task, target: float | None) -> dict[str, Any]:
+def train(ranks: Ranks, method: ComparedMethod, task: TrainingTask, target: float | None) -> dict[str, Any]:
     """Train until the held-out loss is ``target``, or for as many blocks as DDP; return the curve."""
     curve: list[tuple[int, float, float]] = []
     accuracies: list[float] = []

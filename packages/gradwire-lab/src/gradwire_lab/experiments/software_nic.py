@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     import torch
 
     from gradwire_lab.experiments.hosts.ranks import Ranks
-    from gradwire_lab.experiments.tasks import Task
+    from gradwire_lab.experiments.tasks import TrainingTask
 
 LIBRARY, MERGED, SINGLE = "library", "NICs", "NICs, single segments"
 WAYS = {LIBRARY: "", MERGED: "{}", SINGLE: "{} --no-merge"}
@@ -154,7 +154,7 @@ def plan_of(cell: Cell) -> Plan:
     return Plan(codec, **parts) if cell["way"] == LIBRARY else Plan(offload=codec, **parts)
 
 
-def _warm_up(task: Task, first: Task) -> None:
+def _warm_up(task: TrainingTask, first: TrainingTask) -> None:
     """Train every rank alike without the network: gradients change fastest in the first steps."""
     optimizer = task.optimizer(task.model)
     for _ in range(WARM_STEPS):
@@ -163,7 +163,7 @@ def _warm_up(task: Task, first: Task) -> None:
         optimizer.step()
 
 
-def _steps_s(ranks: Ranks, task: Task, plan: Plan) -> list[float]:
+def _steps_s(ranks: Ranks, task: TrainingTask, plan: Plan) -> list[float]:
     """Return the seconds of steps, over connections of their own."""
     import torch.distributed as dist
 
@@ -184,7 +184,7 @@ def _steps_s(ranks: Ranks, task: Task, plan: Plan) -> list[float]:
         link.close()
 
 
-def _gradients(task: Task, batches: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+def _gradients(task: TrainingTask, batches: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     """Return the gradients of some batches of any rank, whose weights are the same, one after the other."""
     import torch
 

@@ -41,7 +41,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingTask:
     """One training.
 
     ``block`` steps are timed at once, ``blocks`` times with plain DDP, whose last held-out loss is then the
@@ -59,7 +59,7 @@ class Task:
     data: str = ""
     goal: Goal | None = None
 
-    def on(self, device: str) -> Task:
+    def on(self, device: str) -> TrainingTask:
         """Return this training with its model, and each batch, on a device."""
         to = partial(_moved, device=device)
         return replace(
@@ -92,7 +92,7 @@ class Task:
         return output
 
 
-def mnist_mlp(rank: int, world: int, files: Files, seed: int = 0) -> Task:
+def mnist_mlp(rank: int, world: int, files: Files, seed: int = 0) -> TrainingTask:
     """Make 784-500-500-10 with a global batch of 100: 2.7 MB (Pipe-SGD, table 1)."""
     images = _images(files.mnist)
     model = build("mlp", images.image_shape, 10, SEED + seed)
@@ -100,7 +100,7 @@ def mnist_mlp(rank: int, world: int, files: Files, seed: int = 0) -> Task:
     return made("MNIST-MLP", model, block=50, blocks=6)
 
 
-def wide_mlp(rank: int, _world: int, files: Files, seed: int = 0) -> Task:
+def wide_mlp(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTask:
     """Make fully connected layers of 74 MB, a batch of 8 on every rank, plain SGD.
 
     Four layers with ReLU need He's weights: with PyTorch's default, 60 steps don't reach the goal.
@@ -116,7 +116,7 @@ def wide_mlp(rank: int, _world: int, files: Files, seed: int = 0) -> Task:
     return made("74 MB MLP", model, block=6, blocks=10)
 
 
-def cifar_cnn(rank: int, _world: int, files: Files, seed: int = 0) -> Task:
+def cifar_cnn(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTask:
     """Make two convolutions and two fully connected layers of 4.4 MB, 16 images a rank, momentum."""
     images = read_images(files.images)
     with torch.random.fork_rng(devices=[]):
@@ -129,7 +129,7 @@ def cifar_cnn(rank: int, _world: int, files: Files, seed: int = 0) -> Task:
     batches = images.batches(16, _stream(rank, seed))
     optimizer = partial(_sgd, lr=0.02, momentum=0.9)
     data = "digits" if files.images is None else f"CIFAR-{images.classes}"
-    return Task(
+    return TrainingTask(
         "CIFAR CNN", model, optimizer, batches, held_out, 50, 8, data=data, goal=GOALS.get(data.lower())
     )
 
@@ -143,7 +143,7 @@ def wide_layers(images: Dataset, seed: int) -> nn.Module:
         return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(sizes[-1], 10))
 
 
-def small_gpt(rank: int, _world: int, files: Files, seed: int = 0) -> Task:
+def small_gpt(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTask:
     """Make a GPT of 6 layers, 43 MB, on the bytes of a text, by default Python's language reference."""
     made = text_task(files.text, width=384, layers=6, heads=6, batch=1, rank=rank, seed=seed)
     data = "Python's reference" if files.text is None else files.text.name
@@ -180,13 +180,13 @@ def text_task(
     rank: int = 0,
     half: int | None = None,
     seed: int = 0,
-) -> Task:
+) -> TrainingTask:
     """Make a GPT on the bytes of a text, by default of Python's reference, or one half of it (0, 1)."""
     training, held_out = text_batches(text, batch, 1000 * seed + rank, half)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + seed)
         model = GPT(width=width, layers=layers, heads=heads)
-    return Task(
+    return TrainingTask(
         "small GPT",
         model,
         lambda net: torch.optim.AdamW(net.parameters(), lr=1e-3),
@@ -255,10 +255,10 @@ def _stream(rank: int, seed: int) -> int:
 
 def _image_task(
     images: Dataset, batch: int, stream: int, *, lr: float, momentum: float
-) -> Callable[..., Task]:
+) -> Callable[..., TrainingTask]:
     data = images.name
     return partial(
-        Task,
+        TrainingTask,
         optimizer=partial(_sgd, lr=lr, momentum=momentum),
         batches=_drawn(images, batch, stream),
         held_out=next(images.test_batches(HELD_OUT)),

@@ -24,7 +24,7 @@ from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, c
 from gradwire_lab.experiments.hosts.training import flat
 
 if TYPE_CHECKING:  # torch's import takes seconds
-    from gradwire_lab.experiments.tasks import Task
+    from gradwire_lab.experiments.tasks import TrainingTask
 
 BF16_BITS = 16
 COLUMNS = (
@@ -106,7 +106,7 @@ def run(options: WeightDeltaOptions, cells: Sequence[Cell], _before: Sequence[Ro
         report({**cell, **asdict(figures)})
 
 
-def pretrained(file: str | None, steps: int) -> tuple[Task, torch.nn.Module]:
+def pretrained(file: str | None, steps: int) -> tuple[TrainingTask, torch.nn.Module]:
     """Return a GPT that was trained on the first half of a text, and the task of its second half."""
     from gradwire_lab.experiments.tasks import text_task
 
@@ -128,7 +128,7 @@ class Figures:
     loss_after: float
 
 
-def _fine_tune(task: Task, model: torch.nn.Module, options: WeightDeltaOptions, rate: float) -> Figures:
+def _fine_tune(task: TrainingTask, model: torch.nn.Module, options: WeightDeltaOptions, rate: float) -> Figures:
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     before = task.held_out_loss(model)
     _train(task, model, optimizer, options.warm)
@@ -163,7 +163,7 @@ def _fine_tune(task: Task, model: torch.nn.Module, options: WeightDeltaOptions, 
     )
 
 
-def _train(task: Task, model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+def _train(task: TrainingTask, model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
     for batch in islice(task.batches, steps):
         optimizer.zero_grad()
         torch.autograd.backward(task.loss(model, batch))

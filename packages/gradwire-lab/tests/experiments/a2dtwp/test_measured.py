@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradwire_lab.experiments.a2dtwp.measured import Measured
+from gradwire_lab.experiments.a2dtwp.measured import MeasuredPolicies
 from support.offloaded_rows import batch, longer, training
 
 ERRORS = [0.8, 0.8, 0.8, 0.5, 0.5, 0.5, 0.5]
@@ -32,7 +32,7 @@ def rows() -> list[dict[str, Any]]:
 
 
 def test_errors_are_means_of_seeds_and_smoothed() -> None:
-    found = Measured(rows())
+    found = MeasuredPolicies(rows())
     assert (found.networks, found.images, found.longer) == (["vgg"], "cifar10", {"vgg": 0.6})
     assert [error for _, error in found.curve("vgg", "fp32")] == pytest.approx(
         [0.8, 0.8, 0.8, 0.7, 0.6, 0.5, 0.5]
@@ -44,7 +44,7 @@ def test_errors_are_means_of_seeds_and_smoothed() -> None:
 
 
 def test_seconds_are_batches_times_those_of_the_full_network() -> None:
-    found = Measured(rows())
+    found = MeasuredPolicies(rows())
     assert found.seconds("vgg", "fp32", "x86") == pytest.approx(2800)
     assert found.seconds_to("vgg", "static:16", "power") == pytest.approx(590)
     assert found.gain("vgg", "static:16", "fp32", "x86") == pytest.approx(0.5)
@@ -53,7 +53,7 @@ def test_seconds_are_batches_times_those_of_the_full_network() -> None:
 
 
 def test_awp_takes_as_long_as_the_bits_of_its_layers_in_the_full_network() -> None:
-    found = Measured(rows())
+    found = MeasuredPolicies(rows())
     # The full network's second layer has three quarters of the weights.
     bits = 199 * 32 + 60 * 8 + 40 * 14 + 110 * 16 + 110 * 22 + 181 * 24
     (row, _) = found.trainings("vgg", "awp")
@@ -67,8 +67,8 @@ def test_awp_takes_as_long_as_the_bits_of_its_layers_in_the_full_network() -> No
 
 def test_the_batches_of_all_rounds_count() -> None:
     slow = [{**row, "cycles": _times(row, 3.0)} for row in rows() if row["kind"] == "batch"]
-    alone, both = Measured([*rows(), *slow]), Measured([*rows(), *slow, *slow])
-    usual = Measured(rows()).figure("vgg", "fp32", "x86", "batch_s")
+    alone, both = MeasuredPolicies([*rows(), *slow]), MeasuredPolicies([*rows(), *slow, *slow])
+    usual = MeasuredPolicies(rows()).figure("vgg", "fp32", "x86", "batch_s")
     assert usual is not None
     assert alone.figure("vgg", "fp32", "x86", "batch_s") == pytest.approx(2 * usual), "as many of each"
     assert both.figure("vgg", "fp32", "x86", "batch_s") == pytest.approx(3 * usual)
@@ -82,7 +82,7 @@ def _times(row: dict[str, Any], factor: float) -> dict[str, dict[str, list[float
 
 
 def test_without_timed_batches_there_are_no_seconds() -> None:
-    found = Measured([row for row in rows() if row["kind"] != "batch"])
+    found = MeasuredPolicies([row for row in rows() if row["kind"] != "batch"])
     assert found.seconds_to("vgg", "awp", "x86") is None
     assert found.seconds_to("vgg", "fp32", "x86") is None
     assert found.oracle("vgg", "x86") is None

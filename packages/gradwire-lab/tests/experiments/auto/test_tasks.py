@@ -9,10 +9,10 @@ import torch
 
 from gradwire_lab.experiments import auto
 from gradwire_lab.experiments.auto.runs import COLUMNS, TASKS
-from gradwire_lab.experiments.tasks import Task
+from gradwire_lab.experiments.tasks import TrainingTask
 
 
-def made(name: str, rank: int = 0, seed: int = 1) -> Task:
+def made(name: str, rank: int = 0, seed: int = 1) -> TrainingTask:
     return TASKS[name](rank, seed, None, None)
 
 

@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from gradwire_lab.experiments.smart_nic.steps import MOMENTUM, RATE, Images, Perceptron, images
+from gradwire_lab.experiments.smart_nic.steps import MOMENTUM, RATE, ProjectedImages, Perceptron, images
 from gradwire_lab.job.batches import learning_rate
 
 
-def drawn(width: int = 8) -> Images:
+def drawn(width: int = 8) -> ProjectedImages:
     torch.manual_seed(0)
-    return Images(torch.randn(5, width), torch.arange(5), torch.randn(5, width), torch.arange(5))
+    return ProjectedImages(torch.randn(5, width), torch.arange(5), torch.randn(5, width), torch.arange(5))
 
 
-def perceptron(own: Images, batch: int = 3, steps: int = 4) -> Perceptron:
+def perceptron(own: ProjectedImages, batch: int = 3, steps: int = 4) -> Perceptron:
     return Perceptron(own, layers=3, width=8, batch=batch, seed=1, rank=0, steps=steps)
 
 

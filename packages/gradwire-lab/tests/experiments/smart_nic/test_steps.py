@@ -21,13 +21,13 @@ from gradwire_lab.experiments.hosts import ranks as hosts
 from gradwire_lab.experiments.hosts.ranks import Ranks
 from gradwire_lab.experiments.smart_nic import steps
 from gradwire_lab.experiments.smart_nic.options import METHODS, NICS, STEP, SmartNicOptions, cells
-from gradwire_lab.experiments.smart_nic.steps import Communication, Images, Perceptron, Worker, measure
+from gradwire_lab.experiments.smart_nic.steps import Communication, ProjectedImages, Perceptron, TimedWorker, measure
 
 
 def perceptron(rank: int, steps: int = 3) -> Perceptron:
     draw = torch.Generator().manual_seed(rank)  # the global one is that of all threads
     values = torch.randn(2, 6, 8, generator=draw)
-    own = Images(values[0], torch.arange(6), values[1], torch.arange(6))
+    own = ProjectedImages(values[0], torch.arange(6), values[1], torch.arange(6))
     return Perceptron(own, layers=3, width=8, batch=4, seed=1, rank=rank, steps=steps)
 
 
@@ -40,7 +40,7 @@ def trained(method: str, count: int = 3) -> tuple[list[list[torch.Tensor]], list
         own = perceptron(link.rank, count)  # type: ignore[attr-defined]
         communication = Communication(own, Exchange(link, Plan(parse("identity"), "ring")), core())  # type: ignore[arg-type]
         for _ in range(count):
-            worker = Worker(own)
+            worker = TimedWorker(own)
             steps.METHODS[method](worker, communication)
         communication.close()
         found[link.rank] = own.weights  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ def test_the_weights_are_those_of_the_mean_gradient() -> None:
 def test_times_are_those_of_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(100))
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
-    worker = Worker(perceptron(0))
+    worker = TimedWorker(perceptron(0))
     worker.forward()
     worker.backward(2)
     worker.backward(1)

@@ -127,7 +127,7 @@ EQUAL = 0.01
 """The error to reach is that of float32 at its end, and one point: errors that close count as equal."""
 
 
-class Measured:
+class MeasuredPolicies:
     """The rows of a record, by network and policy.
 
     Attributes

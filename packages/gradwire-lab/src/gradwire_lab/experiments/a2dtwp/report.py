@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from gradwire.tables import Column, Table, figure
-from gradwire_lab.experiments.a2dtwp.measured import Measured
+from gradwire_lab.experiments.a2dtwp.measured import MeasuredPolicies
 from gradwire_lab.experiments.a2dtwp.options import (
     AWP,
     BF16,
@@ -61,7 +61,7 @@ NOTE = (
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
     """Return the tables of all networks, the kernels of VGG's batches, and what AWP warned of."""
-    found = Measured(rows)
+    found = MeasuredPolicies(rows)
     on = "scikit-learn's digits" if found.images == DIGITS else found.images
     parts: list[str | Table] = []
     for model in found.networks:
@@ -73,7 +73,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     return [*parts, *(f"{each}." for each in warned(found)), NOTE]
 
 
-def warned(found: Measured) -> list[str]:
+def warned(found: MeasuredPolicies) -> list[str]:
     """Return AWP's warnings, once for each network."""
     return [
         f"{model}, seed {row['seed']}: {row[LOSSY][0].rstrip('.')}"
@@ -83,14 +83,14 @@ def warned(found: Measured) -> list[str]:
     ]
 
 
-def _title(model: str, found: Measured, on: str) -> str:
+def _title(model: str, found: MeasuredPolicies, on: str) -> str:
     error = (
         f"; the error to reach is {100 * found.target(model):.1f} %" if found.trainings(model, FP32) else ""
     )
     return f"{model} on {on}{error}"
 
 
-def _runs(model: str, found: Measured) -> Iterator[tuple[str, ...]]:
+def _runs(model: str, found: MeasuredPolicies) -> Iterator[tuple[str, ...]]:
     has_target = bool(found.trainings(model, FP32))
     best = {system: found.oracle(model, system) if has_target else None for system in LINKS}
     for policy in POLICIES:
@@ -108,7 +108,7 @@ def _runs(model: str, found: Measured) -> Iterator[tuple[str, ...]]:
         )
 
 
-def _on(model: str, policy: str, system: str, found: Measured, has_target: bool) -> tuple[str, str]:
+def _on(model: str, policy: str, system: str, found: MeasuredPolicies, has_target: bool) -> tuple[str, str]:
     each = found.figure(model, policy, system, "batch_s")
     saved = found.gain(model, policy, FP32, system) if has_target else None
     return (
@@ -117,7 +117,7 @@ def _on(model: str, policy: str, system: str, found: Measured, has_target: bool)
     )
 
 
-def _kernels(found: Measured, system: str) -> Table:
+def _kernels(found: MeasuredPolicies, system: str) -> Table:
     def shown(policy: str, name: str) -> str:
         value = found.figure(SHOWN, policy, system, name)
         return "-" if value is None else figure(1e3 * value)
@@ -134,7 +134,7 @@ def plot(rows: Sequence[Row]) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    found, picture = Measured(rows), io.BytesIO()
+    found, picture = MeasuredPolicies(rows), io.BytesIO()
     canvas = Figure(figsize=(16, 3.2 * len(found.networks)), dpi=110, layout="constrained")
     FigureCanvasAgg(canvas)
     every = canvas.subplots(len(found.networks), 3, squeeze=False)
@@ -146,7 +146,7 @@ def plot(rows: Sequence[Row]) -> bytes:
     return picture.getvalue()
 
 
-def _draw_errors(axes: Axes, found: Measured, model: str) -> None:
+def _draw_errors(axes: Axes, found: MeasuredPolicies, model: str) -> None:
     for policy in POLICIES:
         if policy not in TRAINS_AS and found.trainings(model, policy):
             points = found.curve(model, policy)
@@ -158,7 +158,7 @@ def _draw_errors(axes: Axes, found: Measured, model: str) -> None:
     axes.legend(frameon=False, fontsize="x-small")
 
 
-def _draw_times(axes: Axes, found: Measured, model: str) -> None:
+def _draw_times(axes: Axes, found: MeasuredPolicies, model: str) -> None:
     policies = [policy for policy in POLICIES if found.trainings(model, policy)]
     if FP32 not in policies:
         return
@@ -171,7 +171,7 @@ def _draw_times(axes: Axes, found: Measured, model: str) -> None:
     axes.legend(frameon=False, fontsize="x-small")
 
 
-def _draw_bits(axes: Axes, found: Measured, model: str) -> None:
+def _draw_bits(axes: Axes, found: MeasuredPolicies, model: str) -> None:
     for row in found.trainings(model, AWP)[:1]:
         last = row["errors"][-1][0]
         batches = [*(batch for batch, _ in row["bits"]), last]

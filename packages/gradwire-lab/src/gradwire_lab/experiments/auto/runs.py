@@ -23,7 +23,7 @@ from gradwire_lab.experiments.a2dtwp.images import PIXELS, SIDE, read_images
 from gradwire_lab.experiments.auto import FIXED
 from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts.ranks import Ranks
-from gradwire_lab.experiments.tasks import Batch, Task, text_batches, text_task
+from gradwire_lab.experiments.tasks import Batch, TrainingTask, text_batches, text_task
 from gradwire_lab.job.on_ddp import bf16_hook
 
 # Six trainings that differ in model, optimizer, and scale of the gradients, from any seed.
@@ -34,7 +34,7 @@ HELD_OUT = 1000
 COLUMNS, TARGETS = 16, 4
 
 
-def image_mlp(rank: int, seed: int, data: Path | None, _text: Path | None) -> Task:
+def image_mlp(rank: int, seed: int, data: Path | None, _text: Path | None) -> TrainingTask:
     """Make 3072-256-256-C on images, SGD with momentum."""
 
     def model(classes: int) -> nn.Module:
@@ -44,7 +44,7 @@ def image_mlp(rank: int, seed: int, data: Path | None, _text: Path | None) -> Ta
     return _on_images("MLP", model, partial(_sgd, rate=0.02), rank, seed, data)
 
 
-def image_cnn(rank: int, seed: int, data: Path | None, _text: Path | None) -> Task:
+def image_cnn(rank: int, seed: int, data: Path | None, _text: Path | None) -> TrainingTask:
     """Make two convolutions and two fully connected layers on images, SGD with momentum."""
 
     def model(classes: int) -> nn.Module:
@@ -56,7 +56,7 @@ def image_cnn(rank: int, seed: int, data: Path | None, _text: Path | None) -> Ta
     return _on_images("CNN", model, partial(_sgd, rate=0.02), rank, seed, data)
 
 
-def batch_norm(rank: int, seed: int, data: Path | None, _text: Path | None) -> Task:
+def batch_norm(rank: int, seed: int, data: Path | None, _text: Path | None) -> TrainingTask:
     """Make convolutions with batch normalisation between them on images, AdamW."""
 
     def model(classes: int) -> nn.Module:
@@ -75,22 +75,22 @@ def batch_norm(rank: int, seed: int, data: Path | None, _text: Path | None) -> T
     return _on_images("batch norm", model, partial(_adamw, rate=2e-3), rank, seed, data)
 
 
-def gpt(rank: int, seed: int, _data: Path | None, text: Path | None) -> Task:
+def gpt(rank: int, seed: int, _data: Path | None, text: Path | None) -> TrainingTask:
     """Make a GPT of 0.2 M weights on the bytes of a text, AdamW."""
     task = text_task(text, width=64, layers=3, heads=4, batch=2, rank=_stream(rank, seed))
     return replace(task, block=STEPS, blocks=1)
 
 
-def lstm(rank: int, seed: int, _data: Path | None, text: Path | None) -> Task:
+def lstm(rank: int, seed: int, _data: Path | None, text: Path | None) -> TrainingTask:
     """Make an LSTM of 0.2 M weights on the bytes of a text, AdamW."""
     training, held_out = text_batches(text, 4, _stream(rank, seed))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Lstm(128)
-    return Task("LSTM", model, partial(_adamw, rate=4e-3), training, held_out, STEPS, 1)
+    return TrainingTask("LSTM", model, partial(_adamw, rate=4e-3), training, held_out, STEPS, 1)
 
 
-def table(rank: int, seed: int, _data: Path | None, _text: Path | None) -> Task:
+def table(rank: int, seed: int, _data: Path | None, _text: Path | None) -> TrainingTask:
     """Make a small MLP on rows of a table, AdamW."""
 
     def batches(source: torch.Generator) -> Iterator[Batch]:
@@ -103,7 +103,7 @@ def table(rank: int, seed: int, _data: Path | None, _text: Path | None) -> Task:
     own = torch.Generator().manual_seed(_stream(rank, seed))
     held_out = draw_rows(HELD_OUT, torch.Generator().manual_seed(4))
     judge = nn.functional.mse_loss
-    return Task("table", model, partial(_adamw, rate=1e-2), batches(own), held_out, STEPS, 1, judge)
+    return TrainingTask("table", model, partial(_adamw, rate=1e-2), batches(own), held_out, STEPS, 1, judge)
 
 
 def draw_rows(count: int, source: torch.Generator) -> Batch:
@@ -126,7 +126,7 @@ def _teacher() -> tuple[torch.Tensor, torch.Tensor]:
     )
 
 
-TASKS: dict[str, Callable[[int, int, Path | None, Path | None], Task]] = {
+TASKS: dict[str, Callable[[int, int, Path | None, Path | None], TrainingTask]] = {
     "mlp": image_mlp,
     "cnn": image_cnn,
     "batch-norm": batch_norm,
@@ -171,13 +171,13 @@ def _on_images(
     rank: int,
     seed: int,
     data: Path | None,
-) -> Task:
+) -> TrainingTask:
     images = read_images(data)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made = model(images.classes)
     (held_out,) = images.validation(HELD_OUT, HELD_OUT)
-    return Task(name, made, optimizer, images.batches(16, _stream(rank, seed)), held_out, STEPS, 1)
+    return TrainingTask(name, made, optimizer, images.batches(16, _stream(rank, seed)), held_out, STEPS, 1)
 
 
 TIMEOUT_S = 120.0
@@ -194,7 +194,7 @@ def measure(
         ranks.report(cell, train(task, METHODS[method] if method in METHODS else partial(_fixed, method)))
 
 
-def train(task: Task, register: Callable[[DistributedDataParallel], object]) -> Cell:
+def train(task: TrainingTask, register: Callable[[DistributedDataParallel], object]) -> Cell:
     """Return the held-out loss after the task's steps, at rates that fall to zero, and what was sent."""
     model = DistributedDataParallel(task.model)
     attached = register(model)

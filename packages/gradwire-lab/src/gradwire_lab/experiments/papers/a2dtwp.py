@@ -8,7 +8,7 @@ from statistics import fmean
 from types import MappingProxyType
 
 from gradwire_lab.experiments import a2dtwp
-from gradwire_lab.experiments.a2dtwp.measured import NOISE, Measured
+from gradwire_lab.experiments.a2dtwp.measured import NOISE, MeasuredPolicies
 from gradwire_lab.experiments.a2dtwp.options import (
     AWP,
     BF16,
@@ -88,7 +88,7 @@ NEAREST = "the nearest neighbour's accuracy on these images; a longer training h
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare gains, errors, and kernels with those published, and AWP with what people have."""
-    found = Measured(rows)
+    found = MeasuredPolicies(rows)
     on = "on digits" if found.images == DIGITS else ""
     parts: list[Claim] = []
     for name, networks in GROUPS.items():
@@ -106,7 +106,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 class _Group:
     """Networks that are judged together, and how claims about them are labelled."""
 
-    def __init__(self, found: Measured, networks: Sequence[str], name: str, on: str) -> None:
+    def __init__(self, found: MeasuredPolicies, networks: Sequence[str], name: str, on: str) -> None:
         self.found, self.networks, self.name, self._on = found, networks, name, on
 
     def of(self, figure: Callable[[str], float | None]) -> dict[str, float | None]:
@@ -131,7 +131,7 @@ class _Group:
         return [_trainings(self.found, model, policy) for model in self.networks for policy in policies]
 
 
-def _trainings(found: Measured, model: str, policy: str) -> Trainings:
+def _trainings(found: MeasuredPolicies, model: str, policy: str) -> Trainings:
     longer, nearest = found.longer.get(model, 0.0), NEIGHBOUR.get(found.images, 1.0)
     goal = Goal(CHANCE, max(longer, nearest), LONGER if longer >= nearest else NEAREST)
     return Trainings(
@@ -178,7 +178,7 @@ def _times(group: _Group, system: str) -> Iterator[Claim]:
         )
 
 
-def _beyond(found: Measured, model: str, best: str | None, system: str) -> float | None:
+def _beyond(found: MeasuredPolicies, model: str, best: str | None, system: str) -> float | None:
     """Return by what share A2DTWP takes longer to the error than the best static format."""
     saved = None if best is None else found.gain(model, AWP, best, system)
     return None if saved is None else -saved
@@ -213,7 +213,7 @@ def _learning(group: _Group) -> Iterator[Claim]:
     )
 
 
-def _stuck(found: Measured, model: str, on: str) -> Claim:
+def _stuck(found: MeasuredPolicies, model: str, on: str) -> Claim:
     """Return the claim about a network whose failure was declared: that it learns."""
     learned = dataclasses.replace(_trainings(found, model, FP32), expected_failure=STUCK[model])
     return Claim(
@@ -247,7 +247,7 @@ def _elapsed(group: _Group) -> Iterator[Claim]:
         )
 
 
-def _kernels(found: Measured, model: str, system: str, on: str) -> Iterator[Claim]:
+def _kernels(found: MeasuredPolicies, model: str, system: str, on: str) -> Iterator[Claim]:
     """Yield what tables II and III have, for VGG in full size with the bits of a training."""
     place, label = TABLES[system], ", ".join(filter(None, (system, on)))
     learned = [_trainings(found, model, AWP)]

@@ -19,7 +19,7 @@ from gradwire_lab.experiments.record import as_json
 # Where each number of an exhibit comes from: its paper, a calibration, or a choice with a reason.
 
 
-class Source(StrEnum):
+class OriginKind(StrEnum):
     """What kind of origin a number has."""
 
     PAPER = "published"
@@ -39,12 +39,12 @@ class Origin:
         The place in the paper, or the reason of a choice.
     """
 
-    source: Source
+    source: OriginKind
     where: str
 
     def __str__(self) -> str:
         return (
-            f"{self.source} {self.where}" if self.source is not Source.PAPER else f"published, {self.where}"
+            f"{self.source} {self.where}" if self.source is not OriginKind.PAPER else f"published, {self.where}"
         )
 
 
@@ -54,17 +54,17 @@ Origins = Mapping[str, Origin]
 
 def paper(place: str) -> Origin:
     """Return the origin of a number that a paper prints at a place."""
-    return Origin(Source.PAPER, place)
+    return Origin(OriginKind.PAPER, place)
 
 
 def calibrated(place: str) -> Origin:
     """Return the origin of a number that was set so that a published figure is met."""
-    return Origin(Source.CALIBRATED, place)
+    return Origin(OriginKind.CALIBRATED, place)
 
 
 def chosen(reason: str) -> Origin:
     """Return the origin of a number that neither a paper nor a measured figure sets."""
-    return Origin(Source.CHOSEN, reason)
+    return Origin(OriginKind.CHOSEN, reason)
 
 
 RUN_TIME = chosen("for run time")
@@ -130,7 +130,7 @@ class Exhibit(Generic[Options]):
 
         A measured claim becomes calibrated if a number of the exhibit was set from its figure or its table.
         """
-        fitted = [each.where for each in self.origins.values() if each.source is Source.CALIBRATED]
+        fitted = [each.where for each in self.origins.values() if each.source is OriginKind.CALIBRATED]
         return [_unless_fitted(claim, fitted) for claim in self.claims(rows)]
 
     def shortened(self, options: Mapping[str, Any]) -> dict[str, str]:

@@ -46,7 +46,7 @@ PROJECTION = 0
 
 
 @dataclass(frozen=True)
-class Images:
+class ProjectedImages:
     """One host's own training images and all test images, projected, with their classes."""
 
     own: torch.Tensor
@@ -55,7 +55,7 @@ class Images:
     test_classes: torch.Tensor
 
 
-def images(name: str, width: int, rank: int, world: int) -> Images:
+def images(name: str, width: int, rank: int, world: int) -> ProjectedImages:
     """Read a data set and project it to ``width`` values by a random matrix."""
     data = dataset(name)
     share = torch.arange(rank, len(data.train_labels), world)
@@ -64,7 +64,7 @@ def images(name: str, width: int, rank: int, world: int) -> Images:
     pixels = own[0].numel()
     generator = torch.Generator().manual_seed(PROJECTION)
     matrix = torch.randn(pixels, width, generator=generator) / pixels**0.5
-    return Images(own.flatten(1) @ matrix, classes, test.flatten(1) @ matrix, test_classes)
+    return ProjectedImages(own.flatten(1) @ matrix, classes, test.flatten(1) @ matrix, test_classes)
 
 
 class Perceptron:
@@ -88,7 +88,7 @@ class Perceptron:
     """
 
     def __init__(
-        self, images: Images, *, layers: int, width: int, batch: int, seed: int, rank: int, steps: int
+        self, images: ProjectedImages, *, layers: int, width: int, batch: int, seed: int, rank: int, steps: int
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.layers = range(layers)
@@ -150,7 +150,7 @@ REPEATS = 15
 ACTIVITIES = ("forward", "backward", "update", "exposed")
 
 
-class Worker:
+class TimedWorker:
     """A perceptron whose activities on the training thread are timed and noted; layers count from 1."""
 
     def __init__(self, perceptron: Perceptron) -> None:
@@ -225,7 +225,7 @@ def moved_to(core: int) -> ExchangeCost:
     return ExchangeCost()
 
 
-def naive(worker: Worker, communication: Communication) -> None:
+def naive(worker: TimedWorker, communication: Communication) -> None:
     """Compute all gradients, then exchange and apply one layer after the other."""
     worker.forward()
     for layer in reversed(worker.perceptron.layers):
@@ -236,7 +236,7 @@ def naive(worker: Worker, communication: Communication) -> None:
         worker.update(layer)
 
 
-def overlapped(worker: Worker, communication: Communication) -> None:
+def overlapped(worker: TimedWorker, communication: Communication) -> None:
     """Compute gradients, while the communication thread exchanges and applies those that are there."""
     worker.forward()
     launched = []
@@ -247,7 +247,7 @@ def overlapped(worker: Worker, communication: Communication) -> None:
         worker.wait(communication, each)
 
 
-def layerwise(worker: Worker, communication: Communication) -> None:
+def layerwise(worker: TimedWorker, communication: Communication) -> None:
     """Launch a layer's exchange, compute the layer below, wait, launch that one, and update (figure 3b)."""
     worker.forward()
     launched: Handover | None = None
@@ -270,7 +270,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
     """Calibrate and train for the cells of one network, as one of its ranks."""
     cores = sorted(os.sched_getaffinity(0))
     moved_to(cores[0])
-    read: dict[int, Images] = {}
+    read: dict[int, ProjectedImages] = {}
     for cell in cells:
         width = cell["width"]
         if width not in read:
@@ -282,7 +282,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
         ranks.report(cell, figures)
 
 
-def trained(ranks: Ranks, cell: Cell, images: Images, core: int) -> dict[str, Any]:
+def trained(ranks: Ranks, cell: Cell, images: ProjectedImages, core: int) -> dict[str, Any]:
     """Train with each seed, and exchange on ``core``; return seconds of a step, and accuracies.
 
     Seconds of a step are the medians of each training, those of its activities the hosts' mean.
@@ -297,7 +297,7 @@ def trained(ranks: Ranks, cell: Cell, images: Images, core: int) -> dict[str, An
         steps = list[dict[str, float]]()
         ranks.gather(None)
         for _ in range(cell["steps"]):
-            worker, began = Worker(perceptron), time.perf_counter()
+            worker, began = TimedWorker(perceptron), time.perf_counter()
             METHODS[cell["method"]](worker, communication)
             steps.append({"step": time.perf_counter() - began, **worker.seconds})
             notes = worker.notes
@@ -315,7 +315,7 @@ def trained(ranks: Ranks, cell: Cell, images: Images, core: int) -> dict[str, An
     return {**found, "fastest_s": fastest_s, "slowest_s": slowest_s, "notes": notes}
 
 
-def calibrate(ranks: Ranks, cell: Cell, images: Images, core: int) -> dict[str, float]:
+def calibrate(ranks: Ranks, cell: Cell, images: ProjectedImages, core: int) -> dict[str, float]:
     """Return what the model's parameters come from: seconds of a core, and those of an all-reduce.
 
     All hosts are at work at the same time, as they are in a step.
@@ -357,6 +357,6 @@ def calibrate(ranks: Ranks, cell: Cell, images: Images, core: int) -> dict[str, 
     }
 
 
-def _perceptron(cell: Cell, images: Images, seed: int, rank: int, steps: int) -> Perceptron:
+def _perceptron(cell: Cell, images: ProjectedImages, seed: int, rank: int, steps: int) -> Perceptron:
     layers, width, batch = cell["layers"], cell["width"], cell["batch"]
     return Perceptron(images, layers=layers, width=width, batch=batch, seed=seed, rank=rank, steps=steps)

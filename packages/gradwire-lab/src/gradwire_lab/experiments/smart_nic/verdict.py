@@ -98,7 +98,7 @@ def step_claims(rows: Sequence[Row]) -> list[Claim]:
     by_batch = grouped(select(steps, hosts=most), "batch")
     found = _errors(steps, calibration)
     for batch, compared in zip(sorted(by_batch), (_bars, _profile), strict=False):
-        found += compared(Steps(by_batch[batch]), f"batch {batch}, {most} hosts")
+        found += compared(MeasuredSteps(by_batch[batch]), f"batch {batch}, {most} hosts")
     return found
 
 
@@ -129,7 +129,7 @@ def _errors(steps: Sequence[Row], calibration: Row) -> list[Claim]:
 
 
 @dataclass(frozen=True)
-class Steps:
+class MeasuredSteps:
     """The rows of one configuration."""
 
     rows: Sequence[Row]
@@ -165,7 +165,7 @@ class Steps:
         return next((row for row in self.rows if (row["method"], row["codec"]) == (method, codec)), None)
 
 
-def _bars(steps: Steps, where: str) -> list[Claim]:
+def _bars(steps: MeasuredSteps, where: str) -> list[Claim]:
     """Return the counterparts of figure 4a, and of its speed-up."""
     before, found = (OVERLAPPED, IDENTITY), []
     for name, own, shares in (
@@ -181,7 +181,7 @@ def _bars(steps: Steps, where: str) -> list[Claim]:
     return [*found, steps.claim(*claim)]
 
 
-def _profile(steps: Steps, where: str) -> list[Claim]:
+def _profile(steps: MeasuredSteps, where: str) -> list[Claim]:
     """Return the counterparts of figure 2a, and of the speed-up with the large batch."""
     naive, before, bfp = (NAIVE, IDENTITY), (OVERLAPPED, IDENTITY), NICS[1]
     slower = _saved(steps.s(*before, "backward"), steps.s(*naive, "backward"))

@@ -7,7 +7,7 @@ import pytest
 
 from gradwire_lab.experiments import perform
 from gradwire_lab.experiments.claim import Basis, Claim, Verdict
-from gradwire_lab.experiments.papers.exhibit import Source
+from gradwire_lab.experiments.papers.exhibit import OriginKind
 from gradwire_lab.experiments.papers.inceptionn import figure_12
 from gradwire_lab.experiments.papers.inceptionn.figure_12 import (
     COMPRESSED,
@@ -106,7 +106,7 @@ def test_a_comparator_that_is_removed_turns_its_rows(run: str) -> None:
 
 
 def test_the_share_that_sets_the_rate_is_no_result() -> None:
-    assert EXHIBIT.origins["SHARE"].source is Source.CALIBRATED
+    assert EXHIBIT.origins["SHARE"].source is OriginKind.CALIBRATED
     (share,) = [claim for claim in EXHIBIT.claims(rows()) if "table II" in str(claim.published)]
     assert share.basis is Basis.CALIBRATED
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gradwire_lab.experiments.claim import Verdict
-from gradwire_lab.experiments.papers.exhibit import Source
+from gradwire_lab.experiments.papers.exhibit import OriginKind
 from gradwire_lab.experiments.papers.pipe_sgd.cifar_convex import ACCURACIES, EXHIBIT, SAVED
 from gradwire_lab.experiments.papers.pipe_sgd.ways import LINE, PLAIN, TIME, TRAIN
 
@@ -54,7 +54,7 @@ def test_times_of_dead_trainings_count_for_nothing() -> None:
 
 
 def test_nothing_is_fitted_to_the_published_savings() -> None:
-    assert not [each for each in EXHIBIT.origins.values() if each.source is Source.CALIBRATED]
+    assert not [each for each in EXHIBIT.origins.values() if each.source is OriginKind.CALIBRATED]
     assert all(claim.basis.value == "measured" for claim in EXHIBIT.claims(rows()))
     lines = {cell["ratio"] for cell in EXHIBIT.experiment.cells(EXHIBIT.full) if "ratio" in cell}
     assert len(lines) == 3, "each line is judged, not the one that suits the paper"

@@ -11,7 +11,7 @@ from gradwire_lab.experiments.claim import Claim, Published, Verdict
 from gradwire_lab.experiments.papers.pipe_sgd.lengths import (
     WORKERS,
     LengthsOptions,
-    Worker,
+    WorkerTraining,
     cells,
     drawn,
     pipelines,
@@ -86,10 +86,10 @@ def test_there_is_a_cell_for_each_k_seed_and_length() -> None:
     ]
 
 
-def learner(asked: list[tuple[int, int]], seen: list[list[float]]) -> Callable[[int], Worker]:
+def learner(asked: list[tuple[int, int]], seen: list[list[float]]) -> Callable[[int], WorkerTraining]:
     """Return workers whose gradients average to 1.5; note the weights at each step."""
 
-    def worker(rank: int) -> Worker:
+    def worker(rank: int) -> WorkerTraining:
         model = torch.nn.Linear(1, 1, bias=False)
         torch.nn.init.zeros_(model.weight)
 
@@ -98,7 +98,7 @@ def learner(asked: list[tuple[int, int]], seen: list[list[float]]) -> Callable[[
             return rank * model.weight.sum()
 
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        return Worker(model, optimizer, loss, lambda step: asked.append((rank, step)))
+        return WorkerTraining(model, optimizer, loss, lambda step: asked.append((rank, step)))
 
     return worker
 
@@ -115,7 +115,7 @@ def test_four_workers_apply_their_average_k_steps_later(pipeline: int) -> None:
 
 
 def test_the_first_error_of_a_worker_ends_all() -> None:
-    def worker(rank: int) -> Worker:
+    def worker(rank: int) -> WorkerTraining:
         if rank == 1:
             raise LinkError("rank 1 is gone")
         return learner([], [[] for _ in range(WORKERS)])(rank)

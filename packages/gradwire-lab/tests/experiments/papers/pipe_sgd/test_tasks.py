@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradwire_lab.experiments.papers.pipe_sgd import tasks as features
-from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, Task
+from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, RankTask
 
 OPTIONS: dict[str, Any] = {
     "steps": 20,
@@ -19,7 +19,7 @@ OPTIONS: dict[str, Any] = {
 CELL = {"kind": "train", "data": "digits", "momentum": 0.9, "seed": 3, "network": "AlexNet"}
 
 
-def task(name: str, worker: int = 0, workers: int = 1) -> Task:
+def task(name: str, worker: int = 0, workers: int = 1) -> RankTask:
     return TASKS[name](OPTIONS, CELL, worker, workers)
 
 

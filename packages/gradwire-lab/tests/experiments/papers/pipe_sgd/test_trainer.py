@@ -16,7 +16,7 @@ from gradwire.links import Link, loopback
 from gradwire_lab.experiments.hosts.ranks import Ranks
 from gradwire_lab.experiments.papers.pipe_sgd import trainer
 from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS
-from gradwire_lab.experiments.papers.pipe_sgd.trainer import Trainee, measure
+from gradwire_lab.experiments.papers.pipe_sgd.trainer import RankTrainer, measure
 from gradwire_lab.experiments.papers.pipe_sgd.ways import WAYS
 
 OPTIONS: dict[str, Any] = {
@@ -82,7 +82,7 @@ def weights(run: str) -> list[torch.Tensor]:
     def train(link: Link) -> torch.Tensor:
         task = tasks[link.rank]
         host: Any = SimpleNamespace(way=way, ranks=SimpleNamespace(link=link))
-        trainee = Trainee(host, task)
+        trainee = RankTrainer(host, task)
         for step in range(6):
             trainee.step(step)
         trainee.close()

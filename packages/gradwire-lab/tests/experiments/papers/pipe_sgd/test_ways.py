@@ -11,7 +11,7 @@ import pytest
 from gradwire_lab.experiments.experiment import Reporter
 from gradwire_lab.experiments.learning import GOALS
 from gradwire_lab.experiments.papers.pipe_sgd import ways
-from gradwire_lab.experiments.papers.pipe_sgd.ways import LINE, PLAIN, TIME, TRAIN, WAYS, Measured, on_hosts
+from gradwire_lab.experiments.papers.pipe_sgd.ways import LINE, PLAIN, TIME, TRAIN, WAYS, MeasuredWays, on_hosts
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def test_figures_come_from_the_rows_by_what_they_are() -> None:
         {"kind": LINE, "ratio": 3.0, "codec": "identity", "exchange_s": [6.0]},
         {"kind": TIME, "run": "D-Sync", "ratio": 3.0, "steps_s": [8.0, 9.0, 7.0]},
     ]
-    measured = Measured(rows, GOALS["mnist"])
+    measured = MeasuredWays(rows, GOALS["mnist"])
     assert measured.ratios == [0.3, 3.0]
     assert measured.plain_s == 2.0
     assert measured.exchange_s(0.3, "truncate:16") == 0.3

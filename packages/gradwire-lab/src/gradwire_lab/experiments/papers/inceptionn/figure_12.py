@@ -44,7 +44,7 @@ CODEC = "inceptionn:2^-10"
 
 
 @dataclass(frozen=True)
-class Way:
+class Organisation:
     """How a step's gradients become weights on all workers.
 
     Attributes
@@ -74,13 +74,13 @@ COMPRESSED = ("INC+C", "INC+C, bounded", "INC+C, in NICs")
 GROUPS = "hierarchical:2,star+star"
 WAYS = MappingProxyType(
     {
-        WA: Way(WA, WORKERS + 1, "star", "tree"),
-        "WA+C": Way(WA, WORKERS + 1, "star", "tree", CODEC),
-        TREE: Way(TREE, WORKERS, GROUPS, GROUPS),
-        INC: Way(INC, WORKERS, "ring"),
-        COMPRESSED[0]: Way(INC, WORKERS, "ring", codec=CODEC),
-        COMPRESSED[1]: Way(INC, WORKERS, "ring", codec=f"{CODEC},bounded"),
-        COMPRESSED[2]: Way(INC, WORKERS, "ring", nic=f"{CODEC} --no-merge"),
+        WA: Organisation(WA, WORKERS + 1, "star", "tree"),
+        "WA+C": Organisation(WA, WORKERS + 1, "star", "tree", CODEC),
+        TREE: Organisation(TREE, WORKERS, GROUPS, GROUPS),
+        INC: Organisation(INC, WORKERS, "ring"),
+        COMPRESSED[0]: Organisation(INC, WORKERS, "ring", codec=CODEC),
+        COMPRESSED[1]: Organisation(INC, WORKERS, "ring", codec=f"{CODEC},bounded"),
+        COMPRESSED[2]: Organisation(INC, WORKERS, "ring", nic=f"{CODEC} --no-merge"),
     }
 )
 """WA sends gradients to one aggregator, whose weights go down a tree; the other has figure 1a's groups."""
@@ -170,7 +170,7 @@ def communicating_s(row: Row) -> float:
     return float(median(all_s - own_s for all_s, own_s in zip(row["step_s"], row["compute_s"], strict=True)))
 
 
-class Found:
+class OrganisationRows:
     """The trainings by their names: means over seeds of the median step; NaN where a training is missing."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
@@ -221,11 +221,11 @@ BYTES = (
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare the time beside computation, all of it, and accuracies, each with the trainings behind it."""
-    found = Found(rows)
+    found = OrganisationRows(rows)
     return [*_of_ring(found), *_of_codec(found), *_accuracies(found)]
 
 
-def _of_ring(found: Found) -> Iterator[Claim]:
+def _of_ring(found: OrganisationRows) -> Iterator[Claim]:
     yield Claim(
         "share of WA's time in communication, for which the links' rate was set",
         only(found.communicating_s(WA) / found.step_s(WA)),
@@ -253,7 +253,7 @@ def _of_ring(found: Found) -> Iterator[Claim]:
     )
 
 
-def _of_codec(found: Found) -> Iterator[Claim]:
+def _of_codec(found: OrganisationRows) -> Iterator[Claim]:
     yield _saved("communication saved by WA+C", found, "WA+C", WA, AGGREGATOR_CUT)
     for run in COMPRESSED:
         yield _saved(f"communication saved by {run}", found, run, WA, FULL_CUT)
@@ -269,7 +269,7 @@ def _of_codec(found: Found) -> Iterator[Claim]:
         )
 
 
-def _accuracies(found: Found) -> Iterator[Claim]:
+def _accuracies(found: OrganisationRows) -> Iterator[Claim]:
     for run, way in WAYS.items():
         if run != way.exact:
             yield Claim(
@@ -281,7 +281,7 @@ def _accuracies(found: Found) -> Iterator[Claim]:
             )
 
 
-def _saved(text: str, found: Found, own: str, other: str, published: float | tuple[float, float]) -> Claim:
+def _saved(text: str, found: OrganisationRows, own: str, other: str, published: float | tuple[float, float]) -> Claim:
     ends = published if isinstance(published, tuple) else (published, published)
     return Claim(
         text,

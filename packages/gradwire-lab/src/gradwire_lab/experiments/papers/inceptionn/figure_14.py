@@ -96,7 +96,7 @@ def measure(options: InceptionnFigure14Options, cell: Cell) -> Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Found:
+class NetworkRows:
     """The rows of one network."""
 
     network: str
@@ -126,11 +126,11 @@ class Found:
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare ratios, errors, and accuracies."""
-    networks = [Found(name, own) for name, own in grouped(rows, "network").items()]
+    networks = [NetworkRows(name, own) for name, own in grouped(rows, "network").items()]
     return [*_ratios(networks), *_errors(networks), *_accuracies(networks)]
 
 
-def _ratios(networks: Sequence[Found]) -> Iterator[Claim]:
+def _ratios(networks: Sequence[NetworkRows]) -> Iterator[Claim]:
     truncated = {f"{each.network}, {scheme}": each.ratio(scheme) for each in networks for scheme in TRUNCATED}
     yield Claim(
         "largest ratio of a truncation: 32 bits over those that are kept",
@@ -161,7 +161,7 @@ def _ratios(networks: Sequence[Found]) -> Iterator[Claim]:
         )
 
 
-def _errors(networks: Sequence[Found]) -> Iterator[Claim]:
+def _errors(networks: Sequence[NetworkRows]) -> Iterator[Claim]:
     for scheme, bound in BOUNDS.items():
         has_erratum = bound < 2**-7
         yield Claim(
@@ -176,7 +176,7 @@ def _errors(networks: Sequence[Found]) -> Iterator[Claim]:
         )
 
 
-def _accuracies(networks: Sequence[Found]) -> Iterator[Claim]:
+def _accuracies(networks: Sequence[NetworkRows]) -> Iterator[Claim]:
     yield Claim(
         "accuracy lost by 24 truncated bits, worst network",
         only(max(each.lost("truncate:24") for each in networks)),

@@ -29,7 +29,7 @@ HE, XAVIER, DEFAULT = "He", "Xavier", "torch's default"
 
 
 @dataclass(frozen=True)
-class Network:
+class TrainedNetwork:
     """A network, how its weights are initialised, and its learning rate.
 
     Attributes
@@ -53,11 +53,11 @@ class Network:
 NETWORKS = MappingProxyType(
     {
         **{
-            f"HDC, {layers} layers, {initialisation}": Network(layers, initialisation, 0.1, "table I")
+            f"HDC, {layers} layers, {initialisation}": TrainedNetwork(layers, initialisation, 0.1, "table I")
             for layers in (3, 5)
             for initialisation in (HE, XAVIER)
         },
-        "CNN": Network(0, DEFAULT, 0.05, "the rate of gradwire's other trainings of this network"),
+        "CNN": TrainedNetwork(0, DEFAULT, 0.05, "the rate of gradwire's other trainings of this network"),
     }
 )
 """By name. Table I names five layers and a size of 2.5 MB, which three layers have."""
@@ -94,7 +94,7 @@ FALLS, FALL = 5, 0.2
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """Top-1 accuracies from 0 to 1, and the steps after which they were measured."""
 
     accuracies: tuple[float, ...]
@@ -111,7 +111,7 @@ def train(
     of_weights: Codec | None = None,
     watch: Callable[[int, torch.Tensor], None] | None = None,
     every: int | None = None,
-) -> Trained:
+) -> TrainingResult:
     """Train from scratch and return accuracies.
 
     Parameters
@@ -148,7 +148,7 @@ def train(
             if step + 1 == steps or (every is not None and (step + 1) % every == 0):
                 accuracies.append(accuracy(net, images))
                 measured.append(step + 1)
-    return Trained(tuple(accuracies), tuple(measured))
+    return TrainingResult(tuple(accuracies), tuple(measured))
 
 
 def updating(

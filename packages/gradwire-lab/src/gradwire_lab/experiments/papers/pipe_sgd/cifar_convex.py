@@ -11,7 +11,7 @@ from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.learning import GOALS, Goal, Trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
 from gradwire_lab.experiments.papers.pipe_sgd.figure_4 import EQUAL, OVER_D, OVER_PS
-from gradwire_lab.experiments.papers.pipe_sgd.ways import EXACT, TRUNCATED, Measured, cells_on_lines, on_hosts
+from gradwire_lab.experiments.papers.pipe_sgd.ways import EXACT, TRUNCATED, MeasuredWays, cells_on_lines, on_hosts
 
 PLACE = "figure 4"
 ACCURACIES = {
@@ -55,7 +55,7 @@ def cells(options: CifarConvexOptions) -> list[Cell]:
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare accuracies with D-Sync's, and the times with each other."""
     data = rows[0]["data"]
-    measured = Measured(rows, GOALS[data] if data == DIGITS else GOAL)
+    measured = MeasuredWays(rows, GOALS[data] if data == DIGITS else GOAL)
     exact = _trainings(measured, "D-Sync")
     lines = (replace(claim, rests_on=exact) for claim in measured.lines(WITHIN))
     return [
@@ -63,11 +63,11 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-def _trainings(measured: Measured, *runs: str) -> list[Trainings]:
+def _trainings(measured: MeasuredWays, *runs: str) -> list[Trainings]:
     return measured.trainings("D-Sync", *runs)
 
 
-def _accuracies(measured: Measured) -> Iterator[Claim]:
+def _accuracies(measured: MeasuredWays) -> Iterator[Claim]:
     exact = fmean(measured.accuracies("D-Sync"))
     for run, published in ACCURACIES.items():
         if run != "D-Sync":
@@ -80,7 +80,7 @@ def _accuracies(measured: Measured) -> Iterator[Claim]:
             )
 
 
-def _savings(measured: Measured) -> Iterator[Claim]:
+def _savings(measured: MeasuredWays) -> Iterator[Claim]:
     """Compare times on each line: the paper doesn't say what its own line is to its computation."""
     for ratio in measured.ratios:
         times = {run: measured.step_s(run, ratio) for run in ACCURACIES}

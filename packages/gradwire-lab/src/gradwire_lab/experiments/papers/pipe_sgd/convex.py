@@ -13,7 +13,7 @@ from gradwire_lab.experiments.learning import GOALS, Trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
 from gradwire_lab.experiments.papers.pipe_sgd.lengths import (
     LengthsOptions,
-    Worker,
+    WorkerTraining,
     cells,
     drawn,
     pipelines,
@@ -50,7 +50,7 @@ def measure(_options: LengthsOptions, cell: Cell) -> Mapping[str, Any]:
     return {"mean_loss": fmean(losses), "accuracy": accuracy(model, images)}
 
 
-def _worker(images: Dataset, cell: Cell, rank: int, losses: list[float]) -> Worker:
+def _worker(images: Dataset, cell: Cell, rank: int, losses: list[float]) -> WorkerTraining:
     """Return a worker that draws its own images, and adds the loss of each step to ``losses``."""
     import torch
     from torch import nn
@@ -67,7 +67,7 @@ def _worker(images: Dataset, cell: Cell, rank: int, losses: list[float]) -> Work
         return found
 
     rate = RATE / (cell["pipeline"] * cell["steps"]) ** 0.5
-    return Worker(model, torch.optim.SGD(model.parameters(), lr=rate), loss)
+    return WorkerTraining(model, torch.optim.SGD(model.parameters(), lr=rate), loss)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:

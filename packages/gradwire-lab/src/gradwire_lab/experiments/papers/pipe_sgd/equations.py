@@ -21,7 +21,7 @@ from gradwire_lab.experiments.papers.pipe_sgd.ways import (
     EXACT,
     MODEL,
     PLAIN,
-    Measured,
+    MeasuredWays,
     cells_on_lines,
     on_hosts,
 )
@@ -67,7 +67,7 @@ def cells(options: EquationsOptions) -> list[Cell]:
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare steps with their equations, and more than two steps under way with two."""
     data = rows[0]["data"]
-    measured = Measured(rows, GOALS[data])
+    measured = MeasuredWays(rows, GOALS[data])
     lines = ((claim, "K = 1") for claim in measured.lines(WITHIN))
     return [
         replace(claim, system=f"on {data}", rests_on=measured.trainings("K = 1", *runs))
@@ -75,7 +75,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     ]
 
 
-def _steps(measured: Measured) -> Iterator[tuple[Claim, *tuple[str, ...]]]:
+def _steps(measured: MeasuredWays) -> Iterator[tuple[Claim, *tuple[str, ...]]]:
     step_s = {
         pipeline: {ratio: measured.step_s(f"K = {pipeline}", ratio) for ratio in measured.ratios}
         for pipeline in PIPELINES
@@ -142,7 +142,7 @@ def _steps(measured: Measured) -> Iterator[tuple[Claim, *tuple[str, ...]]]:
     )
 
 
-def equation_5_s(measured: Measured, ratio: float) -> float:
+def equation_5_s(measured: MeasuredWays, ratio: float) -> float:
     """Return the seconds of a pipelined step, by the line's alpha, beta, gamma, and S, measured apart."""
     line = row_of(measured.rows, kind=MODEL, ratio=ratio)
     plain = row_of(measured.rows, kind=PLAIN)
@@ -159,7 +159,7 @@ def equation_5_s(measured: Measured, ratio: float) -> float:
     )
 
 
-def _accuracies(measured: Measured) -> Iterator[tuple[Claim, str]]:
+def _accuracies(measured: MeasuredWays) -> Iterator[tuple[Claim, str]]:
     ends = {pipeline: fmean(measured.accuracies(f"K = {pipeline}")) for pipeline in PIPELINES}
     yield (
         Claim(

@@ -20,7 +20,7 @@ from gradwire_lab.experiments.claim import (
 from gradwire_lab.experiments.experiment import Cell, Row, grouped, select
 from gradwire_lab.experiments.learning import GOALS, Trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
-from gradwire_lab.experiments.papers.pipe_sgd.ways import CODECS, TRAIN, Measured, cells_on_lines, on_hosts
+from gradwire_lab.experiments.papers.pipe_sgd.ways import CODECS, TRAIN, MeasuredWays, cells_on_lines, on_hosts
 from gradwire_lab.job.data import at_hand
 
 PLACE = "figure 4"
@@ -76,7 +76,7 @@ def cells(options: PipeSgdFigure4Options) -> list[Cell]:
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare accuracies with D-Sync's, and times with those of both baselines and of the equations."""
     data = rows[0]["data"]
-    measured = Measured(rows, GOALS[data])
+    measured = MeasuredWays(rows, GOALS[data])
     momenta = sorted(grouped(select(rows, kind=TRAIN), "momentum"))
     exact = _trainings(measured, momenta[0], "D-Sync")
     found = [replace(claim, rests_on=exact) for claim in measured.lines(WITHIN)]
@@ -91,7 +91,7 @@ def _on(data: str, claim: Claim) -> Claim:
     return replace(claim, system=", ".join(filter(None, (claim.system, f"on {data}"))))
 
 
-def _trainings(measured: Measured, momentum: float, *runs: str) -> list[Trainings]:
+def _trainings(measured: MeasuredWays, momentum: float, *runs: str) -> list[Trainings]:
     return [
         trainings
         for run in runs
@@ -108,7 +108,7 @@ def _is_stale(run: str, momentum: float) -> bool:
     return run.startswith("Pipe-SGD") and momentum >= STALE_MOMENTUM
 
 
-def _accuracies(measured: Measured, momentum: float) -> Iterator[Claim]:
+def _accuracies(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
     exact = fmean(measured.accuracies("D-Sync", momentum=momentum))
     for run in RUNS:
         if run != "D-Sync":
@@ -125,7 +125,7 @@ def _accuracies(measured: Measured, momentum: float) -> Iterator[Claim]:
             )
 
 
-def _pipelines(measured: Measured, momentum: float) -> Iterator[Claim]:
+def _pipelines(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
     """Compare each pipeline with D-Sync with the same codec."""
     for pipeline in PIPELINES:
         for suffix, codec in CODECS.items():
@@ -177,7 +177,7 @@ def _allowed(ratio: float) -> Explanation:
     )
 
 
-def _published(measured: Measured, momentum: float) -> Iterator[Claim]:
+def _published(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
     """Compare the better of Pipe-SGD with T and with Q with both baselines, at the published speed-ups."""
     system = f"at momentum {momentum:g}"
     for ratio in measured.ratios:

@@ -14,7 +14,7 @@ from gradwire_lab.experiments.learning import GOALS
 from gradwire_lab.experiments.papers.exhibit import chosen, exhibit, origins, paper
 from gradwire_lab.experiments.papers.inceptionn.table_2 import ITERATIONS, NBYTES, STEPS, WORKERS
 from gradwire_lab.experiments.papers.pipe_sgd.figure_4 import EQUAL, OVER_D, OVER_PS
-from gradwire_lab.experiments.papers.pipe_sgd.ways import TRAIN, WAYS, Measured, on_hosts
+from gradwire_lab.experiments.papers.pipe_sgd.ways import TRAIN, WAYS, MeasuredWays, on_hosts
 from gradwire_lab.job.data import at_hand
 
 PLACE = "figure 4"
@@ -107,7 +107,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 def _accuracies(rows: Sequence[Row], network: str) -> Iterator[Claim]:
     data = rows[0]["data"]
-    measured, published = Measured(rows, GOALS[data]), ACCURACIES[network]
+    measured, published = MeasuredWays(rows, GOALS[data]), ACCURACIES[network]
     exact = measured.accuracies("D-Sync", network=network)
     for run, accuracy in published.items():
         if run != "D-Sync":

@@ -40,7 +40,7 @@ def cells(options: LengthsOptions) -> list[Cell]:
 
 
 @dataclass(frozen=True)
-class Worker:
+class WorkerTraining:
     """What one worker trains: its loss in each step, and what is done ahead of a step, from 0 up."""
 
     model: torch.nn.Module
@@ -49,7 +49,7 @@ class Worker:
     before: Callable[[int], None] = lambda _step: None
 
 
-def train(pipeline: int, steps: int, worker: Callable[[int], Worker]) -> list[Worker]:
+def train(pipeline: int, steps: int, worker: Callable[[int], WorkerTraining]) -> list[WorkerTraining]:
     """Train by the paper's Pipe-SGD on ``WORKERS`` ranks, which are threads; return them by rank.
 
     ``worker`` gets a rank. All start with the weights of the first. The first error of a rank closes all
@@ -59,7 +59,7 @@ def train(pipeline: int, steps: int, worker: Callable[[int], Worker]) -> list[Wo
     from gradwire.pipe.pipe_sgd import PipeSGD
     from gradwire.plan import Plan
 
-    def work(link: Link) -> Worker:
+    def work(link: Link) -> WorkerTraining:
         own = worker(link.rank)
         method = PipeSGD(own.model, own.optimizer, Plan(pipeline=pipeline), correction="none", group=link)
         method.synchronise()

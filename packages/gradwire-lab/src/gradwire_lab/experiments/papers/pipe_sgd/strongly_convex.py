@@ -14,7 +14,7 @@ from gradwire_lab.experiments.papers.pipe_sgd.convex import WIDEST
 from gradwire_lab.experiments.papers.pipe_sgd.lengths import (
     WORKERS,
     LengthsOptions,
-    Worker,
+    WorkerTraining,
     cells,
     drawn,
     pipelines,
@@ -49,7 +49,7 @@ def measure(_options: LengthsOptions, cells: Sequence[Cell]) -> Iterator[Row]:
         yield {**cell, "excess": fmean(fmean(own[: cell["steps"]]) for own in excess)}
 
 
-def _worker(pipeline: int, own: torch.Generator, excess: list[float]) -> Worker:
+def _worker(pipeline: int, own: torch.Generator, excess: list[float]) -> WorkerTraining:
     """Return a worker that adds the excess loss of each step to ``excess``."""
     import torch
 
@@ -69,7 +69,7 @@ def _worker(pipeline: int, own: torch.Generator, excess: list[float]) -> Worker:
         excess.append(found.item())
         return found + NOISE * torch.randn(DIMENSION, generator=own) @ weight
 
-    return Worker(model, optimizer, loss, set_rate)
+    return WorkerTraining(model, optimizer, loss, set_rate)
 
 
 def published_slope(lengths: Sequence[int]) -> float:

@@ -239,7 +239,7 @@ OptionValues = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Task:
+class RankTask:
     """One rank's training, from weights that are the same on all ranks.
 
     Attributes
@@ -264,7 +264,7 @@ class Task:
     warmup_steps: int = 0
 
 
-def mnist_mlp(options: OptionValues, cell: Cell, worker: int, workers: int) -> Task:
+def mnist_mlp(options: OptionValues, cell: Cell, worker: int, workers: int) -> RankTask:
     """Return the MLP of 784-500-500-10; ``momenta`` and ``lrs`` of the options belong to each other."""
     images, momentum = dataset(cell["data"]), cell.get("momentum", options["momenta"][0])
     model = build("mlp", images.image_shape, images.classes, cell.get("seed", 0))
@@ -272,7 +272,7 @@ def mnist_mlp(options: OptionValues, cell: Cell, worker: int, workers: int) -> T
     return _of_images(model, images, options, cell, worker, workers, lr=lr, momentum=momentum)
 
 
-def small_network(options: OptionValues, cell: Cell, worker: int, workers: int) -> Task:
+def small_network(options: OptionValues, cell: Cell, worker: int, workers: int) -> RankTask:
     """Return an AlexNet or a ResNet-18 with few channels."""
     images = dataset(cell["data"])
     model = networks_build(cell["network"], images.image_shape[0], images.classes, cell["seed"])
@@ -289,7 +289,7 @@ def small_network(options: OptionValues, cell: Cell, worker: int, workers: int) 
     )
 
 
-def last_layer(options: OptionValues, cell: Cell, worker: int, workers: int) -> Task:
+def last_layer(options: OptionValues, cell: Cell, worker: int, workers: int) -> RankTask:
     """Return the layer behind a fixed network, whose features trainings keep and timed steps compute."""
     known, batch, seed = read(cell["data"]), options["batch"], cell.get("seed", 0)
     layer = nn.Linear(COUNT, known.classes)
@@ -307,7 +307,7 @@ def last_layer(options: OptionValues, cell: Cell, worker: int, workers: int) -> 
             return float((layer(known.test).argmax(1) == known.test_labels).float().mean())
 
     optimizer = torch.optim.SGD(layer.parameters(), lr=options["lr"])
-    return Task(layer, optimizer, loss, _schedule(options["lr"], steps_of(options, cell)), accuracy)
+    return RankTask(layer, optimizer, loss, _schedule(options["lr"], steps_of(options, cell)), accuracy)
 
 
 def _of_images(
@@ -321,7 +321,7 @@ def _of_images(
     lr: float,
     momentum: float,
     warmup_steps: int = 0,
-) -> Task:
+) -> RankTask:
     count, seed = len(images.train_labels), cell.get("seed", 0)
     batch = min(options["batch"], count)
 
@@ -333,7 +333,7 @@ def _of_images(
         return training.accuracy(model.eval(), images)
 
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
-    return Task(model, optimizer, loss, _schedule(lr, steps_of(options, cell)), accuracy, warmup_steps)
+    return RankTask(model, optimizer, loss, _schedule(lr, steps_of(options, cell)), accuracy, warmup_steps)
 
 
 def steps_of(options: OptionValues, cell: Cell) -> int:
@@ -347,7 +347,7 @@ def _schedule(peak: float, steps: int) -> Callable[[int], float]:
     return lambda step: learning_rate(min(step, steps - 1), steps, peak)
 
 
-TASKS: Mapping[str, Callable[[OptionValues, Cell, int, int], Task]] = {
+TASKS: Mapping[str, Callable[[OptionValues, Cell, int, int], RankTask]] = {
     "mnist-mlp": mnist_mlp,
     "small-network": small_network,
     "last-layer": last_layer,

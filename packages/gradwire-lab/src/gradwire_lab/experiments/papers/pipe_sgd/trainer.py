@@ -18,8 +18,8 @@ from gradwire.pipe.pipe_sgd import PipeSGD
 from gradwire.plan import Plan
 from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts.ranks import Ranks, stolen_s, undisturbed
-from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, OptionValues, Task, steps_of
-from gradwire_lab.experiments.papers.pipe_sgd.ways import LINE, MODEL, PLAIN, TIME, TRAIN, WAYS, Way
+from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, OptionValues, RankTask, steps_of
+from gradwire_lab.experiments.papers.pipe_sgd.ways import LINE, MODEL, PLAIN, TIME, TRAIN, WAYS, TrainingMethod
 from gradwire_lab.parameter_server.ps_sync import Server, Worker
 
 SEGMENT_NBYTES = 1 << 24
@@ -49,11 +49,11 @@ class _Host:
     options: OptionValues
 
     @property
-    def way(self) -> Way:
+    def way(self) -> TrainingMethod:
         """How it trains."""
         return WAYS[self.cell["run"]]
 
-    def task(self) -> Task:
+    def task(self) -> RankTask:
         """Return this rank's task. A server is rank 0, and no worker."""
         has_server = "run" in self.cell and self.way.has_server
         worker, workers = self.ranks.rank - has_server, self.ranks.world - has_server
@@ -64,10 +64,10 @@ class _Host:
         return [max(each) for each in zip(*self.ranks.gather([*own]), strict=True)]
 
 
-class Trainee:
+class RankTrainer:
     """A way to train at work on one rank's task."""
 
-    def __init__(self, host: _Host, task: Task) -> None:
+    def __init__(self, host: _Host, task: RankTask) -> None:
         self._task, way, link = task, host.way, host.ranks.link
         algorithm = "star" if way.has_server else "ring"
         plan = Plan(parse(way.codec), algorithm, SEGMENT_NBYTES, pipeline=way.pipeline)
@@ -109,7 +109,7 @@ class Trainee:
 def _train(host: _Host) -> Mapping[str, Any]:
     """Train from scratch; the last rank's accuracy counts."""
     task = host.task()
-    trainee = Trainee(host, task)
+    trainee = RankTrainer(host, task)
     for number in range(steps_of(host.options, host.cell)):
         trainee.step(number)
     trainee.close()
@@ -119,7 +119,7 @@ def _train(host: _Host) -> Mapping[str, Any]:
 
 def _time(host: _Host) -> Mapping[str, Any]:
     """Time steps in windows, without a pause between them, so that a pipeline stays full."""
-    trainee = Trainee(host, host.task())
+    trainee = RankTrainer(host, host.task())
     found = _windows(host, trainee.step, SETTLED + host.way.pipeline)
     trainee.close()
     return {"steps_s": found}

@@ -25,7 +25,7 @@ EXACT, TRUNCATED, QUANTIZED = "identity", "truncate:16", "quantize:8"
 UNLIMITED = "unlimited"
 
 
-class Way(NamedTuple):
+class TrainingMethod(NamedTuple):
     """A way to train: its codec, K, its correction, and whether a server averages instead of a ring."""
 
     codec: str = EXACT
@@ -37,11 +37,11 @@ class Way(NamedTuple):
 CODECS = {"": EXACT, "+T": TRUNCATED, "+Q": QUANTIZED}
 """The paper's suffixes."""
 WAYS = {
-    "PS-Sync": Way(has_server=True),
-    **{f"D-Sync{suffix}": Way(codec) for suffix, codec in CODECS.items()},
-    **{f"Pipe-SGD{suffix}": Way(codec, 2) for suffix, codec in CODECS.items()},
-    **{f"eager Pipe-SGD{suffix}": Way(codec, 2, "eager") for suffix, codec in CODECS.items()},
-    **{f"K = {pipeline}": Way(pipeline=pipeline) for pipeline in (1, 2, 3, 4)},
+    "PS-Sync": TrainingMethod(has_server=True),
+    **{f"D-Sync{suffix}": TrainingMethod(codec) for suffix, codec in CODECS.items()},
+    **{f"Pipe-SGD{suffix}": TrainingMethod(codec, 2) for suffix, codec in CODECS.items()},
+    **{f"eager Pipe-SGD{suffix}": TrainingMethod(codec, 2, "eager") for suffix, codec in CODECS.items()},
+    **{f"K = {pipeline}": TrainingMethod(pipeline=pipeline) for pipeline in (1, 2, 3, 4)},
 }
 """As the paper names them. Pipe-SGD is the paper's, without a correction; eager is gradwire's default."""
 
@@ -120,7 +120,7 @@ def _placed(cell: Cell, workers: int, known: Sequence[Row]) -> Cell:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredWays:
     """The rows of an exhibit that ran by ``on_hosts``, by what they are."""
 
     rows: Sequence[Row]
