@@ -48,6 +48,23 @@ def test_what_is_installed_in_another_tree_has_no_commit(
     assert commit.__wrapped__() is None
 
 
+def test_a_change_in_any_package_changes_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records name the commit, and experiments are in a package of their own."""
+    own, exhibit = (tmp_path / "packages" / each / "src" / "version.py" for each in ("core", "lab"))
+    for path in (own, exhibit, tmp_path / "page.md"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@localhost"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"]):
+        subprocess.run([*git, *words], check=True)
+    monkeypatch.setattr(module, "__file__", str(own))
+    clean = commit.__wrapped__()
+    (tmp_path / "page.md").write_text("a page is no source", encoding="utf-8")
+    assert commit.__wrapped__() == clean
+    exhibit.write_text("CHANGED = True\n", encoding="utf-8")
+    assert commit.__wrapped__() == f"{clean}+changed"
+
+
 @pytest.mark.parametrize("extra", ["train", "papers", "gateware", "mpi", "lightning", "huggingface"])
 def test_an_extra_that_is_named_exists(extra: str) -> None:
     package = EXTRAS.get(extra, "gradwire")

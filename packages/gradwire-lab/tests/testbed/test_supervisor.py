@@ -157,3 +157,9 @@ supervisor.os.getpid = lambda: 1
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err) == (0, "forgot entry\n", "")
     own.close()
+
+
+def test_the_program_of_all_hosts_imports_no_torch() -> None:
+    """It would take seconds of each testbed, and its memory as long as that lives."""
+    check = "import sys, gradwire_lab.testbed.supervisor; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], timeout=60, check=False).returncode == 0
