@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
@@ -48,7 +48,7 @@ WAYS = {
 
 def cells_on_lines(
     data: str,
-    runs: Iterable[str],
+    runs: Collection[str],
     seeds: Sequence[int],
     ratios: Sequence[float],
     codecs: Sequence[str],
@@ -69,8 +69,7 @@ def cells_on_lines(
     more
         Other names of trainings and timed steps, with their values.
     """
-    names = [*runs]
-    groups = [[run for run in names if WAYS[run].has_server == has_server] for has_server in (False, True)]
+    groups = [[run for run in runs if WAYS[run].has_server == has_server] for has_server in (False, True)]
     found: list[Cell] = [{"kind": PLAIN, "data": data}]
     for group in groups:
         found += cells_of({"kind": TRAIN, "data": data}, **more, seed=seeds, run=group)
