@@ -189,7 +189,7 @@ SOURCES = MappingProxyType(
 
 
 def data_folder() -> Path | None:
-    """Return ``$GRADWIRE_DATA`` as an absolute path, which holds in other folders, too; None if it is unset."""
+    """Return the absolute path of ``$GRADWIRE_DATA``, for programs in other folders, too; None if unset."""
     named = os.environ.get("GRADWIRE_DATA")
     return Path(named).absolute() if named else None
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from gradwire_lab.experiments.hosts.training import accuracy, dataset, flat, one_thread, part_of_step, parts_of
+from gradwire_lab.experiments.hosts.training import (
+    accuracy,
+    dataset,
+    flat,
+    one_thread,
+    part_of_step,
+    parts_of,
+)
 
 
 def test_workers_share_each_step_and_an_epoch_has_every_image_once() -> None:
