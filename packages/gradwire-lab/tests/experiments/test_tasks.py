@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from gradwire_lab.experiments.tasks import CONTEXT, HELD_OUT_CONTEXTS, TASKS, Files, TrainingTask, goal_of_bytes
+from gradwire_lab.experiments.tasks import (
+    CONTEXT,
+    HELD_OUT_CONTEXTS,
+    TASKS,
+    Files,
+    TrainingTask,
+    goal_of_bytes,
+)
 
 NBYTES = {"mnist-mlp": 2.6e6, "cifar-cnn": 4.4e6, "wide-mlp": 74e6, "gpt": 43e6}
 """What docs/training_speed.md says; scikit-learn's digits are smaller images than MNIST's."""

@@ -88,7 +88,9 @@ def cells(options: LossPredictionOptions) -> list[Cell]:
     return cells_of(common, rate=options.rates, task=options.tasks, codec=codecs, pipeline=PIPELINES)
 
 
-def run(_options: LossPredictionOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
+def run(
+    _options: LossPredictionOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report
+) -> None:
     """Train in a testbed for each rate and task."""
     for _, group in groupby(cells, key=lambda cell: (cell["rate"], cell["task"])):
         measure_cells(__name__, list(group), report, variables=KEPT_MEMORY)
@@ -165,7 +167,9 @@ def task_of(name: str, rank: int, world: int) -> TrainingTask:
     return replace(mlp, model=cnn, optimizer=lambda net: torch.optim.AdamW(net.parameters(), lr=2e-4))
 
 
-def _predictor(ranks: Ranks, task: TrainingTask, trained: TrainingTask, codecs: Sequence[str]) -> Predictor | None:
+def _predictor(
+    ranks: Ranks, task: TrainingTask, trained: TrainingTask, codecs: Sequence[str]
+) -> Predictor | None:
     """Measure what a prediction needs, on the gradients of all ranks at trained weights; rank 0 has it."""
     import torch
 

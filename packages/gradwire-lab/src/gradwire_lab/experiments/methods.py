@@ -201,7 +201,9 @@ def measure(
 
 def methods(plans: dict[str, Plan]) -> dict[str, Callable[[TrainingTask], ComparedMethod]]:
     """Return every method by its name; ``plans`` are the planner's."""
-    found: dict[str, Callable[[TrainingTask], ComparedMethod]] = {ALONE: partial(ComparedOnDDP, exchanging=False)}
+    found: dict[str, Callable[[TrainingTask], ComparedMethod]] = {
+        ALONE: partial(ComparedOnDDP, exchanging=False)
+    }
     found |= torch_methods()
     named = {
         f"{codec} {suffix}": plan

@@ -93,7 +93,9 @@ def read(words: argparse.Namespace) -> SoftwareNicOptions:
     rates = tuple(dict.fromkeys(between_commas(words.rates)))
     folder = None if words.data_dir is None else Path(words.data_dir).absolute()
     scale = None if words.unscaled else "auto"
-    return SoftwareNicOptions(words.hosts, rates, whole_numbers("--mtus", words.mtus), words.codec, scale, folder)
+    return SoftwareNicOptions(
+        words.hosts, rates, whole_numbers("--mtus", words.mtus), words.codec, scale, folder
+    )
 
 
 def cells(options: SoftwareNicOptions) -> list[Cell]:

@@ -128,7 +128,9 @@ class Figures:
     loss_after: float
 
 
-def _fine_tune(task: TrainingTask, model: torch.nn.Module, options: WeightDeltaOptions, rate: float) -> Figures:
+def _fine_tune(
+    task: TrainingTask, model: torch.nn.Module, options: WeightDeltaOptions, rate: float
+) -> Figures:
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     before = task.held_out_loss(model)
     _train(task, model, optimizer, options.warm)

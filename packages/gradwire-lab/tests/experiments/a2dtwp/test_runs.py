@@ -12,7 +12,9 @@ from gradwire_lab.experiments.a2dtwp import training as timing
 from gradwire_lab.experiments.a2dtwp.options import A2dtwpOptions, cells
 from gradwire_lab.experiments.experiment import Reporter
 
-OPTIONS = A2dtwpOptions(networks=("vgg",), policies=("fp32", "awp"), seeds=(1,), timed=("resnet",), batches=10)
+OPTIONS = A2dtwpOptions(
+    networks=("vgg",), policies=("fp32", "awp"), seeds=(1,), timed=("resnet",), batches=10
+)
 
 
 def performed(before: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from gradwire_lab.experiments.smart_nic.steps import MOMENTUM, RATE, ProjectedImages, Perceptron, images
+from gradwire_lab.experiments.smart_nic.steps import MOMENTUM, RATE, Perceptron, ProjectedImages, images
 from gradwire_lab.job.batches import learning_rate
 
 

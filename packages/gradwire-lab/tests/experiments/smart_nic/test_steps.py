@@ -21,7 +21,13 @@ from gradwire_lab.experiments.hosts import ranks as hosts
 from gradwire_lab.experiments.hosts.ranks import Ranks
 from gradwire_lab.experiments.smart_nic import steps
 from gradwire_lab.experiments.smart_nic.options import METHODS, NICS, STEP, SmartNicOptions, cells
-from gradwire_lab.experiments.smart_nic.steps import Communication, ProjectedImages, Perceptron, TimedWorker, measure
+from gradwire_lab.experiments.smart_nic.steps import (
+    Communication,
+    Perceptron,
+    ProjectedImages,
+    TimedWorker,
+    measure,
+)
 
 
 def perceptron(rank: int, steps: int = 3) -> Perceptron:
@@ -122,7 +128,9 @@ def test_rows_have_parameters_of_the_calibration_and_times_beside_accuracies(
 ) -> None:
     rows: list[dict[str, object]] = []
     monkeypatch.setattr(ranks, "report", lambda cell, figures: rows.append({**cell, **figures}))
-    sizes = SmartNicOptions((STEP,), hosts=(2,), rates=("1gbit",), widths=(64,), batches=(8, 16), layers=2, steps=5)
+    sizes = SmartNicOptions(
+        (STEP,), hosts=(2,), rates=("1gbit",), widths=(64,), batches=(8, 16), layers=2, steps=5
+    )
     measure(ranks, cells(sizes))
     calibration, *trained = rows
     for name in ("compute_core_s", "update_core_s", "exchange_core_s", "exchange_s"):

@@ -121,7 +121,9 @@ def pace(options: A2dtwpOptions) -> dict[str, Any]:
     }
 
 
-def time_batches(options: A2dtwpOptions, model: str, policy: str, compute_s: float, nbytes: int) -> dict[str, Any]:
+def time_batches(
+    options: A2dtwpOptions, model: str, policy: str, compute_s: float, nbytes: int
+) -> dict[str, Any]:
     """Return a policy's batches on each link, whose rates follow from VGG's computation and bytes."""
     return _cycles(options, model, policy, LINKS, compute_s, nbytes)
 

@@ -110,9 +110,7 @@ def cells(options: AutoOptions) -> list[Cell]:
     methods += [FIXED.join(pair) for pair in product(options.codecs, options.algorithms)]
     seeds = range(1, options.seeds + 1)
     found = cells_of({"hosts": options.hosts}, method=methods, task=options.tasks, seed=seeds)
-    return [
-        {**cell, "rate": "unlimited" if cell["method"] in UNLIMITED else options.rate} for cell in found
-    ]
+    return [{**cell, "rate": "unlimited" if cell["method"] in UNLIMITED else options.rate} for cell in found]
 
 
 def run(options: AutoOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:

@@ -322,7 +322,9 @@ ORIGINS = origins(
 )
 
 
-def _run(options: a2dtwp.A2dtwpOptions, cells: Sequence[Cell], before: Sequence[Row], report: Reporter) -> None:
+def _run(
+    options: a2dtwp.A2dtwpOptions, cells: Sequence[Cell], before: Sequence[Row], report: Reporter
+) -> None:
     """Train as many networks at once as there are cores, then time batches one after the other."""
     from gradwire_lab.experiments.a2dtwp import run, train_cell
 

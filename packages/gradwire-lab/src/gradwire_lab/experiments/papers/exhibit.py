@@ -44,7 +44,9 @@ class Origin:
 
     def __str__(self) -> str:
         return (
-            f"{self.source} {self.where}" if self.source is not OriginKind.PAPER else f"published, {self.where}"
+            f"{self.source} {self.where}"
+            if self.source is not OriginKind.PAPER
+            else f"published, {self.where}"
         )
 
 

@@ -88,7 +88,15 @@ class Perceptron:
     """
 
     def __init__(
-        self, images: ProjectedImages, *, layers: int, width: int, batch: int, seed: int, rank: int, steps: int
+        self,
+        images: ProjectedImages,
+        *,
+        layers: int,
+        width: int,
+        batch: int,
+        seed: int,
+        rank: int,
+        steps: int,
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.layers = range(layers)

@@ -123,7 +123,9 @@ def test_the_rate_comes_from_a_measured_step_and_is_every_run_s(monkeypatch: pyt
             report({**cell, "step_s": [step_s], "compute_s": [0.1], "accuracy": 0.9, "nbytes": 1})
 
     monkeypatch.setattr(figure_12, "measure_cells", measure)
-    found = perform(EXHIBIT.experiment, InceptionnFigure12Options("HDC, 3 layers, He", 8, (1, 2), 3, 2), quiet=True)
+    found = perform(
+        EXHIBIT.experiment, InceptionnFigure12Options("HDC, 3 layers, He", 8, (1, 2), 3, 2), quiet=True
+    )
     share = by_text(found)["share of WA's time in communication, for which the links' rate was set"]
     assert share.mean == pytest.approx((0.709 + 0.802) / 2)
     assert [each["rate"] for each in measured[:1]] == ["300000000bit"]

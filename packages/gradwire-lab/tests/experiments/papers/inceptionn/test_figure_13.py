@@ -38,5 +38,9 @@ def test_rows_say_how_many_epochs_two_more_are() -> None:
 
 
 def test_the_codec_gets_two_more_epochs() -> None:
-    found = perform(EXHIBIT.experiment, InceptionnFigure13Options(("CNN",), (("digits", 1), ("mnist", 1)), (1,)), quiet=True)
+    found = perform(
+        EXHIBIT.experiment,
+        InceptionnFigure13Options(("CNN",), (("digits", 1), ("mnist", 1)), (1,)),
+        quiet=True,
+    )
     assert [len(row["accuracies"]) for row in found] == [1, 3]

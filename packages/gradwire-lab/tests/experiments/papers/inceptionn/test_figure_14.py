@@ -2,7 +2,12 @@ from __future__ import annotations
 
 from gradwire_lab.experiments import perform
 from gradwire_lab.experiments.claim import Verdict
-from gradwire_lab.experiments.papers.inceptionn.figure_14 import EXHIBIT, SCHEMES, InceptionnFigure14Options, codec_of
+from gradwire_lab.experiments.papers.inceptionn.figure_14 import (
+    EXHIBIT,
+    SCHEMES,
+    InceptionnFigure14Options,
+    codec_of,
+)
 
 RATIOS = {"truncate:16": 2.0, "truncate:22": 3.2, "truncate:24": 4.0}
 

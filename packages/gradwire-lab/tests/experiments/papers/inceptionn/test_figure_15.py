@@ -5,7 +5,13 @@ import pytest
 from gradwire.timing.formulas import AlphaBetaGamma
 from gradwire_lab.experiments import perform
 from gradwire_lab.experiments.hosts import exchanges
-from gradwire_lab.experiments.papers.inceptionn.figure_15 import EXHIBIT, FORMULAS, INC, WA, InceptionnFigure15Options
+from gradwire_lab.experiments.papers.inceptionn.figure_15 import (
+    EXHIBIT,
+    FORMULAS,
+    INC,
+    WA,
+    InceptionnFigure15Options,
+)
 from support.fake_hosts import fake_exchanges
 
 LINE = {"line_latency_s": 1e-4, "line_nbytes_per_s": 5e6}

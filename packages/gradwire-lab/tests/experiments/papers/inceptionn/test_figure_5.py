@@ -5,7 +5,12 @@ import torch
 
 from gradwire_lab.experiments import perform
 from gradwire_lab.experiments.claim import Verdict
-from gradwire_lab.experiments.papers.inceptionn.figure_5 import EXHIBIT, STAGES, InceptionnFigure5Options, describe
+from gradwire_lab.experiments.papers.inceptionn.figure_5 import (
+    EXHIBIT,
+    STAGES,
+    InceptionnFigure5Options,
+    describe,
+)
 
 
 def rows(**changed: object) -> list[dict[str, object]]:

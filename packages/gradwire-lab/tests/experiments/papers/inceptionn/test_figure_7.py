@@ -132,7 +132,9 @@ def test_sz_keeps_its_bound() -> None:
 
 
 def test_codecs_are_timed_on_a_gradient() -> None:
-    found = perform(EXHIBIT.experiment, InceptionnFigure7Options(("lossless", "truncate:16"), (1,), 4, 1), quiet=True)
+    found = perform(
+        EXHIBIT.experiment, InceptionnFigure7Options(("lossless", "truncate:16"), (1,), 4, 1), quiet=True
+    )
     assert found[1]["nbytes"] == 2 * found[1]["payload_nbytes"]
     assert all(len(each["encode_s"]) == len(each["decode_s"]) == 1 for each in found)
     assert found[0]["nbytes"] > found[0]["payload_nbytes"]

@@ -11,7 +11,15 @@ import pytest
 from gradwire_lab.experiments.experiment import Reporter
 from gradwire_lab.experiments.learning import GOALS
 from gradwire_lab.experiments.papers.pipe_sgd import ways
-from gradwire_lab.experiments.papers.pipe_sgd.ways import LINE, PLAIN, TIME, TRAIN, WAYS, MeasuredWays, on_hosts
+from gradwire_lab.experiments.papers.pipe_sgd.ways import (
+    LINE,
+    PLAIN,
+    TIME,
+    TRAIN,
+    WAYS,
+    MeasuredWays,
+    on_hosts,
+)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,9 @@ def cells(options: SmartNicFigure1Options) -> list[Cell]:
     ]
 
 
-def run(options: SmartNicFigure1Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(
+    options: SmartNicFigure1Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
+) -> None:
     """Exchange between the first hosts of one testbed, and follow the steps of all workers."""
     time_exchanges(
         cells,

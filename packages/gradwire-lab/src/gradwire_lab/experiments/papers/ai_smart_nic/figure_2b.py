@@ -36,7 +36,9 @@ def cells(options: SmartNicFigure2bOptions) -> list[Cell]:
     return [{**cell, "hosts": cell["nodes"], "algorithm": SCHEMES[cell["scheme"]]} for cell in found]
 
 
-def run(options: SmartNicFigure2bOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(
+    options: SmartNicFigure2bOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
+) -> None:
     """Exchange between the hosts of testbeds."""
     time_exchanges(cells, report, options.repeats, BUDGET_S)
 

@@ -38,7 +38,9 @@ def cells(options: SmartNicFigure3Options) -> list[Cell]:
     return cells_of({**place, **more}, batch=options.batches, method=(LAYERWISE, NAIVE))
 
 
-def run(_options: SmartNicFigure3Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(
+    _options: SmartNicFigure3Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
+) -> None:
     """Train on the hosts of a testbed."""
     measure_cells(STEPS, cells, report)
 

@@ -55,7 +55,9 @@ def cells(options: InceptionnFigure1Options) -> list[Cell]:
     ]
 
 
-def run(options: InceptionnFigure1Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(
+    options: InceptionnFigure1Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
+) -> None:
     """Exchange between the hosts of a testbed, and count the bytes of every worker."""
 
     def counted(row: Row) -> None:

@@ -119,7 +119,9 @@ def cells(options: InceptionnFigure12Options) -> list[Cell]:
     return [pace, *cells_of({**common, "steps": options.steps}, run=WAYS, seed=options.seeds)]
 
 
-def run(_options: InceptionnFigure12Options, cells: Sequence[Cell], before: Sequence[Row], report: Reporter) -> None:
+def run(
+    _options: InceptionnFigure12Options, cells: Sequence[Cell], before: Sequence[Row], report: Reporter
+) -> None:
     """Find the rate, and train on four hosts, or five with an aggregator, whose links keep to it."""
     rows = [*before]
 
@@ -281,7 +283,9 @@ def _accuracies(found: OrganisationRows) -> Iterator[Claim]:
             )
 
 
-def _saved(text: str, found: OrganisationRows, own: str, other: str, published: float | tuple[float, float]) -> Claim:
+def _saved(
+    text: str, found: OrganisationRows, own: str, other: str, published: float | tuple[float, float]
+) -> Claim:
     ends = published if isinstance(published, tuple) else (published, published)
     return Claim(
         text,

@@ -58,7 +58,9 @@ def cells(options: InceptionnFigure15Options) -> list[Cell]:
     ]
 
 
-def run(options: InceptionnFigure15Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(
+    options: InceptionnFigure15Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
+) -> None:
     """Exchange between the first hosts of one testbed."""
     time_exchanges(cells, report, options.repeats, BUDGET_S, SHORT_NBYTES)
 

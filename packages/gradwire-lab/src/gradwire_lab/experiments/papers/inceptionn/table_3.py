@@ -202,7 +202,9 @@ EXHIBIT = exhibit(
     run=side_by_side(measure),
     claims=claims,
     quick=InceptionnTable3Options(("CNN", "HDC, 5 layers, Xavier"), (1, 2, 3), 168, (), 0, 4),
-    full=InceptionnTable3Options((*NETWORKS,), (1, 2, 3), 600, (("VGG-16", 4), ("ResNet-50", 16), ("AlexNet", 32)), 20, 4),
+    full=InceptionnTable3Options(
+        (*NETWORKS,), (1, 2, 3), 600, (("VGG-16", 4), ("ResNet-50", 16), ("AlexNet", 32)), 20, 4
+    ),
     scaling="HDC in both depths, with two initialisations, and a small CNN; MNIST if GRADWIRE_DATA has it, "
     "else scikit-learn's digits. AlexNet, ResNet-50, and VGG-16 are those of table I in full size, "
     "initialised as Caffe's and torchvision's, but their gradients come from the first steps of a training "

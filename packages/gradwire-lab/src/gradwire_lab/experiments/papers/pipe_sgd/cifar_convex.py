@@ -11,7 +11,13 @@ from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.learning import GOALS, Goal, Trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
 from gradwire_lab.experiments.papers.pipe_sgd.figure_4 import EQUAL, OVER_D, OVER_PS
-from gradwire_lab.experiments.papers.pipe_sgd.ways import EXACT, TRUNCATED, MeasuredWays, cells_on_lines, on_hosts
+from gradwire_lab.experiments.papers.pipe_sgd.ways import (
+    EXACT,
+    TRUNCATED,
+    MeasuredWays,
+    cells_on_lines,
+    on_hosts,
+)
 
 PLACE = "figure 4"
 ACCURACIES = {
@@ -125,7 +131,9 @@ EXHIBIT = exhibit(
     run=on_hosts("last-layer", WORKERS),
     claims=claims,
     quick=CifarConvexOptions(on_cifar=False, seeds=(0,), ratios=(1.0,), steps=200, windows=3, window=2),
-    full=CifarConvexOptions(on_cifar=True, seeds=(0, 1, 2), ratios=(0.3, 1.0, 3.0), steps=1500, windows=4, window=5),
+    full=CifarConvexOptions(
+        on_cifar=True, seeds=(0, 1, 2), ratios=(0.3, 1.0, 3.0), steps=1500, windows=4, window=5
+    ),
     scaling="the last layer on 1,024 features of 50 images a class of CIFAR-100 (through GRADWIRE_DATA; "
     "with --quick, and without, of scikit-learn's digits, enlarged) behind a ResNet-20 for "
     "CIFAR-10, whose weights are fixed, on two hosts of a testbed with a core each, with a global "

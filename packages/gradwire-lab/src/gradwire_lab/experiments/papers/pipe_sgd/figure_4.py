@@ -20,7 +20,13 @@ from gradwire_lab.experiments.claim import (
 from gradwire_lab.experiments.experiment import Cell, Row, grouped, select
 from gradwire_lab.experiments.learning import GOALS, Trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
-from gradwire_lab.experiments.papers.pipe_sgd.ways import CODECS, TRAIN, MeasuredWays, cells_on_lines, on_hosts
+from gradwire_lab.experiments.papers.pipe_sgd.ways import (
+    CODECS,
+    TRAIN,
+    MeasuredWays,
+    cells_on_lines,
+    on_hosts,
+)
 from gradwire_lab.job.data import at_hand
 
 PLACE = "figure 4"
@@ -238,7 +244,9 @@ EXHIBIT = exhibit(
     run=on_hosts("mnist-mlp", WORKERS),
     claims=claims,
     quick=PipeSgdFigure4Options((0,), (1.0,), (0.0,), (0.1,), steps=60, windows=3, window=4, batch=1024),
-    full=PipeSgdFigure4Options((0, 1, 2), (0.3, 1.0, 3.0), (0.0, 0.9), (0.1, 0.1), steps=165, windows=5, window=6),
+    full=PipeSgdFigure4Options(
+        (0, 1, 2), (0.3, 1.0, 3.0), (0.0, 0.9), (0.1, 0.1), steps=165, windows=5, window=6
+    ),
     scaling="the MLP of the paper's first row (2.6 MB on MNIST, through GRADWIRE_DATA; else scikit-learn's "
     "digits) on two hosts of a testbed, with a core each and one more host for the server, instead "
     "of four with GPUs, and a global batch of 5,120 for 15 epochs. Steps are timed on lines whose "

@@ -19,7 +19,15 @@ from gradwire.plan import Plan
 from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts.ranks import Ranks, stolen_s, undisturbed
 from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, OptionValues, RankTask, steps_of
-from gradwire_lab.experiments.papers.pipe_sgd.ways import LINE, MODEL, PLAIN, TIME, TRAIN, WAYS, TrainingMethod
+from gradwire_lab.experiments.papers.pipe_sgd.ways import (
+    LINE,
+    MODEL,
+    PLAIN,
+    TIME,
+    TRAIN,
+    WAYS,
+    TrainingMethod,
+)
 from gradwire_lab.parameter_server.ps_sync import Server, Worker
 
 SEGMENT_NBYTES = 1 << 24

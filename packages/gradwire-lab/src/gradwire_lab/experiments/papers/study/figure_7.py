@@ -53,7 +53,9 @@ def cells(_options: StudyFigure7Options) -> list[Cell]:
     return [{"hosts": HOSTS, "rate": rate} for rate in RATES]
 
 
-def run(options: StudyFigure7Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(
+    options: StudyFigure7Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
+) -> None:
     """Measure on a testbed of two hosts for each rate."""
     from gradwire_lab.experiments.hosts import measure_cells
 

@@ -55,7 +55,9 @@ def cells(options: StudyFigure8Options) -> list[Cell]:
     return [{**cell, "rate": rate(cell["hosts"], options.total_mbit)} for cell in found]
 
 
-def run(options: StudyFigure8Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+def run(
+    options: StudyFigure8Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
+) -> None:
     """Exchange on a testbed for each number of hosts."""
     time_exchanges(cells, report, options.most, options.budget_s)
 
