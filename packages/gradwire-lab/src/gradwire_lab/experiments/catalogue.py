@@ -1,4 +1,4 @@
-"""Tables of names whose modules are imported when they are asked for."""
+"""Tables of names whose modules are imported at the first access."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Catalogue(Mapping[str, T]):
-    """Objects by name. The module of each is imported when it is asked for, and not before.
+    """Objects by name. The module of each is imported when its name is looked up, and not before.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ class ComparedMethod(ABC):
 
     @abstractmethod
     def train(self, steps: int) -> None:
-        """Take so many steps; all of them are applied when it returns."""
+        """Take this many steps; all of them are applied when it returns."""
 
     @abstractmethod
     def close(self) -> None:
@@ -72,7 +72,7 @@ class ComparedOnDDP(ComparedMethod):
         self._own = on_ddp.OnDDP(task.model, task.optimizer(task.model), hook, bucket_mb=bucket_mb)
 
     def train(self, steps: int) -> None:
-        """Take so many steps."""
+        """Take this many steps."""
         self.computed_s = 0.0
         with nullcontext() if self._exchanging else self._own.ddp.no_sync():
             for _ in range(steps):
@@ -101,7 +101,7 @@ class Pipelined(ComparedMethod):
         )
 
     def train(self, steps: int) -> None:
-        """Take so many steps."""
+        """Take this many steps."""
         for _ in range(steps):
             batch = next(self._task.batches)
             record = self._pipe.step(lambda batch=batch: self._task.loss(self._task.model, batch))  # type: ignore[misc]

@@ -19,7 +19,7 @@ from gradwire_lab.experiments import perform
 from gradwire_lab.experiments.claim import Verdict
 from gradwire_lab.experiments.papers.reproduce import notes, reproduce
 from support.processes import children
-from support.project import ROOT
+from support.project import TESTS_PATH
 from support.waiting_exhibit import GO, LARGE, LOUD, measure, waiting
 
 pytestmark = pytest.mark.processes
@@ -87,8 +87,9 @@ def test_a_failure_names_its_cell(tmp_path: Path, number: int, error: type[Excep
 def test_an_interrupted_exhibit_goes_on_at_the_next_cell(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "support.waiting_exhibit", str(tmp_path)]
     record = tmp_path / "out" / "study-table-i" / "record.json"
+    environment = {**os.environ, "PYTHONPATH": TESTS_PATH}
     with subprocess.Popen(
-        command, cwd=ROOT / "tests", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as program:
         until(lambda: record.exists() and len(json.loads(record.read_text())["rows"]) == 3)
         took_s = json.loads(record.read_text())["measured_s"]

@@ -85,7 +85,7 @@ def train(ranks: Ranks, cell: Cell) -> Mapping[str, Any]:
 
 @contextmanager
 def _averaging(ranks: Ranks, cell: Cell, parameters: Sequence[torch.Tensor]) -> Iterator[Average]:
-    """Yield what exchanges a step's gradients, and weights where an aggregator has them."""
+    """Yield a function that exchanges a step's gradients, and weights where an aggregator has them."""
     if not cell["down"]:
         plan = Plan(offload=cell["nic"].split()[0]) if cell["nic"] else Plan(parse(cell["codec"]), cell["up"])
         with ranks.linked(tos=plan.tos) if plan.tos else nullcontext(ranks.link) as link:

@@ -199,7 +199,7 @@ def _ring(codec: Codec | None) -> Iterator[Callable[[Sequence[torch.Tensor]], to
 
 
 def passed(codec: Codec, x: torch.Tensor) -> torch.Tensor:
-    """Return what a codec makes of some values, encoded and decoded once."""
+    """Return values after a codec has encoded and decoded them once."""
     decoded = torch.empty_like(x)
     codec.decode(codec.encode(x), decoded)
     return decoded
