@@ -31,7 +31,7 @@ def test_both_parts_have_every_class() -> None:
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(DataError, match=r"pip install '\.\[train\]'"):
+    with pytest.raises(DataError, match=r"pip install './packages/gradwire-lab\[train\]'"):
         read_digits()
 
 

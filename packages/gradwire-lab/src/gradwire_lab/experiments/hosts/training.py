@@ -1,4 +1,4 @@
-"""Common parts of the experiments' trainings: images, a worker's part of a step, flat gradients, and accuracy."""
+"""Common parts of trainings: images, a worker's part of a step, flat gradients, and accuracy."""
 
 from __future__ import annotations
 
