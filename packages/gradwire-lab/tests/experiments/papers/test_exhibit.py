@@ -96,7 +96,7 @@ def test_its_claims_come_from_the_rows() -> None:
 
 
 def test_a_row_that_is_missing_is_named() -> None:
-    rows = [{"number": 3, "square": 9}, {"word": "none"}]
+    rows: list[dict[str, object]] = [{"number": 3, "square": 9}, {"word": "none"}]
     assert row_of(rows, number=3) is rows[0]
     with pytest.raises(LookupError, match="expected a row with number 4, got none"):
         row_of(rows, number=4)
