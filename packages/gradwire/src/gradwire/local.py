@@ -61,7 +61,7 @@ class Overlap:
         bucket has gone out leaves the ranks out of step: the link is closed then, and later calls raise
         ``ExchangeError``.
         """
-        self._exchange.check()
+        self._exchange.transport.check()
         self._step, self._handovers, self._reach = step, [], None
         self._waiting_for = [set(bucket.parameters) for bucket in self._cut]
         self._gradients.zero()
@@ -195,7 +195,7 @@ class DSync(WorkerMethod):
         on_device = self.plan.encodes_on_device
         self._gradients = FlatGradients(self.trained.parameters, with_frozen=True, on_device=on_device)
         self._residual = self._residual_of(self._gradients)
-        self._divided = self.meter.divided(self.exchange, self.meter.all)
+        self._views = self.meter.views(self.exchange, self.meter.all)
         self._overlap: Overlap | None = None
         if len(cut(self._gradients.counts, self.plan.bucket_nbytes)) > 1:
             buckets = Buckets(self.exchange, self.meter, self._gradients, self._residual)
@@ -225,7 +225,7 @@ class DSync(WorkerMethod):
         measure = self.meter.measure(step, self.meter.all)
         with nullcontext() if self.ledger is None else profiled(f"exchange {WHOLE}"):
             waiting = reach.parts(self._residual)
-            way = self.exchange, self._divided, self.meter, step, self._gradients.staged(), measure
+            way = self.exchange, self._views, self.meter, step, self._gradients.staged(), measure
             accounting = average(*way, self._residual, waiting, reach)
         self._gradients.attach(reach.absent)
         self.meter.count(WHOLE, accounting, accounting.total_s, buffer.nbytes, measure)

@@ -8,6 +8,7 @@ from gradwire.autotune import recorder as module
 from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.recorder import Recorder, check_asked, read_answer
 from gradwire.errors import DataError, SpecError
+from gradwire.exchange.request import BucketRequest
 from support.ranks import run_ranks
 from support.sums import bits
 
@@ -21,9 +22,9 @@ def step(recorder: Recorder, exchange: Exchange, number: int, counts: tuple[int,
     for count in counts:
         seed = 100 * number + exchange.link.rank
         bucket = 1.0 + torch.randn(count, generator=torch.Generator().manual_seed(seed))
-        way = recorder.sampled(exchange)
+        reducer = recorder.sampled(exchange.run)
         recorder.handed_over(count, bucket.device)
-        way.all_reduce(bucket)
+        reducer(bucket, BucketRequest())
         averages += bits(bucket).tolist()
     recorder.end()
     return averages
@@ -35,8 +36,8 @@ def test_recorded_steps_have_the_bits_of_others_and_make_an_estimate() -> None:
         found, same = [recorder.answer(exchange, "1gbit", 4, 20.0)], True
         for number in range(LEAST_STEPS + 2):
             before = [recorder.ready, never.ready]
-            plain = [never.sampled(exchange), exchange]
-            assert plain[0] is exchange, "nothing is kept of a first step"
+            plain = never.sampled(exchange.run)
+            assert plain == exchange.run, "nothing is kept of a first step"
             same = same and step(recorder, exchange, number) == step(Recorder("DDP"), exchange, number)
             assert before == [number > LEAST_STEPS, False]
         found.append(recorder.answer(exchange, "1mbit", 4, 20.0))

@@ -11,7 +11,8 @@ import torch
 from gradwire import Exchange, Link, Plan, loopback
 from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.samples import SampledBucket, Samples
-from gradwire.exchange.division import divided
+from gradwire.exchange.request import BucketRequest
+from support.bucket_requests import request_of
 from support.ranks import run_ranks
 from support.sums import bits
 
@@ -37,12 +38,12 @@ def test_what_whole_exchanges_lose_of_a_drawn_bucket_is_known_on_all_ranks(world
         for codecs in (MIXED.codecs, ()):  # what the plan gives, and what its codec alone would
             exchange.follow(Plan.of("quantize:4", residual=False, codecs=codecs))
             tensors.append(gradient(link.rank))
-            divided(exchange, NAMES, COUNTS).all_reduce(tensors[-1], average)
+            exchange.run(tensors[-1], request_of(exchange, NAMES, COUNTS, average=average))
         exchange.follow(MIXED)
         for drawn in (False, True):
-            tensor, way = gradient(link.rank), divided(exchange, NAMES, COUNTS)
-            sampled = SampledBucket(way, exchange, samples, NAMES, [(600,), (40,)], drawn)
-            nbytes.append(sampled.all_reduce(tensor, average).raw_nbytes)
+            tensor, request = gradient(link.rank), request_of(exchange, NAMES, COUNTS, average=average)
+            sampled = SampledBucket(exchange.run, exchange, samples, NAMES, [(600,), (40,)], drawn)
+            nbytes.append(sampled.run(tensor, request).raw_nbytes)
             assert torch.equal(bits(tensor), bits(tensors[0])), "a sampled step is one like any other"
             assert (samples.shadow is not None) == drawn
         return samples, tensors, nbytes
@@ -68,10 +69,10 @@ def test_what_whole_exchanges_lose_of_a_drawn_bucket_is_known_on_all_ranks(world
 def test_an_average_that_is_not_finite_says_nothing() -> None:
     def run(link: Link) -> tuple[int, object]:
         exchange, samples = Exchange(link, Plan.of("fp8")), Samples()
-        way = SampledBucket(exchange, exchange, samples, NAMES, [(600,), (40,)], drawn=True)
+        way = SampledBucket(exchange.run, exchange, samples, NAMES, [(600,), (40,)], drawn=True)
         tensor = gradient(link.rank)
         tensor[5] = torch.inf if link.rank == 1 else 0.0
-        return way.all_reduce(tensor).nonfinite, samples.shadow
+        return way.run(tensor, BucketRequest()).nonfinite, samples.shadow
 
     assert run_ranks(2, run) == [(1, None)] * 2
 
@@ -87,9 +88,9 @@ def test_of_a_large_bucket_whole_parameters_or_rows_of_one_are_compared(step: in
     def run(link: Link) -> tuple[dict[str, float], torch.Tensor, float, slice]:
         exchange = Exchange(link, Plan.of("quantize:4", residual=False))
         samples = Samples(step=step, config=config)
-        way = SampledBucket(exchange, exchange, samples, list("abcde"), SHAPES, drawn=True)
+        way = SampledBucket(exchange.run, exchange, samples, list("abcde"), SHAPES, drawn=True)
         tensor = torch.randn(3517, generator=torch.Generator().manual_seed(link.rank))
-        cost = way.all_reduce(tensor)
+        cost = way.run(tensor, BucketRequest())
         assert samples.shadow is not None
         assert samples.shadow.planned == samples.shadow.plain
         return dict(samples.shadow.planned), tensor, cost.raw_nbytes, way._part()[1]
@@ -130,7 +131,7 @@ def test_steps_compare_different_parts(shapes: list[tuple[int, ...]]) -> None:
     most, seen = min(512, max(64, total // 8)), np.zeros(total, bool)
     for step in range(0, 240 * 400, 240):
         samples = Samples(step=step, config=config)
-        way = SampledBucket(exchange, exchange, samples, names, shapes, drawn=True)
+        way = SampledBucket(exchange.run, exchange, samples, names, shapes, drawn=True)
         compared, floats = way._part()
         counts = [math.prod(each) for each in shapes[compared]]
         assert 0 < floats.stop - floats.start == (min(sum(counts), most) if len(counts) == 1 else sum(counts))

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import gradwire
-from gradwire.ddp.buckets import NO_LENGTHS, Apart
+from gradwire.ddp.buckets import Apart
+from gradwire.exchange.request import BucketRequest
 from support import apart_ranks
 from support.sums import bits
 
@@ -87,18 +88,18 @@ class Bucket:
 class Ready:
     """An exchange whose transport takes buckets of four floats, and counts them."""
 
-    lengths_apart = frozenset([4])
-
     def __init__(self) -> None:
         self.begun = 0
 
-    def begin_apart(self, _tensor: torch.Tensor, timeout_s: float) -> Any:
-        assert timeout_s == 9.0
+    def start(self, tensor: torch.Tensor, request: BucketRequest) -> Any:
+        assert request == BucketRequest(timeout_s=9.0)
+        if tensor.numel() != 4:
+            return None
         self.begun += 1
         raise AssertionError
 
 
-def test_only_float32_of_a_known_length_on_the_host_is_taken_while_that_is_allowed() -> None:
+def test_a_bucket_goes_past_the_thread_if_the_exchange_starts_it_while_that_is_allowed() -> None:
     exchange = Ready()
     parts = Apart(exchange, None, 9.0, lambda error: error)  # type: ignore[arg-type]
 
@@ -110,9 +111,7 @@ def test_only_float32_of_a_known_length_on_the_host_is_taken_while_that_is_allow
             assert exchange.begun == before + 1
         return exchange.begun > before
 
-    parts.lengths = exchange.lengths_apart
+    assert not taken(torch.zeros(4))
+    parts.is_open = True
     assert taken(torch.zeros(4))
     assert not taken(torch.zeros(5))
-    assert not taken(torch.zeros(4, dtype=torch.bfloat16))
-    parts.lengths = NO_LENGTHS
-    assert not taken(torch.zeros(4))

@@ -23,7 +23,7 @@ def _with(exchange: Exchange, call: Callable[[BetweenSteps], Any]) -> Any:
     meter = LostMeter(exchange.link.rank, exchange.plan, [], Ledger(exchange.link.rank), False)
     thread = CommunicationThread(exchange, meter)
     try:
-        return call(BetweenSteps(exchange, thread, 5.0, exchange.check, lambda: 3))
+        return call(BetweenSteps(exchange, thread, 5.0, exchange.transport.check, lambda: 3))
     finally:
         thread.close()
 

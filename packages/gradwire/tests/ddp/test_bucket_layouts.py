@@ -5,7 +5,6 @@ import torch
 
 from gradwire import Exchange, Link, Plan
 from gradwire.ddp.buckets import BucketLayouts
-from gradwire.exchange.division import Division
 from support import mixed
 from support.fake_buckets import FakeBucket
 from support.ranks import run_ranks
@@ -36,15 +35,15 @@ def test_only_a_plan_with_several_codecs_divides_and_another_plan_does_so_anew()
     def run(link: Link) -> None:
         exchange = Exchange(link, Plan())
         layouts, one = BucketLayouts(exchange, NAMES), bucket(*PARAMETERS)
-        assert layouts.divided(one) is exchange
+        assert layouts.views(one) is None
         exchange.follow(PLAN)
-        first = layouts.divided(one)
-        assert isinstance(first, Division)
-        assert layouts.divided(one) is first
+        first = layouts.views(one)
+        assert first is not None
+        assert layouts.views(one) is first
         exchange.follow(Plan.of("fp8", codecs=PLAN.codecs))
-        assert layouts.divided(one) is not first
+        assert layouts.views(one) is not first
         exchange.follow(Plan())
-        assert layouts.divided(one) is exchange
+        assert layouts.views(one) is None
 
     run_ranks(1, run)
 

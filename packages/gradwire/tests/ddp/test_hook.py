@@ -256,7 +256,7 @@ def test_an_error_on_the_communication_thread_ends_backward_and_all_that_follow(
     def fail(*_: object, **__: object) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(gradwire.Exchange, "all_reduce", fail)
+    monkeypatch.setattr(gradwire.Exchange, "run", fail)
     with pytest.raises(MemoryError, match="no room") as caught:
         backward(model)
     assert "averaged bucket 0 of step 1" in caught.value.__notes__[0]

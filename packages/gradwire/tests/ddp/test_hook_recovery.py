@@ -43,7 +43,7 @@ def _fails_in_an_exchange(monkeypatch: pytest.MonkeyPatch, _attached: Any) -> No
         exchange.close(error)
         raise error from LinkError("closed")
 
-    monkeypatch.setattr(Exchange, "all_reduce", fail)
+    monkeypatch.setattr(Exchange, "run", fail)
 
 
 def _fails_out_of_turn(_monkeypatch: pytest.MonkeyPatch, attached: Any) -> None:

@@ -11,10 +11,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gradwire.codecs import parse
+from gradwire.codecs import Identity, parse
 from gradwire.collectives import backend, get, ring
 from gradwire.errors import ExchangeError, LinkError
-from gradwire.exchange import Exchange
+from gradwire.exchange import Exchange, Norms
+from gradwire.exchange.backend import NativeAllReduce
+from gradwire.exchange.request import BucketRequest, Half
+from gradwire.exchange.views import ParameterViews
 from gradwire.links import Link, ProcessGroupLink, loopback
 from gradwire.plan import Plan
 from gradwire.wire import HEADER_NBYTES
@@ -231,27 +234,55 @@ def test_closing_a_link_ends_a_wait_within_gloo(run_processes: RunProcesses, how
     assert text == "rank 0 in Gloo's all-reduce of 100 values over 2 ranks: the own link is closed"
 
 
+def begun(exchange: Exchange, bucket: torch.Tensor) -> NativeAllReduce:
+    """Let the transport begin with a bucket of a length that it knows."""
+    found = exchange.start(bucket, BucketRequest(timeout_s=20.0))
+    assert found is not None
+    return found
+
+
+def known(exchange: Exchange) -> list[int]:
+    """Return which of some lengths the transport begins with; all ranks try the same ones."""
+    lengths = []
+    for count in (0, 7, 8, COUNT):
+        found = exchange.start(torch.ones(count), BucketRequest(timeout_s=20.0))
+        if found is not None:
+            found.wait(20.0)
+            lengths.append(count)
+    return lengths
+
+
 def apart() -> tuple[list[list[int]], list[bytes], list[bytes], list[int]]:
     """Exchange two lengths until both are known, then average them both ways."""
     assert dist.group.WORLD is not None
     link = ProcessGroupLink(dist.group.WORLD, timeout_s=20.0)
     exchange = Exchange(link, PLAN)
-    lengths = [sorted(exchange.lengths_apart)]
+    lengths = [known(exchange)]
     for count in (COUNT, 7, 7):
         exchange.all_reduce(torch.ones(count))
-        lengths.append(sorted(exchange.lengths_apart))
+        lengths.append(known(exchange))
     buckets = [torch.randn(n, generator=torch.Generator().manual_seed(link.rank)) for n in (COUNT, 7)]
     buckets[1][0] = float("inf")
+    for request in (
+        BucketRequest(Half.REDUCE),
+        BucketRequest(average=False),
+        BucketRequest(codec=Identity()),
+        BucketRequest(residual=torch.zeros(7)),
+        BucketRequest(norms=Norms([0, 7])),
+        BucketRequest(views=ParameterViews((7,), (Identity(),))),
+    ):
+        assert exchange.start(buckets[1], request) is None, request
+    assert exchange.start(buckets[1].bfloat16(), BucketRequest()) is None
     walked = [bucket.clone() for bucket in buckets]
     costs = [exchange.all_reduce(bucket) for bucket in walked]
-    sums = [exchange.begin_apart(bucket, 20.0) for bucket in buckets]
+    sums = [begun(exchange, bucket) for bucket in buckets]
     costs += [each.wait(20.0) for each in reversed(sums)]
     for plan in (Plan(parse("fp8")), PLAN):  # what is known stays known
         exchange.follow(plan)
-        lengths.append(sorted(exchange.lengths_apart))
+        lengths.append(known(exchange))
     exchange.close()
     with pytest.raises(ExchangeError, match="can no longer be used"):
-        exchange.begin_apart(buckets[0], 20.0)
+        exchange.start(buckets[0], BucketRequest())
     first, second = ([each.numpy().tobytes() for each in found] for found in (walked, buckets))
     return lengths, first, second, [cost.nonfinite for cost in costs] + [int(costs[3].wire_nbytes)]
 

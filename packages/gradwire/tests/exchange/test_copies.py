@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire import Exchange, Plan
-from gradwire.codecs import parse
+from gradwire.codecs import Identity, parse
 from gradwire.errors import TensorError
 from gradwire.exchange import Norms
-from gradwire.exchange.division import divided
-from gradwire.exchange.placement import Copies, Pieces, Placement
+from gradwire.exchange.views import CodecPart, SegmentCopies
 from gradwire.links import Link, loopback
 from gradwire.plan import SEGMENT_UNIT_NBYTES
+from support.bucket_requests import request_of
 from support.summing import Summing
 from support.sums import bits
 
@@ -38,17 +38,21 @@ def test_segments_are_what_all_parameters_joined_have_there(
 ) -> None:
     counts = tuple(count for count, _ in parameters)
     starts = [0, *accumulate(count + gap for count, gap in parameters)]  # others lie between them
-    ranges = [(start, start + count) for start, count in zip(starts, counts, strict=False)]
-    placement, bucket = Placement(counts, unit), torch.rand(starts[-1]) + 1
-    joined = placement.joined([bucket[start:stop] for start, stop in ranges])
+    ranges = tuple((start, start + count) for start, count in zip(starts, counts, strict=False))
+    part = CodecPart(Identity(), tuple(range(len(counts))), ranges, unit)
+    bucket = torch.rand(starts[-1]) + 1
+    joined = torch.zeros(part.borders[-1])
+    for border, (start, stop) in zip(part.borders, ranges, strict=False):
+        joined[border : border + stop - start] = bucket[start:stop]
     values = torch.full_like(joined, torch.nan)
     changed = bucket.clone()
-    copies = Copies(changed, values, Pieces(ranges, placement))
+    copies = SegmentCopies(changed, values, part)
     n = values.numel()
     segments = list(pairwise(sorted({0, *(cut % (n + 1) for cut in cuts), n})))
     for start, stop in segments:
         copies.bring(start, stop)
     assert torch.equal(values, joined)
+    assert torch.equal(part.joined(bucket), joined)
     values += 1
     for start, stop in segments:
         copies.bring(start, stop)  # not again
@@ -74,7 +78,7 @@ def test_a_walk_that_copies_has_the_bits_of_one_whose_values_are_in_place(
         exchange, results = Exchange(link, plan), []
         for norms in (None, Norms([0, *accumulate(COUNTS)]), None):  # what is measured is joined first
             results.append(xs[link.rank].clone())
-            divided(exchange, NAMES, COUNTS).all_reduce(results[-1], norms=norms)
+            exchange.run(results[-1], request_of(exchange, NAMES, COUNTS, norms=norms))
         return results
 
     for copied, joined, again in run_ranks(world, run):
@@ -90,10 +94,10 @@ def test_what_the_transport_sums_is_copied_whole(run_ranks: RunRanks) -> None:
     plan = Plan(parse("bf16"), "backend", codecs=[{"match": "bias", "codec": "identity"}])
 
     def run(link: Link) -> list[torch.Tensor]:
-        way = divided(Exchange(link, plan), NAMES, COUNTS)
+        exchange = Exchange(link, plan)
         buckets = [torch.ones(sum(COUNTS)) for _ in range(2)]
         for bucket in buckets:
-            way.all_reduce(bucket, average=False)
+            exchange.run(bucket, request_of(exchange, NAMES, COUNTS, average=False))
         return buckets
 
     for link, buckets in zip(links, run_ranks(2, run, links=links), strict=True):
@@ -104,20 +108,21 @@ def test_what_the_transport_sums_is_copied_whole(run_ranks: RunRanks) -> None:
 
 def test_a_bucket_of_another_dtype_is_refused_not_rounded(run_ranks: RunRanks) -> None:
     def run(link: Link) -> None:
-        way = divided(Exchange(link, Plan(parse("ecsq:0.25"))), NAMES, COUNTS)
+        exchange = Exchange(link, Plan(parse("ecsq:0.25")))
+        request = request_of(exchange, NAMES, COUNTS)
         with pytest.raises(TensorError, match="float32"):
-            way.all_reduce(torch.zeros(sum(COUNTS), dtype=torch.float64))
+            exchange.run(torch.zeros(sum(COUNTS), dtype=torch.float64), request)
 
     run_ranks(1, run)
 
 
 def test_memory_for_copies_serves_within_inference_mode_and_outside(run_ranks: RunRanks) -> None:
     def run(link: Link) -> list[float]:
-        way, found = divided(Exchange(link, Plan(parse("ecsq:0.25"))), NAMES, COUNTS), []
+        exchange, found = Exchange(link, Plan(parse("ecsq:0.25"))), []
         for inference in (True, False):
             with torch.inference_mode(inference):
                 bucket = torch.ones(sum(COUNTS))
-                way.all_reduce(bucket)
+                exchange.run(bucket, request_of(exchange, NAMES, COUNTS))
                 found.append(float(bucket.mean()))
         return found
 
@@ -128,7 +133,7 @@ def test_memory_for_copies_serves_within_inference_mode_and_outside(run_ranks: R
 def test_memory_for_copies_is_kept(run_ranks: RunRanks) -> None:
     def run(link: Link) -> bool:
         exchange = Exchange(link, Plan())
-        first, smaller = exchange.scratch(1000), exchange.scratch(10)
+        first, smaller = exchange._scratch(1000), exchange._scratch(10)
         return (first.numel(), smaller.numel()) == (1000, 10) and first.data_ptr() == smaller.data_ptr()
 
     assert all(run_ranks(2, run))

@@ -15,7 +15,7 @@ from gradwire.codecs import Identity, parse
 from gradwire.collectives.frame_order import AHEAD, Do, frame_order
 from gradwire.errors import ExchangeError, TensorError
 from gradwire.exchange import Exchange
-from gradwire.exchange.feedback import KeptLosses, Residual
+from gradwire.exchange.feedback import HostFeedback, Residual
 from gradwire.links import Fault, FaultyLink, Link, loopback
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from support.cases import for_each
@@ -338,10 +338,10 @@ def test_a_residual_that_requires_gradients_is_kept_all_the_same(run_ranks: RunR
     assert run_ranks(2, rank) == [0.0, 0.0]
 
 
-def test_losses_that_are_used_again_begin_anew() -> None:
+def test_feedback_that_is_used_again_begins_anew() -> None:
     """A step whose values were not finite keeps the old residual; the next one is like any other."""
     codec, residual = parse("topk:0.25"), torch.zeros(4)
-    losses = KeptLosses(codec, Residual([residual], torch.empty(4)))
+    feedback = HostFeedback(codec, Residual([residual], torch.empty(4)))
     for values, kept in (
         ([1.0, 2.0, 3.0, 8.0], [1.0, 2.0, 3.0, 0.0]),
         ([0.0, 0.0, 0.0, math.inf], [1.0, 2.0, 3.0, 0.0]),
@@ -349,7 +349,7 @@ def test_losses_that_are_used_again_begin_anew() -> None:
         ([0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]),
     ):
         tensor = torch.tensor(values)
-        losses.begin(tensor)
-        losses.sent(codec.encode(tensor), tensor, 0)
-        losses.commit()
+        feedback.begin(tensor)
+        feedback.sent(codec.encode(tensor), tensor, 0)
+        feedback.commit()
         assert residual.tolist() == kept

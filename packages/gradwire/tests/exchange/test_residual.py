@@ -11,8 +11,9 @@ import torch
 
 from gradwire.codecs import parse
 from gradwire.exchange import Exchange
-from gradwire.exchange.division import Division
 from gradwire.exchange.feedback import Residual
+from gradwire.exchange.request import BucketRequest
+from gradwire.exchange.views import ParameterViews
 from gradwire.links import Link
 from gradwire.plan import Plan
 from support.sums import bits, shares
@@ -32,12 +33,12 @@ def exchanged(
 
     def rank(link: Link) -> tuple[torch.Tensor, Residual]:
         exchange = Exchange(link, Plan(parse("quantize:4")))
-        way = Division(exchange, [parse(codec) for codec in codecs], COUNTS) if codecs else exchange
+        views = ParameterViews(tuple(COUNTS), tuple(map(parse, codecs))) if codecs else None
         whole = old(link.rank)
         first, second = (tensors[link.rank].clone() for _ in range(2))
-        way.all_reduce(first, residual=whole)
+        exchange.run(first, BucketRequest(views=views, residual=whole))
         parts = Residual(torch.split(old(link.rank), COUNTS), torch.full((N,), math.nan), waits=True)
-        way.all_reduce(second, residual=parts)
+        exchange.run(second, BucketRequest(views=views, residual=parts))
         assert torch.equal(bits(first.nan_to_num()), bits(second.nan_to_num()))
         return whole, parts
 

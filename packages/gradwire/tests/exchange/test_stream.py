@@ -15,7 +15,7 @@ from gradwire.costs import ExchangeCost, Scales
 from gradwire.errors import FrameError
 from gradwire.exchange import Exchange
 from gradwire.exchange.frames import Buffers, Framer, Sequences
-from gradwire.exchange.walk import Resources, Stream
+from gradwire.exchange.walk import CodecResources, FrameStream
 from gradwire.links import loopback
 from gradwire.links.base import Link, Receiving, Sending, Wrapper
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
@@ -72,13 +72,13 @@ class Counted(Buffers):
         super().give(buffer)
 
 
-def pair() -> list[tuple[Stream[At], Watched, Framer]]:
+def pair() -> list[tuple[FrameStream[At], Watched, Framer]]:
     """Return the streams of two ranks, with their links and framers."""
     found = []
     for link in loopback(2, timeout_s=5.0):
         watched, framer = Watched(link), Framer(Identity(), COUNT)
-        own = Resources(watched, framer, Buffers(NBYTES), Sequences(), Sequences(), 0, 5.0)
-        found.append((Stream[At](own), watched, framer))
+        own = CodecResources(watched, framer, Buffers(NBYTES), Sequences(), Sequences(), 0, 5.0)
+        found.append((FrameStream[At](own), watched, framer))
     return found
 
 

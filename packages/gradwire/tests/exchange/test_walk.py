@@ -13,9 +13,9 @@ from gradwire.collectives import ring
 from gradwire.collectives.frame_order import Action, Do, frame_order
 from gradwire.collectives.step import Step
 from gradwire.errors import FrameError
-from gradwire.exchange.feedback import Losses
+from gradwire.exchange.feedback import ErrorFeedback
 from gradwire.exchange.frames import Buffers, Framer, Sequences
-from gradwire.exchange.walk import Resources, Walk
+from gradwire.exchange.walk import CodecResources, ScheduleRun
 from gradwire.links import Fault, FaultyLink, Link, loopback
 from gradwire.wire import AVERAGE, HEADER_NBYTES
 from support.sums import bits
@@ -38,7 +38,7 @@ class Counted(Buffers):
         super().give(buffer)
 
 
-class Told(Losses):
+class Told(ErrorFeedback):
     """Notes what it is told, in which order."""
 
     def __init__(self, codec: Codec) -> None:
@@ -73,16 +73,17 @@ def make_walk(
     tensor: torch.Tensor,
     steps: Sequence[Step],
     framer: Framer | None = None,
-    losses: Losses | None = None,
+    feedback: ErrorFeedback | None = None,
     flags: int = 0,
     chunks: int | None = None,
-) -> tuple[Walk, Counted, list[Action]]:
+) -> tuple[ScheduleRun, Counted, list[Action]]:
     """Return a walk of one rank, its incoming buffers, and its actions."""
     framer = Framer(Identity(), SEGMENT) if framer is None else framer
     incoming = Counted(HEADER_NBYTES + framer.codec.max_nbytes(SEGMENT))
-    lent = Resources(link, framer, incoming, Sequences(), Sequences(), flags, link.timeout_s)
+    lent = CodecResources(link, framer, incoming, Sequences(), Sequences(), flags, link.timeout_s)
     actions = frame_order(steps, tensor.numel(), link.world if chunks is None else chunks, SEGMENT, 2)
-    return Walk(lent, tensor, actions, Losses(framer.codec) if losses is None else losses), incoming, actions
+    feedback = ErrorFeedback(framer.codec) if feedback is None else feedback
+    return ScheduleRun(lent, tensor, actions, feedback), incoming, actions
 
 
 def test_reduce_adds_and_broadcast_replaces_as_the_steps_say(run_ranks: RunRanks) -> None:
@@ -95,10 +96,10 @@ def test_reduce_adds_and_broadcast_replaces_as_the_steps_say(run_ranks: RunRanks
     total = [11.0, 22.0, 33.0, 44.0, 55.0, 66.0]
 
     def act(link: Link) -> tuple[list[float], list[Any]]:
-        tensor, losses = torch.tensor(values[link.rank]), Told(Identity())
-        walk, _, _ = make_walk(link, tensor, steps[link.rank], losses=losses, chunks=1)
+        tensor, feedback = torch.tensor(values[link.rank]), Told(Identity())
+        walk, _, _ = make_walk(link, tensor, steps[link.rank], feedback=feedback, chunks=1)
         walk.run()
-        return tensor.tolist(), losses.told
+        return tensor.tolist(), feedback.told
 
     (first, root), (second, leaf) = run_ranks(2, act)
     assert first == second == total

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from gradwire.exchange import Exchange
-from gradwire.wire import AVERAGE
+import torch
 
-_HALF, _TENSOR, _FLAGS = 0, 1, 3
+from gradwire.codecs import Codec
+from gradwire.exchange import Exchange
+from gradwire.exchange.request import BucketRequest
+from gradwire.exchange.walk import CodecResources
+from gradwire.wire import AVERAGE
 
 
 class Calls:
@@ -17,29 +21,39 @@ class Calls:
     def __init__(self) -> None:
         self._seen: set[int] = set()
         self._act: str | None = None
-        self.struck = False
-        walk = Exchange._run
+        self._flips = self.struck = False
+        run, lend = Exchange._run, Exchange._lend
 
-        def watched(exchange: Exchange, *args: Any, **kwargs: Any) -> Any:
+        def watched(exchange: Exchange, tensor: torch.Tensor, request: BucketRequest, *copies: Any) -> Any:
             act, self._act = self._act, None
             if act is not None:
                 self.struck = True
-                self._spoil(act, walk, exchange, list(args))
-            if act == "a sum for an average":
-                args = (*args, 0) if len(args) == _FLAGS else args  # a broadcast has none
-                args = (*args[:_FLAGS], args[_FLAGS] ^ AVERAGE, *args[_FLAGS + 1 :])
-            self._seen.add(args[_TENSOR].numel())
-            return walk(exchange, *args, **kwargs)
+                self._spoil(act, run, exchange, tensor, request)
+            self._seen.add(tensor.numel())
+            return run(exchange, tensor, request, *copies)
 
-        Exchange._run = watched  # type: ignore[assignment, method-assign]
+        def lent(exchange: Exchange, codec: Codec, request: BucketRequest) -> CodecResources:
+            own = lend(exchange, codec, request)
+            flips, self._flips = self._flips, False
+            return replace(own, flags=own.flags ^ AVERAGE) if flips else own
+
+        Exchange._run, Exchange._lend = watched, lent  # type: ignore[assignment, method-assign]
 
     def arm(self, act: str) -> None:
         """Let ``act`` happen at the next call."""
         self._act = act
 
-    def _spoil(self, act: str, walk: Callable[..., Any], exchange: Exchange, args: list[Any]) -> None:
+    def _spoil(
+        self,
+        act: str,
+        run: Callable[..., Any],
+        exchange: Exchange,
+        tensor: torch.Tensor,
+        request: BucketRequest,
+    ) -> None:
         if act == "another bucket first":
-            count = args[_TENSOR].numel()
+            count = tensor.numel()
             others = sorted(each for each in self._seen if each < count)
-            another = args[_TENSOR][: others[-1] if others else count // 2].clone()
-            walk(exchange, args[_HALF], another, *args[_TENSOR + 1 : _FLAGS + 1])
+            another = tensor[: others[-1] if others else count // 2].clone()
+            run(exchange, another, replace(request, residual=None, norms=None, timeout_s=None))
+        self._flips = act == "a sum for an average"

@@ -18,6 +18,7 @@ from gradwire.codecs import parse
 from gradwire.costs import ExchangeCost
 from gradwire.errors import TensorError
 from gradwire.exchange import Exchange
+from gradwire.exchange.request import BucketRequest
 from gradwire.plan import Plan
 from gradwire.sync.ledger.counts import StepRecord
 from support.pipes import made
@@ -84,9 +85,9 @@ class Seen(Exchange):
         self.counts: list[int] = []
         self.one_is_done = threading.Event()
 
-    def all_reduce(self, tensor: torch.Tensor, *rest: Any, **named: Any) -> ExchangeCost:
+    def run(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
         self.counts.append(tensor.numel())
-        accounting = super().all_reduce(tensor, *rest, **named)
+        accounting = super().run(tensor, request)
         self.one_is_done.set()
         return accounting
 

@@ -15,6 +15,7 @@ from gradwire import DSync
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, LinkTimeoutError, TensorError
 from gradwire.exchange import Exchange
+from gradwire.exchange.request import BucketRequest
 from gradwire.links.base import Link
 from gradwire.links.loopback import loopback
 from gradwire.links.wrappers import Fault, FaultyLink
@@ -72,11 +73,11 @@ def test_an_exception_arrives_as_it_is_and_stays(make_model: MakeModel, batch_lo
     class Broken(Exchange):
         calls = 0
 
-        def all_reduce(self, tensor: torch.Tensor, *rest: Any, **named: Any) -> ExchangeCost:
+        def run(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
             self.calls += 1
             if self.calls == 6:
                 raise ZeroDivisionError("the second bucket of the second step, of all things")
-            return super().all_reduce(tensor, *rest, **named)
+            return super().run(tensor, request)
 
     model, exchange = make_model(), Broken(loopback(1)[0], BUCKETS)
     method = sync(model, exchange)

@@ -13,6 +13,7 @@ from gradwire import DSync
 from gradwire.codecs import parse
 from gradwire.errors import SpecError
 from gradwire.exchange import Exchange
+from gradwire.exchange.request import BucketRequest
 from gradwire.plan import Plan
 from gradwire.sync.ledger.counts import StepRecord
 from support.noise import likely, undisturbed
@@ -294,9 +295,9 @@ def test_no_gradient_memory_is_allocated_per_step(
     class Seen(Exchange):
         addresses: list[int]
 
-        def all_reduce(self, tensor: torch.Tensor, *rest: Any, **named: Any) -> Any:
+        def run(self, tensor: torch.Tensor, request: BucketRequest) -> Any:
             self.addresses.append(tensor.data_ptr())
-            return super().all_reduce(tensor, *rest, **named)
+            return super().run(tensor, request)
 
     def body(exchange: Exchange) -> list[int]:
         seen = Seen(exchange.link, exchange.plan)

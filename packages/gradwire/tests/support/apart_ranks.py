@@ -9,20 +9,23 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.exchange import Exchange
-from gradwire.exchange.backend import OwnSum
+from gradwire.exchange.backend import NativeAllReduce
+from gradwire.exchange.request import BucketRequest
 from support.ddp_ranks import SMALL_BUCKETS, make_model, train
 
 
 def apart(options: dict[str, Any], plan: Any, steps: int) -> dict[str, Any]:
     """Train as ``dense``; tell how many buckets went past the communication thread, and what was counted."""
     past = list[int]()
-    begin = Exchange.begin_apart
+    start = Exchange.start
 
-    def noted(self: Exchange, tensor: torch.Tensor, timeout_s: float) -> OwnSum:
-        past.append(tensor.numel())
-        return begin(self, tensor, timeout_s)
+    def noted(self: Exchange, tensor: torch.Tensor, request: BucketRequest) -> NativeAllReduce | None:
+        found = start(self, tensor, request)
+        if found is not None:
+            past.append(tensor.numel())
+        return found
 
-    Exchange.begin_apart = noted  # type: ignore[method-assign]  # in a process of its own
+    Exchange.start = noted  # type: ignore[method-assign]  # in a process of its own
     model = DistributedDataParallel(make_model(), **SMALL_BUCKETS, **options)
     attached = gradwire.attach(model, plan)
     ours = train(model, range(steps))

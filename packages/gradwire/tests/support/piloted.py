@@ -11,7 +11,7 @@ from gradwire import Auto, Exchange, Link, Plan
 from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.contract import BUCKETS
 from gradwire.autotune.samples import SampledBucket
-from gradwire.exchange.division import divided
+from support.bucket_requests import request_of
 
 T = TypeVar("T")
 COUNTS, BIAS = (5000, 3000), 30
@@ -57,14 +57,15 @@ class Run:
                 values *= 1e-3
             if self.small:  # they share a block with weights that are much larger
                 values[-BIAS:] *= 1e-4
-            way = divided(self.exchange, NAMES[index], [count - BIAS, BIAS])
+            reducer = self.exchange.run
+            request = request_of(self.exchange, NAMES[index], [count - BIAS, BIAS])
             self.now += 0.05
             self.pilot.handed_over(count)
             if self.pilot.samples is not None:
                 names, shapes = NAMES[index], [(10, columns), (BIAS,)]
                 drawn = self.pilot.samples.drawn == index
-                way = SampledBucket(way, self.exchange, self.pilot.samples, names, shapes, drawn)
-            way.all_reduce(values)
+                reducer = SampledBucket(reducer, self.exchange, self.pilot.samples, names, shapes, drawn).run
+            reducer(values, request)
         self.now += self.exposed_by.get(self.exchange.plan.algorithm, self.exposed_s)
         self.pilot.end()
 

@@ -15,6 +15,7 @@ from gradwire import DSync, PipeSGD
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, LinkTimeoutError
 from gradwire.exchange import Exchange
+from gradwire.exchange.request import BucketRequest
 from gradwire.links.base import Link
 from gradwire.links.loopback import loopback
 from gradwire.links.wrappers import Fault, FaultyLink
@@ -36,11 +37,11 @@ class _Broken(Exchange):
 
     calls = 0
 
-    def all_reduce(self, tensor: torch.Tensor, *rest: Any, **named: Any) -> ExchangeCost:
+    def run(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
         self.calls += 1
         if self.calls == 3:
             raise ZeroDivisionError("the third gradient, of all things")
-        return super().all_reduce(tensor, *rest, **named)
+        return super().run(tensor, request)
 
 
 class _Gated(Exchange):
@@ -51,11 +52,11 @@ class _Gated(Exchange):
         self.calls = 0
         self.entered, self.gate = threading.Event(), threading.Event()
 
-    def all_reduce(self, tensor: torch.Tensor, *rest: Any, **named: Any) -> ExchangeCost:
+    def run(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
         self.calls += 1
         self.entered.set()
         assert self.gate.wait(20)
-        return super().all_reduce(tensor, *rest, **named)
+        return super().run(tensor, request)
 
 
 def _pipe(model: nn.Module, exchange: Exchange, pipeline: int = 2) -> PipeSGD:

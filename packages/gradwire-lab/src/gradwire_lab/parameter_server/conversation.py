@@ -36,9 +36,9 @@ import torch
 from gradwire.codecs import Codec, Identity
 from gradwire.costs import ExchangeCost
 from gradwire.errors import FrameError
-from gradwire.exchange.feedback import Losses
+from gradwire.exchange.feedback import ErrorFeedback
 from gradwire.exchange.frames import Framer, Sequences, incoming_buffers
-from gradwire.exchange.walk import Resources, Stream
+from gradwire.exchange.walk import CodecResources, FrameStream
 from gradwire.links.base import Link, Receiving, Sending, Wrapper
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.wire import HEADER_NBYTES
@@ -133,7 +133,7 @@ class Conversation:
         self._framers: dict[Codec, Framer] = {}
         self._incoming, self._beside = incoming_buffers(link), _Beside(peer)
         own = _TakingTurns(link, turn), self._words, self._incoming, Sequences(), Sequences()
-        self._stream = Stream[_Beside](Resources(*own, 0, link.timeout_s, keepalive=False))
+        self._stream = FrameStream[_Beside](CodecResources(*own, 0, link.timeout_s, keepalive=False))
 
     def tell(self, message: Message) -> None:
         """Send a message that no floats follow, and wait until it has left. Raises ``LinkError``."""
@@ -145,17 +145,17 @@ class Conversation:
         message: Message,
         floats: torch.Tensor,
         codec: Codec,
-        losses: Losses | None = None,
+        feedback: ErrorFeedback | None = None,
         before: torch.Tensor | None = None,
     ) -> None:
         """Send a message and the floats (1-D float32) that belong to it, and wait until they have left.
 
-        ``losses`` keeps what encoding loses, once all has left. ``before`` are floats that go first, exactly.
+        ``feedback`` keeps what encoding loses, once all has left. ``before`` goes first, exactly.
         Raises ``LinkError``.
         """
-        losses = Losses(codec) if losses is None else losses
+        feedback = ErrorFeedback(codec) if feedback is None else feedback
         with self._clock("encode_s"):
-            losses.begin(floats)
+            feedback.begin(floats)
         self._send(self._words, message.to_floats())
         for segment in () if before is None else torch.split(before, self._segment_count):
             self._send(self._framer(EXACT), segment)
@@ -163,10 +163,10 @@ class Conversation:
             segment = floats[start : start + self._segment_count]
             payload = self._send(self._framer(codec), segment, segment.nbytes)
             with self._clock("decode_s"):
-                losses.sent(payload, segment, start)
+                feedback.sent(payload, segment, start)
         self._stream.flush()
         with self._clock("decode_s"):
-            losses.commit()
+            feedback.commit()
 
     def hear(self) -> Message:
         """Wait for the next message. Raises ``FrameError`` and ``LinkError``."""

@@ -14,7 +14,7 @@ from torch import nn
 from gradwire.autotune.worker_method import WorkerMethod
 from gradwire.codecs import Codec
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, StateError
-from gradwire.exchange.feedback import Feedback
+from gradwire.exchange.feedback import FeedbackFactory
 from gradwire.plan import PlanLike
 from gradwire.sync.checkpoint import RankState
 from gradwire.sync.deltas import over
@@ -73,7 +73,7 @@ class StaleWorker(WorkerMethod):
     def _check_ranks(self) -> None:
         check_star(self.exchange, "StaleWorker", serves=False)
         self._talk = Conversation(self.exchange.link, 0, self.plan, Lock())
-        self._feedback = Feedback()
+        self._feedback = FeedbackFactory()
 
     def drain(self) -> StepRecord:
         """Wait until all workers drain, and adopt the weights that all of them then have.
@@ -140,8 +140,8 @@ class StaleWorker(WorkerMethod):
             message = replace(message, kind=Kind.PART)
             reached = reach.told(range(len(self._gradients.parameters)))
         with set_aside(reach.parts(self._residual)):
-            losses = self._feedback.of(codec, self._residual, measure.norms)
-            self._talk.hand_over(message, self._gradients.staged().floats(), codec, losses, reached)
+            feedback = self._feedback.of(codec, self._residual, measure.norms)
+            self._talk.hand_over(message, self._gradients.staged().floats(), codec, feedback, reached)
 
     def _lay_out(self) -> None:
         self._gradients = FlatGradients(self.trained.parameters, with_frozen=True)

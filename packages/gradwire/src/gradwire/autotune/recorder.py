@@ -17,9 +17,8 @@ from gradwire.autotune.settings import Auto
 from gradwire.autotune.step_times import StepTimes
 from gradwire.costs import ExchangeCost
 from gradwire.errors import DataError, GradwireError, SpecError
-from gradwire.exchange import Exchange, Norms
-from gradwire.exchange.division import AllReduces
-from gradwire.exchange.feedback import Residual
+from gradwire.exchange import Exchange
+from gradwire.exchange.request import BucketRequest, Reducer
 from gradwire.machine import cores, is_inside
 from gradwire.planner.calibration import SEGMENT_NBYTES, excerpt, measure_host, use_threads
 from gradwire.planner.cluster import ASSUMED_LATENCY_S
@@ -102,12 +101,13 @@ class Recorder:
         self._device = device.type
         self._times.handed_over(count)
 
-    def sampled(self, way: AllReduces) -> AllReduces:
-        """Return what exchanges a bucket by ``way``, and keeps an excerpt of it while those are few."""
+    def sampled(self, reducer: Reducer) -> Reducer:
+        """Return what exchanges a bucket by ``reducer``, and keeps an excerpt of it while those are few."""
         place = len(self._now)
         if len(self._excerpts) == self._config.excerpt_steps or place >= len(self._counts):
-            return way
-        return RecordedBucket(way, self._excerpt, shares(self._counts, self._config.excerpt_count)[place])
+            return reducer
+        excerpt_count = shares(self._counts, self._config.excerpt_count)[place]
+        return RecordedBucket(reducer, self._excerpt, excerpt_count).run
 
     def scattered(self, gradient: torch.Tensor, device: torch.device) -> None:
         """Note FSDP's gradients of a module, on the host, which are to be exchanged while backward waits."""
@@ -205,20 +205,13 @@ class RecordedBucket:
     That runs on the communication thread, so training does not wait for a device.
     """
 
-    def __init__(self, inner: AllReduces, kept: list[torch.Tensor], count: int) -> None:
+    def __init__(self, inner: Reducer, kept: list[torch.Tensor], count: int) -> None:
         self._inner, self._kept, self._count = inner, kept, count
 
-    def all_reduce(
-        self,
-        tensor: torch.Tensor,
-        average: bool = True,
-        residual: torch.Tensor | Residual | None = None,
-        norms: Norms | None = None,
-        timeout_s: float | None = None,
-    ) -> ExchangeCost:
-        """Do what ``inner.all_reduce`` does."""
+    def run(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
+        """Do what ``Exchange.run`` does."""
         self._kept.append(joined([stretch(tensor, self._count)]))
-        return self._inner.all_reduce(tensor, average, residual, norms, timeout_s)
+        return self._inner(tensor, request)
 
 
 def check_asked(rate: object, hosts: object) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from random import Random
 
@@ -15,10 +15,9 @@ from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.codecs import Codec
 from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
-from gradwire.exchange import Exchange, Norms
-from gradwire.exchange.division import AllReduces, placement_of
-from gradwire.exchange.feedback import Residual
-from gradwire.exchange.placement import Placement, unit_of
+from gradwire.exchange import Exchange
+from gradwire.exchange.request import BucketRequest, Reducer
+from gradwire.exchange.views import ParameterViews
 from gradwire.plan import Plan
 
 
@@ -152,12 +151,13 @@ def _decoded(
     """Return what is left of a bucket's values after one encoding."""
     if codec.EXACT or values.numel() == 0:
         return values
-    unit = 1 if placed_for is None else unit_of(codec, [*map(math.prod, shapes)], placed_for)
-    placement = Placement(tuple(_kept(shapes, len(values))), unit)
-    sent = values if placement.is_dense else placement.joined(_parts(values, shapes))
+    kept = tuple(_kept(shapes, len(values)))
+    views = ParameterViews(kept, (codec,) * len(kept), tuple(map(math.prod, shapes)), placed_for)
+    (part,) = views.parts
+    sent = part.joined(values)
     decoded = torch.empty_like(sent)
     codec.decode(codec.encode(sent), decoded)
-    return decoded if placement.is_dense else torch.cat(placement.apart(decoded))
+    return decoded if part.is_in_place else torch.cat(part.apart(decoded))
 
 
 def lost_shares(
@@ -239,7 +239,7 @@ class SampledBucket:
     Parameters
     ----------
     inner
-        The exchange, or what divides the bucket by codecs.
+        ``Exchange.run``, or what does more around it.
     exchange
         What ``inner`` uses.
     samples
@@ -253,7 +253,7 @@ class SampledBucket:
 
     def __init__(
         self,
-        inner: AllReduces,
+        inner: Reducer,
         exchange: Exchange,
         samples: Samples,
         names: Sequence[str],
@@ -264,22 +264,15 @@ class SampledBucket:
         self._names, self._shapes, self._drawn = names, [tuple(each) for each in shapes], drawn
         samples.expect(shapes, names)
 
-    def all_reduce(
-        self,
-        tensor: torch.Tensor,
-        average: bool = True,
-        residual: torch.Tensor | Residual | None = None,
-        norms: Norms | None = None,
-        timeout_s: float | None = None,
-    ) -> ExchangeCost:
-        """Do what ``inner.all_reduce`` does; the cost is that of all exchanges."""
+    def run(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
+        """Do what ``Exchange.run`` does; the cost is that of all exchanges."""
         self._samples.add(tensor)
         if not self._drawn:
-            return self._inner.all_reduce(tensor, average, residual, norms, timeout_s)
+            return self._inner(tensor, request)
         compared, floats = self._part()
         own = on_host(tensor)[floats].clone()
-        cost = self._inner.all_reduce(tensor, average, residual, norms, timeout_s)
-        cost += self._compare(own, on_host(tensor)[floats], compared, average, timeout_s)
+        cost = self._inner(tensor, request)
+        cost += self._compare(own, on_host(tensor)[floats], compared, request)
         cost.nonfinite = min(cost.nonfinite, 1)
         return cost
 
@@ -304,25 +297,19 @@ class SampledBucket:
         return slice(first, after), slice(begin, starts[after])
 
     def _compare(
-        self,
-        own: torch.Tensor,
-        found: torch.Tensor,
-        compared: slice,
-        average: bool,
-        timeout_s: float | None,
+        self, own: torch.Tensor, found: torch.Tensor, compared: slice, request: BucketRequest
     ) -> ExchangeCost:
         """Average ``own`` exactly, and with the plan's codec alone if the parameters have several."""
         exact, plain = own.clone(), found
-        cost = Exchange(self._exchange.link, Plan()).all_reduce(exact, average, timeout_s=timeout_s)
+        alone = BucketRequest(average=request.average, timeout_s=request.timeout_s)
+        link, plan = self._exchange.link, self._exchange.plan
+        cost = Exchange(link, Plan()).run(exact, alone)
         names, shapes = self._names[compared], self._shapes[compared]
-        plan = self._exchange.plan
         if plan.codecs:
             counts = [*map(math.prod, shapes)] if len(shapes) > 1 else [own.numel()]
-            bucket = [*map(math.prod, self._shapes)]
-            placement = placement_of(self._exchange, plan.encoding, counts, bucket)
-            values = placement.joined(torch.split(own, counts))
-            cost += self._exchange.all_reduce(values, average, timeout_s=timeout_s)
-            plain = torch.cat(placement.apart(values))
+            bucket, codecs = [*map(math.prod, self._shapes)], [plan.encoding] * len(counts)
+            views, plain = ParameterViews.of(plan, link.world, counts, codecs, bucket), own
+            cost += self._exchange.run(plain, replace(alone, views=views))
         if bool(exact.isfinite().all()):
             planned, plainly = (
                 dict(zip(names, lost_shares(exact, each, shapes, config=self._samples.config), strict=True))

@@ -11,11 +11,12 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from gradwire.devices import CPU, FLOATS, device_of
+from gradwire.devices import FLOATS, device_of
 from gradwire.errors import ExchangeError, GradwireError, TensorError, copied
 from gradwire.exchange import Exchange
-from gradwire.exchange.backend import OwnSum
-from gradwire.exchange.division import AllReduces, divided
+from gradwire.exchange.backend import NativeAllReduce
+from gradwire.exchange.request import BucketRequest
+from gradwire.exchange.views import ParameterViews, views_of
 from gradwire.sync.buckets import float_count
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.lost import Layout
@@ -59,14 +60,12 @@ def awaited(buffer: torch.Tensor) -> Averaged:
 # whoever waits for it. On four hosts that share two cores, a step took a tenth to a fifth longer than
 # DDP's.
 
-NO_LENGTHS = frozenset[int]()
-
 
 class Apart:
     """Averages buckets of lengths that the ranks have exchanged before; all ranks take the same ones.
 
     The transport's calls need one order on all ranks. So in a round, all of these buckets come before the
-    first one that the thread gets, which may let the transport sum, too. There are no lengths any more then.
+    first one that the thread gets, which may let the transport sum, too.
 
     Parameters
     ----------
@@ -79,9 +78,9 @@ class Apart:
 
     Attributes
     ----------
-    lengths
-        Those of the buckets that ``start`` takes for what is left of a round; the same on all ranks, since
-        the thread has nothing to do when a round begins.
+    is_open
+        Whether ``start`` may take buckets of what is left of a round. Until the thread gets one, it has
+        nothing to do, so all ranks know the same lengths.
     """
 
     def __init__(
@@ -92,8 +91,8 @@ class Apart:
         give_up: Callable[[GradwireError], GradwireError],
     ) -> None:
         self._exchange, self._meter, self._give_up = exchange, meter, give_up
-        self._begin_timeout_s = begin_timeout_s
-        self.lengths = NO_LENGTHS
+        self._request = BucketRequest(timeout_s=begin_timeout_s)
+        self.is_open = False
 
     def start(
         self, bucket: DDPBucket, timeout_s: float, step: int, waits: list[Callable[[], object]]
@@ -103,20 +102,24 @@ class Apart:
         ``timeout_s`` is the bucket's, once those before it are averaged.
         """
         buffer = bucket.buffer()
-        if buffer.numel() not in self.lengths or buffer.dtype != torch.float32:
-            return None
-        if device_of(buffer) is not CPU:
-            return None
         try:
-            own = self._exchange.begin_apart(buffer, self._begin_timeout_s)
+            own = self._exchange.start(buffer, self._request) if self.is_open else None
         except ExchangeError as error:
             raise self._give_up(error) from error.__cause__
+        if own is None:
+            return None
         averaged = awaited(buffer)
         waits.append(partial(self._wait, own, timeout_s, f"bucket {bucket.index()}", step, buffer, averaged))
         return averaged
 
     def _wait(
-        self, own: OwnSum, timeout_s: float, name: str, step: int, buffer: torch.Tensor, averaged: Averaged
+        self,
+        own: NativeAllReduce,
+        timeout_s: float,
+        name: str,
+        step: int,
+        buffer: torch.Tensor,
+        averaged: Averaged,
     ) -> None:
         began = perf_counter()
         try:
@@ -198,7 +201,7 @@ class BucketLayouts:
         self._exchange, self._names = exchange, names
         self._layouts: dict[tuple[int, ...], Layout] = {}
         self._plan = exchange.plan
-        self._divisions: dict[Layout, AllReduces] = {}
+        self._views: dict[Layout, ParameterViews | None] = {}
 
     def of(self, bucket: DDPBucket) -> Layout:
         """Return the layout of a bucket."""
@@ -214,11 +217,12 @@ class BucketLayouts:
             self._layouts[key] = layout
         return layout
 
-    def divided(self, bucket: DDPBucket) -> AllReduces:
-        """Return what exchanges a bucket with the codecs that the present plan has for its parameters."""
-        if self._plan is not self._exchange.plan:
-            self._plan, self._divisions = self._exchange.plan, {}
+    def views(self, bucket: DDPBucket) -> ParameterViews | None:
+        """Return a bucket's parameters with the codecs of the present plan; None if it has one for all."""
+        exchange = self._exchange
+        if self._plan is not exchange.plan:
+            self._plan, self._views = exchange.plan, {}
         layout = self.of(bucket)
-        if layout not in self._divisions:
-            self._divisions[layout] = divided(self._exchange, layout.names, layout.counts)
-        return self._divisions[layout]
+        if layout not in self._views:
+            self._views[layout] = views_of(self._plan, exchange.link.world, layout.names, layout.counts)
+        return self._views[layout]

@@ -19,12 +19,13 @@ from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.samples import SampledBucket
 from gradwire.costs import ExchangeCost
 from gradwire.ddp.between_steps import BetweenSteps
-from gradwire.ddp.buckets import NO_LENGTHS, Apart, Averaged, BucketLayouts, Bypasses, DDPBucket, awaited
+from gradwire.ddp.buckets import Apart, Averaged, BucketLayouts, Bypasses, DDPBucket, awaited
 from gradwire.devices import Staged, Staging
 from gradwire.errors import ExchangeError, GradwireError, TensorError, copied
 from gradwire.exchange import Exchange
-from gradwire.exchange.division import AllReduces
 from gradwire.exchange.on_device import divide
+from gradwire.exchange.request import BucketRequest, Reducer
+from gradwire.exchange.views import ParameterViews
 from gradwire.sync.buckets import BucketResiduals, float_count, float_shape
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.meter import LostMeter, Measure
@@ -99,7 +100,7 @@ class Rounds:
     @property
     def over(self) -> bool:
         """Whether no round can be any more: one has failed, or ``close`` was called."""
-        return self._closed or self._exchange.failure is not None
+        return self._closed or self._exchange.transport.failure is not None
 
     def check(self) -> None:
         """Raise ``ExchangeError`` if no round can be any more."""
@@ -108,9 +109,10 @@ class Rounds:
                 f"rank {self.rank}: this model's exchange is closed; wrap the module in a new "
                 "DistributedDataParallel and attach that"
             )
-        if self._exchange.failure is not None:
+        failure = self._exchange.transport.failure
+        if failure is not None:
             raise ExchangeError(
-                f"rank {self.rank}: this model's exchange has failed before ({self._exchange.failure}); wrap "
+                f"rank {self.rank}: this model's exchange has failed before ({failure}); wrap "
                 "the module, whose weights are those of the last complete step, in a new "
                 "DistributedDataParallel and attach that"
             )
@@ -131,16 +133,16 @@ class Rounds:
             self._active = self.between.count_active() if by_active else None
             if self._pilot is not None:
                 self._steer(self._pilot)
-            goes_apart = self._exchange.goes_apart and self._active is None and self.between.recorder is None
-            goes_apart = goes_apart and (self._pilot is None or self._pilot.samples is None)
-            self._apart.lengths = self._exchange.lengths_apart if goes_apart else NO_LENGTHS
+            unwatched = self._pilot is None or self._pilot.samples is None
+            unwatched = unwatched and self.between.recorder is None
+            self._apart.is_open = unwatched and self._active is None
         self._next = 0 if last else index + 1
         averaged = self._bypasses.average(bucket, self._active, self._next_timeout_s(), self._waits)
-        if averaged is None and self._apart.lengths:
+        if averaged is None and self._apart.is_open:
             timeout_s, step = self._next_timeout_s(), self.steps_done + 1
             averaged = self._apart.start(bucket, timeout_s, step, self._waits)
         if averaged is None:
-            self._apart.lengths = NO_LENGTHS
+            self._apart.is_open = False
             handover, averaged = self._prepare(bucket)
             self._thread.hand_over(handover)
             if self.between.recorder is not None:
@@ -162,7 +164,7 @@ class Rounds:
 
     def close(self) -> None:
         """End the thread, which closes the link. Raises ``LinkTimeoutError`` if it does not end."""
-        self._closed = self._closed or self._exchange.failure is None
+        self._closed = self._closed or self._exchange.transport.failure is None
         self.end()
         self._thread.close(timeout_s=self._timeout_s)
 
@@ -187,14 +189,13 @@ class Rounds:
         measure = Measure(self._layouts.of(bucket) if measured else None)
         averaged, residuals = awaited(buffer), self._own_residuals(bucket)
         staged = Staged(buffer, staging=Staging(self._exchange.plan.encodes_on_device))
-        way: AllReduces = self._exchange
-        if self._exchange.plan.places_parameters:
-            way = self._layouts.divided(bucket)
+        reducer: Reducer = self._exchange.run
+        views = self._layouts.views(bucket) if self._exchange.plan.places_parameters else None
         if self._pilot is not None:
-            way = self._sampled(self._pilot, bucket, way)
+            reducer = self._sampled(self._pilot, bucket, reducer)
         if self.between.recorder is not None:
-            way = self.between.recorder.sampled(way)
-        work = partial(self._average, way, staged, averaged, residuals, measure, timeout_s)
+            reducer = self.between.recorder.sampled(reducer)
+        work = partial(self._average, reducer, views, staged, averaged, residuals, measure, timeout_s)
         name, step = f"bucket {bucket.index()}", self.steps_done + 1
         handover = Handover(name, f"{name} of step {step}", work, staged.nbytes, measure, timeout_s)
         handover.result.add_done_callback(partial(_pass_failure_on, averaged))
@@ -202,13 +203,13 @@ class Rounds:
         self._lent.append(residuals)
         return handover, averaged
 
-    def _sampled(self, pilot: Autotuner, bucket: DDPBucket, way: AllReduces) -> AllReduces:
-        """Return what exchanges a bucket by ``way``, and samples it if the pilot wants this step's."""
+    def _sampled(self, pilot: Autotuner, bucket: DDPBucket, reducer: Reducer) -> Reducer:
+        """Return what exchanges a bucket by ``reducer``, and samples it if the pilot wants this step's."""
         if pilot.samples is None:
-            return way
+            return reducer
         names, shapes = self._layouts.of(bucket).names, [float_shape(each) for each in bucket.parameters()]
         drawn = pilot.samples.drawn == bucket.index()
-        return SampledBucket(way, self._exchange, pilot.samples, names, shapes, drawn)
+        return SampledBucket(reducer, self._exchange, pilot.samples, names, shapes, drawn).run
 
     def _own_residuals(self, bucket: DDPBucket) -> BucketResiduals:
         """Return the residuals of the bucket's parameters in its order: they outlive DDP's cut of buckets."""
@@ -250,7 +251,8 @@ class Rounds:
 
     def _average(
         self,
-        way: AllReduces,
+        reducer: Reducer,
+        views: ParameterViews | None,
         staged: Staged,
         averaged: Averaged,
         residuals: BucketResiduals,
@@ -261,7 +263,14 @@ class Rounds:
         values, active = staged.floats(), self._active
         with staged.stream.current:
             residual = residuals.lend(values)
-            accounting = way.all_reduce(values, active is None, residual, measure.norms, timeout_s)
+            request = BucketRequest(
+                average=active is None,
+                views=views,
+                residual=residual,
+                norms=measure.norms,
+                timeout_s=timeout_s,
+            )
+            accounting = reducer(values, request)
             if active is not None:
                 divide(values, active)
             residuals.note(values, staged.tensor.dtype)

@@ -19,7 +19,7 @@ from gradwire.codecs import Codec, Identity
 from gradwire.collectives import backend
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, FrameError, LinkError
-from gradwire.exchange.walk import Resources
+from gradwire.exchange.walk import CodecResources
 from gradwire.links.base import Link, Reducing
 from gradwire.plan import FLOAT_NBYTES, Plan
 
@@ -28,12 +28,16 @@ _COUNTS = 1 << 32
 _NOTHING = torch.empty(0, dtype=torch.float32, device="cpu")
 
 
-class OwnSum:
-    """The average of ``tensor`` over ``ranks`` that the transport is at work on."""
+class NativeAllReduce:
+    """One bucket's all-reduce by the transport, in flight: ``tensor`` becomes the average over ``ranks``.
 
-    def __init__(self, reducing: Reducing, tensor: torch.Tensor, ranks: int) -> None:
-        self._reducing, self._tensor, self._ranks = reducing, tensor, ranks
-        self.in_words: Callable[[BaseException], str] = in_words
+    ``explain`` words its failures.
+    """
+
+    def __init__(
+        self, reducing: Reducing, tensor: torch.Tensor, ranks: int, explain: Callable[[BaseException], str]
+    ) -> None:
+        self._reducing, self._tensor, self._ranks, self._explain = reducing, tensor, ranks, explain
 
     def wait(self, most_s: float) -> ExchangeCost:
         """Return what it cost, once the tensor is the average, in ``most_s``. Raises ``ExchangeError``.
@@ -44,7 +48,7 @@ class OwnSum:
         try:
             self._reducing.wait(most_s)
         except (FrameError, LinkError) as error:
-            raise ExchangeError(self.in_words(error)) from error
+            raise ExchangeError(self._explain(error)) from error
         spent_s = time.perf_counter() - began
         finite = _native.finish(self._tensor, self._ranks)
         nbytes = round(backend.nbytes(self._ranks, self._tensor.nbytes))
@@ -53,8 +57,8 @@ class OwnSum:
         )
 
 
-class OwnAllReduce:
-    """What a link's own all-reduce takes over from an exchange."""
+class NativeReducer:
+    """The own all-reduce of a link's transport, for buckets that no codec changes."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -75,21 +79,23 @@ class OwnAllReduce:
 
     @property
     def lengths(self) -> frozenset[int]:
-        """The lengths of buckets that ``begin`` takes: all ranks have seen that they agree about them.
+        """The lengths of buckets that ``begin`` takes: all ranks have agreed about them.
 
         The same on all ranks when none of them is in a call.
         """
         return frozenset(self._walked) if self._link.begins_all_reduces else frozenset()
 
-    def begin(self, tensor: torch.Tensor, timeout_s: float) -> OwnSum:
-        """Begin to average a bucket of ``lengths``, which nobody announces. Raises ``ExchangeError``."""
+    def begin(
+        self, tensor: torch.Tensor, timeout_s: float, explain: Callable[[BaseException], str]
+    ) -> NativeAllReduce:
+        """Begin to average a bucket of ``lengths``, without an announcement. Raises ``ExchangeError``."""
         try:
             reducing = self._link.begin_all_reduce(tensor, timeout_s)
         except LinkError as error:
             raise ExchangeError(in_words(error)) from error
-        return OwnSum(reducing, tensor, self._link.world)
+        return NativeAllReduce(reducing, tensor, self._link.world, explain)
 
-    def run(self, tensor: torch.Tensor, own: Resources) -> ExchangeCost:
+    def run(self, tensor: torch.Tensor, own: CodecResources) -> ExchangeCost:
         """Sum ``tensor`` over all ranks; the bytes are what a ring sends, and the announcement.
 
         ``own`` is what a walk would get. Raises ``FrameError`` and ``LinkError``.
@@ -103,7 +109,7 @@ class OwnAllReduce:
             wait_s=spent_s, raw_nbytes=nbytes, wire_nbytes=nbytes + announced_nbytes, frames=1
         )
 
-    def _announce(self, count: int, own: Resources) -> int:
+    def _announce(self, count: int, own: CodecResources) -> int:
         """Send the next rank a frame that has the count and no values; return the bytes sent.
 
         Raises ``FrameError`` unless the rank before announces the same.

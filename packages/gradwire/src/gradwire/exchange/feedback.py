@@ -1,6 +1,6 @@
-"""What the encodings of one walk lose: the values that a lossy codec changes, and who keeps the difference.
+"""Error feedback of one run: what its encodings lose, and the residual that keeps it.
 
-A rank encodes an element at most once in a walk: it sends its partial sum on, or publishes the finished one,
+A rank encodes an element at most once in a run: it sends its partial sum on, or publishes the finished one,
 never both. So everything that it loses has one place, the element's own. Receivers add up, or adopt, what
 they decode, and whatever is missing there is in the residual of the rank that encoded it. So, too, the norm
 of what a rank's encodings lose is that of one difference per element, whatever the number of hops.
@@ -22,12 +22,12 @@ from gradwire.devices import CPU, device_of
 from gradwire.errors import TensorError
 from gradwire.exchange.norms import Norms
 
-# The residual of one bucket: what it adds to the bucket, and the memory for what the walk loses.
+# The residual of one bucket: what it adds to the bucket, and the memory for what the run loses.
 
 
 @dataclass
 class Residual:
-    """A residual on the host, which changes only after a walk has succeeded.
+    """A residual on the host, which changes only after a run has succeeded.
 
     Attributes
     ----------
@@ -35,13 +35,13 @@ class Residual:
         1-D contiguous float32 tensors which, one after the other, are as long as the bucket: one for each
         parameter, if parameters have codecs of their own.
     lost
-        1-D contiguous float32, as long as the bucket: memory of its own for what a walk loses.
+        1-D contiguous float32, as long as the bucket: memory of its own for what a run loses.
     waits
         Whether the owner takes what was lost when it wants to, so that ``values`` stay as they are.
     finite
-        Whether all sums of the last walk were; the same on all ranks after an all-reduce.
+        Whether all sums of the last run were; the same on all ranks after an all-reduce.
     replaced
-        Whether what the last walk lost was kept, so that ``lost`` is what comes after ``values``.
+        Whether what the last run lost was kept, so that ``lost`` is what comes after ``values``.
     """
 
     values: Sequence[torch.Tensor]
@@ -86,10 +86,10 @@ def check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
         raise TensorError("residual must have memory of its own, but shares the tensor's; use .clone()")
 
 
-class Losses:
-    """Nobody keeps what is lost; a published value is replaced by what its receivers decode.
+class ErrorFeedback:
+    """No error feedback: a published value is replaced by what its receivers decode, and no loss is kept.
 
-    ``finite`` tells, after a walk, whether all final values that passed by are finite, and ``crossed_nbytes``
+    ``finite`` tells, after a run, whether all final values that passed by are finite, and ``crossed_nbytes``
     how much has crossed a bus but for what was received.
     """
 
@@ -125,16 +125,16 @@ class Losses:
         """Decode the sums ``elements``, which begin at ``start``, and finish them."""
         self.finite &= self._codec.decode_finished(payload, elements, ranks)
 
-    def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:  # noqa: ARG002 - for KeptLosses
+    def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:  # noqa: ARG002 - for HostFeedback
         """Divide the sums ``elements``, which begin at ``start``, by ``ranks``, and look at the results."""
         self.finite &= _native.finish(elements, ranks)
 
     def commit(self) -> None:
-        """Keep what was noted; the walk has succeeded."""
+        """Keep what was noted; the run has succeeded."""
 
 
-class MeasuredLosses(Losses):
-    """Nobody keeps what is lost by a codec that is not exact, but ``norms`` gets its sums of squares."""
+class MeasuredFeedback(ErrorFeedback):
+    """No error feedback, but ``norms`` gets the sums of squares of what a codec loses."""
 
     def __init__(self, codec: Codec, norms: Norms) -> None:
         super().__init__(codec)
@@ -161,8 +161,8 @@ class MeasuredLosses(Losses):
         return self._norms.lose(self._codec, payload, elements, start, None, ranks)[1]
 
 
-class KeptLosses(MeasuredLosses):
-    """A residual is added at the beginning, and replaced by what was lost at the end.
+class HostFeedback(MeasuredFeedback):
+    """Error feedback on the host: a residual is added first, and replaced by what was lost at the end.
 
     Unless something is not finite then: nobody can use such a gradient, so the step that it belongs to is
     lost (a gradient scaler skips it), and the residual stays for the next one. After an all-reduce every rank
@@ -191,7 +191,7 @@ class KeptLosses(MeasuredLosses):
         self._lost_finite = True
 
     def begin(self, tensor: torch.Tensor) -> None:
-        """Add the old residual to the bucket; what an earlier walk noted does not count any more."""
+        """Add the old residual to the bucket; what an earlier run noted does not count any more."""
         self._tensor, self._noted, self._finished = tensor, [], []
         self.finite = self._lost_finite = True
         start = 0
@@ -232,19 +232,21 @@ class KeptLosses(MeasuredLosses):
         return finite
 
 
-class Feedback:
-    """Chooses who notes what one walk after the other loses, and keeps the memory for it."""
+class FeedbackFactory:
+    """Makes the error feedback of one run after the other, and keeps the memory for it."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.float32, device="cpu")
 
-    def of(self, codec: Codec, residual: torch.Tensor | Residual | None, norms: Norms | None) -> Losses:
-        """Return the losses of a walk with this codec that keeps or measures them, or neither."""
+    def of(
+        self, codec: Codec, residual: torch.Tensor | Residual | None, norms: Norms | None
+    ) -> ErrorFeedback:
+        """Return the error feedback of a run with this codec."""
         if norms is not None:
             norms.clear()
         if residual is not None:
-            return KeptLosses(codec, self._prepared(residual), norms)
-        return Losses(codec) if norms is None or codec.EXACT else MeasuredLosses(codec, norms)
+            return HostFeedback(codec, self._prepared(residual), norms)
+        return ErrorFeedback(codec) if norms is None or codec.EXACT else MeasuredFeedback(codec, norms)
 
     def _prepared(self, residual: torch.Tensor | Residual) -> Residual:
         if isinstance(residual, Residual):

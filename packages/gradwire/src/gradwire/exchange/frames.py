@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from gradwire.codecs import TABLE, Codec
-from gradwire.errors import FrameError, LinkError
+from gradwire.errors import ExchangeError, FrameError, LinkError, copied
 from gradwire.links.base import Link, Receiving
 from gradwire.wire import (
     HEADER_NBYTES,
@@ -227,6 +227,52 @@ def leave(link: Link, found: Difference | None) -> None:
         link.leave(parting_frame([(link.rank, link.step)], has_left=True))
     else:
         link.leave(parting_frame(found.places, has_left=found.has_left))
+
+
+class Transport:
+    """A link until its first failure, which ends all exchanges over it.
+
+    Attributes
+    ----------
+    failure
+        Why the exchange is of no further use; None while it can be used. The only place that knows.
+    difference
+        Which ranks are at different training steps, if an exchange has failed for that.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self.failure: str | None = None
+        self.difference: Difference | None = None
+        self._link = link
+        self._error: BaseException | None = None  # a copy, where others gave up with one
+
+    def check(self) -> None:
+        """Raise a copy of what ``give_up`` got, or ``ExchangeError`` where another failure came first."""
+        if self._error is not None:
+            raise copied(self._error)
+        if self.failure is not None:
+            raise ExchangeError(f"this exchange can no longer be used ({self.failure}); make a new one")
+
+    def give_up(self, reason: BaseException | str) -> None:
+        """Refuse all later exchanges, with the first reason; what is under way goes on."""
+        if self.failure is None:
+            self._error = copied(reason) if isinstance(reason, BaseException) else None
+            self.failure = str(reason) or type(reason).__name__
+
+    def close(self, reason: BaseException | str) -> None:
+        """Give up, and close the link, so that the peers learn of it. May be called twice."""
+        self.give_up(reason)
+        leave(self._link, self.difference)
+
+    def note_difference(
+        self, error: BaseException, peer: int | None = None, posted: Iterable[tuple[int, Receiving]] = ()
+    ) -> bool:
+        """Find out whether ranks are at different steps, after an error; ``close`` tells the peers then."""
+        if self.difference is None and isinstance(error, (FrameError, LinkError)):
+            self.difference = difference(self._link, error, peer)
+        if self.difference is None and isinstance(error, LinkError):
+            self.difference = overheard(self._link, posted)
+        return self.difference is not None
 
 
 def _difference_in(link: Link, receiving: Receiving, peer: int) -> Difference | None:

@@ -1,4 +1,4 @@
-"""How much of a gradient a walk's encodings lose on this rank, by ranges of the bucket.
+"""How much of a gradient a run's encodings lose on this rank, by ranges of the bucket.
 
 What is kept is sums of squares in float64 for every range: of the rank's own gradient, before a residual is
 added, of what its encodings lost, over all hops, and of the values that they lost it from, before and after.
@@ -22,7 +22,7 @@ from gradwire.plan import FLOAT_NBYTES, Plan
 
 
 class Norms:
-    """Sums of squares of one bucket's ranges; every walk that it is given to begins them anew.
+    """Sums of squares of one bucket's ranges; every run that it is given to begins them anew.
 
     A sum is not finite exactly where a value is not. An exact codec loses nothing, so nothing is looked at
     then, and all sums are 0.

@@ -16,7 +16,7 @@ import torch
 
 from gradwire.codecs import Codec
 from gradwire.devices import CPU, device_of
-from gradwire.exchange.feedback import Losses, gaps
+from gradwire.exchange.feedback import ErrorFeedback, gaps
 from gradwire.exchange.norms import Norms
 from gradwire.gpu.chunks import queue_decode
 from gradwire.gpu.table import SIZE_NBYTES, STATUS_NBYTES, format_of
@@ -29,8 +29,8 @@ class _Compiled(Protocol):
     compiled: tuple[str, tuple[int, ...]]
 
 
-class DeviceLosses(Losses):
-    """What is lost of a bucket on a device; what ``feedback`` does for the host, but for when.
+class DeviceFeedback(ErrorFeedback):
+    """Error feedback of a bucket on a device, whose passes are queued there.
 
     Everything is queued: the host waits for an event with each payload, and for one at the end. Raises
     ``MissingPackageError`` without Triton.

@@ -1,4 +1,4 @@
-"""One walk through an order of frames: the place where tensor, codec, frames and link meet."""
+"""One run of a schedule, frame by frame: the place where tensor, codec, frames and link meet."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import torch
 from gradwire.codecs.wrappers import Scaled
 from gradwire.collectives.frame_order import AHEAD, Action, Do, Segment
 from gradwire.costs import ExchangeCost, Scales
-from gradwire.exchange.feedback import Losses
+from gradwire.exchange.feedback import ErrorFeedback
 from gradwire.exchange.frames import Buffers, Framer, Outgoing, Sequences, renumber
-from gradwire.exchange.placement import Copies
+from gradwire.exchange.views import SegmentCopies
 from gradwire.gpu.table import STATUS_NBYTES
 from gradwire.links.base import Link, Receiving, Sending
 from gradwire.wire import AVERAGE, HEADER_NBYTES
 
 # Frames that one rank sends and receives: the windows of both, their buffers, sequences and accounts.
 #
-# A walk has one for all its peers, and a parameter server one for each worker that it talks with.
+# A run has one stream for all its peers, and a parameter server one for each of its workers.
 
 
 @dataclass(frozen=True, slots=True)
-class Resources:
-    """What outlives one stream and is lent to it, the flags of its frames, and how it waits."""
+class CodecResources:
+    """The parts of an exchange that one stream uses: link, codec, buffers, sequence numbers, and limits."""
 
     link: Link
     framer: Framer
@@ -40,8 +40,8 @@ class Resources:
     keepalive: bool = True  # all ranks stop where one does
 
 
-class Place(Protocol):
-    """Where a frame comes or goes, its place in the order of all, and whether it is needed again."""
+class SchedulePosition(Protocol):
+    """The position of one frame in a rank's schedule."""
 
     @property
     def peer(self) -> int:
@@ -56,7 +56,7 @@ class Place(Protocol):
         """Whether the frame's buffer stays with the caller."""
 
 
-P = TypeVar("P", bound=Place)
+P = TypeVar("P", bound=SchedulePosition)
 
 
 class Incoming(NamedTuple):
@@ -69,7 +69,7 @@ class Incoming(NamedTuple):
 
 
 @dataclass(slots=True)
-class Stream(Generic[P]):
+class FrameStream(Generic[P]):
     """A window of sends under way and one of receives posted, both worked off in their order.
 
     Attributes
@@ -80,7 +80,7 @@ class Stream(Generic[P]):
         What an error is about: the frame whose turn it is, or that is waited for.
     """
 
-    _own: Resources
+    _own: CodecResources
     accounting: ExchangeCost = field(default_factory=ExchangeCost)
     place: P | None = None
     _expected: Iterator[P] = field(default_factory=lambda: iter(()))
@@ -174,24 +174,24 @@ class Stream(Generic[P]):
         self._posted_up_to = place.order
 
 
-class Walk:
-    """The state of one walk: its stream of frames, and frames kept for forwarding."""
+class ScheduleRun:
+    """One run of a schedule: its stream of frames, and the frames that are kept for forwarding."""
 
     def __init__(
         self,
-        resources: Resources,
+        resources: CodecResources,
         tensor: torch.Tensor,
         actions: list[Action],
-        losses: Losses,
-        copies: Copies | None = None,
+        feedback: ErrorFeedback,
+        copies: SegmentCopies | None = None,
     ) -> None:
         self._own = resources
         self._tensor = tensor
         self._actions = actions
-        self._losses = losses
+        self._feedback = feedback
         self._copies = copies
         self._ranks = resources.link.world if resources.flags & AVERAGE else 1  # what a sum is divided by
-        self._stream = Stream[Action](resources)
+        self._stream = FrameStream[Action](resources)
         self._accounting = self._stream.accounting
         self._kept: dict[Segment, Outgoing] = {}
 
@@ -206,9 +206,9 @@ class Walk:
         return self._stream.posted
 
     def run(self) -> ExchangeCost:
-        """Go all the way. On an error ``action`` is the one that failed."""
+        """Run the whole schedule; return what it cost. On an error ``action`` is the one that failed."""
         start = perf_counter()
-        self._losses.begin(self._tensor)
+        self._feedback.begin(self._tensor)
         self._accounting.encode_s += perf_counter() - start
         self._stream.expect(action for action in self._actions if action.receives)
         for action in self._actions:
@@ -230,8 +230,8 @@ class Walk:
         start = perf_counter()
         if self._own.link.world == 1:
             self._finish_alone()
-        self._losses.commit()
-        self._accounting.device_nbytes += self._losses.crossed_nbytes
+        self._feedback.commit()
+        self._accounting.device_nbytes += self._feedback.crossed_nbytes
         self._accounting.decode_s += perf_counter() - start
         return self._accounting
 
@@ -239,13 +239,13 @@ class Walk:
         """Do for a rank without peers, who takes no step, what steps do."""
         if self._copies is not None:
             self._copies.bring(0, self._tensor.numel())
-        self._losses.finished(self._tensor, 0)
+        self._feedback.finished(self._tensor, 0)
         if self._copies is not None:
             self._copies.take_back(0, self._tensor.numel())
 
     def _encoded(self, action: Action, elements: torch.Tensor) -> Outgoing:
         finished = action.do is Do.PUBLISH
-        encode = self._losses.encode_sum if finished else self._losses.encode
+        encode = self._feedback.encode_sum if finished else self._feedback.encode
         outgoing = self._stream.encode(action, self._own.framer, elements, encode)
         if finished and action.keep:
             self._kept[action.segment] = outgoing
@@ -265,21 +265,21 @@ class Walk:
         """Do what can be done while the frame is on its way."""
         start, payload = action.segment.start, outgoing.frame[HEADER_NBYTES:]
         if action.do is Do.SEND_PARTIAL:
-            self._losses.sent(payload, elements, start)
+            self._feedback.sent(payload, elements, start)
         elif action.do is Do.PUBLISH:
-            self._losses.published(payload, elements, start, self._ranks)
+            self._feedback.published(payload, elements, start, self._ranks)
             if self._copies is not None:
                 self._copies.take_back(start, action.segment.stop)
 
     def _take_in(self, action: Action, elements: torch.Tensor, incoming: Incoming) -> None:
         frame, payload, buffer, sequence = incoming
-        if self._losses.ON_DEVICE:
+        if self._feedback.ON_DEVICE:
             self._accounting.device_nbytes += payload.numel() + STATUS_NBYTES
         start = perf_counter()
         if action.do is Do.ADD:
             self._own.framer.codec.decode_add(payload, elements)
         else:
-            self._losses.received(payload, elements, action.segment.start, self._ranks)
+            self._feedback.received(payload, elements, action.segment.start, self._ranks)
             if self._copies is not None:
                 self._copies.take_back(action.segment.start, action.segment.stop)
         self._accounting.decode_s += perf_counter() - start

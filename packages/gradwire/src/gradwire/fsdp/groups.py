@@ -126,11 +126,12 @@ class Lines:
         if not isinstance(error, ExchangeError):
             return ""
         for line in (failed, *self._lines.values()):
-            line.exchange.link.step = self.step
-            if line.exchange.note_difference(LinkError()) and line.exchange.difference is not None:
-                self._tell(line.ranks, line.exchange.difference)
-                told = line is failed and not line.exchange.difference.has_left
-                return "" if told else line.exchange.difference.in_words(line.exchange.link)
+            link, transport = line.exchange.link, line.exchange.transport
+            link.step = self.step
+            if transport.note_difference(LinkError()) and transport.difference is not None:
+                self._tell(line.ranks, transport.difference)
+                told = line is failed and not transport.difference.has_left
+                return "" if told else transport.difference.in_words(link)
         return ""
 
     def _tell(self, ranks: Sequence[int], found: Difference) -> None:
@@ -138,7 +139,7 @@ class Lines:
         for line in self._lines.values():
             if {one[0], other[0]} <= set(line.ranks):
                 places = ((line.ranks.index(one[0]), one[1]), (line.ranks.index(other[0]), other[1]))
-                line.exchange.difference = Difference(places, found.has_left)
+                line.exchange.transport.difference = Difference(places, found.has_left)
 
     def follow(self, plan: Plan) -> None:
         """Let gradients go by another plan from now on; all ranks call this between the same two steps."""

@@ -89,7 +89,7 @@ class BucketResiduals:
         self._usable = True
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:
-        """Return what ``Exchange.all_reduce`` adds to ``values``, the bucket, and changes; None without any.
+        """Return what ``Exchange.run`` adds to ``values``, the bucket, and changes; None without any.
 
         It is 0 for parameters whose gradients are all 0: where no rank has used a parameter, DDP throws its
         average away, so its residual waits for another step.

@@ -24,7 +24,8 @@ from gradwire.costs import ExchangeCost
 from gradwire.devices import Staged
 from gradwire.errors import LinkTimeoutError, copied
 from gradwire.exchange import Exchange
-from gradwire.exchange.division import AllReduces
+from gradwire.exchange.request import BucketRequest
+from gradwire.exchange.views import ParameterViews
 from gradwire.launch.store import join_all
 from gradwire.sync.buckets import cut
 from gradwire.sync.flat import FlatGradients
@@ -129,7 +130,7 @@ class CommunicationThread:
 
     An exception reaches whoever waits, as it is, with a note that names the work. Each wait raises a copy, so
     that nothing here keeps the frames of callers. The exchange is given up with it and closed, so that the
-    peers learn of it, and no later work is begun: its outcome is what ``Exchange.check`` raises. Nor is work
+    peers learn of it, and no later work is begun: its outcome is what ``Transport.check`` raises. Nor is work
     begun whose result was cancelled. A program that ends waits a few seconds for what is queued
     (``endings``).
 
@@ -157,7 +158,7 @@ class CommunicationThread:
 
     def give_up(self, failure: BaseException) -> None:
         """Close the link once what is under way is done; everything later ends with ``failure``."""
-        self._exchange.give_up(failure)
+        self._exchange.transport.give_up(failure)
         self._inbox.put(Handover(None, "the end", ExchangeCost))
 
     def wait(self, handover: Handover) -> ExchangeCost:
@@ -201,9 +202,9 @@ class CommunicationThread:
         while (handover := self._inbox.get()) is not None:  # without limit: backward takes what it takes
             if handover.result.set_running_or_notify_cancel():
                 unseen = handover.name is None or self._meter.ledger is None
-                begun = self._exchange.failure is None
+                begun = self._exchange.transport.failure is None
                 try:
-                    self._exchange.check()
+                    self._exchange.transport.check()
                     with nullcontext() if unseen else profiled(f"exchange {handover.name}"):
                         accounting = handover.work()
                 except BaseException as error:  # it is not lost: whoever waits raises it
@@ -250,7 +251,7 @@ class Buckets:
         self.thread = CommunicationThread(exchange, meter)
         self._exchange, self._meter = exchange, meter
         self._residual, self._residuals = residual, parts(residual, self.cut)
-        self._divided = [meter.divided(exchange, bucket.parameters) for bucket in self.cut]
+        self._views = [meter.views(exchange, bucket.parameters) for bucket in self.cut]
 
     def hand_over(
         self, step: int, gradients: FlatGradients, number: int, reach: Reach | None = None
@@ -268,7 +269,7 @@ class Buckets:
         name = WHOLE if len(self.cut) == 1 else f"bucket {number + 1}"
         what = f"the {WHOLE} of step {step}"
         staged, measure = gradients.staged(bucket), self._meter.measure(step, bucket.parameters)
-        way = self._exchange, self._divided[number], self._meter, step, staged, measure
+        way = self._exchange, self._views[number], self._meter, step, staged, measure
         work = partial(average, *way, residual, waiting, reach)
         return self.thread.hand_over(
             Handover(name, what if name == WHOLE else f"{name} of {what}", work, staged.nbytes, measure)
@@ -281,7 +282,7 @@ class Buckets:
 
 def average(
     exchange: Exchange,
-    divided: AllReduces,
+    views: ParameterViews | None,
     meter: MethodMeter,
     step: int,
     staged: Staged,
@@ -292,13 +293,14 @@ def average(
 ) -> ExchangeCost:
     """Average a flat gradient, or a bucket of it, in place over all ranks; return what that cost.
 
-    ``divided`` is the exchange, or what divides its buckets by codecs. ``waiting`` are the parts of the
+    ``views`` are its parameters, if they have codecs of their own. ``waiting`` are the parts of the
     residual that stay out of this step. Where ``reach`` comes with it, the ranks agree on what none of them
     has reached. Raises ``ExchangeError``.
     """
     exchange.link.step = step
     with staged.stream.current, set_aside(waiting):
-        accounting = divided.all_reduce(staged.floats(), residual=residual, norms=measure.norms)
+        request = BucketRequest(views=views, residual=residual, norms=measure.norms)
+        accounting = exchange.run(staged.floats(), request)
     accounting.device_nbytes += staged.crossing_nbytes
     staged.store()
     accounting += meter.finish(step, measure, exchange)

@@ -22,7 +22,7 @@ from gradwire.codecs import Codec
 from gradwire.costs import ExchangeCost
 from gradwire.errors import LOSSY_LOGGER, LossyError, LossyWarning, copied
 from gradwire.exchange import Exchange, Norms
-from gradwire.exchange.division import AllReduces, divided
+from gradwire.exchange.views import ParameterViews, views_of
 from gradwire.plan import Plan
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.lost import Layout, Measured, sampled
@@ -264,10 +264,10 @@ class MethodMeter(LostMeter):
         """The numbers of all parameters."""
         return range(len(self._counts))
 
-    def divided(self, exchange: Exchange, parameters: range) -> AllReduces:
-        """Return what exchanges buckets of these parameters, with the codecs that the plan has for them."""
+    def views(self, exchange: Exchange, parameters: range) -> ParameterViews | None:
+        """Return these parameters with the codecs of the plan; None if it has one for all of them."""
         counts = self._counts[parameters.start : parameters.stop]
-        return divided(exchange, self.names(parameters), counts)
+        return views_of(exchange.plan, exchange.link.world, self.names(parameters), counts)
 
     def measure(self, step: int, parameters: range) -> Measure:
         """Return what measures an exchange of these parameters in a step, where that is measured."""

@@ -11,10 +11,13 @@ import torch
 
 from gradwire import Exchange, Plan
 from gradwire.codecs import parse
+from gradwire.costs import ExchangeCost
 from gradwire.exchange import Norms
-from gradwire.exchange.division import Division, divided
+from gradwire.exchange.request import BucketRequest, Half
+from gradwire.exchange.views import ParameterViews
 from gradwire.links import Link
 from gradwire.plan import SEGMENT_UNIT_NBYTES
+from support.bucket_requests import request_of
 from support.mixed import exact_mean, is_bf16_mean
 from support.sums import bits
 
@@ -40,7 +43,8 @@ def test_two_ranks_get_what_each_codec_makes_of_its_own_parameters(run_ranks: Ru
 
     def run(link: Link) -> torch.Tensor:
         tensor = xs[link.rank].clone()
-        divided(Exchange(link, BIASES_EXACT), NAMES, COUNTS).all_reduce(tensor)
+        exchange = Exchange(link, BIASES_EXACT)
+        exchange.run(tensor, request_of(exchange, NAMES, COUNTS))
         return tensor
 
     results = run_ranks(2, run)
@@ -63,7 +67,8 @@ def test_it_is_what_exchanges_of_the_codecs_parameters_alone_give(
 
     def run(link: Link) -> tuple[torch.Tensor, torch.Tensor]:
         tensor = xs[link.rank].clone()
-        divided(Exchange(link, plan), NAMES, COUNTS).all_reduce(tensor, average)
+        exchange = Exchange(link, plan)
+        exchange.run(tensor, request_of(exchange, NAMES, COUNTS, average=average))
         parts = by_parameter(xs[link.rank])
         alone: dict[str, torch.Tensor] = {}
         for ending, spec in (("weight", "fp8"), ("bias", "bf16")):
@@ -85,7 +90,9 @@ def test_residuals_hold_what_each_codec_lost(run_ranks: RunRanks) -> None:
 
     def run(link: Link) -> tuple[torch.Tensor, torch.Tensor, int]:
         tensor, residual = xs[link.rank].clone(), torch.full_like(xs[link.rank], 0.25)
-        cost = divided(Exchange(link, plan), NAMES, COUNTS).all_reduce(tensor, False, residual)
+        exchange = Exchange(link, plan)
+        request = request_of(exchange, NAMES, COUNTS, average=False, residual=residual)
+        cost = exchange.run(tensor, request)
         return tensor, residual, cost.nonfinite
 
     results = run_ranks(3, run)
@@ -104,9 +111,9 @@ def test_norms_are_those_of_each_parameter(run_ranks: RunRanks) -> None:
 
     def run(link: Link) -> tuple[list[float], list[float]]:
         norms = Norms([0, *np.cumsum(COUNTS).tolist()])
-        division = divided(Exchange(link, BIASES_EXACT), NAMES, COUNTS)
+        exchange = Exchange(link, BIASES_EXACT)
         for _ in range(2):  # the second time, norms begin anew
-            division.all_reduce(xs[link.rank].clone(), norms=norms)
+            exchange.run(xs[link.rank].clone(), request_of(exchange, NAMES, COUNTS, norms=norms))
         return norms.own.tolist(), norms.lost.tolist()
 
     for rank, (own, lost) in enumerate(run_ranks(2, run)):
@@ -118,7 +125,8 @@ def test_norms_are_those_of_each_parameter(run_ranks: RunRanks) -> None:
 def test_nan_in_two_parts_is_one_bucket_that_is_not_finite(run_ranks: RunRanks) -> None:
     def run(link: Link) -> tuple[int, torch.Tensor]:
         tensor = torch.full((sum(COUNTS),), float("nan"))
-        return divided(Exchange(link, BIASES_EXACT), NAMES, COUNTS).all_reduce(tensor).nonfinite, tensor
+        exchange = Exchange(link, BIASES_EXACT)
+        return exchange.run(tensor, request_of(exchange, NAMES, COUNTS)).nonfinite, tensor
 
     for nonfinite, tensor in run_ranks(2, run):
         assert nonfinite == 1
@@ -128,7 +136,7 @@ def test_nan_in_two_parts_is_one_bucket_that_is_not_finite(run_ranks: RunRanks) 
 def test_a_plan_with_one_codec_has_nothing_to_divide(run_ranks: RunRanks) -> None:
     def run(link: Link) -> bool:
         exchange = Exchange(link, Plan(parse("fp8")))
-        return divided(exchange, NAMES, COUNTS) is exchange and not isinstance(exchange, Division)
+        return request_of(exchange, NAMES, COUNTS).views is None
 
     assert run_ranks(1, run) == [True]
 
@@ -151,7 +159,7 @@ def test_a_bias_begins_a_block_of_its_own_and_keeps_its_values(
         placed, mixed = gradient(link.rank), gradient(link.rank)
         norms = Norms([0, *np.cumsum(counts).tolist()])
         exchange = Exchange(link, plan)
-        divided(exchange, names, counts).all_reduce(placed, norms=norms)
+        exchange.run(placed, request_of(exchange, names, counts, norms=norms))
         exchange.all_reduce(mixed)
         return placed, mixed, norms.own.tolist()
 
@@ -173,7 +181,7 @@ def test_a_bias_begins_a_block_of_its_own_and_keeps_its_values(
 def test_where_a_residual_is_kept_parameters_lie_as_in_the_bucket(run_ranks: RunRanks) -> None:
     def run(link: Link) -> bool:
         exchange = Exchange(link, Plan(parse("ecsq:0.5"), residual=True))
-        return divided(exchange, NAMES, COUNTS) is exchange
+        return request_of(exchange, NAMES, COUNTS).views is None
 
     assert run_ranks(1, run) == [True]
 
@@ -183,11 +191,68 @@ def test_zeros_are_no_floats_that_were_to_be_sent(run_ranks: RunRanks) -> None:
 
     def run(link: Link) -> tuple[float, float]:
         tensor = torch.randn(sum(counts), generator=torch.Generator().manual_seed(link.rank))
-        sent = [
-            divided(Exchange(link, Plan(parse(spec))), names, counts).all_reduce(tensor.clone()).raw_nbytes
-            for spec in ("ecsq:0.25", "bf16")
-        ]
+        sent = []
+        for spec in ("ecsq:0.25", "bf16"):
+            exchange = Exchange(link, Plan(parse(spec)))
+            cost = exchange.run(tensor.clone(), request_of(exchange, names, counts))
+            sent.append(cost.raw_nbytes)
         return sent[0], sent[1]
 
     for with_zeros, without in run_ranks(3, run):
         assert with_zeros == pytest.approx(without, rel=0.02)  # chunks differ by some values
+
+
+MIXED = [parse("bf16"), parse("identity"), parse("fp8"), parse("bf16"), parse("identity"), parse("ecsq:0.5")]
+
+
+def call(exchange: Exchange, half: Half, tensor: torch.Tensor) -> ExchangeCost:
+    """Call the method of a half."""
+    calls: dict[Half, Callable[[torch.Tensor], ExchangeCost]] = {
+        Half.ALL_REDUCE: exchange.all_reduce,
+        Half.REDUCE: exchange.reduce,
+        Half.BROADCAST: exchange.broadcast,
+    }
+    return calls[half](tensor)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("half", Half)
+@pytest.mark.parametrize("algorithm", ["ring", "star", "tree"])
+def test_a_request_for_a_half_gives_the_bytes_of_its_call_for_each_codec(
+    algorithm: str, half: Half, world: int, run_ranks: RunRanks
+) -> None:
+    xs, codecs = gradients(world), MIXED
+
+    def run(link: Link) -> tuple[torch.Tensor, torch.Tensor, int]:
+        views = ParameterViews(COUNTS, tuple(codecs))
+        whole, alone = xs[link.rank].clone(), xs[link.rank].clone()
+        exchange = Exchange(link, Plan(parse("fp8"), algorithm, SEGMENT_UNIT_NBYTES))
+        cost = exchange.run(whole, BucketRequest(half, views=views))
+        parts, frames = torch.split(alone, [*COUNTS]), 0
+        for codec in dict.fromkeys(codecs):
+            own = [part for part, each in zip(parts, codecs, strict=True) if each == codec]
+            values = torch.cat(own)
+            thin = Exchange(link, Plan(codec, algorithm, SEGMENT_UNIT_NBYTES))
+            frames += call(thin, half, values).frames
+            for part, found in zip(own, torch.split(values, [each.numel() for each in own]), strict=True):
+                part.copy_(found)
+        return whole, alone, int(cost.frames) - frames
+
+    for whole, alone, difference in run_ranks(world, run):
+        assert torch.equal(bits(whole), bits(alone))
+        assert difference == 0
+
+
+@pytest.mark.parametrize("half", Half)
+def test_a_request_without_views_is_the_call_of_its_half(half: Half, run_ranks: RunRanks) -> None:
+    xs = gradients(3)
+
+    def run(link: Link) -> tuple[torch.Tensor, torch.Tensor]:
+        exchange = Exchange(link, Plan(parse("quantize:8"), "star"))
+        first, second = (xs[link.rank].clone() for _ in range(2))
+        exchange.run(first, BucketRequest(half))
+        call(exchange, half, second)
+        return first, second
+
+    for first, second in run_ranks(3, run):
+        assert torch.equal(bits(first), bits(second))

@@ -1,0 +1,244 @@
+"""The parameters of a bucket as they are exchanged: those of one codec together, side by side or in blocks.
+
+They lie apart in the bucket, so they are copied to their places, and back. A copy takes less than the latency
+of another exchange for each of them. A run that keeps and measures nothing copies segment by segment.
+
+A block of a codec has one scale. If it covers the end of one parameter and the beginning of another, which
+may be a thousand times smaller, the smaller one vanishes. So each parameter begins a block of its own, if
+that takes few zeros.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+
+import torch
+
+from gradwire import collectives
+from gradwire.codecs import Codec
+from gradwire.exchange.feedback import Residual
+from gradwire.plan import Plan
+
+_MOST_ZEROS = 0.125
+"""The largest share of zeros, of a bucket's values, at which parameters begin blocks of their own."""
+
+
+@dataclass(frozen=True)
+class CodecPart:
+    """The parameters of one codec: where they lie in the bucket, and where in what is exchanged.
+
+    Each takes a multiple of ``unit`` values there. Zeros follow it; behind the last one there are more, so
+    that each of as many ``chunks`` as an algorithm cuts begins at a multiple, too.
+
+    Attributes
+    ----------
+    codec
+        Encodes them.
+    numbers
+        Their numbers in the bucket.
+    ranges
+        Where each begins and ends in the bucket.
+    """
+
+    codec: Codec
+    numbers: tuple[int, ...]
+    ranges: tuple[tuple[int, int], ...]
+    unit: int = 1
+    chunks: int = 1
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """How many values each parameter has."""
+        return tuple(stop - start for start, stop in self.ranges)
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """How many values each parameter takes, with the zeros behind it."""
+        return _sizes(self.counts, self.unit, self.chunks)
+
+    @cached_property
+    def borders(self) -> tuple[int, ...]:
+        """Where each parameter begins in what is exchanged, and where the last one ends."""
+        return (0, *accumulate(self.sizes))
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether no zeros are between parameters."""
+        return self.sizes == self.counts
+
+    @property
+    def filled(self) -> float:
+        """The parameters' share of all values that are exchanged."""
+        return sum(self.counts) / max(sum(self.sizes), 1)
+
+    @cached_property
+    def is_in_place(self) -> bool:
+        """Whether these parameters lie in a bucket as they are exchanged."""
+        return self.is_dense and self.ranges[-1][1] - self.ranges[0][0] == sum(self.counts)
+
+    def joined(self, bucket: torch.Tensor) -> torch.Tensor:
+        """Return the values in their places, in the bucket's own memory if they are there already."""
+        if self.is_in_place:
+            return bucket[self.ranges[0][0] : self.ranges[-1][1]]
+        values = bucket.new_empty(self.borders[-1])
+        SegmentCopies(bucket, values, self).bring(0, values.numel())
+        return values
+
+    def apart(self, values: torch.Tensor) -> list[torch.Tensor]:
+        """Return views of the parameters in what ``joined`` has returned."""
+        parts = torch.split(values, [*self.sizes])
+        return [part[:count] for part, count in zip(parts, self.counts, strict=True)]
+
+    def put(self, bucket: torch.Tensor, values: torch.Tensor) -> None:
+        """Copy to the bucket what ``joined`` has returned, unless it is its memory."""
+        if not self.is_in_place:
+            SegmentCopies(bucket, values, self).take_back(0, values.numel())
+
+    def lend(self, residual: torch.Tensor | Residual | None) -> torch.Tensor | Residual | None:
+        """Return these parameters' part of a bucket's residual."""
+        if isinstance(residual, Residual):
+            assert self.is_dense  # the plan keeps residuals
+            values = [residual.values[number] for number in self.numbers]
+            return Residual(values, self.joined(residual.lost), residual.waits)
+        return None if residual is None else self.joined(residual)
+
+    def keep(self, residual: torch.Tensor | Residual | None, lent: torch.Tensor | Residual | None) -> None:
+        """Put into a bucket's residual what an exchange has made of what ``lend`` has returned."""
+        if isinstance(residual, Residual) and isinstance(lent, Residual):
+            self.put(residual.lost, lent.lost)
+            residual.replaced &= lent.replaced
+            residual.finite &= lent.finite
+        elif isinstance(residual, torch.Tensor) and isinstance(lent, torch.Tensor):
+            self.put(residual, lent)
+
+    def between(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield what is exchanged there: where it begins in the bucket, its values, and zeros behind them."""
+        borders, counts = self.borders, self.counts
+        number = bisect_right(borders, start) - 1
+        while number < len(counts) and borders[number] < stop:
+            begin, end = max(start - borders[number], 0), min(stop, borders[number + 1]) - borders[number]
+            if end > begin:
+                values = max(min(end, counts[number]) - begin, 0)
+                yield self.ranges[number][0] + begin, values, end - begin - values
+            number += 1
+
+
+class SegmentCopies:
+    """The copies of one run: from ``bucket`` to ``values``, the tensor that is exchanged, and back.
+
+    So a bucket's first frame leaves before the rest is copied. What is copied is in the cache when it is
+    encoded, and most copies pass while frames are on their way.
+    """
+
+    def __init__(self, bucket: torch.Tensor, values: torch.Tensor, part: CodecPart) -> None:
+        self._bucket, self._values, self._part = bucket, values, part
+        self._here = set[tuple[int, int]]()
+
+    def bring(self, start: int, stop: int) -> None:
+        """Copy these values of the bucket to their places, unless that was done."""
+        if (start, stop) in self._here or start == stop:
+            return
+        self._here.add((start, stop))
+        parts = list[torch.Tensor]()
+        for first, count, zeros in self._part.between(start, stop):
+            if count:
+                parts.append(self._bucket[first : first + count])
+            if zeros:
+                parts.append(self._bucket.new_zeros(zeros))
+        torch.cat(parts, out=self._values[start:stop])
+
+    def take_back(self, start: int, stop: int) -> None:
+        """Copy these values, which are final, to the bucket."""
+        for first, count, zeros in self._part.between(start, stop):
+            self._bucket[first : first + count] = self._values[start : start + count]
+            start += count + zeros
+
+
+@dataclass(frozen=True)
+class ParameterViews:
+    """Parameters of a bucket, with a codec for each.
+
+    Attributes
+    ----------
+    counts
+        How many floats each parameter has, in the order of the bucket.
+    codecs
+        One for each parameter; the same on all ranks.
+    bucket
+        The counts of all parameters of the bucket, if these are a part of it. They decide about blocks.
+    world
+        The number of ranks; None lets parameters lie side by side.
+    chunks
+        How many chunks the algorithm cuts.
+    """
+
+    counts: tuple[int, ...]
+    codecs: tuple[Codec, ...]
+    bucket: tuple[int, ...] = ()
+    world: int | None = None
+    chunks: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        world: int,
+        counts: Sequence[int],
+        codecs: Sequence[Codec],
+        bucket: Sequence[int] = (),
+    ) -> ParameterViews:
+        """Return views as a plan lays parameters out: side by side where it keeps a residual."""
+        ranks, chunks = None if plan.keeps_residual else world, collectives.get(plan.algorithm).chunks(world)
+        return cls(tuple(counts), tuple(codecs), tuple(bucket), ranks, chunks)
+
+    @cached_property
+    def parts(self) -> tuple[CodecPart, ...]:
+        """The parameters of each codec, in the order of their first ones."""
+        ranges, numbers = [*pairwise(accumulate(self.counts, initial=0))], dict[Codec, list[int]]()
+        for number, codec in enumerate(self.codecs):
+            numbers.setdefault(codec, []).append(number)
+        return tuple(
+            CodecPart(codec, tuple(own), tuple(ranges[each] for each in own), self._unit(codec), self.chunks)
+            for codec, own in numbers.items()
+        )
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the bucket is exchanged as it is, with one codec and without zeros."""
+        return len(self.parts) < 2 and all(part.is_in_place for part in self.parts)
+
+    def _unit(self, codec: Codec) -> int:
+        return 1 if self.world is None else unit_of(codec, self.bucket or self.counts, self.world)
+
+
+def views_of(plan: Plan, world: int, names: Sequence[str], counts: Sequence[int]) -> ParameterViews | None:
+    """Return the views of a bucket's parameters; None if the plan exchanges the bucket as it is.
+
+    That is so where the plan has one codec, which needs no zeros between parameters.
+    """
+    views = ParameterViews.of(plan, world, counts, [plan.encoding_of(name) for name in names])
+    return None if not plan.codecs and views.is_in_place else views
+
+
+def unit_of(codec: Codec, counts: Sequence[int], world: int) -> int:
+    """Return at a multiple of how many values the parameters of a bucket begin.
+
+    It is the same for all algorithms, which cut up to ``world`` chunks, and for all parts of the bucket.
+    """
+    unit = codec.parameter_unit
+    return unit if sum(_sizes(counts, unit, world)) <= (1 + _MOST_ZEROS) * sum(counts) else 1
+
+
+def _sizes(counts: Sequence[int], unit: int, chunks: int) -> tuple[int, ...]:
+    """Return how many values each parameter takes."""
+    taken = [_up(count, unit) for count in counts[:-1]]
+    begun, whole = sum(taken), unit if unit == 1 else unit * chunks
+    return (*taken, *(_up(begun + count, whole) - begun for count in counts[-1:]))
+
+
+def _up(count: int, unit: int) -> int:
+    return -(-count // unit) * unit
