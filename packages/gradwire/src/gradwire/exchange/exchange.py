@@ -171,11 +171,12 @@ class Exchange:
         does without the thread of this exchange. All ranks call it in the same order, between the same two
         calls of other methods. Raises ``ExchangeError``; it is the caller that gives up then.
         """
-        is_plain = request.half is Half.ALL_REDUCE and request.average and request.codec is None
-        is_plain = is_plain and request.views is request.residual is request.norms is None
-        if not (self._starts and is_plain and tensor.numel() in self._native.lengths):
+        given = request.codec, request.views, request.residual, request.norms
+        is_average = request.half is Half.ALL_REDUCE and request.average
+        if not (self._starts and is_average and all(each is None for each in given)):
             return None
-        if tensor.dtype != torch.float32 or device_of(tensor) is not CPU:
+        is_here = tensor.dtype == torch.float32 and device_of(tensor) is CPU
+        if not is_here or tensor.numel() not in self._native.lengths:
             return None
         self.transport.check()
         timeout_s = self.link.timeout_s if request.timeout_s is None else request.timeout_s
