@@ -13,11 +13,12 @@ from torch import nn
 from gradwire.codecs import parse
 from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError
 from gradwire.exchange import Exchange
-from gradwire.links import Fault, FaultyLink, Link
+from gradwire.links import Link
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
 from gradwire_lab.parameter_server.stale_server import StaleServer
 from gradwire_lab.parameter_server.stale_worker import StaleWorker
+from support.faulty_link import Fault, FaultyLink
 from support.servers import STAR, run_all, sgd
 
 Ranks = Callable[..., list[Any]]

@@ -14,8 +14,9 @@ from gradwire.doctor.diagnosis import Diagnosis
 from gradwire.doctor.finding import Card, Finding
 from gradwire.doctor.ranks import Words
 from gradwire.errors import LinkError
-from gradwire.links import Fault, FaultyLink, loopback
+from gradwire.links import loopback
 from gradwire.plan import Plan
+from support.faulty_link import Fault, FaultyLink
 
 MakeCards = Callable[..., list[Card]]
 Consult = Callable[..., tuple[Diagnosis, list[Any]]]

@@ -10,9 +10,10 @@ import torch
 from gradwire import collectives
 from gradwire.errors import ExchangeError, FrameError, LinkError, LinkTimeoutError
 from gradwire.exchange import Exchange
-from gradwire.links import Fault, FaultyLink, Link, loopback
+from gradwire.links import Link, loopback
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from gradwire.wire import HEADER_NBYTES
+from support.faulty_link import Fault, FaultyLink
 
 RunRanks = Callable[..., list[Any]]
 EACH_ALGORITHM = pytest.mark.parametrize("algorithm", sorted(collectives.TABLE))

@@ -13,9 +13,10 @@ from gradwire import collectives
 from gradwire.codecs import parse
 from gradwire.errors import ExchangeError, LinkError
 from gradwire.exchange import Exchange, Norms
-from gradwire.links import FaultyLink, Link, loopback
+from gradwire.links import Link, loopback
 from gradwire.links.base import Sending, Wrapper
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
+from support.faulty_link import FaultyLink
 from support.meshes import connected, linked, marked, sockets
 from support.sums import COMPOSED, SEGMENT_COUNT, bits, check_sum, shares
 

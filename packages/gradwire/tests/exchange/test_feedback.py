@@ -16,9 +16,10 @@ from gradwire.collectives.frame_order import AHEAD, Do, frame_order
 from gradwire.errors import ExchangeError, TensorError
 from gradwire.exchange import Exchange
 from gradwire.exchange.feedback import HostFeedback, Residual
-from gradwire.links import Fault, FaultyLink, Link, loopback
+from gradwire.links import Link, loopback
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from support.cases import for_each
+from support.faulty_link import Fault, FaultyLink
 from support.sums import COMPOSED, SEGMENT_COUNT, bits, shares
 
 RunRanks = Callable[..., list[Any]]

@@ -16,8 +16,9 @@ from gradwire.errors import FrameError
 from gradwire.exchange.feedback import ErrorFeedback
 from gradwire.exchange.frames import Buffers, Framer, Sequences
 from gradwire.exchange.walk import CodecResources, ScheduleRun
-from gradwire.links import Fault, FaultyLink, Link, loopback
+from gradwire.links import Link, loopback
 from gradwire.wire import AVERAGE, HEADER_NBYTES
+from support.faulty_link import Fault, FaultyLink
 from support.sums import bits
 
 RunRanks = Callable[..., list[Any]]

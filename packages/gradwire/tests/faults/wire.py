@@ -15,9 +15,10 @@ import torch.distributed as dist
 
 from faults.case import TIMEOUT_S, Case
 from gradwire import _native, api
-from gradwire.links import Fault, FaultyLink, ProcessGroupLink, Receiving, Sending
+from gradwire.links import ProcessGroupLink, Receiving, Sending
 from gradwire.links.base import Wrapper
 from gradwire.wire import HEADER_NBYTES
+from support.faulty_link import Fault, FaultyLink
 
 FrameAct = Callable[["Wire", int, torch.Tensor], Sending]
 _CRAWL_FRAMES = 8

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
-from gradwire.links import Fault, FaultyLink, Link, Receiving, loopback
+from gradwire.links import Link, Receiving, loopback
+from support.faulty_link import Fault, FaultyLink
 
 FRAME = torch.arange(40, dtype=torch.uint8)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.links.wrappers import Timeline
+from gradwire.links.throttle import Timeline
 
 REQUESTS = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 30)), max_size=40)
 

@@ -18,8 +18,8 @@ from gradwire.exchange import Exchange
 from gradwire.exchange.request import BucketRequest
 from gradwire.links.base import Link
 from gradwire.links.loopback import loopback
-from gradwire.links.wrappers import Fault, FaultyLink
 from gradwire.plan import Plan
+from support.faulty_link import Fault, FaultyLink
 from support.pipes import through
 
 Ranks = Callable[..., list[Any]]

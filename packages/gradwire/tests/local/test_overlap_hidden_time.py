@@ -17,7 +17,7 @@ from torch import nn
 from gradwire import DSync
 from gradwire.exchange import Exchange
 from gradwire.links.base import Link
-from gradwire.links.wrappers import Port, ThrottledLink
+from gradwire.links.throttle import Port, ThrottledLink
 from gradwire.plan import Plan
 from gradwire.sync.ledger.counts import StepRecord
 from support.noise import likely, undisturbed

@@ -13,8 +13,9 @@ from torch import nn
 
 from gradwire import Sharded
 from gradwire.errors import ExchangeError
-from gradwire.links import Fault, FaultyLink, Link
+from gradwire.links import Link
 from gradwire.links.loopback import loopback
+from support.faulty_link import Fault, FaultyLink
 from support.servers import flat, run_all
 from support.sharded_ranks import adamw, loss_of, make_model
 

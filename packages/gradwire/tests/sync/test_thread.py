@@ -18,10 +18,10 @@ from gradwire.exchange import Exchange
 from gradwire.exchange.request import BucketRequest
 from gradwire.links.base import Link
 from gradwire.links.loopback import loopback
-from gradwire.links.wrappers import Fault, FaultyLink
 from gradwire.plan import Plan
 from gradwire.sync.ledger.meter import LostMeter
 from gradwire.sync.thread import CommunicationThread, Handover, longest_s
+from support.faulty_link import Fault, FaultyLink
 from support.pipes import pipe_sgd, through
 
 Ranks = Callable[..., list[Any]]

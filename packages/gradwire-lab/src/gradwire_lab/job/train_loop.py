@@ -22,7 +22,7 @@ from gradwire.launch.local import RankContext
 from gradwire.launch.rendezvous import gather, in_words, wait_for
 from gradwire.links.base import Link
 from gradwire.links.process_group import ProcessGroupLink
-from gradwire.links.wrappers import throttled
+from gradwire.links.throttle import throttled
 from gradwire.local import DSync
 from gradwire.pipe.pipe_sgd import PipeSGD
 from gradwire.sharded import Sharded

@@ -14,7 +14,7 @@ from gradwire.launch.launched import is_launched, launched_rank
 from gradwire.launch.local import Event, Options, RankContext, Task, run_joined, run_local
 from gradwire.launch.rendezvous import gather, in_words, joined_group, wait_for
 from gradwire.links import Link, ProcessGroupLink
-from gradwire.links.wrappers import throttled
+from gradwire.links.throttle import throttled
 from gradwire.machine import cores
 from gradwire.units import check_link_rate
 

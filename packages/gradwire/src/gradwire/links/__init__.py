@@ -1,4 +1,4 @@
-"""Frames between two ranks: the contract (``base``), three transports, and two wrappers for experiments.
+"""Frames between two ranks: the contract (``base``), three transports, and a wrapper that limits the rate.
 
 Names are loaded when they are first used: the addresses in ``rendezvous`` are looked at without torch, too.
 """
@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gradwire.links.base import Link, Receiving, Sending
     from gradwire.links.loopback import LoopbackLink, loopback
-    from gradwire.links.mpi_link import MpiLink
+    from gradwire.links.mpi import MpiLink
     from gradwire.links.process_group import ProcessGroupLink
-    from gradwire.links.wrappers import Fault, FaultyLink, Port, ThrottledLink
+    from gradwire.links.throttle import Port, ThrottledLink
 
 _HOMES = {
     "base": ("Link", "Receiving", "Sending"),
     "loopback": ("LoopbackLink", "loopback"),
-    "mpi_link": ("MpiLink",),
+    "mpi": ("MpiLink",),
     "process_group": ("ProcessGroupLink",),
-    "wrappers": ("Fault", "FaultyLink", "Port", "ThrottledLink"),
+    "throttle": ("Port", "ThrottledLink"),
 }
 __all__ = [
-    "Fault",
-    "FaultyLink",
     "Link",
     "LoopbackLink",
     "MpiLink",

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
-from gradwire.links import FaultyLink, Link, Port, ThrottledLink, loopback
+from gradwire.links import Link, Port, ThrottledLink, loopback
 from support.certificates import needs_openssl
+from support.faulty_link import FaultyLink
 from support.meshes import marked, sockets, tls
 
 RunRanks = Callable[..., list[Any]]
