@@ -6,7 +6,7 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-from gradwire.links.mpi_calls import Keepalives
+from gradwire.links.mpi import Keepalives
 
 ANY = -1
 MPI = SimpleNamespace(ANY_SOURCE=ANY, BYTE="bytes", Status=lambda: _Status())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.links import mpi_calls as calls
-from gradwire.links.mpi_calls import poll, reason
+from gradwire.links import mpi
+from gradwire.links.mpi import poll, reason
 
 
 class Clock:
@@ -26,7 +26,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(calls, "time", clock)
+    monkeypatch.setattr(mpi, "time", clock)
     return clock
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from gradwire.links import mpi_calls as shutdown
-from gradwire.links.mpi_calls import FIN, ClosedLink, Keepalives, free_communicators
+from gradwire.links import mpi as shutdown
+from gradwire.links.mpi import FIN, ClosedLink, Keepalives, free_communicators
 
 WORLD = 3
 MPI: Any = SimpleNamespace(INT64_T="int64", BYTE="byte", ANY_SOURCE=-1)

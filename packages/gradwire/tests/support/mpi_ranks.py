@@ -23,8 +23,8 @@ from gradwire import codecs, collectives
 from gradwire.codecs import parse
 from gradwire.errors import ExchangeError, LinkError, LinkTimeoutError
 from gradwire.exchange import Exchange
-from gradwire.links import Link, MpiLink, mpi_link
-from gradwire.links.mpi_calls import calls, free_communicators
+from gradwire.links import Link, MpiLink, mpi
+from gradwire.links.mpi import calls, free_communicators
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from gradwire.version import version
 from support.project import DOCS
@@ -244,7 +244,7 @@ def links_of_some_ranks() -> dict[str, str]:
     said = {"place": f"{link.rank} of {link.world}", "none": failure(lambda: MpiLink(MPI.COMM_NULL))[0]}
     if link.rank == 0:
         said["alone"] = failure(lambda: MpiLink(half, timeout_s=0.3))[0]
-        request = mpi_link._unfinished[-1][1]
+        request = mpi._unfinished[-1][1]
     else:
         time.sleep(0.6)
         _, request = half.Idup()
@@ -259,7 +259,7 @@ def another_version() -> tuple[str, int]:
     from mpi4py import MPI
 
     own = "9.9" if MPI.COMM_WORLD.Get_rank() == 1 else version()
-    with patch.object(mpi_link, "version", lambda: own):
+    with patch.object(mpi, "version", lambda: own):
         said = failure(MpiLink)[0]
     link, total = MpiLink(), torch.ones(WORLD)
     Exchange(link, Plan()).all_reduce(total, average=False)

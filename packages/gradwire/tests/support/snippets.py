@@ -58,7 +58,7 @@ NOT_RUN = MappingProxyType(
         "docs/experiments.md/0": "wants root or user namespaces, and takes minutes",
         "docs/how-to/ray_train.md/0": "wants Ray, which takes a cluster of its own and hundreds of megabytes",
         "docs/index.md/0": "is one line of docs/ddp.md, which runs",
-        "docs/mpi.md/0": "wants mpiexec; tests/links/test_mpi_link.py runs it there",
+        "docs/mpi.md/0": "wants mpiexec; tests/links/test_mpi.py runs it there",
         "docs/testbed.md/0": "wants root or user namespaces, and the reader's own train.py",
     }
 )

@@ -13,6 +13,8 @@
   service. ``irecv`` receives both kinds. ``tos`` is None where there is no connection that a NIC could meet.
 - Between two ranks frames arrive in the order in which they were sent; receives match in the order of
   ``irecv``.
+- A link is one lane: one ordered stream of frames to each peer. K lanes to a peer are K links, each with an
+  exchange of its own, to which buckets go in a fixed order.
 - ``wait(timeout_s, keepalive)`` never hangs: when nothing has happened for ``timeout_s`` (the link's own
   where it is None) it raises ``LinkTimeoutError``; a peer that is gone raises ``LinkError``. Both name the
   peer. After an error the link is of no further use; ``close`` it. With ``keepalive`` frames that move

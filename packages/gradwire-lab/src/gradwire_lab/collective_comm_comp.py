@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from gradwire.codecs import Codec
 from gradwire.errors import LinkError, LinkTimeoutError, TensorError, shown
 from gradwire.exchange import Exchange
-from gradwire.links.mpi_calls import calls, intracommunicator, load_mpi, poll, reason
+from gradwire.links.mpi import calls, intracommunicator, load_mpi, poll, reason
 from gradwire.links.process_group import check_tos
 from gradwire.links.rendezvous.addresses import listening_address
 from gradwire.links.rendezvous.attempt import refuse_marks

@@ -15,9 +15,9 @@ import numpy as np
 
 from gradwire.errors import GradwireError
 from gradwire.exchange import Exchange
-from gradwire.integrations.mpi4py import CollectiveCommComp
 from gradwire.links import MpiLink
 from gradwire.plan import Plan
+from gradwire_lab.collective_comm_comp import CollectiveCommComp
 
 WORLD = 3
 SPEC = "inceptionn:2^-8,bounded"
