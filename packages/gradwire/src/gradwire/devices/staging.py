@@ -18,11 +18,8 @@ from gradwire.devices.owners import owner_of
 
 # Tensors that stay on their device while they are exchanged, because they are encoded there.
 #
-# What an exchange takes of them is float32 on the device: their own memory where that is contiguous
-# float32,
-# else a copy beside them. Kernels use it within the stream's ``current``, and an exchange returns when they
-# are
-# done.
+# An exchange takes float32 on the device: their own memory where that is contiguous float32, else a copy
+# beside them. Kernels use it within the stream's ``current``, and an exchange returns when they are done.
 
 
 class ResidentStream(Stream):

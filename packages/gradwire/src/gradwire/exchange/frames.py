@@ -149,9 +149,8 @@ def renumber(outgoing: Outgoing, sequence: int) -> None:
 
 # Why an exchange fails whose ranks are at different training steps, in words and for the peers.
 #
-# Every frame names the step of its sender. Whoever receives a frame of another step tells all peers in a
-# last
-# frame which ranks differ. They pass it on, so that every rank raises the same reason.
+# Every frame names its sender's step. A rank that receives a frame of another step sends all peers a last
+# frame, which names the ranks that differ. They pass it on, so that every rank raises the same reason.
 
 ADVICE = "let all ranks load the same checkpoint, and take the same number of steps"
 _MOST = 64

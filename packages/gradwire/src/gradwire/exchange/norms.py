@@ -108,9 +108,8 @@ def check_norms(norms: Norms, tensor: torch.Tensor) -> None:
 
 # How far a sum over all ranks may be from the exact one: every rank's encoding, and float32's rounding.
 #
-# Every partial sum is bounded by the sum of magnitudes, the *envelope*, which what earlier hops have lost
-# may
-# enlarge a little.
+# The sum of magnitudes, the *envelope*, bounds every partial sum. Losses of earlier hops may enlarge it a
+# little.
 
 _ROUNDING = 2.0**-23
 """Of one float32 addition, relative to the sum of magnitudes, and generous."""

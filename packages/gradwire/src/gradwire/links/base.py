@@ -156,13 +156,10 @@ class Wrapper(Link):
 # Keepalives: how a rank that waits for long learns that frames move between other ranks.
 #
 # A rank that is served last, by a star's root or in a tree, may receive nothing for much longer than a
-# timeout,
-# although no rank has failed. So a rank that moves frames sends a keepalive to all others now and then, and
-# a
-# rank that has waited for a while reads those of all others. A timeout counts from the last part of a frame
-# that moved, on this rank or on another. Ranks that only wait send no keepalives, and so cannot keep each
-# other
-# waiting for ever.
+# timeout, although no rank has failed. So a rank that moves frames sends a keepalive to all others now and
+# then, and a rank that has waited for a while reads those of all others. A timeout counts from the last part
+# of a frame that moved, on this rank or on another. Ranks that only wait send no keepalives, so they can't
+# keep each other waiting forever.
 
 SIGNS = 4
 """How often within a timeout a rank sends keepalives, and how soon it reads them."""

@@ -41,10 +41,9 @@ from gradwire.links.sockets import SocketLink
 
 # Gloo's all-reduce between the ranks of a link, on connections that are made when it is first called.
 #
-# Gloo itself waits for a whole timeout where a peer is gone before it has connected, and whoever waits for
-# it
-# cannot be interrupted. So its ranks connect through a store that watches the link's own connections, and a
-# wait here looks up now and then.
+# Gloo waits for a whole timeout if a peer is gone before it has connected, and this wait can't be
+# interrupted. So its ranks connect through a store that watches the link's own connections, and a wait here
+# looks up now and then.
 #
 # Gloo's errors are texts. ``_translated`` reads them; it is the only place that reads another's errors.
 

@@ -32,12 +32,9 @@ from gradwire.links.rendezvous.tls import Encryption, encrypted, handshake, wrap
 
 # Accepts the connections of higher ranks, whoever else connects: none counts until its rank is verified.
 #
-# Without TLS that is the token that the store tells; with TLS it is the certificate, which comes behind
-# that
-# token, and several connections may be at it for the same rank. What is not verified is bounded: the oldest
-# of
-# these connections is dropped when there are many, or when this process has no descriptor left.
-
+# Without TLS that is the token from the store. With TLS it is the certificate, which follows that token, and
+# several connections may try it for the same rank. What is not verified is bounded: the oldest of these
+# connections is dropped when there are many, or when this process has no descriptor left.
 _MOST_PENDING = 128
 _PAUSE_S = 0.05
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)

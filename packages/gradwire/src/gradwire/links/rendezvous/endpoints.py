@@ -98,8 +98,7 @@ def _parsed(text: str, rank: int) -> Endpoint:
 # What a rank sends first on a connection that it makes: the listening rank's token, and its own number.
 #
 # Only the store that the ranks share can have told it the token. A connection that carries nothing but
-# float32
-# begins with float32, too: a power of two from 1 to 2^15 for every four bits, which no NIC on the way
+# float32 begins with float32, too: a power of two from 1 to 2^15 for every four bits, which no NIC on the way
 # changes.
 
 _HELLO = struct.Struct(f"<{TOKEN_NBYTES}sI")

@@ -29,12 +29,9 @@ from gradwire.errors import LinkError, LinkTimeoutError, shown
 
 # Whose certificate a rank may show, if ``GRADWIRE_TLS_NAMES`` says it: ``0-7=host1, 8-15=host2, *=spare``.
 #
-# A name is compared with the certificate's alternative names (of hosts and addresses), and with its common
-# name
-# where it has none of these; upper and lower case are the same, and a ``*`` in a certificate means nothing.
-# A
-# rank for which several entries have a name may show any of them. Ranks are those of
-# ``torch.distributed``'s
+# A name is compared with the certificate's alternative names (of hosts and addresses), or with its common
+# name if it has none of these. Upper and lower case are the same, and a ``*`` in a certificate means nothing.
+# A rank that has a name in several entries may show any of them. Ranks are those of ``torch.distributed``'s
 # world.
 
 NAMES = "GRADWIRE_TLS_NAMES"
