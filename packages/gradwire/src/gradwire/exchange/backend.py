@@ -2,9 +2,9 @@
 
 The transport's messages have no headers, and Gloo ends the process where two ranks disagree about the length
 of one. So the first bucket of every length walks the steps of a ring, whose frames are checked. Before a
-later one of that length every rank announces it to the next, in a frame without a payload. Whoever hears of
-another length, or of a sum instead of an average, does not begin. So no two neighbours of Gloo's ring begin
-with different buckets.
+later one of that length every rank announces it to the next, in a frame without a payload. A rank that hears
+of another length, or of a sum instead of an average, does not begin. So no two neighbours in Gloo's ring
+begin with different buckets.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class NativeAllReduce:
     def wait(self, most_s: float) -> ExchangeCost:
         """Return what it cost, once the tensor is the average, in ``most_s``. Raises ``ExchangeError``.
 
-        What passes while nobody waits isn't counted, because other work is done meanwhile.
+        Time before this call isn't counted, because other work is done meanwhile.
         """
         began = time.perf_counter()
         try:
@@ -70,7 +70,7 @@ class NativeReducer:
         return plan.algorithm == backend.NAME and link.HAS_ALL_REDUCE and link.world > 1
 
     def takes(self, codec: Codec, count: int) -> bool:
-        """Return whether a bucket of so many values need not walk; the first of any length has to."""
+        """Return whether the transport sums ``count`` values; the first of any length runs a schedule."""
         if not isinstance(codec, Identity) or count == 0:
             return False
         known = count in self._walked

@@ -43,7 +43,7 @@ class Exchange:
     Parameters
     ----------
     link
-        This rank's end; whoever made it closes it.
+        This rank's end; its maker closes it.
     plan
         The same on all ranks. If NICs are to compress, a link without marked connections is refused with
         ``LinkError``.
@@ -86,7 +86,7 @@ class Exchange:
     def follow(self, plan: Plan) -> None:
         """Use another plan from the next call on; all ranks call this between the same two calls.
 
-        Raises ``SpecError`` for a plan that wants other connections.
+        Raises ``SpecError`` for a plan that needs other connections.
         """
         if plan.tos != self.plan.tos:
             raise SpecError(
@@ -132,7 +132,7 @@ class Exchange:
     def broadcast(
         self, tensor: torch.Tensor, codec: Codec | None = None, timeout_s: float | None = None
     ) -> ExchangeCost:
-        """Do the broadcast half, with a codec of its own where one is given; ``star`` broadcasts from rank 0.
+        """Do the broadcast half, with ``codec`` instead of the plan's; ``star`` broadcasts from rank 0.
 
         The owner, too, ends with the decoded values. Raises ``TensorError`` and ``ExchangeError``.
         """
@@ -192,7 +192,7 @@ class Exchange:
         return f"<Exchange of {self.plan.encoding} over {self.plan.algorithm}, {place}{state}>"
 
     def _scratch(self, count: int) -> torch.Tensor:
-        """Return memory on the host for so many values, the same in each call; for one bucket at a time."""
+        """Return host memory for ``count`` values, the same in each call; for one bucket at a time."""
         if self._memory.numel() < count:
             with torch.inference_mode(mode=False):  # it is used again outside
                 self._memory = torch.empty(count, dtype=torch.float32, device="cpu")

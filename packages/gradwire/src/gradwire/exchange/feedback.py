@@ -37,7 +37,7 @@ class Residual:
     lost
         1-D contiguous float32, as long as the bucket: memory of its own for what a run loses.
     waits
-        Whether the owner takes what was lost when it wants to, so that ``values`` stay as they are.
+        Whether the owner takes ``lost`` later, so that ``values`` stay as they are.
     finite
         Whether all sums of the last run were; the same on all ranks after an all-reduce.
     replaced
@@ -51,14 +51,14 @@ class Residual:
     replaced: bool = False
 
     def replace(self) -> None:
-        """Let what was lost be the values, now or when the owner wants it."""
+        """Replace the values by what was lost, now or, if the residual waits, by its owner later."""
         self.replaced = True
         if not self.waits:
             for own, part in zip(self.values, self.parts(), strict=True):
                 own.copy_(part)
 
     def heal(self) -> None:
-        """Keep the values, but for those that are not finite, which become 0, unless they are to wait."""
+        """Set values that are not finite to 0, unless the residual waits."""
         if not self.waits:
             for own in self.values:
                 torch.nan_to_num(own, nan=0.0, posinf=0.0, neginf=0.0, out=own)
@@ -130,7 +130,7 @@ class ErrorFeedback:
         self.finite &= _native.finish(elements, ranks)
 
     def commit(self) -> None:
-        """Keep what was noted; the run has succeeded."""
+        """Keep what was noted, after a run that has succeeded."""
 
 
 class MeasuredFeedback(ErrorFeedback):
@@ -164,9 +164,9 @@ class MeasuredFeedback(ErrorFeedback):
 class HostFeedback(MeasuredFeedback):
     """Error feedback on the host: a residual is added first, and replaced by what was lost at the end.
 
-    Unless something is not finite then: nobody can use such a gradient, so the step that it belongs to is
-    lost (a gradient scaler skips it), and the residual stays for the next one. After an all-reduce every rank
-    has the same bits, so all of them decide alike.
+    If anything is not finite then, the gradient is of no use. The step that it belongs to is lost (a gradient
+    scaler skips it), and the residual stays for the next one. After an all-reduce every rank has the same
+    bits, so all of them decide alike.
 
     What is done for the residual measures what is lost, too, in the same passes; what was encoded and what is
     decoded is not measured, because nothing is lost for good.
@@ -200,12 +200,12 @@ class HostFeedback(MeasuredFeedback):
             start += values.numel()
 
     def received(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
-        """Finish what came, and note where it was."""
+        """Finish received sums, and note their range."""
         self._finished.append((start, start + elements.numel()))
         super().received(payload, elements, start, ranks)
 
     def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:
-        """Finish sums, and note where they were."""
+        """Finish sums, and note their range."""
         self._finished.append((start, start + elements.numel()))
         super().finished(elements, start, ranks)
 

@@ -40,7 +40,7 @@ class Buffers:
         self._free: list[torch.Tensor] = []
 
     def take(self) -> torch.Tensor:
-        """Return a buffer that nobody uses."""
+        """Return an unused buffer."""
         try:
             return self._free.pop()
         except IndexError:  # asking first would let another thread come between
@@ -196,7 +196,7 @@ def difference(link: Link, error: BaseException, peer: int | None) -> Difference
 def overheard(link: Link, posted: Iterable[tuple[int, Receiving]] = ()) -> Difference | None:
     """Return how ranks differ, if a frame that has come already says so; for a link that has failed.
 
-    ``posted`` are receives that nobody will wait for, with their peers.
+    ``posted`` are abandoned receives, with their peers.
     """
     if link.step is None or not link.HAS_PARTINGS:
         return None

@@ -109,7 +109,7 @@ class FrameStream(Generic[P]):
 
     @property
     def posted(self) -> list[tuple[int, Receiving]]:
-        """The receives that nobody has waited for, with their peers."""
+        """The receives under way, with their peers."""
         return [(place.peer, receiving) for place, receiving, _ in self._posted]
 
     def encode(
@@ -130,7 +130,7 @@ class FrameStream(Generic[P]):
         return outgoing
 
     def send(self, place: P, outgoing: Outgoing, raw_nbytes: int = 0) -> None:
-        """Begin to send a frame that carries so many bytes of floats."""
+        """Begin to send a frame that carries ``raw_nbytes`` of floats."""
         while len(self._in_flight) >= AHEAD and self._in_flight[0][0].order <= self._posted_up_to:
             self._retire()
         self.accounting.frames += 1
