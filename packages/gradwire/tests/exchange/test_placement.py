@@ -49,9 +49,7 @@ def test_chunks_begin_at_multiples_too(counts: list[int], chunks: int) -> None:
     n = part.borders[-1]
     assert all((n * chunk // chunks) % 64 == 0 for chunk in range(chunks))
     assert 0 <= n - sum(-(-count // 64) * 64 for count in counts) < 64 * chunks
-    assert [
-        each.numel() for each in part.apart(part.joined(torch.ones(sum(counts))))
-    ] == counts
+    assert [each.numel() for each in part.apart(part.joined(torch.ones(sum(counts))))] == counts
 
 
 def test_codecs_without_blocks_of_an_own_scale_leave_no_gaps() -> None:
