@@ -47,6 +47,6 @@ def test_what_does_not_fit_is_told_in_a_sentence(ranks: list[dict[str, Any]]) ->
         assert operation == "these collectives sum; leave out op, or pass MPI.SUM"
         assert kind.startswith("recvbuf must be a writeable, contiguous array of float32, but is ")
         assert length == "sendbuf and recvbuf must have one length, but have 5 and 5000"
-        assert root == "the root of these collectives is rank 0, but 1 came"
+        assert root == "expected rank 0 as the root of these collectives, got 1; pass 0"
         assert strided.startswith("buf must be a writeable, contiguous array of float32, but is ")
         assert "no connections of this MpiLink are marked for them" in link

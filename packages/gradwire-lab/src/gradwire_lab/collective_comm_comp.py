@@ -79,7 +79,7 @@ def marked_link(comm: MPI.Comm | None = None, timeout_s: float = 30.0, tos: int 
             each.close()
         raise
     try:
-        _done(parent.Ibarrier, what, timeout_s)  # nobody asks the store any more
+        _done(parent.Ibarrier, what, timeout_s)  # no rank needs the store now
     except BaseException:
         link.close()
         raise
@@ -223,7 +223,7 @@ class CollectiveCommComp:
 
 def _check_root(root: int) -> None:
     if root != 0:
-        raise TensorError(f"the root of these collectives is rank 0, but {shown(root)} came")
+        raise TensorError(f"expected rank 0 as the root of these collectives, got {shown(root)}; pass 0")
 
 
 def _floats(buffer: Any, what: str) -> torch.Tensor:
