@@ -36,5 +36,5 @@ def made(model: nn.Module, optimizer: torch.optim.Optimizer, exchange: Exchange,
 
 def through(method: M, exchange: Exchange) -> M:
     """Let a method average through the exchange of a test, which sees or spoils what passes."""
-    method.exchange.all_reduce = exchange.all_reduce  # type: ignore[method-assign]
+    method.exchange.run = exchange.run  # type: ignore[method-assign]
     return method

@@ -135,7 +135,7 @@ class Rounds:
                 self._steer(self._pilot)
             unwatched = self._pilot is None or self._pilot.samples is None
             unwatched = unwatched and self.between.recorder is None
-            self._apart.is_open = unwatched and self._active is None
+            self._apart.is_open = self._exchange.starts and unwatched and self._active is None
         self._next = 0 if last else index + 1
         averaged = self._bypasses.average(bucket, self._active, self._next_timeout_s(), self._waits)
         if averaged is None and self._apart.is_open:

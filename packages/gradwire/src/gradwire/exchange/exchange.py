@@ -52,6 +52,8 @@ class Exchange:
     ----------
     transport
         The link until its first failure, for the threads and groups that share it.
+    starts
+        Whether the plan leaves buckets to the transport, so that ``start`` may begin some of them.
     """
 
     def __init__(self, link: Link, plan: Plan) -> None:
@@ -74,7 +76,7 @@ class Exchange:
         self._framers = {plan.encoding: Framer(plan.encoding, self._segment_count, self._outgoing)}
         self._reducer = self._native if NativeReducer.serves(self.link, plan) else None
         exact = isinstance(plan.encoding, Identity) and not (plan.codecs or plan.keeps_residual)
-        self._starts = exact and self._reducer is not None
+        self.starts = exact and self._reducer is not None
         self._feedback = FeedbackFactory()
         self._memory = torch.empty(0, dtype=torch.float32, device="cpu")
 
@@ -171,14 +173,14 @@ class Exchange:
         does without the thread of this exchange. All ranks call it in the same order, between the same two
         calls of other methods. Raises ``ExchangeError``; it is the caller that gives up then.
         """
+        self.transport.check()
         given = request.codec, request.views, request.residual, request.norms
         is_average = request.half is Half.ALL_REDUCE and request.average
-        if not (self._starts and is_average and all(each is None for each in given)):
+        if not (self.starts and is_average and all(each is None for each in given)):
             return None
         is_here = tensor.dtype == torch.float32 and device_of(tensor) is CPU
         if not is_here or tensor.numel() not in self._native.lengths:
             return None
-        self.transport.check()
         timeout_s = self.link.timeout_s if request.timeout_s is None else request.timeout_s
         return self._native.begin(tensor.detach(), timeout_s, self._in_words)
 
