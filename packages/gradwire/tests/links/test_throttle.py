@@ -11,7 +11,7 @@ from gradwire.codecs import Identity
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.exchange import Exchange
 from gradwire.links import Link, Port, ThrottledLink, loopback
-from gradwire.links import wrappers as throttle
+from gradwire.links import throttle
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from support.meshes import sockets
 
