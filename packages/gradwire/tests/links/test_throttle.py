@@ -10,8 +10,7 @@ import torch
 from gradwire.codecs import Identity
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.exchange import Exchange
-from gradwire.links import Link, Port, ThrottledLink, loopback
-from gradwire.links import throttle
+from gradwire.links import Link, Port, ThrottledLink, loopback, throttle
 from gradwire.plan import SEGMENT_UNIT_NBYTES, Plan
 from support.meshes import sockets
 
