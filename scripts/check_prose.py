@@ -53,14 +53,14 @@ HEADLESS = re.compile(
 )
 """How no docstring begins: its first sentence needs a noun or a verb of its own."""
 WORDS = {
-    r"(?<!`)\b[Tt]old\b(?!`)|\b(is|are|was|were|be|been) asked\b": "'receives', 'is passed', 'is requested'",
-    r"\b[Nn]obody\b|\b[Ww]hoever\b": "'no rank', 'the caller', 'the peer'",
-    r"\b[Ss]o many\b": "'this many', or the name of the count",
+    r"(?<!`)\b(?i:told)\b(?!`)|\b(is|are|was|were|be|been) asked\b": "'receives', 'is passed', 'requests'",
+    r"\b(?i:nobody|whoever)\b": "'no rank', 'the caller', 'the peer'",
+    r"\b(?i:so many)\b": "'this many', or the name of the count",
     r"\bof those that\b": "name them",
     r"`Rounds`": "'BucketReducer'",
     r"\b(a|the|each|every|this|next|last|its|of) rounds?\b(?![ -](trip|robin))": "'step'",
-    r"\b[Hh]andovers?\b": "'work'",
-    r"\b([Pp]ilots?|Steering)\b": "'Autotuner'",
+    r"\b(?i:handovers?)\b": "'work'",
+    r"\b(?i:pilots?|steering)\b": "'Autotuner'",
     r"\bOffice\b": "'SyncContext'",
     r"\bApart\b|\b(go|goes|going|went) apart\b|\blengths_apart\b": "'native all-reduce'",
     r"`Walk`": "'ScheduleRun'",
@@ -68,7 +68,7 @@ WORDS = {
     r"\b(KeptLosses|LostMeter)\b|`(Losses|Feedback)`": "'EncodingError', 'ErrorFeedback', ...'",
     r"\blost norms?\b": "'relative error'",
     r"`Reach`|\breached parameters?\b|\bparameters? reached\b": "'used parameters'",
-    r"\b[Rr]oll calls?\b": "'named barrier'",
+    r"\b(?i:roll calls?)\b": "'named barrier'",
     r"\btell_of_buffers\b": "'warn_about_broadcast_buffers'",
     r"`(Form|Admission|Selection)`": "'CandidateRules', 'Candidate', 'Ranking'",
     r"\bNearness\b|\b(SAME|CLOSE|CLOSER|SOON|BACK|FEW)\b": "the field of AutoConfig",
