@@ -49,9 +49,6 @@ def contents(residuals: Residuals) -> dict[str, list[float]]:
     return {key: tensor.tolist() for key, tensor in residuals.state_dict()["residuals"].items()}
 
 
-# The residuals of a rank, and their state
-
-
 def test_a_residual_begins_at_zero_and_stays_the_same_tensor() -> None:
     residuals = Residuals(KEEPING, 0, 1)
     first = of(residuals, "a", 3)
