@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 import gradwire
-from gradwire.cli import plan
-from gradwire.planner.result import FARTHEST
 from support.torch_free import check_commands, check_import
 
 
@@ -95,10 +93,6 @@ WITHOUT_TORCH = [
 
 def test_help_and_mistakes_do_not_wait_for_torch(tmp_path: Path) -> None:
     check_commands(WITHOUT_TORCH, tmp_path)
-
-
-def test_constants_that_are_written_twice_to_save_an_import_agree() -> None:
-    assert plan.FARTHEST == FARTHEST
 
 
 def test_every_public_name_loads_and_the_others_are_refused() -> None:

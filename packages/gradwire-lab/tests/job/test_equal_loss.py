@@ -90,9 +90,9 @@ def test_the_verdict_names_the_best_of_gradwires_runs_and_a_command_that_works(
     assert (
         verdict(found(on_ddp)) == "gradwire (Pipe-SGD + fp8) takes 5.0x less time to the same loss than DDP"
     )
-    words = plan._parser().parse_args(shlex.split(prediction(4, "1gbit"))[2:])
+    words = plan.parser().parse_args(shlex.split(prediction(4, "1gbit"))[2:])
     plan._check(words)
-    plan._check_line(words)
+    plan.read_request(words)
     assert (words.hosts, words.rate) == (4, "1gbit")
 
 

@@ -121,7 +121,7 @@ WORK = (
         "gradwire_lab.cli.testbed._perform",
         "gradwire_lab.cli.testbed.clean",
     ),
-    *("gradwire.planner.front.measure_codecs", "gradwire.planner.cluster.measure_host"),
+    *("gradwire.planner.environment.measure_codecs", "gradwire.planner.environment.measure_host"),
     *(
         "gradwire.doctor.report.examine_machine",
         "gradwire.profile.run.run_script",

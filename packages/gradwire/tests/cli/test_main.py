@@ -47,9 +47,9 @@ def test_the_start_names_only_commands_that_are_installed(known: list[str], show
     named = [re.search(r"^ .*\bgradwire ([a-z][a-z-]*)", line) for line in printed]
     assert [found[1] for found in named if found] == shown
     words = next(line for line in printed if line.startswith("  gradwire plan")).split()[2:]
-    parsed = plan._parser().parse_args(words)
+    parsed = plan.parser().parse_args(words)
     plan._check(parsed)
-    plan._check_line(parsed)
+    plan.read_request(parsed)
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)

@@ -1,16 +1,13 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from gradwire.codecs import parse
-from gradwire.errors import SpecError
-from gradwire.planner.encodings import Admission, admit
+from gradwire.planner.encodings import CodecCandidate, admit
 from gradwire.timing.environment import CodecCost, CodecPoint
 
 
-def ask(spec: str, error: float, world: int, budget: float | None) -> Admission:
+def ask(spec: str, error: float, world: int, budget: float | None) -> CodecCandidate:
     cost = CodecCost(spec, (CodecPoint(1, 1.0, 0.0, 0.0, 0.0, error),))
     (found,) = admit([parse(spec)], {spec: cost}, world, budget)
     return found
@@ -44,9 +41,3 @@ def test_without_a_budget_everything_that_is_named_may_be_used(spec: str) -> Non
     found = ask(spec, 123.0, 8, None)
     assert found.admitted
     assert not found.guaranteed
-
-
-@pytest.mark.parametrize("budget", [-1.0, math.nan, math.inf])
-def test_a_budget_is_a_number_from_0_up(budget: float) -> None:
-    with pytest.raises(SpecError, match="largest error must be"):
-        ask("bf16", 0.0, 2, budget)

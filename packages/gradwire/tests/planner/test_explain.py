@@ -5,9 +5,9 @@ import pytest
 from gradwire.codecs import parse
 from gradwire.costs import ExchangeCost
 from gradwire.plan import Plan
-from gradwire.planner.encodings import Admission
+from gradwire.planner.encodings import CodecCandidate
 from gradwire.planner.explain import explain
-from gradwire.planner.predict import Prediction, Selection
+from gradwire.planner.predict import Prediction, Ranking
 
 
 def prediction(codec: str, exposed_s: float, compute_s: float = 0.1, pipeline: int = 1) -> Prediction:
@@ -22,9 +22,8 @@ def prediction(codec: str, exposed_s: float, compute_s: float = 0.1, pipeline: i
 
 def reasons(chosen: Prediction, plain: Prediction, *others: Prediction, admitted: bool = True) -> str:
     ranking = sorted({id(each): each for each in (chosen, plain, *others)}.values(), key=lambda x: x.step_s)
-    selection = Selection(chosen, plain, tuple(ranking), 9)
-    admissions = [Admission(parse("bf16"), 1.0, guaranteed=False, admitted=admitted)]
-    return explain(selection, admissions)
+    codecs = (CodecCandidate(parse("bf16"), 1.0, guaranteed=False, admitted=admitted),)
+    return explain(Ranking(chosen, plain, tuple(ranking), 9, codecs=codecs))
 
 
 def test_compression_says_what_it_gains() -> None:
@@ -50,7 +49,8 @@ def test_no_compression_says_where_none_is_allowed_or_none_comes_near() -> None:
     assert "no other codec is allowed within the accuracy budget" in reasons(plain, plain, admitted=False)
     assert "every plan with compression takes longer" in reasons(plain, plain)
     assert "every plan with compression takes longer" in reasons(plain, plain, prediction("bf16", 0.25))
-    alone = explain(Selection(plain, plain, (plain,), 1), [Admission(parse("identity"), 0.0, True, True)])
+    identity = CodecCandidate(parse("identity"), 0.0, guaranteed=True, admitted=True)
+    alone = explain(Ranking(plain, plain, (plain,), 1, codecs=(identity,)))
     assert "no other codec was to be tried" in alone
 
 

@@ -102,9 +102,6 @@ def test_a_factory_may_give_inputs_too() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("resnet", "package.module:name"),
-        ("a b:c", "package.module:name"),
-        (":net", "package.module:name"),
         ("no_such_module:net", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
         ("broken_factories:net", "cannot be imported: ModuleNotFoundError: No module named 'nothing_like"),
         ("some_factories:nett", "some_factories has no nett"),

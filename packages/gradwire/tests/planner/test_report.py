@@ -7,13 +7,13 @@ import pytest
 
 from gradwire import Choice, choose_plan
 from gradwire.planner.candidates import Workload
-from gradwire.planner.front import answer
 from gradwire.planner.report import ranking, report
 from gradwire.planner.report import scaling as scaling_report
 from gradwire.planner.result import ScalePoint, scaling
 from gradwire.tables import WIDTH, Table, lines
 from gradwire.timing.environment import CodecCost, Environment
 from gradwire.timing.line import HostCost
+from support.planner_costs import chosen
 
 LONG = "inceptionn:2^-10,bounded"
 
@@ -38,7 +38,7 @@ def choice(environment: Callable[..., Environment]) -> Choice:
 
 
 def test_nothing_is_wider_than_eighty_columns(choice: Choice) -> None:
-    points = tuple(scaling(choice.query, [1, 2, 4]))
+    points = tuple(scaling(choice.request, choice.environment, [1, 2, 4]))
     for line in lines(*report(replace(choice, scaling=points), top=50)):
         assert len(line) <= WIDTH
 
@@ -57,20 +57,16 @@ def test_every_term_has_a_column(choice: Choice) -> None:
 
 
 def test_the_way_to_a_loss_has_columns(choice: Choice) -> None:
-    place = choice.query.environment
+    place = choice.environment
     known = {
         spec: replace(cost, points=tuple(replace(each, lost=0.1) for each in cost.points))
         for spec, cost in place.codecs.items()
     }
     workload = Workload.of_count(3_000_000)
-    query = replace(
-        choice.query,
-        workload=workload,
-        environment=replace(place, codecs=known),
-        noise=10.0,
-        largest_error=None,
+    asked = replace(
+        choice.request, model=workload.counts, forward_s=None, backward_s=None, largest_error=None
     )
-    found = answer(query, 12)
+    found = chosen(asked, replace(place, codecs=known, noise=10.0))
     told = lines(*report(found, 50))
     assert max(map(len, told)) <= WIDTH
     assert {"step", "extra", "to", "loss", "±"} <= set(" ".join(lines(*ranking(found, 3))[:2]).split())

@@ -9,17 +9,17 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwire.codecs import Identity, parse
+from gradwire.codecs import Identity
 from gradwire.planner.candidates import Workload
 from gradwire.planner.explain import name_plan
-from gradwire.planner.front import answer
 from gradwire.planner.predict import UNCERTAINTY, Prediction, is_exact
 from gradwire.planner.report import ranking, report, scaling
-from gradwire.planner.result import LEAST_GAIN, Choice, Query, ScalePoint, hosts_that_pay
+from gradwire.planner.result import LEAST_GAIN, Choice, ScalePoint, hosts_that_pay
 from gradwire.tables import Table, lines
 from gradwire.timing.environment import CodecCost, CodecPoint, Environment
 from gradwire.timing.line import HostCost, Line
 from gradwire.units import format_duration
+from support.planner_costs import chosen, make_request
 
 SPECS = {"identity": 4.0, "bf16": 2.0, "quantize:8": 1.004}
 speed = st.floats(1e-11, 3e-9)
@@ -43,8 +43,9 @@ def choices(draw: st.DrawFn) -> Choice:
     )
     pipelines = draw(st.sampled_from([(1,), (1, 2)]))
     algorithms = ("backend", "ring", "butterfly", "star")
-    question = Query(workload, environment, tuple(map(parse, SPECS)), algorithms, pipelines)
-    return answer(question, draw(st.sampled_from([2, 3, 4])))
+    hosts = draw(st.sampled_from([2, 3, 4]))
+    asked = make_request(workload, list(SPECS), hosts, algorithms=algorithms, pipelines=pipelines)
+    return chosen(asked, environment)
 
 
 def fastest(choice: Choice, exact: bool) -> Prediction | None:
@@ -60,7 +61,7 @@ def said(pattern: str, text: str) -> tuple[str, ...] | None:
 @settings(max_examples=60, deadline=None)
 @given(choices())
 def test_the_explanation_agrees_with_the_ranking(choice: Choice) -> None:
-    text, chosen, uncertainty = choice.explanation, choice.prediction, choice.selection.uncertainty
+    text, chosen, uncertainty = choice.explanation, choice.prediction, choice.ranked.uncertainty
     plain, lossy = fastest(choice, exact=True), fastest(choice, exact=False)
     assert plain is not None
     assert choice.uncompressed.step_s == plain.step_s
@@ -95,7 +96,7 @@ def test_the_explanation_agrees_with_the_ranking(choice: Choice) -> None:
 @settings(max_examples=40, deadline=None)
 @given(choices())
 def test_uncertainty_is_what_repeats_disagree_by(choice: Choice) -> None:
-    environment, told = choice.query.environment, json.loads(choice.to_json())["uncertainty"]
+    environment, told = choice.environment, json.loads(choice.to_json())["uncertainty"]
     disagree = {environment.cost(spec).disagreement for spec in SPECS} | {environment.host.disagreement}
     assert UNCERTAINTY <= told <= max(UNCERTAINTY, *disagree)
     assert (told > UNCERTAINTY) == ("Repeats of the calibration disagree" in choice.explanation)
@@ -104,10 +105,8 @@ def test_uncertainty_is_what_repeats_disagree_by(choice: Choice) -> None:
 def test_repeats_that_disagree_by_two_make_a_step_of_codecs_uncertain_by_a_third() -> None:
     point = CodecPoint(1, 4.0, 1e-8, 1e-8, 1e-8)
     costs = {spec: CodecCost(spec, (point,), 0.0, disagreement=1 / 3) for spec in SPECS}
-    question = Query(
-        Workload.of_count(200_000), Environment(Line(0.0, 1e12), costs), tuple(map(parse, SPECS))
-    )
-    told = answer(question, 2).selection.uncertainty
+    asked = make_request(Workload.of_count(200_000), list(SPECS))
+    told = chosen(asked, Environment(Line(0.0, 1e12), costs)).ranked.uncertainty
     assert 0.25 < told <= 1 / 3
 
 
@@ -122,7 +121,7 @@ def test_the_table_marks_the_chosen_plan_and_its_terms_add_up(choice: Choice) ->
         each.to_loss_s for each in choice.ranking if is_exact(each.plan) == is_exact(choice.plan)
     )
     cells = dict(zip((column.name for column in table.columns), marked, strict=True))
-    compute_s = choice.query.workload.compute_with_s(choice.plan.pipeline)
+    compute_s = choice.request.workload.compute_with_s(choice.plan.pipeline)
     step_s = choice.prediction.step_s
     assert float(cells["step"]) * 1e-3 == step_s or abs(float(cells["step"]) * 1e-3 / step_s - 1) < 0.02
     assert abs(compute_s + choice.prediction.exposed_s - step_s) < 1e-12

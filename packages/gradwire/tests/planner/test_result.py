@@ -9,29 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.codecs import parse
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Workload
-from gradwire.planner.cluster import Input
-from gradwire.planner.front import answer
-from gradwire.planner.result import SCHEMA, Choice, Query, scaling
+from gradwire.planner.environment import Input
+from gradwire.planner.request import PlanRequest
+from gradwire.planner.result import SCHEMA, Choice, scaling
 from gradwire.records import read_record
 from gradwire.timing.environment import Environment
+from support.planner_costs import chosen, make_request
 
 Make = Callable[..., Environment]
 
 
 @pytest.fixture
 def choice(environment: Make) -> Choice:
-    codecs = (parse("bf16"), parse("quantize:8"))
     workload = Workload.of_count(200_000, forward_s=0.01, backward_s=0.02)
-    query = Query(workload, environment(30e6), codecs, ("ring", "star"), largest_error=2.5e-5)
-    return answer(query, 2, [Input("line", "240 Mbit/s", "told")])
+    asked = make_request(workload, ["bf16", "quantize:8"], algorithms=["ring", "star"], largest_error=2.5e-5)
+    return chosen(asked, environment(30e6), Input("line", "240 Mbit/s", "told"))
 
 
 def test_its_parts_are_those_of_the_selection(choice: Choice) -> None:
     assert choice.hosts == 2
-    assert choice.plan == choice.prediction.plan == choice.selection.plan
+    assert choice.plan == choice.prediction.plan == choice.ranked.plan
     assert choice.prediction in choice.ranking
     assert choice.uncompressed in choice.ranking
     assert str(choice.uncompressed.plan.codec) == "identity"
@@ -49,20 +48,24 @@ def test_the_record_says_everything_and_is_read_again(choice: Choice, tmp_path: 
     assert record["explanation"] == choice.explanation
     assert record["prediction"] == choice.prediction.values()
     assert record["uncompressed"] == choice.uncompressed.values()
-    assert record["ranking"] == [each.values() for each in choice.selection.ordered]
-    assert record["considered"] == choice.selection.considered
-    assert record["uncertainty"] == choice.selection.uncertainty
+    assert record["ranking"] == [each.values() for each in choice.ranked.ordered]
+    assert record["considered"] == choice.ranked.considered
+    assert record["uncertainty"] == choice.ranked.uncertainty
     assert record["inputs"] == [{"name": "line", "value": "240 Mbit/s", "source": "told"}]
     assert record["codecs"] == [
-        {"codec": spec, "largest_error": pytest.approx(2e-5), "guaranteed": False, "admitted": True}
-        for spec in ("bf16", "quantize:8")
+        {"codec": "identity", "largest_error": 0.0, "guaranteed": True, "admitted": True},
+        *(
+            {"codec": spec, "largest_error": pytest.approx(2e-5), "guaranteed": False, "admitted": True}
+            for spec in ("bf16", "quantize:8")
+        ),
     ]
+    assert PlanRequest.from_values(record["request"]) == choice.request
     assert (record["scaling"], record["hosts_that_pay"]) == ([], None)
     assert record["machine"]["target"]
 
 
 def test_its_points_are_in_the_record_and_one_host_has_no_plan(choice: Choice) -> None:
-    points = tuple(scaling(choice.query, [1, 2]))
+    points = tuple(scaling(choice.request, choice.environment, [1, 2]))
     record = json.loads(replace(choice, scaling=points).to_json())
     assert [(each["hosts"], each["step_s"]) for each in record["scaling"]] == [
         (1, pytest.approx(0.03)),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gradwire.codecs import parse
 from gradwire.planner.candidates import Space, Workload, candidates
 from gradwire.planner.exchange_times import Family
-from gradwire.planner.predict import UNCERTAINTY, Predictor, Selection, choose, is_exact
+from gradwire.planner.predict import UNCERTAINTY, Predictor, Ranking, choose, is_exact
 from gradwire.timing.environment import CodecCost, CodecPoint, Environment
 from gradwire.timing.line import HostCost, Line
 
@@ -24,7 +24,7 @@ def select(
     world: int = 4,
     workload: Workload | None = None,
     **more: object,
-) -> Selection:
+) -> Ranking:
     predictor = Predictor(workload or Workload.of_count(SMALL), world, Family(environment))
     return choose(predictor, Space(tuple(map(parse, codecs)), **more))  # type: ignore[arg-type]
 

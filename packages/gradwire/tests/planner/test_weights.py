@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-import math
-
-import pytest
 import torch
 
-from gradwire.errors import SpecError
-from gradwire.planner.encodings import WEIGHTS, check_rate, measure_weights
+from gradwire.planner.encodings import WEIGHTS, measure_weights
 
 
 def test_smaller_steps_change_fewer_bits() -> None:
@@ -18,10 +14,3 @@ def test_smaller_steps_change_fewer_bits() -> None:
     for each in found:
         assert (each.codec, each.exact, each.at(1).lost) == (WEIGHTS, True, 0.0)
         assert min(each.at(1).encode_s, each.at(1).decode_s) > 0
-
-
-@pytest.mark.parametrize("rate", [0, -1.0, math.nan, math.inf, True, "1e-3"])
-def test_a_rate_is_a_number_above_zero(rate: object) -> None:
-    with pytest.raises(SpecError, match="sharded must be the learning rate"):
-        check_rate(rate)  # type: ignore[arg-type]
-    check_rate(None)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gradwire.codecs import Codec
-from gradwire.timing.environment import CodecCost, CodecPoint
+from gradwire.planner import Choice, Input, PlanRequest, Workload
+from gradwire.planner.predict import rank
+from gradwire.timing.environment import CodecCost, CodecPoint, Environment
 
 NBYTES = {"identity": 4.0, "bf16": 2.0, "bfp:7x16": 1.0625, "quantize:8": 1.004}
 """Codec -> bytes for each value."""
@@ -19,3 +23,13 @@ def codec_cost(spec: str, nbytes: float) -> CodecCost:
 def made_up(codec: Codec) -> CodecCost:
     """Return the costs of any codec."""
     return codec_cost(str(codec), NBYTES.get(str(codec), 3.0))
+
+
+def make_request(workload: Workload, codecs: Sequence[str], hosts: int = 2, **fields: object) -> PlanRequest:
+    """Return a request on a line that is told, for environments that are made up."""
+    return PlanRequest.of(workload, hosts, **{"rate": "1gbit", "codecs": codecs} | fields)
+
+
+def chosen(request: PlanRequest, environment: Environment, *inputs: Input) -> Choice:
+    """Return the choice for a request in a made-up environment."""
+    return Choice(request, environment, rank(request, environment, request.hosts), inputs)

@@ -11,10 +11,15 @@ from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.codecs import Codec
 from gradwire.errors import ExchangeError, LinkError
 from gradwire.links.base import Link
-from gradwire.machine import cores
+from gradwire.machine import cores, is_inside
 from gradwire.plan import FLOAT_NBYTES
-from gradwire.planner.calibration import SEGMENT_NBYTES, excerpt, measure_host, use_threads
-from gradwire.planner.cluster import Cluster
+from gradwire.planner.calibration import (
+    SEGMENT_NBYTES,
+    excerpt,
+    measure_host,
+    threads_of,
+    use_threads,
+)
 from gradwire.timing.calibrate import codec_cost, cost_on_other_gradients, rest_between_segments
 from gradwire.timing.environment import CodecCost, Environment
 from gradwire.timing.line import HostCost, Line, fit
@@ -41,9 +46,8 @@ class Costs:
         Codecs are timed that were not yet, for as many values; of others, sizes that are outdated are
         measured again. Raises ``GradwireError`` where that fails.
         """
-        cluster = Cluster(self._world, line)
         rest_s, found = rest_between_segments(line, SEGMENT_NBYTES), dict[str, CodecCost]()
-        with use_threads(cluster.threads):
+        with use_threads(threads_of(self._world, shared=is_inside())):
             for codec in codecs:
                 name = str(codec)
                 if self._counts.get(name) != values.numel():
@@ -55,12 +59,12 @@ class Costs:
         self._codecs |= found
         self._counts |= dict.fromkeys(found, values.numel())
         self._outdated -= found.keys()
-        return Environment(line, found, self._of(cluster))
+        return Environment(line, found, self._frames())
 
-    def _of(self, cluster: Cluster) -> HostCost:
+    def _frames(self) -> HostCost:
         """Return what frames cost."""
         if self._host is None:
-            sharing = self._world if cluster.is_shared else 1
+            sharing = self._world if is_inside() else 1
             try:
                 self._host = measure_host(cores(), sharing, self._repeats)
             except LinkError:  # no local network

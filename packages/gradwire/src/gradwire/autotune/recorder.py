@@ -21,9 +21,9 @@ from gradwire.exchange import Exchange
 from gradwire.exchange.request import BucketRequest, Reducer
 from gradwire.machine import cores, is_inside
 from gradwire.planner.calibration import SEGMENT_NBYTES, excerpt, measure_host, use_threads
-from gradwire.planner.cluster import ASSUMED_LATENCY_S
 from gradwire.planner.explain import name_coding
 from gradwire.planner.loss import noise_scale
+from gradwire.planner.request import ASSUMED_LATENCY_S
 from gradwire.tables import Column, Table, figure
 from gradwire.timing.calibrate import codec_cost, rest_between_segments
 from gradwire.timing.line import Line

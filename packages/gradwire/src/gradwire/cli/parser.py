@@ -66,6 +66,22 @@ def chosen(kind: Callable[..., Chosen], words: argparse.Namespace, **others: obj
     return kind(**{name: value for name, value in named.items() if value is not None})
 
 
+def add_options(group: argparse._ArgumentGroup, kind: Any, names: Sequence[str]) -> None:
+    """Add the options of a dataclass's fields, which their metadata describe, to a group of a parser.
+
+    ``option`` is the option with the name of its value, or alone for a switch; ``help`` is its help, and
+    ``type`` and ``choices`` are argparse's. An option that is not given is None.
+    """
+    own = {each.name: each.metadata for each in fields(kind)}
+    for name in names:
+        option, _, metavar = own[name]["option"].partition(" ")
+        if metavar:
+            more = {key: own[name][key] for key in ("type", "choices") if key in own[name]}
+            group.add_argument(option, dest=name, metavar=metavar, help=own[name]["help"], **more)
+        else:
+            group.add_argument(option, dest=name, action="store_const", const=True, help=own[name]["help"])
+
+
 def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the words before ``--``, and the command behind it."""
     place = words.index("--") if "--" in words else len(words)

@@ -1,114 +1,113 @@
-"""``gradwire plan``: the words of the command line, read and checked; ``planning`` does what they say."""
+"""``gradwire plan``: read a request, choose a plan, print and write it."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from shutil import get_terminal_size
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from gradwire.cli.parser import Parser, algorithm_specs, codec_specs, file_path
-from gradwire.collectives import NAMES as ALGORITHMS
+from gradwire.cli.parser import Parser, add_options, algorithm_specs, codec_specs, file_path
 from gradwire.errors import SpecError
-from gradwire.files import check_writable
-from gradwire.page import check_page
+from gradwire.files import check_writable, write_files
+from gradwire.page import beside, check_page, keep
 from gradwire.plan import MOST_HOSTS
-from gradwire.units import parse_count, parse_duration, parse_rate
+from gradwire.planner.request import FARTHEST, PlanRequest
+from gradwire.tables import show
+from gradwire.units import parse_count, parse_duration
 
-FARTHEST = 64
-"""That of ``planner.scaling``, which cannot be imported without torch."""
+if TYPE_CHECKING:
+    from gradwire.planner.calibration import Show
+    from gradwire.planner.result import Choice
+
+_WHERE = (
+    *("model", "forward_s", "backward_s", "update_s", "gradients"),
+    *("hosts", "line", "elsewhere", "rate", "latency", "group_size", "core_rate", "shared_machine"),
+)
+_WHICH = (
+    *("codecs", "largest_error", "algorithms", "pipelines"),
+    *("objective", "scale", "nic", "sharded_lr"),
+)
+_READ: MappingProxyType[str, Callable[[Any], Any]] = MappingProxyType(
+    {
+        "model": lambda text: parse_count(text) or text,
+        "forward_s": parse_duration,
+        "backward_s": parse_duration,
+        "update_s": parse_duration,
+        "gradients": Path,
+        "line": Path,
+        "codecs": codec_specs,
+        "algorithms": algorithm_specs,
+        "pipelines": lambda most: (1,) if most == 1 else (1, most),
+    }
+)
+"""The functions that read fields of a request from words; other words are the fields."""
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Parse, check, measure, choose and print. Raises ``GradwireError``."""
-    words = _parser().parse_args(arguments)
+    """Parse, check, measure, choose, print and write. Raises ``GradwireError``."""
+    words = parser().parse_args(arguments)
     _check(words)
-    _check_line(words)
-    _read(words)
-    from gradwire.cli.planning import plan  # torch's import takes seconds: after what can be wrong without it
+    request = read_request(words)
+    from gradwire.planner.front import choose  # torch's import takes seconds: after what needs none
+    from gradwire.planner.report import report
 
-    plan(words)
+    with _progress() as progress:
+        choice = choose(request, progress)
+    show(*report(choice, words.top))
+    _write(words, choice)
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def parser() -> Parser:
+    """Return the parser of the command."""
+    made = Parser(
         prog="gradwire plan",
         usage="gradwire plan --model M --hosts N [options]",
         description="Predict a training step with every plan, and choose one; maybe none at all.",
         epilog="example:\n  gradwire plan --model 25.6M --hosts 8 --rate 1gbit --backward 200ms",
     )
-    where = parser.add_argument_group("what is trained, and where")
-    _add_training(where)
-    _add_line(where)
-    _add_plans(parser.add_argument_group("which plans"))
-    _add_results(parser.add_argument_group("results"))
-    return parser
-
-
-def _add_training(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--model", metavar="M", help="parameters (25.6M), or a factory package.module:name")
-    group.add_argument("--forward", metavar="T", help="of a step, e.g. 12ms (measured of a factory, or 0)")
-    group.add_argument("--backward", metavar="T", help="the same; buckets hide behind it")
-    group.add_argument("--update", metavar="T", default="0", help="of the optimizer (0)")
-    group.add_argument("--gradients", metavar="FILE", help="recorded ones (of a factory, or synthetic)")
-
-
-def _add_line(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--hosts", type=int, metavar="N", help=f"2 to {MOST_HOSTS}")
-    group.add_argument("--measured", metavar="FILE", help="the line, by 'gradwire line-rate --json'")
-    group.add_argument("--elsewhere", action="store_true", help="FILE may be of another machine")
-    group.add_argument("--rate", metavar="R", help="or the line as told, e.g. 10gbit")
-    group.add_argument("--latency", metavar="T", help="e.g. 50us, which it is by default")
-    group.add_argument("--group-size", type=int, metavar="N", help="hosts that share an uplink")
-    group.add_argument("--core", metavar="R", help="rate of an uplink")
-    group.add_argument("--shared-machine", action="store_true", help="all hosts are this one (testbed)")
-
-
-def _add_plans(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--codecs", metavar="LIST", help="allowed ones (those with a relative bound)")
-    group.add_argument("--largest-error", type=float, metavar="X", help="of an element of the sum (any)")
-    names = ",".join(name for name in ALGORITHMS if name != "hierarchical")
-    group.add_argument("--algorithms", metavar="LIST", help=f"({names})")
-    group.add_argument(
-        "--pipeline", type=int, metavar="K", default=1, help="offer Pipe-SGD, K-1 steps stale (1: not)"
-    )
-
-    group.add_argument(
-        "--objective",
-        choices=("step", "loss"),
-        metavar="WHAT",
-        help="'step' or 'loss': what is shortest (loss with --gradients)",
-    )
-    group.add_argument("--scale", metavar="auto", help="offer scales for codecs with absolute bounds, too")
-    group.add_argument("--nic", metavar="CODEC", help="of NICs on the way; offer to leave encoding to them")
-    group.add_argument("--sharded", type=float, metavar="LR", help="offer Sharded; the learning rate")
-
-
-def _add_results(group: argparse._ArgumentGroup) -> None:
+    add_options(made.add_argument_group("what is trained, and where"), PlanRequest, _WHERE)
+    add_options(made.add_argument_group("which plans"), PlanRequest, _WHICH)
+    group = made.add_argument_group("results")
     group.add_argument("--top", type=int, metavar="N", default=10, help="plans to show (10)")
-    group.add_argument(
-        "--scale-to", type=int, metavar="N", default=FARTHEST, help=f"hosts to look to; 0: not ({FARTHEST})"
-    )
+    add_options(group, PlanRequest, ("most_hosts",))
     group.add_argument("--json", type=file_path, metavar="FILE", help="everything, for programs")
     group.add_argument("--out", type=file_path, metavar="FILE", help="the plan, for train and all_reduce")
     group.add_argument("--overwrite", action="store_true", help="replace older files")
     group.add_argument("-h", "--help", action="help", help="show this text")
+    made.set_defaults(pipelines=1, most_hosts=FARTHEST)
+    return made
+
+
+def read_request(words: argparse.Namespace) -> PlanRequest:
+    """Return the request that the words of ``parser`` describe. Raises ``SpecError``."""
+    given = {name: getattr(words, name) for name in (*_WHERE, *_WHICH, "most_hosts")}
+    read = {name: _READ.get(name, _as_it_is)(value) for name, value in given.items() if value is not None}
+    return PlanRequest.of(**read)
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _check(words: argparse.Namespace) -> None:
     """Refuse at once what would only show at the end."""
-    if words.model is None or words.hosts is None:
-        missing = [name for name in ("model", "hosts") if getattr(words, name) is None]
+    missing = [name for name in ("model", "hosts") if getattr(words, name) is None]
+    if missing:
         raise SpecError(f"a plan is for a model on some hosts; give --{' and --'.join(missing)}")
-    for name, low, high in (("top", 1, 1000), ("scale-to", 0, MOST_HOSTS), ("pipeline", 1, 16)):
-        value = getattr(words, name.replace("-", "_"))
+    for option, value, low, high in (
+        ("top", words.top, 1, 1000),
+        ("scale-to", words.most_hosts, 0, MOST_HOSTS),
+        ("pipeline", words.pipelines, 1, 16),
+    ):
         if not low <= value <= high:
-            raise SpecError(f"--{name} must be {low} to {high}, but is {value}")
+            raise SpecError(f"expected {low} to {high} for --{option}, got {value}")
     if words.hosts > MOST_HOSTS:
-        raise SpecError(f"--hosts must be 2 to {MOST_HOSTS}, but is {words.hosts}")
-    if words.objective == "loss" and words.gradients is None:
-        raise SpecError(
-            "--objective loss needs the noise of real gradients; record some with gradwire.record_gradients, "
-            "and give --gradients FILE"
-        )
+        raise SpecError(f"expected 2 to {MOST_HOSTS} for --hosts, got {words.hosts}")
     if words.json is not None:
         check_writable("--json", words.json, words.overwrite)
         check_page("--json", words.json, words.overwrite)
@@ -118,25 +117,33 @@ def _check(words: argparse.Namespace) -> None:
         raise SpecError(f"--json and --out both name {words.out}; name two files")
 
 
-def _check_line(words: argparse.Namespace) -> None:
-    if words.measured is not None and (words.rate is not None or words.latency is not None):
-        raise SpecError("--measured has the line's rate and latency; leave out --rate and --latency")
-    if words.measured is None and words.rate is None:
-        raise SpecError(
-            "a plan needs the line: measure it with 'gradwire line-rate --json FILE' and give "
-            "--measured FILE, or tell --rate and --latency"
-        )
-    for rate in (words.rate, words.core):
-        parse_rate(rate)
-    if words.latency is not None:
-        parse_duration(words.latency)
+@contextmanager
+def _progress() -> Iterator[Show]:
+    """Give a function that draws a bar on a terminal's standard error; elsewhere nothing is shown."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total, _what: None
+        return
+
+    def draw(done: int, total: int, what: str) -> None:
+        bar = "#" * (24 * done // max(1, total))
+        text = f"measuring codecs [{bar:<24}] {done}/{total} {what}"
+        sys.stderr.write(f"\r\x1b[K{text[: get_terminal_size().columns - 1]}")  # a second line would stay
+        sys.stderr.flush()
+
+    try:
+        yield draw
+    finally:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
 
 
-def _read(words: argparse.Namespace) -> None:
-    """Put values in the place of words. Raises ``SpecError``."""
-    words.codecs = None if words.codecs is None else codec_specs(words.codecs)
-    words.algorithms = None if words.algorithms is None else algorithm_specs(words.algorithms)
-    for name in ("forward", "backward", "update"):
-        text = getattr(words, name)
-        setattr(words, name, None if text is None else parse_duration(text))
-    words.count = parse_count(words.model)
+def _write(words: argparse.Namespace, choice: Choice) -> None:
+    from gradwire.planner.report import page_of
+
+    plan = {} if words.out is None else {words.out: choice.plan.to_text().encode()}
+    if words.json is None:
+        write_files(plan)
+    elif keep(words.json, choice.record(), page_of, plan, quiet=True):
+        plan[beside(words.json)] = b""
+    for path in filter(None, (words.json, *plan)):
+        sys.stdout.write(f"wrote {path}\n")

@@ -1,21 +1,49 @@
-"""Which plan: enumerate, predict, prune, choose and explain. "No compression" is a plan, too."""
+"""Choose a plan: request, measure, rank, explain. "No compression" is a plan, too.
 
-from gradwire.planner.candidates import Workload
-from gradwire.planner.cluster import Input
-from gradwire.planner.front import choose_plan
-from gradwire.planner.model import load_gradients, record_gradients
-from gradwire.planner.predict import Prediction
-from gradwire.planner.result import Choice, ScalePoint, hosts_that_pay, scaling
+Names are loaded when they are first used: the command line reads a request without torch.
+"""
 
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gradwire.planner.candidates import Workload
+    from gradwire.planner.environment import Input
+    from gradwire.planner.front import choose, choose_plan
+    from gradwire.planner.model import load_gradients, record_gradients
+    from gradwire.planner.predict import Prediction
+    from gradwire.planner.request import PlanRequest
+    from gradwire.planner.result import Choice, ScalePoint, hosts_that_pay, scaling
+
+_HOMES = {
+    "candidates": ("Workload",),
+    "environment": ("Input",),
+    "front": ("choose", "choose_plan"),
+    "model": ("load_gradients", "record_gradients"),
+    "predict": ("Prediction",),
+    "request": ("PlanRequest",),
+    "result": ("Choice", "ScalePoint", "hosts_that_pay", "scaling"),
+}
 __all__ = [
     "Choice",
     "Input",
+    "PlanRequest",
     "Prediction",
     "ScalePoint",
     "Workload",
+    "choose",
     "choose_plan",
     "hosts_that_pay",
     "load_gradients",
     "record_gradients",
     "scaling",
 ]
+
+
+def __getattr__(name: str) -> object:
+    for module, names in _HOMES.items():
+        if name in names:
+            value: object = getattr(importlib.import_module(f"{__name__}.{module}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,6 +19,7 @@ from gradwire.errors import LinkError, TensorError
 from gradwire.exchange import Exchange
 from gradwire.links.base import Link
 from gradwire.links.sockets import SocketLink
+from gradwire.machine import cores
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.timing.calibrate import (
     cost_on,
@@ -41,6 +42,11 @@ from gradwire.timing.line import (
 )
 
 # The number of threads that a measurement uses.
+
+
+def threads_of(hosts: int, *, shared: bool) -> int:
+    """Return the number of threads of one rank, if ``hosts`` ranks share this machine or each has its own."""
+    return max(1, cores() // hosts) if shared else cores()
 
 
 @contextmanager

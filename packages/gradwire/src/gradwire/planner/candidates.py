@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, product
 from typing import Any
 
 from gradwire import collectives
-from gradwire.codecs import Codec, Identity
-from gradwire.codecs.wrappers import Projected, Scaled
+from gradwire.codecs import Codec, Identity, codec_of
+from gradwire.codecs.wrappers import Projected, Scaled, offloadable
 from gradwire.collectives import backend
-from gradwire.errors import SpecError
-from gradwire.plan import EXCHANGES, FLOAT_NBYTES, SEGMENT_UNIT_NBYTES, Plan, bucket_members, frame_nbytes
+from gradwire.errors import SpecError, shown
+from gradwire.plan import (
+    EXCHANGES,
+    FLOAT_NBYTES,
+    SCALES,
+    SEGMENT_UNIT_NBYTES,
+    Plan,
+    bucket_members,
+    frame_nbytes,
+)
 from gradwire.wire import MAX_FRAME_NBYTES
 
 # The workload that determines the time of a step: sizes of gradients, seconds of computation.
@@ -81,7 +89,8 @@ class Workload:
         if type(count) is not int or count < 1:
             raise SpecError(f"a model has a whole number of parameters from 1 up, but this one has {count!r}")
         if count > MOST_COUNT:
-            raise SpecError(f"a model has at most {MOST_COUNT} parameters, but this one has {count:.3g}")
+            shortened = f"{min(count, 10**300):.3g}"
+            raise SpecError(f"expected at most {MOST_COUNT} parameters in a model, got {shortened}")
         piece = max(PIECE_COUNT, -(-count // MOST_PIECES))
         pieces, rest = divmod(count, piece)
         counts = (piece,) * pieces + ((rest,) if rest else ())
@@ -122,6 +131,14 @@ class Workload:
             Part(size, self.backward_s * so_far / self.count)
             for size, so_far in zip(sizes, done, strict=True)
         ]
+
+
+def no_model(found: object) -> SpecError:
+    """Return the error for a model that is none."""
+    return SpecError(
+        "expected a torch.nn.Module, its parameters, a whole number of them (25.6M), or a factory "
+        f"package.module:name, got {found!r:.60}"
+    )
 
 
 ALGORITHMS = (backend.NAME, "ring", "pairwise", "butterfly", "tree", "star")
@@ -188,6 +205,29 @@ class Space:
             Plan(segment_nbytes=segment_nbytes)
         for exchange in self.exchanges:
             Plan(exchange=exchange)
+
+
+def offered(
+    codecs: Sequence[str | Codec], scale: str | None = None, nic: str | Codec | None = None
+) -> tuple[Codec, ...]:
+    """Return the encodings that ``PlanRequest`` offers, each once, identity first. Raises ``SpecError``."""
+    named = [found for each in codecs if (found := codec_of(each, "codecs")) is not None]
+    if scale not in SCALES:
+        raise SpecError(f"expected None or 'auto' for scale, got {shown(scale)}")
+    behind = codec_of(nic, "nic")
+    if behind is not None:
+        named.append(Projected(offloadable(behind)))
+    scaled = [] if scale is None else [Scaled(each) for each in named if _is_scalable(each)]
+    if scale is not None and not scaled:
+        raise SpecError(
+            "expected a codec with an absolute bound for scale, which fits such bounds to all values, got "
+            f"{', '.join(map(str, named)) or 'none'}; name one (errbound:2^-8), or leave out scale"
+        )
+    return tuple(dict.fromkeys((Identity(), *named, *scaled)))
+
+
+def _is_scalable(codec: Codec) -> bool:
+    return codec.codec.is_scalable if isinstance(codec, Projected) else codec.is_scalable
 
 
 def coded(encoding: Codec) -> dict[str, Any]:

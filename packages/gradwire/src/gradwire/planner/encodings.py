@@ -12,42 +12,16 @@ from statistics import fmean, median
 import torch
 
 from gradwire import _native
-from gradwire.codecs import Codec, Identity, codec_of
-from gradwire.codecs.spec import is_real
-from gradwire.codecs.wrappers import Projected, Scaled, offloadable
+from gradwire.codecs import Codec
+from gradwire.codecs.wrappers import Projected, Scaled
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
-from gradwire.errors import SpecError, shown
-from gradwire.plan import FLOAT_NBYTES, SCALES
+from gradwire.plan import FLOAT_NBYTES
 from gradwire.planner.calibration import SEGMENT_NBYTES, excerpt, use_threads
 from gradwire.timing.calibrate import disagreement
 from gradwire.timing.environment import CodecCost, CodecPoint
 from gradwire.timing.formulas import packet_ratio
 
 _MTU_NBYTES = 1500
-
-
-def offered(
-    codecs: Sequence[str | Codec], scale: str | None = None, nic: str | Codec | None = None
-) -> tuple[Codec, ...]:
-    """Return the encodings for ``planner.choose_plan``, each once, identity first. Raises ``SpecError``."""
-    named = [found for each in codecs if (found := codec_of(each, "codecs")) is not None]
-    if scale not in SCALES:
-        raise SpecError(f"scale must be None or 'auto', but is {shown(scale)}")
-    behind = codec_of(nic, "nic")
-    if behind is not None:
-        named.append(Projected(offloadable(behind)))
-    scaled = [] if scale is None else [Scaled(each) for each in named if _is_scalable(each)]
-    if scale is not None and not scaled:
-        raise SpecError(
-            "a scale fits the absolute bounds of codecs to values of any size, but none of "
-            f"{', '.join(map(str, named))} has one; name one in codecs, such as errbound:2^-8, or leave out "
-            "scale"
-        )
-    return tuple(dict.fromkeys((Identity(), *named, *scaled)))
-
-
-def _is_scalable(codec: Codec) -> bool:
-    return codec.codec.is_scalable if isinstance(codec, Projected) else codec.is_scalable
 
 
 def behind_nics(
@@ -81,8 +55,8 @@ def _line_nbytes(encoding: Codec, nic: Codec, values: torch.Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Admission:
-    """A codec and its largest error, in units of the gradients' sum over all ranks.
+class CodecCandidate:
+    """A codec that may be chosen, and its largest error in units of the gradients' sum over all ranks.
 
     ``error`` is ``p`` times that of one encoding, because an exchange encodes a value ``p`` times.
     ``guaranteed`` says that it is a bound for all gradients; otherwise it is the largest error in the
@@ -97,34 +71,22 @@ class Admission:
 
 def admit(
     codecs: Iterable[Codec], costs: Mapping[str, CodecCost], world: int, largest_error: float | None
-) -> list[Admission]:
+) -> list[CodecCandidate]:
     """Return each codec's error in a sum over ``world`` ranks, and whether the budget allows it.
 
     ``largest_error`` is the largest absolute error that an element of the sum may have (for the average,
-    divide by ``world``); None means no limit. Raises ``SpecError`` as ``check_budget`` does.
+    divide by ``world``); None means no limit.
     """
-    limit = check_budget(largest_error)
-    return [_admission(codec, costs[str(codec)], world, limit) for codec in codecs]
+    limit = math.inf if largest_error is None else largest_error
+    return [_candidate(codec, costs[str(codec)], world, limit) for codec in codecs]
 
 
-def check_budget(largest_error: float | None) -> float:
-    """Return the limit, infinite for None. Raises ``SpecError`` unless it is a number from 0 up."""
-    if largest_error is not None and not (
-        isinstance(largest_error, (int, float)) and 0 <= largest_error < math.inf
-    ):
-        raise SpecError(
-            f"the largest error must be a number from 0 up, in units of the summed gradients, but is "
-            f"{largest_error!r}"
-        )
-    return math.inf if largest_error is None else largest_error
-
-
-def _admission(codec: Codec, cost: CodecCost, world: int, limit: float) -> Admission:
+def _candidate(codec: Codec, cost: CodecCost, world: int, limit: float) -> CodecCandidate:
     # what it promises without having seen a value; a scale's bound is in proportion to the values
     promised = 0.0 if isinstance(codec, Scaled) else codec.bound(torch.empty(0))
     measured = max(point.largest_error for point in cost.points)
     error = world * (promised or measured)
-    return Admission(codec, error, guaranteed=promised > 0 or codec.EXACT, admitted=error <= limit)
+    return CodecCandidate(codec, error, guaranteed=promised > 0 or codec.EXACT, admitted=error <= limit)
 
 
 # Measure what the changes of weights take, which a sharded exchange sends without loss.
@@ -135,15 +97,6 @@ WARM_UP, MEASURED = 10, 9
 """Steps of an optimizer, before its averages are those of a training, and after."""
 _SPREAD = 0.02
 """The standard deviation of made-up weights, as in many a transformer."""
-
-
-def check_rate(learning_rate: float | None) -> None:
-    """Raise ``SpecError`` unless it is None or a learning rate."""
-    if learning_rate is not None and not (is_real(learning_rate, 0.0, 1e3) and learning_rate > 0):
-        raise SpecError(
-            "sharded must be the learning rate with which weights are updated, a number above 0, but is "
-            f"{shown(learning_rate)}"
-        )
 
 
 def measure_weights(gradients: Sequence[torch.Tensor], learning_rate: float, threads: int) -> CodecCost:

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from gradwire.codecs import Codec, Identity
 from gradwire.codecs.wrappers import Projected, Scaled
 from gradwire.plan import Plan
-from gradwire.planner.encodings import Admission
-from gradwire.planner.predict import UNCERTAINTY, Prediction, Selection, is_exact
+from gradwire.planner.predict import UNCERTAINTY, Prediction, Ranking, is_exact
 from gradwire.units import format_duration
 
 
-def explain(selection: Selection, admissions: Sequence[Admission]) -> str:
+def explain(ranking: Ranking) -> str:
     """Return the reasons for a choice: what it gains, what decides its time, what it costs the training."""
-    compressed = not is_exact(selection.plan)
-    sentences = [_gain(selection) if compressed else _no_compression(selection, admissions)]
+    compressed = not is_exact(ranking.plan)
+    sentences = [_gain(ranking) if compressed else _no_compression(ranking)]
     sentences += [
-        *_extra_steps(selection.prediction),
-        *_tie(selection),
-        *_noise(selection.uncertainty),
-        _where_the_time_goes(selection.prediction),
+        *_extra_steps(ranking.prediction),
+        *_tie(ranking),
+        *_noise(ranking.uncertainty),
+        _where_the_time_goes(ranking.prediction),
     ]
-    if selection.plan.pipeline > 1:
-        late = selection.plan.pipeline - 1
+    if ranking.plan.pipeline > 1:
+        late = ranking.plan.pipeline - 1
         averages = "the average still travels" if late == 1 else f"the averages of {late} steps still travel"
         sentences.append(
             f"The pipeline computes while {averages}; its own gradients stand in for what has "
@@ -56,8 +53,8 @@ def _extra_steps(chosen: Prediction) -> list[str]:
     ]
 
 
-def _gain(selection: Selection) -> str:
-    chosen, plain = selection.prediction, selection.uncompressed
+def _gain(ranking: Ranking) -> str:
+    chosen, plain = ranking.prediction, ranking.uncompressed
     return (
         f"{name_plan(chosen.plan)}: a step of {format_duration(chosen.step_s)}, where the fastest without "
         f"compression ({name_plan(plain.plan)}) takes {format_duration(plain.step_s)}, "
@@ -65,16 +62,16 @@ def _gain(selection: Selection) -> str:
     )
 
 
-def _no_compression(selection: Selection, admissions: Sequence[Admission]) -> str:
-    chosen, plain = selection.prediction, selection.uncompressed
+def _no_compression(ranking: Ranking) -> str:
+    chosen, plain = ranking.prediction, ranking.uncompressed
     begin = f"no compression: {name_plan(chosen.plan)} takes {format_duration(chosen.to_loss_s)} a step"
-    others = [each for each in admissions if not isinstance(each.codec, Identity)]
+    others = [each for each in ranking.codecs if not isinstance(each.codec, Identity)]
     if not others:
         return f"{begin}, and no other codec was to be tried."
     if not any(each.admitted for each in others):
         return f"{begin}, and no other codec is allowed within the accuracy budget."
-    best = next((each for each in selection.ranking if not is_exact(each.plan)), None)
-    least = 1 - selection.uncertainty
+    best = next((each for each in ranking.ranking if not is_exact(each.plan)), None)
+    least = 1 - ranking.uncertainty
     if (
         best is None or best.to_loss_s * least > plain.to_loss_s
     ):  # then others may be faster that were not predicted
@@ -85,15 +82,15 @@ def _no_compression(selection: Selection, admissions: Sequence[Admission]) -> st
     best_step = f"{format_duration(best.to_loss_s)} with compression ({name_plan(best.plan)})"
     reason = f"{begin}, and at best {best_step}, {compared}"
     if percent > 0:
-        percent = 100 * selection.uncertainty
+        percent = 100 * ranking.uncertainty
         reason += f"; a codec must gain more than {percent:.0f} %, which predictions may be wrong by"
     return f"{reason}."
 
 
-def _tie(selection: Selection) -> list[str]:
+def _tie(ranking: Ranking) -> list[str]:
     """Return why a faster plan of the same kind, if the ranking has one, wasn't chosen."""
-    chosen, kind = selection.prediction, is_exact(selection.plan)
-    same = (each for each in selection.ranking if is_exact(each.plan) == kind)
+    chosen, kind = ranking.prediction, is_exact(ranking.plan)
+    same = (each for each in ranking.ranking if is_exact(each.plan) == kind)
     fastest = next(same, chosen)
     if fastest.to_loss_s >= chosen.to_loss_s:
         return []

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,12 +17,14 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from gradwire.checkpoints import check_summed, summed
 from gradwire.errors import DataError, GradwireError, JobError, SpecError, StateError, TensorError
 from gradwire.fields import Source, rows, tensor_of
 from gradwire.files import open_ordinary, write_files
 from gradwire.planner.calibration import use_threads
+from gradwire.planner.candidates import no_model
 
 # Record real gradients in a training loop, on which the planner measures codecs.
 
@@ -144,9 +145,25 @@ def _recording_first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+def sizes_of(model: nn.Module | Iterable[nn.Parameter]) -> tuple[int, ...]:
+    """Return the floats of each trainable parameter, each once. Raises ``SpecError`` for anything else."""
+    found: object = model.parameters() if isinstance(model, nn.Module) else model
+    if not isinstance(found, Iterable) or isinstance(found, (bytes, torch.Tensor)):
+        raise no_model(found)
+    parameters: list[Any] = list(found)
+    for each in parameters:
+        if not isinstance(each, torch.Tensor):
+            raise no_model(each)
+    if any(is_lazy(each) for each in parameters):
+        raise SpecError(
+            "expected a model that knows the sizes of its parameters, got one before its first forward pass; "
+            "let it see an input first"
+        )
+    return tuple({id(each): each.numel() for each in parameters if each.requires_grad}.values())
+
+
 REPEATS = 5
 _EXITS_BY_SIGNAL = tuple(128 + number for number in (signal.SIGTERM, signal.SIGHUP))
-_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 @dataclass(frozen=True)
@@ -163,11 +180,6 @@ def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
 
     Modules are also searched for in the current folder. Raises ``SpecError`` for every failure.
     """
-    if _FACTORY.fullmatch(text) is None:
-        raise SpecError(
-            f"--model is a number of parameters, such as 25.6M, or a function package.module:name, but not "
-            f"{text!r}"
-        )
     made = _call(text, _find(text))
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module) or not (inputs is None or isinstance(inputs, (tuple, torch.Tensor))):

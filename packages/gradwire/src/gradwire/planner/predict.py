@@ -17,17 +17,18 @@ of which computation doesn't hide ``exposed_s``; these add to the step.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from gradwire.codecs import Identity
+from gradwire.codecs import Codec, Identity
 from gradwire.costs import ExchangeCost
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Part, Space, Workload, candidates
-from gradwire.planner.encodings import WEIGHTS
+from gradwire.planner.encodings import WEIGHTS, CodecCandidate, admit
 from gradwire.planner.exchange_times import Family, Way
 from gradwire.planner.loss import Extra, StepsToLoss
+from gradwire.planner.request import PlanRequest
 from gradwire.timing.environment import Environment
 from gradwire.timing.formulas import Bucket, overlap, pipelined_s
 
@@ -210,12 +211,13 @@ UNCERTAINTY = 0.03
 
 
 @dataclass(frozen=True)
-class Selection:
-    """The prediction for the chosen plan, and the candidates that it was chosen from.
+class Ranking:
+    """The predictions of the plans that were considered, and the one that was chosen.
 
     ``uncompressed`` is the fastest without compression, with which a codec's gain is compared. ``ranking``
     has all predictions, the fastest first; according to their lower bounds, the other candidates of those
     ``considered`` are slower by more than ``uncertainty``, the relative error that a prediction may have.
+    ``codecs`` are the codecs that were considered, and which of them the budget admits.
     """
 
     prediction: Prediction
@@ -223,6 +225,7 @@ class Selection:
     ranking: tuple[Prediction, ...]
     considered: int
     uncertainty: float = UNCERTAINTY
+    codecs: tuple[CodecCandidate, ...] = ()
 
     @property
     def plan(self) -> Plan:
@@ -235,7 +238,7 @@ class Selection:
         return self.prediction, *(each for each in self.ranking if each is not self.prediction)
 
 
-def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY) -> Selection:
+def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY) -> Ranking:
     """Return the choice among the plans of ``space``.
 
     A time (``Prediction.to_loss_s``) that is longer than the shortest by less than the share ``uncertainty``
@@ -254,7 +257,7 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
     worthwhile = [
         each for each in every if is_exact(each.plan) or each.to_loss_s + each.to_loss_deviation_s < worth_s
     ]
-    return Selection(
+    return Ranking(
         _simplest(worthwhile, space),
         min(exact, key=_time_s),
         tuple(sorted(every, key=_time_s)),
@@ -311,18 +314,56 @@ def is_exact(plan: Plan) -> bool:
     return isinstance(plan.encoding, Identity) and not plan.is_sharded
 
 
+def rank(
+    request: PlanRequest,
+    environment: Environment,
+    hosts: int,
+    *,
+    encodings: Sequence[Codec] | None = None,
+    family: Family | None = None,
+) -> Ranking:
+    """Return the ranking of the plans that a request allows, for ``hosts`` hosts.
+
+    Parameters
+    ----------
+    request
+        The request, with the sizes of its model (``planner.environment.resolve``).
+    environment
+        The environment, with the costs of all encodings (``planner.environment.measure``).
+    hosts
+        The number of hosts, from 2 up; it may differ from the request's.
+    encodings
+        The encodings to choose from, besides identity; None for those of the request.
+    family
+        The known times of exchanges in the environment; None to find all of them.
+    """
+    offered = request.encodings if encodings is None else encodings
+    codecs = tuple(admit(offered, environment.codecs, hosts, request.largest_error))
+    admitted = tuple(each.codec for each in codecs if each.admitted)
+    space = Space(admitted, request.all_algorithms, request.pipelines, exchanges=request.exchanges)
+    noise = environment.noise
+    to_loss = None if noise is None else StepsToLoss(environment.codecs, noise)
+    times = Family(environment) if family is None else family
+    predictor = Predictor(request.workload, hosts, times, to_loss)
+    found = choose(predictor, space)
+    uncertainty = uncertainty_of(found, environment)
+    if uncertainty != found.uncertainty:
+        found = choose(predictor, space, uncertainty)
+    return replace(found, codecs=codecs)
+
+
 # The uncertainty of predictions: that of the model, or more if the repeats of the calibration disagree.
 
 MOST = 0.9
 """The largest uncertainty, because even a noisy measurement allows some comparison."""
 
 
-def uncertainty_of(selection: Selection, environment: Environment) -> float:
+def uncertainty_of(ranking: Ranking, environment: Environment) -> float:
     """Return the relative error that the chosen step, or the best one without compression, may have.
 
     The cost of codecs and frames in a step is known only as precisely as its repeated measurements agree.
     """
-    noise = max(_noise(each, environment) for each in (selection.prediction, selection.uncompressed))
+    noise = max(_noise(each, environment) for each in (ranking.prediction, ranking.uncompressed))
     return min(MOST, max(UNCERTAINTY, noise))
 
 

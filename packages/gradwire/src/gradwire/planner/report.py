@@ -52,10 +52,10 @@ def report(choice: Choice, top: int) -> Report:
 
 def ranking(choice: Choice, top: int) -> Report:
     """Return the table of plans: the chosen one has a mark and the first row, then the fastest follow."""
-    shown = choice.selection.ordered[:top]
+    shown = choice.ranked.ordered[:top]
     slowest_s = max(each.to_loss_s for each in shown)
     unit, scale = ("s", 1.0) if slowest_s >= 10 else ("ms", 1e3)
-    by_loss = choice.query.noise is not None
+    by_loss = choice.environment.noise is not None
     terms = () if by_loss else ("codec", "frames", "wait")
     columns = (
         *map(Column.of_text, ("", "plan")),
@@ -68,10 +68,10 @@ def ranking(choice: Choice, top: int) -> Report:
     rows = [_row(each, each is choice.prediction, scale, by_loss) for each in shown]
     legend = _STEP_LEGEND + (_LOSS_LEGEND if by_loss else _TERMS_LEGEND) + _SIZES_LEGEND
     more = len(choice.ranking) - len(shown)
-    pruned = choice.selection.considered - len(choice.ranking)
+    pruned = choice.ranked.considered - len(choice.ranking)
     note = f"{legend} {_compute(choice, shown)}"
     if more > 0 or pruned > 0:
-        within = f"{100 * choice.selection.uncertainty:.0f} % of the fastest"
+        within = f"{100 * choice.ranked.uncertainty:.0f} % of the fastest"
         note += f" Not shown: {max(0, more)} slower plans, and {pruned} that cannot come within {within}."
     return [Table(columns, rows), note]
 
@@ -112,10 +112,10 @@ def verdict(points: Sequence[ScalePoint]) -> str:
 
 def _compute(choice: Choice, shown: Sequence[Prediction]) -> str:
     """Return what computation takes, by itself and in the pipelines that are shown."""
-    words = f"Compute takes {format_duration(choice.query.workload.compute_s)}"
+    words = f"Compute takes {format_duration(choice.request.workload.compute_s)}"
     pipelines = sorted({each.plan.pipeline for each in shown if each.plan.pipeline > 1})
     for pipeline in pipelines:
-        seconds = choice.query.workload.compute_with_s(pipeline)
+        seconds = choice.request.workload.compute_with_s(pipeline)
         words += f", {format_duration(seconds)} with the local updates of K={pipeline}"
     return f"{words}."
 
@@ -146,10 +146,12 @@ def _training(plan: Plan) -> str:
 def _refused(choice: Choice) -> list[str]:
     over = [
         f"{name_coding(each.codec)} ({each.error:.2g}{'' if each.guaranteed else ', measured'})"
-        for each in choice.admissions
+        for each in choice.ranked.codecs
         if not each.admitted
     ]
-    return [f"beyond the largest error of {choice.query.largest_error:g}: {', '.join(over)}"] if over else []
+    if not over:
+        return []
+    return [f"beyond the largest error of {choice.request.largest_error:g}: {', '.join(over)}"]
 
 
 def _size(nbytes: int) -> str:

@@ -4,62 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
 from gradwire._native import target
 from gradwire.codecs import Codec
-from gradwire.plan import EXCHANGES, Plan
-from gradwire.planner.candidates import ALGORITHMS, Space, Workload
-from gradwire.planner.cluster import Input
-from gradwire.planner.encodings import Admission, admit
+from gradwire.plan import Plan
+from gradwire.planner.encodings import CodecCandidate
+from gradwire.planner.environment import Input
 from gradwire.planner.exchange_times import Family
 from gradwire.planner.explain import explain
-from gradwire.planner.loss import StepsToLoss
-from gradwire.planner.predict import Prediction, Predictor, Selection, choose, uncertainty_of
+from gradwire.planner.predict import Prediction, Ranking, rank
+from gradwire.planner.request import PlanRequest
+from gradwire.planner.values import plain
 from gradwire.records import make_record, to_json
 from gradwire.timing.environment import Environment
-
-# Everything that a choice depends on, for any number of hosts.
-
-
-@dataclass(frozen=True)
-class Query:
-    """What is trained, where, and which plans are allowed.
-
-    ``codecs`` are the candidates, before the budget ``largest_error`` (see ``admit``);
-    ``environment`` has the costs of all of them. With the gradients' ``noise`` scale, plans are compared by
-    the time to a loss; with None by the step. ``exchanges`` are those of ``Space``.
-    """
-
-    workload: Workload
-    environment: Environment
-    codecs: tuple[Codec, ...]
-    algorithms: tuple[str, ...] = ALGORITHMS
-    pipelines: tuple[int, ...] = (1,)
-    largest_error: float | None = None
-    noise: float | None = None
-    exchanges: tuple[str, ...] = EXCHANGES[:1]
-
-    def admissions(self, world: int) -> tuple[Admission, ...]:
-        """Return which codecs the budget admits among ``world`` ranks."""
-        return tuple(admit(self.codecs, self.environment.codecs, world, self.largest_error))
-
-    def space(self, world: int) -> Space:
-        """Return the choices among ``world`` ranks."""
-        codecs = tuple(each.codec for each in self.admissions(world) if each.admitted)
-        return Space(codecs, self.algorithms, self.pipelines, exchanges=self.exchanges)
-
-    def answer(self, world: int, family: Family | None = None) -> Selection:
-        """Return the choice for ``world`` hosts, from 2 up; ``family`` remembers what exchanges take."""
-        known = Family(self.environment) if family is None else family
-        to_loss = None if self.noise is None else StepsToLoss(self.environment.codecs, self.noise)
-        predictor, space = Predictor(self.workload, world, known, to_loss), self.space(world)
-        found = choose(predictor, space)
-        uncertainty = uncertainty_of(found, self.environment)
-        return found if uncertainty == found.uncertainty else choose(predictor, space, uncertainty)
-
 
 # How a training step scales with the number of hosts, and up to how many of them it pays.
 #
@@ -70,7 +30,6 @@ class Query:
 
 LEAST_GAIN = 0.5
 """What a further host must add to the throughput to pay, as a share of what the first one does."""
-FARTHEST = 64
 _NONE_KNOWN: Mapping[int, Prediction] = MappingProxyType({})
 
 
@@ -100,26 +59,33 @@ class ScalePoint:
 
 
 def scaling(
-    query: Query, worlds: Sequence[int], known: Mapping[int, Prediction] = _NONE_KNOWN
+    request: PlanRequest,
+    environment: Environment,
+    worlds: Sequence[int],
+    known: Mapping[int, Prediction] = _NONE_KNOWN,
+    *,
+    encodings: Sequence[Codec] | None = None,
 ) -> Iterator[ScalePoint]:
     """Yield the best plan's step for each number of hosts, rising, from 1 up.
 
-    ``known`` has choices that have been made already, by the number of hosts. Without any time of computation
-    there is nothing to compare with, and no point.
+    ``known`` has choices that have been made already, by the number of hosts; ``encodings`` are as in
+    ``planner.predict.rank``. Without any time of computation there is nothing to compare with, and no point.
     """
-    compute_s = query.workload.compute_s
+    compute_s = request.workload.compute_s
     if compute_s == 0:
         return
-    family = Family(query.environment)
+    family = Family(environment)
     for world in worlds:
         if world == 1:
             yield ScalePoint(1, compute_s, compute_s, None)
-        else:
-            prediction = known[world] if world in known else query.answer(world, family).prediction
-            yield ScalePoint(world, prediction.step_s, compute_s, prediction)
+            continue
+        prediction = known.get(world)
+        if prediction is None:
+            prediction = rank(request, environment, world, encodings=encodings, family=family).prediction
+        yield ScalePoint(world, prediction.step_s, compute_s, prediction)
 
 
-def worlds_around(hosts: int, farthest: int = FARTHEST) -> list[int]:
+def worlds_around(hosts: int, farthest: int) -> list[int]:
     """Return the powers of two up to ``farthest``, and ``hosts``."""
     return sorted({hosts, *(1 << k for k in range(farthest.bit_length()) if 1 << k <= farthest)})
 
@@ -151,11 +117,6 @@ def paying_ranges(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) 
     return ranges
 
 
-def narrowed(query: Query, prediction: Prediction) -> Query:
-    """Return the query with the codec of a prediction only (identity is always a candidate)."""
-    return replace(query, codecs=(prediction.plan.encoding,))
-
-
 SCHEMA = "gradwire.choice/1"
 
 
@@ -165,40 +126,46 @@ class Choice:
 
     ``plan`` is ready for ``gradwire.all_reduce``, ``gradwire.PipeSGD`` and ``Plan.save``. ``prediction`` is
     what a step with it should take, ``uncompressed`` what one with the fastest plan without compression
-    should; ``ranking`` are the predictions that were made, the fastest first.
+    should; ``ranking`` are the predictions that were made, the fastest first. ``request`` has the sizes and
+    times of the model, and ``asked`` is the request before its factory and its files were read.
     """
 
-    hosts: int
-    query: Query
-    selection: Selection
-    admissions: tuple[Admission, ...]
+    request: PlanRequest
+    environment: Environment
+    ranked: Ranking
     inputs: tuple[Input, ...] = ()
-    scaling: tuple[ScalePoint, ...] = field(default=())
+    scaling: tuple[ScalePoint, ...] = ()
+    asked: PlanRequest | None = None
+
+    @property
+    def hosts(self) -> int:
+        """The number of hosts."""
+        return self.request.hosts
 
     @property
     def plan(self) -> Plan:
         """The chosen plan."""
-        return self.selection.plan
+        return self.ranked.plan
 
     @property
     def prediction(self) -> Prediction:
         """The prediction of the chosen plan."""
-        return self.selection.prediction
+        return self.ranked.prediction
 
     @property
     def uncompressed(self) -> Prediction:
         """The prediction of the fastest plan without compression."""
-        return self.selection.uncompressed
+        return self.ranked.uncompressed
 
     @property
     def ranking(self) -> tuple[Prediction, ...]:
         """All predictions, the fastest first."""
-        return self.selection.ranking
+        return self.ranked.ranking
 
     @property
     def explanation(self) -> str:
         """Why this plan."""
-        return explain(self.selection, self.admissions)
+        return explain(self.ranked)
 
     def to_json(self) -> str:
         """Return everything as readable JSON; ``Plan.from_json`` reads the value of ``plan``."""
@@ -208,28 +175,29 @@ class Choice:
         """Return everything as the fields of a record."""
         fields = {
             "hosts": self.hosts,
+            "request": (self.asked or self.request).to_values(),
             "plan": json.loads(self.plan.to_json()),
             "explanation": self.explanation,
             "prediction": self.prediction.values(),
             "uncompressed": self.uncompressed.values(),
-            "objective": "step" if self.query.noise is None else "loss",
-            "uncertainty": self.selection.uncertainty,
-            "inputs": [asdict(each) for each in self.inputs],
-            "codecs": [_admission(each) for each in self.admissions],
-            "considered": self.selection.considered,
-            "ranking": [each.values() for each in self.selection.ordered],
+            "objective": "step" if self.environment.noise is None else "loss",
+            "uncertainty": self.ranked.uncertainty,
+            "inputs": plain(self.inputs),
+            "codecs": [_candidate(each) for each in self.ranked.codecs],
+            "considered": self.ranked.considered,
+            "ranking": [each.values() for each in self.ranked.ordered],
             "scaling": [_point(each) for each in self.scaling],
             "hosts_that_pay": hosts_that_pay(self.scaling) if self.scaling else None,
         }
         return make_record(SCHEMA, fields, target=target())
 
 
-def _admission(admission: Admission) -> dict[str, object]:
+def _candidate(candidate: CodecCandidate) -> dict[str, object]:
     return {
-        "codec": str(admission.codec),
-        "largest_error": admission.error,
-        "guaranteed": admission.guaranteed,
-        "admitted": admission.admitted,
+        "codec": str(candidate.codec),
+        "largest_error": candidate.error,
+        "guaranteed": candidate.guaranteed,
+        "admitted": candidate.admitted,
     }
 
 

@@ -24,7 +24,7 @@ from gradwire.files import write_files
 from gradwire.launch.launched import ending_on_signals
 from gradwire.machine import is_inside
 from gradwire.page import Report, Section, keep, render
-from gradwire.planner.cluster import ASSUMED_LATENCY_S
+from gradwire.planner.request import ASSUMED_LATENCY_S
 from gradwire.profile.inside import private_folder
 from gradwire.profile.settings import Notes, Settings
 from gradwire.profile.tried import COUNTED, Tried

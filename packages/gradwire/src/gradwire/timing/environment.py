@@ -115,7 +115,8 @@ class Environment:
 
     ``line`` is every host's line unless ``lines`` has one for each rank. ``groups`` are the sizes of groups
     of consecutive ranks whose traffic with other groups shares a core link of ``core_nbytes_per_s`` in each
-    direction; empty for a flat network. ``codecs`` has a cost for every codec, by its spec.
+    direction; empty for a flat network. ``codecs`` has a cost for every codec, by its spec. ``noise`` is the
+    noise scale of the gradients, by which plans are compared; None to compare their steps alone.
     """
 
     line: Line
@@ -125,6 +126,7 @@ class Environment:
     groups: tuple[int, ...] = ()
     core_nbytes_per_s: float = math.inf
     header_nbytes: int = field(default=HEADER_NBYTES)
+    noise: float | None = None
 
     def cost(self, codec: str) -> CodecCost:
         """Return the costs of the codec with this spec. Raises ``SpecError`` where it was not measured."""

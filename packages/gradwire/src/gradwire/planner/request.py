@@ -1,0 +1,399 @@
+"""The request for a plan, which Python, the command line and records share; it needs no torch."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gradwire import collectives
+from gradwire.codecs import FREE_OF_SCALE, Codec, codec_of
+from gradwire.codecs.spec import is_real
+from gradwire.errors import SpecError, TensorError, shown
+from gradwire.fields import ABOVE_ZERO, named
+from gradwire.plan import EXCHANGES, FLOAT_NBYTES, MOST_HOSTS, SEGMENT_UNIT_NBYTES
+from gradwire.planner.candidates import ALGORITHMS, Space, Workload, no_model, offered
+from gradwire.planner.values import KINDS, SOURCE, plain
+from gradwire.timing.environment import CodecCost
+from gradwire.timing.line import HostCost, Line, LineRate
+from gradwire.units import parse_duration, parse_rate
+
+ModelSizes = tuple[int, ...]
+"""The floats of each parameter, in the order of the model."""
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    Model = int | str | ModelSizes | Workload | nn.Module | Iterable[nn.Parameter]
+ASSUMED_LATENCY_S = 50e-6
+"""The latency if only the rate of a line is given: that of a small message on ordinary Ethernet."""
+FARTHEST = 64
+"""The number of hosts up to which ``gradwire plan`` says how steps scale, by default."""
+_LARGEST = math.nextafter(math.inf, 0.0)
+_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_LISTS = ("codecs", "algorithms", "pipelines")
+_NAMES = ",".join(name for name in collectives.NAMES if name != "hierarchical")
+
+
+class Objective(Enum):
+    """The time by which plans are compared: of one step, or of all steps to a loss."""
+
+    STEP = "step"
+    LOSS = "loss"
+
+
+def _option(option: str, text: str, unit: str = "", **more: object) -> Mapping[str, object]:
+    """Return the metadata of a field: its option of ``gradwire plan``, the help of that, and its unit."""
+    return {"option": option, "help": text, "unit": unit, **more}
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """The request for a plan: what is trained, where, and which plans are allowed.
+
+    ``of`` also reads modules, specs of codecs, and lists. Invalid values raise ``SpecError`` or
+    ``TensorError`` before anything is measured.
+
+    Parameters
+    ----------
+    model
+        The number of parameters, the sizes of all, or a factory ``package.module:name``, which returns a
+        module, or a module and a tuple of example inputs, with which it is measured.
+    hosts
+        The number of hosts that train, from 2 up.
+    forward_s, backward_s, update_s
+        Seconds of computation in a step. None: measured if a factory has example inputs, otherwise 0. Without
+        any computation, the plan with the fastest exchange is chosen.
+    gradients
+        Real gradients to measure codecs on, such as ``record_gradients`` keeps, or their file. None: those of
+        a measured factory, or synthetic ones. Their noise is that of different steps or ranks.
+    line
+        The line between two hosts: a ``Line``, or measured by ``gradwire line-rate --json FILE`` (the
+        file, or its ``LineRate``).
+    elsewhere
+        Whether the line's file may be of another machine.
+    rate, latency
+        The figures of the line, instead of ``line``: ``"10gbit"`` or bytes per second, ``"50us"`` or seconds.
+    group_size, core_rate
+        The number of neighbouring hosts in a group, and the rate at which a group reaches the others.
+    shared_machine
+        Whether all hosts are this machine, as in a testbed; None looks for a testbed.
+    codecs
+        The codecs that may be used, the preferred first; None for those whose error is a known share of the
+        values (``codecs.FREE_OF_SCALE``).
+    largest_error
+        The largest absolute error that an element of the gradients' sum over all hosts may have.
+    algorithms
+        The algorithms that may be used, the preferred first; None for those of ``ALGORITHMS``, and
+        hierarchical if there are groups.
+    pipelines
+        The numbers of steps in flight. ``(1, 2)`` also offers Pipe-SGD, which computes before the average of
+        the step before has arrived: faster, but another training.
+    objective
+        The shortest step, or the shortest time to a loss: the step's, times the share of extra steps that the
+        codec's noise and staleness may cost. None: the loss if there are gradients, otherwise the step.
+    scale
+        ``"auto"`` also offers those codecs with a scale that can have one (``Plan.scale``).
+    nic
+        The codec of NICs on the way, which is offered as a plan's ``offload``; None if there are none.
+    sharded_lr
+        The learning rate of an optimizer like Adam, if ``gradwire.sharded.Sharded`` is offered: the bytes of
+        weights' changes depend on it.
+    most_hosts
+        The number of hosts up to which the choice says how steps scale; 0 for no scaling.
+    host
+        The cost of frames; None takes what was measured with the line, or measures it here.
+    costs
+        The costs of encodings (``Plan.encoding``) by their specs, if they have been measured already.
+    """
+
+    model: int | ModelSizes | str = field(
+        metadata=_option("--model M", "parameters (25.6M), or a factory package.module:name")
+    )
+    hosts: int = field(metadata=_option("--hosts N", f"2 to {MOST_HOSTS}", "hosts", type=int))
+    forward_s: float | None = field(
+        default=None,
+        metadata=_option("--forward T", "of a step, e.g. 12ms (measured of a factory, or 0)", "s"),
+    )
+    backward_s: float | None = field(
+        default=None, metadata=_option("--backward T", "the same; buckets hide behind it", "s")
+    )
+    update_s: float = field(default=0.0, metadata=_option("--update T", "of the optimizer (0)", "s"))
+    gradients: Sequence[torch.Tensor] | Path | None = field(
+        default=None, metadata=_option("--gradients FILE", "recorded ones (of a factory, or synthetic)")
+    )
+    line: Line | LineRate | Path | None = field(
+        default=None, metadata=_option("--measured FILE", "the line, by 'gradwire line-rate --json'")
+    )
+    elsewhere: bool = field(default=False, metadata=_option("--elsewhere", "FILE may be of another machine"))
+    rate: str | float | None = field(
+        default=None, metadata=_option("--rate R", "or the line as told, e.g. 10gbit", "B/s")
+    )
+    latency: str | float | None = field(
+        default=None, metadata=_option("--latency T", "e.g. 50us, which it is by default", "s")
+    )
+    group_size: int | None = field(
+        default=None, metadata=_option("--group-size N", "hosts that share an uplink", "hosts", type=int)
+    )
+    core_rate: str | float | None = field(
+        default=None, metadata=_option("--core R", "rate of an uplink", "B/s")
+    )
+    shared_machine: bool | None = field(
+        default=None, metadata=_option("--shared-machine", "all hosts are this one (testbed)")
+    )
+    codecs: tuple[Codec, ...] | None = field(
+        default=None, metadata=_option("--codecs LIST", "allowed ones (those with a relative bound)")
+    )
+    largest_error: float | None = field(
+        default=None, metadata=_option("--largest-error X", "of an element of the sum (any)", type=float)
+    )
+    algorithms: tuple[str, ...] | None = field(
+        default=None, metadata=_option("--algorithms LIST", f"({_NAMES})")
+    )
+    pipelines: tuple[int, ...] = field(
+        default=(1,),
+        metadata=_option("--pipeline K", "offer Pipe-SGD, K-1 steps stale (1: not)", "steps", type=int),
+    )
+    objective: Objective | None = field(
+        default=None,
+        metadata=_option(
+            "--objective WHAT",
+            "'step' or 'loss': what is shortest (loss with --gradients)",
+            choices=tuple(each.value for each in Objective),
+        ),
+    )
+    scale: Literal["auto"] | None = field(
+        default=None, metadata=_option("--scale auto", "offer scales for codecs with absolute bounds, too")
+    )
+    nic: Codec | None = field(
+        default=None, metadata=_option("--nic CODEC", "of NICs on the way; offer to leave encoding to them")
+    )
+    sharded_lr: float | None = field(
+        default=None, metadata=_option("--sharded LR", "offer Sharded; the learning rate", type=float)
+    )
+    most_hosts: int = field(
+        default=0,
+        metadata=_option("--scale-to N", f"hosts to look to; 0: not ({FARTHEST})", "hosts", type=int),
+    )
+    host: HostCost | None = None
+    costs: Mapping[str, CodecCost] | None = None
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    @classmethod
+    def of(cls, model: Model, hosts: int, **values: Any) -> PlanRequest:
+        """Return the request for a module, its parameters, a ``Workload`` with its seconds, or ``model``.
+
+        Codecs may be specs, and lists any iterables. Raises as the class does.
+        """
+        if isinstance(model, Workload):
+            values |= {name: getattr(model, name) for name in ("forward_s", "backward_s", "update_s")}
+            model = model.counts
+        for name in _LISTS:
+            if name in values and (values[name] is not None or name == "pipelines"):
+                values[name] = _listed(name, values[name])
+        if values.get("codecs") is not None:
+            found = [codec_of(each, "codecs") for each in values["codecs"]]
+            values["codecs"] = tuple(each for each in found if each is not None)
+        if isinstance(values.get("line"), (str, os.PathLike)):
+            values["line"] = Path(values["line"])
+        if isinstance(values.get("gradients"), os.PathLike):
+            values["gradients"] = Path(values["gradients"])
+        values["nic"] = codec_of(values.get("nic"), "nic")
+        if values.get("objective") is not None:
+            values["objective"] = _objective(values["objective"])
+        return cls(_sizes(model), hosts, **values)
+
+    def check(self) -> None:
+        """Raise ``SpecError`` or ``TensorError`` for values that no plan can be made for; read no file."""
+        self._check_model()
+        self._check_hosts()
+        self._check_line()
+        _check_gradients(self.gradients, self.model if isinstance(self.model, str) else self.workload.count)
+        self._check_choices()
+        if self.host is not None and not isinstance(self.host, HostCost):
+            raise SpecError(f"expected a HostCost or None for host, got {shown(self.host)}")
+        if self.costs is not None and not isinstance(self.costs, Mapping):
+            raise SpecError(f"expected a mapping from specs to CodecCosts for costs, got {shown(self.costs)}")
+
+    def _check_model(self) -> None:
+        model = self.model
+        known = isinstance(model, (int, tuple)) or (isinstance(model, str) and _FACTORY.fullmatch(model))
+        if not known:
+            raise no_model(model)
+        Workload.of_count(1, *self._seconds)
+        if not isinstance(model, str):
+            _ = self.workload  # refuses sizes that no model has
+
+    def _check_hosts(self) -> None:
+        if type(self.hosts) is not int or self.hosts < 1:
+            raise SpecError(f"expected a whole number of hosts from 2 up, got {shown(self.hosts)}")
+        if self.hosts == 1:
+            raise SpecError("expected 2 hosts or more, got 1, which has nothing to exchange")
+        if type(self.most_hosts) is not int or self.most_hosts < 0:
+            raise SpecError(f"expected a whole number from 0 up for most_hosts, got {shown(self.most_hosts)}")
+        size = self.group_size
+        if size is not None and self.hosts == 2:
+            raise SpecError("expected 3 hosts or more to make groups of, got 2; leave the groups out")
+        if size is not None and (type(size) is not int or not 1 < size < self.hosts):
+            raise SpecError(f"expected groups of 2 to {self.hosts - 1} hosts, got {shown(size)}")
+        if (size is None) != (self.core_rate is None):
+            raise SpecError("expected both the hosts in a group and the rate between groups, got only one")
+        if not (isinstance(self.core_nbytes_per_s, (int, float)) and self.core_nbytes_per_s > 0):
+            raise SpecError(f"expected a rate above 0 (10gbit) for core_rate, got {self.core_rate!r}")
+
+    def _check_line(self) -> None:
+        if not isinstance(self.line, (Line, LineRate, Path, type(None))):
+            raise SpecError(f"expected a Line, a LineRate or its file for line, got {shown(self.line)}")
+        if self.line is not None and (self.rate is not None or self.latency is not None):
+            raise SpecError(
+                "expected a line that is either measured or given by its rate, got both; leave out --rate "
+                "and --latency (rate, latency), or the measured line"
+            )
+        if self.line is None and self.rate is None:
+            raise SpecError(
+                "expected the network's line, got none; measure it with 'gradwire line-rate --json "
+                "FILE' and give --measured FILE (line), or tell --rate and --latency (rate, latency)"
+            )
+        if not isinstance(self.line, Path):
+            _ = self.found_line  # refuses words and numbers that no line has
+
+    def _check_choices(self) -> None:
+        for name in _LISTS:
+            found = getattr(self, name)
+            if found is not None and not isinstance(found, tuple):
+                raise SpecError(f"expected a tuple for {name}, got {shown(found)}; see PlanRequest.of")
+        if self.objective is Objective.LOSS and self.gradients is None:
+            raise SpecError(
+                "expected recorded gradients for the objective 'loss', which needs their noise, got none; "
+                "record some with gradwire.record_gradients and pass them, or plan for the step"
+            )
+        Space(self.encodings, self.all_algorithms, self.pipelines, exchanges=self.exchanges)
+        if self.largest_error is not None and not is_real(self.largest_error, 0.0, _LARGEST):
+            raise SpecError(
+                "expected a number from 0 up for the largest error, in units of the summed gradients, got "
+                f"{shown(self.largest_error)}"
+            )
+        if self.sharded_lr is not None and not is_real(self.sharded_lr, ABOVE_ZERO, 1e3):
+            raise SpecError(
+                f"expected a learning rate above 0 for sharded training, got {shown(self.sharded_lr)}; give "
+                "the one with which weights are updated"
+            )
+
+    @property
+    def _seconds(self) -> tuple[float, float, float]:
+        forward_s, backward_s = (0.0 if each is None else each for each in (self.forward_s, self.backward_s))
+        return forward_s, backward_s, self.update_s
+
+    @cached_property
+    def workload(self) -> Workload:
+        """The training step of one host. Raises ``SpecError`` for a factory that was not called yet."""
+        if isinstance(self.model, str):
+            raise SpecError(
+                f"expected the sizes of a model, got the factory {self.model}; resolve the request"
+            )
+        if isinstance(self.model, int):
+            return Workload.of_count(self.model, *self._seconds)
+        return Workload(self.model, *self._seconds)
+
+    @cached_property
+    def line_rate(self) -> LineRate | None:
+        """The measured line, read once from its file; None for any other line. Raises ``SpecError``."""
+        if isinstance(self.line, Path):
+            return LineRate.load(self.line, elsewhere=self.elsewhere)
+        return self.line if isinstance(self.line, LineRate) else None
+
+    @cached_property
+    def found_line(self) -> Line:
+        """The line of each host. Raises ``SpecError``."""
+        if isinstance(self.line, Line):
+            return self.line
+        if self.line_rate is not None:
+            return self.line_rate.line
+        latency = ASSUMED_LATENCY_S if self.latency is None else self.latency
+        latency_s = parse_duration(latency) if isinstance(latency, str) else latency
+        return Line(latency_s, _nbytes_per_s(self.rate))
+
+    @property
+    def core_nbytes_per_s(self) -> float:
+        """The rate between groups."""
+        return _nbytes_per_s(self.core_rate)
+
+    @cached_property
+    def encodings(self) -> tuple[Codec, ...]:
+        """The encodings of the plans that are allowed (``Plan.encoding``), identity first."""
+        return offered(FREE_OF_SCALE if self.codecs is None else self.codecs, self.scale, self.nic)
+
+    @property
+    def all_algorithms(self) -> tuple[str, ...]:
+        """The algorithms of the plans that are allowed."""
+        if self.algorithms is not None:
+            return self.algorithms
+        return ALGORITHMS if self.group_size is None else (*ALGORITHMS, f"hierarchical:{self.group_size}")
+
+    @property
+    def exchanges(self) -> tuple[str, ...]:
+        """The exchanges of the plans that are allowed."""
+        return EXCHANGES[:1] if self.sharded_lr is None else EXCHANGES
+
+    def to_values(self) -> dict[str, Any]:
+        """Return the request as a JSON object, in which tensors are only counted."""
+        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
+
+    @classmethod
+    def from_values(cls, values: object) -> PlanRequest:
+        """Read what ``to_values`` returned; missing fields have their defaults. Raises ``SpecError``."""
+        read = SOURCE.read(values, named([each.name for each in fields(cls)], ("model", "hosts")))
+        read |= {name: SOURCE.read(read[name], kind, name) for name, kind in KINDS.items() if name in read}
+        return SOURCE.read(read, lambda values: cls.of(**values))
+
+
+def _sizes(model: Any) -> int | ModelSizes | str:
+    if isinstance(model, (int, str)) or (isinstance(model, (tuple, list)) and set(map(type, model)) <= {int}):
+        return tuple(model) if isinstance(model, list) else model
+    from gradwire.planner.model import sizes_of  # needs torch
+
+    return sizes_of(model)
+
+
+def _listed(name: str, value: object) -> tuple[Any, ...]:
+    """Return a list as a tuple; refuse a word, whose letters would be taken one by one."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
+        raise SpecError(f"expected a list for {name}, got {shown(value)}; write [{shown(value)}]")
+    return tuple(value)
+
+
+def _objective(value: object) -> Objective:
+    if value not in [each.value for each in Objective] and not isinstance(value, Objective):
+        known = " or ".join(repr(each.value) for each in Objective)
+        raise SpecError(f"expected {known} for the objective, got {shown(value)}")
+    return Objective(value)
+
+
+def _check_gradients(gradients: object, count: int | str) -> None:
+    """Refuse gradients that codecs cannot be measured on: of few values, only a call's cost would show."""
+    if gradients is None or isinstance(gradients, Path):
+        return
+    if not isinstance(gradients, Sequence) or isinstance(gradients, str):
+        raise TensorError(f"expected a list of tensors for gradients, got a {type(gradients).__name__}")
+    if not gradients:
+        raise TensorError("expected one tensor or more for gradients, got none; None has synthetic ones made")
+    fewest = 1 if isinstance(count, str) else min(count, SEGMENT_UNIT_NBYTES // FLOAT_NBYTES)
+    shortest = min(each.numel() if hasattr(each, "numel") else fewest for each in gradients)
+    if shortest < fewest:
+        raise TensorError(
+            f"expected {fewest} values or more in each of the gradients, got {shortest}; record those of the "
+            "model itself"
+        )
+
+
+def _nbytes_per_s(rate: str | float | None) -> float:
+    found = parse_rate(rate) if isinstance(rate, str) else rate
+    return math.inf if found is None else found

@@ -1,0 +1,78 @@
+"""A ranking: which plans a request allows among so many hosts, and which of them it chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gradwire.codecs import Identity, parse
+from gradwire.planner.candidates import Space, Workload, candidates
+from gradwire.planner.exchange_times import Family
+from gradwire.planner.predict import UNCERTAINTY, Predictor, rank
+from gradwire.planner.request import PlanRequest
+from gradwire.timing.environment import Environment
+from support.planner_costs import make_request
+
+Make = Callable[..., Environment]
+LOSSY = ("bf16", "quantize:8")
+
+
+def ask(largest_error: float | None = None) -> PlanRequest:
+    workload = Workload.of_count(200_000, backward_s=0.01)
+    return make_request(workload, LOSSY, algorithms=["ring", "star"], largest_error=largest_error)
+
+
+def test_the_budget_admits_fewer_codecs_the_more_ranks_add_up_their_errors(environment: Make) -> None:
+    """A lossy codec of these errs by 1e-5 an encoding, so by 3e-5 among 3 ranks and 4e-5 among 4."""
+    place, request = environment(), ask(largest_error=3.5e-5)
+    for world, admitted in ((3, True), (4, False)):
+        found = rank(request, place, world)
+        assert [each.admitted for each in found.codecs] == [True, admitted, admitted]
+        assert {each.plan.codec for each in found.ranking} <= {
+            Identity(),
+            *map(parse, LOSSY if admitted else ()),
+        }
+    assert isinstance(rank(request, place, 4).plan.codec, Identity)
+
+
+@pytest.mark.parametrize("rate", [1e6, 125e6, 1e10])
+def test_the_choice_is_among_the_fastest_of_all_plans(rate: float, environment: Make) -> None:
+    """The oracle predicts every plan, of which the search leaves most out."""
+    place, request = environment(rate), ask()
+    predictor = Predictor(request.workload, 3, Family(place))
+    space = Space(tuple(map(parse, LOSSY)), ("ring", "star"))
+    every = [predictor.predict(plan) for plan in candidates(space, request.workload, 3)]
+    found, fastest_s = rank(request, place, 3), min(each.step_s for each in every)
+    assert found.considered == len(every)
+    assert found.prediction in every
+    assert found.prediction.step_s * (1 - found.uncertainty) <= fastest_s
+    assert found.ranking[0].step_s == fastest_s
+    plain = min(each.step_s for each in every if isinstance(each.plan.codec, Identity))
+    assert found.uncompressed.step_s == plain
+
+
+def test_repeats_that_disagree_widen_the_uncertainty_and_simplify_the_choice(environment: Make) -> None:
+    place, request = environment(30e6), ask()
+    quiet = rank(request, place, 3)
+    assert quiet.uncertainty == UNCERTAINTY
+    assert not isinstance(quiet.plan.codec, Identity)
+    noisy = rank(request, replace(place, host=replace(place.host, disagreement=1e3)), 3)
+    assert noisy.uncertainty > UNCERTAINTY
+    assert isinstance(noisy.plan.codec, Identity), "no gain is sure"
+
+
+def test_a_family_is_asked_instead_of_computing_again(environment: Make) -> None:
+    place, request = environment(), ask()
+    family = Family(place)
+    assert rank(request, place, 3, family=family) == rank(request, place, 3)
+    times = family.among(3)
+    assert times is family.among(3)
+
+
+def test_of_one_encoding_and_identity_only_their_plans_are_ranked(environment: Make) -> None:
+    place, request = environment(), ask()
+    found = rank(request, place, 3, encodings=(parse("bf16"),))
+    assert {str(each.codec) for each in found.codecs} == {"bf16"}
+    assert {str(each.plan.codec) for each in found.ranking} == {"identity", "bf16"}
