@@ -23,7 +23,7 @@ from gradwire.timing.line import HostCost, Line, LineRate, Point
 from support.planner_costs import codec_cost
 
 POINTS = [Point(1, 2e-4, 1e3, 1e3), Point(1 << 22, 0.04, 1.1e8, 1.1e8)]
-JUNK = (
+JUNK: tuple[object, ...] = (
     *(
         None,
         True,
