@@ -136,7 +136,9 @@ class TestUnderMpiexec:
 
 def test_without_mpi4py_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    with pytest.raises(LinkError, match=r"needs mpi4py and an MPI library.*pip install '\.\[mpi\]'"):
+    with pytest.raises(
+        LinkError, match=r"needs mpi4py and an MPI library.*pip install './packages/gradwire\[mpi\]'"
+    ):
         MpiLink()
 
 
