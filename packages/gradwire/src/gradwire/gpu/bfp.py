@@ -34,7 +34,7 @@ from gradwire.gpu.words import (
 
 
 @triton.jit
-def mantissas_of(words, exponent, BITS: tl.constexpr):
+def mantissas_of(words, exponent, BITS):
     """Return mantissas of BITS bits with their sign, 0 for blocks without mantissas."""
     largest: tl.constexpr = (1 << (BITS - 1)) - 1
     ordinary = (exponent >= SMALLEST_EXPONENT) & (exponent < NAN_EXPONENT)
@@ -44,9 +44,7 @@ def mantissas_of(words, exponent, BITS: tl.constexpr):
 
 
 @triton.jit
-def _encode_bytes(
-    x, out, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr
-):
+def _encode_bytes(x, out, left, BLOCK, ROWS, WIDTH, FULL):
     """Encode ROWS blocks whose mantissas have 8 bits: each byte is one value."""
     tile = take_tile(x, 0, left, BLOCK, ROWS, WIDTH, FULL)
     exponent = exponent_of(peak_of(tile))[:, None]
@@ -105,17 +103,7 @@ def encode_kernel(
 
 
 @triton.jit
-def _decode_part(
-    payload,
-    out,
-    left,
-    BITS: tl.constexpr,
-    ADD: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    FULL: tl.constexpr,
-):
+def _decode_part(payload, out, left, BITS, ADD, BLOCK, ROWS, WIDTH, FULL):
     whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
     nbytes: tl.constexpr = BLOCK * BITS // 8
     record = payload + tl.arange(0, ROWS)[:, None] * (nbytes + 1)

@@ -58,7 +58,7 @@ def bf16_of(words):
 
 
 @triton.jit
-def _encode_part(x, out, left, HALF: tl.constexpr, SIZE: tl.constexpr, FULL: tl.constexpr):
+def _encode_part(x, out, left, HALF, SIZE, FULL):
     at = tl.arange(0, SIZE)
     words = take(x, at, at < left, FULL)
     put(out, at, fp16_of(words) if HALF else bf16_of(words), at < left, FULL)
@@ -75,9 +75,7 @@ def encode_kernel(x, out, n, HALF: tl.constexpr, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _decode_part(
-    payload, out, left, HALF: tl.constexpr, ADD: tl.constexpr, SIZE: tl.constexpr, FULL: tl.constexpr
-):
+def _decode_part(payload, out, left, HALF, ADD, SIZE, FULL):
     at = tl.arange(0, SIZE)
     half = take(payload, at, at < left, FULL).to(tl.uint32)
     put_words(out, at, float_of_fp16(half) if HALF else half << 16, at < left, FULL, ADD)

@@ -40,7 +40,7 @@ _ONE = 0x80000000
 
 
 @triton.jit
-def _divided(rows, word, TERMS: tl.constexpr, LENGTH: tl.constexpr):
+def _divided(rows, word, TERMS, LENGTH):
     """Return the LENGTH words of a remainder after one more word: rows z + word, modulo z^LENGTH + TERMS.
 
     The first row is of the highest power. Bit i of TERMS is the term z^i; the term 1 is always there.
@@ -57,7 +57,7 @@ def _divided(rows, word, TERMS: tl.constexpr, LENGTH: tl.constexpr):
 
 
 @triton.jit
-def _rows(words, at, wanted, COLUMNS: tl.constexpr, MANY: tl.constexpr):
+def _rows(words, at, wanted, COLUMNS, MANY):
     rows = ()
     for row in tl.static_range(MANY):
         rows += (tl.load(words + at + row * COLUMNS, mask=wanted),)  # type: ignore[assignment]
@@ -65,7 +65,7 @@ def _rows(words, at, wanted, COLUMNS: tl.constexpr, MANY: tl.constexpr):
 
 
 @triton.jit
-def _first_rows(words, at, COLUMNS: tl.constexpr, MANY: tl.constexpr):
+def _first_rows(words, at, COLUMNS, MANY):
     rows = ()
     for row in tl.static_range(MANY):
         where = at + row * COLUMNS
@@ -74,7 +74,7 @@ def _first_rows(words, at, COLUMNS: tl.constexpr, MANY: tl.constexpr):
 
 
 @triton.jit
-def _raised(both, rows, MANY: tl.constexpr):
+def _raised(both, rows, MANY):
     """Return the largest signed and unsigned words so far, one of which has the largest magnitude."""
     positive, negative = both
     for row in tl.static_range(MANY):
@@ -127,7 +127,7 @@ def divide_kernel(
 
 
 @triton.jit
-def _times(value, POWER: tl.constexpr):
+def _times(value, POWER):
     """Return the product with a polynomial, modulo the polynomial of CRC32C, as a sum of powers."""
     product = tl.zeros_like(value)
     power = tl.full([], POWER, tl.uint32)
@@ -139,7 +139,7 @@ def _times(value, POWER: tl.constexpr):
 
 
 @triton.jit
-def _halved(values, POWER: tl.constexpr, HALF: tl.constexpr):
+def _halved(values, POWER, HALF):
     left, right = tl.split(tl.reshape(values, (HALF, 2)))
     return _times(left, POWER) ^ right
 

@@ -29,19 +29,19 @@ _LONGEST = 65536
 
 
 @triton.jit
-def _fold(lanes, ROWS: tl.constexpr, HALF: tl.constexpr):
+def _fold(lanes, ROWS, HALF):
     low, high = tl.split(tl.trans(tl.reshape(lanes, (ROWS, 2, HALF)), (0, 2, 1)))
     return low + high
 
 
 @triton.jit
-def longest_row(n, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+def longest_row(n, BLOCK, ROWS):
     """Return the length of the longest block of this program, below BLOCK in a short chunk."""
     return tl.minimum(n - tl.program_id(0).to(tl.int64) * ROWS * BLOCK, BLOCK).to(tl.int32)
 
 
 @triton.jit
-def sum_rows(x, n, row, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr, FULL: tl.constexpr):
+def sum_rows(x, n, row, BLOCK, ROWS, AHEAD, FULL):
     """Return the sums of the squares of the finite values of ROWS blocks, and the numbers of these values.
 
     AHEAD times 16 values of each block are loaded at a time.
@@ -150,7 +150,7 @@ _COUNTED_AT_ONCE = (64, 128, 256, 512, 1024)
 
 
 @triton.jit
-def exponents_at(head, start, at, inside, EXPONENT: tl.constexpr, BLOCK: tl.constexpr, SIZE: tl.constexpr):
+def exponents_at(head, start, at, inside, EXPONENT, BLOCK, SIZE):
     """Return the biased exponents of the bounds of SIZE values, or one if they share it."""
     if EXPONENT != 0:
         return tl.full([1], EXPONENT, tl.int32)
@@ -215,17 +215,7 @@ def count_kernel(x, head, n, totals, wides, EXPONENT: tl.constexpr, BLOCK: tl.co
 
 
 @triton.jit
-def _bound_and_count(
-    x,
-    n,
-    share,
-    head,
-    blocks,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    AHEAD: tl.constexpr,
-    FULL: tl.constexpr,
-):
+def _bound_and_count(x, n, share, head, blocks, BLOCK, ROWS, AHEAD, FULL):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     total, count = sum_rows(x, n, row, BLOCK, ROWS, AHEAD, FULL)
     exponent = exponent_of_share(total, count, share)

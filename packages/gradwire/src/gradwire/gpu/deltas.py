@@ -152,7 +152,7 @@ def blocks_kernel(body, starts, sizes, counts, symbols, firsts, entries, slots, 
 
 
 @triton.jit
-def _classes_at(classes, start, n, TILE: tl.constexpr):
+def _classes_at(classes, start, n, TILE):
     place = start + tl.arange(0, TILE)
     quartet = tl.load(classes + place // 4, mask=place < n, other=0).to(tl.int32)
     return (quartet >> ((place % 4) * 2).to(tl.int32)) & 3
@@ -173,7 +173,7 @@ def count_kernel(classes, n, totals, status, TILE: tl.constexpr):
 
 
 @triton.jit
-def _order(word, BITS: tl.constexpr):
+def _order(word, BITS):
     """Turn words into integers in total order, and back."""
     return word ^ tl.where((word >> (BITS - 1)) != 0, (1 << (BITS - 1)) - 1, 0).to(tl.uint32)
 

@@ -19,16 +19,7 @@ _ROWS = 8
 
 
 @triton.jit
-def _encode_half(
-    x,
-    head,
-    n,
-    start,
-    EXPONENT: tl.constexpr,
-    BLOCK: tl.constexpr,
-    HALF: tl.constexpr,
-    FULL: tl.constexpr,
-):
+def _encode_half(x, head, n, start, EXPONENT, BLOCK, HALF, FULL):
     # Each thread has one value after the other: bytes are stored at any address, and four values at a time
     # would have to change threads before.
     at = tl.max_contiguous(tl.arange(0, HALF), 1)
@@ -39,7 +30,7 @@ def _encode_half(
 
 
 @triton.jit
-def _put_half(tags, place, code, size, wide, left, HALF: tl.constexpr, FULL: tl.constexpr):
+def _put_half(tags, place, code, size, wide, left, HALF, FULL):
     tl.store(place, code.to(tl.uint8), mask=size > 0)
     if wide:
         for byte in tl.static_range(1, 4):
@@ -51,18 +42,7 @@ def _put_half(tags, place, code, size, wide, left, HALF: tl.constexpr, FULL: tl.
 
 
 @triton.jit
-def _encode_part(
-    x,
-    head,
-    tags,
-    data,
-    n,
-    wide,
-    EXPONENT: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SIZE: tl.constexpr,
-    FULL: tl.constexpr,
-):
+def _encode_part(x, head, tags, data, n, wide, EXPONENT, BLOCK, SIZE, FULL):
     half: tl.constexpr = SIZE // 2
     start = tl.program_id(0).to(tl.int64) * SIZE
     middle = start + half
@@ -154,19 +134,7 @@ def compare_kernel(ends, programs, nbytes, status):
 
 
 @triton.jit
-def _decode_part(
-    head,
-    tags,
-    data,
-    out,
-    n,
-    before,
-    EXPONENT: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ADD: tl.constexpr,
-    SIZE: tl.constexpr,
-    FULL: tl.constexpr,
-):
+def _decode_part(head, tags, data, out, n, before, EXPONENT, BLOCK, ADD, SIZE, FULL):
     start = tl.program_id(0).to(tl.int64) * SIZE
     at = tl.arange(0, SIZE)
     kind = kinds_at(tags, start + at, n)

@@ -45,7 +45,7 @@ def _range_of(borders, ranges, element):
 
 
 @triton.jit
-def _sum_ranges(words, begin, count, borders, ranges, parts, SIZE: tl.constexpr):
+def _sum_ranges(words, begin, count, borders, ranges, parts, SIZE):
     """Write the sums of squares of a program's part of each range. ``parts`` begins at its first range."""
     number = float_of(words).to(tl.float64)
     square = number * number
@@ -58,21 +58,7 @@ def _sum_ranges(words, begin, count, borders, ranges, parts, SIZE: tl.constexpr)
 
 
 @triton.jit
-def _pass_part(
-    x,
-    y,
-    begin,
-    count,
-    nonfinite,
-    borders,
-    ranges,
-    parts,
-    row,
-    HOW: tl.constexpr,
-    ROWS: tl.constexpr,
-    SIZE: tl.constexpr,
-    FULL: tl.constexpr,
-):
+def _pass_part(x, y, begin, count, nonfinite, borders, ranges, parts, row, HOW, ROWS, SIZE, FULL):
     at = tl.arange(0, SIZE)
     words = take(x, at, at < count, FULL)
     summed = words
@@ -139,7 +125,7 @@ def add_up_kernel(
 
 
 @triton.jit
-def _keep_part(residual, lost, left, is_bad, SIZE: tl.constexpr, FULL: tl.constexpr):
+def _keep_part(residual, lost, left, is_bad, SIZE, FULL):
     at = tl.arange(0, SIZE)
     before = take(residual, at, at < left, FULL)
     before = tl.where((before & MAGNITUDE) >= INFINITY, 0, before)

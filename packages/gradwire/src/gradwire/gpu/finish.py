@@ -24,7 +24,7 @@ _SIZE = 1024
 
 
 @triton.jit
-def _finish_part(x, left, nonfinite, RANKS: tl.constexpr, SIZE: tl.constexpr, FULL: tl.constexpr):
+def _finish_part(x, left, nonfinite, RANKS, SIZE, FULL):
     at = tl.arange(0, SIZE)
     words = take(x, at, at < left, FULL)
     if RANKS > 1:

@@ -62,16 +62,7 @@ def word_of(code, exponent):
 
 
 @triton.jit
-def _encode_part(
-    x,
-    exponents,
-    codes,
-    left,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    FULL: tl.constexpr,
-):
+def _encode_part(x, exponents, codes, left, BLOCK, ROWS, WIDTH, FULL):
     whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
     rows = tl.arange(0, ROWS)
     if BLOCK <= WIDTH:
@@ -110,17 +101,7 @@ def check_kernel(exponents, blocks, status, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _decode_part(
-    exponents,
-    codes,
-    out,
-    left,
-    ADD: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    FULL: tl.constexpr,
-):
+def _decode_part(exponents, codes, out, left, ADD, BLOCK, ROWS, WIDTH, FULL):
     whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
     rows = tl.arange(0, ROWS)
     exponent = take(exponents, rows, rows * BLOCK < left, FULL).to(tl.int32)

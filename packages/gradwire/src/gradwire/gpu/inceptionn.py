@@ -29,7 +29,7 @@ def nbytes_of(kind):
 
 
 @triton.jit
-def classes_and_codes(words, FIRST1: tl.constexpr, FIRST2: tl.constexpr, BASE: tl.constexpr):
+def classes_and_codes(words, FIRST1, FIRST2, BASE):
     """Return the class of each value, and its code."""
     magnitude = (words & MAGNITUDE).to(tl.int32, bitcast=True)
     sign = (words >> 31).to(tl.int32)
@@ -44,7 +44,7 @@ def classes_and_codes(words, FIRST1: tl.constexpr, FIRST2: tl.constexpr, BASE: t
 
 
 @triton.jit
-def _take_bursts(x, n, BURSTS: tl.constexpr, BURST_A_THREAD: tl.constexpr):
+def _take_bursts(x, n, BURSTS, BURST_A_THREAD):
     start = tl.program_id(0).to(tl.int64) * BURSTS * 8
     value = tl.arange(0, BURSTS)[:, None] * 8 + tl.arange(0, 8)[None, :]
     # One burst per thread is slower to load, but its bytes, at any address, stay in their thread.
@@ -253,16 +253,7 @@ def check_padding_kernel(payload, last, status, USED: tl.constexpr):
 
 
 @triton.jit
-def _decode_part(
-    payload,
-    out,
-    starts,
-    left,
-    UNIT: tl.constexpr,
-    ADD: tl.constexpr,
-    BURSTS: tl.constexpr,
-    FULL: tl.constexpr,
-):
+def _decode_part(payload, out, starts, left, UNIT, ADD, BURSTS, FULL):
     burst = tl.arange(0, BURSTS)
     there = burst * 8 < left
     start = tl.load(starts + burst, mask=there, other=0)

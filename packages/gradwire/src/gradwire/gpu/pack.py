@@ -31,7 +31,7 @@ _MARKED = 8  # the most bits with which a non-finite value would decode to a fin
 
 
 @triton.jit
-def _move_part(x, out, left, BITS: tl.constexpr, SIZE: tl.constexpr, FULL: tl.constexpr):
+def _move_part(x, out, left, BITS, SIZE, FULL):
     at = tl.arange(0, SIZE)
     put(out, at, (take(x, at, at < left, FULL) >> (32 - BITS)).to(out.dtype.element_ty), at < left, FULL)
 
@@ -47,17 +47,7 @@ def move_kernel(x, out, n, BITS: tl.constexpr, SIZE: tl.constexpr):
 
 
 @triton.jit
-def _move_back_part(
-    payload,
-    out,
-    marker,
-    left,
-    BITS: tl.constexpr,
-    ADD: tl.constexpr,
-    MARKED: tl.constexpr,
-    SIZE: tl.constexpr,
-    FULL: tl.constexpr,
-):
+def _move_back_part(payload, out, marker, left, BITS, ADD, MARKED, SIZE, FULL):
     at = tl.arange(0, SIZE)
     words = take(payload, at, at < left, FULL).to(tl.uint32) << (32 - BITS)
     if MARKED:
@@ -122,20 +112,7 @@ def _word_at(payload, tail, word, words, nbytes):
 
 
 @triton.jit
-def _unpack_part(
-    payload,
-    tail,
-    out,
-    marker,
-    n,
-    words,
-    nbytes,
-    BITS: tl.constexpr,
-    ADD: tl.constexpr,
-    MARKED: tl.constexpr,
-    SIZE: tl.constexpr,
-    FULL: tl.constexpr,
-):
+def _unpack_part(payload, tail, out, marker, n, words, nbytes, BITS, ADD, MARKED, SIZE, FULL):
     start = tl.program_id(0).to(tl.int64) * SIZE
     value = start + tl.arange(0, SIZE)
     word = value * BITS // 32

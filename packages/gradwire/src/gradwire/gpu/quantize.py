@@ -34,7 +34,7 @@ _CHECKED = 4096
 
 
 @triton.jit
-def scale_of(peak, BITS: tl.constexpr):
+def scale_of(peak, BITS):
     """Return the bits of the scale of a peak, whose low 8 bits are 0, so that products are exact."""
     quotient = tl.div_rn(float_of(peak), tl.full(peak.shape, 127.0 if BITS == 8 else 7.0, tl.float32))
     scale = tl.where(peak < _SMALLEST_PEAK, 0, bits_of(quotient) & 0xFFFFFF00)
@@ -52,18 +52,7 @@ def codes_of(tile, scale):
 
 
 @triton.jit
-def _encode_tile(
-    tile,
-    scale,
-    codes,
-    at,
-    left,
-    BITS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    FULL: tl.constexpr,
-):
+def _encode_tile(tile, scale, codes, at, left, BITS, BLOCK, ROWS, WIDTH, FULL):
     whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
     code = codes_of(tile, scale)
     if BITS == 8:
@@ -77,17 +66,7 @@ def _encode_tile(
 
 
 @triton.jit
-def _encode_part(
-    x,
-    scales,
-    codes,
-    left,
-    BITS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    FULL: tl.constexpr,
-):
+def _encode_part(x, scales, codes, left, BITS, BLOCK, ROWS, WIDTH, FULL):
     rows = tl.arange(0, ROWS)
     if BLOCK <= WIDTH:
         tile = take_tile(x, 0, left, BLOCK, ROWS, WIDTH, FULL)
@@ -142,16 +121,7 @@ def check_codes_kernel(codes, nbytes, status, IS_ODD: tl.constexpr, BITS: tl.con
 
 
 @triton.jit
-def _decode_tile(
-    codes,
-    at,
-    left,
-    BITS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    FULL: tl.constexpr,
-):
+def _decode_tile(codes, at, left, BITS, BLOCK, ROWS, WIDTH, FULL):
     whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
     if BITS == 8:
         there = inside(at, left, BLOCK, ROWS, WIDTH, FULL)
@@ -165,18 +135,7 @@ def _decode_tile(
 
 
 @triton.jit
-def _decode_part(
-    scales,
-    codes,
-    out,
-    left,
-    BITS: tl.constexpr,
-    ADD: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    FULL: tl.constexpr,
-):
+def _decode_part(scales, codes, out, left, BITS, ADD, BLOCK, ROWS, WIDTH, FULL):
     whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
     rows = tl.arange(0, ROWS)
     scale = take(scales, rows, rows * BLOCK < left, FULL)

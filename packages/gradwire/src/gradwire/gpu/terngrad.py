@@ -65,7 +65,7 @@ def _is_chosen(magnitude, unit, least, drawn):
 
 
 @triton.jit
-def _encode_part(x, codes, left, unit, least, lift, state, is_drawn, SIZE: tl.constexpr, FULL: tl.constexpr):
+def _encode_part(x, codes, left, unit, least, lift, state, is_drawn, SIZE, FULL):
     """Encode SIZE values, four to a byte; the place within a byte is constant in a thread."""
     byte = tl.arange(0, SIZE // 4)
     place = tl.arange(0, 4)
@@ -126,7 +126,7 @@ def check_kernel(scale, codes, nbytes, status, USED: tl.constexpr, SIZE: tl.cons
 
 
 @triton.jit
-def _decode_part(scale, codes, out, left, ADD: tl.constexpr, SIZE: tl.constexpr, FULL: tl.constexpr):
+def _decode_part(scale, codes, out, left, ADD, SIZE, FULL):
     at = tl.arange(0, SIZE)
     loaded = take(codes, at // 4, at < left, FULL).to(tl.int32)
     code = (loaded >> ((at % 4) * 2)) & 3

@@ -68,7 +68,7 @@ def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
 
 
 @triton.jit
-def _reaching(x, left, state, RUN: tl.constexpr, FULL: tl.constexpr):
+def _reaching(x, left, state, RUN, FULL):
     """Return a bit for each of RUN values, set if it reaches the magnitude, and the magnitude."""
     lane = tl.arange(0, 32)[None, :]
     at = tl.arange(0, RUN // 32)[:, None] * 32 + lane
@@ -126,7 +126,7 @@ def _is_gathered(state, k, capacity):
 
 
 @triton.jit
-def _narrow(state, k, DIGIT: tl.constexpr):
+def _narrow(state, k, DIGIT):
     """Return the k-th largest magnitude up to this digit.
 
     Store it for the next kernels, with the numbers of equal magnitudes and of the kept ones.
@@ -171,7 +171,7 @@ def count_kernel(x, n, entries, capacity, state, k, DIGIT: tl.constexpr, SIZE: t
 
 
 @triton.jit
-def _places(x, n, entries, runs, is_gathered, RUN: tl.constexpr, RUNS: tl.constexpr):
+def _places(x, n, entries, runs, is_gathered, RUN, RUNS):
     """Return the beginnings of RUNS runs of words, the distance between words, and the sizes of the runs."""
     run = tl.program_id(0).to(tl.int64) * RUNS + tl.arange(0, RUNS)
     begin = run * RUN
@@ -222,7 +222,7 @@ def tally_kernel(
 
 
 @triton.jit
-def _before(sums, SIZE: tl.constexpr):
+def _before(sums, SIZE):
     """Return the counts, in all programs before this one, of larger and of equal magnitudes."""
     program = tl.program_id(0)
     above, equal = tl.zeros([SIZE], tl.int64), tl.zeros([SIZE], tl.int64)

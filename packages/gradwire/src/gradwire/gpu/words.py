@@ -1,5 +1,7 @@
 """Functions of all kernels: loads and stores of whole and short programs, and sums with the host's bits.
 
+Names in capitals are constants of compilation. Kernels declare them; functions of kernels receive constants.
+
 Kernels see floats as 32-bit words. A program whose values all lie within the chunk (FULL) loads and stores
 without masks, so that these are 128 bits wide for every length of a chunk.
 """
@@ -23,7 +25,7 @@ HOST_NAN = tl.constexpr(0xFFC00000)  # the NaN of infinity - infinity on x86
 
 
 @triton.jit
-def take(source, offsets, inside, FULL: tl.constexpr):
+def take(source, offsets, inside, FULL):
     """Return the loaded values, zeros where not ``inside``."""
     if FULL:
         return tl.load(source + offsets)
@@ -32,7 +34,7 @@ def take(source, offsets, inside, FULL: tl.constexpr):
 
 
 @triton.jit
-def put(target, offsets, values, inside, FULL: tl.constexpr):
+def put(target, offsets, values, inside, FULL):
     """Store the values that are ``inside``."""
     if FULL:
         tl.store(target + offsets, values)
@@ -41,7 +43,7 @@ def put(target, offsets, values, inside, FULL: tl.constexpr):
 
 
 @triton.jit
-def put_words(target, offsets, words, inside, FULL: tl.constexpr, ADD: tl.constexpr):
+def put_words(target, offsets, words, inside, FULL, ADD):
     """Store decoded floats, or add them to what is there."""
     if ADD:
         put(target, offsets, add(take(target, offsets, inside, FULL), words), inside, FULL)
@@ -148,13 +150,13 @@ def split(payload: torch.Tensor, at: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @triton.jit
-def places(at, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def places(at, BLOCK, ROWS, WIDTH):
     """Return the offsets of a tile's values from the program's first; the columns begin at ``at``."""
     return tl.arange(0, ROWS)[:, None] * BLOCK + (tl.arange(0, WIDTH) + at)[None, :]
 
 
 @triton.jit
-def inside(at, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr):
+def inside(at, left, BLOCK, ROWS, WIDTH, FULL):
     """Return which places of a tile are within their block and the chunk."""
     columns = (tl.zeros([ROWS, 1], tl.int32) + (tl.arange(0, WIDTH) + at)[None, :]) < BLOCK
     if FULL:
@@ -164,7 +166,7 @@ def inside(at, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexp
 
 
 @triton.jit
-def take_tile(x, at, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr):
+def take_tile(x, at, left, BLOCK, ROWS, WIDTH, FULL):
     """Return the words of a tile, with zeros beyond its block or the chunk."""
     whole: tl.constexpr = FULL and BLOCK % WIDTH == 0
     where = places(at, BLOCK, ROWS, WIDTH)
@@ -185,7 +187,7 @@ def exponent_of(peak):
 
 
 @triton.jit
-def peak_of_block(x, left, BLOCK: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, FULL: tl.constexpr):
+def peak_of_block(x, left, BLOCK, ROWS, WIDTH, FULL):
     """Return the bits of the largest magnitude of blocks that are wider than a tile."""
     peak = tl.zeros([ROWS], tl.int32)
     for at in range(0, BLOCK if FULL else tl.minimum(left, BLOCK).to(tl.int32), WIDTH):
