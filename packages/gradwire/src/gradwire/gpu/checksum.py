@@ -85,14 +85,7 @@ def _raised(both, rows, MANY):
 
 @triton.jit
 def divide_kernel(
-    words,
-    n,
-    out,
-    peaks,
-    PEAK: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    MANY: tl.constexpr,
-    SIZE: tl.constexpr,
+    words, n, out, peaks, PEAK: tl.constexpr, COLUMNS: tl.constexpr, MANY: tl.constexpr, SIZE: tl.constexpr
 ):
     """Divide SIZE columns; with PEAK, store the bits of the largest magnitude of each program.
 

@@ -59,13 +59,7 @@ def _take_bursts(x, n, BURSTS, BURST_A_THREAD):
 
 @triton.jit
 def count_kernel(
-    x,
-    n,
-    totals,
-    FIRST1: tl.constexpr,
-    FIRST2: tl.constexpr,
-    BASE: tl.constexpr,
-    BURSTS: tl.constexpr,
+    x, n, totals, FIRST1: tl.constexpr, FIRST2: tl.constexpr, BASE: tl.constexpr, BURSTS: tl.constexpr
 ):
     """Count the bytes of BURSTS bursts per program."""
     kind, _ = classes_and_codes(_take_bursts(x, n, BURSTS, False), FIRST1, FIRST2, BASE)
@@ -157,18 +151,7 @@ def join_kernel(exits, counts, segments, group_exits, group_counts, LANES: tl.co
 
 
 @triton.jit
-def chain_kernel(
-    exits,
-    counts,
-    groups,
-    entries,
-    firsts,
-    last,
-    nbytes,
-    bursts,
-    status,
-    LANES: tl.constexpr,
-):
+def chain_kernel(exits, counts, groups, entries, firsts, last, nbytes, bursts, status, LANES: tl.constexpr):
     """Chain the groups, with one program: store the offset at which each is entered, and its first burst.
 
     The exit of the last group counts from ``last``.
@@ -218,15 +201,7 @@ def spread_kernel(
 
 @triton.jit
 def place_kernel(
-    payload,
-    nbytes,
-    entries,
-    firsts,
-    segments,
-    starts,
-    bursts,
-    SEGMENT: tl.constexpr,
-    WALKED: tl.constexpr,
+    payload, nbytes, entries, firsts, segments, starts, bursts, SEGMENT: tl.constexpr, WALKED: tl.constexpr
 ):
     """Walk WALKED segments per program, from their true offsets; store the beginnings of bursts."""
     segment = tl.program_id(0) * WALKED + tl.arange(0, WALKED)

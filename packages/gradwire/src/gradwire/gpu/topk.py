@@ -193,17 +193,7 @@ def _compared(source, there, least):
 
 @triton.jit
 def tally_kernel(
-    x,
-    n,
-    entries,
-    capacity,
-    state,
-    k,
-    runs,
-    sums,
-    RUN: tl.constexpr,
-    RUNS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    x, n, entries, capacity, state, k, runs, sums, RUN: tl.constexpr, RUNS: tl.constexpr, WIDTH: tl.constexpr
 ):
     """Count larger and equal magnitudes in each of RUNS runs, and in all of them."""
     least = _narrow(state, k, _DIGITS - 1)
