@@ -204,7 +204,9 @@ def test_a_frame_repeated_or_lost_at_the_end_of_a_step_is_not_a_rank_at_another_
     """``EXPECTED`` has the sequence number 3, the next one of a peer that is at another step."""
     expected = replace(EXPECTED, flags=flags_of(step))
     for came, number in ((step - 1, 2), (step + 1, 4)):
-        with pytest.raises(FrameError, match=f"out of order: expected frame 3, got frame {number} of another step") as caught:
+        with pytest.raises(
+            FrameError, match=f"out of order: expected frame 3, got frame {number} of another step"
+        ) as caught:
             open_frame(sealed(flags=flags_of(came), sequence=number), expected)
         assert not isinstance(caught.value, OutOfStepError)
     for came, number in ((step - 1, 0), (step - 1, 3), (step - 1, 4), (step + 1, 0), (step + 1, 3)):

@@ -276,8 +276,8 @@ def _is_out_of_order(header: Header, expected: Expected) -> bool:
 
 def _refuse_order(header: Header, expected: Expected, of: str = "") -> None:
     raise FrameError(
-        f"out of order: expected frame {expected.sequence}, got frame {header.sequence}{of}; frames were lost, "
-        "repeated or reordered"
+        f"out of order: expected frame {expected.sequence}, got frame {header.sequence}{of}; frames were "
+        "lost, repeated or reordered"
     )
 
 

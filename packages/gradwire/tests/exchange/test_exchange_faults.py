@@ -81,7 +81,10 @@ def test_the_last_frame_of_a_step_that_comes_twice_is_no_rank_that_is_behind(
     links = [FaultyLink(link, [Fault("duplicate", rank=1, step=last)]) for link in loopback(world, LONG_S)]
     errors = run_ranks(world, train, links=links, errors="return")
     assert all(isinstance(error, ExchangeError) for error in errors)
-    assert f"receiving from rank 1: out of order: expected frame {last + 1}, got frame {last} of another" in str(errors[2 % world])
+    assert (
+        f"receiving from rank 1: out of order: expected frame {last + 1}, got frame {last} of another"
+        in str(errors[2 % world])
+    )
     assert not any("the same checkpoint" in str(error) for error in errors)
 
 

@@ -117,20 +117,6 @@ def cells_of(common: Cell = MappingProxyType({}), /, **values: Iterable[Any]) ->
     return [{**common, **dict(zip(values, each, strict=True))} for each in product(*values.values())]
 
 
-def turned(names: Sequence[str], number: int, turns: int) -> list[str]:
-    """Return the names of one turn, each of which begins with another name.
-
-    So a machine that becomes slower favours none of them.
-
-    Examples
-    --------
-    >>> turned(["a", "b", "c", "d"], 1, 2)
-    ['c', 'd', 'a', 'b']
-    """
-    first = number * len(names) // turns % len(names) if names else 0
-    return [*names[first:], *names[:first]]
-
-
 def select(rows: Sequence[Row], **wanted: object) -> list[Row]:
     """Return the rows with these names and values."""
     return [row for row in rows if is_row_of(wanted, row)]
