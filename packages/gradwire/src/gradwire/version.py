@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from gradwire.errors import one_line
 
-NEEDED = ("torch", "numpy", "zstandard")
+NEEDED = ("torch", "numpy", "zstandard", "jinja2")
 """The packages that almost every command needs; a test compares them with pyproject.toml."""
 
 

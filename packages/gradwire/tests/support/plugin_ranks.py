@@ -22,7 +22,7 @@ def main() -> None:
         optimizer.zero_grad()
         model(torch.randn(8, 300)).square().mean().backward()
         optimizer.step()
-    digest = sum(each.double().sum().item() for each in model.parameters())
+    digest = float(sum(each.double().sum().item() for each in model.parameters()))
     sys.stdout.write(f"{attached.plan.codec} {attached.plan.algorithm} {digest.hex()}\n")
     attached.close()
     dist.destroy_process_group()

@@ -136,7 +136,9 @@ def test_what_is_not_installed_is_one_sentence(monkeypatch: pytest.MonkeyPatch) 
     for name in ("wandb", "mlflow"):
         monkeypatch.setitem(sys.modules, name, None)  # an import of it fails
     for make in (WandB, MLflow):
-        with pytest.raises(MissingPackageError, match=r"needs the package \w+, .*'\.\[trackers\]' in"):
+        with pytest.raises(
+            MissingPackageError, match=r"needs the package \w+, .*'\./packages/gradwire\[trackers\]' in"
+        ):
             make()
 
 
