@@ -26,6 +26,7 @@ from gradwire.units import counted
 from gradwire_lab.experiments import EXPERIMENTS, Experiment, perform
 from gradwire_lab.experiments.claim import Basis, Verdict
 from gradwire_lab.experiments.experiment import Row
+from gradwire_lab.experiments.others import others_in_words
 from gradwire_lab.experiments.page import read_all
 from gradwire_lab.experiments.papers import EXHIBITS, PAPERS
 from gradwire_lab.experiments.papers.reproduce import MEASURED as MEASURED_BESIDE
@@ -242,7 +243,9 @@ def rendered(name: str, root: Path) -> str:
     parts = []
     for record in records(name, root):
         table = [each for each in experiment.table(record["rows"]) if each and each != NOTE]
-        parts.append("\n\n".join([f"**{_machine(record)}**", *map(markdown, table)]))
+        others = others_in_words(record["rows"])
+        head = [f"**{_machine(record)}**", *([others] if others else [])]
+        parts.append("\n\n".join([*head, *map(markdown, table)]))
     return "\n\n".join(parts) or not_measured(name)
 
 

@@ -30,6 +30,7 @@ from gradwire_lab.experiments.experiment import (
     in_words,
     is_row_of,
 )
+from gradwire_lab.experiments.others import OtherPrograms
 
 RECORD, PLOT = "record.json", "plot.png"
 REMEDY = "name another folder, or say --overwrite"
@@ -230,9 +231,10 @@ def perform(
     before = tuple(rows)
     display = progress(len(cells), quiet, done=len(rows)) if advance is None else nullcontext(advance)
     with display as tell, HeardWarnings() as heard:
+        others = OtherPrograms()
 
         def report(row: Row) -> None:
-            row = heard.joined(row)
+            row = others.joined(heard.joined(row))
             rows.append(row)
             if record is not None:
                 record.add(row, finished=False)

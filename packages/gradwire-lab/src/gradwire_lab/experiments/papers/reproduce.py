@@ -15,6 +15,7 @@ from gradwire.line_rate.display import about
 from gradwire.tables import Column, Table
 from gradwire_lab.experiments.claim import Basis, Claim, Verdict, shown
 from gradwire_lab.experiments.experiment import Row, lossy_warnings, warnings_in_words
+from gradwire_lab.experiments.others import others_in_words
 from gradwire_lab.experiments.papers.exhibit import Exhibit
 from gradwire_lab.experiments.record import RECORD, REMEDY, RecordFile, perform, read_fields
 
@@ -34,6 +35,8 @@ class Judged:
         The options that a short run has less of than ``--full``, each with both values.
     lossy
         The lossy warnings that came while it was measured.
+    others
+        What other programs took of the cores meanwhile, in a sentence; nothing if its record doesn't say it.
     """
 
     exhibit: Exhibit[Any]
@@ -43,6 +46,7 @@ class Judged:
     measured_s: float | None = None
     shortened: Mapping[str, str] = field(default_factory=dict)
     lossy: Sequence[str] = ()
+    others: str = ""
 
 
 def judge(exhibit: Exhibit[Any], fields: Mapping[str, Any], rows: Sequence[Row]) -> Judged:
@@ -59,6 +63,7 @@ def judge(exhibit: Exhibit[Any], fields: Mapping[str, Any], rows: Sequence[Row])
         measured_s=fields["measured_s"] or None,
         shortened=exhibit.shortened(fields["options"]),
         lossy=lossy_warnings(rows),
+        others=others_in_words(rows),
     )
 
 
@@ -333,4 +338,6 @@ def notes(each: Judged) -> list[str]:
         found.append(f"{each.exhibit.place} is too short for a final verdict: {listed}.")
     if each.lossy:
         found.append(f"{each.exhibit.place}: {warnings_in_words(each.lossy)}")
+    if each.others:
+        found.append(f"{each.exhibit.place}: {each.others}")
     return [*dict.fromkeys(found)]
