@@ -27,10 +27,10 @@ def step(model: nn.Module, number: int = 0) -> None:
 def refuse_what_cannot_be() -> None:
     model = make_model()
     with pytest.raises(
-        AttachError, match="this Sequential has no FSDPModule with parameters in it; call fully"
+        AttachError, match="got a Sequential without an FSDPModule that has parameters; call fully"
     ):
         gradwire.attach_fsdp(model)
-    with pytest.raises(AttachError, match="wants a module, but got a int"):
+    with pytest.raises(AttachError, match=r"expected an nn\.Module, got int"):
         gradwire.attach_fsdp(17)  # type: ignore[arg-type]
     sharded = shard(model, Case())
     before = sharded._get_fsdp_state()._fsdp_param_groups[0]._reduce_scatter_comm
@@ -45,7 +45,7 @@ def refuse_what_cannot_be() -> None:
         ({"weights": "delta"}, "delta: expected what the receivers hold, fp32 or bf16, got ''"),
         (
             {"gradients": Plan(algorithm="star")},
-            "'star' would serve between replicas, which this mesh has not",
+            "'star' would serve between replicas, but this mesh has no replica dimension",
         ),
         ({"weights": 17}, "weights must be a codec, its spec or None, but is 17"),
         ({"timeout_s": 0}, "timeout_s must be above 0"),
@@ -100,7 +100,7 @@ def in_an_older_torch() -> str:
 def test_a_torch_without_the_extension_points_is_one_clear_error(run_processes: RunProcesses) -> None:
     (message,) = run_processes(1, in_an_older_torch, alone=True)
     assert "attach_fsdp needs FSDPModule.set_custom_all_gather, which torch 2." in message
-    assert "has not; install a newer torch" in message
+    assert "does not have; install a newer torch" in message
 
 
 def until_one_dies() -> tuple[list[str], float, bool]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gradwire.codecs import parse
-from gradwire.fsdp.groups import UnitLayouts
+from gradwire.fsdp.units import UnitLayouts
 from gradwire.plan import Plan
 from support import lossy_ranks
 

@@ -17,8 +17,9 @@ from gradwire.autotune import costs as network
 from gradwire.autotune.samples import Samples
 from gradwire.codecs import DEFAULT
 from gradwire.errors import AttachError
-from gradwire.fsdp.groups import Line, UnitLayouts
+from gradwire.fsdp.links import GroupLink
 from gradwire.fsdp.steering import Sample
+from gradwire.fsdp.units import UnitLayouts
 from gradwire.links import Link
 from gradwire.plan import Plan
 from support.ranks import run_ranks
@@ -95,9 +96,7 @@ def test_all_ranks_choose_one_codec_for_all_parameters_and_keep_it_in_checkpoint
 def on_a_mesh_of_two_dimensions() -> None:
     model = make_model()
     shard(model, Case(mesh=(2, 2)))
-    with pytest.raises(
-        AttachError, match=r"over all 4 ranks, but 'root' is on a mesh of \(2, 2\); name a plan"
-    ):
+    with pytest.raises(AttachError, match=r"over all 4 ranks, got 'root' on a mesh of \(2, 2\); name a plan"):
         gradwire.attach_fsdp(model, "auto")
     with gradwire.attach_fsdp(model) as attached:
         train(model, torch.optim.SGD(model.parameters(), lr=0.01), range(WARM_UP + 2))
@@ -138,8 +137,8 @@ def test_a_sample_has_whole_parameters_and_knows_what_the_shards_lost(
     def rank(link: Link) -> Samples:
         exchange = gradwire.Exchange(link, Plan.of("quantize:4", residual=False))
         place = (link.rank + 1) % WORLD  # the owner's
-        line, samples, tensor = Line(exchange, range(WORLD), place), Samples(), gradient(link.rank)
-        sample = Sample(samples, LAYOUTS, tensor, line, drawn=drawn)
+        member, samples, tensor = GroupLink(exchange, range(WORLD), place), Samples(), gradient(link.rank)
+        sample = Sample(samples, LAYOUTS, tensor, member, drawn=drawn)
         exchange.reduce(tensor)
         cost = sample.compare(tensor.chunk(WORLD)[place])
         assert (cost.raw_nbytes > 0) == drawn
@@ -161,8 +160,8 @@ def test_a_sample_has_whole_parameters_and_knows_what_the_shards_lost(
 
 def test_what_fsdp_leaves_out_is_sampled_as_one() -> None:
     def rank(link: Link) -> Samples:
-        line, samples = Line(gradwire.Exchange(link, Plan()), range(WORLD), 0), Samples()
-        Sample(samples, LAYOUTS, gradient(0)[:4], line, drawn=False)
+        member, samples = GroupLink(gradwire.Exchange(link, Plan()), range(WORLD), 0), Samples()
+        Sample(samples, LAYOUTS, gradient(0)[:4], member, drawn=False)
         return samples
 
     for samples in run_ranks(WORLD, rank):

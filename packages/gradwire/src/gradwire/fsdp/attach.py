@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -29,10 +29,10 @@ from gradwire.deferred import outside_inference
 from gradwire.errors import AttachError, SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.fields import Source, mapping, to_values
-from gradwire.fsdp.comms import GatherWeights, Office, ReplicaGroup, ScatterGradients
-from gradwire.fsdp.groups import FsdpMeter, Lines, Purpose, UnitLayouts
+from gradwire.fsdp.comms import FsdpMeter, GatherWeights, Office, ReplicaGroup, ScatterGradients
+from gradwire.fsdp.links import Links, Purpose
 from gradwire.fsdp.steering import Steering, world_group
-from gradwire.fsdp.units import Unit, units_of
+from gradwire.fsdp.units import Unit, UnitLayouts, units_of
 from gradwire.plan import Plan, PlanLike
 from gradwire.sync.agreement import agree
 from gradwire.sync.buckets import float_shape
@@ -120,9 +120,9 @@ class AttachedFsdp:
         check_asked(rate, hosts)
         if not self._office.recorders:
             self._office.recorders.append(Recorder("FSDP2"))
-        lines, recorder = self._office.lines, self._office.recorders[0]
-        with lines.using(Purpose.CHOOSE, world_group(), "an estimate") as line:
-            text = recorder.answer(line.exchange, rate, hosts, line.exchange.link.timeout_s)
+        links, recorder = self._office.links, self._office.recorders[0]
+        with links.using(Purpose.CHOOSE, world_group(), "an estimate") as link:
+            text = recorder.answer(link.exchange, rate, hosts, link.exchange.link.timeout_s)
         return read_answer(text)
 
     @outside_inference
@@ -228,27 +228,28 @@ def attach_fsdp(
     check_timeout(timeout_s)
     check_initialised(AttachError)
     units = units_of(module)
-    _check(plan, units)
-    if isinstance(codec, Deltas):
-        _check_resident(codec, units)
-    if strict:
-        _check_strict(units)
-    if gradients is None and _not_over_all(units) is not None:
+    _check(units, plan, codec, strict)
+    other = next((unit for unit in units if not unit.is_over_all), None)
+    if other is not None and gradients is None:
         auto = None
-    if auto is not None:
-        _check_sharded(units)
+    elif other is not None and auto is not None:
+        raise AttachError(
+            f"gradients='auto' expected modules that are sharded over all {dist.get_world_size()} ranks, got "
+            f"{other.name!r} on a mesh of {other.mesh_shape}; name a plan or a codec"
+        )
     rank = dist.get_rank()
     books = Ledger(rank) if ledger is None else ledger
     residuals = Residuals(plan, rank, dist.get_world_size())
-    lines = _connected(units, plan, codec, timeout_s, strict, auto)
+    links = _connected(units, plan, codec, timeout_s, strict, auto)
     layouts = [unit.layouts(module) for unit in units]
-    meter = FsdpMeter(plan, books, layouts, partial(_sum_exactly, units[0], lines) if strict else None)
-    steering = None if auto is None else _steering(auto, module, plan, lines, meter, books, timeout_s)
-    office = Office(lines, books, residuals, meter, steering)
+    summed = [each for each in units[0].groups() if each[0] in (Purpose.SCATTER, Purpose.REPLICATE)]
+    meter = FsdpMeter(plan, books, layouts, partial(_sum_exactly, links, summed) if strict else None)
+    steering = None if auto is None else _steering(auto, module, plan, links, meter, books, timeout_s)
+    office = Office(links, books, residuals, meter, steering)
     with ExitStack() as undo:
         if ledger is None:
             undo.callback(books.close)
-        undo.callback(lines.close)
+        undo.callback(links.close)
         # Ranks may compile differently, and what a compiled one traced would not run again.
         forward = torch.compiler.disable(office.forward)  # type: ignore[no-untyped-call]
         undo.callback(module.register_forward_pre_hook(forward, prepend=True).remove)
@@ -261,7 +262,7 @@ def _steering(
     auto: Auto,
     module: nn.Module,
     plan: Plan,
-    lines: Lines,
+    links: Links,
     meter: FsdpMeter,
     ledger: Ledger,
     timeout_s: float,
@@ -271,43 +272,24 @@ def _steering(
     who = auto, dist.get_rank(), dist.get_world_size()
     pilot = Autotuner(*who, shapes, timeout_s, rules=SHARDS, names=names)
     pilot.note = ledger.decided
-    return Steering(pilot, plan, lines, meter)
+    return Steering(pilot, plan, links, meter)
 
 
-def _sum_exactly(unit: Unit, lines: Lines, words: torch.Tensor) -> ExchangeCost:
-    """Sum floats over all ranks of a unit's mesh: over those of the shards, then over the replicas'."""
+def _sum_exactly(
+    links: Links, groups: Sequence[tuple[Purpose, dist.ProcessGroup]], words: torch.Tensor
+) -> ExchangeCost:
+    """Sum floats over all ranks: over the groups that gradients are summed over, one after the other."""
     total = ExchangeCost()
-    for purpose, group in unit.reductions():
-        with lines.using(purpose, group, "the ranks' verdicts") as line:
-            total += Exchange(line.exchange.link, Plan()).all_reduce(words, average=False)
+    for purpose, group in groups:
+        with links.using(purpose, group, "the ranks' verdicts") as link:
+            total += Exchange(link.exchange.link, Plan()).all_reduce(words, average=False)
     return total
 
 
-def _check_strict(units: list[Unit]) -> None:
-    meshes = {frozenset(unit.mesh_ranks) for unit in units}
-    if meshes != {frozenset(range(dist.get_world_size()))}:
-        raise AttachError(
-            "strict lets all ranks agree, for which every FSDP module must be on one mesh of all of them; "
-            "leave strict out, or shard all modules over the whole world"
-        )
-
-
-def _not_over_all(units: list[Unit]) -> Unit | None:
-    """Return a module that is not sharded over all ranks."""
-    world = dist.get_world_size()
-    return next((unit for unit in units if unit.replica_group or len(unit.mesh_ranks) != world), None)
-
-
-def _check_sharded(units: list[Unit]) -> None:
-    other, world = _not_over_all(units), dist.get_world_size()
-    if other is not None:
-        raise AttachError(
-            f"gradients='auto' wants modules that are sharded over all {world} ranks, but {other.name!r} is "
-            f"on a mesh of {tuple(other.parameters.mesh_info.mesh.shape)}; name a plan or a codec"
-        )
-
-
-def _check(plan: Plan, units: list[Unit]) -> None:
+def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -> None:
+    """Refuse what FSDP cannot do with these modules."""
+    for unit in units:
+        _check_free(unit)
     if plan.pipeline != 1:
         raise SpecError(
             f"FSDP applies every gradient in the step that computes it, but the plan has pipeline="
@@ -316,16 +298,30 @@ def _check(plan: Plan, units: list[Unit]) -> None:
     if plan.algorithm != "ring" and not any(unit.replica_group for unit in units):
         raise SpecError(
             f"FSDP scatters gradients around a ring, and the plan's algorithm {plan.algorithm!r} would serve "
-            "between replicas, which this mesh has not; use a plan with algorithm='ring'"
+            "between replicas, but this mesh has no replica dimension; use a plan with algorithm='ring'"
+        )
+    freeing = next((unit.name for unit in units if not unit.stays_whole), None)
+    if isinstance(weights, Deltas) and freeing is not None:
+        raise AttachError(
+            f"weights={str(weights)!r} keeps all weights on every rank, but the module {freeing!r} frees its "
+            "own after forward; call fully_shard with reshard_after_forward=False, or use weights='identity'"
+        )
+    if strict and any(set(unit.mesh_ranks) != set(range(dist.get_world_size())) for unit in units):
+        raise AttachError(
+            "strict lets all ranks agree, for which every FSDP module must be on one mesh of all of them; "
+            "leave strict out, or shard all modules over the whole world"
         )
 
 
-def _check_resident(codec: Codec, units: list[Unit]) -> None:
-    freeing = next((unit.name for unit in units if not unit.stays_whole), None)
-    if freeing is not None:
+def _check_free(unit: Unit) -> None:
+    taken = (
+        isinstance(unit.all_gather, GatherWeights)
+        or isinstance(unit.reduce_scatter, ScatterGradients)
+        or isinstance(unit.replica_group, ReplicaGroup)
+    )
+    if taken:
         raise AttachError(
-            f"weights={str(codec)!r} keeps all weights on every rank, but the module {freeing!r} frees its "
-            "own after forward; call fully_shard with reshard_after_forward=False, or use weights='identity'"
+            f"the module {unit.name!r} is attached already; close what attach_fsdp returned first"
         )
 
 
@@ -336,7 +332,7 @@ def _connected(
     timeout_s: float,
     strict: bool,
     auto: Auto | None,
-) -> Lines:
+) -> Links:
     """Meet the members of all groups now, where a rank that does not come is an error in one place."""
     plans = {
         Purpose.GATHER: replace(plan, codec=Identity() if weights is None else weights, algorithm="ring"),
@@ -365,14 +361,14 @@ def _connected(
         wanted.append((Purpose.CHOOSE, world_group()))
     for group in dict.fromkeys(group for _, group in wanted):
         agree(group, facts, timeout_s)
-    lines = Lines(plans, timeout_s)
+    links = Links(plans, timeout_s)
     try:
         for purpose, group in wanted:
-            lines.connect(purpose, group)
+            links.connect(purpose, group)
     except BaseException:
-        lines.close()
+        links.close()
         raise
-    return lines
+    return links
 
 
 def _install(

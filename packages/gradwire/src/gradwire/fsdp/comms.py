@@ -7,9 +7,10 @@ group, and a process group can be written in Python.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -21,22 +22,80 @@ from gradwire.codecs import Bf16, Codec, Fp16, Identity
 from gradwire.costs import ExchangeCost
 from gradwire.devices import FLOATS, Staged, device_of
 from gradwire.exchange.feedback import is_finite
-from gradwire.fsdp.groups import FsdpMeter, Line, Lines, Purpose, UnitLayouts
+from gradwire.fsdp.links import GroupLink, Links, Purpose
 from gradwire.fsdp.steering import Steering
+from gradwire.fsdp.units import UnitLayouts
+from gradwire.plan import Plan
 from gradwire.sync.deltas import Deltas, over
 from gradwire.sync.ledger.ledger import Ledger, profiled
-from gradwire.sync.ledger.meter import Measure
+from gradwire.sync.ledger.lost import Layout
+from gradwire.sync.ledger.meter import LostMeter, Measure
 from gradwire.sync.residual import Residuals
 
 _SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM)
 _EXACT_HALVES: dict[torch.dtype, Codec] = {torch.bfloat16: Bf16(), torch.float16: Fp16()}
 
 
+class FsdpMeter(LostMeter):
+    """Measures what is lost of all modules; a step ends with the backward pass that reduces gradients.
+
+    Parameters
+    ----------
+    plan, ledger
+        See ``LostMeter``.
+    layouts
+        Those of all modules, in an order that all ranks share.
+    all_reduce
+        Sums a few floats over all ranks, exactly; where ranks are to be strict.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        ledger: Ledger,
+        layouts: Sequence[UnitLayouts],
+        all_reduce: Callable[[torch.Tensor], ExchangeCost] | None = None,
+    ) -> None:
+        names = [name for each in layouts for name in each.all_names()]
+        super().__init__(dist.get_rank(), plan, names, ledger, strict=all_reduce is not None)
+        self.steps_done = 0
+        self._all_reduce = all_reduce
+        self._backward = -1
+
+    def measure(self, layout: Layout) -> Measure:
+        """Return what measures an exchange in the step under way, where that is measured."""
+        return Measure(layout if self.measures(self.steps_done + 1) else None)
+
+    def begins(self, then: Callable[[], object]) -> bool:
+        """Return whether the gradient at hand is the first that this backward pass reduces.
+
+        The step ends with the pass: then this calls ``then``.
+        """
+        current = torch._C._current_graph_task_id()
+        if current in (-1, self._backward):
+            return False
+        self._backward = current
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(partial(self._end, then))
+        return True
+
+    def _end(self, then: Callable[[], object]) -> None:
+        verdict = Measure()
+        if self._all_reduce is not None and self.agrees(self.steps_done + 1):
+            accounting, verdict.verdict = self.agree_by(
+                self._all_reduce, dist.get_rank(), dist.get_world_size()
+            )
+            self.count("verdicts", accounting, accounting.total_s, 0, verdict)
+        self.steps_done += 1
+        then()
+        self.end_step()
+
+
 @dataclass(frozen=True)
 class Office:
     """What the communication of all modules shares on one rank."""
 
-    lines: Lines
+    links: Links
     ledger: Ledger
     residuals: Residuals
     meter: FsdpMeter
@@ -47,22 +106,22 @@ class Office:
     def begin(self) -> None:
         """Begin a step, if the gradient at hand is the first of its backward pass."""
         if self.meter.begins(then=self._end):
-            self.lines.step = self.step + 1
+            self.links.step = self.step + 1
             if self.steering is not None:
                 self.steering.begin(self.meter.steps_done + 1)
 
     def forward(self, *_: object) -> None:
         """Let a forward pass that prepares a backward pass be part of the next step."""
-        self.lines.step = self.step + torch.is_grad_enabled()
+        self.links.step = self.step + torch.is_grad_enabled()
 
     @property
     def step(self) -> int:
         """How many steps the run has taken, those before a checkpoint included."""
-        return self.lines.steps_before + self.meter.steps_done
+        return self.links.steps_before + self.meter.steps_done
 
     def resume(self, step: int) -> None:
         """Count on from the step that a checkpoint was written after; older ones do not say."""
-        self.lines.steps_before, self.lines.step = step - self.meter.steps_done, step
+        self.links.steps_before, self.links.step = step - self.meter.steps_done, step
 
     def _end(self) -> None:
         if self.steering is not None:
@@ -88,10 +147,10 @@ class Office:
             recorder.waited(waited_s)
 
     @contextmanager
-    def line(self, purpose: Purpose, group: dist.ProcessGroup, bucket: str) -> Iterator[Line]:
-        """Lend the line of a group for an exchange of a bucket, which a profile shows."""
-        with profiled(bucket), self.lines.using(purpose, group, bucket) as line:
-            yield line
+    def link(self, purpose: Purpose, group: dist.ProcessGroup, bucket: str) -> Iterator[GroupLink]:
+        """Lend the link of a group for an exchange of a bucket, which a profile shows."""
+        with profiled(bucket), self.links.using(purpose, group, bucket) as link:
+            yield link
 
     def residual_of(self, bucket: str, gradient: torch.Tensor) -> torch.Tensor | None:
         """Return what this rank's encodings lost of a bucket, where the plan keeps it."""
@@ -137,13 +196,13 @@ class GatherWeights(_Comm):
             work: dist.Work | None = self.before(output_tensor, input_tensor, group, async_op)
             return work
         started = perf_counter()
-        with self._office.line(Purpose.GATHER, group, self._bucket) as line:
-            gathered = line.staging.stand_in(output_tensor)
-            line.staging.load(gathered.chunk(line.world)[line.place], input_tensor).wait()
+        with self._office.link(Purpose.GATHER, group, self._bucket) as link:
+            gathered = link.staging.stand_in(output_tensor)
+            link.staging.load(gathered.chunk(link.world)[link.place], input_tensor).wait()
             codec = over(self._codec_for(output_tensor.dtype), gathered)
-            accounting = line.exchange.broadcast(gathered, codec)
-            line.staging.store(output_tensor, gathered)
-            line.staging.order()
+            accounting = link.exchange.broadcast(gathered, codec)
+            link.staging.store(output_tensor, gathered)
+            link.staging.order()
         waited_s = perf_counter() - started
         self._office.ledger.exchanged(self._bucket, accounting, exposed_s=waited_s, gradient_nbytes=0)
         for recorder in self._office.recorders:
@@ -190,22 +249,22 @@ class ScatterGradients(_Comm):
             return work
         self._office.begin()
         started = perf_counter()
-        with self._office.line(Purpose.SCATTER, group, self._bucket) as line:
-            gradient = Staged(input_tensor, staging=line.staging).floats()
+        with self._office.link(Purpose.SCATTER, group, self._bucket) as link:
+            gradient = Staged(input_tensor, staging=link.staging).floats()
             residual = self._office.residual_of(self._bucket, gradient)
-            measure = self._office.meter.measure(self._layouts.scattered(gradient.numel(), line.world))
+            measure = self._office.meter.measure(self._layouts.scattered(gradient.numel(), link.world))
             steering = self._office.steering
             for recorder in self._office.recorders:
                 recorder.scattered(gradient, input_tensor.device)
-            sample = None if steering is None else steering.sample(gradient, self._layouts, line)
-            accounting = line.exchange.reduce(gradient, residual, measure.norms)
-            shard = gradient.chunk(line.world)[line.place]
+            sample = None if steering is None else steering.sample(gradient, self._layouts, link)
+            accounting = link.exchange.reduce(gradient, residual, measure.norms)
+            shard = gradient.chunk(link.world)[link.place]
             if sample is not None:
                 accounting += sample.compare(shard)
             accounting.nonfinite = int(not is_finite(shard))
-            _scale(shard, op, line.world)
-            line.staging.store(output_tensor, shard)
-            line.staging.order()
+            _scale(shard, op, link.world)
+            link.staging.store(output_tensor, shard)
+            link.staging.order()
         self._office.count(self._bucket, accounting, gradient, started, measure)
         return None
 
@@ -251,13 +310,13 @@ class ReplicaGroup(dist.ProcessGroup):
     def _exchange(self, tensor: torch.Tensor, op: Any) -> None:
         self._office.begin()
         started = perf_counter()
-        with self._office.line(Purpose.REPLICATE, self.before, self._bucket) as line:
-            staged = Staged(tensor, staging=line.staging)
+        with self._office.link(Purpose.REPLICATE, self.before, self._bucket) as link:
+            staged = Staged(tensor, staging=link.staging)
             gradient = staged.floats()
             residual = self._office.residual_of(self._bucket, gradient)
             measure = self._office.meter.measure(self._layouts.replicated(gradient.numel()))
-            accounting = line.exchange.all_reduce(gradient, False, residual, measure.norms)
-            _scale(gradient, op, line.world)
+            accounting = link.exchange.all_reduce(gradient, False, residual, measure.norms)
+            _scale(gradient, op, link.world)
             staged.store().order()
         self._office.count(self._bucket, accounting, gradient, started, measure)
 

@@ -14,8 +14,10 @@ from gradwire.autotune.samples import Samples, Shadow, lost_shares
 from gradwire.autotune.saved import State
 from gradwire.costs import ExchangeCost
 from gradwire.exchange import Exchange
-from gradwire.fsdp.groups import FsdpMeter, Line, Lines, Purpose, UnitLayouts
+from gradwire.fsdp.links import GroupLink, Links, Purpose
+from gradwire.fsdp.units import UnitLayouts
 from gradwire.plan import Plan
+from gradwire.sync.ledger.meter import LostMeter
 from gradwire.sync.residual import AUTO
 
 T = TypeVar("T")
@@ -30,13 +32,13 @@ class Steering:
         Chooses plans.
     plan
         That of the first steps.
-    lines, meter
+    links, meter
         What follows it.
     """
 
-    def __init__(self, pilot: Autotuner, plan: Plan, lines: Lines, meter: FsdpMeter) -> None:
+    def __init__(self, pilot: Autotuner, plan: Plan, links: Links, meter: LostMeter) -> None:
         self.plan = plan
-        self._pilot, self._lines, self._meter = pilot, lines, meter
+        self._pilot, self._links, self._meter = pilot, links, meter
         self._step, self._number, self._wait_s = 0, 0, 0.0
 
     @property
@@ -50,18 +52,18 @@ class Steering:
         chosen = self._pilot.begin(step, self.plan, self._ask)
         if chosen is not None:
             self.plan = chosen
-            self._lines.follow(chosen)
+            self._links.follow(chosen)
             self._meter.judge(chosen)
         self._number, self._wait_s = 0, 0.0
 
-    def sample(self, gradient: torch.Tensor, layouts: UnitLayouts, line: Line) -> Sample | None:
+    def sample(self, gradient: torch.Tensor, layouts: UnitLayouts, link: GroupLink) -> Sample | None:
         """Return what compares the gradient's shards, if this step is sampled; they are not reduced yet."""
         self._pilot.handed_over(gradient.numel())
         samples, number = self._pilot.samples, self._number
         self._number += 1
         if samples is None:
             return None
-        return Sample(samples, layouts, gradient, line, drawn=samples.drawn == number)
+        return Sample(samples, layouts, gradient, link, drawn=samples.drawn == number)
 
     def waited(self, seconds: float) -> None:
         """Note for how long backward has waited for an exchange."""
@@ -81,8 +83,8 @@ class Steering:
 
     def _ask(self, what: str, work: Callable[[Exchange], T]) -> T:
         said = f"{what} before step {self._step}"
-        with self._lines.using(Purpose.CHOOSE, world_group(), said) as line:
-            return work(line.exchange)
+        with self._links.using(Purpose.CHOOSE, world_group(), said) as link:
+            return work(link.exchange)
 
 
 class Sample:
@@ -96,17 +98,17 @@ class Sample:
         Where parameters lie: of every parameter each rank's shard, rank by rank.
     gradient
         1-D float32, the module's gradients on this rank.
-    line
+    link
         What reduces them.
     drawn
         Whether they are reduced exactly, too; the same on all ranks.
     """
 
     def __init__(
-        self, samples: Samples, layouts: UnitLayouts, gradient: torch.Tensor, line: Line, *, drawn: bool
+        self, samples: Samples, layouts: UnitLayouts, gradient: torch.Tensor, link: GroupLink, *, drawn: bool
     ) -> None:
-        self._samples, self._line = samples, line
-        self._layout = layouts.scattered(gradient.numel(), line.world)
+        self._samples, self._link = samples, link
+        self._layout = layouts.scattered(gradient.numel(), link.world)
         known = self._layout.names == layouts.names  # else FSDP has left some out
         self._shapes = layouts.shapes if known else [(count,) for count in self._layout.counts]
         whole = [(self._layout.copies * shape[0], *shape[1:]) for shape in self._shapes]
@@ -121,8 +123,8 @@ class Sample:
         """Compare this rank's shard of the sum with the exact one; return what that cost."""
         if self._own is None:
             return ExchangeCost()
-        cost = Exchange(self._line.exchange.link, Plan()).reduce(self._own)
-        exact = self._own.chunk(self._line.world)[self._line.place]
+        cost = Exchange(self._link.exchange.link, Plan()).reduce(self._own)
+        exact = self._own.chunk(self._link.world)[self._link.place]
         if bool(exact.isfinite().all()):
             shares = lost_shares(exact, shard.to("cpu"), self._shapes, config=self._samples.config)
             found = dict(zip(self._layout.names, shares, strict=True))

@@ -1,12 +1,14 @@
-"""The FSDP modules of a model: what each communicates with, and whom.
+"""The units of a sharded model: parameters, process groups, and where FSDP2 keeps its collectives.
 
-Here alone are names of FSDP2 that its documentation does not promise: those of the groups behind a mesh.
+This module alone uses names of FSDP2 that its documentation does not promise: those behind a mesh.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -15,31 +17,93 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from gradwire.errors import AttachError
-from gradwire.fsdp.comms import GatherWeights, ReplicaGroup, ScatterGradients
-from gradwire.fsdp.groups import Purpose, UnitLayouts
+from gradwire.fsdp.links import Purpose
+from gradwire.sync.ledger.lost import Layout
 from gradwire.sync.trained import REPLICATE, is_replicated
 
 _POINTS = ("set_custom_all_gather", "set_custom_reduce_scatter")
+_AMONG_REPLICAS = " among replicas"
+
+
+@dataclass(frozen=True)
+class UnitLayouts:
+    """The layouts of one unit's buckets; its parameters are one group.
+
+    FSDP scatters, for every rank, that rank's shard of every parameter, padded to the same length. Between
+    replicas it reduces the shards of one rank. It leaves parameters without a gradient out and does not name
+    them: the bucket is measured as a whole then.
+
+    Attributes
+    ----------
+    unit
+        The unit's name.
+    names
+        The names of its parameters.
+    shapes
+        The shapes of one rank's shards, with their padding.
+    """
+
+    unit: str
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The number of floats in each shard."""
+        return tuple(map(math.prod, self.shapes))
+
+    def scattered(self, count: int, world: int) -> Layout:
+        """Return the layout of ``count`` floats that are scattered over ``world`` ranks."""
+        return _layout_of(self, count, world, "")
+
+    def replicated(self, count: int) -> Layout:
+        """Return the layout of ``count`` floats that are reduced among replicas."""
+        return _layout_of(self, count, 1, _AMONG_REPLICAS)
+
+    def all_names(self) -> list[str]:
+        """Return every name that a layout may have."""
+        every = [*self.names, self._rest]
+        return [*every, *(name + _AMONG_REPLICAS for name in every)]
+
+    @property
+    def _rest(self) -> str:
+        return f"{self.unit} (some of its parameters)"
+
+
+@lru_cache(maxsize=1024)  # every backward pass has the same ones, whose norms keep their memory
+def _layout_of(layouts: UnitLayouts, count: int, copies: int, ending: str) -> Layout:
+    if sum(layouts.counts) * copies != count:
+        return Layout((layouts._rest + ending,), (count,), (layouts.unit,))
+    names = tuple(name + ending for name in layouts.names)
+    return Layout(names, layouts.counts, (layouts.unit,) * len(names), copies)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """The parameters that one call of ``fully_shard`` made a group of, and which travel together."""
+    """The parameters that one call of ``fully_shard`` made a group of, and which travel together.
+
+    Attributes
+    ----------
+    name
+        The name of its module.
+    module
+        An ``FSDPModule``, whose annotations do not say which collectives it takes.
+    parameters
+        FSDP's own object for the group.
+    """
 
     name: str
     module: Any
-    """An ``FSDPModule``; which collectives it takes its annotations do not say."""
     parameters: Any
-    """FSDP's own object for the group."""
 
     @property
     def all_gather(self) -> Any:
-        """What gathers the weights now."""
+        """The object that gathers the weights."""
         return self.parameters._all_gather_comm
 
     @property
     def reduce_scatter(self) -> Any:
-        """What scatters the gradients now."""
+        """The object that scatters the gradients."""
         return self.parameters._reduce_scatter_comm
 
     @property
@@ -57,8 +121,24 @@ class Unit:
         """Let FSDP all-reduce between replicas on this group."""
         self.parameters.mesh_info.replicate_process_group = group
 
+    @property
+    def mesh_shape(self) -> tuple[int, ...]:
+        """The shape of the mesh that the unit is on."""
+        return tuple(self.parameters.mesh_info.mesh.shape)
+
+    @property
+    def mesh_ranks(self) -> list[int]:
+        """The ranks of the mesh that the unit is on."""
+        ranks: list[int] = self.parameters.mesh_info.mesh.mesh.flatten().tolist()
+        return ranks
+
+    @property
+    def is_over_all(self) -> bool:
+        """Whether the unit is sharded over all ranks, on a mesh of one dimension."""
+        return self.replica_group is None and len(self.mesh_ranks) == dist.get_world_size()
+
     def layouts(self, root: nn.Module) -> UnitLayouts:
-        """Return where the unit's parameters lie in what it reduces, named as ``root`` names them."""
+        """Return the layouts of the unit's buckets, with the names that ``root`` has for its parameters."""
         modules = {each: f"{name}." if name else "" for name, each in root.named_modules()}
         trained = [each for each in self.parameters.fsdp_params if each.sharded_param.requires_grad]
         infos = [each._module_info for each in trained]
@@ -67,37 +147,20 @@ class Unit:
         return UnitLayouts(self.name, names, shapes)
 
     def groups(self) -> Iterator[tuple[Purpose, dist.ProcessGroup]]:
-        """Yield the groups that the module communicates in, in an order that all ranks share."""
+        """Yield the groups that the unit communicates in, in an order that all ranks share.
+
+        Gradients are summed over the groups for ``SCATTER`` and ``REPLICATE``, one after the other.
+        """
         mesh, later = self.parameters.mesh_info, self.parameters.post_forward_mesh_info
         shards = getattr(mesh, "shard_process_group", None)
         if shards is not None and shards.size() > 1:  # alone, FSDP communicates nothing
             yield Purpose.GATHER, shards
-            yield Purpose.SCATTER, self._scatter_group(shards)
+            yield Purpose.SCATTER, getattr(mesh, "reduce_scatter_process_group", None) or shards
             regathered = getattr(later, "shard_process_group", shards)
             if regathered.size() > 1:
                 yield Purpose.GATHER, regathered
         if self.replica_group is not None:
             yield Purpose.REPLICATE, self.replica_group
-
-    def reductions(self) -> Iterator[tuple[Purpose, dist.ProcessGroup]]:
-        """Yield the groups that gradients are summed over, one after the other."""
-        mesh = self.parameters.mesh_info
-        shards = getattr(mesh, "shard_process_group", None)
-        if shards is not None and shards.size() > 1:
-            yield Purpose.SCATTER, self._scatter_group(shards)
-        if self.replica_group is not None:
-            group = self.replica_group
-            yield Purpose.REPLICATE, group.before if isinstance(group, ReplicaGroup) else group
-
-    def _scatter_group(self, shards: dist.ProcessGroup) -> dist.ProcessGroup:
-        own = getattr(self.parameters.mesh_info, "reduce_scatter_process_group", None)
-        return own or shards
-
-    @property
-    def mesh_ranks(self) -> list[int]:
-        """The ranks of the mesh that the unit is on."""
-        ranks: list[int] = self.parameters.mesh_info.mesh.mesh.flatten().tolist()
-        return ranks
 
 
 def units_of(module: nn.Module) -> list[Unit]:
@@ -105,31 +168,35 @@ def units_of(module: nn.Module) -> list[Unit]:
     lacking = [point for point in _POINTS if not hasattr(FSDPModule, point)]
     if lacking:
         raise AttachError(
-            f"attach_fsdp needs FSDPModule.{' and '.join(lacking)}, which torch {torch.__version__} has not; "
-            "install a newer torch"
+            f"attach_fsdp needs FSDPModule.{' and '.join(lacking)}, which torch {torch.__version__} does not "
+            "have; install a newer torch"
         )
     if not isinstance(module, nn.Module):
-        raise AttachError(f"attach_fsdp wants a module, but got a {type(module).__name__}")
+        raise AttachError(
+            f"attach_fsdp expected an nn.Module, got {type(module).__name__}; pass the model that "
+            "fully_shard has sharded"
+        )
     units = list(_units(module))
     if is_replicated(module):
         raise AttachError(
-            f"attach_fsdp wants a module that fully_shard has sharded, but {REPLICATE} has changed this one; "
-            "leave replicate out, and call fully_shard, or DistributedDataParallel and gradwire.attach"
+            f"attach_fsdp expected a module that fully_shard has sharded, got one that {REPLICATE} has "
+            "changed; leave replicate out, and call fully_shard, or DistributedDataParallel and "
+            "gradwire.attach"
         )
     if not units:
         raise AttachError(
-            f"attach_fsdp wants a module that torch.distributed.fsdp.fully_shard has sharded, but this "
-            f"{type(module).__name__} has no FSDPModule with parameters in it; call fully_shard first"
+            f"attach_fsdp expected a module that torch.distributed.fsdp.fully_shard has sharded, got a "
+            f"{type(module).__name__} without an FSDPModule that has parameters; call fully_shard first"
         )
-    for unit in units:
-        _check_free(unit)
     return units
 
 
 def _units(module: nn.Module) -> Iterator[Unit]:
     seen = set[int]()
-    root = _name_of_root(module)
-    for name, each in module.named_modules():
+    modules = dict(module.named_modules())
+    # Torch lets no name begin with a dot, so this one is free where a child is called root.
+    root = ".root" if isinstance(modules.get("root"), FSDPModule) else "root"
+    for name, each in modules.items():
         if not isinstance(each, FSDPModule):
             continue
         groups = _parameter_groups(each, name or root)
@@ -144,12 +211,6 @@ def _units(module: nn.Module) -> Iterator[Unit]:
                 yield Unit(name or root, each, group)
 
 
-def _name_of_root(module: nn.Module) -> str:
-    """Return what the outermost module is called, which has no name of its own: as no module within is."""
-    taken = isinstance(dict(module.named_modules()).get("root"), FSDPModule)
-    return ".root" if taken else "root"  # torch lets no name begin with a dot
-
-
 def _parameter_groups(module: FSDPModule, name: str) -> list[Any]:
     state: Any = module._get_fsdp_state()
     if hasattr(state, "_fsdp_param_groups"):
@@ -160,15 +221,3 @@ def _parameter_groups(module: FSDPModule, name: str) -> list[Any]:
         f"attach_fsdp does not find the parameters of the FSDP module {name!r} in torch {torch.__version__}; "
         "use a version of torch that gradwire is tested with"
     )
-
-
-def _check_free(unit: Unit) -> None:
-    taken = (
-        isinstance(unit.all_gather, GatherWeights)
-        or isinstance(unit.reduce_scatter, ScatterGradients)
-        or isinstance(unit.replica_group, ReplicaGroup)
-    )
-    if taken:
-        raise AttachError(
-            f"the module {unit.name!r} is attached already; close what attach_fsdp returned first"
-        )

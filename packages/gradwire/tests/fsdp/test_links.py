@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradwire.exchange import Exchange
-from gradwire.fsdp.groups import in_ring
+from gradwire.fsdp.links import in_ring
 
 WORLD = 4
 
