@@ -13,7 +13,7 @@ from gradwire.devices import CPU, Device, device_of, on_host
 from gradwire.exchange import Exchange
 from gradwire.exchange.feedback import Residual
 from gradwire.plan import Plan
-from gradwire.sync.buckets import BucketResiduals
+from gradwire.sync.error_feedback import BucketResiduals
 
 PLAN = Plan(parse("topk:0.25"), "star")
 

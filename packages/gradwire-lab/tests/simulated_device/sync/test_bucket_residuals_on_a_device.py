@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 
 from gradwire.devices import CPU, on_host
-from gradwire.sync.buckets import BucketResiduals
+from gradwire.sync.error_feedback import BucketResiduals
 from gradwire_lab.simulated_device.simulated import Simulated
 from sync.test_bucket_residuals import add_one
 

@@ -26,7 +26,8 @@ from gradwire.exchange import Exchange
 from gradwire.exchange.on_device import divide
 from gradwire.exchange.request import BucketRequest, Reducer
 from gradwire.exchange.views import ParameterViews
-from gradwire.sync.buckets import BucketResiduals, float_count, float_shape
+from gradwire.sync.buckets import float_count, float_shape
+from gradwire.sync.error_feedback import BucketResiduals
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.meter import LostMeter, Measure
 from gradwire.sync.residual import Residuals

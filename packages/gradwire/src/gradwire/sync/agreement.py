@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import time
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
-from gradwire.errors import AttachError, LinkError, shown
+from gradwire import codecs, collectives
+from gradwire.errors import AttachError, GradwireError, LinkError, shown
+from gradwire.fields import to_values
 from gradwire.launch.store import TimedStore
 from gradwire.links.process_group import store_of
 from gradwire.links.rendezvous.attempt import AbsentError, own_part
+from gradwire.plan import Plan
 from gradwire.units import ranks_in_words
 
 REFUSED = "refused"
-"""The fact with which a rank tells why it cannot take part."""
+"""The fact by which a rank says why it cannot take part."""
 
 AFTER_AGREEING = "did a rank fail after all had agreed to attach?"
 """What errors ask where ranks that have agreed do not connect."""
@@ -54,6 +57,27 @@ def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) 
         raise AttachError(str(error)) from error
     if problem is not None:
         raise AttachError(f"rank {rank}: {problem}")
+
+
+def facts_of(plan: Plan) -> dict[str, str]:
+    """Return the facts of a plan, with the packages of codecs and algorithms that are not gradwire's."""
+    parts = {name: str(part) for name, part in to_values(plan).items()}
+    return parts | codecs.origins(plan) | collectives.origins(plan)
+
+
+@contextmanager
+def all_or_none(group: dist.ProcessGroup, timeout_s: float) -> Iterator[None]:
+    """Let all ranks of ``group`` fail where one of them cannot do what is in the ``with`` block.
+
+    That rank raises its own ``GradwireError``, the others an ``AttachError`` with its text: they call
+    ``agree`` after their blocks, in its place.
+    """
+    try:
+        yield
+    except GradwireError as error:
+        with suppress(AttachError):  # the others have the reason, too
+            agree(group, {REFUSED: str(error)}, timeout_s)
+        raise
 
 
 def _exchange_facts(

@@ -131,6 +131,16 @@ class Residuals:
         Raises ``StateError``, and changes nothing, for the state of another rank or another world, for
         residuals of other lengths, and for any residual where the plan keeps none.
         """
+        residuals = self.check_state(state)
+        for key, own in self._tensors.items():
+            if key not in residuals:
+                write(own, torch.zeros_like(own, device="cpu"))
+        for key, tensor in residuals.items():
+            write(self._tensors.setdefault(key, torch.empty_like(tensor)), tensor)
+        self.scale_followed, self.steps_done = state.get(_SCALE), state.get(STEPS)
+
+    def check_state(self, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+        """Return the residuals of a state that ``load_state_dict`` takes. Raises ``StateError``."""
         rank, world, residuals = _read(state)
         if (rank, world) != (self.rank, self.world):
             raise StateError(
@@ -155,12 +165,7 @@ class Residuals:
             own = self._tensors.get(key, tensor)
             if own.numel() != tensor.numel():
                 raise _other_count(key, tensor.numel(), own.numel())
-        for key, own in self._tensors.items():
-            if key not in residuals:
-                write(own, torch.zeros_like(own, device="cpu"))
-        for key, tensor in residuals.items():
-            write(self._tensors.setdefault(key, torch.empty_like(tensor)), tensor)
-        self.scale_followed, self.steps_done = state.get(_SCALE), state.get(STEPS)
+        return residuals
 
 
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, Any]]:

@@ -106,27 +106,32 @@ def set_aside(parts: Sequence[torch.Tensor]) -> Iterator[None]:
 
     They are those of parameters that this rank has not reached: their residuals wait for a step that does.
     """
-    waiting = [_taken_out(part) for part in parts]
+    waiting = [take_out(part) for part in parts]
     try:
         yield
     finally:
-        for part, old in zip(parts, waiting, strict=True):
-            device_of(part).launch(partial(part.add_, old), [old], [part])
-        for part in parts[-1:]:
-            device_of(part).event().wait()
+        put_back(parts, waiting)
 
 
-def _taken_out(part: torch.Tensor) -> torch.Tensor:
-    """Return a copy of these values, which become 0."""
+def take_out(part: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a part's values, which become 0."""
     device = device_of(part)
     old = device.zeros(part.numel())
 
-    def take_out() -> None:
+    def copy() -> None:
         old.copy_(part)
         part.zero_()
 
-    device.launch(take_out, [], [old, part])
+    device.launch(copy, [], [old, part])
     return old
+
+
+def put_back(parts: Sequence[torch.Tensor], taken: Sequence[torch.Tensor]) -> None:
+    """Add what ``take_out`` returned, and wait until it is there."""
+    for part, old in zip(parts, taken, strict=True):
+        device_of(part).launch(partial(part.add_, old), [old], [part])
+    for part in parts[-1:]:
+        device_of(part).event().wait()
 
 
 # Clip the averaged gradient by its global norm, to the same bits on every rank.

@@ -10,9 +10,10 @@ import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -26,7 +27,11 @@ from gradwire.exchange.views import ParameterViews, views_of
 from gradwire.plan import Plan
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.lost import Layout, Measured, sampled
+from gradwire.sync.observe import NULL_BUCKET, BucketObserver, StepObserver
 from gradwire.units import counted
+
+if TYPE_CHECKING:
+    from gradwire.sync.work import BucketWork, Work
 
 MOST = 0.5
 """The share of a parameter's norm above which a sample counts against the codec."""
@@ -55,7 +60,7 @@ class Measure:
         return None if self.layout is None else self.layout.norms
 
 
-class LostMeter:
+class LostMeter(StepObserver):
     """Measures on one rank what the encodings of one model's gradients lose, warns, or lets all ranks stop.
 
     ``note`` and ``agree`` are called by the thread of the exchange, all else by the training thread.
@@ -161,6 +166,21 @@ class LostMeter:
             )
         self._heard = self._heard or measure.verdict
 
+    def count_work(self, work: Work, exposed_s: float) -> None:
+        """Count a piece of work in the ledger, and hear what all ranks raise at the end of the step."""
+        if self.ledger is not None and work.name is not None:
+            self.ledger.exchanged(
+                work.name, work.cost, exposed_s, gradient_nbytes=work.nbytes, lost=work.lost
+            )
+        self._heard = self._heard or work.verdict
+
+    def bucket(self, work: BucketWork) -> BucketObserver:
+        """Measure a bucket that has a layout, in the steps that are measured."""
+        if work.layout is None or work.is_bypassed or not self.measures(work.step):
+            return NULL_BUCKET
+        work.request = replace(work.request, norms=work.layout.norms)
+        return _MeasuredBucket(self, work)
+
     def end_step(self) -> None:
         """End the ledger's step, then warn. Raises ``LossyError`` where all ranks have agreed to."""
         sentences = [] if self._strict else self._findings()
@@ -211,6 +231,19 @@ class LostMeter:
             f"{encoding} loses {share:.1%} of the norm of the gradient of {name}{more}, and keeps no "
             f"residual, so it may not learn; {_advice(encoding)}"
         )
+
+
+class _MeasuredBucket(BucketObserver):
+    """Takes in what the exchange of one bucket has measured."""
+
+    def __init__(self, meter: LostMeter, work: BucketWork) -> None:
+        self._meter, self._work, self._measure = meter, work, Measure(work.layout)
+
+    def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:  # noqa: ARG002
+        """Note it before another exchange of the bucket."""
+        self._meter.note(self._measure)
+        self._work.lost = self._measure.measured
+        return ExchangeCost()
 
 
 def _advice(encoding: Codec) -> str:

@@ -1,0 +1,227 @@
+"""The context of one link of one model on one rank: options, plan, step, ledger and failure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+import torch.distributed as dist
+
+from gradwire.errors import ExchangeError, LinkError
+from gradwire.exchange import Exchange
+from gradwire.exchange.frames import Difference
+from gradwire.links.base import Link
+from gradwire.plan import Plan
+from gradwire.sync.ledger.ledger import Ledger
+
+if TYPE_CHECKING:
+    from gradwire.sync.thread import CommunicationThread
+
+
+@dataclass(frozen=True, slots=True)
+class SyncOptions:
+    """What every front end is passed alike; the same on all ranks.
+
+    Attributes
+    ----------
+    timeout_s
+        How long any single wait for a peer lasts before it is an error.
+    begin_timeout_s
+        How long a rank that has begun a step waits for the others to begin it; ``timeout_s`` by default.
+    strict
+        Whether all ranks raise ``LossyError`` at the end of a step in which one of them would warn.
+    """
+
+    timeout_s: float = 30.0
+    begin_timeout_s: float | None = None
+    strict: bool = False
+
+
+class HostReduction(Protocol):
+    """A reduction inside a host, before the exchange between hosts."""
+
+    def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return this rank's share of the host's sum of a bucket; the exchange averages it in place."""
+
+    def gather(self, share: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Fill the bucket with the averaged shares of all ranks of the host."""
+
+
+class _OneRankPerHost:
+    """The reduction of a host whose ranks exchange their gradients themselves."""
+
+    def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the bucket itself."""
+        return tensor
+
+    def gather(self, share: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Do nothing: the share is the bucket."""
+
+
+NO_HOST_REDUCTION: HostReduction = _OneRankPerHost()
+
+
+class Cadence(Protocol):
+    """Which steps exchange their gradients; the same on all ranks."""
+
+    def is_due(self, step: int) -> bool:
+        """Return whether this step, counted from 1 up, exchanges."""
+
+
+class _EveryStep:
+    """The cadence of synchronous training."""
+
+    def is_due(self, step: int) -> bool:  # noqa: ARG002
+        """Return True."""
+        return True
+
+
+EVERY_STEP: Cadence = _EveryStep()
+
+
+@dataclass(slots=True, eq=False)
+class SyncContext:
+    """One link of one model on one rank, and what all exchanges over it share.
+
+    FSDP has one for each purpose and group; all others have one in all.
+
+    Attributes
+    ----------
+    exchange
+        Exchanges buckets over the link, by the plan in use. Its transport alone knows whether it has failed.
+    options
+        The front end's.
+    ledger
+        Counts every piece of work that has a name; None: nothing is counted.
+    group
+        Averages buckets that no codec takes, by torch's own all-reduce; None where there are none.
+    model, remedy, advice
+        What errors call this exchange, what they tell to do once it has failed or is closed, and what to do
+        where work takes too long.
+    owns_link
+        Whether closing the exchange closes the link, too; a failure closes it in any case.
+    steps_done, steps_before
+        Steps of this process, and those of the run before the checkpoint that was loaded.
+    is_closed
+        Whether the front end has closed it.
+    thread
+        The communication thread, once there is one.
+    siblings
+        The contexts of the same model that a failure of this one ends, too; this one may be among them.
+    ranks
+        The world's ranks in the order of the link's; needed where there are siblings.
+    """
+
+    exchange: Exchange
+    options: SyncOptions = SyncOptions()
+    ledger: Ledger | None = None
+    group: dist.ProcessGroup | None = None
+    model: str = "this model's exchange"
+    remedy: str = "begin with a new link"
+    advice: str = "give the link a longer timeout_s"
+    owns_link: bool = True
+    steps_done: int = 0
+    steps_before: int = 0
+    is_closed: bool = False
+    thread: CommunicationThread | None = None
+    siblings: list[SyncContext] = field(default_factory=list)
+    ranks: Sequence[int] = ()
+
+    @property
+    def link(self) -> Link:
+        """The end of the link on this rank."""
+        return self.exchange.link
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank in the link."""
+        return self.exchange.link.rank
+
+    @property
+    def world(self) -> int:
+        """The number of ranks of the link."""
+        return self.exchange.link.world
+
+    @property
+    def plan(self) -> Plan:
+        """The plan in use."""
+        return self.exchange.plan
+
+    @property
+    def step(self) -> int:
+        """How many steps the run has taken, those before a checkpoint included."""
+        return self.steps_before + self.steps_done
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a single wait for a peer lasts."""
+        return self.exchange.link.timeout_s
+
+    @property
+    def begin_timeout_s(self) -> float:
+        """How long a rank waits for the others to begin a step."""
+        return self.timeout_s if self.options.begin_timeout_s is None else self.options.begin_timeout_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no exchange is possible any more: this context has failed or is closed."""
+        return self.is_closed or self.exchange.transport.failure is not None
+
+    def resume(self, step: int) -> None:
+        """Count on from the step that a checkpoint was written after."""
+        self.steps_before = step - self.steps_done
+        self.exchange.link.step = step
+
+    def check(self) -> None:
+        """Raise ``ExchangeError`` with the remedy if no exchange is possible any more."""
+        if self.is_closed:
+            raise ExchangeError(f"rank {self.rank}: {self.model} is closed; {self.remedy}")
+        failure = self.exchange.transport.failure
+        if failure is not None:
+            raise ExchangeError(
+                f"rank {self.rank}: {self.model} has failed before ({failure}), and the weights are those of "
+                f"the last complete step; {self.remedy}"
+            )
+
+    def fail(self, error: BaseException) -> BaseException:
+        """Refuse all later exchanges, close the links, so that the peers learn of it, and return the reason.
+
+        This is the one place where an error reaches the peers: the communication thread calls it for what
+        fails there, and ``GradientSync.fail`` for what fails elsewhere. The first error counts. A link that
+        the communication thread is using is closed once that piece of work is done.
+
+        The reason is ``error``, unless a sibling's link says that ranks are at different steps: a rank that
+        waits for a peer in one group has the peer's frames, and its last one, in another group.
+        """
+        every = dict.fromkeys((self, *self.siblings))
+        reason = error
+        if len(every) > 1 and isinstance(error, ExchangeError):
+            reason = self._out_of_step(every) or error
+            reason.__cause__ = error.__cause__ if reason is error else error
+        for each in every:
+            if each.thread is None or each.thread.is_current:
+                each.exchange.close(reason)
+            else:
+                each.thread.give_up(reason)
+        return reason
+
+    def _out_of_step(self, every: Iterable[SyncContext]) -> ExchangeError | None:
+        """Return the error of ranks at different steps, if one of these links says so and this one does not.
+
+        Every link that has both ranks says so from now on, when it is closed.
+        """
+        for each in every:
+            each.link.step, transport = self.link.step, each.exchange.transport
+            if not transport.note_difference(LinkError()) or transport.difference is None:
+                continue
+            found = transport.difference
+            (one, its_step), (other, step) = ((each.ranks[rank], step) for rank, step in found.places)
+            for told in every:
+                if {one, other} <= set(told.ranks):
+                    places = (told.ranks.index(one), its_step), (told.ranks.index(other), step)
+                    told.exchange.transport.difference = Difference(places, found.has_left)
+            is_said = each is self and not found.has_left
+            return None if is_said else ExchangeError(found.in_words(each.link))
+        return None

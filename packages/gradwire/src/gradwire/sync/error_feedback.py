@@ -1,0 +1,192 @@
+"""Error feedback of one bucket: what is added to it, and what becomes of what its exchange loses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Protocol
+
+import torch
+
+from gradwire.devices import CPU, device_of
+from gradwire.exchange.feedback import Residual, is_finite
+from gradwire.sync.buckets import is_zero
+from gradwire.sync.used_parameters import put_back, take_out
+
+
+class BucketFeedback(Protocol):
+    """One bucket's residual, from its exchange to the end of its step.
+
+    Only ``keep`` is called on the training thread, once all buckets of the step are averaged and usable.
+    """
+
+    @property
+    def usable(self) -> bool:
+        """Whether the average is finite, the same on all ranks; True where that does not matter."""
+
+    def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:
+        """Return what ``Exchange.run`` adds to ``values``, the bucket, and changes; None for nothing."""
+
+    def give_back(self) -> None:
+        """Take back what was lent, after an exchange, or after its failure."""
+
+    def note(self, average: torch.Tensor, dtype: torch.dtype) -> None:
+        """Note the average, which is rounded to ``dtype`` then."""
+
+    def keep(self) -> None:
+        """Let the residual be what was lost."""
+
+
+class _NoFeedback:
+    """The feedback of a bucket without a residual."""
+
+    usable = True
+
+    def lend(self, values: torch.Tensor) -> torch.Tensor | None:  # noqa: ARG002
+        """Lend nothing."""
+        return None
+
+    def give_back(self) -> None:
+        """Do nothing."""
+
+    def note(self, average: torch.Tensor, dtype: torch.dtype) -> None:
+        """Do nothing."""
+
+    def keep(self) -> None:
+        """Do nothing."""
+
+
+NO_FEEDBACK: BucketFeedback = _NoFeedback()
+
+
+class FlatResidual(_NoFeedback):
+    """A part of the residual of one flat gradient, which changes in the exchange itself.
+
+    ``waiting`` are the parts in it that stay out of this step: those of parameters that this rank has not
+    used, whose residuals wait for a step that does.
+    """
+
+    def __init__(self, residual: torch.Tensor | None, waiting: Sequence[torch.Tensor] = ()) -> None:
+        self._residual, self._waiting = residual, waiting
+        self._old: list[torch.Tensor] = []
+
+    def lend(self, values: torch.Tensor) -> torch.Tensor | None:  # noqa: ARG002
+        """Lend it, with zeros in the waiting parts."""
+        self._old = [take_out(part) for part in self._waiting]
+        return self._residual
+
+    def give_back(self) -> None:
+        """Add the waiting parts again."""
+        put_back(self._waiting, self._old)
+
+
+# The residuals of a bucket are those of its parameters, one after the other, for DDP cuts buckets anew. What
+# an exchange lost becomes theirs only when all buckets of the pass are averaged and finite: otherwise the
+# step is discarded on all ranks (a ``GradScaler`` skips it, an error ends it), and the next one begins with
+# what was there before.
+
+
+class BucketResiduals:
+    """What the parameters of a bucket add to it and get back from it.
+
+    ``residuals`` are those of the parameters, in their order in the bucket, 1-D float32, all on the CPU or on
+    the device on which the bucket is encoded; empty where the plan keeps none. Only ``keep`` changes them.
+    """
+
+    def __init__(self, residuals: Sequence[torch.Tensor]) -> None:
+        self._residuals = residuals
+        self._waiting: list[bool] = []
+        self._used: list[torch.Tensor] = []  # the opposite, on a device, where nobody waits to read it
+        self._lost: torch.Tensor | Residual | None = None  # the former on a device
+        self._usable = True
+
+    def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:
+        """Return what ``Exchange.run`` adds to ``values``, the bucket, and changes; None without any.
+
+        It is 0 for parameters whose gradients are all 0: where no rank has used a parameter, DDP throws its
+        average away, so its residual waits for another step.
+        """
+        if not self._residuals:
+            return None
+        gradients = torch.split(values, [own.numel() for own in self._residuals])
+        device = device_of(values)
+        if device is not CPU:
+            self._lost = device.zeros(values.numel())
+            lend, used = partial(self._lend_there, gradients), [values, *self._residuals]
+            self._used = device.launch(lend, used, [self._lost])
+            return self._lost
+        self._waiting = [is_zero(gradient) for gradient in gradients]
+        lent = [
+            torch.zeros_like(own) if waits else own
+            for own, waits in zip(self._residuals, self._waiting, strict=True)
+        ]
+        self._lost = Residual(lent, other_half(self._residuals), waits=True)
+        return self._lost
+
+    def give_back(self) -> None:
+        """Do nothing: what was lent is memory of its own."""
+
+    def note(self, average: torch.Tensor, dtype: torch.dtype) -> None:
+        """Note whether the average, the same on all ranks, can be used once it is rounded to ``dtype``."""
+        if isinstance(self._lost, Residual) and dtype is torch.float32:
+            self._usable = self._lost.finite  # the exchange has looked
+        else:
+            self._usable = self._lost is None or is_finite(average, dtype)
+
+    @property
+    def usable(self) -> bool:
+        """Whether the average was finite; where no residual is kept it does not matter."""
+        return self._usable
+
+    def keep(self) -> None:
+        """Let the residuals be what was lost; those that waited have it added."""
+        if isinstance(self._lost, Residual):
+            self._exchange_halves(self._lost)
+        elif self._lost is not None:
+            device_of(self._lost).launch(self._keep_there, [self._lost], self._residuals)
+        self._lost = None
+
+    def _exchange_halves(self, lent: Residual) -> None:
+        if not lent.replaced:
+            return
+        for own, waits, part in zip(self._residuals, self._waiting, lent.parts(), strict=True):
+            if waits:
+                part += own
+            own.data = part
+
+    def _parts(self) -> Sequence[torch.Tensor]:
+        """Return what is lent of each parameter's, on a device."""
+        assert isinstance(self._lost, torch.Tensor)
+        return torch.split(self._lost, [own.numel() for own in self._residuals])
+
+    def _lend_there(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Fill what is lent, on a device; return which parameters are used."""
+        used = [gradient.any() for gradient in gradients]
+        for is_used, own, part in zip(used, self._residuals, self._parts(), strict=True):
+            part.copy_(torch.where(is_used, own, 0.0))
+        return used
+
+    def _keep_there(self) -> None:
+        for is_used, own, part in zip(self._used, self._residuals, self._parts(), strict=True):
+            own.copy_(torch.where(is_used, part, own + part))
+
+
+def other_half(residuals: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return memory for what a bucket loses, as long as all its residuals on the host.
+
+    A bucket's residuals lie side by side in one half of a memory, and what it loses is written to the other
+    half, so that the halves change places and nothing is copied. The memory is new where they don't, because
+    DDP has cut buckets anew.
+    """
+    count = sum(own.numel() for own in residuals)
+    first = residuals[0]
+    base, storage = first.storage_offset(), first.untyped_storage()
+    places = accumulate([own.numel() for own in residuals[:-1]], initial=base)
+    is_half = storage.nbytes() == 2 * count * first.itemsize and base in (0, count)
+    if is_half and all(
+        own.untyped_storage().data_ptr() == storage.data_ptr() and own.storage_offset() == place
+        for own, place in zip(residuals, places, strict=True)
+    ):
+        return first.as_strided((count,), (1,), count - base)
+    return torch.empty(2 * count, dtype=first.dtype, device="cpu")[:count]

@@ -1,0 +1,107 @@
+"""Observers of steps and buckets, and the null default: no caller asks whether there is one.
+
+``GradientSync`` has a tuple of them. An error in one of them ends the step on all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import torch
+
+from gradwire.costs import ExchangeCost
+from gradwire.exchange import Exchange
+from gradwire.plan import Plan
+
+if TYPE_CHECKING:
+    from gradwire.sync.context import SyncContext
+    from gradwire.sync.work import BucketWork
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What the gradients of one training step cost on this rank.
+
+    Attributes
+    ----------
+    step
+        Counted from 1 up, those before a checkpoint included.
+    wait_s
+        Seconds for which the training thread waited for averages.
+    exchange
+        The sum over these averages.
+    """
+
+    step: int
+    wait_s: float = 0.0
+    exchange: ExchangeCost = field(default_factory=ExchangeCost)
+
+
+class BetweenSteps(Protocol):
+    """What an observer may ask of ``GradientSync`` before a step."""
+
+    @property
+    def context(self) -> SyncContext:
+        """Rank, world, link, plan, ledger and step."""
+
+    def exchange_now(self, what: str, call: Callable[[Exchange], T]) -> T:
+        """Return what ``call`` returns, on the communication thread; all ranks make the same call."""
+
+
+class BucketObserver:
+    """Watches one bucket, on the communication thread; does nothing by default.
+
+    Attributes
+    ----------
+    wants_alone
+        Whether the bucket must run on the communication thread; the same on all ranks. On the other routes
+        neither method is called.
+    """
+
+    wants_alone = False
+
+    def before(self, values: torch.Tensor) -> None:
+        """Look at this rank's own values, float32, before their exchange and without a residual."""
+
+    def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:  # noqa: ARG002
+        """Look at the exchanged values; return what exchanges of the observer's own have cost."""
+        return ExchangeCost()
+
+
+NULL_BUCKET = BucketObserver()
+
+
+class StepObserver:
+    """Watches the steps of one model, on the training thread; does nothing by default."""
+
+    def connected(self, context: SyncContext) -> None:
+        """Note what the ranks share; called once, after they have connected and before the first step."""
+
+    def begin(self, step: int, sync: BetweenSteps) -> Plan | None:  # noqa: ARG002
+        """Return the plan from this step on, or None for the present one; the same on all ranks.
+
+        At most one observer of a model returns plans. All ranks call it before the first bucket of each step,
+        with steps of this process, counted from 1 up; again for a step that is retried. It may exchange.
+        """
+        return None
+
+    def bucket(self, work: BucketWork) -> BucketObserver:  # noqa: ARG002
+        """Return what watches a bucket that is about to be handed over."""
+        return NULL_BUCKET
+
+    def gathered(self, count: int, wait_s: float) -> None:
+        """Note that the step has waited so long for an all-gather of ``count`` floats of weights."""
+
+    def end(self, cost: StepCost) -> None:
+        """Note that all averages that a step waits for are there."""
+
+    def state(self) -> Mapping[str, Any]:
+        """Return the fields that a checkpoint keeps; their names are the observer's own."""
+        return {}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Adopt the fields of a checkpoint, which may lack the observer's. Raises ``StateError``."""

@@ -1,0 +1,436 @@
+"""One bucket's exchange as an object, from hand-over to average, on whichever of three routes it takes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from enum import Enum
+from threading import TIMEOUT_MAX, Lock
+from time import perf_counter
+from types import TracebackType
+from typing import Generic, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from gradwire import collectives
+from gradwire.costs import ExchangeCost
+from gradwire.devices import FLOATS, Staged, Staging, device_of
+from gradwire.errors import ExchangeError, LinkTimeoutError, LossyError, copied
+from gradwire.exchange import Exchange
+from gradwire.exchange.backend import NativeAllReduce
+from gradwire.exchange.on_device import divide
+from gradwire.exchange.request import BucketRequest
+from gradwire.sync.context import NO_HOST_REDUCTION, HostReduction, SyncContext
+from gradwire.sync.error_feedback import NO_FEEDBACK, BucketFeedback
+from gradwire.sync.ledger.lost import Layout, Measured
+from gradwire.sync.ledger.sinks import profiled
+from gradwire.sync.observe import BucketObserver
+
+T = TypeVar("T")
+
+_OWN_WORK_S = 30.0
+
+
+class Route(Enum):
+    """How a bucket is averaged.
+
+    The transport's calls need one order on all ranks. So the native buckets of a step come before the first
+    one of the thread, which may let the transport sum, too.
+    """
+
+    THREAD = "the exchange, on the communication thread"
+    NATIVE = "the transport's own all-reduce, without a thread"
+    BYPASS = "torch's own all-reduce, without a codec"
+
+
+class Work(ABC):
+    """One piece of work for the communication thread, as ``torch.distributed.Work``.
+
+    An exception reaches each caller of ``wait`` as a copy, with a note that names the work, so that nothing
+    here keeps the frames of callers.
+
+    Parameters
+    ----------
+    context
+        Whose exchange it uses.
+    name
+        What the ledger calls it, the same in every step; None for what the ledger does not count.
+    what, done
+        What errors call it, and what happens to it.
+    timeout_s
+        How long any single wait for a peer lasts in it; the link's timeout where it is None.
+    count
+        Called by the first ``wait`` of work that has a name, with the seconds that it has waited.
+
+    Attributes
+    ----------
+    nbytes, step
+        Bytes of float32 gradient that it averages, and the training step of this process that it is part of,
+        counted from 1 up; 0 for none.
+    cost
+        What it has cost, once it is done.
+    lost, verdict
+        What encoding lost, where that is measured, and what all ranks have agreed to raise.
+    """
+
+    nbytes = step = 0
+
+    def __init__(
+        self,
+        context: SyncContext,
+        name: str | None,
+        what: str,
+        timeout_s: float | None = None,
+        *,
+        done: str = "exchanged",
+        count: Callable[[Work, float], None] | None = None,
+    ) -> None:
+        self.context, self.name, self.what, self.done = context, name, what, done
+        self.timeout_s, self._count = timeout_s, count
+        self.cost = ExchangeCost()
+        self.lost: Measured | None = None
+        self.verdict: LossyError | None = None
+        self._result = Future[None]()
+        self._raised_at: TracebackType | None = None  # each wait raises from there, so no traceback grows
+        self._counted = Lock()
+
+    @abstractmethod
+    def run(self, exchange: Exchange) -> None:
+        """Do the work and set ``cost``; on the communication thread."""
+
+    def execute(self) -> None:
+        """Run, unless it was cancelled, and let ``wait`` return or raise; never raise here."""
+        if not self._result.set_running_or_notify_cancel():
+            return
+        transport = self.context.exchange.transport
+        has_begun = transport.failure is None
+        is_unseen = self.name is None or self.context.ledger is None
+        try:
+            transport.check()
+            with nullcontext() if is_unseen else profiled(f"exchange {self.name}"):
+                self.run(self.context.exchange)
+        except BaseException as error:  # it is not lost: every wait raises it
+            if has_begun:
+                error.add_note(f"while the communication thread {self.done} {self.what}")
+            self.context.fail(error)
+            self._raised_at = error.__traceback__
+            self._fail(error)
+        else:
+            self._result.set_result(None)
+
+    def is_done(self) -> bool:
+        """Return whether ``wait`` would return or raise at once."""
+        return self._result.done()
+
+    def wait(self, timeout_s: float | None = None) -> ExchangeCost:
+        """Return what it cost, once it is done, and let it be counted, once.
+
+        ``timeout_s`` replaces the work's own. Raises what the work raised, or ``LinkTimeoutError``.
+        """
+        began = perf_counter()
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        patience_s = longest_s(self.context.exchange, self.nbytes // 4, timeout_s)
+        # Not result(timeout=...): its TimeoutError could not be told from a LinkTimeoutError of the work.
+        if not wait([self._result], min(patience_s, TIMEOUT_MAX)).done:
+            raise LinkTimeoutError(
+                f"rank {self.context.rank} waited {patience_s:g} s for {self.what} to be {self.done}, but "
+                f"its communication thread is still at work; look for a stopped peer, or "
+                f"{self.context.advice}"
+            )
+        error = self._result.exception()
+        if error is not None:
+            raise copied(error).with_traceback(self._raised_at)
+        self._count_once(perf_counter() - began)
+        return self.cost
+
+    def cancel(self) -> bool:
+        """Drop it if it has not begun; return whether it will not run. A later ``wait`` raises."""
+        return self._result.cancel()
+
+    def _count_once(self, exposed_s: float) -> None:
+        if self.name is not None and self._count is not None and self._counted.acquire(blocking=False):
+            self._count(self, exposed_s)
+
+    def _fail(self, error: BaseException) -> None:
+        self._result.set_exception(error)
+
+
+class CallWork(Work, Generic[T]):
+    """A call with the exchange, on the communication thread: what it returns is ``value`` once it is done."""
+
+    value: T
+
+    def __init__(
+        self, context: SyncContext, what: str, call: Callable[[Exchange], T], timeout_s: float | None
+    ) -> None:
+        super().__init__(context, None, what, timeout_s)
+        self._call = call
+
+    def run(self, exchange: Exchange) -> None:
+        """Call."""
+        self.value = self._call(exchange)
+
+
+@dataclass(slots=True, eq=False)
+class GradientBucket:
+    """One bucket of gradients, as a front end hands it to ``GradientSync``.
+
+    Attributes
+    ----------
+    index
+        Its number in the step, from 0 up; all ranks hand the same buckets over in this order.
+    tensor
+        The gradients, of any dtype and on any device; changed in place.
+    is_last
+        Whether it is the last one of its step.
+    layout
+        The parameters in their order in the bucket; None: one codec, nothing measured, no residual by name.
+    name
+        What the ledger calls it, the same in every step; ``bucket <index>`` by default.
+    request
+        What is asked of the exchange. Views, residual, norms and timeout are added to it.
+    feedback
+        The residual; by default those of the parameters of ``layout``.
+    staged
+        The tensor's way through host memory, where the front end keeps that from step to step.
+    observers
+        Those of this bucket alone, beside the step's.
+    """
+
+    index: int
+    tensor: torch.Tensor
+    is_last: bool = True
+    layout: Layout | None = None
+    name: str | None = None
+    request: BucketRequest = field(default_factory=BucketRequest)
+    feedback: BucketFeedback | None = None
+    staged: Staged | None = None
+    observers: Sequence[BucketObserver] = ()
+
+
+class BucketWork(Work):
+    """One bucket's exchange, from hand-over to average.
+
+    ``GradientSync.start`` makes it, and chooses its route.
+
+    Parameters
+    ----------
+    context
+        Whose exchange it uses.
+    bucket
+        What the front end handed over.
+    step
+        The training step of this process, counted from 1 up.
+    count
+        See ``Work``.
+
+    Attributes
+    ----------
+    index, tensor, layout, request
+        Those of the bucket; observers may replace the request before it is handed over.
+    route
+        How it is averaged.
+    active
+        The average is over so many ranks; None: over all.
+    feedback, observers
+        What adds and keeps its residual, and what watches it on the thread.
+    host, share
+        The reduction inside the host, and what it leaves for the exchange: the bucket itself by default.
+    """
+
+    def __init__(
+        self,
+        context: SyncContext,
+        bucket: GradientBucket,
+        step: int,
+        count: Callable[[Work, float], None] | None = None,
+    ) -> None:
+        name = f"bucket {bucket.index}" if bucket.name is None else bucket.name
+        super().__init__(context, name, f"{name} of step {step}", done="averaged", count=count)
+        self.index, self.tensor, self.layout = bucket.index, bucket.tensor, bucket.layout
+        self.request, self.step = bucket.request, step
+        self.nbytes = 4 * bucket.tensor.numel()
+        self.route = Route.THREAD
+        self.active: int | None = None
+        self.feedback: BucketFeedback = NO_FEEDBACK
+        self.observers: list[BucketObserver] = [*bucket.observers]
+        self.host: HostReduction = NO_HOST_REDUCTION
+        self.share = bucket.tensor
+        self._staged = bucket.staged
+        self._native: NativeAllReduce | None = None
+        self._bypass: dist.Work | None = None
+        self._future: torch.futures.Future[torch.Tensor] = device_of(bucket.tensor).future()
+
+    @property
+    def is_bypassed(self) -> bool:
+        """Whether no codec takes the bucket."""
+        return self.route is Route.BYPASS
+
+    def stage(self) -> None:
+        """Take the route of the communication thread: begin to copy the bucket to where it is encoded."""
+        self.route = Route.THREAD
+        if self._staged is None:
+            self._staged = Staged(self.share, staging=Staging(self.context.plan.encodes_on_device))
+
+    def start_native(self) -> bool:
+        """Take the native route if the transport can; return whether it does.
+
+        Nothing may move for as long as a rank may come late to a step, because ranks come late to each of
+        its buckets. Raises ``ExchangeError``.
+        """
+        request = replace(self.request, norms=None, timeout_s=self.context.begin_timeout_s)
+        self._native = self.context.exchange.start(self.share, request)
+        if self._native is None:
+            return False
+        self.route = Route.NATIVE
+        return True
+
+    def bypass(self) -> None:
+        """Take torch's own all-reduce, because no codec takes the bucket; an empty one is done at once."""
+        self.route, self.name = Route.BYPASS, None
+        if self.tensor.numel() == 0:
+            self._finish_now()
+            return
+        group = self.context.group
+        ranks = dist.get_world_size(group) if self.active is None else self.active
+        work = dist.all_reduce(self.tensor.div_(ranks), group=group, async_op=True)
+        self._future = work.get_future().then(lambda future: future.value()[0])
+        if self.tensor.device.type == "cpu":  # a device's stream waits by itself
+            self._bypass = work
+        else:
+            self._result.set_result(None)
+
+    def leave(self) -> None:
+        """Take no route: the step exchanges nothing, and the bucket stays as it is."""
+        self.route, self.name = Route.BYPASS, None
+        self._finish_now()
+
+    def run(self, exchange: Exchange) -> None:
+        """Average the bucket; on the communication thread."""
+        assert self._staged is not None
+        staged, exchange.link.step = self._staged, self.context.steps_before + self.step
+        values = staged.floats()
+        with staged.stream.current:
+            self.exchange_values(exchange, values)
+        self.cost.device_nbytes += staged.crossing_nbytes
+        staged.store()
+        self.host.gather(self.share, self.tensor)
+        staged.stream.complete(self._future, self.tensor)
+
+    def exchange_values(self, exchange: Exchange, values: torch.Tensor) -> None:
+        """Exchange the bucket's floats in place, with residual and observers."""
+        residual = self.feedback.lend(values)
+        try:
+            for each in self.observers:
+                each.before(values)
+            cost = exchange.run(values, replace(self.request, residual=residual))
+            for each in self.observers:
+                cost += each.after(values, exchange)
+        finally:
+            self.feedback.give_back()
+        cost.nonfinite = min(cost.nonfinite, 1)
+        if self.active is not None:
+            divide(values, self.active)
+        self.feedback.note(values, self.share.dtype)
+        self.cost = cost
+
+    def wait(self, timeout_s: float | None = None) -> ExchangeCost:
+        """Return what it cost, once the bucket is the average, and let it be counted, once.
+
+        Raises what the exchange raised, or ``LinkTimeoutError`` if the communication thread does not come
+        back. What fails on another route than the thread's ends the exchange here.
+        """
+        began, timeout_s = perf_counter(), self.timeout_s if timeout_s is None else timeout_s
+        if not self._result.done():
+            if self._native is not None:
+                self._wait_for_native(self._native, timeout_s)
+            elif self._bypass is not None:
+                self._wait_for_bypass(self._bypass, timeout_s)
+        if self.route is Route.THREAD:
+            return super().wait(timeout_s)
+        error = self._result.exception()
+        if error is not None:
+            raise copied(error).with_traceback(self._raised_at)
+        self._count_once(perf_counter() - began)
+        return self.cost
+
+    def get_future(self) -> torch.futures.Future[torch.Tensor]:
+        """Return torch's own kind of future of the averaged bucket.
+
+        One of an accelerator makes its streams wait for the copy back to it, and the host does not.
+        """
+        return self._future
+
+    def cancel(self) -> bool:
+        """Drop it if it has not begun; return whether it will not run."""
+        is_cancelled = self.route is Route.THREAD and super().cancel()
+        if is_cancelled and not self._future.done():
+            error = ExchangeError(f"rank {self.context.rank}: {self.what} was cancelled")
+            self._future.set_exception(error)  # type: ignore[arg-type]
+        return is_cancelled
+
+    def _wait_for_native(self, native: NativeAllReduce, timeout_s: float | None) -> None:
+        limit_s = longest_s(self.context.exchange, self.tensor.numel(), timeout_s)
+        try:
+            self.cost = native.wait(limit_s)
+        except ExchangeError as error:
+            error.add_note(f"while backward averaged {self.what}")
+            self._give_up(error)
+        else:
+            self.host.gather(self.share, self.tensor)
+            self._finish_now()
+
+    def _wait_for_bypass(self, work: dist.Work, timeout_s: float | None) -> None:
+        limit_s = self.context.timeout_s if timeout_s is None else timeout_s
+        try:
+            work.wait(timedelta(seconds=limit_s))
+        except RuntimeError as error:
+            failure = ExchangeError(
+                f"rank {self.context.rank}: torch's own all-reduce of bucket {self.index} failed: {error}"
+            )
+            failure.__cause__ = error
+            self._give_up(failure)
+        else:
+            self._result.set_result(None)
+
+    def _finish_now(self) -> None:
+        self._future.set_result(self.tensor)
+        self._result.set_result(None)
+
+    def _give_up(self, error: ExchangeError) -> None:
+        self.context.fail(error)
+        self._raised_at = error.__traceback__
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        super()._fail(error)
+        if not self._future.done():
+            failure = error if isinstance(error, Exception) else ExchangeError(repr(error))
+            self._future.set_exception(copied(failure))  # type: ignore[arg-type]
+
+
+def why_bypassed(tensor: torch.Tensor) -> str | None:
+    """Return why no codec takes a bucket, in words that stay the same each time; None if codecs do."""
+    if tensor.numel() == 0:
+        return "it holds nothing"
+    if tensor.dtype not in FLOATS:
+        return f"codecs take {', '.join(map(str, FLOATS))}, but the gradient is {tensor.dtype}"
+    return None
+
+
+def longest_s(exchange: Exchange, count: int, timeout_s: float | None = None) -> float:
+    """Return the seconds after which an all-reduce of ``count`` floats must have ended or failed by itself.
+
+    Every frame has the link's timeout (``timeout_s``, where that is given), on its way out and on its way in,
+    so a slow network that still moves is never taken for a dead one, and a dead one is reported by the
+    exchange long before.
+    """
+    link, plan = exchange.link, exchange.plan
+    steps = sum(1 for _ in collectives.get(plan.algorithm).schedule(link.rank, link.world))
+    segments = len(plan.encodings) + 4 * count // plan.segment_nbytes
+    return 2 * steps * segments * (link.timeout_s if timeout_s is None else timeout_s) + _OWN_WORK_S
