@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gradwire_lab.job.events import Epoch, RunResult
 from gradwire_lab.job.options import JobOptions
+from gradwire_lab.job.record import Epoch, RunResult
 from gradwire_lab.job.runs import Run, comparison
 
 

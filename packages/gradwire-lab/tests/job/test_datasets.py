@@ -54,7 +54,7 @@ def test_the_other_set_under_the_same_names_is_refused(
     md5 = hashlib.md5((folder / NAMES[0]).read_bytes()).hexdigest()
     fashion = Source("Fashion-MNIST", "fashion-mnist", "", (md5, "", "", ""))
     monkeypatch.setattr(sources, "SOURCES", MappingProxyType({"mnist": SOURCES["mnist"], "fashion": fashion}))
-    with pytest.raises(DataError, match="belongs to Fashion-MNIST, but MNIST is asked for"):
+    with pytest.raises(DataError, match="expected MNIST, got Fashion-MNIST in"):
         load("mnist", folder)
     assert len(load("fashion", folder).train_labels) == 30
 

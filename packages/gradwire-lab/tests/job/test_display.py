@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from gradwire_lab.job import job as display
-from gradwire_lab.job.events import EpochDone, Progress, RunDone, RunResult, RunStarted, StepDone
-from gradwire_lab.job.job import Bars, Display, Lines, make_display
+from gradwire_lab.job import launch as display
+from gradwire_lab.job.launch import Bars, Display, EpochLines, make_display
+from gradwire_lab.job.record import EpochDone, Progress, RunDone, RunResult, RunStarted, StepDone
 
 
 def events_of(result: RunResult) -> list[Progress]:
@@ -23,7 +23,7 @@ def test_elsewhere_every_epoch_is_a_line(
     results: tuple[RunResult, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with make_display() as lines:
-        assert isinstance(lines, Lines)
+        assert isinstance(lines, EpochLines)
         for event in events_of(results[2]):
             lines.show(event)
     printed = capsys.readouterr().out.splitlines()
@@ -51,7 +51,7 @@ def test_on_a_terminal_every_run_is_a_bar(
     assert "top-1 87.50 %" in shown
 
 
-@pytest.mark.parametrize("kind", [Lines, Bars])
+@pytest.mark.parametrize("kind", [EpochLines, Bars])
 def test_a_run_that_diverges_says_so_once(
     kind: type[Display],
     results: tuple[RunResult, ...],

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.cli import plan
-from gradwire_lab.job.equal_loss import EqualLoss, equal_loss, prediction, reach, verdict
-from gradwire_lab.job.events import RunResult
+from gradwire_lab.job.record import EqualLoss, RunResult, equal_loss, prediction, reach, verdict
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,9 @@ import pytest
 from gradwire.cli import main
 from gradwire.errors import JobError
 from gradwire.machine import TOPOLOGY
-from gradwire_lab.job.events import RunResult
 from gradwire_lab.job.job import perform_job
 from gradwire_lab.job.options import FILES, JobOptions
-from gradwire_lab.job.record import job_record
+from gradwire_lab.job.record import RunResult, job_record
 from gradwire_lab.job.report import link_text
 from gradwire_lab.testbed.topology import Topology
 

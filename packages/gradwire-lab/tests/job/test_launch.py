@@ -16,9 +16,9 @@ from gradwire.cli import main
 from gradwire.codecs import parse
 from gradwire.errors import JobError
 from gradwire.plan import Plan
-from gradwire_lab.job.events import EpochDone, Progress, RunResult, RunStarted, StepDone
 from gradwire_lab.job.launch import perform_local
 from gradwire_lab.job.options import JobOptions
+from gradwire_lab.job.record import EpochDone, Progress, RunResult, RunStarted, StepDone
 from gradwire_lab.job.runs import make_run, parse_runs
 from support.processes import children
 from support.told_line import WARM_UP

@@ -16,8 +16,8 @@ from gradwire_lab.job.runs import make_run, parse_runs
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"data": "imagenet"}, "--data is one of digits, mnist, fashion, but 'imagenet' came"),
-        ({"model": "gpt"}, "--model is one of mlp, hdc, wide, cnn"),
+        ({"data": "imagenet"}, "expected --data among digits, mnist, fashion, got 'imagenet'"),
+        ({"model": "gpt"}, "expected --model among mlp, hdc, wide, cnn"),
         ({"workers": 0}, "--workers must be 1 to 64, but is 0"),
         ({"exchange": Plan(pipeline=17)}, "--pipeline must be 1 to 16"),
         ({"epochs": 0}, "--epochs must be 1"),
@@ -30,7 +30,7 @@ from gradwire_lab.job.runs import make_run, parse_runs
         ({"seed": -1}, "--seed must be 0"),
         ({"max_steps": 0}, "--max-steps must be 1"),
         ({"evaluate_every": 0}, "--evaluate-every must be 1"),
-        ({"schedule": "linear"}, "--schedule is one of cosine, constant, but 'linear' came"),
+        ({"schedule": "linear"}, "expected --schedule among cosine, constant, got 'linear'"),
         ({"runs": (make_run("ddp"),)}, "--link cannot pace ddp:identity, which has connections of its own"),
         ({"lr": 0.0}, "--lr must be a number above 0"),
         ({"lr": float("nan")}, "--lr must be a number above 0 and at most 1e[+]30, but is nan"),
@@ -44,11 +44,11 @@ from gradwire_lab.job.runs import make_run, parse_runs
         ),
         (
             {"weights": "bf16", "runs": (make_run("sharded"), make_run("server"))},
-            "--weights of the method sharded is one of delta:bf16, delta:fp32, but 'bf16' came",
+            "expected --weights of the method sharded among delta:bf16, delta:fp32, got 'bf16'",
         ),
         (
             {"weights": "delta", "runs": (make_run("server"),)},
-            "--weights as deltas is one of delta:bf16, delta:fp32, but 'delta' came",
+            "expected --weights as deltas among delta:bf16, delta:fp32, got 'delta'",
         ),
         ({"weights": "fp17", "runs": (make_run("server"),)}, "no codec is named 'fp17'"),
         (

@@ -9,10 +9,9 @@ import pytest
 
 from gradwire.machine import TOPOLOGY
 from gradwire.records import to_json
-from gradwire_lab.job.events import RunResult
 from gradwire_lab.job.job import in_words, page_of
 from gradwire_lab.job.options import JobOptions
-from gradwire_lab.job.record import job_record
+from gradwire_lab.job.record import RunResult, job_record
 from support.pages import Page
 
 

@@ -4,8 +4,8 @@ import numpy as np
 from matplotlib import image
 
 from gradwire.page.picture import CURVES
-from gradwire_lab.job.events import RunResult
 from gradwire_lab.job.options import JobOptions
+from gradwire_lab.job.record import RunResult
 from gradwire_lab.job.report import PARTS, draw
 
 

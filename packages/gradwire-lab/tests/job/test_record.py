@@ -8,9 +8,8 @@ import pytest
 from gradwire.codecs import Identity, parse
 from gradwire.plan import Plan
 from gradwire.records import to_json
-from gradwire_lab.job.events import RunResult
 from gradwire_lab.job.options import JobOptions
-from gradwire_lab.job.record import SCHEMA, job_record, read_results
+from gradwire_lab.job.record import SCHEMA, RunResult, job_record, read_results
 
 
 def test_the_record_says_what_ran_where_and_how(options: JobOptions, results: tuple[RunResult, ...]) -> None:

@@ -1,12 +1,17 @@
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from gradwire_lab.job.events import RunResult
 from gradwire_lab.job.options import JobOptions
-from gradwire_lab.job.report import rows, show_report, table
+from gradwire_lab.job.record import RunResult
+from gradwire_lab.job.report import show_report, table
 from gradwire_lab.job.runs import Run
+
+
+def rows(results: tuple[RunResult, ...]) -> Sequence[Sequence[str]]:
+    return table(results)[0].rows
 
 
 def test_rows_have_milliseconds_megabytes_and_speed_ups(results: tuple[RunResult, ...]) -> None:

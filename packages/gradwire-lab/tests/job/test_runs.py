@@ -67,11 +67,11 @@ def test_specs_become_canonical() -> None:
     ("text", "reason"),
     [
         ("", "a run is written METHOD:CODEC"),
-        ("quantize:8", "but 'quantize:8' came"),
+        ("quantize:8", "got 'quantize:8'"),
         ("sync:zip", "no codec is named 'zip'"),
         ("sync,pipe,sync:identity", "sync:identity comes twice"),
         ("sync:quantize:9", "quantize"),
-        ("server@:identity", "a staleness is written like server@2, but 'server@' came"),
+        ("server@:identity", "expected a staleness such as server@2, got 'server@'"),
         ("server@-1", "a staleness is written like server@2"),
         ("server@" + "9" * 5000, "a staleness is written like server@2"),
         ("server@1001", "a staleness must be 0 to 1000, but is 1001"),
@@ -89,7 +89,7 @@ def test_mistakes_are_named(text: str, reason: str) -> None:
 
 
 def test_an_unknown_method_is_named() -> None:
-    with pytest.raises(SpecError, match="'async' came"):
+    with pytest.raises(SpecError, match="got 'async'"):
         make_run("async")
 
 

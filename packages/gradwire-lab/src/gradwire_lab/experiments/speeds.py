@@ -18,7 +18,7 @@ from statistics import fmean, median
 from gradwire.tables import Column, Table, figure
 from gradwire_lab.experiments.experiment import Row
 from gradwire_lab.experiments.learning import LEAST_SEEDS, Goal, exact_trainings, half_width, loss_of
-from gradwire_lab.job.equal_loss import LAST, reach
+from gradwire_lab.job.record import LAST, reach
 
 JUDGE, ALONE = "DDP", "alone"
 """The method whose last losses' median the others have to reach, and the one that exchanges nothing."""
@@ -49,7 +49,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times less time one method takes than another: the seeds' mean, and its interval."""
+    """The ratio of two methods' times: the seeds' mean, and its interval."""
 
     mean: float
     least: float
@@ -145,7 +145,7 @@ class Trained:
         return sorted(found, key=lambda each: fmean(each.time_s.values()))
 
     def pairs(self) -> Iterator[tuple[Speed, Speed]]:
-        """Yield the methods to compare, those that are asked about first."""
+        """Yield the pairs of methods to compare, the most important first."""
         ranking = self.ranking
         fixed = next((each.method for each in ranking if each.method in FIXED), "")
         wanted = [(ATTACHED, HOOK), (ATTACHED, JUDGE), (fixed, ATTACHED), (PIPELINED, HOOK)]
@@ -174,11 +174,11 @@ def curve_of(row: Row) -> list[tuple[float, float, float]]:
     return [(step, seconds, loss_of(loss)) for step, seconds, loss in row["curve"]]
 
 
-def ratio(own: Mapping[int, float], others: Mapping[int, float]) -> Ratio | None:
+def ratio(times_s: Mapping[int, float], others_s: Mapping[int, float]) -> Ratio | None:
     """Return how many times less time the first method takes; None without the same seeds."""
-    if len(own) < 2 or own.keys() != others.keys():
+    if len(times_s) < 2 or times_s.keys() != others_s.keys():
         return None
-    logs = [math.log(others[seed] / own[seed]) for seed in own]
+    logs = [math.log(others_s[seed] / times_s[seed]) for seed in times_s]
     mean, around = fmean(logs), half_width(logs)
     return Ratio(math.exp(mean), math.exp(mean - around), math.exp(mean + around))
 
@@ -271,5 +271,5 @@ def _ratios(one: Speed, other: Speed) -> tuple[str, str]:
 
 
 def place_of(row: Row) -> tuple[str, str]:
-    """Return what the trainings of one table share."""
+    """Return the rate and the task that the trainings of one table share."""
     return row["rate"], row["task"]

@@ -1,4 +1,4 @@
-"""Which images, in which order, at which learning rate: the same for every method."""
+"""Images, their order, and learning rates: the same for every method."""
 
 from __future__ import annotations
 

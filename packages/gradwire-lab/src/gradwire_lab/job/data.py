@@ -242,7 +242,7 @@ def refuse_the_other_set(name: str, folder: Path) -> None:
     for other in SOURCES.values():
         if other != SOURCES[name] and found == other.md5[0]:
             wanted = SOURCES[name].title
-            raise DataError(f"{path} belongs to {other.title}, but {wanted} is asked for; name its folder")
+            raise DataError(f"expected {wanted}, got {other.title} in {path}; name its folder")
 
 
 def _folder_in(named: Path, source: Source) -> Path:

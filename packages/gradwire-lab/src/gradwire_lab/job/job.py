@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from gradwire.errors import JobError
 from gradwire.launch.launched import is_launched, launched_rank
@@ -16,12 +15,20 @@ from gradwire.machine import described_in_words
 from gradwire.page import Part, Picture, Report, Section, keep, render
 from gradwire.tables import Column, Table
 from gradwire.units import format_duration
+from gradwire_lab.columns import Columns, table_of
 from gradwire_lab.job.data import Dataset, find, load
-from gradwire_lab.job.equal_loss import equal_loss, too_short, verdict
-from gradwire_lab.job.events import Epoch, EpochDone, Progress, RunDone, RunResult, RunStarted, StepDone
-from gradwire_lab.job.launch import perform_joined, perform_local
+from gradwire_lab.job.launch import make_display, perform_joined, perform_local
 from gradwire_lab.job.options import FILES, JobOptions, check, check_data
-from gradwire_lab.job.record import SCHEMA, job_record, read_results
+from gradwire_lab.job.record import (
+    SCHEMA,
+    Epoch,
+    RunResult,
+    equal_loss,
+    job_record,
+    read_results,
+    too_short,
+    verdict,
+)
 from gradwire_lab.job.report import (
     draw,
     draw_bars,
@@ -32,129 +39,21 @@ from gradwire_lab.job.report import (
     table,
     title_of,
 )
-from gradwire_lab.job.runs import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Progress while a job runs: bars on a terminal, one line an epoch elsewhere.
-
-
-class Display(ABC):
-    """Shows events; a context manager, since a live display must give the terminal back."""
-
-    def __init__(self) -> None:
-        self._diverged: set[Run] = set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def show(self, event: Progress) -> None:
-        """Take note of an event; say once of every run whose loss is no longer finite that it is so."""
-        self._show(event)
-        if isinstance(event, EpochDone) and event.epoch.diverged and event.run not in self._diverged:
-            self._diverged.add(event.run)
-            self._say(
-                f"{event.run.label}: the loss is no longer finite in epoch {event.epoch.epoch}, so this run "
-                "learns nothing any more; try a lower --lr"
-            )
-
-    @abstractmethod
-    def _show(self, event: Progress) -> None:
-        """Take note of an event."""
-
-    @abstractmethod
-    def _say(self, sentence: str) -> None:
-        """Print a line that stays."""
-
-
-class Lines(Display):
-    """One line for every epoch: for log files and pipes."""
-
-    def __init__(self) -> None:
-        from rich.console import Console
-
-        super().__init__()
-        self._console = Console(soft_wrap=True, highlight=False)
-        self._epochs = 0
-
-    def _show(self, event: Progress) -> None:
-        if isinstance(event, RunStarted):
-            self._epochs = event.epochs
-        elif isinstance(event, EpochDone):
-            epoch = event.epoch
-            place = f"{event.run.label}: epoch {epoch.epoch}/{self._epochs}, step {epoch.step}"
-            self._say(f"{place}, {_state(epoch)}, {epoch.train_s:.2f} s")
-
-    def _say(self, sentence: str) -> None:
-        self._console.print(sentence, markup=False)
-
-
-class Bars(Display):
-    """A live bar for every run."""
-
-    def __init__(self) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as RichProgress
-
-        super().__init__()
-        self._bars = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[state]}"),
-        )
-        self._task = self._bars.add_task("", visible=False, start=False, state="")
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def _show(self, event: Progress) -> None:
-        if isinstance(event, RunStarted):
-            self._task = self._bars.add_task(event.run.label, total=event.steps, state="")
-        elif isinstance(event, StepDone):
-            self._bars.update(self._task, completed=event.step)
-        elif isinstance(event, EpochDone):
-            self._bars.update(self._task, state=_state(event.epoch))
-        elif isinstance(event, RunDone):
-            self._bars.update(self._task, completed=event.result.steps)
-            self._bars.stop_task(self._task)
-
-    def _say(self, sentence: str) -> None:
-        self._bars.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
-
-
-def make_display() -> Display:
-    """Return bars where standard output is a terminal, else lines."""
-    from rich.console import Console
-
-    return Bars() if Console().is_terminal else Lines()
-
-
-def _state(epoch: Epoch) -> str:
-    return (
-        f"top-1 {100 * epoch.accuracy:.2f} %, loss {epoch.loss:.4f}, held-out loss {epoch.held_out_loss:.4f}"
-    )
-
-
 # The page of a job: the verdict, the times and bytes of each run, and how each run learned.
 
-EVALUATIONS = (
-    Column.of_text("run"),
-    *map(Column, ("epoch", "step")),
-    Column("training time", "s"),
-    Column("training loss"),
-    Column("held-out loss"),
-    Column("top-1", "%"),
+EVALUATIONS: Columns[tuple[RunResult, Epoch]] = (
+    (Column.of_text("run"), lambda each: each[0].run.label),
+    (Column("epoch"), lambda each: str(each[1].epoch)),
+    (Column("step"), lambda each: str(each[1].step)),
+    (Column("training time", "s"), lambda each: f"{each[1].train_s:.2f}"),
+    (Column("training loss"), lambda each: f"{each[1].loss:.4f}"),
+    (Column("held-out loss"), lambda each: f"{each[1].held_out_loss:.4f}"),
+    (Column("top-1", "%"), lambda each: f"{100 * each[1].accuracy:.2f}"),
 )
 CURVES_IN, LINE_IN = 3.2, 0.4
 
@@ -170,7 +69,9 @@ def page_of(record: Mapping[str, Any]) -> str:
         Section("What auto decided", _decisions(results)),
         Section("Learning", _learning(results)),
         Section("Time of a step", [_bars(results)]),
-        Section("Evaluations", [("What every evaluation found", Table(EVALUATIONS, _evaluations(results)))]),
+        Section(
+            "Evaluations", [("What every evaluation found", table_of(EVALUATIONS, _evaluations(results)))]
+        ),
     ]
     return render(Report(title, f"{in_words(results)}.", sections), record)
 
@@ -237,20 +138,8 @@ def _bars(results: tuple[RunResult, ...]) -> Picture:
     return Picture("step-times", caption, paint, 1.2 + LINE_IN * len(results))
 
 
-def _evaluations(results: tuple[RunResult, ...]) -> list[tuple[str, ...]]:
-    return [
-        (
-            result.run.label,
-            str(epoch.epoch),
-            str(epoch.step),
-            f"{epoch.train_s:.2f}",
-            f"{epoch.loss:.4f}",
-            f"{epoch.held_out_loss:.4f}",
-            f"{100 * epoch.accuracy:.2f}",
-        )
-        for result in results
-        for epoch in result.epochs
-    ]
+def _evaluations(results: tuple[RunResult, ...]) -> Table:
+    return table_of(EVALUATIONS, [(result, epoch) for result in results for epoch in result.epochs])
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})

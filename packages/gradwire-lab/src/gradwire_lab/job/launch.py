@@ -1,9 +1,11 @@
-"""Perform a job: as processes that are started here, or as one rank of those that a launcher has started."""
+"""Perform a job, as processes of this machine or as one rank of a launcher, and show its progress."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Self
 
 import torch
 
@@ -11,8 +13,9 @@ from gradwire.launch.local import RankContext, Task, run_joined, run_local
 from gradwire.launch.rendezvous import joined_group
 from gradwire.machine import cores
 from gradwire_lab.job.data import Dataset, load
-from gradwire_lab.job.events import Progress, RunDone, RunResult
 from gradwire_lab.job.options import JobOptions
+from gradwire_lab.job.record import Epoch, EpochDone, Progress, RunDone, RunResult, RunStarted, StepDone
+from gradwire_lab.job.runs import Run
 from gradwire_lab.job.train_loop import Job, Team, perform
 
 # What one rank does: meet the others, perform the runs one after the other.
@@ -39,9 +42,9 @@ _PRELOAD = ("gradwire_lab.job.launch", "torch._dynamo")
 
 def perform_local(options: JobOptions, show: Callable[[Progress], None]) -> tuple[RunResult, ...]:
     """Perform a job in processes of this machine, all ended on return. Raises ``JobError``."""
-    results = _Results(show)
-    run_local(_task(options, load_and_perform), results.show)
-    return results.kept()
+    results = list[RunResult]()
+    run_local(_task(options, load_and_perform), _keeping(results, show))
+    return tuple(results)
 
 
 def perform_joined(
@@ -52,25 +55,20 @@ def perform_joined(
     def work(context: RankContext[Progress], options: JobOptions) -> None:
         perform_all(context, options, dataset)
 
-    results = _Results(show)
-    run_joined(_task(options, work), results.show)
-    return results.kept()
+    results = list[RunResult]()
+    run_joined(_task(options, work), _keeping(results, show))
+    return tuple(results)
 
 
-class _Results:
-    """Keeps the results among the events that it shows."""
+def _keeping(results: list[RunResult], show: Callable[[Progress], None]) -> Callable[[Progress], None]:
+    """Return the function that shows events, and adds the results among them to ``results``."""
 
-    def __init__(self, show: Callable[[Progress], None]) -> None:
-        self._show = show
-        self._results: list[RunResult] = []
-
-    def show(self, event: Progress) -> None:
-        self._show(event)
+    def take(event: Progress) -> None:
+        show(event)
         if isinstance(event, RunDone):
-            self._results.append(event.result)
+            results.append(event.result)
 
-    def kept(self) -> tuple[RunResult, ...]:
-        return tuple(self._results)
+    return take
 
 
 def _task(
@@ -101,3 +99,111 @@ def _shared(options: JobOptions) -> dict[str, object]:
     """Return the options that all ranks must agree on; folders are each machine's own."""
     own = ("out", "overwrite", "data_folder")
     return {key: value for key, value in asdict(options).items() if key not in own}
+
+
+# Progress while a job runs: bars on a terminal, one line an epoch elsewhere.
+
+
+class Display(ABC):
+    """Shows events; a context manager, since a live display must give the terminal back."""
+
+    def __init__(self) -> None:
+        self._diverged: set[Run] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def show(self, event: Progress) -> None:
+        """Take note of an event; say once of every run whose loss is no longer finite that it is so."""
+        self._show(event)
+        if isinstance(event, EpochDone) and event.epoch.diverged and event.run not in self._diverged:
+            self._diverged.add(event.run)
+            self._say(
+                f"{event.run.label}: the loss is no longer finite in epoch {event.epoch.epoch}, so this run "
+                "learns nothing any more; try a lower --lr"
+            )
+
+    @abstractmethod
+    def _show(self, event: Progress) -> None:
+        """Take note of an event."""
+
+    @abstractmethod
+    def _say(self, sentence: str) -> None:
+        """Print a line that stays."""
+
+
+class EpochLines(Display):
+    """One line for every epoch: for log files and pipes."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        super().__init__()
+        self._console = Console(soft_wrap=True, highlight=False)
+        self._epochs = 0
+
+    def _show(self, event: Progress) -> None:
+        if isinstance(event, RunStarted):
+            self._epochs = event.epochs
+        elif isinstance(event, EpochDone):
+            epoch = event.epoch
+            place = f"{event.run.label}: epoch {epoch.epoch}/{self._epochs}, step {epoch.step}"
+            self._say(f"{place}, {_state(epoch)}, {epoch.train_s:.2f} s")
+
+    def _say(self, sentence: str) -> None:
+        self._console.print(sentence, markup=False)
+
+
+class Bars(Display):
+    """A live bar for every run."""
+
+    def __init__(self) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as RichProgress
+
+        super().__init__()
+        self._bars = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[state]}"),
+        )
+        self._task = self._bars.add_task("", visible=False, start=False, state="")
+
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def _show(self, event: Progress) -> None:
+        if isinstance(event, RunStarted):
+            self._task = self._bars.add_task(event.run.label, total=event.steps, state="")
+        elif isinstance(event, StepDone):
+            self._bars.update(self._task, completed=event.step)
+        elif isinstance(event, EpochDone):
+            self._bars.update(self._task, state=_state(event.epoch))
+        elif isinstance(event, RunDone):
+            self._bars.update(self._task, completed=event.result.steps)
+            self._bars.stop_task(self._task)
+
+    def _say(self, sentence: str) -> None:
+        self._bars.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+
+def make_display() -> Display:
+    """Return bars where standard output is a terminal, else lines."""
+    from rich.console import Console
+
+    return Bars() if Console().is_terminal else EpochLines()
+
+
+def _state(epoch: Epoch) -> str:
+    return (
+        f"top-1 {100 * epoch.accuracy:.2f} %, loss {epoch.loss:.4f}, held-out loss {epoch.held_out_loss:.4f}"
+    )

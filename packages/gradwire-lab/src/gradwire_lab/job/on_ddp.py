@@ -1,4 +1,4 @@
-"""What people have: training over ``DistributedDataParallel``, with one of its hooks or gradwire's."""
+"""Training over ``DistributedDataParallel``, with one of its hooks or gradwire's: what people have."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class OnDDP:
         return self.decisions[-1][1].plan if self.decisions else None
 
     def drain(self) -> StepRecord:
-        """Return what the steps since the last call have waited for; nothing is under way."""
+        """Return the waits of the steps since the last call; nothing is under way."""
         waits, self._waits = self._waits, StepRecord()
         if isinstance(self._hooked, Attached):
             total = self._counted()
@@ -103,7 +103,7 @@ class OnDDP:
         return in_words(f"rank {dist.get_rank()} averaged gradients", self._timeout_s)
 
     def _counted(self) -> ExchangeCost:
-        """Return what gradwire's ledger has counted since the beginning, if there is one."""
+        """Return the counts of gradwire's ledger since the beginning, if there is one."""
         return (
             self._hooked.ledger.summary().total.cost if isinstance(self._hooked, Attached) else ExchangeCost()
         )

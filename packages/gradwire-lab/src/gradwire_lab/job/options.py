@@ -23,25 +23,25 @@ from gradwire_lab.job.data import DATASETS, SOURCES, Dataset
 from gradwire_lab.job.runs import ON_DDP, UNCOMPRESSED, Run
 
 CORRECTIONS = ("eager", "none")
-"""Those of ``training.correction``, which cannot be imported without torch; the default first."""
+"""Pipe-SGD's corrections, whose module can't be imported without torch; the default first."""
 
 EPOCHS = MappingProxyType({"digits": 8, "mnist": 5, "fashion": 10})
 """Epochs after which the models of this job have learnt the data set."""
 
 SCHEDULES = ("cosine", "constant")
-"""What the learning rate does once it has risen; the default first."""
+"""Courses of the learning rate once it has risen; the default first."""
 
 _MOST = 1e30
 """Far above any rate that learns, and within float32."""
 
 FILES = (RECORD, "training.png")
-"""What a job leaves in its folder, besides the page of its record."""
+"""The files that a job leaves in its folder, besides the page of its record."""
 
 PIPELINE, LONGEST_PIPELINE = 2, 16
-"""How many steps Pipe-SGD has under way where nothing is said, and at most."""
+"""Steps of Pipe-SGD that are under way by default, and at most."""
 
 DELTAS = ("delta:bf16", "delta:fp32")
-"""How weights travel as what changed in them: rounded to bfloat16, or exactly."""
+"""Specs of weights that travel as their changes: rounded to bfloat16, or exactly."""
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def _check_extras(options: JobOptions) -> None:
 
 def _one_of(option: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise JobError(f"{option} is one of {', '.join(choices)}, but {value!r} came")
+        raise JobError(f"expected {option} among {', '.join(choices)}, got {value!r}")
 
 
 def _within(option: str, value: float, low: int, high: int) -> None:

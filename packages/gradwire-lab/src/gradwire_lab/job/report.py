@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-import io
 import sys
+from collections.abc import Callable
 from typing import Any
 
+from gradwire.line_rate.page import new_figure, png_of
 from gradwire.machine import rates_in_words
 from gradwire.page.picture import CURVES, GREY, legend_above, paint_bars, without_frame
 from gradwire.tables import Column, Table, show
-from gradwire_lab.job.equal_loss import LAST, MODEL, EqualLoss, equal_loss, prediction, too_short, verdict
-from gradwire_lab.job.events import RunResult
+from gradwire_lab.columns import Columns, table_of
 from gradwire_lab.job.options import JobOptions
-from gradwire_lab.job.record import speed_up
+from gradwire_lab.job.record import (
+    LAST,
+    MODEL,
+    EqualLoss,
+    RunResult,
+    equal_loss,
+    prediction,
+    speed_up,
+    too_short,
+    verdict,
+)
 from gradwire_lab.job.runs import D_SYNC, DDP, PS_SYNC, Run
 
 NOTE = (
@@ -22,30 +32,36 @@ NOTE = (
 SPEEDS = "The last columns are speed-ups in wall-clock training time, evaluation left out."
 _SHORT = {PS_SYNC: "PS", D_SYNC: "D", DDP: "DDP"}
 """The baselines of speeds, and their names in columns."""
-COLUMNS = (
-    Column.of_text("run"),
-    Column("top-1", "%"),
-    Column("step", "ms"),
-    Column("compute", "ms"),
-    Column("codec", "ms"),
-    Column("exposed", "ms"),
-    Column("wire", "MB"),
-    Column("ratio"),
+COLUMNS: Columns[RunResult] = (
+    (Column.of_text("run"), lambda result: result.run.label),
+    (Column("top-1", "%"), lambda result: f"{100 * result.accuracy:.2f}"),
+    (Column("step", "ms"), lambda result: f"{1e3 * result.step_s:.1f}"),
+    (Column("compute", "ms"), lambda result: f"{1e3 * result.compute_s:.1f}"),
+    (Column("codec", "ms"), lambda result: f"{1e3 * result.codec_s:.1f}"),
+    (Column("exposed", "ms"), lambda result: f"{1e3 * result.exposed_s:.1f}"),
+    (Column("wire", "MB"), lambda result: f"{result.wire_nbytes / result.steps / 1e6:.2f}"),
+    (Column("ratio"), lambda result: f"{result.ratio:.1f}x"),
 )
 
 
-def columns(results: tuple[RunResult, ...]) -> tuple[Column, ...]:
+def columns(results: tuple[RunResult, ...], equal: EqualLoss | None) -> Columns[RunResult]:
     """Return the columns: the last ones are times to equal loss, or speeds over the baselines that ran."""
-    equal = _judged(results)
     if equal is None:
-        return *COLUMNS, *(Column("speed", f"/ {_SHORT[run]}") for run in _bases(results))
-    return *COLUMNS, Column("to loss", "s"), Column("speed", f"/ {_SHORT[equal.baseline.run]}")
+        return [*COLUMNS, *(_speed(results, run) for run in _bases(results))]
+
+    def to_loss(result: RunResult) -> str:
+        seconds = equal.seconds(result.run)
+        return "-" if seconds is None else f"{seconds:.2f}"
+
+    speed = Column("speed", f"/ {_SHORT[equal.baseline.run]}")
+    gain = (speed, lambda result: _times(equal.gain(result.run)))
+    return [*COLUMNS, (Column("to loss", "s"), to_loss), gain]
 
 
-def rows(results: tuple[RunResult, ...]) -> list[tuple[str, ...]]:
-    """Return a row of ``columns`` for each result."""
-    equal = _judged(results)
-    return [(*_row(result), *_compared(result, results, equal)) for result in results]
+def _speed(results: tuple[RunResult, ...], baseline: Run) -> tuple[Column, Callable[[RunResult], str]]:
+    """Return the column of speeds over a baseline."""
+    column = Column("speed", f"/ {_SHORT[baseline]}")
+    return column, lambda result: _times(speed_up(result, results, baseline))
 
 
 def show_report(options: JobOptions, results: tuple[RunResult, ...]) -> None:
@@ -67,11 +83,11 @@ def table(results: tuple[RunResult, ...]) -> tuple[Table, str]:
     equal = _judged(results)
     said = _explain(equal) if equal is not None else SPEEDS if _bases(results) else ""
     note = " ".join([NOTE, *filter(None, (said, *(f"{each}." for each in too_short(results))))])
-    return Table(columns(results), rows(results)), note
+    return table_of(columns(results, equal), results), note
 
 
 def title_of(data: str, model: str, workers: int, link: str) -> str:
-    """Return what was trained, and where."""
+    """Return the title: data, model, workers, and network."""
     return f"{data}, {model}: {workers} workers, {link}"
 
 
@@ -106,30 +122,6 @@ def _bases(results: tuple[RunResult, ...]) -> list[Run]:
     return [run for run in _SHORT if run in runs and len(runs) > 1][:2]
 
 
-def _compared(result: RunResult, results: tuple[RunResult, ...], equal: EqualLoss | None) -> tuple[str, ...]:
-    if equal is None:
-        return tuple(_times(speed_up(result, results, run)) for run in _bases(results))
-    seconds = equal.seconds(result.run)
-    return "-" if seconds is None else f"{seconds:.2f}", _times(equal.gain(result.run))
-
-
-def _row(result: RunResult) -> tuple[str, ...]:
-    return (
-        result.run.label,
-        f"{100 * result.accuracy:.2f}",
-        _ms(result.step_s),
-        _ms(result.compute_s),
-        _ms(result.codec_s),
-        _ms(result.exposed_s),
-        f"{result.wire_nbytes / result.steps / 1e6:.2f}",
-        f"{result.ratio:.1f}x",
-    )
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.1f}"
-
-
 def _times(factor: float | None) -> str:
     return "-" if factor is None else f"{factor:.1f}x"
 
@@ -145,19 +137,13 @@ PARTS = (("compute", GREY), ("codec", CURVES[4]), ("exposed communication", CURV
 
 def draw(options: JobOptions, results: tuple[RunResult, ...]) -> bytes:
     """Return the picture as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11.5, 2.7 + 0.4 * max(len(results), 4)), dpi=140, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure((11.5, 2.7 + 0.4 * max(len(results), 4)))
     curves, bars = figure.subplots(1, 2, gridspec_kw={"width_ratios": (1.0, 1.15)})
     draw_curves(curves, results)
     draw_bars(bars, results)
     title = title_of(options.data, options.model, options.workers, link_text(options))
     figure.suptitle(f"{title}, global batch {options.batch}, {results[0].steps} steps", fontsize=11)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    return picture.getvalue()
+    return png_of(figure)
 
 
 def draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:

@@ -1,4 +1,4 @@
-"""What a job compares: runs, each a method of training and a codec, written ``pipe:quantize:8``.
+"""The runs that a job compares, each a method of training and a codec, written ``pipe:quantize:8``.
 
 A server with bounded staleness is written ``server@2:quantize:8``: workers may be two steps ahead.
 """
@@ -31,17 +31,17 @@ ON_DDP = ("ddp", "bf16-hook", "attach")
 """The methods that train a ``DistributedDataParallel``, over connections that no link can pace."""
 
 TORCHS = ("ddp", "bf16-hook")
-"""Those of them that PyTorch exchanges by itself, without a plan."""
+"""The methods whose gradients PyTorch exchanges by itself, without a plan."""
 
 CHOOSE = ("attach", "sync", "pipe")
-"""Those that choose their plan by themselves with ``auto`` in place of a codec."""
+"""The methods that choose their plan by themselves with ``auto`` in place of a codec."""
 
 UNCOMPRESSED = "identity"
 
 _SHORT_NUMBER = re.compile("[0-9]{1,9}")
 
 LARGEST_STALENESS = 1000
-"""Of a job; a run that takes fewer steps is not held back at all."""
+"""The largest staleness of a job; a run that takes fewer steps is not held back at all."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ D_SYNC = Run("sync")
 """The baselines that speed-ups refer to."""
 
 COMPARISONS = ("paper", "ddp")
-"""What ``--compare`` may be followed by; the first is what it means by itself."""
+"""The words after ``--compare``; the first is what it means by itself."""
 
 
 def make_run(method: str, codec: str = UNCOMPRESSED, staleness: int | None = None) -> Run:
     """Return a run with the codec's canonical spec, or ``auto``. Raises ``SpecError``."""
     if method not in METHODS:
-        raise SpecError(f"a method is one of {', '.join(METHODS)}, but {method!r} came")
+        raise SpecError(f"expected a method among {', '.join(METHODS)}, got {method!r}")
     if staleness is not None:
         _check_staleness(method, staleness)
     if method in TORCHS and codec != UNCOMPRESSED:
@@ -124,11 +124,11 @@ def _parse_one(spec: str) -> Run:
     method, bounded, staleness = head.partition("@")
     if method not in METHODS:
         raise SpecError(
-            f"a run is written METHOD:CODEC with a method of {', '.join(METHODS)}, as in 'pipe:quantize:8', "
-            f"but {spec!r} came"
+            f"expected METHOD:CODEC with a method of {', '.join(METHODS)}, as in 'pipe:quantize:8', "
+            f"got {spec!r}"
         )
     if bounded and not _SHORT_NUMBER.fullmatch(staleness):
-        raise SpecError(f"a staleness is written like server@2, but {head!r} came")
+        raise SpecError(f"expected a staleness such as server@2, got {head!r}")
     return make_run(method, codec or UNCOMPRESSED, int(staleness) if bounded else None)
 
 

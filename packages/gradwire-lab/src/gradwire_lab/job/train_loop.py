@@ -29,9 +29,9 @@ from gradwire.sharded import Sharded
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire_lab.job.batches import build, learning_rate, lengths, share, shuffle
 from gradwire_lab.job.data import Dataset
-from gradwire_lab.job.events import Epoch, EpochDone, Progress, RunDone, RunResult, RunStarted, StepDone
 from gradwire_lab.job.on_ddp import OnDDP, bf16_hook
 from gradwire_lab.job.options import JobOptions
+from gradwire_lab.job.record import Epoch, EpochDone, Progress, RunDone, RunResult, RunStarted, StepDone
 from gradwire_lab.job.runs import ON_DDP, Run
 from gradwire_lab.parameter_server.ps_sync import Server, Worker
 from gradwire_lab.parameter_server.stale_server import StaleServer
@@ -109,7 +109,7 @@ REHEARSALS = 2
 
 @dataclass(frozen=True)
 class Job:
-    """What the runs of a rank have in common."""
+    """The options, data, and team that all runs of a rank share."""
 
     options: JobOptions
     dataset: Dataset
@@ -167,7 +167,7 @@ class _Side:
 
     @torch.inference_mode()
     def evaluate(self, loss: float, train_s: float) -> Epoch:
-        """Return what the test set says of the weights; ``loss`` is that of training."""
+        """Return accuracy and loss of the weights on the test set; ``loss`` is that of training."""
         self.job.context.doing = f"{self.run.label}, evaluation"
         right, total = 0, 0.0
         for images, labels in self.job.dataset.test_batches():
@@ -244,8 +244,8 @@ def _train(side: _Side, counts: list[int]) -> RunResult:
     return _result(side, sum(counts), tuple(epochs), total, weights)
 
 
-def _result(side: _Side, steps: int, epochs: tuple[Epoch, ...], own: StepRecord, weights: str) -> RunResult:
-    figures = [own.compute_s, own.codec_s, own.exposed_s, own.cost.raw_nbytes, own.cost.wire_nbytes]
+def _result(side: _Side, steps: int, epochs: tuple[Epoch, ...], total: StepRecord, weights: str) -> RunResult:
+    figures = [total.compute_s, total.codec_s, total.exposed_s, total.cost.raw_nbytes, total.cost.wire_nbytes]
     team = side.job.team
     ranks = team.gather(side.run, torch.tensor(figures, dtype=torch.float64))
     compute_s, codec_s, exposed_s = (ranks[: team.workers, :3].mean(dim=0) / steps).tolist()

@@ -25,7 +25,7 @@ from gradwire_lab.experiments.a2dtwp.options import (
 )
 from gradwire_lab.experiments.claim import SHARE, Explanation, at_least, shown
 from gradwire_lab.experiments.experiment import Row
-from gradwire_lab.job.equal_loss import reach
+from gradwire_lab.job.record import reach
 
 # Trainings side by side on paced links: batch times without bursts, and the time to an error.
 
