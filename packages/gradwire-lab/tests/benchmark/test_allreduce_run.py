@@ -46,7 +46,7 @@ def test_torch_comes_before_the_others_of_its_size_unless_a_link_is_paced() -> N
     ("change", "reason"),
     [
         ({"sizes": (6,)}, "a size must be a multiple of 4, a float32, but is 6 bytes"),
-        ({"segments": (100,)}, "--segments must be multiples of 16384 bytes, but 100 came"),
+        ({"segments": (100,)}, "expected --segments of multiples of 16384 bytes, got 100"),
         ({"codecs": ("zip",)}, "no codec is named 'zip'"),
         ({"worlds": (2, 65)}, "--workers must be 2 to 64, but is 65"),
         ({"warmup": -1}, "--warmup 0 to 1000000, but they are 4 and -1"),

@@ -6,7 +6,7 @@ import pytest
 from gradwire.line_rate.page import draw_line_rate
 from gradwire.timing.line import Line, LineRate, Point
 from gradwire_lab.benchmark.allreduce import TORCH, Checked, Configuration, Result, Timing
-from gradwire_lab.benchmark.report import draw_allreduce
+from gradwire_lab.benchmark.page import draw_allreduce
 
 
 def size_of(png: bytes) -> tuple[int, int]:

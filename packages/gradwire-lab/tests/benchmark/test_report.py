@@ -6,7 +6,7 @@ from gradwire.line_rate.page import describe_line, show_line_rate
 from gradwire.machine import TOPOLOGY
 from gradwire.timing.line import Line, LineRate, Point
 from gradwire_lab.benchmark.allreduce import TORCH, Checked, Configuration, Result, Timing
-from gradwire_lab.benchmark.report import show_allreduce
+from gradwire_lab.benchmark.page import show_allreduce
 
 LINE = Line(50e-6, 125e6, burst_nbytes=32_000)
 

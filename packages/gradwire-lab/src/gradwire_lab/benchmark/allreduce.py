@@ -40,7 +40,7 @@ Gather = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Configuration:
-    """What is measured: ``algorithm`` is a name of ``collectives.TABLE`` or ``TORCH``, ``codec`` a spec."""
+    """An all-reduce: ``algorithm`` is a name of ``collectives.TABLE`` or ``TORCH``, ``codec`` a spec."""
 
     algorithm: str
     codec: str
@@ -54,7 +54,7 @@ class Configuration:
 
     @property
     def plan(self) -> Plan:
-        """How the bucket is exchanged. Raises ``SpecError`` for ``TORCH`` or what no exchange can use."""
+        """The plan of the exchange. Raises ``SpecError`` for ``TORCH`` or what no exchange can use."""
         return Plan(parse(self.codec), self.algorithm, self.segment_nbytes)
 
     def __str__(self) -> str:
@@ -115,7 +115,7 @@ def slowest(seconds: list[float], gather: Gather) -> Timing:
 
 @dataclass(frozen=True)
 class Checked:
-    """What a checked all-reduce was like; it was right, or there would be an error instead.
+    """The figures of an all-reduce that was checked and right; a wrong one raises an error.
 
     ``wire_nbytes`` are the bytes that each rank sent, headers included; ``ratio`` is all ranks' bytes of
     floats per byte sent. ``largest_error`` is against the exact sum, ``allowed_error`` what the codec
@@ -188,12 +188,12 @@ _SOURCE = Source("a row of a record of all-reduces", "measure again with 'gradwi
 _MOST_RANKS = 1 << 16
 """Keeps the memory of a damaged record's rows small."""
 TORCHS_ALGORITHM = "ring"
-"""Which Gloo runs beneath torch's all-reduce."""
+"""The algorithm that Gloo runs beneath torch's all-reduce."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A configuration on ``world`` ranks; ``line`` is what the network could do, None where nobody measured.
+    """A configuration on ``world`` ranks; ``line`` is the network's, None if it wasn't measured.
 
     Bandwidths are those of nccl-tests, from the median time.
     """

@@ -36,17 +36,16 @@ from gradwire_lab.benchmark.allreduce import (
     torch_times,
 )
 from gradwire_lab.benchmark.data import Data, DataSpec, load_gradient
-from gradwire_lab.benchmark.page import allreduce_page
-from gradwire_lab.benchmark.report import draw_allreduce, show_allreduce
+from gradwire_lab.benchmark.page import allreduce_page, draw_allreduce, show_allreduce
 
 LEAST_ITERATIONS = 3
 LEAST_COPIES = 5
-"""Of a bucket in a rank's memory: itself, and as float64 while it is compared with the exact sum."""
+"""Copies of a bucket in a rank's memory: itself, and as float64 while it is compared with the exact sum."""
 
 
 @dataclass(frozen=True)
 class AllReduceOptions(Outputs):
-    """What is measured, how often, and where the results go; the same on all ranks but for files.
+    """All-reduces to measure, how often, and where the results go; the same on all ranks but for files.
 
     ``worlds`` are numbers of ranks, ``sizes`` bytes of float32; ``iterations`` become fewer, but no fewer
     than 3, where they would take longer than ``most_s`` seconds. ``measured_file`` holds the line instead of
@@ -72,7 +71,7 @@ class AllReduceOptions(Outputs):
 
     @property
     def configurations(self) -> tuple[Configuration, ...]:
-        """What is measured with each number of ranks, in order."""
+        """The all-reduces to measure with each number of ranks, in order."""
         ours = [
             Configuration(algorithm, codec, nbytes, segment)
             for nbytes in self.sizes
@@ -80,7 +79,7 @@ class AllReduceOptions(Outputs):
             for codec in self.codecs
             for segment in self.segments
         ]
-        if not self.torch_too or self.link is not None:  # nobody can throttle torch's own connections
+        if not self.torch_too or self.link is not None:  # torch's own connections can't be throttled
             return tuple(ours)
         torchs = [Configuration(TORCH, "identity", nbytes) for nbytes in self.sizes]
         return tuple(sorted([*torchs, *ours], key=lambda each: each.nbytes))
@@ -122,7 +121,7 @@ def check(options: AllReduceOptions) -> None:
     _check_memory(max(options.worlds), max(options.sizes))
     for segment in options.segments:
         if segment % SEGMENT_UNIT_NBYTES:
-            raise JobError(f"--segments must be multiples of {SEGMENT_UNIT_NBYTES} bytes, but {segment} came")
+            raise JobError(f"expected --segments of multiples of {SEGMENT_UNIT_NBYTES} bytes, got {segment}")
     for configuration in options.configurations:
         if configuration.algorithm != TORCH:
             _ = configuration.plan

@@ -23,7 +23,7 @@ _DEFAULT_SCALES = {"laplace": 1e-3, "normal": 1.0}
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What buckets hold: ``laplace`` or ``normal`` with a ``scale``, or a recorded gradient's ``file``."""
+    """Values of buckets: ``laplace`` or ``normal`` with a ``scale``, or a recorded gradient's ``file``."""
 
     kind: str
     scale: float = 1.0

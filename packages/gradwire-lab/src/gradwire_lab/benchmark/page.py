@@ -1,4 +1,4 @@
-"""The page of all-reduces: which is the fastest over a line."""
+"""The tables and pictures of all-reduces, and the page of their record: which is the fastest over a line."""
 
 from __future__ import annotations
 
@@ -6,15 +6,82 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gradwire.line_rate.page import place as _place
+from gradwire.line_rate.page import (
+    describe_line,
+    line_rate_report_place,
+    log_sizes,
+    new_figure,
+    place,
+    png_of,
+    with_note,
+)
 from gradwire.page import Picture, Report, Section, render
+from gradwire.page.picture import CURVES, without_frame
+from gradwire.plan import Plan
+from gradwire.tables import Column, Table, figure, show
 from gradwire.timing.line import Line
 from gradwire.units import exact_size, format_duration
 from gradwire_lab.benchmark.allreduce import SCHEMA, TORCH, Result, read_result, torch_times
-from gradwire_lab.benchmark.report import allreduce_table, paint_allreduce, size_of
+from gradwire_lab.columns import Columns, table_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+REDUCE_COLUMNS: Columns[Result] = (
+    (Column.of_text("algorithm"), lambda each: f"{each.configuration.algorithm}{_segment(each)}"),
+    (Column.of_text("codec"), lambda each: each.configuration.codec),
+    (Column("ranks"), lambda each: str(each.world)),
+    (Column("size"), lambda each: exact_size(each.configuration.nbytes)),
+    (Column("p50", "ms"), lambda each: figure(1e3 * each.timing.p50_s)),
+    (Column("p99", "ms"), lambda each: figure(1e3 * each.timing.p99_s)),
+    (Column("algbw", "GB/s"), lambda each: figure(each.algbw_nbytes_per_s / 1e9)),
+    (Column("busbw", "GB/s"), lambda each: figure(each.busbw_nbytes_per_s / 1e9)),
+    (Column("best", "%"), lambda each: _best(each.share_of_best)),
+    (
+        Column("wire", "MB"),
+        lambda each: figure(max(each.checked.wire_nbytes) / 1e6) if _is_counted(each) else "-",
+    ),
+    (Column("ratio"), lambda each: f"{each.checked.ratio:.2f}" if _is_counted(each) else "-"),
+)
+REDUCE_NOTE = (
+    "Times are the slowest rank's. Bandwidths are of floats: algbw = size / p50, busbw = algbw "
+    "2 (p - 1) / p. Best: the least time by theory as a share of p50. Wire: sent by the busiest rank, "
+    "headers included. Ratio: bytes of floats per byte on the wire. Every sum was checked against the exact "
+    "one, and every rank's bits against the others'."
+)
+
+
+def show_allreduce(results: list[Result], line: Line | None, data: str, link: str | None) -> None:
+    """Show a row for every configuration."""
+    title = f"all-reduce of {data}, {line_rate_report_place(link)}"
+    show(title, "", *with_note(*allreduce_table(results, line)))
+
+
+def allreduce_table(results: list[Result], line: Line | None) -> tuple[Table, str]:
+    """Return a table with a row for every configuration, and what its columns mean."""
+    torchs = torch_times(results)
+
+    def over_torch(each: Result) -> str:
+        torch_s = torchs.get((each.world, each.configuration.nbytes))
+        return "-" if torch_s is None else f"{torch_s / each.timing.p50_s:.2f}x"
+
+    note = REDUCE_NOTE if line is None else f"{REDUCE_NOTE} {describe_line(line)}"
+    return table_of([*REDUCE_COLUMNS, (Column("speed", "/torch"), over_torch)], results), note
+
+
+def _best(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f}"
+
+
+def _is_counted(result: Result) -> bool:
+    """Return whether the bytes that were sent are known: torch doesn't count its own."""
+    return any(result.checked.wire_nbytes)
+
+
+def _segment(result: Result) -> str:
+    """Return the segment after a name; nothing for the usual one."""
+    segment = result.configuration.segment_nbytes
+    return "" if segment == Plan.segment_nbytes else f" /{exact_size(segment)}"
 
 
 def allreduce_page(record: Mapping[str, Any]) -> str:
@@ -33,7 +100,7 @@ def allreduce_page(record: Mapping[str, Any]) -> str:
         Section("All-reduces", [("Time and bytes of each configuration", table), note]),
         Section("Times", [picture]),
     ]
-    title = f"All-reduce of {record['options']['data']}, {_place(record)}"
+    title = f"All-reduce of {record['options']['data']}, {place(record)}"
     return render(Report(title, f"{fastest(results)}.", sections), record)
 
 
@@ -53,6 +120,83 @@ def fastest(results: list[Result]) -> str:
     if torch_s is None or name.algorithm == TORCH:
         return said
     return f"{said}, {torch_s / best.timing.p50_s:.2f}x as fast as PyTorch's own"
+
+
+# Pictures of benchmarks, as PNG files in memory.
+
+STYLES = ("-", "--", ":")
+
+
+def draw_allreduce(results: list[Result]) -> bytes:
+    """Return the medians: against sizes, a panel for every number of ranks; as bars where there is one size.
+
+    Crosses are the least times by theory.
+    """
+    figure = new_figure(size_of(results))
+    paint_allreduce(figure, results)
+    return png_of(figure)
+
+
+def size_of(results: list[Result]) -> tuple[float, float]:
+    """Return the inches of the picture of all-reduces: a panel for each world, a line for each bar."""
+    worlds = {result.world for result in results}
+    names = {_name(result) for result in results}
+    return max(8.0, 2.0 + 4.5 * len(worlds)), 4.2 if _has_sizes(results) else 1.6 + 0.32 * len(names)
+
+
+def _has_sizes(results: list[Result]) -> bool:
+    return len({result.configuration.nbytes for result in results}) > 1
+
+
+def paint_allreduce(figure: Any, results: list[Result]) -> None:
+    """Paint a panel for each number of ranks."""
+    worlds = sorted({result.world for result in results})
+    several = _has_sizes(results)
+    names = list(dict.fromkeys(_name(result) for result in results))
+    panels = figure.subplots(1, len(worlds), squeeze=False, sharey=True)[0]
+    for axes, world in zip(panels, worlds, strict=True):
+        (_draw_curves if several else _draw_bars)(axes, [it for it in results if it.world == world], names)
+        axes.set_title(f"{world} ranks", fontsize=10)
+        without_frame(axes)
+    if several:
+        panels[-1].legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+
+
+def _name(result: Result) -> str:
+    configuration = result.configuration
+    if configuration.algorithm == TORCH:
+        return TORCH
+    return f"{configuration.algorithm} {configuration.codec}{_segment(result)}"
+
+
+def _draw_curves(axes: Any, results: list[Result], names: list[str]) -> None:
+    for number, name in enumerate(names):
+        own = sorted((it for it in results if _name(it) == name), key=lambda it: it.configuration.nbytes)
+        sizes = [it.configuration.nbytes for it in own]
+        style = {
+            "color": CURVES[number % len(CURVES)],
+            "linestyle": STYLES[number // len(CURVES) % len(STYLES)],
+        }
+        axes.plot(sizes, [1e3 * it.timing.p50_s for it in own], "o", markersize=3.5, label=name, **style)
+        best = [(size, 1e3 * it.best_s) for size, it in zip(sizes, own, strict=True) if it.best_s is not None]
+        if best:
+            axes.plot(*zip(*best, strict=True), "x", markersize=4, color=style["color"])
+    axes.set_ylabel("time of an all-reduce [ms]")
+    log_sizes(axes, "size [bytes]")
+
+
+def _draw_bars(axes: Any, results: list[Result], names: list[str]) -> None:
+    for result in results:
+        place = names.index(_name(result))
+        p50_ms = 1e3 * result.timing.p50_s
+        axes.barh(place, p50_ms, height=0.62, color=CURVES[place % len(CURVES)])
+        axes.annotate(f" {p50_ms:.3g} ms", (p50_ms, place), va="center", fontsize=8)
+        if result.best_s is not None:
+            axes.plot(1e3 * result.best_s, place, "x", color=CURVES[7])
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.margins(x=0.2)
+    axes.set_xlabel(f"time of an all-reduce of {exact_size(results[0].configuration.nbytes)} [ms]")
 
 
 PAGES = MappingProxyType({SCHEMA: allreduce_page})
