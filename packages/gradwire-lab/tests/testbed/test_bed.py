@@ -212,7 +212,7 @@ def test_an_interrupt_lets_hosts_end_and_is_raised_then() -> None:
 
 
 def test_it_works_in_a_thread() -> None:
-    runs: list[testbed.Run] = []
+    runs: list[testbed.CommandRun] = []
 
     def work() -> None:
         with testbed.Testbed(Topology.even(2)) as bed:

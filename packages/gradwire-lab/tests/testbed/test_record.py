@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-from gradwire_lab.testbed.output import SCHEMA, HostExit, Run
+from gradwire_lab.testbed.output import SCHEMA, CommandRun, HostExit
 from gradwire_lab.testbed.topology import Topology, address
 
-RUN = Run(
+RUN = CommandRun(
     Topology((125e6, None)),
     ("python", "-c", "print('é')"),
     (HostExit(0, 1.23456789), HostExit(137, 0.5)),

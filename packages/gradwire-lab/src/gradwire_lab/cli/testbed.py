@@ -15,7 +15,7 @@ from gradwire.errors import SpecError
 from gradwire.files import check_folder_new, read_text, write_files
 from gradwire.units import parse_duration, parse_rate
 from gradwire_lab.testbed.bed import GRACE_S, Testbed, check_command, inherited_environment
-from gradwire_lab.testbed.output import Logs, Run, show
+from gradwire_lab.testbed.output import CommandRun, Logs, show
 from gradwire_lab.testbed.registry import clean
 from gradwire_lab.testbed.topology import NIC_HOST, NIC_LINK, USUAL_MTU_NBYTES, Topology, equal_groups
 
@@ -85,7 +85,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _perform(
     bed: Testbed, command: Sequence[str], out: Path | None, timeout_s: float | None, grace_s: float
-) -> Run:
+) -> CommandRun:
     with ExitStack() as stack:
         stack.enter_context(bed)
         if out is None:

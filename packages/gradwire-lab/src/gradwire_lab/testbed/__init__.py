@@ -5,7 +5,7 @@ and runs a command on every host of it.
 """
 
 from gradwire_lab.testbed.bed import Testbed
-from gradwire_lab.testbed.output import Logs, Run, show
+from gradwire_lab.testbed.output import CommandRun, Logs, show
 from gradwire_lab.testbed.topology import Topology
 
-__all__ = ["Logs", "Run", "Testbed", "Topology", "show"]
+__all__ = ["CommandRun", "Logs", "Testbed", "Topology", "show"]

@@ -17,7 +17,7 @@ from gradwire.errors import SpecError, TestbedError
 from gradwire.launch.launched import interrupts_held
 from gradwire_lab.testbed.channel import Channel, pair
 from gradwire_lab.testbed.namespaces import private_area
-from gradwire_lab.testbed.output import Run, Sink, Watch, show
+from gradwire_lab.testbed.output import CommandRun, Sink, Watch, show
 from gradwire_lab.testbed.registry import MARK, Entry, enter, variables
 from gradwire_lab.testbed.runner import Runner
 from gradwire_lab.testbed.topology import Topology
@@ -87,7 +87,7 @@ class Testbed:
         timeout_s: float | None = None,
         grace_s: float = GRACE_S,
         sinks: tuple[Sink, ...] = (show,),
-    ) -> Run:
+    ) -> CommandRun:
         """Run a command once on every host and return when all of them, and what they started, have ended.
 
         Parameters
@@ -131,7 +131,7 @@ class Testbed:
         except BaseException:
             self.close()
             raise
-        return Run(
+        return CommandRun(
             topology=self.topology,
             command=tuple(command),
             hosts=tuple(ended for ended in watch.exits if ended is not None),

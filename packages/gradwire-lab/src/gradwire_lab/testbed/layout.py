@@ -96,7 +96,7 @@ def host_limits(topology: Topology, host: int) -> list[str]:
 def nic_links(topology: Topology, host: int, namespace: str) -> list[str]:
     """Return the lines for ``ip`` inside a NIC, which has the shaped link already.
 
-    The NIC's interfaces have no IP addresses, and Ethernet addresses to which nobody sends, so the kernel
+    The NIC's interfaces have no IP addresses, and Ethernet addresses to which no host sends, so the kernel
     leaves their frames to the NIC.
 
     Parameters

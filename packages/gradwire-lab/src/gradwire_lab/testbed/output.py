@@ -90,7 +90,7 @@ EXIT_TIMEOUT = 124  # as with timeout(1)
 
 @dataclass(frozen=True, slots=True)
 class HostExit:
-    """How a host's command ended: its exit code, 128 + n for signal n, and how long it ran in seconds."""
+    """The end of a host's command: its exit code, 128 + n for signal n, and how long it ran in seconds."""
 
     exit_code: int
     seconds: float
@@ -110,7 +110,7 @@ class Watch:
         self._grace_s = grace_s
         self._timeout_s = timeout_s
         self._failed: int | None = None
-        self._ended: list[int] = []  # hosts that were asked to end, in any way
+        self._ended: list[int] = []  # hosts that got a signal to end
         self._timed_out = False
         over = () if timeout_s is None else _end(now + timeout_s)
         self._due: list[tuple[float, signal.Signals]] = list(over)
@@ -200,7 +200,7 @@ SCHEMA = "gradwire-testbed/2"
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class CommandRun:
     """A command that has run on all hosts.
 
     ``failure`` is a sentence that says what went wrong, or None if every host ended with exit code 0.

@@ -51,7 +51,7 @@ class Runner:
                 self._start(command, environments, folder, selector)
                 while not self._swept:
                     self._wait(selector, arrivals)
-                for stream in list(self._streams):  # whoever could write is dead: what is there is all
+                for stream in list(self._streams):  # all writers are dead: this is all
                     while stream in self._streams:
                         self._read(stream, selector)
                 if self._failure:
@@ -224,7 +224,7 @@ class NicPrograms:
                 os.close(heard)
 
     def end(self) -> None:
-        """Ask the NICs to end, and wait for a short time; whoever sweeps ends the rest."""
+        """Ask the NICs to end, and wait for a short time; the sweep ends the rest."""
         for process in self._running:
             process.terminate()
         deadline = time.monotonic() + END_TIMEOUT_S
@@ -235,14 +235,14 @@ class NicPrograms:
                 process.kill()
         self._running = []
 
-    def _start(self, namespace: int, output: int, told: int) -> subprocess.Popen[bytes]:
+    def _start(self, namespace: int, output: int, ready_fd: int) -> subprocess.Popen[bytes]:
         with inside(namespace), lending(CAP_NET_ADMIN, CAP_NET_RAW):
             return subprocess.Popen(
-                [*self._command, str(told)],
+                [*self._command, str(ready_fd)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=[told],
+                pass_fds=[ready_fd],
                 start_new_session=True,  # Ctrl-C is for the hosts
             )
 

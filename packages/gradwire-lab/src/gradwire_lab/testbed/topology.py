@@ -16,7 +16,7 @@ LEAST_NBYTES_PER_S = 12_500.0
 MOST_NBYTES_PER_S = 50e9
 LONGEST_DELAY_S = 10.0
 USUAL_MTU_NBYTES, LEAST_MTU_NBYTES, MOST_MTU_NBYTES = 1500, 1280, 9000
-"""Of Ethernet, and the range from the least that IPv6 allows to jumbo frames."""
+"""Ethernet's MTU, and the range from the least that IPv6 allows to jumbo frames."""
 INTERFACE = "eth0"
 """The name of every host's link; its only other interface is ``lo``."""
 NIC_HOST, NIC_LINK = "host", "link"
@@ -162,7 +162,7 @@ def hardware_address(host: int, *, nic: bool = False) -> str:
 
 def _check_hosts(hosts: int) -> None:
     if not 1 <= hosts <= MOST_HOSTS:
-        raise SpecError(f"a testbed has 1 to {MOST_HOSTS} hosts, but {hosts} were asked for")
+        raise SpecError(f"expected 1 to {MOST_HOSTS} hosts of a testbed, got {hosts}")
 
 
 def _rate(word: object) -> float | None:
