@@ -19,6 +19,7 @@ from gradwire_lab.experiments.papers.exhibit import (
     paper,
     row_of,
 )
+from gradwire_lab.experiments.papers.inceptionn import full_size
 from gradwire_lab.experiments.papers.inceptionn.table_2 import STEPS
 
 PLACE = "figure 3"
@@ -47,66 +48,27 @@ def cells(options: InceptionnFigure3Options) -> list[Cell]:
 
 def measure(_options: InceptionnFigure3Options, cell: Cell) -> Mapping[str, Any]:
     """Count the weights of the published layers, as float32; take the share from table II."""
-    counts = {
-        "AlexNet": _alexnet,
-        "HDC": lambda: _hdc(HDC_LAYERS),
-        "ResNet-50": _resnet_50,
-        "VGG-16": _vgg_16,
-    }
     network = cell["network"]
-    found: dict[str, Any] = {
-        "mib": 4 * counts[network]() / 2**20,
+    found = {
+        "mib": _mib(_hdc(HDC_LAYERS) if network == "HDC" else full_size.count(network)),
         "communication_share": STEPS[network].communication_share,
     }
-    return found | ({"three_layers_mib": 4 * _hdc(HDC_OF_SIZE) / 2**20} if network == "HDC" else {})
+    return found | ({"three_layers_mib": _mib(_hdc(HDC_OF_SIZE))} if network == "HDC" else {})
 
 
-def _linear(*widths: int) -> int:
-    """Return the weights and biases of fully connected layers from each width to the next."""
-    return sum(inputs * outputs + outputs for inputs, outputs in pairwise(widths))
-
-
-def _conv(inputs: int, outputs: int, size: int) -> int:
-    return inputs * outputs * size**2 + outputs
-
-
-def _normalised(inputs: int, outputs: int, size: int) -> int:
-    """Return those of a convolution without biases, and of its batch normalisation."""
-    return inputs * outputs * size**2 + 2 * outputs
-
-
-def _alexnet() -> int:
-    """Return those of AlexNet, whose second, fourth, and fifth convolution have two groups."""
-    shapes = ((3, 96, 11), (48, 256, 5), (256, 384, 3), (192, 384, 3), (192, 256, 3))
-    return sum(_conv(*shape) for shape in shapes) + _linear(256 * 6 * 6, 4096, 4096, 1000)
+def _mib(floats: int) -> float:
+    return 4 * floats / 2**20
 
 
 def _hdc(layers: int) -> int:
-    return _linear(784, *[500] * (layers - 1), 10)
-
-
-def _vgg_16() -> int:
-    widths = (3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
-    convolutions = sum(_conv(inputs, outputs, 3) for inputs, outputs in pairwise(widths))
-    return convolutions + _linear(512 * 7 * 7, 4096, 4096, 1000)
-
-
-def _resnet_50() -> int:
-    count, inputs = _normalised(3, 64, 7), 64
-    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
-        for block in range(blocks):
-            outputs = 4 * width
-            count += (
-                _normalised(inputs, width, 1) + _normalised(width, width, 3) + _normalised(width, outputs, 1)
-            )
-            count += _normalised(inputs, outputs, 1) if block == 0 else 0
-            inputs = outputs
-    return count + _linear(inputs, 1000)
+    """Return the weights and biases of fully connected layers with 500 outputs, but for the last one."""
+    widths = (784, *[500] * (layers - 1), 10)
+    return sum(inputs * outputs + outputs for inputs, outputs in pairwise(widths))
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
     """Compare sizes and the share with those published."""
-    five_mib = 4 * _hdc(HDC_LAYERS) / 2**20
+    five_mib = _mib(_hdc(HDC_LAYERS))
     found = [
         Claim(
             f"{network}: size of the weights",

@@ -21,9 +21,9 @@ if TYPE_CHECKING:  # torch's import takes seconds
 
 CLASSES = 1000
 MOMENTUM = 0.9
-"""Of table I."""
+"""As in table I."""
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Of ImageNet's pixels from 0 to 1, by color; Caffe subtracts the mean alone, of pixels up to 255."""
+"""Moments of ImageNet's pixels from 0 to 1, by color; Caffe subtracts the mean alone, of pixels up to 255."""
 
 
 UNTRIED = "it takes minutes; run --full."
@@ -169,6 +169,14 @@ def build(name: str) -> nn.Module:
         if layer.bias is not None:
             nn.init.constant_(layer.bias, bias)
     return network
+
+
+def count(name: str) -> int:
+    """Return the number of weights and biases of a network, which take no memory for it."""
+    import torch
+
+    with torch.device("meta"):
+        return sum(each.numel() for each in _BUILDERS[name]().parameters())
 
 
 def _alexnet() -> nn.Module:
