@@ -117,7 +117,7 @@ class RingCircuit:
         return SmartNic(word_nbytes, 1.0, self.compression, self.lanes, 2 * word_nbytes)
 
     def cycles(self, nodes: int, chunk_words: int, rounds: int = 1) -> float:
-        """Return the cycles of so many all-reduces that follow each other.
+        """Return the cycles of this many all-reduces that follow each other.
 
         Each takes ``max(T_ring, T_add, T_mem)``, or what the chunks take to pass the decompressor, and the
         latency. Before the first, a chunk is sent that meets none of the others.

@@ -32,7 +32,7 @@ FEW, MANY = 6, 32
 """The nodes of the prototype, and the numbers of nodes that the paper predicts for."""
 
 LINE_NBYTES_PER_S, BASELINE_LINE_NBYTES_PER_S = 40e9 / 8, 100e9 / 8
-"""Of the smart NICs, and of the conventional ones that they are compared with."""
+"""Rates of the smart NICs, and of the conventional ones that they are compared with."""
 USABLE_SHARE = 1.0
 """Footnote 1: very close to 1."""
 
@@ -129,7 +129,7 @@ def _solve(
 
 
 class How(StrEnum):
-    """How the model comes to a figure."""
+    """The way in which the model comes to a figure."""
 
     PREDICTED = "predicted"
     CALIBRATED = "calibrated"

@@ -111,7 +111,7 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("allreduce --sizes 4,7", "a size must be a multiple of 4, a float32, but is 7 bytes"),
         ("allreduce --codecs zip", "no codec is named 'zip'"),
         ("allreduce --algorithms gossip", "no algorithm is called 'gossip'"),
-        ("allreduce --segments 5", "--segments must be multiples of 16384 bytes, but 5 came"),
+        ("allreduce --segments 5", "expected --segments of multiples of 16384 bytes, got 5"),
         ("allreduce --workers 2,1", "--workers must be 2 to 64, but is 1"),
         ("allreduce --workers 2,x", "--workers takes whole numbers"),
         ("allreduce --iterations 0", "--iterations must be 1 to"),

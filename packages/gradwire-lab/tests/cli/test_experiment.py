@@ -63,10 +63,10 @@ def test_options_become_those_of_the_experiment(
         ("--list all", "invalid choice: 'all'"),
         ("scaling --host 2", "unrecognized arguments: --host 2"),
         ("scaling --out=", "name a folder"),
-        ("scaling --hosts 1", "at least 2 hosts, but 1 came"),
+        ("scaling --hosts 1", "at least 2 hosts, got 1"),
         ("line-share --hosts two", "invalid int value: 'two'"),
-        ("prediction --networks 4", "--networks takes HOSTS:RATE with commas between"),
-        ("training-speed --tasks mnist", "--tasks must be among mnist-mlp, cifar-cnn, wide-mlp, gpt"),
+        ("prediction --networks 4", "expected HOSTS:RATE with commas between for --networks"),
+        ("training-speed --tasks mnist", "expected --tasks among mnist-mlp, cifar-cnn, wide-mlp, gpt"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -113,7 +113,7 @@ def test_a_folder_whose_page_can_not_be_written_keeps_the_verdicts(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("alexnet", "name a paper (study, "),
+        ("alexnet", "expected a paper (study, "),
         ("study --quick --full", "not allowed with argument --quick"),
         ("study --speed", "unrecognized arguments: --speed"),
         ("study --out=", "name a folder"),

@@ -20,8 +20,8 @@ FALLING = [2.5, 2.4, 2.3, 2.2, 2.1, 2.0]
 
 def read(*said: str) -> FineTuningOptions:
     parser = argparse.ArgumentParser()
-    fine_tuning.add_arguments(parser)
-    return fine_tuning.read(parser.parse_args(said))
+    fine_tuning.EXPERIMENT.add_arguments(parser)
+    return fine_tuning.EXPERIMENT.read(parser.parse_args(said))
 
 
 def tuned(
@@ -38,12 +38,12 @@ def test_without_options_all_rates_and_policies_are_compared() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (["--rates", "fast"], "learning rates are written like 3e-5,1e-4, but these are 'fast'"),
-        (["--rates", "2"], "learning rates must be between 0 and 1, but are"),
-        (["--system", "arm"], "--system must be among x86, power, unlimited, but 'arm' came"),
-        (["--policies", "awp"], "--policies must be among fp32, bf16"),
-        (["--batches", "1"], "--batches must be 2 or more, but is 1"),
-        (["--text", "/nowhere"], "the text must be a file, but /nowhere is none"),
+        (["--rates", "fast"], "expected learning rates such as 3e-5,1e-4, got 'fast'"),
+        (["--rates", "2"], "expected learning rates between 0 and 1, got"),
+        (["--system", "arm"], "expected --system among x86, power, unlimited, got 'arm'"),
+        (["--policies", "awp"], "expected --policies among fp32, bf16"),
+        (["--batches", "1"], "expected --batches of 2 or more, got 1"),
+        (["--text", "/nowhere"], "expected a file for --text, got /nowhere"),
     ],
 )
 def test_a_mistake_is_one_sentence(said: list[str], reason: str) -> None:

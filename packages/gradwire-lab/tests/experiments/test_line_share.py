@@ -17,9 +17,9 @@ def words(**given: object) -> argparse.Namespace:
 
 
 def test_the_uncompressed_ring_is_always_measured() -> None:
-    options = line_share.read(words(codecs="quantize:8,block=256,bf16"))
+    options = line_share.EXPERIMENT.read(words(codecs="quantize:8,block=256,bf16"))
     assert options.codecs == ("identity", "quantize:8,block=256", "bf16")
-    assert line_share.read(words(codecs="fp8,identity")).codecs == ("identity", "fp8")
+    assert line_share.EXPERIMENT.read(words(codecs="fp8,identity")).codecs == ("identity", "fp8")
     cells = line_share.cells(options)
     assert len(cells) == 3 * len(line_share.SEGMENTS)
 
@@ -58,4 +58,4 @@ def test_its_table_has_the_fastest_segment_of_each_codec() -> None:
 )
 def test_a_mistake_is_one_sentence(given: dict[str, object], reason: str) -> None:
     with pytest.raises(GradwireError, match=reason):
-        line_share.read(words(**given))
+        line_share.EXPERIMENT.read(words(**given))

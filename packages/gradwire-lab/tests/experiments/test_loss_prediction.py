@@ -37,7 +37,7 @@ def row(codec: str, pipeline: int, to_loss_s: float, predicted_s: float) -> Any:
 
 
 def test_the_exact_training_comes_first() -> None:
-    options = loss_prediction.read(words(tasks="gpt,mlp", rates="1gbit,100mbit"))
+    options = loss_prediction.EXPERIMENT.read(words(tasks="gpt,mlp", rates="1gbit,100mbit"))
     cells = loss_prediction.cells(options)
     first, second, third, *_ = [(each["codec"], each["pipeline"]) for each in cells]
     assert (first, second, third) == (("identity", 1), ("identity", 2), ("quantize:8", 1))
@@ -48,14 +48,14 @@ def test_the_exact_training_comes_first() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"tasks": "resnet"}, "--tasks must be among mlp, cnn, gpt, but 'resnet' came"),
+        ({"tasks": "resnet"}, "expected --tasks among mlp, cnn, gpt, got 'resnet'"),
         ({"codecs": "zip"}, "no codec is named 'zip'"),
         ({"hosts": 1}, "at least 2 hosts"),
     ],
 )
 def test_a_mistake_is_one_sentence(given: dict[str, object], reason: str) -> None:
     with pytest.raises(GradwireError, match=reason):
-        loss_prediction.read(words(**given))
+        loss_prediction.EXPERIMENT.read(words(**given))
 
 
 @pytest.mark.parametrize("name", loss_prediction.TASKS)

@@ -43,7 +43,7 @@ def test_its_picture_is_a_png() -> None:
     ("given", "reason"),
     [
         ({"hosts": "2,two"}, "--hosts takes whole numbers"),
-        ({"hosts": "1"}, "at least 2 hosts, but 1 came"),
+        ({"hosts": "1"}, "at least 2 hosts, got 1"),
         ({"hosts": "65"}, "64"),
         ({"hosts": "2,2"}, "--hosts names 2 twice"),
         ({"rate": "fast"}, "a rate is written like"),
@@ -55,7 +55,7 @@ def test_its_picture_is_a_png() -> None:
 def test_a_mistake_is_one_sentence(given: dict[str, str], reason: str) -> None:
     words = argparse.Namespace(**{"hosts": "2", "rate": "1gbit", "nbytes": "1MB", **given})
     with pytest.raises(GradwireError) as caught:
-        scaling.read(words)
+        scaling.EXPERIMENT.read(words)
     assert reason in str(caught.value)
 
 

@@ -38,15 +38,15 @@ def test_each_rate_and_mtu_has_the_library_and_both_kinds_of_nics() -> None:
 
 
 def test_options_are_read() -> None:
-    options = software_nic.read(words(rates="1gbit,25mbit,1gbit", mtus="9000,1400", unscaled=True))
+    options = software_nic.EXPERIMENT.read(words(rates="1gbit,25mbit,1gbit", mtus="9000,1400", unscaled=True))
     assert options == SoftwareNicOptions(4, ("1gbit", "25mbit"), (9000, 1400), scale=None)
-    assert software_nic.read(words()).scale == "auto"
+    assert software_nic.EXPERIMENT.read(words()).scale == "auto"
 
 
 @pytest.mark.parametrize("changed", [{"codec": "fp8"}, {"mtus": "large"}, {"rates": "fast"}, {"hosts": 1}])
 def test_a_mistake_is_one_sentence(changed: dict[str, Any]) -> None:
     with pytest.raises(GradwireError) as caught:
-        software_nic.read(words(**changed))
+        software_nic.EXPERIMENT.read(words(**changed))
     assert "\n" not in str(caught.value)
 
 

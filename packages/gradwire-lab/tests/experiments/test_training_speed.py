@@ -36,7 +36,7 @@ def test_its_names_are_those_of_the_modules_that_train() -> None:
 
 
 def test_methods_are_named_by_parts_and_compared_with_ddp() -> None:
-    options = training_speed.read(words(methods="fp8,again", rates="1gbit,100mbit"))
+    options = training_speed.EXPERIMENT.read(words(methods="fp8,again", rates="1gbit,100mbit"))
     cells = training_speed.cells(options)
     names = ["alone", "DDP", "fp8 on DDP", "fp8 PipeSGD", "fp8 PipeSGD, stale", "DDP again"]
     assert {*FIXED} <= {*training_speed.METHODS}
@@ -48,14 +48,14 @@ def test_methods_are_named_by_parts_and_compared_with_ddp() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"tasks": "mnist"}, "--tasks must be among mnist-mlp, cifar-cnn, wide-mlp, gpt, but 'mnist' came"),
+        ({"tasks": "mnist"}, "expected --tasks among mnist-mlp, cifar-cnn, wide-mlp, gpt, got 'mnist'"),
         ({"methods": "fp8,Adam"}, "no method has 'Adam' in its name"),
         ({"hosts": 1}, "at least 2 hosts"),
         ({"data_dir": "nowhere"}, "MNIST is not complete in"),
-        ({"images": "nowhere"}, "--images must name a folder"),
-        ({"text": "nowhere"}, "--text must name a file, but"),
-        ({"seeds": 0}, "--seeds must be 1 or more, but 0 came"),
-        ({"device": "tpu"}, "--device must be among cpu, cuda, but 'tpu' came"),
+        ({"images": "nowhere"}, "expected a folder for --images, got"),
+        ({"text": "nowhere"}, "expected a file for --text, got"),
+        ({"seeds": 0}, "expected --seeds of 1 or more, got 0"),
+        ({"device": "tpu"}, "expected --device among cpu, cuda, got 'tpu'"),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -63,13 +63,13 @@ def test_a_mistake_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(GradwireError, match=reason):
-        training_speed.read(words(**given))
+        training_speed.EXPERIMENT.read(words(**given))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_gpu_that_is_missing_is_told_before_anything_runs() -> None:
     with pytest.raises(GradwireError, match="--device cuda needs a GPU that PyTorch sees, but there is none"):
-        training_speed.read(words(device="cuda"))
+        training_speed.EXPERIMENT.read(words(device="cuda"))
 
 
 def test_the_hosts_get_the_loss_that_ddp_reached_before_an_interruption(
@@ -88,7 +88,7 @@ def test_the_hosts_get_the_loss_that_ddp_reached_before_an_interruption(
     text = tmp_path / "text"
     text.touch()
     given = {"text": str(text), "device": "cpu"}
-    options = training_speed.read(words(tasks="gpt,wide-mlp", methods="fp16", text=str(text)))
+    options = training_speed.EXPERIMENT.read(words(tasks="gpt,wide-mlp", methods="fp16", text=str(text)))
     remaining = [cell for cell in training_speed.cells(options) if cell["task"] != "gpt"]
     remaining = [{**remaining[0], "task": "gpt", "seed": 1, "method": "fp16 hook"}, *remaining]
     training_speed.run(options, remaining, [DDP], lambda _row: None)
@@ -107,16 +107,16 @@ def test_images_are_those_of_the_variable_unless_a_folder_is_named(
     monkeypatch.setenv("GRADWIRE_DATA", str(tmp_path / "variable"))
     assert training_speed.mnist(None) == tmp_path / "variable"
     assert training_speed.mnist(str(tmp_path / "named")) == tmp_path / "named"
-    assert training_speed.read(words()).images is None, "the variable's folder has none"
+    assert training_speed.EXPERIMENT.read(words()).images is None, "the variable's folder has none"
     for name in ("variable/cifar10", "named"):
         (tmp_path / name).mkdir(parents=True)
-    assert training_speed.read(words()).images == tmp_path / "variable" / "cifar10"
+    assert training_speed.EXPERIMENT.read(words()).images == tmp_path / "variable" / "cifar10"
     monkeypatch.chdir(tmp_path)
-    assert training_speed.read(words(images="named")).images == tmp_path / "named"
+    assert training_speed.EXPERIMENT.read(words(images="named")).images == tmp_path / "named"
 
 
 def test_without_a_list_methods_are_those_of_the_documentation_once_for_each_seed() -> None:
-    cells = training_speed.cells(training_speed.read(words(seeds=3)))
+    cells = training_speed.cells(training_speed.EXPERIMENT.read(words(seeds=3)))
     by_seed = [[cell["method"] for cell in cells if cell["seed"] == seed] for seed in range(3)]
     assert all(sorted(names) == sorted(training_speed.USUAL) for names in by_seed)
     assert all(names[:2] == ["alone", "DDP"] for names in by_seed)

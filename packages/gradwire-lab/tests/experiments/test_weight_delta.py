@@ -22,7 +22,7 @@ def words(**given: object) -> argparse.Namespace:
 def test_a_small_rate_moves_fewer_bits_than_a_large_one(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_bytes(bytes(range(32, 127)) * 60)
-    options, rows = weight_delta.read(words(text=str(text))), list[Row]()
+    options, rows = weight_delta.EXPERIMENT.read(words(text=str(text))), list[Row]()
     weight_delta.run(options, weight_delta.cells(options), [], rows.append)
     slow, fast = rows
     assert (slow["lr"], fast["lr"]) == (3e-6, 1e-3)
@@ -37,15 +37,15 @@ def test_a_small_rate_moves_fewer_bits_than_a_large_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"rates": "fast"}, "learning rates are written like 3e-5,1e-4, but these are 'fast'"),
-        ({"rates": "2"}, "learning rates must be between 0 and 1, but are"),
-        ({"warm": 0}, "warm must be a number of steps from 1 up, but is 0"),
-        ({"text": "/nowhere"}, "the text must be a file, but /nowhere is none"),
+        ({"rates": "fast"}, "expected learning rates such as 3e-5,1e-4, got 'fast'"),
+        ({"rates": "2"}, "expected learning rates between 0 and 1, got"),
+        ({"warm": 0}, "expected --warm of 1 or more, got 0"),
+        ({"text": "/nowhere"}, "expected a file for --text, got /nowhere; name one that exists"),
     ],
 )
 def test_a_mistake_is_one_sentence(given: dict[str, object], reason: str) -> None:
     with pytest.raises(SpecError, match=reason):
-        weight_delta.read(words(**given))
+        weight_delta.EXPERIMENT.read(words(**given))
 
 
 def test_it_asks_for_the_published_rates() -> None:

@@ -35,8 +35,7 @@ class Squares:
         return Experiment(
             name="squares",
             question="what are the squares?",
-            add_arguments=lambda _parser: None,
-            read=lambda _words: Options(),
+            options=Options,
             cells=lambda options: [{"number": number} for number in options.numbers],
             run=self._run,
             table=lambda rows: [Table([Column("square")], [(str(row["square"]),) for row in rows])],

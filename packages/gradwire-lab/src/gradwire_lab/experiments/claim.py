@@ -24,7 +24,7 @@ SHARE, RATIO = "%", "x"
 
 
 class Basis(StrEnum):
-    """Where a claim's figures come from."""
+    """The origin of a claim's figures."""
 
     MEASURED = "measured"
     MODELLED = "modelled"
@@ -186,7 +186,7 @@ class Claim:
 
     @property
     def title(self) -> str:
-        """What is claimed, and where."""
+        """The claim in words, and its system."""
         return " ".join(filter(None, (self.text, self.system)))
 
     @property
@@ -202,7 +202,7 @@ class Claim:
 
     @property
     def verdict(self) -> Verdict:
-        """What the figures say of the claim."""
+        """The judgement of the figures."""
         if self.not_run:
             return Verdict.NOT_RUN
         if self.not_learned:
@@ -234,7 +234,7 @@ class Claim:
 
     @property
     def _few(self) -> str:
-        """Which methods have too few trainings for a verdict, and how many it takes."""
+        """The methods with too few trainings for a verdict, and how many it takes."""
         short = [
             f"{each.name} has {'no whole training' if each.stage else counted(each.seeds, 'training')}"
             for each in self.rests_on

@@ -1,4 +1,4 @@
-"""What an experiment consists of: its question, its options, the cells that answer it, and its table."""
+"""Experiments: a question, its options, the cells that answer it, and a table."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from itertools import product
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, TypeVar
 
-from gradwire.errors import LOSSY_LOGGER, SpecError
+from gradwire.errors import LOSSY_LOGGER
 from gradwire.tables import Table
+from gradwire_lab.experiments.options import add_options, read_options
 
 Options = TypeVar("Options")
 
@@ -45,10 +46,8 @@ class Experiment(Generic[Options]):
         As on the command line.
     question
         What the experiment answers, in one line.
-    add_arguments
-        Adds the experiment's own options to a parser.
-    read
-        Returns the options, a frozen dataclass, for the parsed arguments. Raises ``SpecError``.
+    options
+        The options, a frozen dataclass whose fields describe their words on the command line.
     cells
         Returns what to measure for the options, in the order of the table. Each cell is there once.
     run
@@ -64,8 +63,7 @@ class Experiment(Generic[Options]):
 
     name: str
     question: str
-    add_arguments: Callable[[argparse.ArgumentParser], None]
-    read: Callable[[argparse.Namespace], Options]
+    options: Callable[..., Options]
     cells: Callable[[Options], Sequence[Cell]]
     run: Callable[[Options, Sequence[Cell], Sequence[Row], Reporter], None]
     table: Callable[[Sequence[Row]], Sequence[str | Table]]
@@ -77,18 +75,17 @@ class Experiment(Generic[Options]):
         """The schema of its record."""
         return f"gradwire.experiment-{self.name}/{self.version}"
 
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Add the experiment's own options to a parser."""
+        add_options(parser, self.options)
 
-def check_known(called: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """Raise ``SpecError`` unless an option named some of ``known``, and nothing else."""
-    unknown = [name for name in names if name not in known]
-    if unknown or not names:
-        raise SpecError(
-            f"{called} must be among {', '.join(known)}, but {(unknown or ['nothing'])[0]!r} came"
-        )
+    def read(self, words: argparse.Namespace) -> Options:
+        """Return the options for the parsed arguments. Raises ``GradwireError``."""
+        return read_options(self.options, words)
 
 
 def turned(names: Sequence[str], number: int, rounds: int) -> list[str]:
-    """Return names in the order of a round, so that each of several rounds begins with another one.
+    """Return names in the order of one of several turns, each of which begins with another name.
 
     Examples
     --------

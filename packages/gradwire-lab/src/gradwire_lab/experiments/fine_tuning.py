@@ -7,7 +7,6 @@ a learning rate train side by side, batch by batch.
 
 from __future__ import annotations
 
-import argparse
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +15,14 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from gradwire.deferred import torch
-from gradwire.errors import SpecError
 from gradwire.tables import Column, Table, figure
 from gradwire_lab.experiments import weight_delta
 from gradwire_lab.experiments.a2dtwp.measured import figure_of, gain, last_error, nothing_to_save
 from gradwire_lab.experiments.a2dtwp.options import BF16, DELTAS, FP32, SYSTEMS, UNLIMITED
 from gradwire_lab.experiments.claim import RATIO, Claim, at_least, claims_parts
-from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row, cells_of, check_known
+from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row, cells_of
 from gradwire_lab.experiments.hosts.training import one_thread
+from gradwire_lab.experiments.options import FILE, CheckedOptions, option
 
 if TYPE_CHECKING:  # torch's import takes seconds
     from gradwire_lab.experiments.a2dtwp.trainee import Learner
@@ -57,45 +56,21 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class FineTuningOptions:
+class FineTuningOptions(CheckedOptions):
     """The text, the learning rates, the links, the policies, and how many batches train before and then."""
 
-    text: str | None = None
-    rates: tuple[float, ...] = RATES
-    systems: tuple[str, ...] = tuple(SYSTEMS)
-    policies: tuple[str, ...] = POLICIES
-    training: int = 300
-    batches: int = 60
+    text: str | None = option(
+        None, "what to train on", shown="Python's language reference", value=FILE, read=str
+    )
+    rates: tuple[float, ...] = option(RATES, "learning rates", read=weight_delta.read_rates)
+    systems: tuple[str, ...] = option(tuple(SYSTEMS), "whose link", name="--system", known=SYSTEMS)
+    policies: tuple[str, ...] = option(POLICIES, "how weights travel", known=POLICIES)
+    training: int = option(300, "batches before", least=1)
+    batches: int = option(60, "batches of each fine-tuning", least=2)
 
     def __post_init__(self) -> None:
-        weight_delta.check_rates_and_text(self.rates, self.text)
-        check_known("--system", self.systems, tuple(SYSTEMS))
-        check_known("--policies", self.policies, POLICIES)
-        for name, least in (("training", 1), ("batches", 2)):
-            if getattr(self, name) < least:
-                raise SpecError(f"--{name} must be {least} or more, but is {getattr(self, name)}")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the experiment's options."""
-    usual = FineTuningOptions()
-    rates, systems, policies = (",".join(map(str, each)) for each in (RATES, SYSTEMS, POLICIES))
-    parser.add_argument("--text", metavar="FILE", help="what to train on (Python's language reference)")
-    parser.add_argument("--rates", metavar="LIST", default=rates, help=f"learning rates ({rates})")
-    parser.add_argument("--system", metavar="LIST", default=systems, help=f"whose link ({systems})")
-    parser.add_argument(
-        "--policies", metavar="LIST", default=policies, help=f"how weights travel ({policies})"
-    )
-    for name, what in (("training", "batches before"), ("batches", "batches of each fine-tuning")):
-        value = getattr(usual, name)
-        parser.add_argument(f"--{name}", type=int, metavar="N", default=value, help=f"{what} ({value})")
-
-
-def read(words: argparse.Namespace) -> FineTuningOptions:
-    """Return the options. Raises ``SpecError``."""
-    systems, policies = (tuple(dict.fromkeys(text.split(","))) for text in (words.system, words.policies))
-    rates = weight_delta.read_rates(words.rates)
-    return FineTuningOptions(words.text, rates, systems, policies, words.training, words.batches)
+        super().__post_init__()
+        weight_delta.check_rates(self.rates)
 
 
 def cells(options: FineTuningOptions) -> list[Cell]:
@@ -179,9 +154,9 @@ def fewer_bytes(rows: Mapping[str, Row], policy: str, system: str) -> float:
     return figure_of(rows[BF16], system, "sent_nbytes") / figure_of(rows[policy], system, "sent_nbytes")
 
 
-def saving(rows: Mapping[str, Row], own: str, other: str, system: str) -> float | None:
+def saving(rows: Mapping[str, Row], policy: str, other: str, system: str) -> float | None:
     """Return the share of another policy's time to a loss that both reach."""
-    return gain(rows[own], rows[other], system, max(last_error(rows[own]), last_error(rows[other])))
+    return gain(rows[policy], rows[other], system, max(last_error(rows[policy]), last_error(rows[other])))
 
 
 def claims(by_rate: Mapping[str, Mapping[str, Row]], system: str) -> Iterator[Claim]:
@@ -211,8 +186,7 @@ def claims(by_rate: Mapping[str, Mapping[str, Row]], system: str) -> Iterator[Cl
 EXPERIMENT = Experiment(
     name="fine-tuning",
     question="how much time do lossless deltas save in a fine-tuning?",
-    add_arguments=add_arguments,
-    read=read,
+    options=FineTuningOptions,
     cells=cells,
     run=run,
     table=table,

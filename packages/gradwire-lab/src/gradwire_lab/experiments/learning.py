@@ -1,4 +1,4 @@
-"""Whether a training learned: without that, no time, ratio, or speed-up of it counts."""
+"""Goals of trainings: no time, ratio, or speed-up counts of a training that didn't learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of the line an exchange uses, and when a busy processor makes compression useless.
+"""The share of the line that an exchange uses, and when a busy processor makes compression useless.
 
 An uncompressed ring is compared with the line rate that the same hosts measure; a codec of ratio r is
 compared with r times the speed of the uncompressed ring.
@@ -6,19 +6,20 @@ compared with r times the speed of the uncompressed ring.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gradwire.cli.parser import between_commas, codec_specs, listed
+from gradwire.cli.parser import codec_specs, listed
 from gradwire.codecs import parse
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.tables import Column, Table, figure
-from gradwire.units import exact_size, parse_size
+from gradwire.units import exact_size
+from gradwire_lab.columns import Columns, table_of, text_of
 from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
+from gradwire_lab.experiments.options import CheckedOptions, option, sizes_between_commas
 
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     from gradwire_lab.experiments.hosts.ranks import Ranks
@@ -26,17 +27,17 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
 BASELINE = "identity"
 SEGMENTS = (1 << 19, 1 << 20, 1 << 21)
 BUDGET_S = 2.0
-"""For all exchanges of a cell: 3 at least, and 9 at most."""
-COLUMNS = (
-    Column("rate"),
-    Column("size"),
-    Column.of_text("codec"),
-    Column("segment"),
-    Column("busbw", "MB/s"),
-    Column("of line", "%"),
-    Column("ratio"),
-    Column("speed-up"),
-    Column("of ratio", "%"),
+"""Seconds for all exchanges of a cell: 3 at least, and 9 at most."""
+COLUMNS: Columns[Row] = (
+    (Column("rate"), text_of("rate")),
+    (Column("size"), lambda row: exact_size(row["nbytes"])),
+    (Column.of_text("codec"), text_of("codec")),
+    (Column("segment"), lambda row: exact_size(row["segment_nbytes"])),
+    (Column("busbw", "MB/s"), lambda row: figure(row["busbw_nbytes_per_s"] / 1e6)),
+    (Column("of line", "%"), lambda row: f"{100 * row['busbw_nbytes_per_s'] / row['line_nbytes_per_s']:.1f}"),
+    (Column("ratio"), lambda row: f"{row['ratio']:.2f}"),
+    (Column("speed-up"), lambda row: f"{row['speed_up']:.2f}x"),
+    (Column("of ratio", "%"), lambda row: f"{100 * row['speed_up'] / row['ratio']:.0f}"),
 )
 NOTE = (
     "The fastest segment of each codec. Busbw: size / seconds * 2 (p - 1) / p. Of line: busbw as a share of "
@@ -44,36 +45,27 @@ NOTE = (
 )
 
 
+def _codecs(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((BASELINE, *codec_specs(text))))
+
+
 @dataclass(frozen=True)
-class LineShareOptions:
-    """What is measured: an exchange for each rate, size, codec, and segment."""
+class LineShareOptions(CheckedOptions):
+    """An exchange for each rate, size, codec, and segment."""
 
-    hosts: int = 4
-    rates: tuple[str, ...] = ("100mbit", "200mbit", "500mbit", "1gbit", "2gbit")
-    sizes: tuple[int, ...] = (16 << 20, 64 << 20)
-    codecs: tuple[str, ...] = (BASELINE, "errbound:2^-10", "quantize:8", "bf16")
-
-    def __post_init__(self) -> None:
-        check_networks([(self.hosts, rate) for rate in self.rates])
-        listed(self.sizes)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the experiment's options."""
-    rates, codecs = ",".join(LineShareOptions.rates), ",".join(LineShareOptions.codecs)
-    parser.add_argument("--hosts", type=int, metavar="N", default=4, help="number of hosts (4)")
-    parser.add_argument("--rates", metavar="LIST", default=rates, help=f"of every host ({rates})")
-    parser.add_argument("--sizes", metavar="LIST", default="16MiB,64MiB", help="of buckets (16MiB,64MiB)")
-    parser.add_argument(
-        "--codecs", metavar="LIST", default=codecs, help=f"beside {BASELINE} (errbound:2^-10,...)"
+    hosts: int = option(4, "number of hosts")
+    rates: tuple[str, ...] = option(("100mbit", "200mbit", "500mbit", "1gbit", "2gbit"), "of every host")
+    sizes: tuple[int, ...] = option(
+        (16 << 20, 64 << 20), "of buckets", shown="16MiB,64MiB", read=sizes_between_commas
+    )
+    codecs: tuple[str, ...] = option(
+        (BASELINE, "errbound:2^-10", "quantize:8", "bf16"), f"beside {BASELINE}", read=_codecs
     )
 
-
-def read(words: argparse.Namespace) -> LineShareOptions:
-    """Return the options. Raises ``SpecError``."""
-    codecs = tuple(dict.fromkeys((BASELINE, *codec_specs(words.codecs))))
-    sizes = listed(tuple(parse_size(text) for text in words.sizes.split(",")))
-    return LineShareOptions(words.hosts, tuple(dict.fromkeys(between_commas(words.rates))), sizes, codecs)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_networks([(self.hosts, rate) for rate in self.rates])
+        listed(self.sizes)
 
 
 def cells(options: LineShareOptions) -> list[Cell]:
@@ -111,35 +103,21 @@ def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
-    """Return a row for each rate, size, and codec."""
+    """Return a row for each rate, size, and codec: that of the fastest segment."""
     best: dict[tuple[str, int, str], Row] = {}
     for row in sorted(rows, key=lambda row: row["measured_s"], reverse=True):
         best[row["rate"], row["nbytes"], row["codec"]] = row
     found = []
     for rate, nbytes, codec in dict.fromkeys((row["rate"], row["nbytes"], row["codec"]) for row in rows):
         row = best[rate, nbytes, codec]
-        speed_up = best[rate, nbytes, BASELINE]["measured_s"] / row["measured_s"]
-        found.append(
-            (
-                rate,
-                exact_size(nbytes),
-                codec,
-                exact_size(row["segment_nbytes"]),
-                figure(row["busbw_nbytes_per_s"] / 1e6),
-                f"{100 * row['busbw_nbytes_per_s'] / row['line_nbytes_per_s']:.1f}",
-                f"{row['ratio']:.2f}",
-                f"{speed_up:.2f}x",
-                f"{100 * speed_up / row['ratio']:.0f}",
-            )
-        )
-    return [f"a ring of {rows[0]['hosts']} hosts", "", Table(COLUMNS, found), "", NOTE]
+        found.append({**row, "speed_up": best[rate, nbytes, BASELINE]["measured_s"] / row["measured_s"]})
+    return [f"a ring of {rows[0]['hosts']} hosts", "", table_of(COLUMNS, found), "", NOTE]
 
 
 EXPERIMENT = Experiment(
     name="line-share",
     question="how much of the line does an exchange use, with each codec?",
-    add_arguments=add_arguments,
-    read=read,
+    options=LineShareOptions,
     cells=cells,
     run=run,
     table=table,

@@ -1,4 +1,4 @@
-"""How close predicted times to a loss are to measured ones, and what plans chosen by prediction lose.
+"""The errors of predicted times to a loss, and the losses of plans that are chosen by prediction.
 
 On every network, a task is trained with each codec, on DDP and by Pipe-SGD. Every evaluation of the last part
 of a run has a loss that exact DDP had some steps earlier: the mean of these ratios is the share of extra
@@ -9,7 +9,6 @@ computation, and the share of extra steps, from the gradients' noise at the end 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +18,11 @@ from typing import TYPE_CHECKING
 from gradwire.codecs import parse
 from gradwire.plan import Plan
 from gradwire.tables import Column, Table, figure
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of, check_known
+from gradwire_lab.columns import Columns, ms_of, table_of, text_of
+from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
 from gradwire_lab.experiments.hosts.training import flat
+from gradwire_lab.experiments.options import CheckedOptions, option
 from gradwire_lab.experiments.speeds import curve_of
 from gradwire_lab.testbed.registry import KEPT_MEMORY
 
@@ -35,51 +36,41 @@ TASKS = ("mlp", "cnn", "gpt")
 CODECS = ("identity", "quantize:8", "ecsq:0.5", "quantize:4", "ecsq:2")
 PIPELINES = (1, 2)
 LONGER = 1.3
-"""How many times longer exact DDP goes on than the others."""
+"""The steps of exact DDP over those of the others."""
 GOOD, CLOSE = 0.05, 0.15
 """A choice is good that loses no more to the best plan; predictions are to err by no more in the median."""
-COLUMNS = (
-    Column.of_text("codec"),
-    Column("K"),
-    Column("step", "ms"),
-    Column("predicted", "ms"),
-    Column("extra", "%"),
-    Column("predicted", "%"),
-    Column("to loss", "s"),
-    Column("predicted", "s"),
-    Column("error", "%"),
+COLUMNS: Columns[Row] = (
+    (Column.of_text("codec"), text_of("codec")),
+    (Column("K"), text_of("pipeline")),
+    (Column("step", "ms"), ms_of("step_s")),
+    (Column("predicted", "ms"), ms_of("predicted_step_s")),
+    (Column("extra", "%"), lambda row: f"{100 * row['extra']:.1f}"),
+    (Column("predicted", "%"), lambda row: f"{100 * row['predicted_extra']:.1f}"),
+    (Column("to loss", "s"), lambda row: figure(row["to_loss_s"])),
+    (Column("predicted", "s"), lambda row: figure(row["predicted_to_loss_s"])),
+    (Column("error", "%"), lambda row: f"{100 * error(row):+.1f}"),
 )
 
 
 @dataclass(frozen=True)
-class LossPredictionOptions:
-    """What is trained, and on which network."""
+class LossPredictionOptions(CheckedOptions):
+    """The tasks and codecs that are trained, and the networks."""
 
-    hosts: int = 4
-    rates: tuple[str, ...] = ("50mbit",)
-    tasks: tuple[str, ...] = TASKS
-    codecs: tuple[str, ...] = CODECS
+    hosts: int = option(4, "number of hosts")
+    rates: tuple[str, ...] = option(("50mbit",), "of every host")
+    tasks: tuple[str, ...] = option(TASKS, "what to train", known=TASKS)
+    codecs: tuple[str, ...] = option(
+        CODECS,
+        "with ';' between them",
+        shown=";".join(CODECS),
+        read=lambda text: tuple(dict.fromkeys(text.split(";"))),
+    )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_networks([(self.hosts, rate) for rate in self.rates])
-        check_known("--tasks", self.tasks, TASKS)
         for spec in self.codecs:
             parse(spec)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the experiment's options."""
-    tasks, codecs = ",".join(TASKS), ";".join(CODECS)
-    parser.add_argument("--hosts", type=int, metavar="N", default=4, help="number of hosts (4)")
-    parser.add_argument("--rates", metavar="LIST", default="50mbit", help="of every host (50mbit)")
-    parser.add_argument("--tasks", metavar="LIST", default=tasks, help=f"what to train ({tasks})")
-    parser.add_argument("--codecs", metavar="LIST", default=codecs, help="with ';' between them")
-
-
-def read(words: argparse.Namespace) -> LossPredictionOptions:
-    """Return the options. Raises ``SpecError``."""
-    rates, tasks = (tuple(dict.fromkeys(text.split(","))) for text in (words.rates, words.tasks))
-    return LossPredictionOptions(words.hosts, rates, tasks, tuple(dict.fromkeys(words.codecs.split(";"))))
 
 
 def cells(options: LossPredictionOptions) -> list[Cell]:
@@ -207,7 +198,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
         found += [
             f"{task}, {hosts} hosts at {rate}: exact DDP needs {steps:.0f} steps",
             "",
-            Table(COLUMNS, [_entries(row) for row in members]),
+            table_of(COLUMNS, members),
             "",
         ]
         losses += _losses(members)
@@ -215,7 +206,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 
 
 def _losses(rows: Sequence[Row]) -> list[float]:
-    """Return what the choices by prediction lose: among synchronous plans, and among all of them."""
+    """Return the losses of the choices by prediction: among synchronous plans, and among all of them."""
     found = []
     for most in PIPELINES:
         allowed = [row for row in rows if row["pipeline"] <= most]
@@ -237,26 +228,11 @@ def _verdict(errors: Sequence[float], losses: Sequence[float]) -> list[str | Tab
     ]
 
 
-def _entries(row: Row) -> tuple[str, ...]:
-    return (
-        row["codec"],
-        str(row["pipeline"]),
-        figure(1e3 * row["step_s"]),
-        figure(1e3 * row["predicted_step_s"]),
-        f"{100 * row['extra']:.1f}",
-        f"{100 * row['predicted_extra']:.1f}",
-        figure(row["to_loss_s"]),
-        figure(row["predicted_to_loss_s"]),
-        f"{100 * error(row):+.1f}",
-    )
-
-
 EXPERIMENT = Experiment(
     name="loss-prediction",
     version=2,
     question="how close are predicted times to a loss, and the choices?",
-    add_arguments=add_arguments,
-    read=read,
+    options=LossPredictionOptions,
     cells=cells,
     run=run,
     table=table,

@@ -43,7 +43,7 @@ class ComparedMethod(ABC):
     local_s: float = 0.0
     """Seconds of an eager pipeline's own updates so far."""
     plan: Plan | None = None
-    """What the run has chosen itself."""
+    """The plan that the run has chosen itself."""
 
     @abstractmethod
     def train(self, steps: int) -> None:
@@ -157,14 +157,14 @@ def _power_sgd(rank: int) -> Callable[[DistributedDataParallel], object]:
 
 
 CODECS = ["bf16", "errbound:rel=0.05", "errbound:rel=0.25,block=1024", "fp8", "quantize:8", "quantize:4"]
-"""What the planner may choose from: codecs that suit gradients of any scale."""
+"""The planner's candidates: codecs that suit gradients of any scale."""
 NAMED = {"fp8": "ring", "ecsq:0.5": "pairwise", "quantize:4": "ring"}
-"""What a user might choose, and the algorithm; the first one is the default."""
+"""Codecs that a user might choose, and their algorithms; the first one is the default."""
 DEFAULT = next(iter(NAMED))
 PLANNED = {"planned, on DDP": 1, "planned, PipeSGD": 2}
 """Methods whose plan the planner chooses, and their pipelines."""
 PATIENCE = 1.5
-"""A method that needs more than so many times DDP's steps has not reached the loss."""
+"""A method that needs more than this multiple of DDP's steps has not reached the loss."""
 COUNTED = 4
 """Blocks that any method trains at least, so that its step time is a median."""
 

@@ -1,4 +1,4 @@
-"""How close predicted exchange times are to measured ones, and what plans chosen by prediction lose.
+"""The errors of predicted exchange times, and the losses of plans that are chosen by prediction.
 
 In every network (hosts and rate), the line, the hosts, and the codecs are measured first; then each plan is
 timed, and its prediction compared with the median. For every network and size, prediction alone *chooses* a
@@ -7,7 +7,6 @@ plan; its distance from the best measured plan is what a user would lose.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -20,9 +19,11 @@ from gradwire.errors import SpecError
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.tables import Column, Table, figure
 from gradwire.timing.replay import replay
-from gradwire.units import exact_size, parse_size, parse_whole
+from gradwire.units import exact_size, parse_whole
+from gradwire_lab.columns import Columns, ms_of, table_of, text_of
 from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
+from gradwire_lab.experiments.options import CheckedOptions, option, sizes_between_commas
 
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     from gradwire.timing.environment import Environment
@@ -33,21 +34,21 @@ CODECS = ("identity", "errbound:2^-10", "quantize:8")
 SHARDED = "sharded"
 """In an algorithm's place: a ring's reduce half with the codec, and changes of weights in the other half."""
 LEARNING_RATE = 1e-3
-"""Of the weights in a sharded exchange."""
+"""The learning rate of the weights in a sharded exchange."""
 SEGMENT_NBYTES = 1 << 20
 LEAST_HOSTS = {"hierarchical": 4}
 BUDGET_S = 2.0
-"""For all exchanges of a cell: 3 at least, and 15 at most."""
+"""Seconds for all exchanges of a cell: 3 at least, and 15 at most."""
 GOOD = 0.03
 """A choice is good that loses no more than this share to the best plan."""
-POINTS = (
-    Column.of_text("algorithm"),
-    Column.of_text("codec"),
-    Column("measured", "ms"),
-    Column("fastest", "ms"),
-    Column("slowest", "ms"),
-    Column("predicted", "ms"),
-    Column("error", "%"),
+POINTS: Columns[Row] = (
+    (Column.of_text("algorithm"), text_of("algorithm")),
+    (Column.of_text("codec"), text_of("codec")),
+    (Column("measured", "ms"), ms_of("measured_s")),
+    (Column("fastest", "ms"), ms_of("fastest_s")),
+    (Column("slowest", "ms"), ms_of("slowest_s")),
+    (Column("predicted", "ms"), ms_of("predicted_s")),
+    (Column("error", "%"), lambda row: f"{100 * error(row):+.1f}"),
 )
 CHOICES = (
     Column("codecs"),
@@ -59,53 +60,43 @@ CHOICES = (
 )
 
 
-@dataclass(frozen=True)
-class PredictionOptions:
-    """Networks, as hosts and rate, and sizes of buckets.
-
-    The networks are as fast as two cores that all hosts share can feed: where the cores are the limit, a
-    testbed is no network.
-    """
-
-    networks: tuple[tuple[int, str], ...] = (
-        (2, "200mbit"),
-        (3, "200mbit"),
-        (4, "200mbit"),
-        (4, "100mbit"),
-        (6, "100mbit"),
-        (8, "100mbit"),
-    )
-    sizes: tuple[int, ...] = (2 << 20, 8 << 20)
-    sharded: bool = False
-
-    def __post_init__(self) -> None:
-        check_networks(self.networks)
-        listed(self.sizes)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the experiment's options."""
-    networks = ",".join(f"{hosts}:{rate}" for hosts, rate in PredictionOptions.networks)
-    parser.add_argument(
-        "--networks", metavar="LIST", default=networks, help="HOSTS:RATE,... (2:200mbit to 8:100mbit)"
-    )
-    parser.add_argument("--sizes", metavar="LIST", default="2MiB,8MiB", help="of buckets (2MiB,8MiB)")
-    parser.add_argument("--sharded", action="store_true", help="time sharded exchanges, too")
-
-
-def read(words: argparse.Namespace) -> PredictionOptions:
-    """Return the options. Raises ``SpecError``."""
-    networks = tuple(dict.fromkeys(_network(text) for text in between_commas(words.networks)))
-    sizes = listed(tuple(parse_size(text) for text in words.sizes.split(",")))
-    return PredictionOptions(networks, sizes, words.sharded)
+def _networks(text: str) -> tuple[tuple[int, str], ...]:
+    return tuple(dict.fromkeys(map(_network, between_commas(text))))
 
 
 def _network(text: str) -> tuple[int, str]:
     hosts, _, rate = text.partition(":")
     number = parse_whole(hosts)
     if number is None or not rate:
-        raise SpecError(f"--networks takes HOSTS:RATE with commas between, as in 4:1gbit, but {text!r} came")
+        raise SpecError(
+            f"expected HOSTS:RATE with commas between for --networks, as in 4:1gbit, got {text!r}"
+        )
     return number, rate
+
+
+@dataclass(frozen=True)
+class PredictionOptions(CheckedOptions):
+    """Networks, as hosts and rate, and sizes of buckets.
+
+    The networks are as fast as two cores that all hosts share can feed: where the cores are the limit, a
+    testbed is no network.
+    """
+
+    networks: tuple[tuple[int, str], ...] = option(
+        ((2, "200mbit"), (3, "200mbit"), (4, "200mbit"), (4, "100mbit"), (6, "100mbit"), (8, "100mbit")),
+        "HOSTS:RATE,...",
+        shown="2:200mbit to 8:100mbit",
+        read=_networks,
+    )
+    sizes: tuple[int, ...] = option(
+        (2 << 20, 8 << 20), "of buckets", shown="2MiB,8MiB", read=sizes_between_commas
+    )
+    sharded: bool = option(False, "time sharded exchanges, too", is_switch=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_networks(self.networks)
+        listed(self.sizes)
 
 
 def cells(options: PredictionOptions) -> list[Cell]:
@@ -204,7 +195,7 @@ def error(row: Row) -> float:
 
 
 def choose(rows: Sequence[Row]) -> Row:
-    """Return the row that the planner takes: the simplest of those that tie with the fastest."""
+    """Return the row that the planner takes: the simplest row that ties with the fastest."""
     from gradwire.planner.predict import UNCERTAINTY
 
     fastest_s = min(row["predicted_s"] for row in rows)
@@ -220,8 +211,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     found: list[str | Table] = []
     losses: list[float] = []
     for (hosts, rate, nbytes), group in there.items():
-        points = [(row["algorithm"], row["codec"], *_times(row)) for row in group]
-        found += [f"{hosts} hosts at {rate}, {exact_size(nbytes)}:", "", Table(POINTS, points), ""]
+        found += [f"{hosts} hosts at {rate}, {exact_size(nbytes)}:", "", table_of(POINTS, group), ""]
         found += [Table(CHOICES, _choices([row for row in group if not _is_sharded(row)], losses)), ""]
     errors = sorted(abs(error(row)) for row in rows)
     good = sum(loss <= GOOD for loss in losses)
@@ -251,11 +241,6 @@ def _is_sharded(row: Row) -> bool:
     return bool(row["algorithm"] == SHARDED)
 
 
-def _times(row: Row) -> tuple[str, ...]:
-    times = [_ms(row[name]) for name in ("measured_s", "fastest_s", "slowest_s", "predicted_s")]
-    return (*times, f"{100 * error(row):+.1f}")
-
-
 def _plan(row: Row) -> str:
     return f"{row['algorithm']} {row['codec']}"
 
@@ -267,8 +252,7 @@ def _ms(seconds: float) -> str:
 EXPERIMENT = Experiment(
     name="prediction",
     question="how close are predicted times, and what do choices lose?",
-    add_arguments=add_arguments,
-    read=read,
+    options=PredictionOptions,
     cells=cells,
     run=run,
     table=table,

@@ -152,7 +152,7 @@ def read_fields(path: Path, experiment: Experiment[Any], remedy: str) -> dict[st
 
 
 def as_json(value: Any) -> Any:
-    """Return what JSON makes of a value: tuples become lists, and paths their last names."""
+    """Return a value as JSON has it: tuples become lists, and paths their last names."""
     return json.loads(json.dumps(value, default=lambda path: path.name))
 
 

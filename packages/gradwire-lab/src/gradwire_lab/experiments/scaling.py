@@ -1,4 +1,4 @@
-"""How the exchange time of AlexNet's gradients grows with the hosts, with a ring and with a server.
+"""The growth of the exchange time of AlexNet's gradients with the hosts, around a ring and with a server.
 
 The time stays flat for a ring and grows with the hosts for a server, as in INCEPTIONN, figure 15, and the
 measurement study, table 1. Two models are compared with the measured times: the closed form, with the
@@ -7,22 +7,23 @@ latency and rate that the same hosts have measured, and the replay.
 
 from __future__ import annotations
 
-import argparse
-import io
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gradwire.cli.parser import listed, whole_numbers
+from gradwire.cli.parser import listed
 from gradwire.codecs import parse
+from gradwire.line_rate.page import new_figure, png_of
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.tables import Column, Table, figure
 from gradwire.timing.formulas import AlphaBetaGamma, ring_s, star_s
 from gradwire.timing.replay import replay
 from gradwire.units import exact_size, parse_size
+from gradwire_lab.columns import Columns, table_of, text_of
 from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of, select
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
+from gradwire_lab.experiments.options import CheckedOptions, option
 
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     from gradwire_lab.experiments.hosts.ranks import Ranks
@@ -30,46 +31,32 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
 FORMULAS = {"ring": ring_s, "star": star_s}
 SEGMENT_NBYTES = 1 << 20
 BUDGET_S = 10.0
-"""For all exchanges of a cell: one at least, and 5 at most."""
-COLUMNS = (
-    Column.of_text("algorithm"),
-    Column("hosts"),
-    Column("measured", "s"),
-    Column("of the", "fewest"),
-    Column("formula", "s"),
-    Column("error", "%"),
-    Column("replay", "s"),
-    Column("error", "%"),
-    Column("line", "Mbit/s"),
+"""Seconds for all exchanges of a cell: one at least, and 5 at most."""
+COLUMNS: Columns[Row] = (
+    (Column.of_text("algorithm"), text_of("algorithm")),
+    (Column("hosts"), text_of("hosts")),
+    (Column("measured", "s"), lambda row: figure(row["measured_s"])),
+    (Column("of the", "fewest"), lambda row: f"{row['measured_s'] / row['fewest_s']:.2f}x"),
+    (Column("formula", "s"), lambda row: figure(row["formula_s"])),
+    (Column("error", "%"), lambda row: _error(row, "formula_s")),
+    (Column("replay", "s"), lambda row: figure(row["replay_s"])),
+    (Column("error", "%"), lambda row: _error(row, "replay_s")),
+    (Column("line", "Mbit/s"), lambda row: figure(8e-6 * row["line_nbytes_per_s"])),
 )
 
 
 @dataclass(frozen=True)
-class ScalingOptions:
+class ScalingOptions(CheckedOptions):
     """Numbers of hosts, the rate of every host, and the gradient's bytes: AlexNet's, as in INCEPTIONN."""
 
-    hosts: tuple[int, ...] = (2, 3, 4, 5, 6, 7, 8)
-    rate: str = "500mbit"
-    nbytes: int = 233_000_000
+    hosts: tuple[int, ...] = option((2, 3, 4, 5, 6, 7, 8), "numbers of hosts")
+    rate: str = option("500mbit", "of every host", value="RATE")
+    nbytes: int = option(233_000_000, "of the gradient", shown="233MB", value="SIZE", read=parse_size)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_networks([(hosts, self.rate) for hosts in self.hosts])
         listed((self.nbytes,))
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the experiment's options."""
-    hosts = ",".join(map(str, ScalingOptions.hosts))
-    parser.add_argument("--hosts", metavar="LIST", default=hosts, help=f"numbers of hosts ({hosts})")
-    parser.add_argument(
-        "--rate", metavar="RATE", default=ScalingOptions.rate, help=f"of every host ({ScalingOptions.rate})"
-    )
-    parser.add_argument("--nbytes", metavar="SIZE", default="233MB", help="of the gradient (233MB)")
-
-
-def read(words: argparse.Namespace) -> ScalingOptions:
-    """Return the options. Raises ``SpecError``."""
-    return ScalingOptions(whole_numbers("--hosts", words.hosts), words.rate, parse_size(words.nbytes))
 
 
 def cells(options: ScalingOptions) -> list[Cell]:
@@ -109,38 +96,21 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     """Return a row for each algorithm and number of hosts; times are compared with the fewest hosts'."""
     ordered = sorted(rows, key=lambda row: (row["algorithm"], row["hosts"]))
     fewest: dict[str, float] = {}
-    found = []
-    for row in ordered:
-        measured_s = row["measured_s"]
-        base_s = fewest.setdefault(row["algorithm"], measured_s)
-        errors = [f"{100 * (row[model] / measured_s - 1):+.1f}" for model in ("formula_s", "replay_s")]
-        found.append(
-            (
-                row["algorithm"],
-                str(row["hosts"]),
-                figure(measured_s),
-                f"{measured_s / base_s:.2f}x",
-                figure(row["formula_s"]),
-                errors[0],
-                figure(row["replay_s"]),
-                errors[1],
-                figure(8e-6 * row["line_nbytes_per_s"]),
-            )
-        )
+    found = [{**row, "fewest_s": fewest.setdefault(row["algorithm"], row["measured_s"])} for row in ordered]
     title = (
         f"exchange of {exact_size(rows[0]['nbytes'])}, uncompressed, in segments of "
         f"{exact_size(SEGMENT_NBYTES)}, {rows[0]['rate']} a host"
     )
-    return [title, "", Table(COLUMNS, found)]
+    return [title, "", table_of(COLUMNS, found)]
+
+
+def _error(row: Row, model: str) -> str:
+    return f"{100 * (row[model] / row['measured_s'] - 1):+.1f}"
 
 
 def plot(rows: Sequence[Row]) -> bytes:
     """Return the measured and the replayed times over the number of hosts."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    picture, canvas = io.BytesIO(), Figure(figsize=(6, 4), dpi=140, layout="constrained")
-    FigureCanvasAgg(canvas)
+    canvas = new_figure((6, 4))
     axes = canvas.subplots()
     for algorithm in FORMULAS:
         points = sorted(select(rows, algorithm=algorithm), key=lambda row: row["hosts"])
@@ -155,15 +125,13 @@ def plot(rows: Sequence[Row]) -> bytes:
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
-    canvas.savefig(picture, format="png")
-    return picture.getvalue()
+    return png_of(canvas)
 
 
 EXPERIMENT = Experiment(
     name="scaling",
     question="how does an exchange's time grow with the number of hosts?",
-    add_arguments=add_arguments,
-    read=read,
+    options=ScalingOptions,
     cells=cells,
     run=run,
     table=table,

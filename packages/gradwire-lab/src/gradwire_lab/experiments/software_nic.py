@@ -7,20 +7,20 @@ replay of the exchange, over the line as hosts see it behind NICs (``Line.behind
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradwire.cli.parser import between_commas, whole_numbers
 from gradwire.codecs import parse
 from gradwire.plan import FLOAT_NBYTES, Plan
-from gradwire.tables import Column, Table, figure
+from gradwire.tables import Column, Table
 from gradwire.timing.replay import replay
+from gradwire_lab.columns import Columns, ms_of, table_of, text_of
 from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of, select
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
+from gradwire_lab.experiments.options import FOLDER, CheckedOptions, option
 
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     import torch
@@ -30,26 +30,26 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
 
 LIBRARY, MERGED, SINGLE = "library", "NICs", "NICs, single segments"
 WAYS = {LIBRARY: "", MERGED: "{}", SINGLE: "{} --no-merge"}
-"""Where the codec is, and the words of ``gradwire nic`` for it."""
+"""The place of the codec, and the words of ``gradwire nic`` for it."""
 SEGMENT_NBYTES = 1 << 18
 WARM_STEPS = 150
 SAMPLES = 3
 """Batches of each rank, before the timed steps and after them, whose gradients tell the ratio."""
 BUDGET_S = 8.0
-"""For all steps of a cell: 7 at least, and 40 at most."""
+"""Seconds for all steps of a cell: 7 at least, and 40 at most."""
 GOOD = 0.05
 """A prediction is good whose error is no larger."""
-COLUMNS = (
-    Column("rate"),
-    Column("MTU"),
-    Column.of_text("codec in"),
-    Column("ratio"),
-    Column("measured", "ms"),
-    Column("fastest", "ms"),
-    Column("slowest", "ms"),
-    Column("predicted", "ms"),
-    Column("error", "%"),
-    Column("speed-up"),
+COLUMNS: Columns[Row] = (
+    (Column("rate"), text_of("rate")),
+    (Column("MTU"), text_of("mtu")),
+    (Column.of_text("codec in"), text_of("way")),
+    (Column("ratio"), lambda row: f"{row['ratio']:.2f}"),
+    (Column("measured", "ms"), ms_of("measured_s")),
+    (Column("fastest", "ms"), ms_of("fastest_s")),
+    (Column("slowest", "ms"), ms_of("slowest_s")),
+    (Column("predicted", "ms"), ms_of("predicted_s")),
+    (Column("error", "%"), lambda row: f"{100 * error(row):+.1f}"),
+    (Column("speed-up"), lambda row: f"{row['library_s'] / row['measured_s']:.2f}x"),
 )
 NOTE = (
     "Ratio: of the values to what encodes them, without headers. Speed-up: over the codec in the library at "
@@ -58,44 +58,22 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class SoftwareNicOptions:
-    """The networks, the codec, and the folder of MNIST, in whose place digits are used by default."""
+class SoftwareNicOptions(CheckedOptions):
+    """The networks, the codec and its scale, and the folder of MNIST."""
 
-    hosts: int = 4
-    rates: tuple[str, ...] = ("25mbit", "100mbit", "200mbit")
-    mtus: tuple[int, ...] = (1400, 9000)
-    codec: str = "inceptionn:2^-10"
-    scale: str | None = "auto"
-    data_dir: Path | None = None
+    hosts: int = option(4, "number of hosts")
+    rates: tuple[str, ...] = option(("25mbit", "100mbit", "200mbit"), "of every host")
+    mtus: tuple[int, ...] = option((1400, 9000), "of every link")
+    codec: str = option("inceptionn:2^-10", "of the NICs, or in the library", value="SPEC")
+    scale: str | None = option(
+        "auto", "leave out the scale of each frame", name="--unscaled", is_switch=True, read=lambda _: None
+    )
+    data_dir: Path | None = option(None, "the four files of MNIST", shown="digits", value=FOLDER)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_networks([(self.hosts, rate) for rate in self.rates])
         Plan(offload=self.codec, scale=self.scale)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the experiment's options."""
-    usual = SoftwareNicOptions()
-    parser.add_argument("--hosts", type=int, metavar="N", default=usual.hosts, help="number of hosts (4)")
-    for name, values, what in (
-        ("rates", usual.rates, "of every host"),
-        ("mtus", usual.mtus, "of every link"),
-    ):
-        text = ",".join(map(str, values))
-        parser.add_argument(f"--{name}", metavar="LIST", default=text, help=f"{what} ({text})")
-    parser.add_argument("--codec", metavar="SPEC", default=usual.codec, help=f"({usual.codec})")
-    parser.add_argument("--unscaled", action="store_true", help="leave out the scale of each frame")
-    parser.add_argument("--data-dir", metavar="DIR", help="the four files of MNIST (digits)")
-
-
-def read(words: argparse.Namespace) -> SoftwareNicOptions:
-    """Return the options. Raises ``GradwireError``."""
-    rates = tuple(dict.fromkeys(between_commas(words.rates)))
-    folder = None if words.data_dir is None else Path(words.data_dir).absolute()
-    scale = None if words.unscaled else "auto"
-    return SoftwareNicOptions(
-        words.hosts, rates, whole_numbers("--mtus", words.mtus), words.codec, scale, folder
-    )
 
 
 def cells(options: SoftwareNicOptions) -> list[Cell]:
@@ -213,7 +191,7 @@ def ring_ratio(plan: Plan, gradients: Sequence[torch.Tensor]) -> float:
 
 
 def _carried_nbytes(plan: Plan, values: torch.Tensor) -> int:
-    """Return what the codec makes of values, segment by segment, on the host or in NICs."""
+    """Return the bytes that the codec makes of values, segment by segment, on the host or in NICs."""
     count, nbytes = SEGMENT_NBYTES // FLOAT_NBYTES, 0
     for start in range(0, values.numel(), count):
         segment = values[start : start + count]
@@ -233,30 +211,18 @@ def error(row: Row) -> float:
 def table(rows: Sequence[Row]) -> list[str | Table]:
     """Return a row for each cell, and how many predictions are good."""
     libraries = {(row["rate"], row["mtu"]): row["measured_s"] for row in select(rows, way=LIBRARY)}
-    found = [
-        (
-            row["rate"],
-            str(row["mtu"]),
-            row["way"],
-            f"{row['ratio']:.2f}",
-            *(figure(1e3 * row[name]) for name in ("measured_s", "fastest_s", "slowest_s", "predicted_s")),
-            f"{100 * error(row):+.1f}",
-            f"{libraries[row['rate'], row['mtu']] / row['measured_s']:.2f}x",
-        )
-        for row in rows
-    ]
+    found = [{**row, "library_s": libraries[row["rate"], row["mtu"]]} for row in rows]
     good = sum(abs(error(row)) <= GOOD for row in rows)
     scaled = "" if rows[0]["scale"] is None else ", scaled"
     title = f"steps of an MLP on {rows[0]['hosts']} hosts with {rows[0]['codec']}{scaled}"
     verdict = f"{good} of {len(rows)} predictions are within {100 * GOOD:.0f} % of the measured time."
-    return [title, "", Table(COLUMNS, found), "", NOTE, "", verdict]
+    return [title, "", table_of(COLUMNS, found), "", NOTE, "", verdict]
 
 
 EXPERIMENT = Experiment(
     name="software-nic",
     question="how long do steps over software NICs take, as predicted?",
-    add_arguments=add_arguments,
-    read=read,
+    options=SoftwareNicOptions,
     cells=cells,
     run=run,
     table=table,

@@ -33,7 +33,7 @@ def _cross_entropy(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Files:
-    """What tasks read: folders of MNIST and of CIFAR, None for scikit-learn's digits, and a text."""
+    """The files of tasks: folders of MNIST and of CIFAR, None for scikit-learn's digits, and a text."""
 
     mnist: Path | None = None
     images: Path | None = None
@@ -159,7 +159,7 @@ def small_gpt(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTa
 
 
 def goal_of_bytes(text: Path | None) -> Goal:
-    """Return what counts as learned: most of the gain of counted pairs over always the most frequent byte.
+    """Return the goal: most of the gain of counted pairs over always the most frequent byte.
 
     Pairs are counted in what is trained on, and both guesses judged by what is held out.
     """

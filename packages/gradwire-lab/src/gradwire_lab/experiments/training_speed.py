@@ -7,7 +7,6 @@ shows how long a step's computation takes if all hosts compute at once.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -15,9 +14,10 @@ from pathlib import Path
 
 from gradwire.cli.parser import between_commas
 from gradwire.errors import SpecError
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, check_known, turned
+from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, turned
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
 from gradwire_lab.experiments.learning import LEAST_SEEDS
+from gradwire_lab.experiments.options import FILE, FOLDER, CheckedOptions, option
 from gradwire_lab.experiments.speeds import (
     ALONE,
     ATTACHED,
@@ -36,7 +36,7 @@ RUNS = "gradwire_lab.experiments.methods"
 """The module that trains on the hosts, by name: it imports torch."""
 TASKS = ("mnist-mlp", "cifar-cnn", "wide-mlp", "gpt")
 ALWAYS = (ALONE, JUDGE)
-"""What the table compares the others with."""
+"""The methods that the table compares the others with."""
 USUAL = (*ALWAYS, HOOK, "PowerSGD 1", ATTACHED, *FIXED[:2], PIPELINED)
 """Methods of the tables in the documentation: what people have, gradwire as it comes, and two plans."""
 METHODS = (
@@ -54,38 +54,63 @@ METHODS = (
 DEVICES = ("cpu", "cuda")
 
 
-@dataclass(frozen=True)
-class TrainingSpeedOptions:
-    """What is trained, where, and with which methods.
+def _methods(text: str) -> tuple[str, ...]:
+    """Return the methods that are always there, and those with one of the words of a list in their names."""
+    parts = between_commas(text)
+    for part in parts:
+        if not any(part in name for name in METHODS):
+            raise SpecError(f"no method has {part!r} in its name; the methods are {'; '.join(METHODS)}")
+    return tuple(name for name in METHODS if name in ALWAYS or any(part in name for part in parts))
 
-    ``data_dir`` has the four files of MNIST, and ``images`` a version of CIFAR as ``a2dtwp`` reads it, in
-    whose place scikit-learn's digits are used by default; ``text`` is a text for the GPT, by default Python's
-    language reference. All hosts share the machine's ``device``. Each method trains ``seeds`` times.
+
+def mnist(named: str | None) -> Path | None:
+    """Return the folder of MNIST: the named one, else ``$GRADWIRE_DATA``; None for digits, without either."""
+    folder = Path(named).absolute() if named else data_folder()
+    return None if folder is None else find("mnist", folder)
+
+
+def _cifar(named: str | None) -> Path | None:
+    return find_cifar10(Path(named) if named else None)
+
+
+@dataclass(frozen=True)
+class TrainingSpeedOptions(CheckedOptions):
+    """The networks, tasks, and methods, the files of images and texts, the device, and the seeds.
+
+    ``images`` has a version of CIFAR as ``a2dtwp`` reads it. All hosts share the machine's ``device``. Each
+    method trains ``seeds`` times.
     """
 
-    hosts: int = 4
-    rates: tuple[str, ...] = ("1gbit",)
-    tasks: tuple[str, ...] = TASKS
-    methods: tuple[str, ...] = USUAL
-    data_dir: Path | None = None
-    images: Path | None = None
-    text: Path | None = None
-    device: str = "cpu"
-    seeds: int = LEAST_SEEDS
+    hosts: int = option(4, "number of hosts")
+    rates: tuple[str, ...] = option(("1gbit",), "of every host")
+    tasks: tuple[str, ...] = option(TASKS, "what to train", known=TASKS)
+    methods: tuple[str, ...] = option(
+        USUAL,
+        "DDP and methods with one of these words in their names",
+        shown="some",
+        read=_methods,
+        known=METHODS,
+    )
+    data_dir: Path | None = option(
+        None, "MNIST's four files", shown="$GRADWIRE_DATA, or digits", value="PATH", read=mnist, always=True
+    )
+    images: Path | None = option(
+        None,
+        "CIFAR-10 or -100",
+        shown="cifar10 in $GRADWIRE_DATA, or digits",
+        value=FOLDER,
+        read=_cifar,
+        always=True,
+    )
+    text: Path | None = option(None, "for the GPT", shown="Python's language reference", value=FILE)
+    device: str = option("cpu", "cpu, or cuda: one GPU for all", value="NAME", known=DEVICES)
+    seeds: int = option(LEAST_SEEDS, "trainings of each", least=1)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_networks([(self.hosts, rate) for rate in self.rates])
-        check_known("--tasks", self.tasks, TASKS)
-        check_known("methods", self.methods, METHODS)
         if self.data_dir is not None:
             find("mnist", self.data_dir)
-        if self.images is not None and not self.images.is_dir():
-            raise SpecError(f"--images must name a folder, but {self.images} is none; name one with CIFAR")
-        if self.text is not None and not self.text.is_file():
-            raise SpecError(f"--text must name a file, but {self.text} is none; name a text")
-        if self.seeds < 1:
-            raise SpecError(f"--seeds must be 1 or more, but {self.seeds} came")
-        check_known("--device", [self.device], DEVICES)
         if self.device != "cpu" and not _has_gpu():
             raise SpecError("--device cuda needs a GPU that PyTorch sees, but there is none; leave it out")
 
@@ -94,52 +119,6 @@ def _has_gpu() -> bool:
     import torch
 
     return torch.cuda.is_available()
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the experiment's options."""
-    tasks = ",".join(TASKS)
-    parser.add_argument("--hosts", type=int, metavar="N", default=4, help="number of hosts (4)")
-    parser.add_argument("--rates", metavar="LIST", default="1gbit", help="of every host (1gbit)")
-    parser.add_argument("--tasks", metavar="LIST", default=tasks, help=f"what to train ({tasks})")
-    parser.add_argument(
-        "--methods", metavar="LIST", help="DDP and methods with one of these words in their names (some)"
-    )
-    parser.add_argument("--seeds", type=int, metavar="N", default=LEAST_SEEDS, help="trainings of each (3)")
-    parser.add_argument("--data-dir", metavar="DIR", help="MNIST's four files ($GRADWIRE_DATA, or digits)")
-    parser.add_argument(
-        "--images", metavar="DIR", help="CIFAR-10 or -100 (cifar10 in $GRADWIRE_DATA, or digits)"
-    )
-    parser.add_argument("--text", metavar="FILE", help="for the GPT (Python's language reference)")
-    parser.add_argument("--device", metavar="NAME", default="cpu", help="cpu, or cuda: one GPU for all (cpu)")
-
-
-def read(words: argparse.Namespace) -> TrainingSpeedOptions:
-    """Return the options. Raises ``GradwireError``."""
-    methods: tuple[str, ...] = USUAL
-    if words.methods is not None:
-        parts = between_commas(words.methods)
-        for part in parts:
-            if not any(part in name for name in METHODS):
-                raise SpecError(f"no method has {part!r} in its name; the methods are {'; '.join(METHODS)}")
-        methods = tuple(name for name in METHODS if name in ALWAYS or any(part in name for part in parts))
-    return TrainingSpeedOptions(
-        words.hosts,
-        tuple(dict.fromkeys(between_commas(words.rates))),
-        tuple(dict.fromkeys(between_commas(words.tasks))),
-        methods,
-        mnist(words.data_dir),
-        find_cifar10(Path(words.images) if words.images else None),
-        None if words.text is None else Path(words.text).absolute(),
-        words.device,
-        words.seeds,
-    )
-
-
-def mnist(named: str | None) -> Path | None:
-    """Return the folder of MNIST: the named one, else ``$GRADWIRE_DATA``; None for digits, without either."""
-    folder = Path(named).absolute() if named else data_folder()
-    return None if folder is None else find("mnist", folder)
 
 
 def cells(options: TrainingSpeedOptions) -> list[Cell]:
@@ -176,8 +155,7 @@ def _testbed_of(row: Row) -> tuple[tuple[str, str], int]:
 EXPERIMENT = Experiment(
     name="training-speed",
     question="how much faster does gradwire reach the loss of plain DDP?",
-    add_arguments=add_arguments,
-    read=read,
+    options=TrainingSpeedOptions,
     cells=cells,
     run=run,
     table=table,

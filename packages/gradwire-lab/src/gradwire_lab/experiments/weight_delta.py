@@ -1,4 +1,4 @@
-"""How few bits tell a replica what an update has changed, without loss, at the learning rates of fine-tuning.
+"""The bits that carry an update to a replica without loss, at the learning rates of fine-tuning.
 
 A GPT of 0.8 million weights is trained on one half of a text and fine-tuned on the other with AdamW. Each
 step of the fine-tuning sends a delta to a replica in bfloat16, whose bits are then compared with the rounded
@@ -7,7 +7,6 @@ weights.
 
 from __future__ import annotations
 
-import argparse
 import copy
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -20,23 +19,25 @@ from gradwire.deferred import torch
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
 from gradwire.errors import ExchangeError, SpecError
 from gradwire.tables import Column, Table
+from gradwire_lab.columns import Columns, table_of
 from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of
 from gradwire_lab.experiments.hosts.training import flat
+from gradwire_lab.experiments.options import FILE, CheckedOptions, option
 
 if TYPE_CHECKING:  # torch's import takes seconds
     from gradwire_lab.experiments.tasks import TrainingTask
 
 BF16_BITS = 16
-COLUMNS = (
-    Column("lr"),
-    Column("moved", "%"),
-    Column("bits"),
-    Column("x BF16"),
-    Column("2-bit bits"),
-    Column("x BF16"),
-    Column("full copy"),
-    Column("loss before"),
-    Column("after"),
+COLUMNS: Columns[Row] = (
+    (Column("lr"), lambda row: f"{row['lr']:g}"),
+    (Column("moved", "%"), lambda row: f"{100 * row['moved']:.1f}"),
+    (Column("bits"), lambda row: f"{row['bits']:.2f}"),
+    (Column("x BF16"), lambda row: f"{BF16_BITS / row['bits']:.1f}x"),
+    (Column("2-bit bits"), lambda row: f"{row['two_bit_bits']:.2f}"),
+    (Column("x BF16"), lambda row: f"{BF16_BITS / row['two_bit_bits']:.1f}x"),
+    (Column("full copy"), lambda row: f"{row['full_bits']:.1f}"),
+    (Column("loss before"), lambda row: f"{row['loss_before']:.3f}"),
+    (Column("after"), lambda row: f"{row['loss_after']:.3f}"),
 )
 NOTE = (
     "Moved: weights whose bfloat16 bits changed in a step. Bits: of a delta, for each weight. x BF16: how "
@@ -45,52 +46,35 @@ NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class WeightDeltaOptions:
-    """The text, the learning rates, and how many steps train, warm up, and count."""
-
-    text: str | None = None
-    rates: tuple[float, ...] = (3e-6, 3e-5, 1e-4, 1e-3)
-    training: int = 300
-    warm: int = 40
-    measured: int = 20
-
-    def __post_init__(self) -> None:
-        check_rates_and_text(self.rates, self.text)
-        for name in ("training", "warm", "measured"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"{name} must be a number of steps from 1 up, but is {getattr(self, name)}")
-
-
-def check_rates_and_text(rates: Sequence[float], text: str | None) -> None:
-    """Raise ``SpecError`` unless learning rates are some, and the text, if any, is a file."""
-    if not rates or any(not 0 < rate < 1 for rate in rates):
-        raise SpecError(f"learning rates must be between 0 and 1, but are {list(rates)}")
-    if text is not None and not Path(text).is_file():
-        raise SpecError(f"the text must be a file, but {text} is none")
-
-
 def read_rates(text: str) -> tuple[float, ...]:
     """Return the learning rates of a list. Raises ``SpecError``."""
     try:
         return tuple(dict.fromkeys(map(float, text.split(","))))
     except ValueError:
-        raise SpecError(f"learning rates are written like 3e-5,1e-4, but these are {text!r}") from None
+        raise SpecError(f"expected learning rates such as 3e-5,1e-4, got {text!r}") from None
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the experiment's options."""
-    rates = ",".join(f"{rate:g}" for rate in WeightDeltaOptions.rates)
-    parser.add_argument("--text", metavar="FILE", help="what to train on (Python's language reference)")
-    parser.add_argument("--rates", metavar="LIST", default=rates, help=f"learning rates ({rates})")
-    parser.add_argument("--training", type=int, metavar="N", default=300, help="steps before (300)")
-    parser.add_argument("--warm", type=int, metavar="N", default=40, help="steps of each rate first (40)")
-    parser.add_argument("--measured", type=int, metavar="N", default=20, help="steps that are measured (20)")
+def check_rates(rates: Sequence[float]) -> None:
+    """Raise ``SpecError`` unless there are learning rates, and all of them can be one."""
+    if not rates or any(not 0 < rate < 1 for rate in rates):
+        raise SpecError(f"expected learning rates between 0 and 1, got {list(rates)}")
 
 
-def read(words: argparse.Namespace) -> WeightDeltaOptions:
-    """Return the options. Raises ``SpecError``."""
-    return WeightDeltaOptions(words.text, read_rates(words.rates), words.training, words.warm, words.measured)
+@dataclass(frozen=True)
+class WeightDeltaOptions(CheckedOptions):
+    """The text, the learning rates, and how many steps train, warm up, and count."""
+
+    text: str | None = option(
+        None, "what to train on", shown="Python's language reference", value=FILE, read=str
+    )
+    rates: tuple[float, ...] = option((3e-6, 3e-5, 1e-4, 1e-3), "learning rates", read=read_rates)
+    training: int = option(300, "steps before", least=1)
+    warm: int = option(40, "steps of each rate first", least=1)
+    measured: int = option(20, "steps that are measured", least=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_rates(self.rates)
 
 
 def cells(options: WeightDeltaOptions) -> list[Cell]:
@@ -118,7 +102,7 @@ def pretrained(file: str | None, steps: int) -> tuple[TrainingTask, torch.nn.Mod
 
 @dataclass(frozen=True)
 class Figures:
-    """What one learning rate gave: means over the measured steps."""
+    """The results of one learning rate: means over the measured steps."""
 
     moved: float
     bits: float
@@ -178,28 +162,14 @@ def _flat(model: torch.nn.Module) -> torch.Tensor:
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
     """Return a row for each learning rate."""
-    found = [
-        (
-            f"{row['lr']:g}",
-            f"{100 * row['moved']:.1f}",
-            f"{row['bits']:.2f}",
-            f"{BF16_BITS / row['bits']:.1f}x",
-            f"{row['two_bit_bits']:.2f}",
-            f"{BF16_BITS / row['two_bit_bits']:.1f}x",
-            f"{row['full_bits']:.1f}",
-            f"{row['loss_before']:.3f}",
-            f"{row['loss_after']:.3f}",
-        )
-        for row in rows
-    ]
-    return ["lossless deltas of a GPT's weights, fine-tuned with AdamW", "", Table(COLUMNS, found), "", NOTE]
+    title = "lossless deltas of a GPT's weights, fine-tuned with AdamW"
+    return [title, "", table_of(COLUMNS, rows), "", NOTE]
 
 
 EXPERIMENT = Experiment(
     name="weight-delta",
     question="how few bits carry a change of weights without loss?",
-    add_arguments=add_arguments,
-    read=read,
+    options=WeightDeltaOptions,
     cells=cells,
     run=run,
     table=table,

@@ -50,13 +50,13 @@ class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         return launch(self._device, lambda: func(*args, **kwargs), own, written, made)
 
-    def _check(self, func: Any, tensors: Sequence[torch.Tensor], own: Sequence[torch.Tensor]) -> None:
+    def _check(self, func: Any, tensors: Sequence[torch.Tensor], here: Sequence[torch.Tensor]) -> None:
         name = func._schema.name.removeprefix("aten::")
         strange = [each for each in tensors if owner_of(each) is not self._device and each.dim()]
         if strange and name not in _MIXED:
             raise RuntimeError(
-                f"{name} wants all tensors on one device, but one of shape {tuple(own[0].shape)} is on "
-                f"{self._device} and one of shape {tuple(strange[0].shape)} is not"
+                f"{name}: expected all tensors on one device, got one of shape {tuple(here[0].shape)} on "
+                f"{self._device} and one of shape {tuple(strange[0].shape)} elsewhere"
             )
 
 

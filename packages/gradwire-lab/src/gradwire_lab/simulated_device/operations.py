@@ -1,4 +1,4 @@
-"""What a simulated device has queued: its kernels' reads and writes, and its copies."""
+"""The queue of a simulated device: its kernels' reads and writes, and its copies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Operation:
 
 
 class Write(Operation):
-    """What a kernel has written: the memory gets it back when the stream gets there."""
+    """A kernel's write: the memory gets it back when the stream gets there."""
 
     def __init__(self, written: Range, keep: object) -> None:
         super().__init__(written)
@@ -63,7 +63,7 @@ class Write(Operation):
 
 
 class Read(Operation):
-    """What a kernel has read: until the stream gets there, nobody else may write it."""
+    """A kernel's read: until the stream gets there, no other operation may write it."""
 
     def __init__(self, read: Range, keep: object) -> None:
         super().__init__(read)

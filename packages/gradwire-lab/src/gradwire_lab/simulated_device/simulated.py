@@ -53,7 +53,7 @@ class _Wait(Operation):
         self._event.reach()
 
     def before(self) -> set[Operation]:
-        """Return what the other stream has to do until then."""
+        """Return the other stream's operations until then."""
         return self._event.before()
 
 
@@ -81,12 +81,12 @@ class SimulatedEvent(Event):
         self._stream.run(self._place)
 
     def before(self) -> set[Operation]:
-        """Return what is still to be done until then."""
+        """Return the operations that remain until then."""
         return self._stream.before(self._place)
 
     @property
     def until(self) -> float:
-        """When all before has had its time."""
+        """The time at which all operations before are done."""
         return self._place.until
 
 
@@ -136,7 +136,7 @@ class SimulatedStream(Stream):
             wait.run()
 
     def pending(self, *ranges: Range) -> list[Operation]:
-        """Return what is queued and touches any of these."""
+        """Return the queued operations that touch any of these."""
         return [each for each in self._queue if each.touches(*ranges)]
 
     def before(self, last: Operation | None = None) -> set[Operation]:
@@ -252,7 +252,7 @@ class Simulated(Device):
         self._nbytes_per_s = {True: nbytes_per_s, False: back_nbytes_per_s}
 
     def zeros(self, count: int) -> torch.Tensor:
-        """Return so many zeros that this device owns."""
+        """Return this many zeros that this device owns."""
         self._allocate("zeros")
         return self.own(torch.zeros(count, dtype=torch.float32, device="cpu"))
 
@@ -327,7 +327,7 @@ class Simulated(Device):
         return self.without != (name, number)
 
     def in_use(self, stream: SimulatedStream, *memory: Range) -> list[Operation]:
-        """Return what others have to do with this memory, and ``stream`` does not wait for."""
+        """Return other streams' operations on this memory that ``stream`` does not wait for."""
         before = stream.before()
         every = [each for other in self._streams if other is not stream for each in other.pending(*memory)]
         return [each for each in every if each not in before]

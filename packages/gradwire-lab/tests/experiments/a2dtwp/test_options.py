@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from gradwire.errors import SpecError
-from gradwire_lab.experiments.a2dtwp import options
+from gradwire_lab.experiments.a2dtwp import EXPERIMENT, options
 from gradwire_lab.experiments.a2dtwp.options import A2dtwpOptions
 
 
 def words(*said: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    options.add_arguments(parser)
+    EXPERIMENT.add_arguments(parser)
     return parser.parse_args(said)
 
 
 def test_without_options_everything_is_compared() -> None:
-    assert options.read(words()) == A2dtwpOptions()
+    assert EXPERIMENT.read(words()) == A2dtwpOptions()
     kinds = Counter(cell["kind"] for cell in options.cells(A2dtwpOptions()))
     # Lossless policies share the trainings of the weights that they carry.
     assert kinds == {
@@ -32,14 +32,14 @@ def test_without_options_everything_is_compared() -> None:
 
 def test_options_choose(tmp_path: Path) -> None:
     said = ("--data-dir", str(tmp_path), "--networks", "vgg", "--policies", "awp,fp32,awp", "--seeds", "4,5")
-    found = options.read(words(*said))
+    found = EXPERIMENT.read(words(*said))
     assert (found.data_dir, found.seeds) == (tmp_path, (4, 5))
     trained = [(cell["policy"], cell["seed"]) for cell in options.cells(found) if cell["kind"] == "training"]
     assert trained == [("awp", 4), ("fp32", 4), ("awp", 5), ("fp32", 5)]
 
 
 def test_without_timed_networks_nothing_is_paced() -> None:
-    found = options.read(words("--timed", ""))
+    found = EXPERIMENT.read(words("--timed", ""))
     assert {cell["kind"] for cell in options.cells(found)} == {"longer", "training"}
 
 
@@ -66,17 +66,17 @@ def test_the_links_are_those_of_the_published_tables() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (["--networks", "lenet"], "--networks must be among alexnet, vgg, resnet, alexnet-bn, vgg-bn"),
-        (["--policies", "bf8"], "--policies must be among fp32, bf16, static:8"),
-        (["--timed", "lenet"], "--timed must be among alexnet, vgg, resnet, but 'lenet' came"),
-        (["--networks", ""], "--networks must be among .*, but 'nothing' came"),
-        (["--batches", "9"], "expected 10 or more for --batches, got 9"),
+        (["--networks", "lenet"], "expected --networks among alexnet, vgg, resnet, alexnet-bn, vgg-bn"),
+        (["--policies", "bf8"], "expected --policies among fp32, bf16, static:8"),
+        (["--timed", "lenet"], "expected --timed among alexnet, vgg, resnet, got 'lenet'"),
+        (["--networks", ""], "expected --networks among .*, got 'nothing'"),
+        (["--batches", "9"], "expected --batches of 10 or more, got 9"),
         (["--narrower", "3"], "expected a divisor of 64 for --narrower, got 3"),
-        (["--seeds", "0"], "expected 1 or more for --seeds, got 0"),
-        (["--seeds", "one"], "expected whole numbers for --seeds, got one"),
+        (["--seeds", "0"], "expected --seeds of 1 or more, got 0"),
+        (["--seeds", "one"], "--seeds takes whole numbers with commas between"),
         (["--data-dir", "/nowhere"], "expected a folder for --data-dir, got /nowhere"),
     ],
 )
 def test_a_mistake_is_one_sentence(said: list[str], reason: str) -> None:
     with pytest.raises(SpecError, match=reason):
-        options.read(words(*said))
+        EXPERIMENT.read(words(*said))

@@ -22,7 +22,7 @@ def words(**given: object) -> argparse.Namespace:
 
 
 def test_what_compresses_nothing_trains_without_a_limit_and_first() -> None:
-    cells = auto.cells(auto.read(words(methods="auto,bf16 hook")))
+    cells = auto.cells(auto.EXPERIMENT.read(words(methods="auto,bf16 hook")))
     assert [(cell["rate"], cell["method"], cell["seed"]) for cell in cells] == [
         *(("unlimited", method, seed) for method in ("DDP", "bf16 hook") for seed in (1, 2)),
         *(("100mbit", "auto", seed) for seed in (1, 2)),
@@ -30,7 +30,7 @@ def test_what_compresses_nothing_trains_without_a_limit_and_first() -> None:
 
 
 def test_each_codec_goes_over_each_algorithm_as_a_fixed_plan() -> None:
-    options = auto.read(words(codecs="fp8,ecsq:0.25,foot", algorithms="ring,pairwise", seeds=1))
+    options = auto.EXPERIMENT.read(words(codecs="fp8,ecsq:0.25,foot", algorithms="ring,pairwise", seeds=1))
     assert [cell["method"] for cell in auto.cells(options)] == [
         "DDP",
         "auto",
@@ -41,15 +41,15 @@ def test_each_codec_goes_over_each_algorithm_as_a_fixed_plan() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"tasks": "mnist"}, "--tasks must be among mlp, cnn, .*, but 'mnist' came"),
-        ({"methods": "fp9"}, "--methods must be among DDP, .*, but 'fp9' came"),
+        ({"tasks": "mnist"}, "expected --tasks among mlp, cnn, .*, got 'mnist'"),
+        ({"methods": "fp9"}, "expected --methods among DDP, .*, got 'fp9'"),
         ({"codecs": "fp9"}, "fp9"),
         ({"codecs": "fp8", "algorithms": "rong"}, "rong"),
-        ({"seeds": 0}, "--seeds must be 1 or more, but is 0"),
+        ({"seeds": 0}, "expected --seeds of 1 or more, got 0"),
         ({"hosts": 1}, "at least 2 hosts"),
         ({"rate": "fast"}, "fast"),
-        ({"data_dir": "nowhere"}, "--data-dir must name a folder"),
-        ({"text": "nowhere"}, "--text must name a file"),
+        ({"data_dir": "nowhere"}, "expected a folder for --data-dir"),
+        ({"text": "nowhere"}, "expected a file for --text"),
     ],
 )
 def test_a_mistake_is_one_sentence(
@@ -57,7 +57,7 @@ def test_a_mistake_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(GradwireError, match=reason):
-        auto.read(words(**given))
+        auto.EXPERIMENT.read(words(**given))
 
 
 def test_the_hosts_get_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_the_hosts_get_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         started.append((module, len(cells), more, variables))
 
     monkeypatch.setattr(auto, "measure_cells", measured)
-    options = auto.read(words(text=str(text), data_dir=str(tmp_path)))
+    options = auto.EXPERIMENT.read(words(text=str(text), data_dir=str(tmp_path)))
     auto.run(options, auto.cells(options), (), lambda _row: None)
     files = {"text": str(text), "data_dir": str(tmp_path)}
     assert started == [(auto.RUNS, 4, files, KEPT_MEMORY)]

@@ -45,7 +45,7 @@ def test_a_paper_an_exhibit_or_all_are_chosen() -> None:
     assert {each.paper for each in chosen("study")} == {"study"}
     assert [each.name for each in chosen("study-figure-8")] == ["study-figure-8"]
     with pytest.raises(
-        SpecError, match=r"name a paper \(study, .*\) or one of .* --list, but 'alexnet' came"
+        SpecError, match=r"expected a paper \(study, .*\) or a name of .* --list, got 'alexnet'"
     ):
         chosen("alexnet")
 

@@ -7,6 +7,7 @@ import pytest
 
 from gradwire.errors import GradwireError
 from gradwire_lab.experiments.experiment import Cell, select
+from gradwire_lab.experiments.smart_nic import EXPERIMENT
 from gradwire_lab.experiments.smart_nic.options import (
     ALL,
     CALIBRATION,
@@ -15,17 +16,15 @@ from gradwire_lab.experiments.smart_nic.options import (
     RING,
     STEP,
     SmartNicOptions,
-    add_arguments,
     cells,
-    read,
 )
 from gradwire_lab.experiments.smart_nic.prediction import is_calibrated_on
 
 
 def parsed(*words: str) -> SmartNicOptions:
     parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    return read(parser.parse_args(words))
+    EXPERIMENT.add_arguments(parser)
+    return EXPERIMENT.read(parser.parse_args(words))
 
 
 def place(cell: Cell) -> tuple[object, ...]:
@@ -70,8 +69,8 @@ def test_parts_that_are_not_named_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--parts", "rings"), "--parts must be among paper, ring, step, but 'rings' came"),
-        (("--hosts", "1"), "at least 2 hosts, but 1 came"),
+        (("--parts", "rings"), "expected --parts among paper, ring, step, got 'rings'"),
+        (("--hosts", "1"), "at least 2 hosts, got 1"),
         (("--layers", "1"), "expected --layers of 2 or more, got 1"),
         (("--widths", "256,8"), "expected --widths of 64 or more, got 8"),
         (("--batches", "0"), "--batches"),

@@ -22,9 +22,7 @@ from gradwire_lab.experiments.a2dtwp.options import (
     TIMES_LONGER,
     TRAINING,
     A2dtwpOptions,
-    add_arguments,
     cells,
-    read,
 )
 from gradwire_lab.experiments.a2dtwp.report import plot, table
 from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row
@@ -40,8 +38,7 @@ def _run(options: A2dtwpOptions, cells: Sequence[Cell], before: Sequence[Row], r
 EXPERIMENT = Experiment(
     name="a2dtwp",
     question="how much time do fewer bits of weights save, at equal error?",
-    add_arguments=add_arguments,
-    read=read,
+    options=A2dtwpOptions,
     cells=cells,
     run=_run,
     table=table,

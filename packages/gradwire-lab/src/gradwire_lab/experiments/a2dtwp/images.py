@@ -33,7 +33,7 @@ class Images:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return int(self.train_labels.max()) + 1
 
     def part(self, count: int) -> Images:
@@ -41,7 +41,7 @@ class Images:
         return replace(self, train=self.train[:count], train_labels=self.train_labels[:count])
 
     def epoch(self, size: int) -> int:
-        """Return how many batches of so many images an epoch has."""
+        """Return the number of batches of this size in an epoch."""
         return max(len(self.train_labels) // size, 1)
 
     def batches(self, size: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

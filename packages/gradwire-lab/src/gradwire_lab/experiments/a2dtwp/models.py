@@ -18,7 +18,7 @@ from torch import nn
 from gradwire_lab.experiments.a2dtwp.options import MODELS
 
 POOL = 0
-"""Where a list of widths has a pooling layer."""
+"""The entry for a pooling layer in a list of widths."""
 VGG_A = (64, POOL, 128, POOL, 256, 256, POOL, 512, 512, POOL, 512, 512, POOL)
 RESNET_34 = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
 """Channels, blocks, and the stride of the first block, for each stage."""

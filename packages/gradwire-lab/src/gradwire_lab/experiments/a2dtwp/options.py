@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from gradwire.errors import SpecError
-from gradwire_lab.experiments.experiment import Cell, check_known, turned
+from gradwire_lab.experiments.experiment import Cell, turned
+from gradwire_lab.experiments.options import FOLDER, CheckedOptions, check_known, option
 
 DIGITS, CIFAR10, CIFAR100 = "digits", "cifar10", "cifar100"
 """Names of the images."""
@@ -69,7 +68,7 @@ the networks can reach on the images; no figure comes from them."""
 
 
 @dataclass(frozen=True)
-class A2dtwpOptions:
+class A2dtwpOptions(CheckedOptions):
     """The images, what trains on them and how long, and what is timed in full size.
 
     Attributes
@@ -82,101 +81,40 @@ class A2dtwpOptions:
         Training images at most, batches of a training, and times fewer channels than the paper's. Batch sizes
         are the paper's, and AWP's INTERVAL is half an epoch.
     timed, timed_batches, timed_size, timed_rounds
-        Networks of the published size whose batches are timed, if any, how many on each link in each round,
-        their images, and how many rounds of all policies.
+        Networks of the published size whose batches are timed, if any, how many on each link in a turn,
+        their images, and how many turns all policies have.
     """
 
-    data_dir: Path | None = None
-    networks: tuple[str, ...] = NETWORKS
-    policies: tuple[str, ...] = POLICIES
-    seeds: tuple[int, ...] = (1, 2, 3)
-    images: int = 6400
-    batches: int = 1800
-    narrower: int = 8
-    timed: tuple[str, ...] = MODELS
-    timed_batches: int = 3
-    timed_size: int = 2
-    timed_rounds: int = 3
+    data_dir: Path | None = option(
+        None,
+        "CIFAR-10 or CIFAR-100",
+        shown="$GRADWIRE_DATA, else scikit-learn's digits",
+        value=FOLDER,
+    )
+    networks: tuple[str, ...] = option(NETWORKS, "what to train", known=NETWORKS)
+    policies: tuple[str, ...] = option(POLICIES, "how weights travel in trainings", known=POLICIES)
+    seeds: tuple[int, ...] = option((1, 2, 3), "a training for each", least=1)
+    images: int = option(6400, "training images at most", least=2)
+    batches: int = option(1800, "batches of each training", least=10)
+    narrower: int = option(8, "times fewer channels than the paper's, in trainings", least=1)
+    timed: tuple[str, ...] = option(MODELS, "networks in full size to time")
+    timed_batches: int = option(3, "batches that are timed on each link in a turn", least=1)
+    timed_size: int = option(2, "images in a batch that is timed", least=2)
+    timed_rounds: int = option(3, "turns of all policies that are timed", least=1)
 
     def __post_init__(self) -> None:
-        for called, names, known in (
-            ("--networks", self.networks, NETWORKS),
-            ("--policies", self.policies, POLICIES),
-            ("--timed", self.timed or MODELS, MODELS),
-        ):
-            check_known(called, names, known)
-        for called, number, least in (
-            ("--seeds", min(self.seeds, default=0), 1),
-            ("--images", self.images, 2),
-            ("--batches", self.batches, 10),
-            ("--narrower", self.narrower, 1),
-            ("--timed-batches", self.timed_batches, 1),
-            ("--timed-size", self.timed_size, 2),
-            ("--timed-rounds", self.timed_rounds, 1),
-        ):
-            if number < least:
-                raise SpecError(f"expected {least} or more for {called}, got {number}")
+        super().__post_init__()
+        check_known("--timed", self.timed or MODELS, MODELS)
         if self.narrower > 64 or 64 % self.narrower:
             raise SpecError(f"expected a divisor of 64 for --narrower, got {self.narrower}")
-        if self.data_dir is not None and not self.data_dir.is_dir():
-            raise SpecError(f"expected a folder for --data-dir, got {self.data_dir}; name one that exists")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the experiment's options."""
-    usual = A2dtwpOptions()
-
-    def add_list(name: str, values: Sequence[object], what: str) -> None:
-        text = ",".join(map(str, values))
-        parser.add_argument(name, metavar="LIST", default=text, help=f"{what} ({text})")
-
-    def add_number(name: str, value: int, what: str) -> None:
-        parser.add_argument(name, type=int, metavar="N", default=value, help=f"{what} ({value})")
-
-    parser.add_argument(
-        "--data-dir", metavar="DIR", help="CIFAR-10 or CIFAR-100 ($GRADWIRE_DATA, else scikit-learn's digits)"
-    )
-    add_list("--networks", usual.networks, "what to train")
-    add_list("--policies", usual.policies, "how weights travel in trainings")
-    add_list("--seeds", usual.seeds, "a training for each")
-    add_number("--images", usual.images, "training images at most")
-    add_number("--batches", usual.batches, "batches of each training")
-    add_number("--narrower", usual.narrower, "times fewer channels than the paper's, in trainings")
-    add_list("--timed", usual.timed, "networks in full size to time")
-    add_number("--timed-batches", usual.timed_batches, "batches that are timed on each link in a round")
-    add_number("--timed-size", usual.timed_size, "images in a batch that is timed")
-    add_number("--timed-rounds", usual.timed_rounds, "rounds of all policies that are timed")
-
-
-def read(words: argparse.Namespace) -> A2dtwpOptions:
-    """Return the options. Raises ``SpecError``."""
-    networks, policies, timed, seeds = (
-        tuple(dict.fromkeys(text.split(",") if text else ()))
-        for text in (words.networks, words.policies, words.timed, words.seeds)
-    )
-    if not all(each.isdecimal() for each in seeds):
-        raise SpecError(f"expected whole numbers for --seeds, got {words.seeds}")
-    return A2dtwpOptions(
-        None if words.data_dir is None else Path(words.data_dir).absolute(),
-        networks,
-        policies,
-        tuple(map(int, seeds)),
-        words.images,
-        words.batches,
-        words.narrower,
-        timed,
-        words.timed_batches,
-        words.timed_size,
-        words.timed_rounds,
-    )
 
 
 def cells(options: A2dtwpOptions) -> list[Cell]:
     """Return a cell for each training, and for the batches of each network in full size, round, and policy.
 
     The longer trainings come first: they say what counts as learned. Policies whose weights on the device
-    have the same bits share a training. Policies take turns and each round begins with another one, so that
-    a machine that becomes slower favours none.
+    have the same bits share a training. Policies take turns, and another one begins each time, so that a
+    machine that becomes slower favours none.
     """
     trained = dict.fromkeys(TRAINS_AS.get(each, each) for each in options.policies)
     trainings = [

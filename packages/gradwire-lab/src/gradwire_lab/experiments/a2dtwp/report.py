@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from gradwire.line_rate.page import new_figure, png_of
 from gradwire.tables import Column, Table, figure
 from gradwire_lab.experiments.a2dtwp.measured import MeasuredPolicies
 from gradwire_lab.experiments.a2dtwp.options import (
@@ -131,19 +131,14 @@ def _kernels(found: MeasuredPolicies, system: str) -> Table:
 
 def plot(rows: Sequence[Row]) -> bytes:
     """Return a row of pictures for each network."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    found, picture = MeasuredPolicies(rows), io.BytesIO()
-    canvas = Figure(figsize=(16, 3.2 * len(found.networks)), dpi=110, layout="constrained")
-    FigureCanvasAgg(canvas)
+    found = MeasuredPolicies(rows)
+    canvas = new_figure((16, 3.2 * len(found.networks)))
     every = canvas.subplots(len(found.networks), 3, squeeze=False)
     for (errors, times, bits), model in zip(every, found.networks, strict=True):
         _draw_errors(errors, found, model)
         _draw_times(times, found, model)
         _draw_bits(bits, found, model)
-    canvas.savefig(picture, format="png")
-    return picture.getvalue()
+    return png_of(canvas)
 
 
 def _draw_errors(axes: Axes, found: MeasuredPolicies, model: str) -> None:

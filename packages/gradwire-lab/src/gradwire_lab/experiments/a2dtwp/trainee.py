@@ -26,7 +26,7 @@ from gradwire_lab.experiments.a2dtwp.options import AWP, AWP_FORMATS, BF16, FP32
 from gradwire_lab.simulated_device.simulated import Simulated
 
 WAITS = ("exposed_s", "unpack_s", "gradient_wait_s")
-"""What the training thread does within a cycle besides computing."""
+"""The activities of the training thread in a cycle besides computing."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Model = Callable[[torch.Tensor], torch.Tensor]
@@ -34,7 +34,7 @@ Model = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Learner:
-    """What learns.
+    """A training: its weights, and how they are updated and judged.
 
     Attributes
     ----------
@@ -113,7 +113,7 @@ class Trainee:
         self._cycles[system].append(spent)
 
     def evaluate(self, batches: int) -> float:
-        """Note the error of the device's weights after so many batches, and return it."""
+        """Note the error of the device's weights after this many batches, and return it."""
         self._device.pace(None, None)
         self._offload.eval()
         with torch.no_grad():
@@ -232,7 +232,7 @@ class Rounded(Policy):
         return [16] * len(norms)
 
     def carrier(self, transfer: Transfer) -> Carrier:
-        """Return what carries layers."""
+        """Return the carrier of layers."""
         return RoundedCarrier(transfer)
 
 

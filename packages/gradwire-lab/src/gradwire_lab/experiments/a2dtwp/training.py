@@ -24,7 +24,7 @@ from gradwire_lab.experiments.hosts.training import one_thread
 from gradwire_lab.job.data import find_cifar10
 
 SIZES = MappingProxyType({"alexnet": 64, "vgg": 32, "resnet": 32})
-"""Images in a batch, of those that the paper has for each network."""
+"""Images in a batch: one of the paper's sizes for each network."""
 RATES = MappingProxyType({"alexnet": 0.01, "vgg": 0.01, "resnet": 0.01})
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 DECAY, DECAY_EPOCHS = 0.16, 30

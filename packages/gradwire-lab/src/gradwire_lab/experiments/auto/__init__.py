@@ -1,26 +1,25 @@
-"""What automatic choices cost: the loss after equal steps, compared with plain DDP, and the bytes sent.
+"""The cost of automatic choices: the loss after equal steps, compared with plain DDP, and the bytes sent.
 
 Six tasks are trained from several seeds. The methods that compress nothing, or as PyTorch does, train between
-hosts without a limit, for their losses do not depend on it; the others on hosts with a slow line, where a
+hosts without a limit, for their losses do not depend on it; the others on hosts with a slow link, where a
 choice compresses as much as its contract lets it. Fixed plans, of codecs with algorithms, say how fast the
 best choice would have been.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 
-from gradwire.cli.parser import algorithm_specs, between_commas, codec_specs
-from gradwire.errors import SpecError
+from gradwire.cli.parser import algorithm_specs, codec_specs
 from gradwire.tables import Column, Table, figure
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of, check_known
+from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
 from gradwire_lab.experiments.learning import loss_of
+from gradwire_lab.experiments.options import FILE, FOLDER, CheckedOptions, option
 from gradwire_lab.testbed.registry import KEPT_MEMORY
 
 RUNS = "gradwire_lab.experiments.auto.runs"
@@ -49,59 +48,26 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class AutoOptions:
-    """What is trained, from how many seeds, and how fast the lines of compressing methods are.
+class AutoOptions(CheckedOptions):
+    """The trainings, how many seeds they have, and how fast the links of compressing methods are.
 
-    ``codecs`` and ``algorithms`` make fixed plans, each of the former with each of the latter.
-    ``data_dir`` has images as ``a2dtwp`` reads them, by default scikit-learn's digits; ``text`` is a text, by
-    default Python's language reference.
+    ``codecs`` and ``algorithms`` make fixed plans, each of the former with each of the latter. ``data_dir``
+    has images as ``a2dtwp`` reads them.
     """
 
-    hosts: int = 4
-    rate: str = "100mbit"
-    tasks: tuple[str, ...] = TASKS
-    methods: tuple[str, ...] = METHODS
-    codecs: tuple[str, ...] = ()
-    algorithms: tuple[str, ...] = ("ring",)
-    seeds: int = 3
-    data_dir: Path | None = None
-    text: Path | None = None
+    hosts: int = option(4, "number of hosts")
+    rate: str = option("100mbit", "of every host", value="RATE")
+    tasks: tuple[str, ...] = option(TASKS, "what to train", known=TASKS)
+    methods: tuple[str, ...] = option(METHODS, "how", known=METHODS)
+    codecs: tuple[str, ...] = option((), "fixed plans with these", shown="none", read=codec_specs)
+    algorithms: tuple[str, ...] = option(("ring",), "each over these", read=algorithm_specs)
+    seeds: int = option(3, "trainings of each", least=1)
+    data_dir: Path | None = option(None, "images of CIFAR", shown="digits", value=FOLDER)
+    text: Path | None = option(None, "for gpt and lstm", shown="Python's language reference", value=FILE)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_networks([(self.hosts, self.rate)])
-        check_known("--tasks", self.tasks, TASKS)
-        check_known("--methods", self.methods, METHODS)
-        if self.seeds < 1:
-            raise SpecError(f"--seeds must be 1 or more, but is {self.seeds}")
-        if self.data_dir is not None and not self.data_dir.is_dir():
-            raise SpecError(
-                f"--data-dir must name a folder, but {self.data_dir} is none; name one with images"
-            )
-        if self.text is not None and not self.text.is_file():
-            raise SpecError(f"--text must name a file, but {self.text} is none; name a text")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the experiment's options."""
-    tasks, methods = ",".join(TASKS), ",".join(METHODS)
-    parser.add_argument("--hosts", type=int, metavar="N", default=4, help="number of hosts (4)")
-    parser.add_argument("--rate", metavar="RATE", default="100mbit", help="of every host (100mbit)")
-    parser.add_argument("--tasks", metavar="LIST", default=tasks, help=f"what to train ({tasks})")
-    parser.add_argument("--methods", metavar="LIST", default=methods, help=f"how ({methods})")
-    parser.add_argument("--codecs", metavar="LIST", help="fixed plans with these (none)")
-    parser.add_argument("--algorithms", metavar="LIST", default="ring", help="each over these (ring)")
-    parser.add_argument("--seeds", type=int, metavar="N", default=3, help="trainings of each (3)")
-    parser.add_argument("--data-dir", metavar="DIR", help="images of CIFAR (digits)")
-    parser.add_argument("--text", metavar="FILE", help="for gpt and lstm (Python's language reference)")
-
-
-def read(words: argparse.Namespace) -> AutoOptions:
-    """Return the options. Raises ``GradwireError``."""
-    tasks, methods = (tuple(dict.fromkeys(between_commas(text))) for text in (words.tasks, words.methods))
-    folder, text = (None if name is None else Path(name).absolute() for name in (words.data_dir, words.text))
-    codecs = codec_specs(words.codecs) if words.codecs else ()
-    algorithms = algorithm_specs(words.algorithms)
-    return AutoOptions(words.hosts, words.rate, tasks, methods, codecs, algorithms, words.seeds, folder, text)
 
 
 def cells(options: AutoOptions) -> list[Cell]:
@@ -187,8 +153,7 @@ def _figures(rows: Sequence[Row], changes: Sequence[float]) -> tuple[str, ...]:
 EXPERIMENT = Experiment(
     name="auto",
     question="what do automatic choices cost the loss, and save in bytes?",
-    add_arguments=add_arguments,
-    read=read,
+    options=AutoOptions,
     cells=cells,
     run=run,
     table=table,

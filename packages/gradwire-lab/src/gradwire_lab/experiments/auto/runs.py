@@ -107,7 +107,7 @@ def table(rank: int, seed: int, _data: Path | None, _text: Path | None) -> Train
 
 
 def draw_rows(count: int, source: torch.Generator) -> Batch:
-    """Draw rows of a table whose columns have scales from 0.01 to 10, which nobody has normalised.
+    """Draw rows of a table whose columns have scales from 0.01 to 10, which aren't normalised.
 
     The target depends on all columns, by a small network, and has noise.
     """

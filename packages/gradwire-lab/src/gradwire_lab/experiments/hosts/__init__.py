@@ -24,7 +24,7 @@ def check_networks(networks: Sequence[tuple[int, str]]) -> None:
     """Raise ``SpecError`` or ``JobError`` unless testbeds of these hosts and rates can be described."""
     for hosts, rate in networks:
         if hosts < LEAST_HOSTS:
-            raise JobError(f"an exchange needs at least {LEAST_HOSTS} hosts, but {hosts} came; name more")
+            raise JobError(f"expected at least {LEAST_HOSTS} hosts, got {hosts}; name more")
         Topology.even(hosts, rate)
 
 

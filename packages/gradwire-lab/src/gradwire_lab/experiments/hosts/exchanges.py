@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradwire.plan import FLOAT_NBYTES
 from gradwire.timing.formulas import AlphaBetaGamma
-from gradwire_lab.experiments.experiment import Cell, Report, Row
+from gradwire_lab.experiments.experiment import Cell, Report, Reporter, Row
 from gradwire_lab.experiments.hosts import measure_cells
 
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
 SHORT_NBYTES = 1 << 20
 """The longest message of a line that is measured in about 3 s at 200 Mbit/s; 16 MB take 15 s."""
 FIRST_COUNT = 1 << 16
-"""Values of the exchange that precedes those that are timed: enough to connect, on slow lines, too."""
+"""Values of the exchange that precedes those that are timed: enough to connect, on slow links, too."""
 
 
 def rate(hosts: int, total_mbit: int) -> str:
@@ -42,6 +42,24 @@ def time_exchanges(
     Raises ``TestbedError`` and ``JobError``, as ``measure_cells`` does.
     """
     measure_cells(__name__, cells, report, {"most": most, "budget_s": budget_s, "line_nbytes": line_nbytes})
+
+
+def exchanging(
+    budget_s: float,
+    line_nbytes: int | None = None,
+    also: Callable[[Row], Mapping[str, Any]] = lambda _row: {},
+) -> Callable[[Any, Sequence[Cell], Sequence[Row], Reporter], None]:
+    """Return the run of an exhibit whose options have the most ``repeats`` of a cell's exchanges.
+
+    ``also`` returns other figures of a row.
+    """
+
+    def run(options: Any, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
+        time_exchanges(
+            cells, lambda row: report({**row, **also(row)}), options.repeats, budget_s, line_nbytes
+        )
+
+    return run
 
 
 def measure(

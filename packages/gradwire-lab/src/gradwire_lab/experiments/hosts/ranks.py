@@ -31,11 +31,11 @@ from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts import MARK
 
 TIMEOUT_S = 300.0
-"""Of any wait for another rank, which may measure codecs or search for a plan meanwhile."""
+"""The longest wait for another rank, which may measure codecs or search for a plan meanwhile."""
 SETTLE_S = 0.02
 """Between two exchanges, so that a rate limiter has its burst again, as it has between training steps."""
 MOST_STOLEN = 0.02
-"""Of the cores' time, that a hypervisor gave to others while an exchange was timed."""
+"""The share of the cores' time that a hypervisor may take while an exchange is timed."""
 
 
 @contextmanager

@@ -123,7 +123,7 @@ class _Group:
         return NOT_TIMED if None in each else ""
 
     def has(self, *policies: str) -> bool:
-        """Whether all networks were trained with these policies."""
+        """Return whether all networks were trained with these policies."""
         return all(self.found.trainings(model, policy) for model in self.networks for policy in policies)
 
     def trainings(self, *policies: str) -> list[Trainings]:
@@ -230,7 +230,7 @@ def _share(of: Sequence[bool]) -> float:
 
 
 def _elapsed(group: _Group) -> Iterator[Claim]:
-    """Yield what figure 5 has: the time of as many batches, over float32's."""
+    """Yield figure 5's claims: the time of as many batches, over float32's."""
     found, not_run = group.found, group.not_timed("x86")
     for model in group.networks:
         published = ELAPSED[NORMALISED.get(model, model)]
@@ -248,7 +248,7 @@ def _elapsed(group: _Group) -> Iterator[Claim]:
 
 
 def _kernels(found: MeasuredPolicies, model: str, system: str, on: str) -> Iterator[Claim]:
-    """Yield what tables II and III have, for VGG in full size with the bits of a training."""
+    """Yield the claims of tables II and III, for VGG in full size with the bits of a training."""
     place, label = TABLES[system], ", ".join(filter(None, (system, on)))
     learned = [_trainings(found, model, AWP)]
     timed = [found.figure(model, policy, system, "batch_s") for policy in (AWP, FP32)]

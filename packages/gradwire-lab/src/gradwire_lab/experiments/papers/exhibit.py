@@ -20,7 +20,7 @@ from gradwire_lab.experiments.record import as_json
 
 
 class OriginKind(StrEnum):
-    """What kind of origin a number has."""
+    """The kind of origin of a number."""
 
     PAPER = "published"
     CALIBRATED = "calibrated on"
@@ -187,8 +187,7 @@ def exhibit(
     experiment = Experiment(
         name=_name(paper, place),
         question=question,
-        add_arguments=lambda _parser: None,
-        read=lambda _words: quick,
+        options=type(quick),
         cells=cells,
         run=run,
         table=table,

@@ -201,7 +201,7 @@ BASES = {
     "modelled": (Basis.MODELLED,),
     "not evidence: calibrated, or arithmetic": (Basis.CALIBRATED, Basis.ARITHMETIC),
 }
-"""Where figures come from that weren't measured, in the order of the page."""
+"""The origins of figures that weren't measured, in the order of the page."""
 COLUMNS = (
     Column.of_text("verdict"),
     Column.of_text("where"),

@@ -69,7 +69,7 @@ def groups_side_by_side(measure: MeasureGroup[Options], alike: Sequence[str]) ->
 
 @dataclass(frozen=True)
 class _Work(Generic[Options]):
-    """What every process gets."""
+    """The work of every process."""
 
     measure: MeasureGroup[Options]
     options: Options

@@ -16,10 +16,8 @@ from gradwire_lab.experiments.smart_nic.options import (
     RING,
     STEP,
     SmartNicOptions,
-    add_arguments,
     cells,
     published,
-    read,
 )
 from gradwire_lab.experiments.smart_nic.report import plot, table
 
@@ -43,8 +41,7 @@ def _run(_options: SmartNicOptions, cells: Sequence[Cell], _before: Sequence[Row
 EXPERIMENT = Experiment(
     name="smart-nic",
     question="what does an all-reduce in the NIC save, as published?",
-    add_arguments=add_arguments,
-    read=read,
+    options=SmartNicOptions,
     cells=cells,
     run=_run,
     table=table,

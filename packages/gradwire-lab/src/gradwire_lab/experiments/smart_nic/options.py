@@ -1,15 +1,13 @@
-"""What the experiment models, simulates, and measures."""
+"""The options and the cells of the smart NIC's experiment."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from gradwire.cli.parser import between_commas, whole_numbers
-from gradwire.errors import SpecError
-from gradwire_lab.experiments.experiment import Cell, Report, cells_of, check_known
+from gradwire_lab.experiments.experiment import Cell, Report, cells_of
 from gradwire_lab.experiments.hosts import check_networks
+from gradwire_lab.experiments.options import CheckedOptions, option
 from gradwire_lab.job.data import at_hand
 from gradwire_lab.smart_nic_figures import (
     BATCHES,
@@ -42,71 +40,29 @@ ALL = (*COMPARED, (NAIVE, BFP), (OVERLAPPED, BFP))
 
 
 @dataclass(frozen=True)
-class SmartNicOptions:
+class SmartNicOptions(CheckedOptions):
     """The parts to perform; the sizes of simulated rings; and the testbed's networks and perceptrons.
 
     The first of ``hosts``, ``rates``, ``widths``, and ``batches`` is where the model is calibrated. It
     predicts what is measured with each of the others, and with all other batches on the most hosts.
     """
 
-    parts: tuple[str, ...] = PARTS
+    parts: tuple[str, ...] = option(PARTS, "what to perform", known=PARTS)
     rings: int = len(RINGS)
     chunk_words: int = 160
-    hosts: tuple[int, ...] = (2, 3, 4)
-    rates: tuple[str, ...] = ("200mbit", "100mbit")
-    widths: tuple[int, ...] = (256, 512)
-    batches: tuple[int, ...] = BATCHES
-    layers: int = 6
-    steps: int = 40
-    seeds: int = 3
+    hosts: tuple[int, ...] = option(
+        (2, 3, 4), "numbers of hosts; the model is calibrated on the first of each list"
+    )
+    rates: tuple[str, ...] = option(("200mbit", "100mbit"), "of every host, each way")
+    widths: tuple[int, ...] = option((256, 512), "inputs and outputs of a layer", least=64)
+    batches: tuple[int, ...] = option(BATCHES, "samples of each host", least=1)
+    layers: int = option(6, "layers of the perceptron on the testbed", least=2)
+    steps: int = option(40, "of each training", least=5)
+    seeds: int = option(3, "trainings of each method", least=1)
 
     def __post_init__(self) -> None:
-        check_known("--parts", self.parts, PARTS)
+        super().__post_init__()
         check_networks([(hosts, rate) for hosts in self.hosts for rate in self.rates])
-        for called, numbers, least in (
-            ("--layers", (self.layers,), 2),
-            ("--widths", self.widths, 64),
-            ("--batches", self.batches, 1),
-            ("--steps", (self.steps,), 5),
-            ("--seeds", (self.seeds,), 1),
-        ):
-            if not numbers or min(numbers) < least:
-                raise SpecError(f"expected {called} of {least} or more, got {min(numbers, default='none')}")
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the experiment's options."""
-    usual = SmartNicOptions()
-    parts = ",".join(PARTS)
-    parser.add_argument("--parts", metavar="LIST", default=parts, help=f"what to perform ({parts})")
-    for name, values, what in (
-        ("hosts", usual.hosts, "numbers of hosts; the model is calibrated on the first of each list"),
-        ("rates", usual.rates, "of every host, each way"),
-        ("widths", usual.widths, "inputs and outputs of a layer"),
-        ("batches", usual.batches, "samples of each host"),
-    ):
-        text = ",".join(map(str, values))
-        parser.add_argument(f"--{name}", metavar="LIST", default=text, help=f"{what} ({text})")
-    for name, value, what in (
-        ("layers", usual.layers, "layers of the perceptron on the testbed"),
-        ("steps", usual.steps, "of each training"),
-        ("seeds", usual.seeds, "trainings of each method"),
-    ):
-        parser.add_argument(f"--{name}", type=int, metavar="N", default=value, help=f"{what} ({value})")
-
-
-def read(words: argparse.Namespace) -> SmartNicOptions:
-    """Return the options. Raises ``GradwireError``."""
-    return SmartNicOptions(
-        tuple(dict.fromkeys(between_commas(words.parts))),
-        hosts=whole_numbers("--hosts", words.hosts),
-        rates=tuple(dict.fromkeys(between_commas(words.rates))),
-        widths=whole_numbers("--widths", words.widths),
-        batches=whole_numbers("--batches", words.batches),
-        layers=words.layers,
-        steps=words.steps,
-        seeds=words.seeds,
-    )
 
 
 def cells(options: SmartNicOptions) -> list[Cell]:

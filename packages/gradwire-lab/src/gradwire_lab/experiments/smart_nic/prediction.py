@@ -24,12 +24,12 @@ from gradwire_lab.smart_nic import (
 )
 
 CONFIGURATION = ("hosts", "rate", "layers", "width", "batch")
-"""What a calibration and a prediction must not have in common."""
+"""The names that a calibration and a prediction must not have in common."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """What a calibration comes to.
+    """The results of a calibration.
 
     Attributes
     ----------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from statistics import fmean
 
+from gradwire.line_rate.page import new_figure, png_of
 from gradwire.tables import Column, Table, figure
+from gradwire_lab.columns import Columns, table_of, text_of
 from gradwire_lab.experiments.claim import claims_parts
 from gradwire_lab.experiments.experiment import Row, select
 from gradwire_lab.experiments.smart_nic.options import (
@@ -24,45 +25,45 @@ from gradwire_lab.experiments.smart_nic.prediction import parameters, predicted
 from gradwire_lab.experiments.smart_nic.verdict import claims, error
 from gradwire_lab.smart_nic_figures import ERRATA
 
-CONSTANTS = (Column.of_text("constant"), Column.of_text("value"), Column.of_text("from"))
-FIGURES = (
-    Column.of_text("figure of the paper"),
-    Column("published"),
-    Column("model"),
-    Column("error", "%"),
-    Column.of_text("how"),
+CONSTANTS: Columns[Row] = (
+    (Column.of_text("constant"), text_of("what")),
+    (Column.of_text("value"), text_of("value")),
+    (Column.of_text("from"), lambda row: f"omitted; {row['source']}" if row["omitted"] else row["source"]),
 )
-CURVES = (
-    Column("batch"),
-    Column("nodes"),
-    Column("baseline"),
-    Column("NIC"),
-    Column("NIC + BFP"),
-    Column("speed-up"),
+FIGURES: Columns[Row] = (
+    (Column.of_text("figure of the paper"), text_of("what")),
+    (Column("published"), lambda row: f"{row['published']:g}"),
+    (Column("model"), lambda row: f"{row['model']:.3g}"),
+    (Column("error", "%"), lambda row: f"{100 * error(row):+.1f}"),
+    (Column.of_text("how"), text_of("how")),
 )
-RINGS = (
-    Column.of_text("codec"),
-    Column("nodes"),
-    Column("all-reduces"),
-    Column("T_ring"),
-    Column("T_add"),
-    Column("T_mem"),
-    Column("latency"),
-    Column("model"),
-    Column("simulated"),
-    Column("error", "%"),
+CURVES: Columns[Row] = (
+    (Column("batch"), text_of("batch")),
+    (Column("nodes"), text_of("nodes")),
+    (Column("baseline"), lambda row: f"{row[BASELINE]:.2f}"),
+    (Column("NIC"), lambda row: f"{row[NIC]:.2f}"),
+    (Column("NIC + BFP"), lambda row: f"{row[NIC_BFP]:.2f}"),
+    (Column("speed-up"), lambda row: f"{row[NIC_BFP] / row[BASELINE]:.2f}x"),
 )
-STEPS = (
-    Column("hosts"),
-    Column("rate"),
-    Column("width"),
-    Column("batch"),
-    Column.of_text("method"),
-    Column.of_text("codec"),
-    Column("measured", "ms"),
-    Column("predicted", "ms"),
-    Column("error", "%"),
-    Column("accuracy"),
+RINGS: Columns[Row] = (
+    (Column.of_text("codec"), text_of("codec")),
+    (Column("nodes"), text_of("nodes")),
+    (Column("all-reduces"), text_of("rounds")),
+    (Column("T_ring"), lambda row: f"{row['ring_cycles']:.0f}"),
+    (Column("T_add"), lambda row: f"{row['add_cycles']:.0f}"),
+    (Column("T_mem"), lambda row: f"{row['memory_cycles']:.0f}"),
+    (Column("latency"), lambda row: f"{row['latency_cycles']:.0f}"),
+    (Column("model"), lambda row: f"{row['model_cycles']:.0f}"),
+    (Column("simulated"), lambda row: f"{row['cycles']:.0f}"),
+    (Column("error", "%"), lambda row: f"{100 * error(row):+.2f}"),
+)
+STEPS: Columns[Row] = (
+    *((Column(name), text_of(name)) for name in ("hosts", "rate", "width", "batch")),
+    *((Column.of_text(name), text_of(name)) for name in ("method", "codec")),
+    (Column("measured", "ms"), lambda row: figure(1e3 * fmean(row["step_s"]))),
+    (Column("predicted", "ms"), lambda row: figure(1e3 * row["predicted_s"])),
+    (Column("error", "%"), lambda row: f"{100 * row['error']:+.1f}"),
+    (Column("accuracy"), lambda row: f"{fmean(row['accuracies']):.3f}"),
 )
 
 
@@ -75,61 +76,31 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
     if rings:
         words = rings[0]["chunk_words"]
         title = f"cycles of the gateware's ring, chunks of {words} words of 256 bits"
-        parts += [title, "", Table(RINGS, [_ring(row) for row in rings]), ""]
+        parts += [title, "", table_of(RINGS, rings), ""]
     for calibration in calibrations:
-        steps = [_step(row, calibration) for row in select(rows, part=STEP)]
-        parts += [_calibrated(calibration), "", Table(STEPS, steps), ""]
+        known = parameters(calibration)
+        steps = [
+            {**row, "predicted_s": predicted(known, row).total_s, "error": error(row, calibration)}
+            for row in select(rows, part=STEP)
+        ]
+        parts += [_calibrated(calibration), "", table_of(STEPS, steps), ""]
     judged = claims(rows)
     learned = [each.in_words() for claim in judged for each in claim.rests_on if each.problem]
     return [*parts, *claims_parts(judged), *dict.fromkeys(learned)]
 
 
 def _paper(rows: Sequence[Row]) -> list[str | Table]:
-    constants = [
-        (row["what"], row["value"], f"omitted; {row['source']}" if row["omitted"] else row["source"])
-        for row in select(rows, part=CONSTANT)
-    ]
-    figures = [
-        (
-            row["what"],
-            f"{row['published']:g}",
-            f"{row['model']:.3g}",
-            f"{100 * error(row):+.1f}",
-            row["how"],
-        )
-        for row in select(rows, part=FIGURE)
-    ]
-    curves = [
-        (
-            str(row["batch"]),
-            str(row["nodes"]),
-            *(f"{row[name]:.2f}" for name in (BASELINE, NIC, NIC_BFP)),
-            f"{row[NIC_BFP] / row[BASELINE]:.2f}x",
-        )
-        for row in select(rows, part=SCALING)
-    ]
     return [
-        Table(CONSTANTS, constants),
+        table_of(CONSTANTS, select(rows, part=CONSTANT)),
         "",
-        Table(FIGURES, figures),
+        table_of(FIGURES, select(rows, part=FIGURE)),
         "",
         "throughput over that of one node (figure 4b), modelled",
         "",
-        Table(CURVES, curves),
+        table_of(CURVES, select(rows, part=SCALING)),
         "",
         "Errata of the paper: " + " ".join(ERRATA),
     ]
-
-
-def _ring(row: Row) -> tuple[str, ...]:
-    names = ("ring_", "add_", "memory_", "latency_", "model_", "")
-    return (
-        row["codec"],
-        str(row["nodes"]),
-        str(row["rounds"]),
-        *(f"{row[f'{name}cycles']:.0f}" for name in names),
-        f"{100 * error(row):+.2f}",
-    )
 
 
 def _calibrated(row: Row) -> str:
@@ -142,17 +113,6 @@ def _calibrated(row: Row) -> str:
     )
 
 
-def _step(row: Row, calibration: Row) -> tuple[str, ...]:
-    trace = predicted(parameters(calibration), row)
-    times = (fmean(row["step_s"]), trace.total_s)
-    return (
-        *(str(row[name]) for name in ("hosts", "rate", "width", "batch", "method", "codec")),
-        *(figure(1e3 * each) for each in times),
-        f"{100 * error(row, calibration):+.1f}",
-        f"{fmean(row['accuracies']):.3f}",
-    )
-
-
 # The picture: throughput over the nodes (figure 4b), and the measured steps.
 
 PLOT_CURVES = ((BASELINE, "conventional NICs"), (NIC, "smart NICs"), (NIC_BFP, "smart NICs with BFP"))
@@ -160,14 +120,10 @@ PLOT_CURVES = ((BASELINE, "conventional NICs"), (NIC, "smart NICs"), (NIC_BFP, "
 
 def plot(rows: Sequence[Row]) -> bytes:
     """Return a picture of each batch's curves, and one of the steps."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     batches = sorted({row["batch"] for row in select(rows, part=SCALING)})
     steps = select(rows, part=STEP)
     count = max(1, len(batches) + bool(steps))
-    picture, canvas = io.BytesIO(), Figure(figsize=(4.5 * count, 3.4), dpi=110, layout="constrained")
-    FigureCanvasAgg(canvas)
+    canvas = new_figure((4.5 * count, 3.4))
     places = canvas.subplots(1, count, squeeze=False)[0]
     for place, batch in zip(places, batches, strict=False):
         points = select(rows, part=SCALING, batch=batch)
@@ -189,5 +145,4 @@ def plot(rows: Sequence[Row]) -> bytes:
         places[-1].invert_yaxis()
         places[-1].set_xlabel("seconds of a step")
         places[-1].legend(frameon=False, fontsize="x-small")
-    canvas.savefig(picture, format="png")
-    return picture.getvalue()
+    return png_of(canvas)

@@ -154,7 +154,7 @@ SEGMENT_NBYTES = 1 << 18
 WARM_STEPS = 3
 """The first steps of a training connect and fill caches; they train, but their times don't count."""
 REPEATS = 15
-"""Of what is timed for the calibration."""
+"""Repeats of what is timed for the calibration."""
 ACTIVITIES = ("forward", "backward", "update", "exposed")
 
 
@@ -324,7 +324,7 @@ def trained(ranks: Ranks, cell: Cell, images: ProjectedImages, core: int) -> dic
 
 
 def calibrate(ranks: Ranks, cell: Cell, images: ProjectedImages, core: int) -> dict[str, float]:
-    """Return what the model's parameters come from: seconds of a core, and those of an all-reduce.
+    """Return the origins of the model's parameters: seconds of a core, and those of an all-reduce.
 
     All hosts are at work at the same time, as they are in a step.
     """

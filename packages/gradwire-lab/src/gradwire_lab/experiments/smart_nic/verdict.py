@@ -1,4 +1,4 @@
-"""What the rows come to: errors of the model, and the claims."""
+"""The errors of the model, and the claims."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CONVENTIONAL = ((NAIVE, IDENTITY), (OVERLAPPED, IDENTITY))
 
 
 def error(row: Row, calibration: Row | None = None) -> float:
-    """Return what the model says over what is published, simulated, or measured, minus 1."""
+    """Return the model's figure over the published, simulated, or measured one, minus 1."""
     if row["part"] == RING:
         return float(row["model_cycles"] / row["cycles"] - 1)
     if calibration is not None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from gradwire.timing.formulas import ring_s
 from gradwire_lab.experiments.claim import RATIO, SHARE, Basis, Claim, Published, near, only
-from gradwire_lab.experiments.experiment import Cell, Reporter, Row
-from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, line_of, rate, time_exchanges
+from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, exchanging, line_of, rate
 from gradwire_lab.experiments.papers.exhibit import (
     FLOATING,
     RUN_TIME,
@@ -29,7 +29,7 @@ STEPS, ADDING = 2 * (WORKERS - 1), WORKERS - 1
 WITHIN, EXACT = 0.15, 1e-6
 """The share by which a time may differ from its formula, as in the study, and that of floating point."""
 BUDGET_S = 20.0
-"""For all exchanges of a cell; one at least."""
+"""Seconds for all exchanges of a cell; there is one at least."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,6 @@ def cells(options: SmartNicFigure1Options) -> list[Cell]:
     return [
         {"workers": workers, "ranks": workers, "algorithm": "ring", **network} for workers in options.workers
     ]
-
-
-def run(
-    options: SmartNicFigure1Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
-) -> None:
-    """Exchange between the first hosts of one testbed, and follow the steps of all workers."""
-    time_exchanges(
-        cells,
-        lambda row: report({**row, **followed(row["workers"])}),
-        options.repeats,
-        BUDGET_S,
-        SHORT_NBYTES,
-    )
 
 
 def followed(workers: int) -> Mapping[str, Any]:
@@ -148,7 +135,7 @@ EXHIBIT = exhibit(
     PLACE,
     "what does each worker of a ring of four do in each step?",
     cells=cells,
-    run=run,
+    run=exchanging(BUDGET_S, SHORT_NBYTES, lambda row: followed(row["workers"])),
     claims=claims,
     quick=SmartNicFigure1Options((3, WORKERS), 1600, 1_000_000, 3),
     full=SmartNicFigure1Options((2, 3, WORKERS, 5, 6, 8), 1600, 4 * 2048 * 2048, 9),

@@ -50,7 +50,7 @@ KEPT = MappingProxyType(
         ADDER: {"ALUT": 668, "FF": 613, "M10K": 0, "DSP": 0},
     }
 )
-"""What ``gradwire gateware report --targets intel`` gave with Yosys 0.70, for words of 256 bits."""
+"""Resources by ``gradwire gateware report --targets intel`` with Yosys 0.70, for words of 256 bits."""
 IN_LOGIC = (
     "adders here are logic, with subnormals, so that they fit every chip; those of an Arria "
     "10 are in its DSPs, one in each. Without the adders, the ring takes less logic than "
@@ -63,7 +63,7 @@ NO_MEMORY = "the words of a block wait in registers here, and in memories in the
 
 @dataclass(frozen=True)
 class SmartNicTable1Options:
-    """Whether to synthesise anew, which takes minutes, or to take what was kept."""
+    """The choice to synthesise anew, which takes minutes, or to take what was kept."""
 
     synthesises: bool = False
 
@@ -77,7 +77,7 @@ def cells(_options: SmartNicTable1Options) -> list[Cell]:
 
 
 def measure(options: SmartNicTable1Options, cell: Cell) -> Mapping[str, Any]:
-    """Return what a block takes of a Cyclone V, and as how much of an Arria 10 that counts."""
+    """Return the resources of a block in a Cyclone V, and their counterparts in an Arria 10."""
     import torch
 
     from gradwire.codecs import parse

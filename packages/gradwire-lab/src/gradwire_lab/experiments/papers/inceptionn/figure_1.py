@@ -8,8 +8,8 @@ from statistics import median
 
 from gradwire.timing.formulas import AlphaBetaGamma, ring_s, star_s
 from gradwire_lab.experiments.claim import RATIO, Basis, Claim, Published, at_least, near, only
-from gradwire_lab.experiments.experiment import Cell, Reporter, Row
-from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, line_of, rate, time_exchanges
+from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, exchanging, line_of, rate
 from gradwire_lab.experiments.papers.exhibit import (
     FLOATING,
     RUN_TIME,
@@ -33,7 +33,7 @@ ORGANISATIONS = {
 WITHIN, FASTER, EVEN = 0.2, 1.1, 0.01
 """By what times may differ from formulas, by what one must be shorter to count, and what counts as even."""
 BUDGET_S = 20.0
-"""For all exchanges of a cell; one at least."""
+"""Seconds for all exchanges of a cell; there is one at least."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +55,8 @@ def cells(options: InceptionnFigure1Options) -> list[Cell]:
     ]
 
 
-def run(
-    options: InceptionnFigure1Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
-) -> None:
-    """Exchange between the hosts of a testbed, and count the bytes of every worker."""
-
-    def counted(row: Row) -> None:
-        report({**row, "busiest_over_mean": busiest_over_mean(row["algorithm"], row["hosts"])})
-
-    time_exchanges(cells, counted, options.repeats, BUDGET_S, SHORT_NBYTES)
+def _busiest(row: Row) -> Mapping[str, float]:
+    return {"busiest_over_mean": busiest_over_mean(row["algorithm"], row["hosts"])}
 
 
 def busiest_over_mean(algorithm: str, workers: int) -> float:
@@ -102,8 +95,8 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
         row = row_of(rows, organisation=name)
         return typical_s(name) / formula_s(name, row["hosts"], row["nbytes"], line_of(row))
 
-    def over(other: str, own: str) -> Mapping[str, float | None]:
-        return only(typical_s(other) / typical_s(own))
+    def over(one: str, other: str) -> Mapping[str, float | None]:
+        return only(typical_s(one) / typical_s(other))
 
     def busiest(name: str) -> Mapping[str, float | None]:
         return only(row_of(rows, organisation=name)["busiest_over_mean"])
@@ -174,7 +167,7 @@ EXHIBIT = exhibit(
     PLACE,
     "what do rings in the place of aggregators save, at the leaves and on all levels?",
     cells=cells,
-    run=run,
+    run=exchanging(BUDGET_S, SHORT_NBYTES, _busiest),
     claims=claims,
     quick=InceptionnFigure1Options(8, 1600, 1_000_000, 3),
     full=InceptionnFigure1Options(8, 1600, 4_000_000, 9),

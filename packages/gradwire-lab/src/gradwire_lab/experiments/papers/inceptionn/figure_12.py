@@ -45,7 +45,7 @@ CODEC = "inceptionn:2^-10"
 
 @dataclass(frozen=True)
 class Organisation:
-    """How a step's gradients become weights on all workers.
+    """The organisation of workers, by which a step's gradients become weights on all of them.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ SHARE = (0.709, 0.802)
 TOTAL_CUT, COMMUNICATION_CUT = (0.31, 0.52), (0.36, 0.58)
 """Published of INC compared with WA, over the four networks."""
 AGGREGATOR_CUT, FULL_CUT, RING_CUT = 0.308, (0.709, 0.807), 0.539
-"""Of the communication: WA+C and INC+C compared with WA, and INC+C compared with INC."""
+"""Cuts of the communication: WA+C and INC+C compared with WA, and INC+C compared with INC."""
 SPEEDUP, LOST = (2.2, 3.1), 0.015
 """The speed-up of INC+C over WA, and the accuracy that it loses in as many steps."""
 BEYOND, FASTER = 0.1, 1.1
@@ -192,7 +192,7 @@ class OrganisationRows:
         return [row["accuracy"] for row in self._rows[run]]
 
     def trainings(self, *runs: str) -> list[Trainings]:
-        """Return what a figure of these runs rests on."""
+        """Return the trainings that a figure of these runs rests on."""
         return [Trainings(run, self.ends(run), self.ends(WAYS[run].exact), self.goal) for run in runs]
 
 
@@ -210,9 +210,9 @@ def messages(run: str) -> float:
     return 2 * (WORKERS - 1) / WORKERS / ratio
 
 
-def most_saved(own: str, other: str) -> float:
+def most_saved(run: str, other: str) -> float:
     """Return the share of the communication that a run saves if that is nothing but bytes over a rate."""
-    return 1 - (1 - BEYOND) * messages(own) / messages(other)
+    return 1 - (1 - BEYOND) * messages(run) / messages(other)
 
 
 BYTES = (
@@ -284,16 +284,16 @@ def _accuracies(found: OrganisationRows) -> Iterator[Claim]:
 
 
 def _saved(
-    text: str, found: OrganisationRows, own: str, other: str, published: float | tuple[float, float]
+    text: str, found: OrganisationRows, run: str, other: str, published: float | tuple[float, float]
 ) -> Claim:
     ends = published if isinstance(published, tuple) else (published, published)
     return Claim(
         text,
-        only(1 - found.communicating_s(own) / found.communicating_s(other)),
+        only(1 - found.communicating_s(run) / found.communicating_s(other)),
         within(ends, BEYOND),
         published=Published(PLACE, published),
-        better=Explanation(BYTES, Bound(ends[1], most_saved(own, other))),
-        rests_on=found.trainings(own, other),
+        better=Explanation(BYTES, Bound(ends[1], most_saved(run, other))),
+        rests_on=found.trainings(run, other),
     )
 
 

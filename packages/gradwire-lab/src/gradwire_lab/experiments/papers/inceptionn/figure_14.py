@@ -107,7 +107,7 @@ class NetworkRows:
         return select(self.rows, scheme=scheme)
 
     def trainings(self, scheme: str) -> Trainings:
-        """Return what a claim about a scheme rests on."""
+        """Return the trainings that a claim about a scheme rests on."""
         name = f"{self.network}, {scheme}"
         return Trainings(name, self.ends(scheme), self.ends(EXACT), GOALS[self.rows[0]["data"]])
 

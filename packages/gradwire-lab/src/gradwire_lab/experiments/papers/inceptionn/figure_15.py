@@ -8,8 +8,8 @@ from statistics import median
 
 from gradwire.timing.formulas import ring_s, worker_aggregator_s
 from gradwire_lab.experiments.claim import RATIO, Claim, Published, near, only
-from gradwire_lab.experiments.experiment import Cell, Reporter, Row
-from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, line_of, rate, time_exchanges
+from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, exchanging, line_of, rate
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, TWO_CORES, chosen, exhibit, origins, paper
 
 PLACE, FORMULA = "figure 15", "section VIII-D"
@@ -21,7 +21,7 @@ GROWTHS = {WA: (8 + 3) / (4 + 2), INC: (7 / 8) / (3 / 4)}
 WITHIN, STRAIGHT = 0.2, 0.1
 """By what share times may differ from formulas, and from a straight line."""
 BUDGET_S = 15.0
-"""For all exchanges of a cell; one at least."""
+"""Seconds for all exchanges of a cell; there is one at least."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,6 @@ def cells(options: InceptionnFigure15Options) -> list[Cell]:
         for name in (WA, INC)
         for workers in options.workers
     ]
-
-
-def run(
-    options: InceptionnFigure15Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
-) -> None:
-    """Exchange between the first hosts of one testbed."""
-    time_exchanges(cells, report, options.repeats, BUDGET_S, SHORT_NBYTES)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
@@ -133,7 +126,7 @@ EXHIBIT = exhibit(
     PLACE,
     "how does the exchange time grow with the workers?",
     cells=cells,
-    run=run,
+    run=exchanging(BUDGET_S, SHORT_NBYTES),
     claims=claims,
     quick=InceptionnFigure15Options((4, 6, 8), 1800, 1_000_000, 2),
     full=InceptionnFigure15Options((4, 5, 6, 7, 8), 1800, 4_000_000, 9),

@@ -166,7 +166,7 @@ def _sz(gradient: torch.Tensor) -> tuple[Callable[[], Any], Callable[[Any], obje
 
 
 class Timed:
-    """What a codec made of the gradients of several trainings, and how long it took."""
+    """The payloads and times of a codec with the gradients of several trainings."""
 
     def __init__(self, rows: Sequence[Row], codec: str, network: str = LEARNED) -> None:
         self._rows = select(rows, codec=codec, network=network)
@@ -269,7 +269,7 @@ def _time(
 
 
 def _other_tool(row: Row) -> str:
-    """Return what is wrong if a row isn't of the package that has the codec; nothing if it is."""
+    """Return the complaint about a row of another package than the codec's; nothing about its own."""
     wanted, found = PACKAGES.get(row["codec"], "gradwire"), row.get("tool", "none")
     if "missing" in row or found.split(" ")[0] == wanted:
         return ""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PLACE = "table III"
 EXPONENTS = (10, 8, 6)
-"""Of the bounds 2^-10, 2^-8, and 2^-6."""
+"""Exponents of the bounds 2^-10, 2^-8, and 2^-6."""
 CLASSES = (2, 10, 18, 34)
 """Bits of a value with its tag."""
 LEAST, MOST, LEAST_AT_6 = 0.75, 0.94, 0.90
@@ -39,7 +39,7 @@ SLACK = 0.05
 
 @dataclass(frozen=True)
 class InceptionnTable3Options:
-    """What is trained, for how long, and how often gradients are looked at.
+    """The trainings, their lengths, and how often gradients are looked at.
 
     Attributes
     ----------

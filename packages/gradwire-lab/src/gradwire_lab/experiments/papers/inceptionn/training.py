@@ -88,7 +88,7 @@ def build(name: str, image_shape: tuple[int, int], classes: int, seed: int) -> t
 WORKERS, BATCH = 4, 25
 """As published for HDC in table I: four workers with 25 images each."""
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-5
-"""Of table I."""
+"""As in table I."""
 FALLS, FALL = 5, 0.2
 """The learning rate is divided by 5 after each fifth of a training, as table I has it for HDC."""
 

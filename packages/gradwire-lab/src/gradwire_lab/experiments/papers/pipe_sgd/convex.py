@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PLACE = "section 3.3"
 SLOPE = -0.5
-"""Of the logarithm of the mean excess loss over that of T: the bound falls as sqrt(1 / T)."""
+"""The slope of the logarithm of the mean excess loss over that of T: the bound falls as sqrt(1 / T)."""
 WIDEST = 0.1
 """Half of a slope's 95 % interval at most: a wider one says nothing of the slope."""
 ACCURACY_LOST = 0.005

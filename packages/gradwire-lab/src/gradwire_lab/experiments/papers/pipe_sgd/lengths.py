@@ -41,7 +41,7 @@ def cells(options: LengthsOptions) -> list[Cell]:
 
 @dataclass(frozen=True)
 class WorkerTraining:
-    """What one worker trains: its loss in each step, and what is done ahead of a step, from 0 up."""
+    """One worker's training: its loss in each step, and what is done ahead of a step, from 0 up."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 PLACE = "section 3.3"
 DIMENSION, CONVEXITY, LARGEST, NOISE = 20, 0.5, 2.0, 1.0
-"""Of the quadratic: its size, its least and largest curvature, and the noise of each worker's gradient."""
+"""The quadratic: its size, its least and largest curvature, and the noise of each worker's gradient."""
 
 
 def measure(_options: LengthsOptions, cells: Sequence[Cell]) -> Iterator[Row]:
@@ -49,7 +49,7 @@ def measure(_options: LengthsOptions, cells: Sequence[Cell]) -> Iterator[Row]:
         yield {**cell, "excess": fmean(fmean(own[: cell["steps"]]) for own in excess)}
 
 
-def _worker(pipeline: int, own: torch.Generator, excess: list[float]) -> WorkerTraining:
+def _worker(pipeline: int, noise: torch.Generator, excess: list[float]) -> WorkerTraining:
     """Return a worker that adds the excess loss of each step to ``excess``."""
     import torch
 
@@ -67,7 +67,7 @@ def _worker(pipeline: int, own: torch.Generator, excess: list[float]) -> WorkerT
         weight = model.weight.squeeze()
         found = (curvature * weight**2).sum() / 2
         excess.append(found.item())
-        return found + NOISE * torch.randn(DIMENSION, generator=own) @ weight
+        return found + NOISE * torch.randn(DIMENSION, generator=noise) @ weight
 
     return WorkerTraining(model, optimizer, loss, set_rate)
 

@@ -1,4 +1,4 @@
-"""What the hosts train: the MNIST-MLP, small networks of ImageNet's depths, and the convex last layer."""
+"""Tasks of the hosts: the MNIST-MLP, small networks of ImageNet's depths, and the convex last layer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # AlexNet and ResNet-18 for images of few pixels: the published depths, with few channels.
 
 POOL = 0
-"""Where a list of channels has a pooling layer."""
+"""The entry for a pooling layer in a list of channels."""
 ALEXNET, HIDDEN = (16, POOL, 32, POOL, 48, 48, 32), 128
 RESNET_18 = ((8, 1), (16, 2), (32, 2), (64, 2))
 """Channels, and the stride of the first of two blocks, for each stage."""
@@ -87,9 +87,9 @@ def _resnet(classes: int) -> nn.Module:
 
 CIFAR, DIGITS = "cifar100", "digits"
 WEIGHTS = "resnet-cifar10-weights/resnet20*.th"
-"""Of a ResNet-20 for CIFAR-10, below ``$GRADWIRE_DATA``."""
+"""The weights of a ResNet-20 for CIFAR-10, below ``$GRADWIRE_DATA``."""
 CHANNELS, BLOCKS, SIDE = (16, 32, 64), 3, 4
-"""Of the three stages, each of so many blocks; the last one's outputs are averaged to SIDE x SIDE places."""
+"""The three stages' channels and blocks, and the side to which the last one's outputs are averaged."""
 COUNT = CHANNELS[-1] * SIDE * SIDE
 AT_ONCE = 250
 """Images that pass the network at once."""
@@ -110,7 +110,7 @@ class Features:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return self.images.classes
 
     @property
@@ -209,7 +209,7 @@ def _blocks() -> list[tuple[str, int, int]]:
 
 
 def _outputs(weights: Mapping[str, torch.Tensor], images: torch.Tensor) -> torch.Tensor:
-    """Return what the fixed convolutions make of images of uint8."""
+    """Return the outputs of the fixed convolutions for images of uint8."""
 
     def convolve(x: torch.Tensor, conv: str, norm: str, stride: int = 1) -> torch.Tensor:
         y = functional.conv2d(x, weights[f"{conv}.weight"], stride=stride, padding=1)

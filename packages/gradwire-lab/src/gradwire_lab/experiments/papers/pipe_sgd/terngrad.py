@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from statistics import median
 
 from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, near, only, within
-from gradwire_lab.experiments.experiment import Cell, Reporter, Row
-from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, time_exchanges
+from gradwire_lab.experiments.experiment import Cell, Row
+from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, exchanging
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper, row_of
 
 PLACE = "section 3.2"
 EXACT, TERNARY = "identity", "terngrad"
 SMALLER = {TERNARY: 16, "truncate:16": 2, "quantize:8": 4}
-"""What each codec divides 32 bits by."""
+"""The divisor of 32 bits of each codec."""
 WORLD, GBIT = 4, 10.0
 """Published: the hosts, and the rate of their Ethernet in Gbit/s."""
 OVER_NONE, OVER_COMPRESSED = (1.6, 2.3), (25.6, 36.8)
 BEYOND = 0.1
 """The share by which an overhead may leave the published range, whose ends have two and three digits."""
 BUDGET_S = 10.0
-"""For all exchanges of a cell; one at least."""
+"""Seconds for all exchanges of a cell; there is one at least."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,6 @@ def cells(options: TerngradOptions) -> list[Cell]:
     pairs = [*((codec, options.nbytes) for codec in SMALLER), *((EXACT, nbytes) for nbytes in sent)]
     network = {"hosts": WORLD, "rate": f"{GBIT:g}gbit", "algorithm": "ring"}
     return [{"codec": codec, "nbytes": nbytes, **network} for codec, nbytes in pairs]
-
-
-def run(options: TerngradOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
-    """Exchange around a ring of the hosts of a testbed."""
-    time_exchanges(cells, report, options.repeats, BUDGET_S, SHORT_NBYTES)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
@@ -105,7 +100,7 @@ EXHIBIT = exhibit(
     f"{PLACE}, TernGrad",
     "how long does an all-reduce take with TernGrad inside?",
     cells=cells,
-    run=run,
+    run=exchanging(BUDGET_S, SHORT_NBYTES),
     claims=claims,
     quick=TerngradOptions(8_000_000, 7),
     full=TerngradOptions(16_000_000, 21),

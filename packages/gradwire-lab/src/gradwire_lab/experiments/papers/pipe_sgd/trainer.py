@@ -36,9 +36,9 @@ SETTLED = 3
 """Steps before the first window, beside those that fill a pipeline."""
 LEAST_WINDOWS = 3
 EXCHANGES, EXCHANGES_S = (5, 15), 1.5
-"""At least and at most so many exchanges alone, and the seconds for them."""
+"""The least and the most exchanges alone, and the seconds for them."""
 REPEATS = 21
-"""Of an addition and of a barrier, whose medians count."""
+"""Repeats of an addition and of a barrier, whose medians count."""
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell], task: str, options: OptionValues) -> None:
@@ -58,7 +58,7 @@ class _Host:
 
     @property
     def way(self) -> TrainingMethod:
-        """How it trains."""
+        """The method of the cell."""
         return WAYS[self.cell["run"]]
 
     def task(self) -> RankTask:

@@ -144,7 +144,7 @@ class MeasuredWays:
         return float(median(row_of(self.rows, kind=TIME, run=run, ratio=ratio, **names)["steps_s"]))
 
     def overlapped_s(self, ratio: float, codec: str = EXACT) -> float:
-        """Return what a pipeline may hide on a line: the shorter of computation and communication."""
+        """Return the time that a pipeline may hide: the shorter of computation and communication."""
         return min(self.plain_s, self.exchange_s(ratio, codec))
 
     def measured_ratio(self, ratio: float) -> float:

@@ -30,13 +30,13 @@ VARIANCE = 0.01
 LARGE_NBYTES, LARGE_SHARE = 1_000_000, 5.5 / 6
 """Published: at 1 MB the rate is "slightly less than 6 GB/s", and no message size has more than 6 GB/s."""
 LATENCY_PRECISION = 0.05 / 2.5
-"""Of the published 2.5 us."""
+"""The precision of the published 2.5 us."""
 WITHIN = 0.15
 """The share by which a size may differ from the model, as in equations 1 to 4."""
 FRAME_SHARE = 1448 / 1514
 """The share of an Ethernet frame that headers leave for data."""
 OVER_TCP = 1.5
-"""How many times a bare socket's latency that of a link may be, whose messages are frames with checksums."""
+"""The most latency of a link over that of a bare socket: messages are frames with checksums."""
 TRIPS = 2000
 
 

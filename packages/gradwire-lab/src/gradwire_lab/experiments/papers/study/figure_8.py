@@ -24,14 +24,14 @@ from gradwire_lab.experiments.papers.study.best import FORMULAS, in_words, over_
 
 PLACE = "figure 8"
 NBYTES = 53e6
-"""Of GoogLeNet's gradient."""
+"""The size of GoogLeNet's gradient."""
 SERVERS = 16
 MOST = 2.0
 """Published: how many times the theoretical best an all-reduce took on 16 servers, at most."""
 VARIANCE = 0.01
 """Published: by how much repeated runs differed. Nothing can be faster than the best by more than that."""
 LATENCY_S, NBYTES_PER_S = 2.5e-6, 6e9
-"""Of the line that the paper has measured."""
+"""The latency and rate of the line that the paper has measured."""
 SEGMENTED = ("star", "tree")
 """In these algorithms' formulas, a bucket goes up as a whole before it comes down."""
 OVERLAPPED = "a bucket's first segments come down while others still go up, and the formula has no segments."
@@ -73,7 +73,7 @@ Found = Mapping[tuple[int, str], Row]
 
 
 def _on_16(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
-    """Yield what the paper has measured: the butterfly on 16 servers."""
+    """Yield the claim about what the paper has measured: the butterfly on 16 servers."""
     row = found.get((SERVERS, "butterfly"))
     yield Claim(
         f"butterfly of 53 MB on {SERVERS} hosts, over the best",

@@ -19,8 +19,8 @@ GOOGLENET_NBYTES = 53e6
 ROUNDED, MORE_THAN_HALF = 0.01, 0.6
 """By what a calibrated figure may differ, and what is substantially more than half."""
 WITHIN = 0.05
-"""If "approximately half" of the time is 0.45 to 0.55, predictions differ by 3.4 %, and the two digits of 47
-and of 60 are 1.9 % more."""
+"""The rounding of what is published. If "approximately half" of the time is 0.45 to 0.55, predictions differ
+by 3.4 %, and the two digits of 47 and of 60 are 1.9 % more."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ LARGE_NBYTES, SMALL_NBYTES = 2_000_000, 64
 WITHIN = 0.15
 """The share by which the median of a cell may differ from its formula."""
 BUDGET_S = 3.0
-"""Of a cell's exchanges, of which there is one at least."""
+"""Seconds for all exchanges of a cell; there is one at least."""
 AT_ONCE = "the server receives from all workers at once, and the formula adds their latencies up."
 
 
