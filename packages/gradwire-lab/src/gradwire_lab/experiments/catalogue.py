@@ -12,10 +12,7 @@ T = TypeVar("T")
 class Catalogue(Mapping[str, T]):
     """Objects by name. The module of each is imported when its name is looked up, and not before.
 
-    Parameters
-    ----------
-    places
-        Where each object is, as in entry points: ``package.module:NAME``.
+    ``places`` says where each object is, as in entry points: ``package.module:NAME``.
     """
 
     def __init__(self, places: Mapping[str, str]) -> None:

@@ -22,18 +22,9 @@ T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 class Goal:
     """The accuracy that an exact training must reach, named before any training runs.
 
-    Attributes
-    ----------
-    chance
-        The accuracy of guessing, from 0 to 1.
-    known
-        The accuracy that this model reaches on these images.
-    origin
-        Where ``known`` comes from: a paper's table, or a run of its own.
-    share
-        The part of the gain from ``chance`` to ``known`` that must be reached.
-    points
-        The accuracy by which another method may differ from the exact one.
+    ``chance`` is the accuracy of guessing, and ``known`` that of this model on these images, as ``origin``
+    says. ``share`` is the part of the gain over chance that must be reached, and ``points`` the accuracy by
+    which another method may differ from the exact one.
     """
 
     chance: float
@@ -62,19 +53,10 @@ GOALS = MappingProxyType(
 class Trainings:
     """The trainings that a claim rests on: one method's final accuracies, and the exact method's.
 
-    Attributes
-    ----------
-    name
-        The method.
-    accuracies, exact
-        At equal steps, from 0 to 1, one for each seed. An exact method has itself as ``exact``.
-    goal
-        What counts as learned.
-    expected_failure
-        Why this method isn't expected to learn, if that was declared before the run.
-    stage
-        How far trainings went that were stopped before they could have an accuracy, such as "the first 24 of
-        320,000 steps". What rests on them is too short for a verdict.
+    They are those at equal steps, one for each seed; an exact method has itself as ``exact``.
+    ``expected_failure`` is why a method isn't expected to learn, if that was declared before the run.
+    ``stage`` is how far trainings went that were stopped before they could have an accuracy, such as "the
+    first 24 of 320,000 steps": what rests on them is too short for a verdict.
     """
 
     name: str

@@ -313,17 +313,7 @@ def _rule(claim: Claim) -> str:
 
 
 def page(recorded: Sequence[Recorded], exhibits: Collection[Exhibit[Any]], titles: Mapping[str, str]) -> str:
-    """Return the HTML file of records in any order.
-
-    Parameters
-    ----------
-    recorded
-        The records that were read and judged.
-    exhibits
-        The exhibits that may have a record, in the order of the page.
-    titles
-        The papers by name.
-    """
+    """Return the HTML file of records in any order; ``exhibits`` and ``titles`` have that of the page."""
     order = [each.name for each in exhibits]
     known = sorted(recorded, key=lambda each: order.index(each.judged.exhibit.name))
     missing = [name for name in order if name not in {each.judged.exhibit.name for each in known}]

@@ -20,18 +20,10 @@ from gradwire_lab.job.runs import D_SYNC, DDP, PS_SYNC, TORCHS, Run, parse_runs
 
 @dataclass(frozen=True)
 class Epoch:
-    """The state at an evaluation, by default at the end of an epoch: what the test set says, and when.
+    """The state at an evaluation, by default at the end of an epoch.
 
-    Attributes
-    ----------
-    epoch, step
-        Which epoch it was, and after how many steps of the run.
-    accuracy, held_out_loss
-        Top-1 accuracy (0 to 1) and mean loss on the test set.
-    loss
-        The mean training loss of rank 0 since the evaluation before.
-    train_s
-        Wall-clock seconds of training up to here; evaluation is not in it.
+    ``accuracy`` (top-1, 0 to 1) and ``held_out_loss`` are those on the test set, ``loss`` is rank 0's mean
+    since the evaluation before, and ``train_s`` the seconds of training up to here, without evaluation.
     """
 
     epoch: int

@@ -39,10 +39,7 @@ CORE = "core"
 def switch_links(topology: Topology, namespaces: Sequence[str]) -> list[str]:
     """Return the lines for ``ip`` that create bridges and veth pairs.
 
-    Parameters
-    ----------
-    namespaces
-        The path of each host's network namespace, which gets the host's end of the link.
+    ``namespaces`` are the paths of the hosts' network namespaces, which get the hosts' ends of the links.
     """
     groups = len(topology.groups) or 1
     lines = [line for group in range(groups) for line in _bridge(_switch(group))]
@@ -97,12 +94,7 @@ def nic_links(topology: Topology, host: int, namespace: str) -> list[str]:
     """Return the lines for ``ip`` inside a NIC, which has the shaped link already.
 
     The NIC's interfaces have no IP addresses, and Ethernet addresses to which no host sends, so the kernel
-    leaves their frames to the NIC.
-
-    Parameters
-    ----------
-    namespace
-        The path of the host's network namespace, which gets a new interface.
+    leaves their frames to the NIC. The host's network namespace, of this path, gets a new interface.
     """
     return [
         f"link set dev {NIC_LINK} address {hardware_address(host, nic=True)} addrgenmode none up",

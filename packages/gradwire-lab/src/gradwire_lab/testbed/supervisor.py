@@ -135,14 +135,9 @@ def sweep() -> None:
 def main(descriptor: int, entry: Path, outside: str) -> None:
     """Serve a testbed.
 
-    Parameters
-    ----------
-    descriptor
-        The supervisor's end of the channel.
-    entry
-        The testbed's entry in the registry, which is removed here, too, in case the testbed was killed.
-    outside
-        The process namespace of the testbed, which must not be this one.
+    ``descriptor`` is the supervisor's end of the channel. ``entry`` is the testbed's in the registry, which
+    is removed here, too, in case the testbed was killed. ``outside`` is the process namespace of the testbed,
+    which must not be this one.
     """
     if os.getpid() != 1 or outside == os.readlink("/proc/self/ns/pid"):  # sweep() would end everything
         raise SystemExit("the testbed's supervisor is started by a testbed, in an area of its own")

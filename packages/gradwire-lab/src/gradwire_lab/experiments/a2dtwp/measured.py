@@ -128,17 +128,7 @@ EQUAL = 0.01
 
 
 class MeasuredPolicies:
-    """The rows of a record, by network and policy.
-
-    Attributes
-    ----------
-    networks
-        Those that were trained, in the order of the rows.
-    images
-        The name of the images.
-    longer
-        The accuracy of each network's longer training.
-    """
+    """The rows of a record, by network and policy; ``longer`` has the accuracy of each longer training."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._trainings: dict[tuple[str, str], list[Row]] = {}

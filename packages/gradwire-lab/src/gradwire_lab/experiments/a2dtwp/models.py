@@ -33,16 +33,10 @@ FULL_SIDE = 224
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a network and of its images, and whether it has batch normalization.
+    """The size of a network and of its images, which are ``side`` pixels wide and high: 32 or 224.
 
-    Attributes
-    ----------
-    classes, side
-        Of the images, which are ``side`` pixels wide and high: 32 or 224.
-    narrower
-        Times fewer channels than the paper's.
-    norm
-        Whether all layers but the last have batch normalization. ResNet-34 always has it.
+    It has ``narrower`` times fewer channels than the paper's. With ``norm``, all layers but the last have
+    batch normalization, which ResNet-34 always has.
     """
 
     classes: int

@@ -71,18 +71,8 @@ the networks can reach on the images; no figure comes from them."""
 class A2dtwpOptions(CheckedOptions):
     """The images, what trains on them and how long, and what is timed in full size.
 
-    Attributes
-    ----------
-    data_dir
-        CIFAR-10 or CIFAR-100; None takes ``$GRADWIRE_DATA``, and scikit-learn's digits where that is unset.
-    networks, policies, seeds
-        What trains: every network with every policy and seed.
-    images, batches, narrower
-        Training images at most, batches of a training, and times fewer channels than the paper's. Batch sizes
-        are the paper's, and AWP's INTERVAL is half an epoch.
-    timed, timed_batches, timed_size, timed_rounds
-        Networks of the published size whose batches are timed, if any, how many on each link in a turn,
-        their images, and how many turns all policies have.
+    Without ``data_dir``, images are those of ``$GRADWIRE_DATA``, or else scikit-learn's digits. Batch sizes
+    are the paper's, and AWP's INTERVAL is half an epoch.
     """
 
     data_dir: Path | None = option(

@@ -36,14 +36,8 @@ Model = Callable[[torch.Tensor], torch.Tensor]
 class Learner:
     """A training: its weights, and how they are updated and judged.
 
-    Attributes
-    ----------
-    masters, optimizer, schedule
-        As in any training.
-    loss
-        Of a model's outputs for a batch.
-    error
-        Of a model, on data that is never trained on.
+    ``loss`` is that of a model's outputs for a batch, and ``error`` that of a model on data that is never
+    trained on.
     """
 
     masters: nn.Module
@@ -54,21 +48,10 @@ class Learner:
 
 
 class Trainee:
-    """One training with one policy.
+    """One training with one policy, on the links of some systems in turn.
 
-    Parameters
-    ----------
-    learner, policy
-        What trains, and how its weights travel.
-    systems
-        Whose links it trains on in turn.
-    nbytes
-        The bytes of weights that take the published time on the links; by default all of this training's.
-
-    Attributes
-    ----------
-    errors
-        Pairs of a number of batches and the error after them.
+    ``nbytes`` of weights, by default all of this training's, take the published time on the links. ``errors``
+    are pairs of a number of batches and the error after them.
     """
 
     def __init__(

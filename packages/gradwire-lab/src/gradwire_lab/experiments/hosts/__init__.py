@@ -37,26 +37,11 @@ def measure_cells(
 ) -> None:
     """Call ``measure`` of a module on all hosts, in one testbed for each network of the cells.
 
-    Parameters
-    ----------
-    module
-        The name of the module. Its ``measure`` gets the ``Ranks``, the cells of one network, and ``more``.
-    cells
-        Cells that name ``hosts`` and ``rate``, and may name the links' ``mtu`` and the words of
-        ``gradwire nic`` for a ``nic`` at each host; those of one network follow each other.
-    report
-        Takes the rows.
-    more
-        Other arguments, which JSON can hold.
-    variables
-        Additional variables of the hosts' environment.
+    It gets the ``Ranks``, the cells of one network, and ``more``, which JSON can hold. Cells name ``hosts``
+    and ``rate``, and may name the links' ``mtu``, and the words of ``gradwire nic`` for a ``nic`` at each
+    host; those of one network follow each other. ``variables`` are added to the hosts' environment.
 
-    Raises
-    ------
-    TestbedError
-        If this machine can't have such a testbed.
-    JobError
-        If a host fails.
+    Raises ``TestbedError`` if this machine can't have such a testbed, and ``JobError`` if a host fails.
     """
     for (hosts, rate, mtu, nic), group in groupby(cells, key=_network):
         work = json.dumps({**(more or {}), "cells": [dict(cell) for cell in group]})

@@ -57,13 +57,9 @@ def met_ranks() -> Iterator[Ranks]:
 class TimedExchanges(NamedTuple):
     """Seconds of repeated exchanges.
 
-    Attributes
-    ----------
-    seconds
-        From the first rank's begin until the last one's end, of the repetitions that count; the same on all
-        ranks.
-    processor_s
-        The processor seconds that this rank needed for each repetition, also for those that don't count.
+    ``seconds`` last from the first rank's begin until the last one's end, of the repetitions that count; they
+    are the same on all ranks. ``processor_s`` are those that this rank needed for each repetition, also for
+    those that don't count.
     """
 
     seconds: list[float]
@@ -228,14 +224,8 @@ class Ranks:
 def undisturbed(timed: Sequence[tuple[float, float]], least: int, enough: int | None = None) -> list[float]:
     """Return the seconds of repetitions during which a hypervisor left the cores alone.
 
-    Parameters
-    ----------
-    timed
-        Of each repetition, the share of the cores' time that the hypervisor took, and the seconds.
-    least
-        If too few repetitions had the cores, return this many, the least disturbed ones.
-    enough
-        The number of repetitions that are not too few; by default ``least``.
+    ``timed`` has the share of the cores' time that it took, and the seconds. If fewer than ``enough`` (by
+    default ``least``) had the cores, return the ``least`` that were least disturbed.
     """
     calm = [seconds for share, seconds in timed if share <= MOST_STOLEN]
     if len(calm) >= (least if enough is None else enough):

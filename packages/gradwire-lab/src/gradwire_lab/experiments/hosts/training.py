@@ -41,18 +41,9 @@ def one_thread(seed: int | None = None) -> Iterator[None]:
 
 
 def part_of_step(count: int, seed: int, step: int, batch: int, worker: int, workers: int) -> torch.Tensor:
-    """Return the images of one worker in a step; each epoch has an order of its own.
+    """Return the images of one worker in a step, from 0 up; each epoch has an order of its own.
 
-    Parameters
-    ----------
-    count, seed
-        The images to train on, and what their orders follow from.
-    step
-        Of the whole training, from 0 up.
-    batch
-        The images of all workers in a step.
-    worker, workers
-        Which of the workers this one is.
+    All workers together have ``batch`` images in a step. The orders follow from ``count`` and ``seed``.
     """
     epoch, number = divmod(step, count // batch)
     return share(_order(count, seed, epoch), number, batch, worker, workers)

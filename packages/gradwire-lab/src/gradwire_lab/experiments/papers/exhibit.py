@@ -29,15 +29,7 @@ class OriginKind(StrEnum):
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of an option or a constant.
-
-    Attributes
-    ----------
-    source
-        What kind of origin it is.
-    where
-        The place in the paper, or the reason of a choice.
-    """
+    """The origin of an option or a constant: a place in the paper, or the reason of a choice."""
 
     source: OriginKind
     where: str

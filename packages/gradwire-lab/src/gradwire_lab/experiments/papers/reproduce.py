@@ -27,16 +27,9 @@ LONGEST = 60
 class Judged:
     """An exhibit with its claims, or why this machine couldn't run it.
 
-    Attributes
-    ----------
-    expected_s, measured_s
-        The seconds that its record expects and took; None if an older one doesn't say it.
-    shortened
-        The options that a short run has less of than ``--full``, each with both values.
-    lossy
-        The lossy warnings that came while it was measured.
-    others
-        What other programs took of the cores meanwhile, in a sentence; nothing if its record doesn't say it.
+    Its record expects ``expected_s`` and took ``measured_s``; None if an older one doesn't say it.
+    ``shortened`` has the options that a short run has less of than ``--full``, each with both values, and
+    ``lossy`` the warnings that came while it was measured.
     """
 
     exhibit: Exhibit[Any]

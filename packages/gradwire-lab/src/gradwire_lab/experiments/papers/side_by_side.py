@@ -27,10 +27,7 @@ MeasureGroup = Callable[[Options, Sequence[Cell]], Iterable[Row]]
 def side_by_side(measure: Measure[Options]) -> Run[Options]:
     """Return a run that measures as many cells at once as there are cores.
 
-    Parameters
-    ----------
-    measure
-        A module's function, which returns a cell's figures. None of them may be a time.
+    ``measure``, a module's function, returns a cell's figures. None of them may be a time.
     """
     return groups_side_by_side(partial(_row, measure), ())
 
@@ -38,12 +35,8 @@ def side_by_side(measure: Measure[Options]) -> Run[Options]:
 def groups_side_by_side(measure: MeasureGroup[Options], alike: Sequence[str]) -> Run[Options]:
     """Return a run that measures groups of cells side by side, such as those that share a training.
 
-    Parameters
-    ----------
-    measure
-        A module's function, which returns or yields the rows of one group.
-    alike
-        The names whose values a group has in common. Without names, each cell is a group of its own.
+    ``measure``, a module's function, returns or yields the rows of one group. Its cells have the values of
+    the names ``alike`` in common; without names, each cell is a group of its own.
     """
 
     def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:

@@ -29,16 +29,11 @@ CONFIGURATION = ("hosts", "rate", "layers", "width", "batch")
 
 @dataclass(frozen=True)
 class Parameters:
-    """The results of a calibration.
+    """The parameters that a calibration gives.
 
-    Attributes
-    ----------
-    flops_per_s, update_s_per_parameter
-        P_Worker and T_U, if a worker has the whole core.
-    usable_share
-        The part of the line that the ring reaches, alpha.
-    adds_per_s
-        P_FPGA, if a NIC has the whole core: the rate at which a ring on a host adds and moves values.
+    ``flops_per_s`` and ``update_s_per_parameter`` are P_Worker and T_U of a worker with the whole core,
+    ``usable_share`` is alpha, the part of the line that the ring reaches, and ``adds_per_s`` is P_FPGA of a
+    NIC with the whole core: the rate at which a ring on a host adds and moves values.
     """
 
     flops_per_s: float

@@ -70,21 +70,9 @@ def images(name: str, width: int, rank: int, world: int) -> ProjectedImages:
 class Perceptron:
     """Layers of ``width`` x ``width`` weights with ReLU between them, trained by SGD with momentum.
 
-    Parameters
-    ----------
-    images
-        What it is trained and judged by.
-    layers, width, batch
-        Its size, and the images of a step.
-    seed
-        Of the weights, which are the same on all hosts, and with ``rank`` of the batches.
-    steps
-        After which the learning rate is zero.
-
-    Attributes
-    ----------
-    buckets
-        The gradients of each layer, from the input up; an exchange replaces them by the average.
+    ``seed`` is that of the weights, which are the same on all hosts, and with ``rank`` that of the batches.
+    After ``steps``, the learning rate is zero. ``buckets`` are the gradients of each layer, from the input
+    up; an exchange replaces them by the average.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ def test_features_are_centred_and_those_of_images_are_the_same(few: Path) -> Non
     found = read("cifar100")
     assert found.train.shape == (12, COUNT)
     assert found.test.shape == (5, COUNT)
-    assert found.classes == 12
+    assert found.images.classes == 12
     assert found.train.mean(0).abs().max() < 1e-5
     some = torch.tensor([7, 2])
     torch.testing.assert_close(found.of_images(some), found.train[some])

@@ -47,18 +47,10 @@ CODEC = "inceptionn:2^-10"
 class Organisation:
     """The organisation of workers, by which a step's gradients become weights on all of them.
 
-    Attributes
-    ----------
-    exact
-        The same without the codec, which accuracies are compared with.
-    hosts
-        The workers, and an aggregator with a host of its own.
-    up, down
-        The collectives of gradients and of an aggregator's weights; no ``down``: gradients alone.
-    codec
-        Of gradients, on the hosts.
-    nic
-        The codec of the NICs between the hosts and their links.
+    ``exact`` is the same without the codec, which accuracies are compared with. ``hosts`` are the workers,
+    and an aggregator with a host of its own. ``up`` and ``down`` are the collectives of gradients and of an
+    aggregator's weights; without ``down``, gradients travel alone. ``codec`` is that of gradients on the
+    hosts, and ``nic`` that of the NICs between the hosts and their links.
     """
 
     exact: str

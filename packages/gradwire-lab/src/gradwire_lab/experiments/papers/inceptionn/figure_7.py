@@ -61,12 +61,8 @@ VECTORS = "kernels here encode and decode gigabytes per second on one core, with
 class InceptionnFigure7Options:
     """Codecs, the trainings whose gradients they encode, and how often each does so.
 
-    Attributes
-    ----------
-    seeds, steps
-        Of whole trainings of HDC.
-    first_steps
-        Of AlexNet in full size; 0 leaves it out.
+    ``seeds`` and ``steps`` are those of whole trainings of HDC, and ``first_steps`` those of AlexNet in full
+    size; 0 leaves it out.
     """
 
     codecs: tuple[str, ...]

@@ -32,16 +32,10 @@ UNTRIED = "it takes minutes; run --full."
 
 @dataclass(frozen=True)
 class FullSize:
-    """A network of table I.
+    """A network of table I, with its settings at the beginning of a training.
 
-    Attributes
-    ----------
-    side, deviation
-        Pixels of an image, each way, and what these, from 0 to 1 without their mean, are divided by.
-    rate, weight_decay
-        At the beginning of a training.
-    steps
-        Published: of a whole training.
+    Images have ``side`` pixels each way. These, from 0 to 1 without their mean, are divided by ``deviation``.
+    ``steps`` are the published ones of a whole training.
     """
 
     side: int

@@ -41,16 +41,9 @@ SLACK = 0.05
 class InceptionnTable3Options:
     """The trainings, their lengths, and how often gradients are looked at.
 
-    Attributes
-    ----------
-    networks, seeds, steps
-        The small networks, and their trainings.
-    full_size
-        The networks of table I, and how many images their batches have.
-    first_steps
-        Of a network in full size.
-    every
-        Steps between two gradients that are looked at.
+    ``networks``, ``seeds``, and ``steps`` are those of the small networks. ``full_size`` has networks of
+    table I and the images in their batches, and ``first_steps`` are theirs. ``every`` steps lie between two
+    gradients that are looked at.
     """
 
     networks: tuple[str, ...]

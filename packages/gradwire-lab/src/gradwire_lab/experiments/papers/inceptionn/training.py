@@ -30,18 +30,10 @@ HE, XAVIER, DEFAULT = "He", "Xavier", "torch's default"
 
 @dataclass(frozen=True)
 class TrainedNetwork:
-    """A network, how its weights are initialised, and its learning rate.
+    """A network, how its weights are initialised, and its learning rate at the beginning.
 
-    Attributes
-    ----------
-    layers
-        Fully connected layers with 500 hidden units; 0 for the CNN of ``gradwire_lab.job.batches``.
-    initialisation
-        Of the weights. Biases of HDC begin with zero, as in Caffe, which the paper's authors trained with.
-    rate
-        The learning rate at the beginning.
-    rate_from
-        Where the rate comes from.
+    Its ``layers`` are fully connected with 500 hidden units; 0 is the CNN of ``gradwire_lab.job.batches``.
+    Biases of HDC begin with zero, as in Caffe, which the paper's authors trained with.
     """
 
     layers: int
@@ -112,21 +104,12 @@ def train(
     watch: Callable[[int, torch.Tensor], None] | None = None,
     every: int | None = None,
 ) -> TrainingResult:
-    """Train from scratch and return accuracies.
+    """Train a network of ``NETWORKS`` from scratch, and return accuracies.
 
-    Parameters
-    ----------
-    images, network
-        The data, and a name of ``NETWORKS``.
-    steps
-        Updates of the weights.
-    of_gradients, of_weights
-        What gradients pass in every hop of the ring, and weights after each update; exact for None.
-    watch
-        Called in each step with its number, from 0 up, and the first worker's gradient, which becomes the
-        average afterwards.
-    every
-        The steps between two accuracies; None for the one at the end.
+    Gradients pass ``of_gradients`` in every hop of the ring, and weights ``of_weights`` after each update;
+    both are exact for None. ``watch`` gets each step's number, from 0 up, and the first worker's gradient,
+    which becomes the average afterwards. ``every`` steps lie between two accuracies; None is for the one at
+    the end.
     """
     with one_thread(seed), _ring(of_gradients) as average:
         net = build(network, images.image_shape, images.classes, seed)

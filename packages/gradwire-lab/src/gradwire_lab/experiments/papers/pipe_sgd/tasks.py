@@ -97,31 +97,10 @@ AT_ONCE = 250
 
 @dataclass(frozen=True)
 class Features:
-    """Features of images, centred and scaled by those of some training images, and the fixed network.
-
-    Attributes
-    ----------
-    images, weights
-        The images, and the fixed network's weights by name.
-    """
+    """Features of images, centred and scaled by those of some training images, and a fixed network."""
 
     images: Images
     weights: Mapping[str, torch.Tensor]
-
-    @property
-    def classes(self) -> int:
-        """The number of classes."""
-        return self.images.classes
-
-    @property
-    def labels(self) -> torch.Tensor:
-        """The classes of the training images."""
-        return self.images.train_labels
-
-    @property
-    def test_labels(self) -> torch.Tensor:
-        """The classes of the test images."""
-        return self.images.test_labels
 
     @cached_property
     def train(self) -> torch.Tensor:
@@ -147,7 +126,7 @@ class Features:
     @cached_property
     def _moments(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The mean and the deviation of the features of some training images, evenly spaced."""
-        some = _outputs(self.weights, self.images.train[:: max(1, len(self.labels) // AT_ONCE)])
+        some = _outputs(self.weights, self.images.train[:: max(1, len(self.images.train_labels) // AT_ONCE)])
         return some.mean(0), some.std() + 1e-12
 
 
@@ -242,18 +221,8 @@ OptionValues = Mapping[str, Any]
 class RankTask:
     """One rank's training, from weights that are the same on all ranks.
 
-    Attributes
-    ----------
-    model, optimizer
-        The weights, and what updates them.
-    loss
-        Returns the loss of this rank's share of a step's batch.
-    rate
-        Returns the learning rate of a step.
-    accuracy
-        Returns the accuracy on the test images.
-    warmup_steps
-        The synchronous steps before a pipeline begins.
+    ``loss`` returns that of this rank's share of a step's batch, ``rate`` the learning rate of a step, and
+    ``accuracy`` that on the test images. A pipeline begins after ``warmup_steps`` synchronous steps.
     """
 
     model: nn.Module
@@ -292,19 +261,20 @@ def small_network(options: OptionValues, cell: Cell, worker: int, workers: int) 
 def last_layer(options: OptionValues, cell: Cell, worker: int, workers: int) -> RankTask:
     """Return the layer behind a fixed network, whose features trainings keep and timed steps compute."""
     known, batch, seed = read(cell["data"]), options["batch"], cell.get("seed", 0)
-    layer = nn.Linear(COUNT, known.classes)
+    images = known.images
+    layer = nn.Linear(COUNT, images.classes)
     for each in layer.parameters():
         nn.init.zeros_(each)
     trained = cell["kind"] not in (TIME, "plain")
 
     def loss(step: int) -> torch.Tensor:
-        own = part_of_step(len(known.labels), seed, step, batch, worker, workers)
+        own = part_of_step(len(images.train_labels), seed, step, batch, worker, workers)
         x = known.train[own] if trained else known.of_images(own)
-        return nn.functional.cross_entropy(layer(x), known.labels[own])
+        return nn.functional.cross_entropy(layer(x), images.train_labels[own])
 
     def accuracy() -> float:
         with torch.inference_mode():
-            return float((layer(known.test).argmax(1) == known.test_labels).float().mean())
+            return float((layer(known.test).argmax(1) == images.test_labels).float().mean())
 
     optimizer = torch.optim.SGD(layer.parameters(), lr=options["lr"])
     return RankTask(layer, optimizer, loss, _schedule(options["lr"], steps_of(options, cell)), accuracy)

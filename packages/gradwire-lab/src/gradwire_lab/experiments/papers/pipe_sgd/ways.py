@@ -58,16 +58,9 @@ def cells_on_lines(
 ) -> list[Cell]:
     """Return cells in the order of their networks: a plain step, trainings, and for each line its steps.
 
-    Parameters
-    ----------
-    data, runs, seeds
-        The images, and the trainings on them, by their names in ``WAYS``.
-    ratios, codecs
-        The lines, by communication over computation, and the codecs of the exchanges that measure them.
-    with_model
-        Whether alpha, beta, gamma, and S are measured on each line.
-    more
-        Other names of trainings and timed steps, with their values.
+    ``runs`` are names of ``WAYS``. ``ratios`` are the lines, by communication over computation, and
+    ``codecs`` those of the exchanges that measure them; ``with_model``, alpha, beta, gamma, and S are
+    measured on each line, too. ``more`` has other names of trainings and timed steps, with their values.
     """
     groups = [[run for run in runs if WAYS[run].has_server == has_server] for has_server in (False, True)]
     found: list[Cell] = [{"kind": PLAIN, "data": data}]
