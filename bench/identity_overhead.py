@@ -25,7 +25,7 @@ import torch.distributed as dist
 import gradwire
 from gradwire_lab.experiments.hosts import run_on_hosts
 from gradwire_lab.experiments.hosts.ranks import met_ranks
-from gradwire_lab.experiments.methods import OnDDP
+from gradwire_lab.experiments.methods import ComparedOnDDP
 from gradwire_lab.experiments.tasks import TASKS, Files
 from gradwire_lab.testbed.registry import KEPT_MEMORY
 
@@ -59,7 +59,8 @@ def measure_here(words: argparse.Namespace) -> None:
     """Time pairs of blocks, on the network that this process is in."""
     with met_ranks() as ranks:
         tasks = [TASKS[words.tasks](ranks.rank, ranks.world, Files(words.data_dir)) for _ in range(2)]
-        ways = [OnDDP(tasks[0]), OnDDP(tasks[1], lambda ddp: gradwire.attach(ddp, words.plan))]
+        hooked = ComparedOnDDP(tasks[1], lambda ddp: gradwire.attach(ddp, words.plan))
+        ways = [ComparedOnDDP(tasks[0]), hooked]
         block = max(tasks[0].block // 2, 2)
         for way in ways:
             way.train(block)  # connects, and cuts buckets anew

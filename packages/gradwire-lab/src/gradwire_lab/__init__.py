@@ -1,1 +1,1 @@
-"""How gradwire is proved: testbed, training job, benchmarks, experiments, papers."""
+"""The proofs of gradwire: testbed, training job, benchmarks, experiments, papers."""

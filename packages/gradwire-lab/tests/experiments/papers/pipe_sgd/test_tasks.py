@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from gradwire_lab.experiments.papers.pipe_sgd import tasks as features
-from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, RankTask
+from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, RankTask, RankWork
 
 OPTIONS: dict[str, Any] = {
     "steps": 20,
@@ -20,7 +21,7 @@ CELL = {"kind": "train", "data": "digits", "momentum": 0.9, "seed": 3, "network"
 
 
 def task(name: str, worker: int = 0, workers: int = 1) -> RankTask:
-    return TASKS[name](OPTIONS, CELL, worker, workers)
+    return TASKS[name](RankWork(OPTIONS, CELL, worker, workers))
 
 
 @pytest.mark.parametrize("name", ["mnist-mlp", "small-network"])
@@ -54,7 +55,7 @@ def test_a_task_learns() -> None:
 
 def test_timed_steps_compute_the_features_that_trainings_keep(monkeypatch: pytest.MonkeyPatch) -> None:
     class Known:
-        labels, classes = torch.arange(80) % 10, 10
+        images = SimpleNamespace(train_labels=torch.arange(80) % 10, classes=10)
         train = torch.randn(80, features.COUNT, generator=torch.Generator().manual_seed(0))
         passed = 0
 
@@ -64,8 +65,8 @@ def test_timed_steps_compute_the_features_that_trainings_keep(monkeypatch: pytes
 
     known = Known()
     monkeypatch.setattr(features, "read", lambda _: known)
-    trained = TASKS["last-layer"](OPTIONS, CELL, 1, 2)
-    timed = TASKS["last-layer"](OPTIONS, {**CELL, "kind": "time"}, 1, 2)
+    trained = TASKS["last-layer"](RankWork(OPTIONS, CELL, 1, 2))
+    timed = TASKS["last-layer"](RankWork(OPTIONS, {**CELL, "kind": "time"}, 1, 2))
     torch.nn.init.normal_(trained.model.weight)  # type: ignore[arg-type]
     timed.model.load_state_dict(trained.model.state_dict())
     assert torch.equal(trained.loss(1), timed.loss(1))

@@ -15,7 +15,7 @@ from gradwire.launch.rendezvous import joined_group
 from gradwire.links import Link, loopback
 from gradwire_lab.experiments.hosts.ranks import Ranks
 from gradwire_lab.experiments.papers.pipe_sgd import trainer
-from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS
+from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, RankWork
 from gradwire_lab.experiments.papers.pipe_sgd.trainer import RankTrainer, measure
 from gradwire_lab.experiments.papers.pipe_sgd.ways import WAYS
 
@@ -77,7 +77,7 @@ def weights(run: str) -> list[torch.Tensor]:
     way = WAYS[run]
     links = loopback(2 + way.has_server)
 
-    tasks = [TASKS["mnist-mlp"](OPTIONS, CELL, link.rank - way.has_server, 2) for link in links]
+    tasks = [TASKS["mnist-mlp"](RankWork(OPTIONS, CELL, link.rank - way.has_server, 2)) for link in links]
 
     def train(link: Link) -> torch.Tensor:
         task = tasks[link.rank]

@@ -19,12 +19,13 @@ from gradwire_lab.experiments.a2dtwp.models import ResidualBlock
 from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts import training
 from gradwire_lab.experiments.hosts.training import dataset, part_of_step
-from gradwire_lab.experiments.papers.pipe_sgd.ways import TIME
+from gradwire_lab.experiments.papers.pipe_sgd.ways import PLAIN, TIME
 from gradwire_lab.job.batches import build, learning_rate
 from gradwire_lab.job.data import data_folder
 
 if TYPE_CHECKING:
     from gradwire_lab.experiments.a2dtwp.images import Images
+    from gradwire_lab.job.data import Dataset
 
 
 # AlexNet and ResNet-18 for images of few pixels: the published depths, with few channels.
@@ -233,42 +234,80 @@ class RankTask:
     warmup_steps: int = 0
 
 
-def mnist_mlp(options: OptionValues, cell: Cell, worker: int, workers: int) -> RankTask:
+@dataclass(frozen=True)
+class RankWork:
+    """The work of one rank: the options of an exhibit, a cell, and which of the workers it is."""
+
+    options: OptionValues
+    cell: Cell
+    worker: int
+    workers: int
+
+    @property
+    def steps(self) -> int:
+        """The steps of a whole training: the cell's own ones, or else those of all."""
+        return int(self.cell["steps"] if "steps" in self.cell else self.options["steps"])
+
+    def part(self, step: int, count: int) -> torch.Tensor:
+        """Return this worker's images of a step, of ``count`` to train on."""
+        batch = min(self.options["batch"], count)
+        return part_of_step(count, self.cell.get("seed", 0), step, batch, self.worker, self.workers)
+
+    def task(
+        self,
+        model: nn.Module,
+        loss: Callable[[int], torch.Tensor],
+        accuracy: Callable[[], float],
+        lr: float,
+        momentum: float = 0.0,
+        warmup_steps: int = 0,
+    ) -> RankTask:
+        """Return the training with SGD, whose rate rises to ``lr``; timed steps may go beyond its end."""
+        steps = self.steps
+
+        def rate(step: int) -> float:
+            return learning_rate(min(step, steps - 1), steps, lr)
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
+        return RankTask(model, optimizer, loss, rate, accuracy, warmup_steps)
+
+    def of_images(self, model: nn.Module, images: Dataset, lr: float, **more: Any) -> RankTask:
+        """Return the training of a classifier of images."""
+
+        def loss(step: int) -> torch.Tensor:
+            x, labels = images.train_batch(self.part(step, len(images.train_labels)))
+            return nn.functional.cross_entropy(model(x), labels)
+
+        return self.task(model, loss, lambda: training.accuracy(model.eval(), images), lr, **more)
+
+
+def mnist_mlp(work: RankWork) -> RankTask:
     """Return the MLP of 784-500-500-10; ``momenta`` and ``lrs`` of the options belong to each other."""
+    cell, options = work.cell, work.options
     images, momentum = dataset(cell["data"]), cell.get("momentum", options["momenta"][0])
     model = build("mlp", images.image_shape, images.classes, cell.get("seed", 0))
     lr = options["lrs"][options["momenta"].index(momentum)]
-    return _of_images(model, images, options, cell, worker, workers, lr=lr, momentum=momentum)
+    return work.of_images(model, images, lr, momentum=momentum)
 
 
-def small_network(options: OptionValues, cell: Cell, worker: int, workers: int) -> RankTask:
+def small_network(work: RankWork) -> RankTask:
     """Return an AlexNet or a ResNet-18 with few channels."""
-    images = dataset(cell["data"])
+    cell, images = work.cell, dataset(work.cell["data"])
     model = networks_build(cell["network"], images.image_shape[0], images.classes, cell["seed"])
-    return _of_images(
-        model,
-        images,
-        options,
-        cell,
-        worker,
-        workers,
-        lr=options["lr"],
-        momentum=0.0,
-        warmup_steps=round(options["warmup"] * steps_of(options, cell)),
-    )
+    warmup_steps = round(work.options["warmup"] * work.steps)
+    return work.of_images(model, images, work.options["lr"], warmup_steps=warmup_steps)
 
 
-def last_layer(options: OptionValues, cell: Cell, worker: int, workers: int) -> RankTask:
+def last_layer(work: RankWork) -> RankTask:
     """Return the layer behind a fixed network, whose features trainings keep and timed steps compute."""
-    known, batch, seed = read(cell["data"]), options["batch"], cell.get("seed", 0)
-    images = known.images
+    known = read(work.cell["data"])
+    images, trained = known.images, work.cell["kind"] not in (TIME, PLAIN)
     layer = nn.Linear(COUNT, images.classes)
     for each in layer.parameters():
         nn.init.zeros_(each)
-    trained = cell["kind"] not in (TIME, "plain")
 
     def loss(step: int) -> torch.Tensor:
-        own = part_of_step(len(images.train_labels), seed, step, batch, worker, workers)
+        own = work.part(step, len(images.train_labels))
         x = known.train[own] if trained else known.of_images(own)
         return nn.functional.cross_entropy(layer(x), images.train_labels[own])
 
@@ -276,48 +315,10 @@ def last_layer(options: OptionValues, cell: Cell, worker: int, workers: int) -> 
         with torch.inference_mode():
             return float((layer(known.test).argmax(1) == images.test_labels).float().mean())
 
-    optimizer = torch.optim.SGD(layer.parameters(), lr=options["lr"])
-    return RankTask(layer, optimizer, loss, _schedule(options["lr"], steps_of(options, cell)), accuracy)
+    return work.task(layer, loss, accuracy, work.options["lr"])
 
 
-def _of_images(
-    model: nn.Module,
-    images: Any,
-    options: OptionValues,
-    cell: Cell,
-    worker: int,
-    workers: int,
-    *,
-    lr: float,
-    momentum: float,
-    warmup_steps: int = 0,
-) -> RankTask:
-    count, seed = len(images.train_labels), cell.get("seed", 0)
-    batch = min(options["batch"], count)
-
-    def loss(step: int) -> torch.Tensor:
-        x, labels = images.train_batch(part_of_step(count, seed, step, batch, worker, workers))
-        return nn.functional.cross_entropy(model(x), labels)
-
-    def accuracy() -> float:
-        return training.accuracy(model.eval(), images)
-
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum)
-    return RankTask(model, optimizer, loss, _schedule(lr, steps_of(options, cell)), accuracy, warmup_steps)
-
-
-def steps_of(options: OptionValues, cell: Cell) -> int:
-    """Return the steps of a whole training: the cell's own ones, or else those of all."""
-    steps: int = cell["steps"] if "steps" in cell else options["steps"]
-    return steps
-
-
-def _schedule(peak: float, steps: int) -> Callable[[int], float]:
-    """Return the rate by step; timed steps may go beyond those of a training."""
-    return lambda step: learning_rate(min(step, steps - 1), steps, peak)
-
-
-TASKS: Mapping[str, Callable[[OptionValues, Cell, int, int], RankTask]] = {
+TASKS: Mapping[str, Callable[[RankWork], RankTask]] = {
     "mnist-mlp": mnist_mlp,
     "small-network": small_network,
     "last-layer": last_layer,

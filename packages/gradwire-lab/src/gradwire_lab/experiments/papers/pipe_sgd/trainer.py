@@ -18,7 +18,7 @@ from gradwire.pipe.pipe_sgd import PipeSGD
 from gradwire.plan import Plan
 from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts.ranks import Ranks, stolen_s, undisturbed
-from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, OptionValues, RankTask, steps_of
+from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, OptionValues, RankTask, RankWork
 from gradwire_lab.experiments.papers.pipe_sgd.ways import (
     LINE,
     MODEL,
@@ -61,11 +61,16 @@ class _Host:
         """The method of the cell."""
         return WAYS[self.cell["run"]]
 
-    def task(self) -> RankTask:
-        """Return this rank's task. A server is rank 0, and no worker."""
+    @property
+    def work(self) -> RankWork:
+        """The work of this rank. A server is rank 0, and no worker."""
         has_server = "run" in self.cell and self.way.has_server
         worker, workers = self.ranks.rank - has_server, self.ranks.world - has_server
-        return TASKS[self.name](self.options, self.cell, worker, workers)
+        return RankWork(self.options, self.cell, worker, workers)
+
+    def task(self) -> RankTask:
+        """Return this rank's task."""
+        return TASKS[self.name](self.work)
 
     def gather(self, own: Sequence[float]) -> list[float]:
         """Return the largest of all ranks' numbers, one after the other."""
@@ -118,7 +123,7 @@ def _train(host: _Host) -> Mapping[str, Any]:
     """Train from scratch; the last rank's accuracy counts."""
     task = host.task()
     trainee = RankTrainer(host, task)
-    for number in range(steps_of(host.options, host.cell)):
+    for number in range(host.work.steps):
         trainee.step(number)
     trainee.close()
     is_last = host.ranks.rank == host.ranks.world - 1
