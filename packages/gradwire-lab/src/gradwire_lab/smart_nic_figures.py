@@ -118,10 +118,9 @@ def _blocking_nic(node: Node) -> PlainNic:
     return PlainNic(_solve(share, -0.51))
 
 
-def _solve(
-    rising: Callable[[float], float], wanted: float, *, least: float = 1e6, most: float = 1e15
-) -> float:
+def _solve(rising: Callable[[float], float], wanted: float) -> float:
     """Return where a rising function has the value ``wanted``, by halving on a logarithmic scale."""
+    least, most = 1e6, 1e15
     for _ in range(100):
         middle = math.sqrt(least * most)
         least, most = (middle, most) if rising(middle) < wanted else (least, middle)

@@ -259,11 +259,11 @@ def extra(exact: Sequence[float], losses: Sequence[float]) -> float:
     )
 
 
-def _smoothed(losses: Sequence[float], width: int = 2) -> list[float]:
-    """Return means over neighbours; at the ends over fewer, to either side as many."""
+def _smoothed(losses: Sequence[float]) -> list[float]:
+    """Return means over two neighbours to either side; at the ends over fewer, to either side as many."""
     found = []
     for place in range(len(losses)):
-        reach = min(width, place, len(losses) - 1 - place)
+        reach = min(2, place, len(losses) - 1 - place)
         found.append(statistics.fmean(losses[place - reach : place + reach + 1]))
     return found
 

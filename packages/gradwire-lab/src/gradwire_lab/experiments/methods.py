@@ -115,10 +115,9 @@ class Pipelined(ComparedMethod):
         self._pipe.close()
 
 
-def attached(task: TrainingTask, plan: Plan, bucket_mb: float | None = None) -> ComparedOnDDP:
-    """Return training with gradwire on DDP, with the plan's buckets unless ``bucket_mb`` is given."""
-    if bucket_mb is None:
-        bucket_mb = _ONE_BUCKET_MB if plan.bucket_nbytes is None else plan.bucket_nbytes / (1 << 20)
+def attached(task: TrainingTask, plan: Plan) -> ComparedOnDDP:
+    """Return training with gradwire on DDP, with the plan's buckets."""
+    bucket_mb = _ONE_BUCKET_MB if plan.bucket_nbytes is None else plan.bucket_nbytes / (1 << 20)
     return ComparedOnDDP(task, lambda ddp: gradwire.attach(ddp, plan, timeout_s=TIMEOUT_S), bucket_mb)
 
 

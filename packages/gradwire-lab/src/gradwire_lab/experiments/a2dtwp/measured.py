@@ -220,9 +220,9 @@ class MeasuredPolicies:
         known = {name: seconds for name, seconds in times.items() if seconds is not None}
         return min(known, key=lambda name: known[name]) if known else None
 
-    def bits(self, model: str, training: Row, begin: float = 0, end: float | None = None) -> float:
+    def bits(self, model: str, training: Row) -> float:
         """Return the mean bits of a weight of the full network over a training's batches."""
-        spans = [*_spans(training, begin, end)]
+        spans = [*_spans(training, 0, None)]
         sizes = self._sizes(model, training)
         return sum(count * _weighted(bits, sizes) for count, bits in spans) / sum(count for count, _ in spans)
 
