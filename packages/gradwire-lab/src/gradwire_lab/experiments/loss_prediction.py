@@ -24,6 +24,7 @@ from gradwire_lab.experiments.hosts import check_networks, measure_cells
 from gradwire_lab.experiments.hosts.training import flat
 from gradwire_lab.experiments.options import CheckedOptions, option
 from gradwire_lab.experiments.speeds import curve_of
+from gradwire_lab.job.record import reach
 from gradwire_lab.testbed.registry import KEPT_MEMORY
 
 if TYPE_CHECKING:
@@ -270,10 +271,5 @@ def _smoothed(losses: Sequence[float]) -> list[float]:
 
 def _reached(curve: Sequence[float], loss: float) -> float:
     """Return after how many evaluations a curve comes down to ``loss``, with fractions."""
-    before = curve[0]
-    for place, here in enumerate(curve):
-        if here <= loss:
-            share = 0.0 if place == 0 else (before - loss) / (before - here)
-            return place + share if place else 1.0
-        before = here
-    return float(len(curve))
+    point = reach([(float(place), 0.0, each) for place, each in enumerate(curve, start=1)], loss)
+    return float(len(curve)) if point is None else point[0]
