@@ -100,7 +100,7 @@ def test_without_a_command_it_names_the_demo(capsys: pytest.CaptureFixture[str])
         ("train --out full", "record.json in it is a folder"),
         ("train --out dangling", "--out dangling cannot be written"),
         (f"train --out {'a' * 300}", "File name too long; name another folder"),
-        ("train --runs async:fp16", "a run is written METHOD:CODEC"),
+        ("train --runs async:fp16", "expected METHOD:CODEC with a method of"),
         ("train --runs sync,sync", "comes twice"),
         ("train --data mnist --data-dir nowhere", "MNIST is not complete in nowhere"),
         (

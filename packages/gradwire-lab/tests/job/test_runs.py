@@ -66,14 +66,14 @@ def test_specs_become_canonical() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "a run is written METHOD:CODEC"),
+        ("", "expected METHOD:CODEC with a method of"),
         ("quantize:8", "got 'quantize:8'"),
         ("sync:zip", "no codec is named 'zip'"),
         ("sync,pipe,sync:identity", "sync:identity comes twice"),
         ("sync:quantize:9", "quantize"),
         ("server@:identity", "expected a staleness such as server@2, got 'server@'"),
-        ("server@-1", "a staleness is written like server@2"),
-        ("server@" + "9" * 5000, "a staleness is written like server@2"),
+        ("server@-1", "expected a staleness such as server@2"),
+        ("server@" + "9" * 5000, "expected a staleness such as server@2"),
         ("server@1001", "a staleness must be 0 to 1000, but is 1001"),
         ("ddp:fp8", "ddp is PyTorch's own exchange and takes no codec; write attach:fp8"),
         ("server:auto", "auto is for attach, sync, pipe, but the method is server; name a codec"),

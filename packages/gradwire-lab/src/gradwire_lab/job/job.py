@@ -69,9 +69,7 @@ def page_of(record: Mapping[str, Any]) -> str:
         Section("What auto decided", _decisions(results)),
         Section("Learning", _learning(results)),
         Section("Time of a step", [_bars(results)]),
-        Section(
-            "Evaluations", [("What every evaluation found", table_of(EVALUATIONS, _evaluations(results)))]
-        ),
+        Section("Evaluations", [("What every evaluation found", _evaluations(results))]),
     ]
     return render(Report(title, f"{in_words(results)}.", sections), record)
 
