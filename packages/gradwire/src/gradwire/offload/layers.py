@@ -13,7 +13,6 @@ from torch import nn
 from gradwire.devices import Device
 from gradwire.devices.base import CPU
 from gradwire.errors import DeviceError, GradwireError, SpecError, TensorError
-from gradwire.sync.trained import strangers
 
 
 @dataclass
@@ -94,11 +93,13 @@ def check_masters(model: nn.Module) -> None:
 
 def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     """Raise ``SpecError`` unless an optimizer updates the model's parameters only."""
-    found = strangers(optimizer, set(map(id, model.parameters())))
-    if found:
+    masters = {*model.parameters()}
+    updated = (each for group in optimizer.param_groups for each in group["params"])
+    foreign = next((each for each in updated if each not in masters), None)
+    if foreign is not None:
         raise SpecError(
             "the optimizer must update the parameters of this model, but has one of shape "
-            f"{tuple(found[0].shape)} that isn't among them; make it from model.parameters()"
+            f"{tuple(foreign.shape)} that isn't among them; make it from model.parameters()"
         )
 
 
