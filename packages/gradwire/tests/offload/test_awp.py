@@ -176,7 +176,7 @@ def test_a_threshold_above_nearly_all_changes_is_warned_of_once() -> None:
 def test_norms_of_other_layers_are_refused() -> None:
     policy = AWP(threshold=0.0, interval=1)
     policy.observe([1.0, 2.0])
-    with pytest.raises(SpecError, match="a norm for each of 2 layers is wanted"):
+    with pytest.raises(SpecError, match="expected 2 norms, got"):
         policy.observe([1.0])
     with pytest.raises(SpecError, match="an error for each of 1 batches is wanted"):
         calibrate_threshold([[1.0]], [])

@@ -17,9 +17,9 @@ from torch.utils.checkpoint import checkpoint
 from gradwire.devices.base import CPU
 from gradwire.errors import TensorError
 from gradwire.offload.gradients import GradientReturn
-from gradwire.offload.layers import Place, layers_of
-from gradwire.offload.ledger import OffloadLedger
+from gradwire.offload.layers import OffloadLedger, layers_of
 from gradwire.offload.policies import Static
+from gradwire.offload.replicas import DeviceEnd
 from gradwire.offload.sender import Sender
 from gradwire.offload.sums import LayerSteps
 
@@ -27,9 +27,9 @@ from gradwire.offload.sums import LayerSteps
 @contextmanager
 def returning(model: nn.Module) -> Iterator[tuple[nn.Module, GradientReturn, OffloadLedger]]:
     replica = copy.deepcopy(model)
-    places, ledger = [Place(CPU, layers_of(model, replica))], OffloadLedger()
-    Sender(places, Static(32), ledger).close()
-    gradients = GradientReturn(places, ledger)
+    ends, ledger = [DeviceEnd(CPU, layers_of(model, replica))], OffloadLedger()
+    Sender(ends, Static(32), ledger).close()
+    gradients = GradientReturn(ends, ledger)
     yield replica, gradients, ledger
     gradients.close()
 
@@ -136,10 +136,10 @@ def test_after_a_backward_pass_that_failed_the_next_one_is_whole(
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     expected = copy.deepcopy(model)
     replica, ledger = copy.deepcopy(model), OffloadLedger()
-    place = Place(CPU, layers_of(model, replica))
-    Sender([place], Static(32), ledger).close()
+    end = DeviceEnd(CPU, layers_of(model, replica))
+    Sender([end], Static(32), ledger).close()
     steps = LayerSteps(torch.optim.SGD(model.parameters(), lr=0.1)) if stepping else None
-    gradients = GradientReturn([place], ledger, steps)
+    gradients = GradientReturn([end], ledger, steps)
 
     def fail(*_: object) -> None:
         raise ValueError("stop")
@@ -194,9 +194,9 @@ def test_backward_waits_for_the_copies() -> None:
 def test_two_places_gradients_of_one_backward_pass_are_added_in_their_order() -> None:
     model = nn.Linear(3, 2, bias=False)
     replicas = [copy.deepcopy(model) for _ in range(3)]
-    places, ledger = [Place(CPU, layers_of(model, each)) for each in replicas], OffloadLedger()
-    Sender(places, Static(32), ledger).close()
-    gradients = GradientReturn(places, ledger)
+    ends, ledger = [DeviceEnd(CPU, layers_of(model, each)) for each in replicas], OffloadLedger()
+    Sender(ends, Static(32), ledger).close()
+    gradients = GradientReturn(ends, ledger)
     scales = (1e8, 1.0, -1e8)  # whose sum depends on the order
     backward(
         torch.stack(

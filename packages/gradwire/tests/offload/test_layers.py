@@ -46,7 +46,7 @@ def test_mistakes_are_one_sentence() -> None:
     model = nn.Linear(2, 2)
     with pytest.raises(SpecError, match="name of one of the model's modules, but 'layer1' isn't"):
         layers_of(model, model, ["layer1"])
-    with pytest.raises(TensorError, match="wants a model with parameters"):
+    with pytest.raises(TensorError, match="expected a model with parameters"):
         check_masters(nn.ReLU())
     with pytest.raises(
         TensorError, match=r"on the host, but weight is on meta; pass the model as it is before"

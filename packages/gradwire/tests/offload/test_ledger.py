@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from gradwire.offload.ledger import LayerCounts, OffloadLedger
+from gradwire.offload.layers import LayerCounts, OffloadLedger
 
 
 def test_counts_add_up_over_layers() -> None:

@@ -41,7 +41,7 @@ def test_an_unknown_policy_is_one_sentence(spec: object) -> None:
 
 
 def test_mistakes() -> None:
-    with pytest.raises(SpecError, match="a static format has 8, 16, 24 or 32 bits, but 12"):
+    with pytest.raises(SpecError, match="expected a static format of 8, 16, 24 or 32 bits, got 12"):
         Static(12)
     with pytest.raises(SpecError, match="must be 'bf16' or 'fp32', but is 'fp16'"):
         Delta("fp16")  # type: ignore[arg-type]

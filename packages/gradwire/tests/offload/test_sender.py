@@ -15,9 +15,9 @@ from gradwire.errors import DeviceError, SpecError
 from gradwire.offload import sender as sender_module
 from gradwire.offload.carriers import BitpackCarrier, Bits
 from gradwire.offload.host_offload import HostOffload
-from gradwire.offload.layers import Layer, Place, layers_of
-from gradwire.offload.ledger import OffloadLedger
+from gradwire.offload.layers import Layer, OffloadLedger, layers_of
 from gradwire.offload.policies import Policy, policy_of
+from gradwire.offload.replicas import DeviceEnd
 from gradwire.offload.sender import Sender, _split
 
 
@@ -44,7 +44,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[nn.Module, list[Lay
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
     layers, policy = layers_of(model, copy.deepcopy(model)), Recorded()
-    own = Sender([Place(CPU, layers)], policy, OffloadLedger())
+    own = Sender([DeviceEnd(CPU, layers)], policy, OffloadLedger())
     yield model, layers, policy, own
     own.close()
 
@@ -95,15 +95,15 @@ def test_an_error_is_raised_once_and_forgotten(
 
 def test_two_places_get_what_is_packed_once_when_they_want_it() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    places = [Place(CPU, layers_of(model, copy.deepcopy(model))) for _ in range(2)]
+    ends = [DeviceEnd(CPU, layers_of(model, copy.deepcopy(model))) for _ in range(2)]
     policy, ledger = Recorded(), OffloadLedger()
-    sender = Sender(places, policy, ledger)
+    sender = Sender(ends, policy, ledger)
     every = change(model)
-    sender.send(places[0].layers, observe=True, full=True, only=every)
-    sender.arrive(places[1].layers)
-    assert [[arrived(each) for each in place.layers] for place in places] == [[False] * 2, [True] * 2]
-    sender.arrive(places[0].layers)
-    assert all(arrived(each) for each in places[0].layers)
+    sender.send(ends[0].layers, observe=True, full=True, only=every)
+    sender.arrive(ends[1].layers)
+    assert [[arrived(each) for each in end.layers] for end in ends] == [[False] * 2, [True] * 2]
+    sender.arrive(ends[0].layers)
+    assert all(arrived(each) for each in ends[0].layers)
     assert len(policy.norms) == 1
     assert ledger.total.sent_nbytes == 2 * sum(each.nbytes for each in model.parameters())
     sender.close()
@@ -164,7 +164,7 @@ def test_a_layer_whose_bits_are_known_leaves_before_the_norms_of_others_are(
     layers, policy = layers_of(model, copy.deepcopy(model)), Recorded()
     if foretold:  # that the second layer with weights changes
         monkeypatch.setattr(policy, "bits_for", lambda layer, _: 16 if layer == 1 else 32)
-    sender = Sender([Place(CPU, layers)], policy, OffloadLedger())
+    sender = Sender([DeviceEnd(CPU, layers)], policy, OffloadLedger())
     sender.send(layers, observe=True, full=True, only=change(model))
     sender.arrive(layers)
     seen = list[str]()
@@ -262,7 +262,7 @@ def test_layers_of_one_message_have_norms_and_bits_of_their_own(
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
     layers, policy, ledger = layers_of(model, copy.deepcopy(model)), Recorded(), OffloadLedger()
-    own, wanted, packs = Sender([Place(CPU, layers)], policy, ledger), [32, 32], list[Bits]()
+    own, wanted, packs = Sender([DeviceEnd(CPU, layers)], policy, ledger), [32, 32], list[Bits]()
     pack = BitpackCarrier.pack
 
     def counted(carrier: BitpackCarrier, bits: Bits, *, full: bool) -> int:
@@ -310,24 +310,24 @@ def test_consecutive_layers_travel_together_while_they_are_small(counts: list[in
 def test_layers_that_travel_together_are_sent_counted_and_refused_as_if_alone(policy: str) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(30, 40), nn.LayerNorm(40), nn.Linear(40, 20))
-    places = [Place(CPU, layers_of(model, copy.deepcopy(model))) for _ in range(2)]
+    ends = [DeviceEnd(CPU, layers_of(model, copy.deepcopy(model))) for _ in range(2)]
     ledger = OffloadLedger()
-    sender = Sender(places, policy_of(policy), ledger)
+    sender = Sender(ends, policy_of(policy), ledger)
     assert len(sender._routes) == 1
-    layers, every = places[0].layers, change(model)
+    layers, every = ends[0].layers, change(model)
     sender.send(layers, observe=True, full=True, only=every)
     sender.arrive(layers[2:])
-    sender.arrive(places[1].layers[:1])
+    sender.arrive(ends[1].layers[:1])
     change(model)
     sender.send(layers[::-1], observe=True, full=False, only={*layers[2].masters})
-    for place in places:
-        sender.arrive(place.layers)
+    for end in ends:
+        sender.arrive(end.layers)
     assert [row.sends for row in ledger.layers.values()] == [2, 2, 4]
     assert [row.float32_nbytes // row.sends for row in ledger.layers.values()] == [4960, 320, 3280]
     assert ledger.layers["1"].sent_nbytes == 2 * 320
-    for place in places:
+    for end in ends:
         kept = [own.detach() - int(number < 2) for number, each in enumerate(layers) for own in each.masters]
-        found = [own.detach() for each in place.layers for own in each.replicas]
+        found = [own.detach() for each in end.layers for own in each.replicas]
         for number, (master, replica) in enumerate(zip(kept, found, strict=True)):
             assert torch.allclose(master, replica, atol=1e-6, rtol=2**-8 if master.dim() > 1 else 1e-6), (
                 number
@@ -339,7 +339,7 @@ def test_layers_that_travel_together_are_sent_counted_and_refused_as_if_alone(po
 def test_a_message_that_cannot_be_sent_lets_no_thread_wait(policy: str) -> None:
     model = nn.Linear(4, 4)
     layers = layers_of(model, copy.deepcopy(model))
-    sender = Sender([Place(CPU, layers)], policy_of(policy), OffloadLedger())
+    sender = Sender([DeviceEnd(CPU, layers)], policy_of(policy), OffloadLedger())
     sender.close()
     with pytest.raises(RuntimeError, match="after shutdown"):
         sender.send(layers, observe=True, full=True, only={*model.parameters()})

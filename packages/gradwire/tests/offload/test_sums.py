@@ -67,7 +67,7 @@ def test_a_step_or_gradients_that_were_zeroed_or_clipped_begin_anew() -> None:
     own, sums = master(), GradientSums(3)
     add(sums, own, 2)
     own.grad = None
-    sums.end_round()
+    sums.settle()
     add(sums, own, 1)
     add(sums, own, 0)
     assert grad(own) == in_order(TERMS[0], TERMS[1])

@@ -9,8 +9,8 @@ import torch
 
 from gradwire import _native
 from gradwire.errors import SpecError
-from gradwire.offload import inboxes as workers
-from gradwire.offload.inboxes import packing_thread
+from gradwire.offload import sender
+from gradwire.offload.sender import packing_thread
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -44,7 +44,7 @@ def test_no_more_threads_run_than_the_budget(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(workers, "_NODES", tmp_path)
+    monkeypatch.setattr(sender, "_NODES", tmp_path)
     return tmp_path
 
 

@@ -14,16 +14,19 @@ from torch import nn
 from gradwire.devices import Device
 from gradwire.devices.base import CPU
 from gradwire.errors import MissingPackageError
-from gradwire.offload.carriers import BitpackCarrier, Carrier, DeltaCarrier, End, Transfer
+from gradwire.offload.carriers import BitpackCarrier, Carrier, DeltaCarrier
+from gradwire.offload.layers import Layer
+from gradwire.offload.replicas import DeviceEnd
 from gradwire_lab.simulated_device.simulated import Simulated
 
 SHAPES = st.lists(st.lists(st.integers(0, 5), min_size=0, max_size=3), min_size=1, max_size=4)
 
 
-def transfer(
+def ends_of(
     masters: Sequence[torch.Tensor], *ends: Sequence[torch.Tensor], device: Device = CPU
-) -> Transfer:
-    return Transfer(masters, [End(each, device) for each in ends], CPU.pinned)
+) -> list[DeviceEnd]:
+    layers = [Layer("", [*masters], [*replicas]) for replicas in ends]  # type: ignore[list-item]
+    return [DeviceEnd(device, [each], pinned=False) for each in layers]
 
 
 def alike(carrier: Carrier, bits: int) -> dict[int, int]:
@@ -47,7 +50,7 @@ def test_bitpack_keeps_upper_bytes_of_weights_and_all_of_the_others(
     generator = torch.Generator().manual_seed(seed)
     masters = [torch.randn(shape, generator=generator) for shape in shapes]
     replicas = [torch.full_like(each, 3.0) for each in masters]
-    nbytes = carried(BitpackCarrier(transfer(masters, replicas)), bits)
+    nbytes = carried(BitpackCarrier(ends_of(masters, replicas)), bits)
     for master, replica in zip(masters, replicas, strict=True):
         kept = -1 << 32 - (bits if master.dim() > 1 else 32)
         assert torch.equal(replica.view(torch.int32), master.view(torch.int32) & kept)
@@ -57,35 +60,35 @@ def test_bitpack_keeps_upper_bytes_of_weights_and_all_of_the_others(
 
 def test_the_format_of_a_message_may_differ_from_the_one_before() -> None:
     masters, replicas = [torch.randn(9, 9)], [torch.zeros(9, 9)]
-    carrier = BitpackCarrier(transfer(masters, replicas))
+    carrier = BitpackCarrier(ends_of(masters, replicas))
     assert [carried(carrier, bits) for bits in (8, 32, 16, 24)] == [82, 324, 162, 243]
     assert torch.equal(replicas[0].view(torch.int32), masters[0].view(torch.int32) & -1 << 8)
 
 
 def test_a_look_packs_what_pack_would_and_returns_the_squares_of_weights() -> None:
     masters = [torch.randn(40, 9), torch.randn(9), torch.randn(3, 5).t()]
-    carrier = BitpackCarrier(transfer(masters, [torch.zeros_like(each) for each in masters]))
+    carrier = BitpackCarrier(ends_of(masters, [torch.zeros_like(each) for each in masters]))
     squares = pytest.approx({number: float(masters[number].double().square().sum()) for number in (0, 2)})
     for bits in (8, 16, 24, 32):
         nbytes = carrier.pack(alike(carrier, bits), full=False)
         packed = carrier.host[:nbytes].clone()
         carrier.host.fill_(255)
-        look = carrier.look(alike(carrier, bits))
+        look = carrier.sum_squares(alike(carrier, bits))
         assert look.squares == squares
         assert look.packed_nbytes == nbytes
         spans = [slice(*each) for each in carrier.spans.values()]
         assert all(torch.equal(carrier.host[each], packed[each]) for each in spans)
-    some = carrier.look({0: 8, 1: 8})
+    some = carrier.sum_squares({0: 8, 1: 8})
     assert some.squares == squares
     assert some.packed_nbytes == carrier.pack({0: 8, 1: 8}, full=False)
     carrier.host.fill_(255)
-    none = carrier.look(None)
+    none = carrier.sum_squares(None)
     assert none.squares == squares
     assert none.packed_nbytes is None
     assert int(carrier.host.min()) == 255, "nothing was to be packed"
-    deltas = DeltaCarrier(transfer(masters, [torch.zeros_like(each) for each in masters]), "bf16", 1)
-    assert deltas.look(alike(deltas, 16)).squares == squares
-    assert deltas.look(alike(deltas, 16)).packed_nbytes is None, "to pack deltas twice is to lose one"
+    deltas = DeltaCarrier(ends_of(masters, [torch.zeros_like(each) for each in masters]), "bf16", 1)
+    assert deltas.sum_squares(alike(deltas, 16)).squares == squares
+    assert deltas.sum_squares(alike(deltas, 16)).packed_nbytes is None, "to pack deltas twice is to lose one"
 
 
 def test_weights_in_another_layout_arrive_where_they_belong() -> None:
@@ -93,8 +96,8 @@ def test_weights_in_another_layout_arrive_where_they_belong() -> None:
     replicas = [each.clone().zero_() for each in masters]
     assert not any(each.is_contiguous() for each in (*masters, *replicas))
     for carrier in (
-        BitpackCarrier(transfer(masters, replicas)),
-        DeltaCarrier(transfer(masters, replicas), "fp32", 1),
+        BitpackCarrier(ends_of(masters, replicas)),
+        DeltaCarrier(ends_of(masters, replicas), "fp32", 1),
     ):
         carried(carrier, 32)
         assert all(torch.equal(a, b) for a, b in zip(masters, replicas, strict=True))
@@ -104,7 +107,7 @@ def test_weights_in_another_layout_arrive_where_they_belong() -> None:
 def test_deltas_bring_the_rounded_masters_and_few_bytes_when_little_changed(dtype: str) -> None:
     masters = [torch.randn(300, 400), torch.randn(400)]
     replicas = [torch.zeros_like(each) for each in masters]
-    carrier = DeltaCarrier(transfer(masters, replicas), dtype, checked_every=2)  # type: ignore[arg-type]
+    carrier = DeltaCarrier(ends_of(masters, replicas), dtype, checked_every=2)  # type: ignore[arg-type]
     sizes = []
     for step in range(5):
         sizes.append(carried(carrier, 16, full=step == 3))
@@ -119,8 +122,8 @@ def test_deltas_bring_the_rounded_masters_and_few_bytes_when_little_changed(dtyp
 def test_a_device_of_its_own_has_the_memory_that_it_needs() -> None:
     device, weights = Simulated(), [nn.Parameter(torch.randn(3, 3))]
     for carrier in (
-        BitpackCarrier(transfer(weights, weights, device=device)),
-        DeltaCarrier(transfer(weights, weights, device=device), "bf16", 1),
+        BitpackCarrier(ends_of(weights, weights, device=device)),
+        DeltaCarrier(ends_of(weights, weights, device=device), "bf16", 1),
     ):
         assert carrier.on_device[0].numel() >= carrier.pack(alike(carrier, 32), full=True)
 
@@ -128,7 +131,7 @@ def test_a_device_of_its_own_has_the_memory_that_it_needs() -> None:
 def test_deltas_on_an_accelerator_without_triton_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gradwire.gpu.deltas", None)
     with pytest.raises(MissingPackageError, match=r"needs the package triton.*send other than deltas there"):
-        DeltaCarrier(transfer([torch.zeros(2, 2)], [torch.zeros(2, 2, device="meta")]), "bf16", 1)
+        DeltaCarrier(ends_of([torch.zeros(2, 2)], [torch.zeros(2, 2, device="meta")]), "bf16", 1)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
@@ -136,8 +139,8 @@ def test_all_ends_get_what_was_packed_once(dtype: str) -> None:
     masters = [torch.randn(7, 5), torch.randn(5)]
     ends = [[torch.zeros_like(each) for each in masters] for _ in range(3)]
     for carrier in (
-        BitpackCarrier(transfer(masters, *ends)),
-        DeltaCarrier(transfer(masters, *ends), dtype, 2),  # type: ignore[arg-type]
+        BitpackCarrier(ends_of(masters, *ends)),
+        DeltaCarrier(ends_of(masters, *ends), dtype, 2),  # type: ignore[arg-type]
     ):
         for _ in range(3):
             masters[0] += 0.5
@@ -151,7 +154,7 @@ def test_all_ends_get_what_was_packed_once(dtype: str) -> None:
 def test_a_message_brings_the_masters_that_it_is_to_bring_and_no_others(dtype: str) -> None:
     masters = [torch.randn(9, 7), torch.randn(7), torch.randn(0, 3), torch.randn(7, 5), torch.randn(5)]
     replicas = [torch.zeros_like(each) for each in masters]
-    carrier = DeltaCarrier(transfer(masters, replicas), dtype, 2)  # type: ignore[arg-type]
+    carrier = DeltaCarrier(ends_of(masters, replicas), dtype, 2)  # type: ignore[arg-type]
     expected = [torch.zeros_like(each) for each in masters]
     for brought in ([0, 1, 2], [3, 4], [0, 1, 2, 3, 4], [4], [2, 3], [3]):
         for each in masters:
@@ -167,7 +170,7 @@ def test_a_message_brings_the_masters_that_it_is_to_bring_and_no_others(dtype: s
 def test_each_master_has_bits_of_its_own() -> None:
     masters = [torch.randn(5, 5) for _ in range(3)]
     replicas = [torch.zeros_like(each) for each in masters]
-    nbytes = carried(BitpackCarrier(transfer(masters, replicas)), {2: 8, 0: 24})
+    nbytes = carried(BitpackCarrier(ends_of(masters, replicas)), {2: 8, 0: 24})
     assert nbytes == 32 + 75, "26 bytes, those up to a multiple of 16, and the others"
     for number, kept in ((2, -1 << 24), (0, -1 << 8)):
         assert torch.equal(replicas[number].view(torch.int32), masters[number].view(torch.int32) & kept)

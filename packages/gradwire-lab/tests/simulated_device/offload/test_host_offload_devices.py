@@ -224,7 +224,7 @@ def test_what_does_not_go_together_is_refused() -> None:
     model, devices = make_model(), [Simulated(), Simulated()]
     for options in ({"device": devices}, {"device": devices[0], "fraction": 0.5}):
         with pytest.raises(
-            SpecError, match="step_in_backward=True wants one device and all layers on the host"
+            SpecError, match="step_in_backward=True expects one device and all layers on the host"
         ):
             HostOffload(model, make_optimizer(model), "static:8", step_in_backward=True, **options)
     with pytest.raises(SpecError, match="fraction= keeps masters on one device"):

@@ -29,7 +29,7 @@ _SOURCE = Source("the state of an AWP", "resume with the policy that was saved",
 
 
 class AWP(Policy):
-    """Give a layer more bits after so many batches in which its norm changed by less than a threshold.
+    """A policy that gives a layer more bits after some batches in which its norm changed by little.
 
     Formula, for each layer after each batch i: delta = (|W_i| - |W_(i-1)|) / |W_(i-1)|, where |W| is the l2
     norm of the layer's weights. If delta < threshold, the layer's count increases by one. When the count
@@ -220,7 +220,7 @@ def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float
         The validation error after each batch. Batches after the first drop are left out. Without it, all
         batches count.
 
-    Raises ``SpecError`` where two batches at least are not there.
+    Raises ``SpecError`` for fewer than two batches.
 
     Examples
     --------
@@ -228,7 +228,9 @@ def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float
     -0.01
     """
     if errors is not None and len(errors) != len(norms):
-        raise SpecError(f"an error for each of {len(norms)} batches is wanted, but there are {len(errors)}")
+        raise SpecError(
+            f"expected {len(norms)} validation errors, got {len(errors)}; pass one for each batch of norms"
+        )
     drops = [batch for batch, (old, new) in enumerate(pairwise(errors or ()), 1) if new < old]
     watched = norms[: drops[0] + 1] if drops else norms
     changes = [
@@ -236,7 +238,7 @@ def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float
     ]
     finite = [each for each in changes if math.isfinite(each)]
     if not finite:
-        raise SpecError(f"norms of two batches at least are wanted, but there are {len(watched)}")
+        raise SpecError(f"expected norms of at least two batches, got {len(watched)}; record more batches")
     return math.fsum(finite) / len(finite)
 
 

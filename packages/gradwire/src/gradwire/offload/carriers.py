@@ -1,9 +1,9 @@
-"""What carries layers' weights to devices: a buffer at each end, and how bytes get in and out."""
+"""Carriers of layers' weights to devices: a buffer at each end, and how bytes get in and out."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,25 +11,24 @@ import torch
 from gradwire import _native
 from gradwire._native import Packed, Pass
 from gradwire.codecs.bitpack import BitPack
-from gradwire.devices import Device
+from gradwire.devices import Device, Event, device_of, on_host
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
+from gradwire.entropy.coder import DeltaHeader
 from gradwire.entropy.delta import WordName, apply_message, encode_message
-from gradwire.entropy.device_delta import DeviceDeltaDecoder
-
-# Bitunpack: the most significant bytes of floats, on the device, back to float32.
-#
-# These are torch's operations on integers and views, so that every device has them. Bytes are little-
-# endian.
+from gradwire.errors import PayloadError
+from gradwire.gpu.table import delta_kernels
+from gradwire.offload.replicas import DeviceEnd
 
 _NAN = 0x7FC0_0000
 """The bits that make a NaN of any float."""
 
 
 def bitunpack(payload: torch.Tensor, weights: torch.Tensor, kept_bytes: int) -> None:
-    """Write what a payload of ``bitpack`` holds into ``weights`` (contiguous float32, on the same device).
+    """Write the floats of a payload of ``bitpack`` to ``weights`` (contiguous float32, on the same device).
 
     The result has the bits that the codec's ``decode`` would write: the lower bytes are 0, and for one byte
-    a chunk with a non-finite value becomes NaN as a whole.
+    a chunk with a non-finite value becomes NaN as a whole. Operations of torch on little-endian integers and
+    views do it, so that every device can.
     """
     flat, count = weights.view(-1), weights.numel()
     if not count:
@@ -51,41 +50,19 @@ def bitunpack(payload: torch.Tensor, weights: torch.Tensor, kept_bytes: int) -> 
 _KEEPS = {8 * kept: BitPack(kept) for kept in (1, 2, 3, 4)}
 _WHOLE = _KEEPS[32]
 _ALIGN = 16
-"""Where a tensor's bytes begin: views of them as numbers, and vector loads, want that."""
+"""Each tensor's bytes begin at a multiple of this, as views of them as numbers and vector loads need."""
+
+Bits = Mapping[int, int]
+"""The bits of each master that a message brings, by its number."""
 
 
-class End(NamedTuple):
-    """Where layers go."""
-
-    replicas: Sequence[torch.Tensor]
-    device: Device
-
-
-class Transfer(NamedTuple):
-    """What the transfers of a layer, or of several small ones, have to do with.
-
-    Attributes
-    ----------
-    masters
-        The layers' parameters on the host.
-    ends
-        Where they go, in the same order. All ends get the same bytes.
-    memory
-        Makes so many float32 on the host, from which devices copy.
-    """
-
-    masters: Sequence[torch.Tensor]
-    ends: Sequence[End]
-    memory: Callable[[int], torch.Tensor]
-
-
-class Look(NamedTuple):
-    """What ``Carrier.look`` saw.
+class SquareSums(NamedTuple):
+    """Sums of the squares of weights, of which norms are made.
 
     Attributes
     ----------
     squares
-        The sum of the squares of the weights of each master that has some, by its number.
+        One of each master that has weights, by its number.
     packed_nbytes
         The bytes of the message that was packed meanwhile; None where none was.
     """
@@ -94,40 +71,36 @@ class Look(NamedTuple):
     packed_nbytes: int | None
 
 
-Bits = Mapping[int, int]
-"""The bits of each master that a message brings, by its number in the transfer."""
-
-
 class Carrier(ABC):
-    """One transfer's. ``pack`` fills ``host``; ``unpack`` reads the bytes that have come to an end.
+    """Buffers for some layers. ``pack`` fills ``host``; ``unpack`` reads the bytes that have come to an end.
 
     Parameters with one dimension, such as biases, travel as they are; the others are *weights*.
 
     Parameters
     ----------
-    transfer
-        What is carried, and where to.
+    ends
+        The devices, each with the layers that are carried. All get the same bytes.
     capacities
         The most bytes that each of the masters takes.
 
     Attributes
     ----------
     host
-        Where a message is packed.
+        The memory where a message is packed.
     on_device
         Its bytes at each end.
     spans
-        Where each master that it brings begins and ends, by number, in the order of the message.
+        Begin and end of each master that it brings, by number, in the order of the message.
     """
 
-    def __init__(self, transfer: Transfer, capacities: Iterable[int]) -> None:
-        self._masters, self._ends, memory = transfer
+    def __init__(self, ends: Sequence[DeviceEnd], capacities: Iterable[int]) -> None:
+        self._masters, self._replicas = ends[0].masters, [each.replicas for each in ends]
         self.spans: dict[int, tuple[int, int]] = {}
         self._views: dict[tuple[int, int], tuple[int, torch.Tensor]] = {}
         room = sum(map(aligned, capacities))
         with torch.inference_mode(mode=False):
-            self.host = memory(room // 4).view(torch.uint8)
-            self.on_device = [each.device.zeros(room // 4).view(torch.uint8) for each in self._ends]
+            self.host = ends[0].host_memory(room // 4).view(torch.uint8)
+            self.on_device = [each.device.zeros(room // 4).view(torch.uint8) for each in ends]
 
     def on_host(self, end: int) -> bool:  # noqa: ARG002 - for DeltaCarrier
         """Return whether ``unpack`` runs on the host, so that it is the host that must wait for the bytes."""
@@ -137,20 +110,18 @@ class Carrier(ABC):
     def pack(self, bits: Bits, *, full: bool) -> int:
         """Fill ``host`` from these masters, in ``full`` where devices have nothing; return the bytes used."""
 
-    def look(self, bits: Bits | None) -> Look:  # noqa: ARG002 - for BitpackCarrier
+    def sum_squares(self, bits: Bits | None) -> SquareSums:  # noqa: ARG002 - for BitpackCarrier
         """Return the squares of all weights; unless ``bits`` are None, ``host`` may be filled meanwhile."""
-        return Look(
-            {number: _squares(each) for number, each in enumerate(self._masters) if each.dim() > 1}, None
-        )
+        weights = {number: each for number, each in enumerate(self._masters) if each.dim() > 1}
+        return SquareSums({number: _squares(each) for number, each in weights.items()}, None)
 
     def receive(self, end: int) -> None:  # noqa: B027 - most leave everything to the device
         """Do what the host can do as soon as an end has the bytes, on another thread than ``unpack``'s."""
 
     def unpack(self, end: int) -> None:
         """Write the replicas of an end by operations on its device."""
-        replicas = self._ends[end].replicas
         for number, span in self.spans.items():
-            replica = replicas[number]
+            replica = self._replicas[end][number]
             if replica.dim() > 1:
                 self._unpack(end, number, span, replica)
             else:
@@ -170,26 +141,26 @@ class Carrier(ABC):
 
 
 class BitpackCarrier(Carrier):
-    """Keeps the most significant bytes of every weight: approximate data transfer, as A2DTWP describes it."""
+    """A carrier of the most significant bytes of weights: approximate data transfer (A2DTWP)."""
 
-    def __init__(self, transfer: Transfer) -> None:
-        super().__init__(transfer, [max(each.nbytes, each.numel() + 1) for each in transfer.masters])
+    def __init__(self, ends: Sequence[DeviceEnd]) -> None:
+        super().__init__(ends, [max(each.nbytes, each.numel() + 1) for each in ends[0].masters])
         self._kept_bytes = dict[int, int]()
 
     def pack(self, bits: Bits, *, full: bool) -> int:  # noqa: ARG002 - every message is full
-        """Fill ``host`` with so many bits of each weight."""
+        """Fill ``host`` with these bits of each weight."""
         self._write(bits, summed=False)
         return _end_of(self.spans)
 
-    def look(self, bits: Bits | None) -> Look:
+    def sum_squares(self, bits: Bits | None) -> SquareSums:
         """Return the squares, after the one pass over the masters in which they were packed, too."""
         if bits is None:
-            return super().look(None)
+            return super().sum_squares(None)
         squares = self._write(bits, summed=True)
         for number, master in enumerate(self._masters):
             if master.dim() > 1 and number not in squares:  # the message doesn't bring it
                 squares[number] = _squares(master)
-        return Look(squares, _end_of(self.spans))
+        return SquareSums(squares, _end_of(self.spans))
 
     def _write(self, bits: Bits, *, summed: bool) -> dict[int, float]:
         """Fill ``host``, and return the squares of the weights, if they are to be ``summed``."""
@@ -212,34 +183,21 @@ class BitpackCarrier(Carrier):
 
 
 class DeltaCarrier(Carrier):
-    """Carries what changed of every weight; the device keeps the words that the next change starts from.
+    """A carrier of changes; the device keeps the words that the next change starts from.
 
     Accelerators decode by themselves. Raises ``MissingPackageError`` where one does without Triton.
     """
 
-    def __init__(self, transfer: Transfer, dtype: WordName, checked_every: int) -> None:
-        masters, ends, _ = transfer
+    def __init__(self, ends: Sequence[DeviceEnd], dtype: WordName, checked_every: int) -> None:
+        masters = ends[0].masters
         weights = [number for number, each in enumerate(masters) if each.dim() > 1]
         self._encoders = {number: DeltaEncoder(masters[number], dtype) for number in weights}
-        self._here = [all(replica.is_cpu for replica in each.replicas) for each in ends]
-        self._decoders = [
-            {number: DeltaDecoder(dtype) for number in weights} if here else {} for here in self._here
-        ]
-        self._on_device = [
-            {} if here else {number: DeviceDeltaDecoder(dtype) for number in weights} for here in self._here
-        ]
-        self._received = [False] * len(ends)
-        self._words = [
-            {number: _words(each.replicas[number], each.device, dtype) for number in weights} for each in ends
-        ]
-        self._shaped = [
-            {number: words[number].view(masters[number].shape) for number in weights} for words in self._words
-        ]
+        self._receivers = [_Receiver(each, weights, dtype) for each in ends]
         capacities = [
             self._encoders[number].max_nbytes if number in self._encoders else each.nbytes
             for number, each in enumerate(masters)
         ]
-        super().__init__(transfer, capacities)
+        super().__init__(ends, capacities)
         self._dtype: WordName = dtype
         self._checked_every, self._version = checked_every, 0
 
@@ -265,34 +223,128 @@ class DeltaCarrier(Carrier):
 
     def on_host(self, end: int) -> bool:
         """Return whether there is something to decode, in the host's memory, as a simulated device has it."""
-        return self._here[end] and bool(self._encoders)
+        return bool(self._receivers[end].decoders)
 
     def receive(self, end: int) -> None:
         """Decode, where the end's memory is the host's."""
-        decoders = self._decoders[end]
-        coming = [number for number in self.spans if number in decoders]
-        if coming:
+        receiver = self._receivers[end]
+        numbers = [number for number in self.spans if number in receiver.decoders]
+        if numbers:
             apply_message(
                 self.on_device[end],
-                [self.spans[number] for number in coming],
-                [decoders[number] for number in coming],
-                [self._words[end][number] for number in coming],
+                [self.spans[number] for number in numbers],
+                [receiver.decoders[number] for number in numbers],
+                [receiver.words[number] for number in numbers],
             )
-        self._received[end] = True
+        receiver.is_decoded = True
 
     def unpack(self, end: int) -> None:
         """Write the replicas, and decode what ``receive`` hasn't."""
-        if not self._received[end]:
+        receiver = self._receivers[end]
+        if not receiver.is_decoded:
             self.receive(end)
-        self._received[end] = False
+        receiver.is_decoded = False
         super().unpack(end)
 
     def _unpack(self, end: int, number: int, span: tuple[int, int], replica: torch.Tensor) -> None:
         """Widen words of half the precision; an accelerator decodes them before."""
-        if not self._here[end]:
+        receiver = self._receivers[end]
+        if number in receiver.device_decoders:
             payload, copy = self.on_device[end][slice(*span)], self.host[slice(*span)]
-            self._on_device[end][number].apply(payload, copy, self._words[end][number])
-        replica.copy_(self._shaped[end][number])
+            receiver.device_decoders[number].apply(payload, copy, receiver.words[number])
+        replica.copy_(receiver.shaped[number])
+
+
+class _Receiver:
+    """One end's words, and their decoders: on the host where the end's memory is the host's.
+
+    Attributes
+    ----------
+    words, shaped
+        The words of each master with weights, by its number, and views of them in its shape.
+    is_decoded
+        Whether the host has decoded the message that isn't unpacked yet.
+    """
+
+    def __init__(self, end: DeviceEnd, weights: Sequence[int], dtype: WordName) -> None:
+        is_here = all(each.is_cpu for each in end.replicas)
+        self.decoders = {number: DeltaDecoder(dtype) for number in weights if is_here}
+        self.device_decoders = {number: DeviceDeltaDecoder(dtype) for number in weights if not is_here}
+        replicas = end.replicas
+        self.words = {number: _words(replicas[number], end.device, dtype) for number in weights}
+        self.shaped = {number: words.view(replicas[number].shape) for number, words in self.words.items()}
+        self.is_decoded = False
+
+
+class DeviceDeltaDecoder:
+    """A receiver of deltas on an accelerator: it applies them to weights in place, and keeps their version.
+
+    The host reads headers, kernels decode bodies, and the host waits for the device only to compare a hash.
+    So a malformed payload leaves the weights as they are, and the next call raises its error. Raises
+    ``MissingPackageError`` without Triton.
+
+    Parameters
+    ----------
+    dtype
+        ``"bf16"`` or ``"fp32"``, as in the encoder.
+    """
+
+    def __init__(self, dtype: WordName = "bf16") -> None:
+        self._queue, self._faults = delta_kernels()
+        self._decoder = DeltaDecoder(dtype)
+        self._fault: tuple[torch.Tensor, Event] | None = None
+
+    @property
+    def version(self) -> int | None:
+        """The version of the weights, as in ``DeltaDecoder``."""
+        return self._decoder.version
+
+    def apply(self, payload: torch.Tensor, copy: torch.Tensor, weights: torch.Tensor) -> int:
+        """Queue the update of ``weights`` to the payload's version, and return that version.
+
+        ``copy`` is the payload in host memory. Raises what ``DeltaDecoder.apply`` does.
+        """
+        header = DeltaHeader.read(copy)
+        try:
+            self._confirm()
+        except PayloadError:
+            if header.base is not None:  # a full copy replaces the refused delta
+                raise
+        self._decoder.check(header, payload.numel(), weights)
+        if weights.numel():
+            self._launch(payload[header.nbytes :], weights, header)
+        self._decoder.take(header, lambda: _native.hash64(on_host(weights)))
+        return header.version
+
+    def _launch(self, body: torch.Tensor, weights: torch.Tensor, header: DeltaHeader) -> None:
+        device = device_of(weights)
+        with torch.inference_mode(mode=False):
+            fault = device.pinned(1).view(torch.int32)
+
+        def queue() -> None:
+            if header.plain:
+                weights.view(torch.uint8).copy_(body)
+                status = torch.zeros(1, dtype=torch.int32, device=weights.device)
+            else:
+                status = self._queue(body, weights, full=header.base is None)
+            fault.copy_(status, non_blocking=True)
+
+        device.launch(queue, [body, weights], [weights, fault])
+        self._fault = fault, device.event()
+
+    def _confirm(self) -> None:
+        """Raise the error of the last payload, if it was malformed."""
+        last, self._fault = self._fault, None
+        if last is None:
+            return
+        fault, event = last
+        event.wait()
+        if int(fault):
+            self._decoder.version = None
+            raise PayloadError(
+                f"the last payload was no delta of these weights: {self._faults[int(fault) - 1]}; "
+                "send a full copy"
+            )
 
 
 def _flat(master: torch.Tensor) -> torch.Tensor:

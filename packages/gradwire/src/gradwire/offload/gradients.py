@@ -18,14 +18,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.devices import Event, Stream
 from gradwire.errors import SpecError, TensorError
-from gradwire.offload.layers import Place
-from gradwire.offload.ledger import OffloadLedger
+from gradwire.offload.layers import OffloadLedger
+from gradwire.offload.replicas import DeviceEnd
 from gradwire.offload.sums import GradientSums, LayerSteps
 
 
 @dataclass
-class _Home:
-    """Where a replica's gradient goes, and from where.
+class _Origin:
+    """A replica's parameter as the origin of a gradient, and the master that gets it.
 
     ``is_trained`` says whether the master required a gradient when that was last looked at.
     """
@@ -34,31 +34,31 @@ class _Home:
     is_trained: bool
     layer: str
     number: int
-    place: Place
+    end: DeviceEnd
     stream: Stream
 
 
 @dataclass
-class _Coming:
-    """A copy to the host under way; ``kept`` is what it reads."""
+class _GradientCopy:
+    """A copy to the host under way; ``source`` stays alive for it."""
 
-    home: _Home
+    origin: _Origin
     floats: torch.Tensor
     event: Event
-    kept: torch.Tensor
+    source: torch.Tensor
 
 
 @dataclass(eq=False)
-class _Pass:
+class _BackwardPass:
     """A backward pass. Only autograd refers to it all the time, so that it is gone if the pass fails.
 
     Attributes
     ----------
-    places
-        The numbers of the places of which a gradient was accumulated.
+    ends
+        The numbers of the ends of which a gradient was accumulated.
     averaged
         Of those, the ones whose gradients DDP averages when the pass ends.
-    coming
+    copies
         The copies that aren't delivered yet.
     thread
         The one that accumulated the first gradient.
@@ -66,63 +66,63 @@ class _Pass:
         Whether layers are stepped in this pass, and which ones were.
     """
 
-    places: set[int] = field(default_factory=set)
+    ends: set[int] = field(default_factory=set)
     averaged: set[int] = field(default_factory=set)
-    coming: list[_Coming] = field(default_factory=list)
+    copies: list[_GradientCopy] = field(default_factory=list)
     thread: int = field(default_factory=threading.get_ident)
     stepping: bool = False
     stepped: set[str] = field(default_factory=set)
 
 
 class GradientReturn:
-    """Fills the masters' ``grad`` from the replicas'; when ``backward`` returns, all is there.
+    """The way of gradients from the replicas' ``grad`` to the masters'; it ends when ``backward`` returns.
 
     A replica's ``grad`` is None then: what has come is in the master's, added to what was there before. What
-    one backward pass brings from several places is added in their order. If it fails, nothing is added.
+    one backward pass brings from several ends is added in their order. If it fails, nothing is added.
     Threads may run backward passes, and forward passes beside them: each pass has a state of its own.
 
     Parameters
     ----------
-    places
-        Where the replicas live, with the layers whose gradients come to the host.
+    ends
+        The devices, with the layers whose gradients come to the host.
     steps
         Steps each layer when all of its gradients have come; the masters then have none any more.
     """
 
     def __init__(
-        self, places: Sequence[Place], ledger: OffloadLedger, steps: LayerSteps | None = None
+        self, ends: Sequence[DeviceEnd], ledger: OffloadLedger, steps: LayerSteps | None = None
     ) -> None:
-        self._homes: dict[torch.Tensor, _Home] = {}
-        for number, place in enumerate(places):
-            stream = place.device.stream()
-            self._homes |= {
-                replica: _Home(master, master.requires_grad, layer.name, number, place, stream)
-                for layer in place.layers
+        self._origins: dict[torch.Tensor, _Origin] = {}
+        for number, end in enumerate(ends):
+            stream = end.device.stream()
+            self._origins |= {
+                replica: _Origin(master, master.requires_grad, layer.name, number, end, stream)
+                for layer in end.layers
                 for master, replica in zip(layer.masters, layer.replicas, strict=True)
             }
         self._sizes = self._count()
-        self._probes = {home.number: replica for replica, home in self._homes.items()}
-        """A parameter of each place."""
-        self._steps, self._ledger, self._sums = steps, ledger, GradientSums(len(places))
+        self._probes = {origin.number: replica for replica, origin in self._origins.items()}
+        """A parameter of each end."""
+        self._steps, self._ledger, self._sums = steps, ledger, GradientSums(len(ends))
         self._lock = threading.Lock()
-        self._passes = weakref.WeakValueDictionary[int, _Pass]()
+        self._passes = weakref.WeakValueDictionary[int, _BackwardPass]()
         """The backward passes under way, by autograd's number."""
         self._ddps: dict[int, DistributedDataParallel | None] = {}
-        """What is around the replica of a place."""
+        """The DDP around the replica of an end."""
         self._drivers: dict[int, int] = {}
-        """The thread of a place's last forward pass."""
+        """The thread of an end's last forward pass."""
         self._maker = threading.get_ident()
         self._holders = Counter[int]()
         """The threads within ``hold``."""
         self._held: dict[torch.Tensor, int] = {}
-        """The parameters whose gradients stay on the device meanwhile, and their places."""
+        """The parameters whose gradients stay on the device meanwhile, and their ends."""
         self._hooks: dict[torch.Tensor, Any] = {}
-        for replica, home in self._homes.items():
-            if home.is_trained:
+        for replica, origin in self._origins.items():
+            if origin.is_trained:
                 self._hook(replica)
 
     def begin(self, number: int = 0) -> None:
-        """Begin a forward pass at a place: note the thread that drives it, and whether DDP is around it."""
+        """Begin a forward pass at an end: note the thread that drives it, and whether DDP is around it."""
         if torch._C._current_graph_task_id() != -1 or not torch.is_grad_enabled():
             return  # backward computes a checkpoint's forward pass again, or no backward pass follows
         with self._lock:
@@ -152,7 +152,7 @@ class GradientReturn:
 
     def stepped(self) -> None:
         """Note that the optimizer has stepped."""
-        self._sums.end_round()
+        self._sums.settle()
 
     def close(self) -> None:
         """Let the replicas go."""
@@ -166,45 +166,46 @@ class GradientReturn:
     def _follow(self, number: int) -> None:
         """Freeze and unfreeze a replica's parameters as the user has done with the masters."""
         changed = [
-            (replica, home)
-            for replica, home in self._homes.items()
-            if home.number == number and home.is_trained is not home.master.requires_grad
+            (replica, origin)
+            for replica, origin in self._origins.items()
+            if origin.number == number and origin.is_trained is not origin.master.requires_grad
         ]
-        for replica, home in changed:
-            home.is_trained = home.master.requires_grad
-            replica.requires_grad_(home.is_trained)
-            if home.is_trained and replica not in self._hooks:
+        for replica, origin in changed:
+            origin.is_trained = origin.master.requires_grad
+            replica.requires_grad_(origin.is_trained)
+            if origin.is_trained and replica not in self._hooks:
                 self._hook(replica)
         if changed:
             self._sizes = self._count()
 
     def _count(self) -> Counter[str]:
-        """Return how many gradients come of each layer."""
-        return Counter(home.layer for home in self._homes.values() if home.is_trained)
+        """Return the number of gradients that come of each layer."""
+        return Counter(origin.layer for origin in self._origins.values() if origin.is_trained)
 
     def _take(self, replica: torch.Tensor) -> None:
-        home = self._homes[replica]
+        """Copy a gradient that backward has accumulated, unless it is held or DDP averages it."""
+        origin = self._origins[replica]
         # A reentrant checkpoint's pass within another one has its own number, and steps the other's layers.
         task = torch._C._current_graph_task_id() if self._steps is None else 0
-        ddp = self._ddps.get(home.number)
+        ddp = self._ddps.get(origin.number)
         with self._lock:  # each accelerator has a thread of backward's
-            own = self._passes.get(task)
-            begins = own is None
-            if own is None:
-                own = self._passes[task] = _Pass()
-            own.places.add(home.number)
+            backward = self._passes.get(task)
+            begins = backward is None
+            if backward is None:
+                backward = self._passes[task] = _BackwardPass()
+            backward.ends.add(origin.number)
             if ddp is not None and ddp.require_backward_grad_sync:
-                own.averaged.add(home.number)
-            held = self._is_held(home.number)
+                backward.averaged.add(origin.number)
+            held = self._is_held(origin.number)
             if held and ddp is None:
-                self._held[replica] = home.number
+                self._held[replica] = origin.number
         if begins:
-            _when_backward_ends(partial(self._end, task, own))
+            _when_backward_ends(partial(self._end, task, backward))
         if not held and ddp is None:
             if self._steps is not None:
-                _check_thread(own)
+                _check_thread(backward)
             try:
-                self._load(replica, own)
+                self._load(replica, backward)
             except BaseException:  # whose traceback keeps this pass, which has failed
                 self._passes.pop(task, None)
                 raise
@@ -214,7 +215,8 @@ class GradientReturn:
             return True
         return self._maker in self._holders and self._maker not in self._drivers.values()
 
-    def _load(self, replica: torch.Tensor, own: _Pass) -> None:
+    def _load(self, replica: torch.Tensor, backward: _BackwardPass) -> None:
+        """Begin to copy a replica's gradient to the host."""
         gradient = replica.grad
         if gradient is None:
             return
@@ -223,75 +225,76 @@ class GradientReturn:
                 f"HostOffload takes dense float32 gradients, but one is {gradient.layout} and "
                 f"{gradient.dtype}; use Embedding(sparse=False), or torch.autocast instead of model.half()"
             )
-        if self._steps is not None and not own.stepping:
+        if self._steps is not None and not backward.stepping:
             self._steps.begin()
-            own.stepping = True
-        home = self._homes[replica]
-        floats = home.place.host_memory(gradient.numel())
-        with home.place.at_work("a copy of gradients"):
-            home.stream.follow()
-            event = home.stream.load(floats, gradient)
-        own.coming.append(_Coming(home, floats, event, gradient))
+            backward.stepping = True
+        origin = self._origins[replica]
+        floats = origin.end.host_memory(gradient.numel())
+        with origin.end.at_work("a copy of gradients"):
+            origin.stream.follow()
+            event = origin.stream.load(floats, gradient)
+        backward.copies.append(_GradientCopy(origin, floats, event, gradient))
         with self._lock:
             self._held.pop(replica, None)
-        self._ledger.returned(home.layer, gradient.nbytes)
+        self._ledger.returned(origin.layer, gradient.nbytes)
         replica.grad = None
         if self._steps is not None:
-            self._step_layer(home.layer, own, self._steps)
+            self._step_layer(origin.layer, backward, self._steps)
 
-    def _step_layer(self, layer: str, own: _Pass, steps: LayerSteps) -> None:
+    def _step_layer(self, layer: str, backward: _BackwardPass, steps: LayerSteps) -> None:
         """Step a layer where all of it has come."""
-        if layer in own.stepped:
+        if layer in backward.stepped:
             raise SpecError(
-                "step_in_backward=True wants each gradient once in a backward pass, but a second one of "
-                f"{layer!r} came; use checkpoint(..., use_reentrant=False)"
+                "step_in_backward=True expected each gradient once in a backward pass, got a second one of "
+                f"{layer!r}; use checkpoint(..., use_reentrant=False)"
             )
-        whole = [each for each in own.coming if each.home.layer == layer]
+        whole = [each for each in backward.copies if each.origin.layer == layer]
         if len(whole) == self._sizes[layer]:
-            own.stepped.add(layer)
-            own.coming = [each for each in own.coming if each.home.layer != layer]
-            steps.submit({each.home.master for each in whole}, partial(self._deliver, whole))
+            backward.stepped.add(layer)
+            backward.copies = [each for each in backward.copies if each.origin.layer != layer]
+            steps.submit({each.origin.master for each in whole}, partial(self._deliver, whole))
 
-    def _end(self, task: int, own: _Pass) -> None:
+    def _end(self, task: int, backward: _BackwardPass) -> None:
         """Take the averages behind DDP's own end, which is in the queue by now."""
-        if own.averaged:
-            _when_backward_ends(partial(self._finish, task, own))
+        if backward.averaged:
+            _when_backward_ends(partial(self._finish, task, backward))
         else:
-            self._finish(task, own)
+            self._finish(task, backward)
 
-    def _finish(self, task: int, own: _Pass) -> None:
+    def _finish(self, task: int, backward: _BackwardPass) -> None:
         """Wait for the copies, and add them to the masters' gradients."""
         self._passes.pop(task, None)
-        for replica in self._left(own):
-            self._load(replica, own)
+        for replica in self._left(backward):
+            self._load(replica, backward)
         with self._ledger.clocked("gradient_wait_s"):
             if self._steps is None:
-                self._deliver(own.coming)
-            elif own.stepping:
-                masters = {each.home.master for each in own.coming}
-                self._steps.submit(masters, partial(self._deliver, own.coming))
+                self._deliver(backward.copies)
+            elif backward.stepping:
+                masters = {each.origin.master for each in backward.copies}
+                self._steps.submit(masters, partial(self._deliver, backward.copies))
                 self._steps.join()
 
-    def _left(self, own: _Pass) -> list[torch.Tensor]:
+    def _left(self, backward: _BackwardPass) -> list[torch.Tensor]:
         """Return the parameters whose gradients come now: averages, and those held there before."""
         with self._lock:
-            places = {each for each in own.places if not self._is_held(each)}
-            averaged = own.averaged & places
-            found = [each for each, home in self._homes.items() if averaged and home.number in averaged]
-            return found + [each for each, number in self._held.items() if number in places]
+            ends = {each for each in backward.ends if not self._is_held(each)}
+            averaged = backward.averaged & ends
+            found = [each for each, origin in self._origins.items() if origin.number in averaged]
+            return found + [each for each, number in self._held.items() if number in ends]
 
-    def _deliver(self, coming: Sequence[_Coming]) -> None:
-        for each in coming:
-            with each.home.place.at_work("a copy of gradients"):
+    def _deliver(self, copies: Sequence[_GradientCopy]) -> None:
+        for each in copies:
+            with each.origin.end.at_work("a copy of gradients"):
                 each.event.wait()
         arrivals = [
-            (each.home.number, each.home.master, each.floats.view(each.home.master.shape)) for each in coming
+            (each.origin.number, each.origin.master, each.floats.view(each.origin.master.shape))
+            for each in copies
         ]
-        self._sums.add(arrivals, {each.home.number for each in coming})
+        self._sums.add(arrivals, {each.origin.number for each in copies})
 
 
-def _check_thread(own: _Pass) -> None:
-    if own.thread != threading.get_ident():
+def _check_thread(backward: _BackwardPass) -> None:
+    if backward.thread != threading.get_ident():
         raise SpecError(
             "step_in_backward=True expects backward passes from one thread at a time, got two at once; "
             "call backward() in one thread, or leave it out"

@@ -23,10 +23,9 @@ from gradwire.devices import on_host
 from gradwire.errors import DeviceError, SpecError, StateError
 from gradwire.fields import Source, anything, one_of, optional, rows
 from gradwire.offload.gradients import GradientReturn
-from gradwire.offload.layers import Layer, Place, Written, check_masters, check_optimizer
-from gradwire.offload.ledger import OffloadLedger
+from gradwire.offload.layers import Layer, OffloadLedger, Written, check_masters, check_optimizer
 from gradwire.offload.policies import FORMATS, Policy, policy_of
-from gradwire.offload.replicas import Residents, Wanted, replicas_of, split_layers
+from gradwire.offload.replicas import DeviceEnd, Residents, Wanted, replicas_of, split_layers
 from gradwire.offload.sender import Sender
 from gradwire.offload.sums import LayerSteps
 
@@ -63,13 +62,13 @@ class HostOffload:
     timed
         Measure the seconds of the copies for the ledger.
     fraction
-        How much of the model's weights, by bytes, has masters and optimizer state on the host. The other
+        The share of the model's weights, by bytes, with masters and optimizer state on the host. The other
         layers have both on the device, where nothing of them travels: from the model's first on, each that
         fits.
     pin_memory
         Whether copies use pinned memory of the host; by default, where the device is an accelerator.
     threads
-        How many threads compute norms and pack; by default as many as torch uses.
+        The number of threads that compute norms and pack; by default as many as torch uses.
     numa
         The NUMA node on whose CPUs these threads run; by default the system chooses.
 
@@ -89,7 +88,7 @@ class HostOffload:
     replicas, replica
         The model on each device, and the first of them, which ``DistributedDataParallel`` can wrap.
     ledger
-        What was moved, for each layer.
+        The bytes that were moved of each layer, and the seconds.
     """
 
     @outside_inference
@@ -116,23 +115,21 @@ class HostOffload:
         self._layers, residents = split_layers(self._all[0].layers, fraction)
         if step_in_backward and (residents or len(self._all) > 1):
             raise SpecError(
-                "step_in_backward=True wants one device and all layers on the host; leave it out, or leave "
+                "step_in_backward=True expects one device and all layers on the host; leave it out, or leave "
                 "out fraction= and the other devices"
             )
         if residents and len(self._all) > 1:
             raise SpecError("fraction= keeps masters on one device; leave it out, or name one device")
-        kept = {each.name for each in self._layers}
-        places = [
-            Place(
-                each.device, [layer for layer in each.layers if layer.name in kept], pin_memory is not False
-            )
+        names, pinned = {each.name for each in self._layers}, pin_memory is not False
+        ends = [
+            DeviceEnd(each.device, [layer for layer in each.layers if layer.name in names], pinned)
             for each in self._all
         ]
-        self._sender = Sender(places, self.policy, self.ledger, timed=timed, threads=threads, numa=numa)
+        self._sender = Sender(ends, self.policy, self.ledger, timed=timed, threads=threads, numa=numa)
         self._steps = LayerSteps(optimizer) if step_in_backward else None
-        self._gradients = GradientReturn(places, self.ledger, self._steps)
+        self._gradients = GradientReturn(ends, self.ledger, self._steps)
         try:
-            with places[0].at_work("the optimizer's state"):
+            with ends[0].at_work("the optimizer's state"):
                 self._residents = Residents(residents, optimizer, self._all[0].device)
         except BaseException:
             self._sender.close()
@@ -144,7 +141,7 @@ class HostOffload:
         self._hooks = [*self._hook_replicas(), *self._hook_masters()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what the first replica makes of these, which are on its device."""
+        """Return the first replica's output for these arguments, which are on its device."""
         return self.replica(*args, **kwargs)
 
     @property
@@ -225,7 +222,7 @@ class HostOffload:
 
     @outside_inference
     def close(self) -> None:
-        """Let the model and the optimizer go; the model keeps the masters and takes the replica's buffers."""
+        """Release model and optimizer; the model keeps the masters and takes the replica's buffers."""
         for each in self._hooks:
             each.remove()
         self._gradients.close()
@@ -263,7 +260,7 @@ class HostOffload:
             if written:
                 with self._resending(), self._written.sending():
                     self._send(observe=False, full=False, only=written)
-                    self._sender.join()  # whoever writes between forward passes, may go on
+                    self._sender.join()  # a thread that writes between forward passes may go on
 
     def _find_written(self) -> set[nn.Parameter]:
         """Return the masters that were written by other means than a step that was sent."""

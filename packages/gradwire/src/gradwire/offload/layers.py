@@ -1,18 +1,18 @@
-"""A model's layers: which parameters travel together, and which modules read them."""
+"""A model's layers: which parameters travel together, which modules read them, and what was moved of each."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from gradwire.devices import Device
-from gradwire.devices.base import CPU
-from gradwire.errors import DeviceError, GradwireError, SpecError, TensorError
+from gradwire.errors import SpecError, TensorError
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Layer:
 
     @property
     def count(self) -> int:
-        """How many numbers travel."""
+        """The number of values that travel."""
         return sum(each.numel() for each in self.masters)
 
 
@@ -51,10 +51,8 @@ def layers_of(model: nn.Module, replica: nn.Module, blocks: Sequence[str] = ()) 
     The parameters within each of ``blocks``, names of modules, are one layer. A parameter that several
     modules share belongs to the first. Raises ``SpecError`` for a block that isn't there.
     """
-    modules, readers = (
-        dict(model.named_modules(remove_duplicate=False)),
-        dict(replica.named_modules(remove_duplicate=False)),
-    )
+    modules = dict(model.named_modules(remove_duplicate=False))
+    readers = dict(replica.named_modules(remove_duplicate=False))
     unknown = next((name for name in blocks if name not in modules), None)
     if unknown is not None:
         raise SpecError(f"a block must be the name of one of the model's modules, but {unknown!r} isn't")
@@ -63,11 +61,11 @@ def layers_of(model: nn.Module, replica: nn.Module, blocks: Sequence[str] = ()) 
     for name, module in modules.items():
         home = next((block for block in blocks if f"{name}.".startswith(f"{block}.")), name)
         replicas = dict(readers[name].named_parameters(recurse=False))
-        for own, master in module.named_parameters(recurse=False):
+        for parameter, master in module.named_parameters(recurse=False):
             if master not in homes:
                 homes[master] = layers.setdefault(home, Layer(home))
                 homes[master].masters.append(master)
-                homes[master].replicas.append(replicas[own])
+                homes[master].replicas.append(replicas[parameter])
             if readers[name] not in homes[master].readers:
                 homes[master].readers.append(readers[name])
     return [*layers.values()]
@@ -77,7 +75,9 @@ def check_masters(model: nn.Module) -> None:
     """Raise ``TensorError`` unless a model can be the master: it has float32 parameters on the CPU."""
     parameters = dict(model.named_parameters())
     if not parameters:
-        raise TensorError("HostOffload wants a model with parameters, but this one has none")
+        raise TensorError(
+            "HostOffload expected a model with parameters, got one without; pass the model that is trained"
+        )
     for name, each in parameters.items():
         if each.device.type != "cpu":
             raise TensorError(
@@ -103,74 +103,117 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
         )
 
 
-# Where replicas live: devices, and the host memory that is copied to and from them.
-#
-# What a device raises when it is lost, or has no memory, becomes one sentence here. The masters and the
-# optimizer's state on the host are not touched then.
+# The ledger of an offload: bytes of each layer, and seconds.
+
+_counting = threading.Lock()
+"""The lock of all counts, which an offload's threads and those that drive its replicas add to."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """A device with a replica.
+@dataclass
+class LayerCounts:
+    """One layer's bytes; counts add up.
 
     Attributes
     ----------
-    device
-        Of the replica.
-    layers
-        Those whose weights and gradients travel, in the same order at every place.
-    pinned
-        Whether copies use pinned memory of the host.
+    sends
+        Times that its weights went to a device.
+    sent_nbytes, float32_nbytes
+        Bytes of payload that went, and their size in float32. A message has up to 15 bytes more between two
+        parameters.
+    gradient_nbytes
+        Bytes of gradient that came back.
     """
 
-    device: Device
-    layers: Sequence[Layer]
-    pinned: bool = True
+    sends: int = 0
+    sent_nbytes: int = 0
+    float32_nbytes: int = 0
+    gradient_nbytes: int = 0
 
-    def host_memory(self, count: int) -> torch.Tensor:
-        """Return so many float32 on the host, for copies. Raises ``DeviceError``."""
-        if not self.pinned:
-            return CPU.pinned(count)
-        try:
-            return self.device.pinned(count)
-        except RuntimeError as error:
-            raise DeviceError(
-                f"HostOffload wants {4 * count} bytes of pinned memory for copies to {self.device}, but the "
-                f"host has none left ({_line(error)}); pass pin_memory=False, or lock less memory elsewhere"
-            ) from error
+
+@dataclass
+class OffloadLedger:
+    """Bytes and seconds of one ``HostOffload`` since it was made.
+
+    Attributes
+    ----------
+    layers
+        By name.
+    norm_s, pack_s
+        Seconds of norms, most of which are of packing in the same pass, and of packing alone, on the
+        offload's own thread, with all that the machine did meanwhile.
+    packing_cpu_s
+        Of both, the time that this thread had a CPU. Other threads that it packs with aren't counted.
+    transfer_s
+        Seconds from the first copy of a send to the end of its last, where they are measured
+        (``timed=True``); packing of the later layers lies within, and so do norms that a policy waits for.
+    exposed_s
+        Seconds for which forward passes stood still until weights were packed and, where the host waits for
+        that, copied.
+    decode_s
+        Seconds in which another thread decoded deltas, where the host does that.
+    unpack_s
+        Seconds in which the training thread unpacked, or queued that on an accelerator.
+    gradient_wait_s
+        Seconds for which backward passes stood still at their end, until the gradients were on the host.
+    """
+
+    layers: dict[str, LayerCounts] = field(default_factory=dict)
+    norm_s: float = 0.0
+    pack_s: float = 0.0
+    packing_cpu_s: float = 0.0
+    transfer_s: float = 0.0
+    exposed_s: float = 0.0
+    decode_s: float = 0.0
+    unpack_s: float = 0.0
+    gradient_wait_s: float = 0.0
+
+    @property
+    def total(self) -> LayerCounts:
+        """The sum over the layers; ``sends`` too."""
+        return LayerCounts(*map(sum, zip(*map(astuple, self.layers.values()), strict=True)))
+
+    @property
+    def ratio(self) -> float:
+        """The compression ratio of weights, against float32; NaN before the first send."""
+        total = self.total
+        return total.float32_nbytes / total.sent_nbytes if total.sent_nbytes else float("nan")
+
+    def sent(self, layer: str, nbytes: int, count: int) -> None:
+        """Count a send of ``count`` values in ``nbytes``."""
+        row = self.layers[layer]
+        with _counting:
+            row.sends += 1
+            row.sent_nbytes += nbytes
+            row.float32_nbytes += 4 * count
+
+    def returned(self, layer: str, nbytes: int) -> None:
+        """Count bytes of gradient that came back."""
+        with _counting:
+            self.layers[layer].gradient_nbytes += nbytes
 
     @contextmanager
-    def at_work(self, doing: str) -> Iterator[None]:
-        """Raise ``DeviceError`` where the device fails within the block, which is there for ``doing``."""
+    def clocked(self, name: str) -> Iterator[None]:
+        """Add the seconds of a block to the field ``name``."""
+        begin = time.perf_counter()
         try:
             yield
-        except GradwireError:
-            raise
-        except torch.OutOfMemoryError as error:
-            raise DeviceError(
-                f"{self.device} has not enough memory for {doing} ({_line(error)}); the masters are as "
-                "before, so name another device, or a larger fraction="
-            ) from error
-        except RuntimeError as error:
-            raise DeviceError(
-                f"{self.device} failed at {doing} ({_line(error)}); the masters and the optimizer's state on "
-                "the host are intact, so save them, close this HostOffload, and make one on another device"
-            ) from error
+        finally:
+            self.spent(name, time.perf_counter() - begin)
+
+    def spent(self, name: str, seconds: float) -> None:
+        """Add seconds to the field ``name``."""
+        with _counting:
+            setattr(self, name, getattr(self, name) + seconds)
 
 
-def _line(error: BaseException) -> str:
-    """Return the first line of an error: torch's go on with advice."""
-    return str(error).partition("\n")[0].strip(" .")
-
-
-# Which tensors of the host were written since they were sent.
+# Tensors of the host that were written since they were sent.
 
 _SAMPLES = 4
-"""How many values of each tensor are compared, about: enough to see a write that torch doesn't count."""
+"""About this many values of each tensor are compared: enough to see a write that torch doesn't count."""
 
 
-class _Seen(NamedTuple):
-    """What tensors were like: versions and addresses, views of samples of some, and these samples' bits."""
+class _Snapshot(NamedTuple):
+    """The state of tensors: versions and addresses, views of samples of some, and these samples' bits."""
 
     marks: list[tuple[int, int]]
     views: list[torch.Tensor]
@@ -179,53 +222,43 @@ class _Seen(NamedTuple):
 
 
 class Written:
-    """Finds out which tensors were written since they were sent last.
+    """A detector of writes to tensors of the host since they were sent last.
 
     torch counts operations in place, and assigning ``tensor.data`` moves a tensor. Writes through
     ``tensor.data``, or an array of NumPy, do neither: they are seen where they change some of a few values of
     a float32 tensor. Any thread may call it.
-
-    Parameters
-    ----------
-    tensors
-        On the host.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = tensors
-        self._seen = self._look(None)
+        self._sent = self._snapshot(None)
 
     @contextmanager
     def sending(self) -> Iterator[None]:
         """Take the tensors as they are for what the block sends; until it ends, ``find`` still finds them."""
-        seen = self._look(self._seen)
+        sent = self._snapshot(self._sent)
         yield
-        self._seen = seen
+        self._sent = sent
 
     def find(self) -> list[int]:
         """Return the numbers of the tensors that were written."""
-        seen = self._seen
-        moved = [
-            number
-            for number, (each, mark) in enumerate(zip(self._tensors, seen.marks, strict=True))
-            if _mark(each) != mark
-        ]
+        sent = self._sent
+        pairs = enumerate(zip(self._tensors, sent.marks, strict=True))
+        moved = [number for number, (each, mark) in pairs if _mark(each) != mark]
         if len(moved) == len(self._tensors):
             return moved
-        changed = seen.owners[_bits(seen.views) != seen.bits]
+        changed = sent.owners[_bits(sent.views) != sent.bits]
         return sorted({*moved, *changed.tolist()})
 
-    def _look(self, before: _Seen | None) -> _Seen:
+    def _snapshot(self, before: _Snapshot | None) -> _Snapshot:
         marks = [_mark(each) for each in self._tensors]
         if before is not None and [place for _, place in marks] == [place for _, place in before.marks]:
-            views, owners = before.views, before.owners
-        else:
-            samples = [_samples(each) for each in self._tensors]
-            views = [each for each in samples if each is not None]
-            numbers = [number for number, each in enumerate(samples) if each is not None]
-            counts = torch.tensor([each.numel() for each in views], dtype=torch.int64, device="cpu")
-            owners = torch.tensor(numbers, dtype=torch.int64, device="cpu").repeat_interleave(counts)
-        return _Seen(marks, views, owners, _bits(views))
+            return _Snapshot(marks, before.views, before.owners, _bits(before.views))
+        samples = [(number, _samples(each)) for number, each in enumerate(self._tensors)]
+        views = [(number, each) for number, each in samples if each is not None]
+        owners = [number for number, each in views for _ in range(each.numel())]
+        found = [each for _, each in views]
+        return _Snapshot(marks, found, torch.tensor(owners, dtype=torch.int64, device="cpu"), _bits(found))
 
 
 def _mark(tensor: torch.Tensor) -> tuple[int, int]:

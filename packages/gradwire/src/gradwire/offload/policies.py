@@ -15,7 +15,8 @@ from gradwire.codecs.spec import is_whole
 from gradwire.entropy.delta import WordName
 from gradwire.errors import SpecError, StateError, shown
 from gradwire.fields import Source, named
-from gradwire.offload.carriers import BitpackCarrier, Carrier, DeltaCarrier, Transfer
+from gradwire.offload.carriers import BitpackCarrier, Carrier, DeltaCarrier
+from gradwire.offload.replicas import DeviceEnd
 from gradwire.units import is_number
 
 FORMATS = (8, 16, 24, 32)
@@ -24,12 +25,12 @@ _SPECS = "'static:8', 'static:16', 'static:24', 'static:32', 'delta', 'delta:fp3
 
 
 class Policy(ABC):
-    """How the weights of each layer travel. One object serves one ``HostOffload``.
+    """The choice of how the weights of each layer travel. One object serves one ``HostOffload``.
 
     Attributes
     ----------
     wants_norms
-        Whether ``observe`` looks at the norms; where it doesn't, nobody computes them.
+        Whether ``observe`` looks at the norms; where it doesn't, no thread computes them.
     """
 
     wants_norms: bool = False
@@ -52,12 +53,12 @@ class Policy(ABC):
         """
         return [*bits]
 
-    def carrier(self, transfer: Transfer) -> Carrier:
-        """Return what carries the master weights of a layer, or of several small ones, to replicas."""
-        return BitpackCarrier(transfer)
+    def carrier(self, ends: Sequence[DeviceEnd]) -> Carrier:
+        """Return a carrier of the ends' layers: one layer of the model, or several small ones."""
+        return BitpackCarrier(ends)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed run needs to go on with the same bits."""
+        """Return the state that a resumed run needs to go on with the same bits."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -82,7 +83,9 @@ class Static(Policy):
 
     def __init__(self, bits: int) -> None:
         if isinstance(bits, bool) or bits not in FORMATS:
-            raise SpecError(f"a static format has 8, 16, 24 or 32 bits, but {shown(bits)} were asked for")
+            raise SpecError(
+                f"expected a static format of 8, 16, 24 or 32 bits, got {shown(bits)}; choose one"
+            )
         self.bits = bits
 
     def observe(self, norms: Sequence[float]) -> list[int]:
@@ -147,9 +150,9 @@ class Delta(Policy):
         """Return the bits of the dtype, whatever was saved."""
         return self.observe([0.0] * len(bits))
 
-    def carrier(self, transfer: Transfer) -> Carrier:
-        """Return what carries changes."""
-        return DeltaCarrier(transfer, self.dtype, self.checked_every)
+    def carrier(self, ends: Sequence[DeviceEnd]) -> Carrier:
+        """Return a carrier of changes."""
+        return DeltaCarrier(ends, self.dtype, self.checked_every)
 
 
 def policy_of(policy: Policy | str) -> Policy:
@@ -173,4 +176,4 @@ def policy_of(policy: Policy | str) -> Policy:
 def check_norms(norms: Sequence[float], layers: int) -> None:
     """Raise ``SpecError`` unless there is a number for each layer."""
     if len(norms) != layers or not all(is_number(norm) for norm in norms):
-        raise SpecError(f"a norm for each of {layers} layers is wanted, but {shown([*norms])} came")
+        raise SpecError(f"expected {layers} norms, got {shown([*norms])}; pass one for each layer")

@@ -1,17 +1,20 @@
-"""A replica: a copy of the model on one device, whose forward passes wait for its layers."""
+"""Replicas: copies of the model on devices, whose forward passes wait for their layers."""
 
 from __future__ import annotations
 
 import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
 from gradwire.devices import Device, device_of, on_host
-from gradwire.errors import DeviceError, SpecError, shown
+from gradwire.devices.base import CPU
+from gradwire.errors import DeviceError, GradwireError, SpecError, shown
 from gradwire.offload.layers import Layer, layers_of
 from gradwire.units import is_number
 
@@ -19,29 +22,87 @@ Wanted: TypeAlias = "torch.device | str | Device"
 """A device as users name it."""
 
 
-class _Pass(threading.local):
+@dataclass(frozen=True)
+class DeviceEnd:
+    """A device with a replica, as the other end of copies from and to the host.
+
+    An error of a lost or full device becomes a ``DeviceError`` here. The masters and the optimizer's state on
+    the host are not touched then.
+
+    Attributes
+    ----------
+    device
+        Of the replica.
+    layers
+        Those whose weights and gradients travel, in the same order at every end.
+    pinned
+        Whether copies use pinned memory of the host.
+    """
+
+    device: Device
+    layers: Sequence[Layer]
+    pinned: bool = True
+
+    @property
+    def masters(self) -> list[nn.Parameter]:
+        """The layers' parameters on the host, in their order."""
+        return [each for layer in self.layers for each in layer.masters]
+
+    @property
+    def replicas(self) -> list[nn.Parameter]:
+        """The layers' parameters on the device, in the same order."""
+        return [each for layer in self.layers for each in layer.replicas]
+
+    def host_memory(self, count: int) -> torch.Tensor:
+        """Return ``count`` float32 on the host, for copies. Raises ``DeviceError``."""
+        if not self.pinned:
+            return CPU.pinned(count)
+        try:
+            return self.device.pinned(count)
+        except RuntimeError as error:
+            raise DeviceError(
+                f"HostOffload needs {4 * count} bytes of pinned memory for copies to {self.device}, but the "
+                f"host has none left ({_line(error)}); pass pin_memory=False, or lock less memory elsewhere"
+            ) from error
+
+    @contextmanager
+    def at_work(self, doing: str) -> Iterator[None]:
+        """Raise ``DeviceError`` where the device fails within the block, which is there for ``doing``."""
+        try:
+            yield
+        except GradwireError:
+            raise
+        except torch.OutOfMemoryError as error:
+            raise DeviceError(
+                f"{self.device} has not enough memory for {doing} ({_line(error)}); the masters are as "
+                "before, so name another device, or a larger fraction="
+            ) from error
+        except RuntimeError as error:
+            raise DeviceError(
+                f"{self.device} failed at {doing} ({_line(error)}); the masters and the optimizer's state on "
+                "the host are intact, so save them, close this HostOffload, and make one on another device"
+            ) from error
+
+
+def _line(error: BaseException) -> str:
+    """Return the first line of an error: torch's go on with advice."""
+    return str(error).partition("\n")[0].strip(" .")
+
+
+class _ForwardPass(threading.local):
     """A thread's forward pass."""
 
     called: list[nn.Module] | None = None
-    """The modules that it has called so far, if that isn't known yet."""
+    """The modules that it has called so far, if the order of layers isn't known yet."""
 
 
 class Replica:
-    """One replica, and the order in which its forward passes read its layers.
-
-    Parameters
-    ----------
-    model
-        What is copied.
-    device
-        Where to.
-    blocks
-        As ``layers_of`` takes them.
+    """A copy of the model on one device, and the order in which its forward passes read its layers.
 
     Attributes
     ----------
     module, device, layers
-        The copy, where it is, and its layers.
+        The copy, where it is, and its layers, as ``layers_of`` returns them.
     order
         The layers in the order in which they are needed: the first forward pass shows it.
     """
@@ -50,7 +111,7 @@ class Replica:
         self.module, self.device = _replicate(model, device)
         self.layers = layers_of(model, self.module, blocks)
         self.order, self._read_late = self.layers, list[Layer]()
-        self._is_known, self._pass = False, _Pass()
+        self._is_known, self._pass = False, _ForwardPass()
 
     def hook(self, begin: Callable[[], None], arrive: Callable[[Sequence[Layer]], None]) -> Iterator[Any]:
         """Call ``begin`` at the start of each forward pass, and ``arrive`` with layers that are needed."""
@@ -85,13 +146,8 @@ class Replica:
         if called is None or self._is_known:
             return
         place = {module: number for number, module in reversed([*enumerate(called)])}
-        self._read_late = [
-            each for each in self.layers if not all(reader in place for reader in each.readers)
-        ]
-        first = {
-            id(each): -1 if each in self._read_late else min(place[reader] for reader in each.readers)
-            for each in self.layers
-        }
+        first = {id(layer): min(place.get(reader, -1) for reader in layer.readers) for layer in self.layers}
+        self._read_late = [each for each in self.layers if first[id(each)] < 0]
         self.order = sorted(self.layers, key=lambda each: first[id(each)])
         self._is_known = True
 
@@ -153,16 +209,10 @@ def split_layers(layers: Sequence[Layer], fraction: float) -> tuple[list[Layer],
 
 
 class Residents:
-    """Those of the device, where the replica reads the masters themselves; ``close`` brings them to the host.
+    """The layers on the device, where the replica reads the masters themselves, until ``close``.
 
-    Parameters
-    ----------
-    layers
-        Their replicas hold what the masters held, and leave their places to them.
-    optimizer
-        Whose state for these masters moves along, also when it loads another.
-    device
-        Where the replicas live.
+    Their masters take over the memory of the replica's weights. The optimizer's state for them moves along,
+    also when it loads another.
     """
 
     def __init__(self, layers: Sequence[Layer], optimizer: torch.optim.Optimizer, device: Device) -> None:
@@ -177,7 +227,7 @@ class Residents:
         )
 
     def close(self) -> None:
-        """Let all live on the host again."""
+        """Bring the masters and their state back to the host."""
         self._hook.remove()
         self._move_state(on_host)
         for each in self._layers:
@@ -189,10 +239,8 @@ class Residents:
 
     def _move_state(self, move: Callable[[torch.Tensor], torch.Tensor]) -> None:
         """Move all but numbers, such as counts of steps, which optimizers keep on the host."""
-        masters = [master for each in self._layers for master in each.masters]
-        states: list[dict[str, Any]] = [
-            self._optimizer.state[each] for each in masters if each in self._optimizer.state
-        ]
+        masters = (master for each in self._layers for master in each.masters)
+        states = [self._optimizer.state[each] for each in masters if each in self._optimizer.state]
         moved = [
             {
                 name: move(each)

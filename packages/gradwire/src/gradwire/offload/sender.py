@@ -8,84 +8,60 @@ soon as those of its layers are known.
 from __future__ import annotations
 
 import math
+import os
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence, Set
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
+import torch
 from torch import nn
 
+from gradwire.codecs.spec import is_whole
 from gradwire.devices import Event
-from gradwire.errors import SpecError
-from gradwire.offload.carriers import Bits, Carrier, End, Transfer
-from gradwire.offload.inboxes import Inbox, Message, packing_thread
-from gradwire.offload.layers import Layer, Place
-from gradwire.offload.ledger import LayerCounts, OffloadLedger
+from gradwire.errors import SpecError, shown
+from gradwire.offload.carriers import Bits
+from gradwire.offload.delivery import Delivery, Message, Route, RouteLayer
+from gradwire.offload.layers import Layer, LayerCounts, OffloadLedger
 from gradwire.offload.policies import Policy
+from gradwire.offload.replicas import DeviceEnd
 
 _TOGETHER_NBYTES = 1 << 20
-"""How large the masters of layers that travel together are at most, so that a pipeline has many parts."""
+"""The masters of layers that travel together have at most this size, so that a pipeline has many parts."""
 
-
-class _Part(NamedTuple):
-    """A layer of a route, the numbers of its masters there, and where its bits are, if it has weights."""
-
-    layer: Layer
-    numbers: range
-    bits_index: int | None
-
-
-class _Route:
-    """Layers, what carries them, and an inbox at each place."""
-
-    def __init__(self, parts: Sequence[_Part], carrier: Carrier, inboxes: Sequence[Inbox]) -> None:
-        self.parts, self.carrier, self.inboxes = parts, carrier, inboxes
-        self.events: list[Event] = []
-        """When the last one's bytes had left the host, for each place."""
-
-
-class _Job(NamedTuple):
-    """A message: its route, those parts that it brings, and what says when it has left for each place."""
-
-    route: _Route
-    parts: Sequence[_Part]
-    packed: Future[list[Event]]
-
-
-_Decoding = tuple[_Route, int, Future[list[Event]], Future[None]]
-"""A message that the host decodes for a place: when it is packed, and when it is decoded."""
-
-Packing = dict[_Route, tuple[Bits, int]]
-"""Of messages that are packed already, the bits and the bytes."""
+Packing = dict[Route, tuple[Bits, int]]
+"""Messages that are packed already, by their routes: the bits, and the size in bytes."""
 
 
 class Sender:
-    """Sends layers to all places, packed once.
+    """A sender of layers to all ends, which packs them once.
 
     Any thread may call ``arrive`` at any time. The other calls come from one thread at a time.
 
     Parameters
     ----------
-    places
+    ends
         Their layers are in the order of the model's modules.
     timed
         Measure the seconds of copies, which a thread waits for.
     threads, numa
-        How many threads compute norms and pack, and the NUMA node on which they run.
+        The number of threads that compute norms and pack, and the NUMA node on which they run.
 
     Attributes
     ----------
     bits
         Each layer's with weights, after the last send; None before.
     bits_by_batch
-        Those of every batch that a policy observed, the state before the first batch included.
+        The bits after every batch that a policy observed, and before the first one.
     """
 
     def __init__(
         self,
-        places: Sequence[Place],
+        ends: Sequence[DeviceEnd],
         policy: Policy,
         ledger: OffloadLedger,
         *,
@@ -93,20 +69,19 @@ class Sender:
         threads: int | None = None,
         numa: int | None = None,
     ) -> None:
-        self._places, self._policy, self._ledger, self._timed = places, policy, ledger, timed
-        first = places[0].layers
-        self._weighted = [each for each in first if each.weights]
-        self._streams = [each.device.stream() for each in places]
-        together = _split([each.count for each in first], _TOGETHER_NBYTES)
-        self._routes = [self._route(numbers) for numbers in together]
-        parts = [(route, part) for route in self._routes for part in route.parts]
-        self._way_of = {
-            id(layer): (route, part, route.inboxes[place])
-            for place, each in enumerate(places)
-            for (route, part), layer in zip(parts, each.layers, strict=True)
+        self._ends, self._policy, self._ledger, self._timed = ends, policy, ledger, timed
+        self._streams = [each.device.stream() for each in ends]
+        layers = ends[0].layers
+        weighted = [id(each) for each in layers if each.weights]
+        self._bits_index = {each: number for number, each in enumerate(weighted)}
+        self._routes = [self._route(each) for each in _split([x.count for x in layers], _TOGETHER_NBYTES)]
+        self._places = {id(part.layer): (route, part) for route in self._routes for part in route.layers}
+        self._deliveries = {
+            id(layer): self._places[id(first)][0].deliveries[number]
+            for number, end in enumerate(ends)
+            for first, layer in zip(layers, end.layers, strict=True)
         }
-        for each in first:
-            ledger.layers[each.name] = LayerCounts()
+        ledger.layers |= {each.name: LayerCounts() for each in layers}
         self._thread = packing_thread(threads, numa)
         self._receiver = ThreadPoolExecutor(1, thread_name_prefix="gradwire offload receiver")
         self._last: Future[None] | None = None
@@ -123,50 +98,36 @@ class Sender:
         if full:
             self.give_up()
         else:
-            for place in self._places:
-                self.arrive(place.layers)
+            for end in self._ends:
+                self.arrive(end.layers)
             self.join()
-        chosen = dict[_Route, list[_Part]]()
+        chosen = dict[Route, list[RouteLayer]]()
         for each in order:
             if not only.isdisjoint(each.masters):
-                route, part, _ = self._way_of[id(each)]
+                route, part = self._places[id(each)]
                 chosen.setdefault(route, []).append(part)
-        jobs = [_Job(route, parts, Future()) for route, parts in chosen.items()]
-        coming: list[_Decoding] = [
-            (route, place, packed, Future[None]())
-            for route, _, packed in jobs
-            for place in range(len(self._places))
-            if route.carrier.on_host(place)
-        ]
+        messages = [Message(route, parts) for route, parts in chosen.items()]
         try:
-            self._start(jobs, coming)
-            if coming:
-                self._receiver.submit(self._receive_all, coming)
+            for message in messages:
+                message.announce()
+            for end, stream in zip(self._ends, self._streams, strict=True):
+                with end.at_work("a copy of weights"):
+                    stream.follow()  # what reads the bytes of before
+            if any(message.decoded for message in messages):
+                self._receiver.submit(self._decode_all, messages)
             # One job for all messages: a hand-over to a thread takes longer than to pack a small message.
-            self._last = self._thread.submit(self._pack_all, jobs, full, observe or self.bits is None)
+            self._last = self._thread.submit(self._pack_all, messages, full, observe or self.bits is None)
         except BaseException as error:  # threads may wait for these messages already
-            futures: list[Future[Any]] = [job.packed for job in jobs]
-            for future in futures + [received for *_, received in coming]:
-                with suppress(InvalidStateError):
-                    future.set_exception(error)
+            for message in messages:
+                message.fail(error)
             raise
-
-    def _start(self, jobs: Sequence[_Job], coming: Sequence[_Decoding]) -> None:
-        """Let threads that drive replicas wait for these messages, and copies for what reads those before."""
-        received = {(route, place): each for route, place, _, each in coming}
-        for route, _, packed in jobs:
-            for place, inbox in enumerate(route.inboxes):
-                inbox.expect(Message(packed, received.get((route, place))))
-        for number, stream in enumerate(self._streams):
-            with self._at_work(number):
-                stream.follow()
 
     def arrive(self, layers: Sequence[Layer]) -> None:
         """Let the current stream wait for these layers' weights, and unpack them; raise packing's errors."""
         for layer in layers:
-            way = self._way_of.get(id(layer))
-            if way is not None:
-                way[-1].arrive()
+            delivery = self._deliveries.get(id(layer))
+            if delivery is not None:
+                delivery.arrive()
 
     def join(self) -> None:
         """Wait until the masters are read, and may change. Raises what packing raised."""
@@ -180,48 +141,79 @@ class Sender:
         if last is not None:
             last.exception()
         for route in self._routes:
-            for inbox in route.inboxes:
-                inbox.settle()
+            for delivery in route.deliveries:
+                delivery.settle()
 
     def close(self) -> None:
         """End the threads."""
         self._thread.shutdown()
         self._receiver.shutdown()
 
-    def _observe(self, left: deque[_Job], full: bool) -> Packing:
+    def _route(self, numbers: range) -> Route:
+        """Return a route for the layers of these numbers."""
+        ends = [replace(each, layers=each.layers[numbers.start : numbers.stop]) for each in self._ends]
+        with ends[0].at_work("the buffers of the weights"):
+            carrier = self._policy.carrier(ends)
+        parts, begin = list[RouteLayer](), 0
+        for layer in ends[0].layers:
+            masters = range(begin, begin + len(layer.masters))
+            parts.append(RouteLayer(layer, masters, self._bits_index.get(id(layer))))
+            begin = masters.stop
+        deliveries = [Delivery(carrier, number, end, self._ledger) for number, end in enumerate(ends)]
+        return Route(parts, carrier, deliveries)
+
+    # On the packing thread.
+
+    def _pack_all(self, messages: Sequence[Message], full: bool, observes: bool) -> None:
+        """Pack and send messages; after an error, those that are left have it, too."""
+        left = deque(messages)
+        self._began_s = 0.0
+        try:
+            packed = self._observe(left, full) if observes else Packing()
+            while left:
+                self._send_next(left, packed, full)
+            if self._timed and messages:
+                for message in messages:
+                    message.route.wait_for_copies()
+                self._ledger.spent("transfer_s", time.perf_counter() - self._began_s)
+        except BaseException as error:
+            for message in left:
+                message.packed.set_exception(error)
+            raise
+
+    def _observe(self, left: deque[Message], full: bool) -> Packing:
         """Choose bits; return what was packed meanwhile, in the bits of before, of the messages to send.
 
-        Those whose bits are known leave in their order, and are not ``left`` then. The last one waits for all
-        norms, so that whoever waits for it learns if the policy refuses them. An error of those that leave is
-        raised after the policy has seen the norms, which it counts.
+        Messages whose bits are known leave in their order, and are not ``left`` then. The last one waits for
+        all norms, so that a thread that waits for it learns if the policy refuses them. An error of a message
+        that leaves is raised after the policy has seen the norms, which it counts.
         """
-        before, packed, norms = self.bits, Packing(), [0.0] * len(self._weighted)
+        before, packed, norms = self.bits, Packing(), [0.0] * len(self._bits_index)
         foretold, failure = dict[int, int](), None
-        jobs = {job.route: job for job in left}
-        every = (*jobs, *(route for route in self._routes if route not in jobs))
+        brought = {message.route: message.layers for message in left}
+        every = (*brought, *(route for route in self._routes if route not in brought))
         for route in every if self._policy.wants_norms else ():
-            weighted = [(place, numbers) for _, numbers, place in route.parts if place is not None]
-            brought = jobs[route].parts if route in jobs else ()
-            wanted = {each.bits_index for each in brought if each.bits_index is not None}
-            told = dict[int, int]()
-            if weighted:
-                bits = self._bits(brought) if before is not None and brought else None
+            parts, known = brought.get(route, ()), dict[int, int]()
+            wanted = {each.bits_index for each in parts if each.bits_index is not None}
+            if any(each.bits_index is not None for each in route.layers):
+                bits = self._bits(parts) if before is not None and parts else None
                 if bits is not None:
-                    self._empty(route)
+                    route.wait_for_copies()
                 with self._packing("norm_s"):
-                    squares, nbytes = route.carrier.look(bits)
-                for place, numbers in weighted:
-                    norms[place] = math.sqrt(math.fsum(squares[each] for each in numbers if each in squares))
+                    squares, nbytes = route.carrier.sum_squares(bits)
+                for _, masters, index in route.layers:
+                    if index is not None:
+                        norms[index] = math.sqrt(math.fsum(squares[x] for x in masters if x in squares))
                 if bits is not None and before is not None and nbytes is not None:
                     packed[route] = bits, nbytes
-                    ahead = {place: self._policy.bits_for(place, norms[place]) for place in wanted}
-                    told = {place: given for place, given in ahead.items() if given == before[place]}
-            if len(told) == len(wanted) and failure is None and len(left) > 1 and left[0].route is route:
+                    ahead = {index: self._policy.bits_for(index, norms[index]) for index in wanted}
+                    known = {index: given for index, given in ahead.items() if given == before[index]}
+            if len(known) == len(wanted) and failure is None and len(left) > 1 and left[0].route is route:
                 try:
                     self._send_next(left, packed, full)
                 except BaseException as error:
                     failure = error
-                foretold |= told
+                foretold |= known
         self.bits = self._policy.observe(norms)
         self.bits_by_batch.append(self.bits)
         if failure is not None:
@@ -234,93 +226,38 @@ class Sender:
                 )
         return packed
 
-    def _bits(self, parts: Sequence[_Part]) -> Bits:
-        """Return those of the masters of these parts."""
+    def _bits(self, parts: Sequence[RouteLayer]) -> Bits:
+        """Return the present bits of these layers' masters."""
         found = dict[int, int]()
-        for _, numbers, place in parts:
-            found |= dict.fromkeys(numbers, 32 if place is None or self.bits is None else self.bits[place])
+        for _, masters, index in parts:
+            found |= dict.fromkeys(masters, 32 if index is None or self.bits is None else self.bits[index])
         return found
 
-    def _route(self, numbers: range) -> _Route:
-        """Return a route for the layers of these numbers."""
-        here, parts, masters = self._places[0], list[_Part](), list[nn.Parameter]()
-        for layer in here.layers[numbers.start : numbers.stop]:
-            place = self._weighted.index(layer) if layer.weights else None
-            parts.append(_Part(layer, range(len(masters), len(masters) + len(layer.masters)), place))
-            masters += layer.masters
-        ends = [
-            End([own for number in numbers for own in each.layers[number].replicas], each.device)
-            for each in self._places
-        ]
-        with here.at_work("the buffers of the weights"):
-            carrier = self._policy.carrier(Transfer(masters, ends, here.host_memory))
-        inboxes = [Inbox(carrier, end, place, self._ledger) for end, place in enumerate(self._places)]
-        return _Route(parts, carrier, inboxes)
-
-    def _at_work(self, place: int) -> AbstractContextManager[None]:
-        return self._places[place].at_work("a copy of weights")
-
-    def _empty(self, route: _Route) -> None:
-        """Wait until the bytes before have left the memory that is filled now."""
-        for place, event in enumerate(route.events):
-            with self._at_work(place):
-                event.wait()
-
-    def _pack_all(self, jobs: Sequence[_Job], full: bool, observes: bool) -> None:
-        """Pack and send messages; after an error, those that are left have it, too."""
-        left = deque(jobs)
-        self._began_s = 0.0
-        try:
-            packed = self._observe(left, full) if observes else Packing()
-            while left:
-                self._send_next(left, packed, full)
-            if self._timed and jobs:
-                for event in (event for each in jobs for event in each.route.events):
-                    event.wait()
-                self._ledger.spent("transfer_s", time.perf_counter() - self._began_s)
-        except BaseException as error:
-            for each in left:
-                each.packed.set_exception(error)
-            raise
-
-    def _send_next(self, left: deque[_Job], packed: Packing, full: bool) -> None:
-        """Send the first message of those that are left."""
-        job, route = left[0], left[0].route
-        nbytes = self._pack(job, packed.get(route), full)
+    def _send_next(self, left: deque[Message], packed: Packing, full: bool) -> None:
+        """Send the first message that is left."""
+        message, route = left[0], left[0].route
+        bits, (packed_bits, nbytes) = self._bits(message.layers), packed.get(route) or (None, 0)
+        if packed_bits != bits:
+            route.wait_for_copies()
+            with self._packing("pack_s"):
+                nbytes = route.carrier.pack(bits, full=full)
         self._began_s = self._began_s or time.perf_counter()
-        route.events = [self._store(job, place, nbytes) for place in range(len(self._places))]
-        job.packed.set_result(route.events)
+        route.events = [self._store(message, number, nbytes) for number in range(len(self._ends))]
+        message.packed.set_result(route.events)
         left.popleft()
 
-    def _pack(self, job: _Job, packed: tuple[Bits, int] | None, full: bool) -> int:
-        bits, (packed_bits, nbytes) = self._bits(job.parts), packed or (None, 0)
-        if packed_bits != bits:
-            self._empty(job.route)
-            with self._packing("pack_s"):
-                nbytes = job.route.carrier.pack(bits, full=full)
-        return nbytes
-
-    def _receive_all(self, coming: Sequence[_Decoding]) -> None:
-        """Decode beside the training thread, which may be busy with the layer before."""
-        for route, place, packed, received in coming:
-            try:
-                event = packed.result()[place]
-                with self._at_work(place):
-                    event.wait()
-                with self._ledger.clocked("decode_s"):
-                    route.carrier.receive(place)
-                received.set_result(None)
-            except BaseException as error:  # the training thread raises it
-                received.set_exception(error)
-
-    def _store(self, job: _Job, place: int, nbytes: int) -> Event:
-        carrier = job.route.carrier
-        with self._at_work(place):
-            event = self._streams[place].store(carrier.on_device[place][:nbytes], carrier.host[:nbytes])
-        for layer, numbers, _ in job.parts:
-            spans = [carrier.spans[number] for number in numbers]
+    def _store(self, message: Message, number: int, nbytes: int) -> Event:
+        carrier = message.route.carrier
+        with self._ends[number].at_work("a copy of weights"):
+            event = self._streams[number].store(carrier.on_device[number][:nbytes], carrier.host[:nbytes])
+        for layer, masters, _ in message.layers:
+            spans = [carrier.spans[each] for each in masters]
             self._ledger.sent(layer.name, sum(end - begin for begin, end in spans), layer.count)
         return event
+
+    def _decode_all(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            message.decode(self._ledger)
 
     @contextmanager
     def _packing(self, name: str) -> Iterator[None]:
@@ -333,7 +270,7 @@ class Sender:
 
 
 def _split(counts: Sequence[int], nbytes: int) -> Iterator[range]:
-    """Yield ranges of consecutive layers, of at most so many bytes of float32 in all, or of one layer."""
+    """Yield ranges of consecutive layers, of at most this size in float32 together, or of one layer."""
     begin, held = 0, 0
     for number, count in enumerate(counts):
         if number > begin and held + 4 * count > nbytes:
@@ -342,3 +279,52 @@ def _split(counts: Sequence[int], nbytes: int) -> Iterator[range]:
         held += 4 * count
     if counts:
         yield range(begin, len(counts))
+
+
+# The thread that computes norms and packs: its number of threads, and the CPUs that they run on.
+
+_NODES = Path("/sys/devices/system/node")
+
+
+def packing_thread(threads: int | None = None, numa: int | None = None) -> ThreadPoolExecutor:
+    """Return a thread whose kernels use ``threads`` threads, itself included, on the CPUs of a NUMA node.
+
+    None leaves the number to torch, and the CPUs to the system. Raises ``SpecError``.
+    """
+    if threads is not None and not is_whole(threads, 1, sys.maxsize):
+        raise SpecError(f"threads must be a whole number from 1 up, or None, but is {shown(threads)}")
+    cpus = None if numa is None else _cpus_of(numa)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="gradwire offload")
+    if threads is not None:
+        before = torch.get_num_threads()
+        pool.submit(_use, threads).result()
+        torch.set_num_threads(before)  # threads that start later have the number that was set last anywhere
+    if cpus is not None:  # the threads that this one starts inherit it
+        pool.submit(os.sched_setaffinity, 0, cpus).result()
+    return pool
+
+
+def _use(threads: int) -> None:
+    torch.get_num_threads()  # a thread's first call takes the number of the process
+    torch.set_num_threads(threads)
+
+
+def _cpus_of(node: int) -> set[int]:
+    """Return the CPUs of a node that this process may use."""
+    found = {int(each.name.removeprefix("node")): each for each in _NODES.glob("node[0-9]*")}
+    if isinstance(node, bool) or node not in found or not hasattr(os, "sched_setaffinity"):
+        nodes = ", ".join(map(str, sorted(found))) or "none"
+        raise SpecError(f"numa must be a NUMA node of this machine ({nodes}), or None, but is {shown(node)}")
+    cpus = _listed((found[node] / "cpulist").read_text()) & os.sched_getaffinity(0)
+    if not cpus:
+        raise SpecError(
+            f"numa={node} has no CPU that this process may run on; choose another node, or start the process "
+            f"with one of that node's CPUs (numactl --cpunodebind={node})"
+        )
+    return cpus
+
+
+def _listed(text: str) -> set[int]:
+    """Return the numbers of a list such as ``0-3,8``."""
+    ranges = [part.partition("-") for part in text.strip().split(",") if part]
+    return {cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)}

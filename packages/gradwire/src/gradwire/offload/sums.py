@@ -18,7 +18,7 @@ Arrival = tuple[int, nn.Parameter, torch.Tensor]
 
 
 @dataclass
-class _Open:
+class _OpenSum:
     """A master's gradient to which an earlier device may still add.
 
     Attributes
@@ -28,7 +28,7 @@ class _Open:
     base
         The gradient before the first of ``added``.
     added
-        What devices have brought, in their order.
+        The devices' gradients so far, in their order.
     """
 
     total: torch.Tensor
@@ -38,44 +38,39 @@ class _Open:
 
 
 class GradientSums:
-    """Adds gradients to those of the masters. Any thread may call it.
+    """Sums of gradients in the masters' ``grad``. Any thread may add to them.
 
-    A round has at most one backward pass of each device, and ends with ``optimizer.step()``. Within a round,
-    gradients are added in the order of the devices, also if a later device's come first. So the sum has the
-    same bits whichever of several threads is faster.
-
-    Parameters
-    ----------
-    devices
-        How many there are.
+    A sum is open for at most one backward pass of each device, and until ``optimizer.step()``. An open sum
+    adds gradients in the order of the devices, also if a later device's come first. So it has the same bits
+    whichever of several threads is faster.
     """
 
     def __init__(self, devices: int) -> None:
         self._devices = devices
         self._lock = threading.Lock()
-        self._round = set[int]()
-        self._open = dict[nn.Parameter, _Open]()
+        self._added = set[int]()
+        self._open = dict[nn.Parameter, _OpenSum]()
         self._touched = set[nn.Parameter]()
 
-    def end_round(self) -> None:
-        """Let the next gradients be added behind those that are there."""
+    def settle(self) -> None:
+        """Close all sums: the next gradients are added behind those that are there."""
         with self._lock:
-            self._clear()
+            self._close()
 
     def add(self, arrivals: Sequence[Arrival], devices: Collection[int]) -> None:
-        """Add what one backward pass on these devices has brought."""
+        """Add the gradients of one backward pass on these devices."""
         with self._lock, torch.no_grad():
-            if not self._round.isdisjoint(devices) or all(each.grad is None for each in self._touched):
-                self._clear()
-            self._round.update(devices)
+            if not self._added.isdisjoint(devices) or all(each.grad is None for each in self._touched):
+                self._close()
+            self._added.update(devices)
             for device, master, gradient in sorted(arrivals, key=lambda each: each[0]):
                 self._add(device, master, gradient)
                 self._touched.add(master)
-            if len(self._round) == self._devices:
-                self._clear()
+            if len(self._added) == self._devices:
+                self._close()
 
-    def _clear(self) -> None:
-        self._round.clear()
+    def _close(self) -> None:
+        self._added.clear()
         self._open.clear()
         self._touched.clear()
 
@@ -85,12 +80,12 @@ class GradientSums:
             master.grad is not before.total or before.total._version != before.version
         ):
             before = None  # zeroed, or clipped, meanwhile
-        if before is None and self._round.issuperset(range(device)):
+        if before is None and self._added.issuperset(range(device)):
             _accumulate(master, gradient)
             return
         if before is None:
             base = None if master.grad is None else master.grad.clone()
-            before = _Open(gradient, 0, base, [])
+            before = _OpenSum(gradient, 0, base, [])
         place = sum(other <= device for other, _ in before.added)
         before.added.insert(place, (device, gradient))
         if place + 1 < len(before.added):
@@ -109,7 +104,7 @@ def _accumulate(master: nn.Parameter, gradient: torch.Tensor) -> None:
         master.grad.add_(gradient)
 
 
-def _rebuild(master: nn.Parameter, found: _Open) -> None:
+def _rebuild(master: nn.Parameter, found: _OpenSum) -> None:
     """Add all again, in their order."""
     terms = [each for each in (found.base, *(each for _, each in found.added)) if each is not None]
     total = terms[0].clone()
@@ -123,7 +118,7 @@ def _rebuild(master: nn.Parameter, found: _Open) -> None:
 
 
 class LayerSteps:
-    """Steps an optimizer for some of its parameters at a time, which have their gradients only meanwhile.
+    """A stepper of an optimizer for some of its parameters at a time, whose gradients are there meanwhile.
 
     Raises ``SpecError`` for an optimizer that looks at all parameters at once.
 

@@ -18,9 +18,10 @@ from torch import nn
 from gradwire.codecs import parse
 from gradwire.codecs.bitpack import BitPack
 from gradwire.offload import awp
-from gradwire.offload.carriers import Bits, Carrier, Transfer, aligned
+from gradwire.offload.carriers import Bits, Carrier, aligned
 from gradwire.offload.host_offload import HostOffload
 from gradwire.offload.policies import Policy, policy_of
+from gradwire.offload.replicas import DeviceEnd
 from gradwire_lab.experiments.a2dtwp.models import blocks_of
 from gradwire_lab.experiments.a2dtwp.options import AWP, AWP_FORMATS, BF16, FP32, SYSTEMS
 from gradwire_lab.simulated_device.simulated import Simulated
@@ -214,16 +215,16 @@ class Rounded(Policy):
         """Return 16 bits for each layer."""
         return [16] * len(norms)
 
-    def carrier(self, transfer: Transfer) -> Carrier:
-        """Return the carrier of layers."""
-        return RoundedCarrier(transfer)
+    def carrier(self, ends: Sequence[DeviceEnd]) -> Carrier:
+        """Return a carrier of rounded weights."""
+        return RoundedCarrier(ends)
 
 
 class RoundedCarrier(Carrier):
-    """Carries bfloat16, which the device widens."""
+    """A carrier of bfloat16, which the device widens."""
 
-    def __init__(self, transfer: Transfer) -> None:
-        super().__init__(transfer, [each.nbytes for each in transfer.masters])
+    def __init__(self, ends: Sequence[DeviceEnd]) -> None:
+        super().__init__(ends, [each.nbytes for each in ends[0].masters])
         self._codec, self._whole_codec = parse("bf16"), BitPack(4)
 
     def pack(self, bits: Bits, *, full: bool) -> int:  # noqa: ARG002 - every message is alike

@@ -9,8 +9,8 @@ import torch
 
 from gradwire.devices import on_host
 from gradwire.entropy import DeltaEncoder
-from gradwire.entropy.device_delta import DeviceDeltaDecoder
 from gradwire.errors import PayloadError, VersionError
+from gradwire.offload.carriers import DeviceDeltaDecoder
 from gradwire_lab.simulated_device.simulated import Simulated
 from support import gpu_cases
 

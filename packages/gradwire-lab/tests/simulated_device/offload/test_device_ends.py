@@ -4,32 +4,32 @@ import pytest
 import torch
 
 from gradwire.errors import DeviceError, TensorError
-from gradwire.offload.layers import Place
+from gradwire.offload.replicas import DeviceEnd
 from gradwire_lab.simulated_device.simulated import Simulated
 
 
 def test_host_memory_is_the_device_s_unless_it_must_not_be_pinned() -> None:
     device = Simulated(refused=("pinned", 1))
-    place = Place(device, [])
-    assert place.host_memory(3).shape == (3,)
+    end = DeviceEnd(device, [])
+    assert end.host_memory(3).shape == (3,)
     with pytest.raises(
-        DeviceError, match=r"wants 12 bytes of pinned memory .* a simulated device.*pass pin_memory=False"
+        DeviceError, match=r"needs 12 bytes of pinned memory .* a simulated device.*pass pin_memory=False"
     ):
-        place.host_memory(3)
-    assert Place(device, [], pinned=False).host_memory(3).shape == (3,)
+        end.host_memory(3)
+    assert DeviceEnd(device, [], pinned=False).host_memory(3).shape == (3,)
     assert device.allocations["pinned"] == 2
 
 
 def test_what_a_device_raises_becomes_one_sentence() -> None:
-    place = Place(Simulated(), [])
+    end = DeviceEnd(Simulated(), [])
     room = pytest.raises(DeviceError, match=r"has not enough memory for a copy \(no room\); the masters")
-    with room, place.at_work("a copy"):
+    with room, end.at_work("a copy"):
         raise torch.OutOfMemoryError("no room. \nTry this and that")
     gone = pytest.raises(
         DeviceError, match=r"a simulated device failed at a copy \(gone\).*make one on another"
     )
-    with gone, place.at_work("a copy"):
+    with gone, end.at_work("a copy"):
         raise RuntimeError("gone")
     for other in (TensorError("own"), ArithmeticError("strange")):
-        with pytest.raises(type(other)), place.at_work("a copy"):
+        with pytest.raises(type(other)), end.at_work("a copy"):
             raise other

@@ -9,18 +9,18 @@ import pytest
 from gradwire.devices import Event
 from gradwire.devices.base import CPU, DONE
 from gradwire.errors import DeviceError
-from gradwire.offload.inboxes import Inbox, Message
-from gradwire.offload.layers import Place
-from gradwire.offload.ledger import OffloadLedger
+from gradwire.offload.delivery import Delivery
+from gradwire.offload.layers import OffloadLedger
+from gradwire.offload.replicas import DeviceEnd
 
 
-def inbox(carrier: mock.Mock, event: Event = DONE) -> tuple[Inbox, Future[list[Event]], OffloadLedger]:
+def delivery(carrier: mock.Mock, event: Event = DONE) -> tuple[Delivery, Future[list[Event]], OffloadLedger]:
     ledger, packed = OffloadLedger(), Future[list[Event]]()
     device = mock.Mock(wraps=CPU)
     device.event.side_effect = None
     device.event.return_value = event
-    own = Inbox(carrier, 0, Place(device, []), ledger)
-    own.expect(Message(packed, None))
+    own = Delivery(carrier, 0, DeviceEnd(device, []), ledger)
+    own.expect(packed, None)
     return own, packed, ledger
 
 
@@ -32,7 +32,7 @@ def test_a_message_is_unpacked_once_and_every_thread_waits_until_it_is() -> None
         go.wait(30)
 
     carrier.unpack.side_effect = unpack
-    own, packed, ledger = inbox(carrier)
+    own, packed, ledger = delivery(carrier)
     packed.set_result([DONE])
     threads = [threading.Thread(target=own.arrive) for _ in range(3)]
     threads[0].start()
@@ -52,7 +52,7 @@ def test_a_message_is_unpacked_once_and_every_thread_waits_until_it_is() -> None
 
 def test_a_stream_of_another_thread_waits_for_the_one_that_unpacked() -> None:
     event = mock.Mock(spec=Event)
-    own, packed, _ = inbox(mock.Mock(), event)
+    own, packed, _ = delivery(mock.Mock(), event)
     packed.set_result([DONE])
     thread = threading.Thread(target=own.arrive)
     thread.start()
@@ -60,7 +60,7 @@ def test_a_stream_of_another_thread_waits_for_the_one_that_unpacked() -> None:
     event.order.assert_not_called()
     own.arrive()
     assert event.order.call_count == 1
-    own.expect(Message(packed, None))
+    own.expect(packed, None)
     assert event.order.call_count == 2, "what replaces the message comes after it was unpacked"
     own.arrive()
     assert event.order.call_count == 2
@@ -68,14 +68,14 @@ def test_a_stream_of_another_thread_waits_for_the_one_that_unpacked() -> None:
 
 def test_an_error_is_every_threads_until_the_message_is_replaced() -> None:
     carrier = mock.Mock()
-    own, packed, _ = inbox(carrier)
+    own, packed, _ = delivery(carrier)
     packed.set_exception(ArithmeticError("no bits"))
     for _ in range(2):
         with pytest.raises(ArithmeticError, match="no bits"):
             own.arrive()
     again = Future[list[Event]]()
     again.set_result([DONE])
-    own.expect(Message(again, None))
+    own.expect(again, None)
     carrier.unpack.side_effect = RuntimeError("gone")
     for _ in range(2):
         with pytest.raises(DeviceError, match="failed at a copy of weights"):
@@ -86,10 +86,10 @@ def test_an_error_is_every_threads_until_the_message_is_replaced() -> None:
 
 def test_what_the_host_decodes_is_waited_for_and_settles_with_its_error() -> None:
     carrier, received = mock.Mock(), Future[None]()
-    own, packed, _ = inbox(carrier)
+    own, packed, _ = delivery(carrier)
     own.settle()
     packed.set_result([DONE])
-    own.expect(Message(packed, received))
+    own.expect(packed, received)
     thread = threading.Thread(target=own.settle)
     thread.start()
     thread.join(0.05)

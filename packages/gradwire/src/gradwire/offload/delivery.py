@@ -1,0 +1,155 @@
+"""Messages on their way to devices: layers, packed once, copied to each end, unpacked by one thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import AbstractContextManager, suppress
+from typing import NamedTuple
+
+import torch
+
+from gradwire.devices import Event
+from gradwire.offload.carriers import Carrier
+from gradwire.offload.layers import Layer, OffloadLedger
+from gradwire.offload.replicas import DeviceEnd
+
+
+class Delivery:
+    """The last message of a route at one end, with a lock that is held until the message is unpacked.
+
+    A thread that needs the weights while another one unpacks them waits for it. If unpacking fails, each
+    thread gets the error, until ``expect`` replaces the message.
+    """
+
+    def __init__(self, carrier: Carrier, number: int, end: DeviceEnd, ledger: OffloadLedger) -> None:
+        self._carrier, self._number, self._end, self._ledger = carrier, number, end, ledger
+        self._lock = threading.Lock()
+        self._packed: Future[list[Event]] | None = None
+        self._decoded: Future[None] | None = None
+        self._unpacked: tuple[threading.Thread, Event] | None = None
+
+    def expect(self, packed: Future[list[Event]], decoded: Future[None] | None) -> None:
+        """Replace the last message; what follows the current stream comes after it was unpacked.
+
+        The host has decoded that one (``settle``). ``packed`` has the moments at which the bytes are at each
+        end; ``decoded`` is None where the host decodes nothing.
+        """
+        with self._lock:
+            self._order()
+            self._packed, self._decoded = packed, decoded
+
+    def settle(self) -> None:
+        """Wait until the host has decoded the message. ``arrive`` raises its errors."""
+        if self._packed is not None and self._decoded is not None:
+            self._decoded.exception()
+
+    def arrive(self) -> None:
+        """Let the current stream wait for the weights, and unpack them if no thread has; raise its errors."""
+        if self._packed is not None:
+            with self._ledger.clocked("exposed_s"):
+                self._lock.acquire()
+            try:
+                if self._packed is not None:
+                    self._unpack(self._packed, self._decoded)
+                    self._packed = None
+            finally:
+                self._lock.release()
+        self._order()
+
+    def at_work(self) -> AbstractContextManager[None]:
+        """Raise ``DeviceError`` where the end's device fails within the block."""
+        return self._end.at_work("a copy of weights")
+
+    def _unpack(self, packed: Future[list[Event]], decoded: Future[None] | None) -> None:
+        with self._ledger.clocked("exposed_s"):
+            event = packed.result()[self._number]
+            if decoded is not None:
+                decoded.result()
+            else:
+                with self.at_work():
+                    event.order()
+        with self.at_work(), self._ledger.clocked("unpack_s"), torch.no_grad():
+            self._carrier.unpack(self._number)
+            self._unpacked = threading.current_thread(), self._end.device.event()
+
+    def _order(self) -> None:
+        """Let the current stream wait if another thread, with a stream of its own, has unpacked."""
+        if self._unpacked is not None:
+            thread, event = self._unpacked
+            if thread is not threading.current_thread():
+                with self.at_work():
+                    event.order()
+
+
+class RouteLayer(NamedTuple):
+    """A layer of a route, the numbers of its masters there, and the index of its bits, if it has weights."""
+
+    layer: Layer
+    masters: range
+    bits_index: int | None
+
+
+class Route:
+    """Layers that travel together: what carries them, and a delivery at each end.
+
+    Attributes
+    ----------
+    events
+        The moments at which the last message's bytes had left the host, for each end.
+    """
+
+    def __init__(
+        self, layers: Sequence[RouteLayer], carrier: Carrier, deliveries: Sequence[Delivery]
+    ) -> None:
+        self.layers, self.carrier, self.deliveries = layers, carrier, deliveries
+        self.events: list[Event] = []
+
+    def wait_for_copies(self) -> None:
+        """Wait until the last message's bytes have left the memory that the next one fills."""
+        for delivery, event in zip(self.deliveries, self.events, strict=False):
+            with delivery.at_work():
+                event.wait()
+
+
+class Message:
+    """Some layers of a route, on their way.
+
+    Attributes
+    ----------
+    packed
+        The moments at which the bytes have left for each end.
+    decoded
+        For each end whose message the host decodes, by number: whether it has.
+    """
+
+    def __init__(self, route: Route, layers: Sequence[RouteLayer]) -> None:
+        self.route, self.layers = route, layers
+        self.packed = Future[list[Event]]()
+        ends = range(len(route.deliveries))
+        self.decoded = {number: Future[None]() for number in ends if route.carrier.on_host(number)}
+
+    def announce(self) -> None:
+        """Let threads that drive replicas wait for this message."""
+        for number, delivery in enumerate(self.route.deliveries):
+            delivery.expect(self.packed, self.decoded.get(number))
+
+    def decode(self, ledger: OffloadLedger) -> None:
+        """Decode beside the training thread, which may be busy with the layer before. It gets the errors."""
+        for number, decoded in self.decoded.items():
+            try:
+                event = self.packed.result()[number]
+                with self.route.deliveries[number].at_work():
+                    event.wait()
+                with ledger.clocked("decode_s"):
+                    self.route.carrier.receive(number)
+                decoded.set_result(None)
+            except BaseException as error:
+                decoded.set_exception(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Raise an error in all threads that wait for this message."""
+        for each in (self.packed, *self.decoded.values()):
+            with suppress(InvalidStateError):
+                each.set_exception(error)
