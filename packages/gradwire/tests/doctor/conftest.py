@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import HashStore
 
-from gradwire.doctor.diagnosis import Diagnosis
-from gradwire.doctor.finding import Card, Finding
+from gradwire.doctor.finding import Card, Diagnosis, Finding
 from gradwire.doctor.ranks import Words, follow, lead
 from gradwire.links import Link, loopback
 

@@ -31,7 +31,7 @@ def test_words_do_not_meet_others_in_the_store() -> None:
     store.set("card", "3")
     with pytest.raises(LinkError) as caught:
         Words(store).hear("card", 0.2)
-    assert str(caught.value) == "waiting for the word 'card': nothing came within 0.2 s"
+    assert str(caught.value) == "waiting for the word 'card': nothing within 0.2 s"
 
 
 def test_a_store_that_is_gone_is_told() -> None:

@@ -4,11 +4,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from gradwire.doctor.diagnosis import Diagnosis
-from gradwire.doctor.finding import Card, Finding
-from gradwire.doctor.network import Look
+from gradwire.doctor.finding import Card, Diagnosis, Finding, Look, Offset
 from gradwire.doctor.report import describe, page_of
-from gradwire.doctor.software import Offset
 from gradwire.records import to_json
 from support.pages import Page
 

@@ -7,8 +7,7 @@ import socket
 import pytest
 
 from gradwire.doctor import ranks
-from gradwire.doctor.diagnosis import DoctorOptions
-from gradwire.doctor.finding import Card, Finding
+from gradwire.doctor.finding import Card, DoctorOptions, Finding
 from gradwire.doctor.ranks import examine_ranks
 
 

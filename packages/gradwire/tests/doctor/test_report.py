@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gradwire.doctor.diagnosis import Diagnosis
-from gradwire.doctor.finding import Card, Finding
+from gradwire.doctor.finding import Card, Diagnosis, Finding
 from gradwire.doctor.report import SCHEMA, describe, show_report
 from gradwire.records import to_json
 

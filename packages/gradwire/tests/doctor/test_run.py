@@ -13,8 +13,7 @@ from torch._C._distributed_c10d import HashStore
 
 from gradwire.doctor import ranks
 from gradwire.doctor import report as run
-from gradwire.doctor.diagnosis import Diagnosis, DoctorOptions
-from gradwire.doctor.finding import Card, Finding
+from gradwire.doctor.finding import Card, Diagnosis, DoctorOptions, Finding
 from gradwire.doctor.report import run_doctor
 from gradwire.errors import JobError, LinkError
 from gradwire.launch.launched import VARIABLES

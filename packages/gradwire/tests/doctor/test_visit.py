@@ -10,8 +10,7 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.codecs import parse
-from gradwire.doctor.diagnosis import Diagnosis
-from gradwire.doctor.finding import Card, Finding
+from gradwire.doctor.finding import Card, Diagnosis, Finding
 from gradwire.doctor.ranks import Words
 from gradwire.errors import LinkError
 from gradwire.links import loopback
@@ -94,5 +93,5 @@ def test_a_line_that_breaks_is_a_finding_and_all_ranks_leave(make_cards: MakeCar
 
 
 def test_a_word_that_nobody_says_is_an_error_in_time() -> None:
-    with pytest.raises(LinkError, match=r"waiting for the word 'x': nothing came within 0\.2 s"):
+    with pytest.raises(LinkError, match=r"waiting for the word 'x': nothing within 0\.2 s"):
         Words(HashStore()).hear("x", 0.2)

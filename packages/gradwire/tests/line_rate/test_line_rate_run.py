@@ -12,7 +12,7 @@ import pytest
 from gradwire.errors import JobError
 from gradwire.launch.local import RankContext, Task
 from gradwire.line_rate import run as line_rate_run
-from gradwire.line_rate.run import HostDone, LineRateOptions, Measured, PairDone, run_line_rate, work
+from gradwire.line_rate.run import HostDone, LineRateOptions, PairDone, PointDone, run_line_rate, work
 from gradwire.links import Link
 from gradwire.timing.line import HostCost, LineRate, Point, fit
 from gradwire.timing.line_rate import Effort
@@ -46,7 +46,7 @@ def test_ranks_measure_in_turn_and_rank_0_tells_all(
     run_ranks: RunRanks, make_meeting: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(line_rate_run, "met_ranks", make_meeting(3).met)
-    monkeypatch.setattr(line_rate_run, "_rounds", lambda _: 0)  # a line that is too slow for frames
+    monkeypatch.setattr(line_rate_run, "_repeats", lambda _: 0)  # a line that is too slow for frames
     options = LineRateOptions(QUICK, workers=3, all_pairs=True)
 
     def act(link: Link) -> list[Any]:
@@ -56,11 +56,11 @@ def test_ranks_measure_in_turn_and_rank_0_tells_all(
 
     first, *others = run_ranks(3, act)
     assert others == [[], []]
-    sizes = [(event.pair, event.point.nbytes) for event in first if isinstance(event, Measured)]
+    sizes = [(event.pair, event.point.nbytes) for event in first if isinstance(event, PointDone)]
     assert sizes == [((0, 1), 1), ((0, 1), 64), ((0, 2), 1), ((0, 2), 64)], "its own, as they come"
     done = {event.pair: event.points for event in first if isinstance(event, PairDone)}
     assert list(done) == [(0, 1), (0, 2), (1, 2)]
-    assert [event.point for event in first if isinstance(event, Measured)][:2] == list(done[0, 1])
+    assert [event.point for event in first if isinstance(event, PointDone)][:2] == list(done[0, 1])
     assert not any(isinstance(event, HostDone) for event in first)
 
 
@@ -72,7 +72,7 @@ def test_frames_are_measured_where_the_line_is_fast_enough(
 
     monkeypatch.setattr(line_rate_run, "met_ranks", make_meeting(2).met)
     monkeypatch.setattr(line_rate_run, "measure", measured)
-    monkeypatch.setattr(line_rate_run, "_rounds", lambda _: 1)
+    monkeypatch.setattr(line_rate_run, "_repeats", lambda _: 1)
 
     def act(link: Link) -> list[Any]:
         told: list[Any] = []
@@ -92,7 +92,7 @@ def test_lines_are_shown_and_the_first_is_kept(
     def perform(task: Task[Any, Any], show: Callable[[Any], None]) -> None:
         for pair in task.options.pairs:
             for point in POINTS:
-                show(Measured(pair, point))
+                show(PointDone(pair, point))
             show(PairDone(pair, POINTS))
         show(HostDone(HOST))
 

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.line_rate.page import (
     describe_line,
-    line_rate_report_place,
+    limits,
+    limits_of,
     log_sizes,
     new_figure,
-    place,
     png_of,
     with_note,
 )
+from gradwire.machine import rates_in_words
 from gradwire.page import Picture, Report, Section, render
 from gradwire.page.picture import CURVES, without_frame
 from gradwire.plan import Plan
@@ -53,7 +54,7 @@ REDUCE_NOTE = (
 
 def show_allreduce(results: list[Result], line: Line | None, data: str, link: str | None) -> None:
     """Show a row for every configuration."""
-    title = f"all-reduce of {data}, {line_rate_report_place(link)}"
+    title = f"all-reduce of {data}, {limits(link, rates_in_words())}"
     show(title, "", *with_note(*allreduce_table(results, line)))
 
 
@@ -100,7 +101,7 @@ def allreduce_page(record: Mapping[str, Any]) -> str:
         Section("All-reduces", [("Time and bytes of each configuration", table), note]),
         Section("Times", [picture]),
     ]
-    title = f"All-reduce of {record['options']['data']}, {place(record)}"
+    title = f"All-reduce of {record['options']['data']}, {limits_of(record)}"
     return render(Report(title, f"{fastest(results)}.", sections), record)
 
 

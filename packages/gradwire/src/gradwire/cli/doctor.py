@@ -28,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--overwrite", action="store_true", help="replace an older FILE of --json")
     parser.add_argument("-h", "--help", action="help", help="show this text")
     words = parser.parse_args(arguments)
-    from gradwire.doctor.diagnosis import DoctorOptions
+    from gradwire.doctor.finding import DoctorOptions
     from gradwire.doctor.report import run_doctor  # which imports torch, where it can be imported
 
     return run_doctor(chosen(DoctorOptions, words))

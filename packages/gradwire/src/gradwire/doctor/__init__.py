@@ -1,6 +1,5 @@
 """Is this machine, and are these ranks, ready to train: facts, checks, findings.
 
-``software``, ``resources``, ``interface``, ``tls`` and ``kernels`` look at one machine, ``compare`` at what
-all ranks tell of theirs; ``clock``, ``lines`` and ``trial`` use the link between them. ``consultation`` says
-in which order, ``run`` ties it to the command line, ``report`` shows it.
+``local`` and ``software`` check one machine, ``compare`` the cards of all ranks and a trial of their plan,
+``network`` the links between them. ``ranks`` has the order of a visit, ``report`` the command and its record.
 """

@@ -1,4 +1,4 @@
-"""What the ranks' cards say side by side: who has other versions, kernels or plans than the rest."""
+"""The ranks side by side: other versions, kernels or plans than the rest, and a trial of the plan."""
 
 from __future__ import annotations
 
@@ -20,19 +20,10 @@ from gradwire.plan import FLOAT_NBYTES, Plan
 
 def compare(cards: Sequence[Card]) -> list[Finding]:
     """Return the findings over all ranks' cards, in the order of the ranks."""
+    versions, frames = [card.gradwire for card in cards], [f"version {card.wire_version}" for card in cards]
     return [
-        _alike(
-            "same gradwire",
-            [card.gradwire for card in cards],
-            "FAIL",
-            "install the same version on all machines",
-        ),
-        _alike(
-            "same frames",
-            [f"version {card.wire_version}" for card in cards],
-            "FAIL",
-            "install the same gradwire on all machines",
-        ),
+        _alike("same gradwire", versions, "FAIL", "install the same version on all machines"),
+        _alike("same frames", frames, "FAIL", "install the same gradwire on all machines"),
         _alike_releases("same torch", [card.torch for card in cards]),
         _alike_releases("same Python", [card.python for card in cards]),
         _compare_kernels(cards),
@@ -42,7 +33,7 @@ def compare(cards: Sequence[Card]) -> list[Finding]:
 
 
 def groups(values: Sequence[str]) -> dict[str, list[int]]:
-    """Return value -> ranks, the value of most ranks first."""
+    """Return the ranks of each value, the value of most ranks first."""
     found: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         found.setdefault(value, []).append(rank)
@@ -61,7 +52,7 @@ def _alike(check: str, values: Sequence[str], otherwise: Result, remedy: str) ->
 
 
 def _alike_releases(check: str, versions: Sequence[str]) -> Finding:
-    """Warn of other releases; the third number and the build do not change what ranks say."""
+    """Warn of other releases; the third number and the build do not change what ranks exchange."""
     if len({release(version) or version for version in versions}) > 1:
         return _alike(check, versions, "warn", "the same release on all machines is what is tested")
     return Finding(check, "ok", _who_has_what(groups(versions)))
@@ -97,34 +88,30 @@ def _compare_interfaces(cards: Sequence[Card]) -> Finding:
 
 def _compare_plans(cards: Sequence[Card]) -> list[Finding]:
     """Return the finding about plans, none where no rank was given one."""
-    digests = groups([card.plan_digest or "no plan" for card in cards])
-    if list(digests) == ["no plan"]:
+    digests = [card.plan_digest or "no plan" for card in cards]
+    if {*digests} == {"no plan"}:
         return []
-    remedy = "give all ranks a copy of the same file"
-    return [_alike("same plan", [card.plan_digest or "no plan" for card in cards], "FAIL", remedy)]
+    return [_alike("same plan", digests, "FAIL", "give all ranks a copy of the same file")]
 
 
 # A plan tried once: all ranks sum known vectors with it, and compare bits and errors.
 
 COUNT = (1 << 20) // FLOAT_NBYTES
 _PERIOD = 4096 + 3
-"""Values are repeated from here on; no multiple of a block, so that blocks differ."""
+"""The length after which values repeat; no multiple of a block, so that blocks differ."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a rank's part of the trial came to: the digest of the bits of its sum, or why there is none.
-
-    ``largest_error`` is the distance from the exact sum, nan for a sum with values that are no numbers.
-    """
+    """One rank's result of the trial: the bits of its sum and their error, or the reason for none."""
 
     digest: str = ""
-    largest_error: float = 0.0
+    largest_error: float = 0.0  # the distance from the exact sum; nan for a sum with values that are nan
     error: str = ""
 
 
 def try_plan(link: Link, plan: Plan, count: int = COUNT) -> Outcome:
-    """Sum ``count`` float32 values of each rank. All ranks call it; what goes wrong is in the outcome."""
+    """Sum ``count`` float32 values of each rank. All ranks call it; errors are in the outcome."""
     bucket = _bucket(link.rank, count)
     try:
         Exchange(link, plan).all_reduce(bucket, average=False)
@@ -138,7 +125,7 @@ def try_plan(link: Link, plan: Plan, count: int = COUNT) -> Outcome:
 
 
 def allowed_error(plan: Plan, world: int, count: int = COUNT) -> float:
-    """Return how far a sum may be from the exact one."""
+    """Return the largest distance from the exact sum that the plan's codec allows."""
     envelope = torch.zeros(count)
     for rank in range(world):
         envelope += _bucket(rank, count).abs()
@@ -152,21 +139,15 @@ def check_trial(outcomes: Mapping[int, Outcome], allowed: float) -> Finding:
         reason = f"{name_ranks(failed)} could not sum with it: {outcomes[failed[0]].error}"
         return Finding("trial", "FAIL", reason)
     if len({outcome.digest for outcome in outcomes.values()}) > 1:
-        unlike = list(groups([outcomes[rank].digest for rank in sorted(outcomes)]).values())
-        return Finding(
-            "trial",
-            "FAIL",
-            f"{name_ranks(unlike[1])} ended with other bits than {name_ranks(unlike[0])}; please report this",
-        )
+        most, others, *_ = groups([outcomes[rank].digest for rank in sorted(outcomes)]).values()
+        unlike = f"{name_ranks(others)} ended with other bits than {name_ranks(most)}; please report this"
+        return Finding("trial", "FAIL", unlike)
     worst = max(outcome.largest_error for outcome in outcomes.values())
     if not worst <= allowed:
         wrong = f"the sum is wrong by {worst:.3g}, but at most {allowed:.3g} is promised; please report this"
         return Finding("trial", "FAIL", wrong)
-    return Finding(
-        "trial",
-        "ok",
-        f"1 MiB summed: the same bits on all ranks, at most {worst:.3g} off ({allowed:.3g} allowed)",
-    )
+    summed = f"1 MiB summed: the same bits on all ranks, at most {worst:.3g} off ({allowed:.3g} allowed)"
+    return Finding("trial", "ok", summed)
 
 
 def _bucket(rank: int, count: int) -> torch.Tensor:

@@ -1,16 +1,18 @@
-"""What a check has found, and how findings of many ranks become few."""
+"""Findings of checks, cards of ranks, and a diagnosis of all ranks."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Literal
 
 from gradwire.errors import JobError
 from gradwire.fields import Source, of, rows, text
 from gradwire.plan import Plan
+from gradwire.units import format_duration
 
 Result = Literal["ok", "warn", "FAIL"]
 
@@ -19,14 +21,8 @@ Result = Literal["ok", "warn", "FAIL"]
 class Finding:
     """One row of the report.
 
-    Parameters
-    ----------
-    check
-        What was looked at, in a word or three.
-    result
-        ``ok``; ``warn`` where training works, but not as it could; ``FAIL`` where it would not.
-    detail
-        What was found and, unless all is well, what to do.
+    ``check`` has a word or three. ``result`` is ``warn`` where training works, but not as it could, and
+    ``FAIL`` where it would not. ``detail`` says what was found and, unless all is well, what to do.
     """
 
     check: str
@@ -40,10 +36,10 @@ def any_failed(findings: Iterable[Finding]) -> bool:
 
 
 def merge(by_rank: Sequence[Sequence[Finding]]) -> list[Finding]:
-    """Return the findings of all ranks as few rows.
+    """Return the findings of all ranks, which are in their order, as few rows.
 
-    What is not ok names its ranks, unless it is all of them. What is ok is one row a check, with the detail
-    of the first rank: addresses and free memory differ everywhere. ``by_rank`` is in the order of the ranks.
+    A problem names its ranks, unless it is all of them. A check that is ok everywhere is one row, with the
+    detail of the first rank: addresses and free memory differ on each.
     """
     makers: dict[tuple[str, Result, str], list[tuple[int, Finding]]] = {}
     for rank, findings in enumerate(by_rank):
@@ -82,47 +78,25 @@ def _as_one(found: Sequence[tuple[int, Finding]], world: int) -> Finding:
     return Finding(first.check, first.result, detail)
 
 
-# What a rank tells the others of itself, before any of them opens a connection to another.
+# The description that a rank gives the others, before any of them opens a connection to another.
 
 _SOURCE = Source("a rank's description", "install the same gradwire on all machines", JobError)
 
 
 @dataclass(frozen=True)
 class Card:
-    """One rank: its software, its place, its findings.
-
-    Parameters
-    ----------
-    gradwire, python, torch
-        Versions.
-    wire_version
-        The version of the frames that it sends and reads.
-    target
-        The instruction set of its kernels.
-    kernels_digest
-        Of what its kernels made of the fixed vector.
-    machine_id
-        Equal on ranks of one machine.
-    addresses
-        Where Gloo would listen.
-    loopback
-        Whether one of them is reachable from its own machine only.
-    plan
-        Its plan as JSON, "" without one or where it cannot be read.
-    findings
-        What it found on its machine.
-    """
+    """One rank: its software, its place, its findings."""
 
     gradwire: str
     python: str
     torch: str
-    wire_version: int
-    target: str
-    kernels_digest: str
-    machine_id: str
-    addresses: tuple[str, ...]
-    loopback: bool
-    plan: str
+    wire_version: int  # of the frames that it sends and reads
+    target: str  # the instruction set of its kernels
+    kernels_digest: str  # of its payloads of the fixed vector
+    machine_id: str  # equal on ranks of one machine
+    addresses: tuple[str, ...]  # for Gloo to listen at
+    loopback: bool  # whether one of them is reachable from its own machine only
+    plan: str  # as JSON; "" without one, or where it cannot be read
     findings: tuple[Finding, ...]
 
     @property
@@ -131,15 +105,75 @@ class Card:
         return hashlib.sha256(self.plan.encode()).hexdigest()[:12] if self.plan else ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what ``from_dict`` reads, for JSON."""
+        """Return the fields for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Card:
-        """Read what another rank's ``to_dict`` wrote. Raises ``JobError`` for another gradwire's card."""
+        """Return a card from another rank's ``to_dict``. Raises ``JobError`` for another gradwire's."""
         return _SOURCE.read(values, of(cls, findings=rows(of(Finding, detail=text))))
 
 
 def plan_text(plan: Plan | None) -> str:
-    """Return what two ranks compare: equal for equal plans, however their files are written."""
+    """Return a plan as a text that is equal for equal plans, however their files are written."""
     return "" if plan is None else plan.to_json()
+
+
+@dataclass(frozen=True)
+class Offset:
+    """The seconds that a peer's clock is ahead, and the uncertainty of that."""
+
+    offset_s: float
+    uncertainty_s: float
+
+    def __str__(self) -> str:
+        sign = "+" if self.offset_s >= 0 else "-"
+        offset, uncertainty = format_duration(abs(self.offset_s)), format_duration(self.uncertainty_s)
+        return f"{sign}{offset}, give or take {uncertainty}"
+
+
+@dataclass(frozen=True)
+class Look:
+    """One pair of ranks: half of the median round trip of one byte, and the rates of streams.
+
+    ``there`` is from the leading rank, ``back`` is to it.
+    """
+
+    latency_s: float
+    there_nbytes_per_s: float
+    back_nbytes_per_s: float
+
+    @property
+    def slower_nbytes_per_s(self) -> float:
+        """The rate of the slower direction."""
+        return min(self.there_nbytes_per_s, self.back_nbytes_per_s)
+
+    @property
+    def unlikeness(self) -> float:
+        """The ratio of the faster direction's rate to the slower one's."""
+        return max(self.there_nbytes_per_s, self.back_nbytes_per_s) / self.slower_nbytes_per_s
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """Options of an examination: a plan to try, rank 0's record, the timeout, and a measurement of lines."""
+
+    plan_file: Path | None = None
+    json_file: Path | None = None
+    timeout_s: float = 30.0
+    lines: bool = True
+    overwrite: bool = False
+
+
+@dataclass
+class Diagnosis:
+    """All that is reported at the end: by rank 0, or by a rank that cannot reach it.
+
+    ``ranks`` are those that gave ``cards``; ``offsets`` and ``looks`` are by the rank that was examined.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    cards: list[Card] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    offsets: dict[int, Offset] = field(default_factory=dict)
+    looks: dict[int, Look] = field(default_factory=dict)

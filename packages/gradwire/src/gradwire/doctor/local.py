@@ -1,4 +1,4 @@
-"""One machine: all facts are collected, all checks are made."""
+"""One machine: its cores, memory and limits, and all checks of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import cast
 
 from gradwire import _native, plugins
 from gradwire.deferred import torch
-from gradwire.doctor.finding import Card, Finding, plan_text
+from gradwire.doctor.finding import Card, Finding, Result, any_failed, plan_text
 from gradwire.doctor.software import (
     check_gloo,
     check_gradwire,
@@ -50,33 +50,19 @@ _QUOTAS = (
 
 @dataclass(frozen=True)
 class Resources:
-    """What this process may use.
+    """Cores, memory, and limits of this process; inf where nothing limits it, or the system doesn't say."""
 
-    Parameters
-    ----------
-    cores
-        Cores that it may run on.
-    quota_cores
-        Cores' worth of time that its container gets, inf where nothing limits it.
-    numa_nodes
-        Memory nodes of the machine.
-    open_files, address_space_nbytes, locked_nbytes
-        Limits of the process (``ulimit -n``, ``-v``, ``-l``), inf where there is none.
-    memory_nbytes
-        Memory that is free, inf where the system does not tell.
-    """
-
-    cores: int
-    quota_cores: float
-    numa_nodes: int
-    open_files: float
-    address_space_nbytes: float
-    locked_nbytes: float
-    memory_nbytes: float
+    cores: int  # that it may run on
+    quota_cores: float  # cores' worth of time that its container gets
+    numa_nodes: int  # memory nodes of the machine
+    open_files: float  # ulimit -n
+    address_space_nbytes: float  # ulimit -v
+    locked_nbytes: float  # ulimit -l
+    memory_nbytes: float  # free
 
 
 def find_resources() -> Resources:
-    """Return what this process may use."""
+    """Return the resources of this process."""
     return Resources(
         cores=cores(),
         quota_cores=_quota_cores(),
@@ -97,11 +83,8 @@ def check_cores(found: Resources, threads: int, neighbours: int) -> Finding:
         has += f", but its container gets the time of {found.quota_cores:g}"
     share = max(1, usable // neighbours)
     if neighbours * threads > max(usable, neighbours):
-        return Finding(
-            "cores",
-            "warn",
-            f"{has}; {ranks} get in each other's way: set OMP_NUM_THREADS={share} (or GRADWIRE_THREADS)",
-        )
+        crowd = f"{ranks} get in each other's way: set OMP_NUM_THREADS={share} (or GRADWIRE_THREADS)"
+        return Finding("cores", "warn", f"{has}; {crowd}")
     if neighbours > usable:
         return Finding("cores", "warn", f"{has}; {neighbours} ranks have to share them: start fewer here")
     return Finding("cores", "ok", f"{has}; {ranks}")
@@ -120,35 +103,26 @@ def check_limits(found: Resources, world: int) -> Finding:
     """Judge the limits of this process for a job of ``world`` ranks."""
     files = FILES_FOR_ITSELF + FILES_FOR_A_PEER * (world - 1)
     if found.open_files < files:
-        return Finding(
-            "limits",
-            "FAIL" if found.open_files < files / 2 else "warn",
-            f"{found.open_files:g} open files, but {world} ranks may need {files}; "
-            f"ulimit -n {max(files, 4096)}",
-        )
+        needed = f"{world} ranks may need {files}; ulimit -n {max(files, 4096)}"
+        result: Result = "FAIL" if found.open_files < files / 2 else "warn"
+        return Finding("limits", result, f"{found.open_files:g} open files, but {needed}")
     if found.address_space_nbytes < math.inf:
-        return Finding(
-            "limits",
-            "warn",
-            f"the address space is limited to {format_size(found.address_space_nbytes)}, and torch "
-            "reserves more than it uses; ulimit -v unlimited",
-        )
+        limited = f"the address space is limited to {format_size(found.address_space_nbytes)}"
+        remedy = "torch reserves more than it uses; ulimit -v unlimited"
+        return Finding("limits", "warn", f"{limited}, and {remedy}")
     locked = "unlimited" if math.isinf(found.locked_nbytes) else format_size(found.locked_nbytes)
-    return Finding(
-        "limits", "ok", f"{found.open_files:g} open files; locked memory: {locked} (TCP needs none)"
-    )
+    files_and_memory = f"{found.open_files:g} open files; locked memory: {locked} (TCP needs none)"
+    return Finding("limits", "ok", files_and_memory)
 
 
 def check_memory(found: Resources, neighbours: int) -> Finding:
     """Judge the memory that is free for the ranks of this machine."""
     if math.isinf(found.memory_nbytes):
-        return Finding("memory", "ok", "not told by this system")
+        return Finding("memory", "ok", "unknown on this system")
     free = f"{format_size(found.memory_nbytes)} free"
     if found.memory_nbytes < neighbours * LEAST_MEMORY_NBYTES:
-        wanted = format_size(LEAST_MEMORY_NBYTES)
-        return Finding(
-            "memory", "warn", f"{free} for {neighbours} ranks, below {wanted} each; end other programs"
-        )
+        scarce = f"{free} for {neighbours} ranks, below {format_size(LEAST_MEMORY_NBYTES)} each"
+        return Finding("memory", "warn", f"{scarce}; end other programs")
     return Finding("memory", "ok", free)
 
 
@@ -190,9 +164,9 @@ def examine_machine(
 ) -> Card:
     """Make every check of this machine, and of a plan if there is one; return the machine's card.
 
-    The job that is to come has ``world`` ranks, 1 where that is not known, of which so many ``neighbours``
-    are on this machine. Gloo's transport and interface follow the variables of ``environment``. Without the
-    packages that gradwire needs, the checks that use them are left out.
+    The job that is to come has ``world`` ranks, 1 where that is not known, ``neighbours`` of them on this
+    machine. Gloo's transport and interface follow the variables of ``environment``. Without the packages that
+    gradwire needs, the checks that use them are left out.
     """
     problems = {name: problem for name in NEEDED if (problem := import_problem(name))}
     torch_version = "" if "torch" in problems else torch.__version__
@@ -200,9 +174,7 @@ def examine_machine(
     tested = None if problems else self_test(every_codec())
     plan, plan_findings = _read_plan(plan_file)
     network = [check_interfaces(interfaces), check_tls(environment)]
-    if torch_version and all(
-        each.result != "FAIL" for each in network
-    ):  # else Gloo would only say the same, less clearly
+    if torch_version and not any_failed(network):  # Gloo would say the same, less clearly
         network.append(check_gloo(interfaces.named))
     findings = (
         check_python(platform.python_version()),
@@ -240,7 +212,7 @@ def others_findings() -> list[Finding]:
         try:
             check = cast("Callable[[], Iterable[Finding]]", plugins.entry(plugins.CHECKS, name))
             found += check()
-        except Exception as error:  # a package of others raises anything
+        except Exception as error:  # another package raises anything
             why = f"{type(error).__name__}: {one_line(str(error))}"
             whose = plugins.origin(plugins.CHECKS, name)
             found.append(Finding(name, "warn", f"the check of {whose} failed ({why}); reinstall it"))

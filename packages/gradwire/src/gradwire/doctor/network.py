@@ -1,22 +1,25 @@
-"""What the line between two ranks carries in each direction, measured within a second or so.
+"""The link between two ranks: the rate of each direction, within a second or so, and the offset of clocks.
 
-This is a look, not a measurement: ``gradwire line-rate`` takes its time.
+The rates are a look, not a measurement: ``gradwire line-rate`` takes its time.
 """
 
 from __future__ import annotations
 
 import statistics
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping
 
-from gradwire.doctor.finding import Finding
+import torch
+
+from gradwire.doctor.finding import Finding, Look, Offset, name_ranks
 from gradwire.links.base import Link
 from gradwire.timing.line_rate import Pair
 from gradwire.units import format_duration, format_rate
+from gradwire.wire import frame_memory
 
 UNLIKE = 2.0
-"""From which factor on two rates are worth a warning; a short look at a shared machine is that inexact."""
+"""Rates that differ by this factor are worth a warning; a short look at a shared machine is that inexact."""
 _WINDOW = 8
 _TRIPS = 8
 _FIRST = (1 << 16, 4)
@@ -26,28 +29,6 @@ _ENOUGH_S = 0.1
 """A stream that takes this long tells the rate; a rate limiter's burst is over by then."""
 _ORDER = struct.Struct("<qq")
 _ENOUGH = (0, 0)
-
-
-@dataclass(frozen=True)
-class Look:
-    """One pair of ranks: half of the median round trip of one byte, and the rates of streams.
-
-    ``there`` is from the leading rank, ``back`` is to it.
-    """
-
-    latency_s: float
-    there_nbytes_per_s: float
-    back_nbytes_per_s: float
-
-    @property
-    def slower_nbytes_per_s(self) -> float:
-        """The rate of the slower direction."""
-        return min(self.there_nbytes_per_s, self.back_nbytes_per_s)
-
-    @property
-    def unlikeness(self) -> float:
-        """How many times as fast the faster direction is."""
-        return max(self.there_nbytes_per_s, self.back_nbytes_per_s) / self.slower_nbytes_per_s
 
 
 def look_at_line(link: Link, peer: int) -> Look:
@@ -72,28 +53,23 @@ def check_lines(looks: Mapping[int, Look]) -> list[Finding]:
     slowest = min(looks, key=lambda rank: looks[rank].slower_nbytes_per_s)
     typical = statistics.median(look.slower_nbytes_per_s for look in looks.values())
     rate, latency_s = looks[slowest].slower_nbytes_per_s, looks[slowest].latency_s
-    told = f"{format_rate(rate)}, {format_duration(latency_s)}"
+    figures = f"{format_rate(rate)}, {format_duration(latency_s)}"
     if typical > UNLIKE * rate:
         remedy = "all-reduces wait for it: look at its cable, port and neighbours"
-        found = Finding(
-            "line rate",
-            "warn",
-            f"ranks 0 and {slowest}: {told}, but {format_rate(typical)} is usual here; {remedy}",
-        )
-    else:
-        found = Finding("line rate", "ok", f"slowest: ranks 0 and {slowest}, {told}")
-    return [found, _check_directions(looks)]
+        detail = f"ranks 0 and {slowest}: {figures}, but {format_rate(typical)} is usual here; {remedy}"
+        return [Finding("line rate", "warn", detail), _check_directions(looks)]
+    detail = f"slowest: ranks 0 and {slowest}, {figures}"
+    return [Finding("line rate", "ok", detail), _check_directions(looks)]
 
 
 def _check_directions(looks: Mapping[int, Look]) -> Finding:
     worst = max(looks, key=lambda rank: looks[rank].unlikeness)
-    look = looks[worst]
-    there, back = format_rate(look.there_nbytes_per_s), format_rate(look.back_nbytes_per_s)
-    ways = f"{there} from rank 0 to {worst}, {back} back"
-    if look.unlikeness > UNLIKE:
+    there, back = format_rate(looks[worst].there_nbytes_per_s), format_rate(looks[worst].back_nbytes_per_s)
+    rates = f"{there} from rank 0 to {worst}, {back} back"
+    if looks[worst].unlikeness > UNLIKE:
         remedy = "an all-reduce needs both; look at duplex settings, shaping and other traffic"
-        return Finding("directions", "warn", f"{ways}: {remedy}")
-    return Finding("directions", "ok", f"alike; most unlike: {ways}")
+        return Finding("directions", "warn", f"{rates}: {remedy}")
+    return Finding("directions", "ok", f"alike; most unlike: {rates}")
 
 
 def _measure_rate(pair: Pair, *, back: bool) -> float:
@@ -109,8 +85,62 @@ def _measure_rate(pair: Pair, *, back: bool) -> float:
 
 
 def _stream(pair: Pair, nbytes: int, count: int, *, back: bool) -> float:
-    """Stream from the lower rank, or back from the higher one; return the seconds by the own clock."""
+    """Stream from the lower rank, or back from the higher one; return the seconds by this rank's clock."""
     pair.leads ^= back
     seconds = pair.stream(nbytes, count)
     pair.leads ^= back
     return seconds
+
+
+# The offset of two ranks' clocks, by messages over the link.
+#
+# The leader notes its clock before and after a round trip, the peer notes its own in between. Its reading
+# belongs somewhere into that interval, so the offset from the middle is right within half of the round trip.
+# Of several trips the shortest counts (Cristian, "Probabilistic clock synchronization", 1989).
+
+TRIPS = 16
+LARGEST_OFFSET_S = 0.1
+_READING = struct.Struct("<q")
+
+Clock = Callable[[], int]
+"""A wall clock, in ns since 1970."""
+
+
+def measure_offset(link: Link, peer: int, now: Clock = time.time_ns) -> Offset:
+    """Return the offset of the peer's clock; the peer calls ``tell_time``. Raises ``LinkError``."""
+    readings = []
+    for _ in range(TRIPS):
+        receiving = link.irecv(peer, frame_memory(_READING.size))
+        before = now()
+        link.isend(peer, _message(0)).wait()
+        (there,) = _READING.unpack(receiving.wait().numpy().tobytes())
+        after = now()
+        readings.append((after - before, there - (before + after) // 2))
+    trip_ns, offset_ns = min(readings)
+    return Offset(offset_ns / 1e9, trip_ns / 2e9)
+
+
+def tell_time(link: Link, peer: int, now: Clock = time.time_ns) -> None:
+    """Answer the rank that measures. Raises ``LinkError``."""
+    for _ in range(TRIPS):
+        link.irecv(peer, frame_memory(_READING.size)).wait()
+        link.isend(peer, _message(now())).wait()
+
+
+def check_clocks(offsets: Mapping[int, Offset]) -> Finding:
+    """Judge the clocks of the ranks, by rank, against that of rank 0."""
+    far = {rank: each for rank, each in offsets.items() if abs(each.offset_s) > LARGEST_OFFSET_S}
+    if far:
+        worst = max(far, key=lambda rank: abs(far[rank].offset_s))
+        return Finding(
+            "clocks",
+            "warn",
+            f"{name_ranks(far)} more than {format_duration(LARGEST_OFFSET_S)} from rank 0, rank {worst} most "
+            f"({far[worst]}): logs and certificates go by the clock; start a time service such as chrony",
+        )
+    worst = max(offsets, key=lambda rank: abs(offsets[rank].offset_s))
+    return Finding("clocks", "ok", f"furthest from rank 0: rank {worst}, {offsets[worst]}")
+
+
+def _message(reading: int) -> torch.Tensor:
+    return torch.frombuffer(bytearray(_READING.pack(reading)), dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""``gradwire doctor`` as one rank of those that a launcher has started."""
+"""``gradwire doctor`` as one of the ranks that a launcher has started."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import DistStoreError
 
 from gradwire.doctor.compare import Outcome, allowed_error, check_trial, compare, try_plan
-from gradwire.doctor.diagnosis import Diagnosis, DoctorOptions
-from gradwire.doctor.finding import Card, Finding, any_failed, merge, name_ranks
+from gradwire.doctor.finding import Card, Diagnosis, DoctorOptions, Finding, any_failed, merge, name_ranks
 from gradwire.doctor.local import examine_machine
-from gradwire.doctor.network import check_lines, look_at_line, show_line
-from gradwire.doctor.software import check_clocks, measure_offset, tell_time
+from gradwire.doctor.network import (
+    check_clocks,
+    check_lines,
+    look_at_line,
+    measure_offset,
+    show_line,
+    tell_time,
+)
 from gradwire.errors import JobError, LinkError
 from gradwire.launch.local import RankContext
 from gradwire.launch.rendezvous import join_launched, joined_group
@@ -28,11 +33,9 @@ from gradwire.links import Link, ProcessGroupLink
 from gradwire.links.base import Link as BaseLink
 from gradwire.plan import Plan
 
-# What ranks say to each other beside their links: JSON under a word, in the store that all of them share.
-
 
 class Words:
-    """One rank's way to say and to hear, through the store that all ranks share."""
+    """JSON values by name, in the store that all ranks share: how ranks speak beside their links."""
 
     def __init__(self, store: Store) -> None:
         self._store = PrefixStore("gradwire/doctor", store)
@@ -45,76 +48,62 @@ class Words:
             raise LinkError("the store of the ranks is gone, and the process that held it") from error
 
     def hear(self, word: str, timeout_s: float) -> Any:
-        """Return what somebody said under a word.
+        """Wait for the value of a word, and return it.
 
-        Raises
-        ------
-        LinkError
-            When nobody does within the timeout, in seconds; when the process is gone that holds the store.
+        Raises ``LinkError`` if no rank says it in time, or if the process that holds the store is gone.
         """
         try:
             self._store.wait([word], timedelta(seconds=timeout_s))
             return json.loads(self._store.get(word))
         except DistStoreError as error:
-            raise LinkError(f"waiting for the word {word!r}: nothing came within {timeout_s:g} s") from error
+            raise LinkError(f"waiting for the word {word!r}: nothing within {timeout_s:g} s") from error
         except RuntimeError as error:
             gone = "the process that held the store is gone"
             raise LinkError(f"waiting for the word {word!r}: {gone}") from error
 
 
-# The ranks' visit: rank 0 orders one examination after the other, all others do as they are told.
+# The ranks' visit: rank 0 orders one examination after the other, all others obey.
 #
-# Orders go through the store, so that a link that breaks takes nobody by surprise: rank 0 notes it and
-# orders
-# the end, which every rank obeys with the same exit code.
+# Orders go through the store, so that a link that breaks surprises no rank: rank 0 notes it and orders the
+# end, which every rank obeys with the same exit code.
 
 Connect = Callable[[], AbstractContextManager[BaseLink]]
 """Gives the link between all ranks for a ``with`` block; all ranks enter it together."""
 STEP_S = 60.0
-"""What one examination may take besides waits: a slow line is looked at for half a minute."""
+"""The most that one examination takes besides waits: a look at a slow link takes half a minute."""
 _FAREWELL_S = 5.0
 _EXAMINATIONS: Mapping[str, Callable[[BaseLink, int], None]] = {"clock": tell_time, "line": show_line}
-"""What the rank does that rank 0 names in its order."""
-
-
-class _Conductor:
-    """Rank 0's voice: orders are numbered, and every rank hears all of them."""
-
-    def __init__(self, words: Words) -> None:
-        self._words, self._numbers = words, count()
-
-    def order(self, what: str, **values: object) -> None:
-        self._words.say(f"order/{next(self._numbers)}", {"do": what, **values})
+"""The part of the rank that rank 0 examines, by the order."""
 
 
 def lead(
     words: Words, card: Card, world: int, connect: Connect, timeout_s: float, *, lines: bool = True
 ) -> Diagnosis:
-    """Be rank 0, which has this card: examine all ranks and return what was found.
+    """Be rank 0, which has this card: examine all ranks and return the diagnosis.
 
     ``connect`` makes the link, ``timeout_s`` limits any single wait, ``lines`` says whether line rates are
     looked at.
     """
-    diagnosis, conductor, code = Diagnosis(), _Conductor(words), 1
+    leader, code = _LeadingRank(words, timeout_s), 1
     try:
-        if _introduce(words, card, world, timeout_s, diagnosis):
-            _examine(words, conductor, connect, timeout_s, diagnosis, lines=lines)
-        code = int(any_failed(diagnosis.findings))
+        if leader.introduce(card, world):
+            leader.examine(connect, lines=lines)
+        code = int(any_failed(leader.diagnosis.findings))
     finally:
         with suppress(LinkError):
-            conductor.order("end", code=code)
-            for rank in diagnosis.ranks[1:]:  # the store may be this process's: let them hear it
+            leader.order("end", code=code)
+            for rank in leader.diagnosis.ranks[1:]:  # the store may be this process's: let them hear it
                 words.hear(f"bye/{rank}", _FAREWELL_S)
-    return diagnosis
+    return leader.diagnosis
 
 
 def follow(words: Words, card: Card, rank: int, connect: Connect, timeout_s: float) -> int:
-    """Be another rank: do what rank 0 orders, and return the exit code that it gives.
+    """Be another rank: obey rank 0's orders, and return the exit code that it gives.
 
     The parameters are those of ``lead``. Raises ``LinkError`` when rank 0 is gone or silent.
     """
     words.say(f"card/{rank}", card.to_dict())
-    patient = _Patient(words, card, rank)
+    link: BaseLink | None = None
     with ExitStack() as stack:
         for number in count():
             order = words.hear(f"order/{number}", 2 * timeout_s + STEP_S)
@@ -123,108 +112,90 @@ def follow(words: Words, card: Card, rank: int, connect: Connect, timeout_s: flo
                 return int(order["code"])
             with suppress(LinkError):  # rank 0 meets it, too, and orders the end
                 if order["do"] == "connect":
-                    patient.link = stack.enter_context(connect())
-                else:
-                    patient.obey(order)
+                    link = stack.enter_context(connect())
+                elif link is not None and order["do"] == "trial":
+                    words.say(f"trial/{rank}", asdict(try_plan(link, Plan.from_json(card.plan))))
+                elif link is not None and order["rank"] == rank:
+                    _EXAMINATIONS[order["do"]](link, 0)
     raise AssertionError("orders do not end by themselves")
 
 
-class _Patient:
-    """What a rank does on orders, over its link once it has one."""
+class _LeadingRank:
+    """Rank 0: its orders are numbered, and every rank hears all of them."""
 
-    def __init__(self, words: Words, card: Card, rank: int) -> None:
-        self._words, self._card, self._rank = words, card, rank
-        self.link: BaseLink | None = None
+    def __init__(self, words: Words, timeout_s: float) -> None:
+        self._words, self._timeout_s, self._numbers = words, timeout_s, count()
+        self.diagnosis = Diagnosis()
 
-    def obey(self, order: Mapping[str, Any]) -> None:
-        """Do it, if it is this rank's to do. Raises ``LinkError``."""
-        if self.link is None:
-            return
-        if order["do"] == "trial":
-            outcome = try_plan(self.link, Plan.from_json(self._card.plan))
-            self._words.say(f"trial/{self._rank}", asdict(outcome))
-        elif order["rank"] == self._rank:
-            _EXAMINATIONS[order["do"]](self.link, 0)
+    def order(self, what: str, **values: object) -> None:
+        """Let all ranks do something."""
+        self._words.say(f"order/{next(self._numbers)}", {"do": what, **values})
 
+    def introduce(self, card: Card, world: int) -> bool:
+        """Receive and compare all cards; return whether the ranks can be connected."""
+        found, deadline = self.diagnosis, monotonic() + self._timeout_s
+        found.cards, found.ranks = [card], [0]
+        missing, strange = list[int](), list[int]()
+        for rank in range(1, world):
+            try:
+                left_s = max(0.1, deadline - monotonic())
+                found.cards.append(Card.from_dict(self._words.hear(f"card/{rank}", left_s)))
+                found.ranks.append(rank)
+            except LinkError:
+                missing.append(rank)
+            except JobError:
+                strange.append(rank)
+        if missing or strange:
+            found.findings += card.findings
+            if missing:
+                silent = f"{name_ranks(missing)} of {world} said nothing within {self._timeout_s:g} s"
+                found.findings.append(Finding("ranks", "FAIL", f"{silent}; start it there, too"))
+            if strange:
+                other = f"{name_ranks(strange)} with another version; install the same on all machines"
+                found.findings.append(Finding("same gradwire", "FAIL", other))
+            return False
+        across = compare(found.cards)
+        found.findings += [*merge([each.findings for each in found.cards]), *across]
+        return not any(each.check == "reachable" and each.result == "FAIL" for each in across)
 
-def _introduce(words: Words, card: Card, world: int, timeout_s: float, diagnosis: Diagnosis) -> bool:
-    """Receive and compare all cards; return whether the ranks can be connected."""
-    diagnosis.cards, diagnosis.ranks, deadline = [card], [0], monotonic() + timeout_s
-    missing, strange = list[int](), list[int]()
-    for rank in range(1, world):
+    def examine(self, connect: Connect, *, lines: bool) -> None:
+        """Connect the ranks and use the link between them; a broken link is a finding."""
+        found, doing = self.diagnosis, "connection"
+        self.order("connect")
         try:
-            left_s = max(0.1, deadline - monotonic())
-            diagnosis.cards.append(Card.from_dict(words.hear(f"card/{rank}", left_s)))
-            diagnosis.ranks.append(rank)
-        except LinkError:
-            missing.append(rank)
-        except JobError:
-            strange.append(rank)
-    if missing or strange:
-        diagnosis.findings += card.findings
-        if missing:
-            told = (
-                f"{name_ranks(missing)} of {world} said nothing within {timeout_s:g} s; start it there, too"
-            )
-            diagnosis.findings.append(Finding("ranks", "FAIL", told))
-        if strange:
-            told = f"{name_ranks(strange)} with another version; install the same on all machines"
-            diagnosis.findings.append(Finding("same gradwire", "FAIL", told))
-        return False
-    across = compare(diagnosis.cards)
-    diagnosis.findings += [*merge([each.findings for each in diagnosis.cards]), *across]
-    unreachable = any(each.check == "reachable" and each.result == "FAIL" for each in across)
-    return not unreachable
+            with connect() as link:
+                found.findings.append(Finding(doing, "ok", f"{link.world} ranks are connected"))
+                doing = "clocks"
+                for peer in range(1, link.world):
+                    self.order("clock", rank=peer)
+                    found.offsets[peer] = measure_offset(link, peer)
+                found.findings.append(check_clocks(found.offsets))
+                doing = "line rate"
+                for peer in range(1, link.world) if lines else ():
+                    self.order("line", rank=peer)
+                    found.looks[peer] = look_at_line(link, peer)
+                found.findings += check_lines(found.looks) if lines else []
+                doing = "trial"
+                found.findings += self._try_plan(link)
+        except LinkError as error:
+            remedy = "check the interface (GLOO_SOCKET_IFNAME), the firewall and whether all ranks still run"
+            found.findings.append(Finding(doing, "FAIL", f"{error}; {remedy}"))
 
-
-def _examine(
-    words: Words,
-    conductor: _Conductor,
-    connect: Connect,
-    timeout_s: float,
-    diagnosis: Diagnosis,
-    *,
-    lines: bool,
-) -> None:
-    """Connect the ranks and use the link between them; what breaks is a finding."""
-    doing = "connection"
-    conductor.order("connect")
-    try:
-        with connect() as link:
-            diagnosis.findings.append(Finding(doing, "ok", f"{link.world} ranks are connected"))
-            doing = "clocks"
-            for peer in range(1, link.world):
-                conductor.order("clock", rank=peer)
-                diagnosis.offsets[peer] = measure_offset(link, peer)
-            diagnosis.findings.append(check_clocks(diagnosis.offsets))
-            doing = "line rate"
-            for peer in range(1, link.world) if lines else ():
-                conductor.order("line", rank=peer)
-                diagnosis.looks[peer] = look_at_line(link, peer)
-            diagnosis.findings += check_lines(diagnosis.looks) if lines else []
-            doing = "trial"
-            diagnosis.findings += _trial(words, conductor, link, timeout_s, diagnosis.cards)
-    except LinkError as error:
-        remedy = "check the interface (GLOO_SOCKET_IFNAME), the firewall and whether all ranks still run"
-        diagnosis.findings.append(Finding(doing, "FAIL", f"{error}; {remedy}"))
-
-
-def _trial(
-    words: Words, conductor: _Conductor, link: BaseLink, timeout_s: float, cards: list[Card]
-) -> list[Finding]:
-    """Try the plan where all ranks have the same one."""
-    if not cards[0].plan or len({card.plan for card in cards}) > 1:
-        return []
-    plan = Plan.from_json(cards[0].plan)
-    conductor.order("trial")
-    outcomes = {0: try_plan(link, plan)}
-    for rank in range(1, link.world):
-        outcomes[rank] = Outcome(**words.hear(f"trial/{rank}", timeout_s + STEP_S))
-    return [check_trial(outcomes, allowed_error(plan, link.world))]
+    def _try_plan(self, link: BaseLink) -> list[Finding]:
+        """Try the plan where all ranks have the same one."""
+        plans = {card.plan for card in self.diagnosis.cards}
+        if len(plans) > 1 or "" in plans:
+            return []
+        plan = Plan.from_json(plans.pop())
+        self.order("trial")
+        outcomes = {0: try_plan(link, plan)}
+        for rank in range(1, link.world):
+            outcomes[rank] = Outcome(**self._words.hear(f"trial/{rank}", self._timeout_s + STEP_S))
+        return [check_trial(outcomes, allowed_error(plan, link.world))]
 
 
 def examine_ranks(rank: int, world: int, options: DoctorOptions) -> tuple[str, Diagnosis | None, int]:
-    """Be one of several ranks; return the report's title and what to report, or None and the exit code.
+    """Be one of several ranks; return the title and the diagnosis to report, or None and the exit code.
 
     Rank 0 reports for all ranks, another one only what keeps it from being heard.
     """

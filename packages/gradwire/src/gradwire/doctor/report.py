@@ -7,10 +7,8 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
-from gradwire.doctor.diagnosis import Diagnosis, DoctorOptions
-from gradwire.doctor.finding import Finding, any_failed
+from gradwire.doctor.finding import Diagnosis, DoctorOptions, Finding, Offset, any_failed
 from gradwire.doctor.local import examine_machine
-from gradwire.doctor.software import Offset
 from gradwire.errors import JobError
 from gradwire.files import check_writable
 from gradwire.launch.launched import launched_rank, launched_workers
@@ -37,7 +35,7 @@ def table(findings: Sequence[Finding]) -> Table:
 
 
 def counted(findings: Sequence[Finding]) -> str:
-    """Return how many findings there are of each kind."""
+    """Return the number of findings of each kind."""
     counts = [sum(each.result == result for each in findings) for result in _RESULTS]
     return ", ".join(f"{number} {result}" for number, result in zip(counts, _RESULTS, strict=True))
 
@@ -73,7 +71,7 @@ MARKS = MappingProxyType(
         "ok": Mark("ok", "\u2713", "good"),
     }
 )
-"""How results look; the worst first."""
+"""Marks of results; the worst first."""
 SOFTWARE = ("gradwire", "python", "torch", "wire_version", "target", "addresses")
 LINES = (
     *map(Column.of_text, ("ranks", "clocks differ by")),
@@ -113,7 +111,7 @@ def _plain(value: object) -> str:
 
 
 def _between(clocks: Sequence[Mapping[str, Any]], lines: Sequence[Mapping[str, Any]]) -> list[Part]:
-    """Return what was measured between rank 0 and each other."""
+    """Return the table of clocks and lines between rank 0 and each other."""
     offsets = {tuple(each["ranks"]): each for each in clocks}
     looks = {tuple(each["ranks"]): each for each in lines}
     rows = [
@@ -132,8 +130,7 @@ def _offset(values: Mapping[str, Any]) -> str:
 
 
 def _look(values: Mapping[str, Any]) -> tuple[str, str, str]:
-    rates = (format_rate(values[f"{way}_nbytes_per_s"]) for way in ("there", "back"))
-    there, back = rates
+    there, back = (format_rate(values[f"{each}_nbytes_per_s"]) for each in ("there", "back"))
     return format_duration(values["latency_s"]), there, back
 
 
@@ -141,7 +138,7 @@ PAGES = MappingProxyType({SCHEMA: page_of})
 """The page of a record by its schema."""
 
 
-# ``gradwire doctor``: this machine alone, or as one rank of those that a launcher has started.
+# ``gradwire doctor``: this machine alone, or as one of the ranks that a launcher has started.
 
 
 def run_doctor(options: DoctorOptions) -> int:

@@ -1,21 +1,18 @@
-"""Which versions are installed, and whether they are among those that gradwire supports."""
+"""One machine's software: versions, compiled kernels, TLS, and the interface to other machines."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import socket
-import struct
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from gradwire import _native
 from gradwire.codecs import TABLE, Codec, parse
 from gradwire.deferred import torch
-from gradwire.doctor.finding import Finding, name_ranks
+from gradwire.doctor.finding import Finding
 from gradwire.errors import GradwireError, LinkError, SpecError
 from gradwire.links.rendezvous.addresses import (
     VARIABLE,
@@ -25,12 +22,6 @@ from gradwire.links.rendezvous.addresses import (
     own_address,
 )
 from gradwire.links.rendezvous.tls import CERTIFICATE, KEY, encryption
-from gradwire.units import format_duration
-from gradwire.wire import frame_memory
-
-if TYPE_CHECKING:
-    from gradwire.links.base import Link
-
 
 LEAST_PYTHON = (3, 11)
 LEAST_TORCH = (2, 6)
@@ -53,7 +44,7 @@ def check_package(name: str, problem: str) -> Finding:
 
 
 def check_gradwire(version: str, wire_version: int) -> Finding:
-    """Tell gradwire's version, and that of the frames that it sends."""
+    """Return gradwire's version, and that of the frames that it sends, as a finding."""
     return Finding("gradwire", "ok", f"{version}, frames of version {wire_version}")
 
 
@@ -73,7 +64,7 @@ def _check_least(name: str, version: str, least: tuple[int, int], remedy: str) -
     wanted = ".".join(map(str, least))
     found = release(version)
     if found is None:
-        return Finding(name, "warn", f"{version} is no version that can be compared; {wanted} is the least")
+        return Finding(name, "warn", f"{version} can't be compared with {wanted}, which is the least")
     if found < least:
         return Finding(name, "FAIL", f"{version}, but gradwire needs at least {wanted}; {remedy}")
     return Finding(name, "ok", f"{version}, at least {wanted} is needed")
@@ -89,14 +80,10 @@ BYTES_OF_A_LIBRARY = ("lossless",)
 
 @dataclass(frozen=True)
 class SelfTest:
-    """What the self-test of so many codecs came to; ``complaints`` say what is wrong.
+    """The result of a self-test of all codecs."""
 
-    ``target`` is the one in force, "" where none can be had. ``digest`` is that of every codec's payload, in
-    hexadecimal, equal wherever the same gradwire works right.
-    """
-
-    target: str
-    digest: str
+    target: str  # in force; "" where none can be had
+    digest: str  # of every codec's payload, in hexadecimal; equal wherever the same gradwire works right
     codecs: int
     complaints: tuple[str, ...]
 
@@ -180,9 +167,9 @@ SOON = timedelta(days=14)
 
 
 def check_tls(environment: Mapping[str, str], now: datetime | None = None) -> Finding:
-    """Judge what ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` ask for.
+    """Judge the files of ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA``.
 
-    The files are read. ``now`` is the present time, with a time zone.
+    ``now`` is the present time, with a time zone.
     """
     try:
         found = encryption(environment)
@@ -210,35 +197,25 @@ def _check_expiry(certificate: str, ends: datetime, now: datetime) -> Finding:
     return Finding("TLS", "ok", f"on; the files fit; valid until {ends:%Y-%m-%d}")
 
 
-# Over which network interface gradwire, and Gloo, would reach this machine's peers.
+# The network interface over which gradwire, and Gloo, would reach this machine's peers.
 
 
 @dataclass(frozen=True)
 class Interfaces:
-    """What gradwire and Gloo would use here.
+    """The interfaces that gradwire and Gloo would use here, and all that are here."""
 
-    Parameters
-    ----------
-    named
-        The interfaces that the variable names, () where it is not set.
-    addresses
-        Their addresses, "" for one that does not exist or has none; else that of the host's name.
-    present
-        All interfaces of this machine.
-    """
-
-    named: tuple[str, ...]
-    addresses: tuple[str, ...]
+    named: tuple[str, ...]  # by the variable; () where it is not set
+    addresses: tuple[str, ...]  # theirs, "" for one that does not exist or has none; else the host name's
     present: tuple[str, ...]
 
     @property
     def is_loopback(self) -> bool:
-        """Whether no other machine can reach this one at all of its addresses."""
+        """Whether one of its addresses is one of loopback, which no other machine can reach."""
         return any(address and is_loopback(address) for address in self.addresses)
 
 
 def find_interfaces(environment: Mapping[str, str]) -> Interfaces:
-    """Return what gradwire and Gloo would use in this environment."""
+    """Return the interfaces that gradwire and Gloo would use in this environment."""
     named = interfaces_named(environment)
     addresses = tuple(address_of(name) for name in named) or (own_address(),)
     return Interfaces(named, addresses, tuple(name for _, name in socket.if_nameindex()))
@@ -289,72 +266,3 @@ def check_gloo(named: tuple[str, ...]) -> Finding:
             "Gloo", "FAIL", f"it cannot listen: {reason}; check {VARIABLE} and GLOO_DEVICE_TRANSPORT"
         )
     return Finding("Gloo", "ok", "available, and can listen")
-
-
-# How far the clocks of two ranks are apart, by messages over the link.
-#
-# The leader notes its clock before and after a round trip, the peer notes its own in between. Its reading
-# belongs somewhere into that interval, so the offset from the middle is right within half of the round
-# trip;
-# of several trips the shortest counts (Cristian, "Probabilistic clock synchronization", 1989).
-
-TRIPS = 16
-LARGEST_OFFSET_S = 0.1
-_READING = struct.Struct("<q")
-
-Clock = Callable[[], int]
-"""Returns the wall clock in ns since 1970."""
-
-
-@dataclass(frozen=True)
-class Offset:
-    """How far a peer's clock is ahead, and how far that may be wrong; in seconds."""
-
-    offset_s: float
-    uncertainty_s: float
-
-    def __str__(self) -> str:
-        sign = "+" if self.offset_s >= 0 else "-"
-        return (
-            f"{sign}{format_duration(abs(self.offset_s))}, give or take {format_duration(self.uncertainty_s)}"
-        )
-
-
-def measure_offset(link: Link, peer: int, now: Clock = time.time_ns) -> Offset:
-    """Return the offset of the peer's clock; the peer calls ``tell_time``. Raises ``LinkError``."""
-    readings = []
-    for _ in range(TRIPS):
-        receiving = link.irecv(peer, frame_memory(_READING.size))
-        before = now()
-        link.isend(peer, _message(0)).wait()
-        (there,) = _READING.unpack(receiving.wait().numpy().tobytes())
-        after = now()
-        readings.append((after - before, there - (before + after) // 2))
-    trip_ns, offset_ns = min(readings)
-    return Offset(offset_ns / 1e9, trip_ns / 2e9)
-
-
-def tell_time(link: Link, peer: int, now: Clock = time.time_ns) -> None:
-    """Answer the rank that measures. Raises ``LinkError``."""
-    for _ in range(TRIPS):
-        link.irecv(peer, frame_memory(_READING.size)).wait()
-        link.isend(peer, _message(now())).wait()
-
-
-def check_clocks(offsets: Mapping[int, Offset]) -> Finding:
-    """Judge the clocks of the ranks, by rank, against that of rank 0."""
-    far = {rank: each for rank, each in offsets.items() if abs(each.offset_s) > LARGEST_OFFSET_S}
-    if far:
-        worst = max(far, key=lambda rank: abs(far[rank].offset_s))
-        return Finding(
-            "clocks",
-            "warn",
-            f"{name_ranks(far)} more than {format_duration(LARGEST_OFFSET_S)} from rank 0, rank {worst} most "
-            f"({far[worst]}): logs and certificates go by the clock; start a time service such as chrony",
-        )
-    worst = max(offsets, key=lambda rank: abs(offsets[rank].offset_s))
-    return Finding("clocks", "ok", f"furthest from rank 0: rank {worst}, {offsets[worst]}")
-
-
-def _message(reading: int) -> torch.Tensor:
-    return torch.frombuffer(bytearray(_READING.pack(reading)), dtype=torch.uint8)

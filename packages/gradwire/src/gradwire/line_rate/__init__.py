@@ -1,1 +1,1 @@
-"""What the line between two ranks carries, measured over the link that training uses."""
+"""The line between two ranks: latency and rates, measured over the link that training uses."""

@@ -72,7 +72,7 @@ def met_ranks(context: RankContext[Event], timeout_s: float) -> Iterator[Ranks]:
 
 
 def perform(task: Task[Options, Event], show: Callable[[Event], None]) -> None:
-    """Do a task in local processes, or as one rank of those that a launcher has started."""
+    """Do a task in local processes, or as one of the ranks that a launcher has started."""
     if is_launched():
         run_joined(task, show)
     else:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from gradwire.version import how_to_install
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """The part of a benchmark's options that each rank has for itself: where its results go."""
+    """The options that each rank has for itself: the files of its results."""
 
     json_file: Path | None = None
     plot_file: Path | None = None
@@ -68,10 +69,7 @@ class Outputs:
         page_of: Callable[[Mapping[str, Any]], str],
         draw: Callable[[], bytes],
     ) -> None:
-        """Write what was asked for, all or none, and the record's page; only that is made.
-
-        Raises ``JobError``.
-        """
+        """Write the files that are named, all or none, and the record's page. Raises ``JobError``."""
         plot = {} if self.plot_file is None else {self.plot_file: draw()}
         if self.json_file is None:
             write_files(plot)
@@ -87,14 +85,14 @@ Pair = tuple[int, int]
 MOST_REPEATS = 1000
 MOST_S = 3600.0
 MOST_WINDOW = 10_000
-_SENDER, _ROUNDS = "line-rate/sender", "line-rate/rounds"
+_SENDER, _REPEATS = "line-rate/sender", "line-rate/repeats"
 _HOST_S = 2.0
-"""What frames cost may take so long to measure; on a slow line it does not matter."""
+"""The most that the costs of frames take to measure; on a slow link they do not matter."""
 
 
 @dataclass(frozen=True)
 class LineRateOptions(Outputs):
-    """Which lines are measured, how thoroughly, and where the results go; the same on all ranks but files.
+    """The lines that are measured, how thoroughly, and the files; all but those are the same on all ranks.
 
     ``link`` is a rate such as ``100mbit`` to which every rank is throttled (None: as fast as it goes).
     """
@@ -112,7 +110,7 @@ class LineRateOptions(Outputs):
 
 
 @dataclass(frozen=True)
-class Measured:
+class PointDone:
     """One size of one pair is done."""
 
     pair: Pair
@@ -129,12 +127,12 @@ class PairDone:
 
 @dataclass(frozen=True)
 class HostDone:
-    """What frames cost the ranks 0 and 1 is known."""
+    """The costs of frames at the ranks 0 and 1 are known."""
 
     host: HostCost
 
 
-Event = Measured | PairDone | HostDone
+Event = PointDone | PairDone | HostDone
 
 
 def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
@@ -162,7 +160,7 @@ def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
 
 
 def _check_effort(effort: Effort) -> None:
-    """Raise ``JobError`` for what hardly ends; it is more often a slip than a wish."""
+    """Raise ``JobError`` for a measurement that hardly ends: more often a slip than a wish."""
     if effort.repeats > MOST_REPEATS or effort.time_s > MOST_S or effort.window > MOST_WINDOW:
         raise JobError(
             f"--repeats is at most {MOST_REPEATS}, --time {MOST_S:g} (seconds) and --window {MOST_WINDOW}, "
@@ -171,7 +169,7 @@ def _check_effort(effort: Effort) -> None:
 
 
 def work(context: RankContext[Event], options: LineRateOptions) -> None:
-    """Measure this rank's pairs, each when it is their turn; rank 0 tells all results."""
+    """Measure this rank's pairs, each when it is their turn; rank 0 reports all results."""
     with met_ranks(context, options.timeout_s) as ranks:
         link = ranks.connect(options.link)
         try:
@@ -182,22 +180,23 @@ def work(context: RankContext[Event], options: LineRateOptions) -> None:
                     ranks.hear(_word(options.pairs[number - 1]))
                 points: tuple[Point, ...] = ()
                 if ranks.rank in pair:
-                    points = measure(link, sum(pair) - ranks.rank, options.effort, _teller(context, pair))
+                    report = partial(_report_point, context, pair)
+                    points = measure(link, sum(pair) - ranks.rank, options.effort, report)
                 _share(ranks, context, pair, points)
                 first = first or points
             ranks.hear(_word(options.pairs[-1]))
-            context.doing = "what frames cost"
+            context.doing = "the costs of frames"
             if ranks.rank == 0:
-                ranks.say(_ROUNDS, str(_rounds(fit(first).nbytes_per_s)))
-            rounds = int(ranks.hear(_ROUNDS))
-            if rounds:
-                _measure_host(ranks, context, link, rounds)
+                ranks.say(_REPEATS, str(_repeats(fit(first).nbytes_per_s)))
+            repeats = int(ranks.hear(_REPEATS))
+            if repeats:
+                _measure_host(ranks, context, link, repeats)
         finally:
             link.close()
 
 
 def _share(ranks: Ranks, context: RankContext[Event], pair: Pair, points: tuple[Point, ...]) -> None:
-    """Let rank 0 know what a pair's leader has measured, and the next pair that it is its turn."""
+    """Give rank 0 the points of a pair's leader, and the next pair its turn."""
     if ranks.rank == pair[0]:
         ranks.say(_word(pair), json.dumps([asdict(point) for point in points]))
     if ranks.rank == 0:
@@ -205,14 +204,14 @@ def _share(ranks: Ranks, context: RankContext[Event], pair: Pair, points: tuple[
         context.report(PairDone(pair, tuple(Point(**values) for values in heard)))
 
 
-def _rounds(nbytes_per_s: float) -> int:
-    """Return how often frames can be timed over such a line in good time; 0 where it would take too long."""
+def _repeats(nbytes_per_s: float) -> int:
+    """Return how often frames can be timed over such a line in good time; 0 if it takes too long."""
     return min(REPEATS, int(_HOST_S * nbytes_per_s / (FRAMES * LARGE_NBYTES)))
 
 
-def _measure_host(ranks: Ranks, context: RankContext[Event], link: Link, rounds: int) -> None:
-    """Let rank 0 tell what frames cost; rank 1 is the sender whose costs are measured."""
-    own = end_cost(link, ranks.barrier, rounds)
+def _measure_host(ranks: Ranks, context: RankContext[Event], link: Link, repeats: int) -> None:
+    """Let rank 0 report the costs of frames; rank 1 is the sender whose costs are measured."""
+    own = end_cost(link, ranks.barrier, repeats)
     if ranks.rank == 1:
         ranks.say(_SENDER, json.dumps(asdict(own)))
     if ranks.rank == 0:
@@ -220,8 +219,9 @@ def _measure_host(ranks: Ranks, context: RankContext[Event], link: Link, rounds:
         context.report(HostDone(both_ends(sender, own, cores(), context.ranks_here)))
 
 
-def _teller(context: RankContext[Event], pair: Pair) -> Callable[[Point], None]:
-    return lambda point: context.report(Measured(pair, point)) if context.rank == 0 else None
+def _report_point(context: RankContext[Event], pair: Pair, point: Point) -> None:
+    if context.rank == 0:
+        context.report(PointDone(pair, point))
 
 
 def _word(pair: Pair) -> str:
@@ -237,7 +237,7 @@ def _measure(task: Task[LineRateOptions, Event]) -> dict[Pair, LineRate]:
 
         def show(event: Event) -> None:
             nonlocal done, host
-            if isinstance(event, Measured):
+            if isinstance(event, PointDone):
                 advance(done + 1, _describe_point(event))
                 done += 1
             elif isinstance(event, PairDone):
@@ -250,7 +250,7 @@ def _measure(task: Task[LineRateOptions, Event]) -> dict[Pair, LineRate]:
     return {pair: LineRate.of(of_pair, host) for pair, of_pair in points.items()}
 
 
-def _describe_point(event: Measured) -> str:
+def _describe_point(event: PointDone) -> str:
     point, (low, high) = event.point, event.pair
     figures = f"{format_duration(point.time_s)}, {format_rate(point.nbytes_per_s)}"
     return f"ranks {low} and {high}, {exact_size(point.nbytes)}: {figures}"
@@ -265,7 +265,7 @@ def _when(event: Event | None) -> str:
 
 
 def _describe(options: LineRateOptions, rates: dict[Pair, LineRate]) -> dict[str, object]:
-    """Return what ``LineRate.load`` reads, of the first pair, with all pairs and the circumstances."""
+    """Return the record: the first pair's line, as ``LineRate.load`` reads it, all pairs, the machine."""
     pairs = [
         {"ranks": pair, "line": asdict(rate.line), "points": [asdict(point) for point in rate.points]}
         for pair, rate in rates.items()

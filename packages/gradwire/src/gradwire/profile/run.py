@@ -1,4 +1,4 @@
-"""What ``gradwire profile`` does once its words are read: watch, measure, estimate, print, write."""
+"""``gradwire profile``: run a script under watch, measure, estimate, print, write."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from gradwire.units import counted, format_duration, parse_rate
 
 Found = TypeVar("Found")
 GRACE_S = 5.0
-"""What a script may take to clean up after SIGTERM."""
+"""The time that a script has to clean up after SIGTERM."""
 _LIBC = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 
@@ -87,15 +87,15 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def read_observed(settings: Settings, code: int) -> Observed | None:
-    """Return what was observed; None on a machine that is not rank 0's, whose command has it.
+    """Return rank 0's observation; None on another machine than rank 0's.
 
-    Raises ``JobError`` that says why nothing was.
+    Raises ``JobError`` that says why nothing was observed.
     """
     return _read(settings, code, settings.observed, Observed.load)
 
 
 def read_tried(settings: Settings, code: int) -> Tried | None:
-    """Return what attached steps took; None and errors as ``read_observed``."""
+    """Return the times of attached steps; None and errors as ``read_observed``."""
     return _read(settings, code, settings.tried, Tried.load)
 
 
@@ -145,7 +145,7 @@ def page_of(record: Mapping[str, Any]) -> str:
 
 
 def verdict(first: Estimate) -> str:
-    """Return what gradwire would give on the first network, in a sentence."""
+    """Return in a sentence what gradwire would give on the first network."""
     where = f"On {'this network' if first.network == 'this one' else first.network}"
     plain, step = format_duration(first.plain_s), format_duration(first.step_s)
     if first.is_noisy:
@@ -158,7 +158,7 @@ def verdict(first: Estimate) -> str:
 
 
 def _observed(values: Mapping[str, Any]) -> Observed:
-    """Return what was observed, without the gradients, which records don't have."""
+    """Return the observation of a record, which has no gradients."""
     fields: dict[str, Any] = {name: values[name] for name in Observed.__dataclass_fields__ if name in values}
     line = fields["line"]
     lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
@@ -171,16 +171,16 @@ PAGES = MappingProxyType({SCHEMA: page_of})
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a user wants to know.
+    """A user's question: a script, and the networks and hosts that it is about.
 
     Attributes
     ----------
     command
-        What starts the script.
+        The script's command line.
     rates, latency_s
         Networks besides the present one, as in ``10gbit``.
     hosts
-        How many of them; as many as there are ranks, if none are named.
+        Numbers of hosts; the number of ranks, if none are named.
     shared_machine
         Whether all of them are this machine.
     steps, warm_up, goes_on, tries
@@ -212,7 +212,7 @@ class Wanted:
 
 
 def profile(wanted: Wanted) -> int:
-    """Do it; return the script's exit code. Raises ``GradwireError``."""
+    """Answer the question; return the script's exit code. Raises ``GradwireError``."""
     with ending_on_signals(), private_folder() as folder:
         settings = Settings(str(folder), wanted.steps, wanted.warm_up, wanted.goes_on, wanted.tries)
         code = run_script(wanted.command, settings)
@@ -233,7 +233,7 @@ def profile(wanted: Wanted) -> int:
 def estimates(observed: Observed, wanted: Wanted) -> tuple[list[Estimate], float | None]:
     """Return an estimate for each network and number of hosts, after some seconds of measuring.
 
-    Besides, what the model says of the step that was observed, which is known.
+    The second value is the planner's time of the step that was observed, to compare it with.
     """
     where: Sequence[Deployment] = deployments(
         observed,
