@@ -25,53 +25,36 @@ from gradwire.offload.sums import GradientSums, LayerSteps
 
 @dataclass
 class _Origin:
-    """A replica's parameter as the origin of a gradient, and the master that gets it.
-
-    ``is_trained`` says whether the master required a gradient when that was last looked at.
-    """
+    """A replica's parameter as the origin of a gradient, and the master that gets it."""
 
     master: nn.Parameter
-    is_trained: bool
+    is_trained: bool  # whether the master required a gradient at the last look
     layer: str
-    number: int
+    number: int  # of the end
     end: DeviceEnd
     stream: Stream
 
 
 @dataclass
 class _GradientCopy:
-    """A copy to the host under way; ``source`` stays alive for it."""
+    """A copy to the host under way."""
 
     origin: _Origin
     floats: torch.Tensor
     event: Event
-    source: torch.Tensor
+    source: torch.Tensor  # which must live until then
 
 
 @dataclass(eq=False)
 class _BackwardPass:
-    """A backward pass. Only autograd refers to it all the time, so that it is gone if the pass fails.
+    """A backward pass. Only autograd refers to it all the time, so that it is gone if the pass fails."""
 
-    Attributes
-    ----------
-    ends
-        The numbers of the ends of which a gradient was accumulated.
-    averaged
-        Of those, the ones whose gradients DDP averages when the pass ends.
-    copies
-        The copies that aren't delivered yet.
-    thread
-        The one that accumulated the first gradient.
-    stepping, stepped
-        Whether layers are stepped in this pass, and which ones were.
-    """
-
-    ends: set[int] = field(default_factory=set)
-    averaged: set[int] = field(default_factory=set)
-    copies: list[_GradientCopy] = field(default_factory=list)
-    thread: int = field(default_factory=threading.get_ident)
+    ends: set[int] = field(default_factory=set)  # the numbers of those with an accumulated gradient
+    averaged: set[int] = field(default_factory=set)  # those whose gradients DDP averages when the pass ends
+    copies: list[_GradientCopy] = field(default_factory=list)  # not delivered yet
+    thread: int = field(default_factory=threading.get_ident)  # which accumulated the first gradient
     stepping: bool = False
-    stepped: set[str] = field(default_factory=set)
+    stepped: set[str] = field(default_factory=set)  # the layers that were stepped in this pass
 
 
 class GradientReturn:

@@ -19,22 +19,12 @@ Arrival = tuple[int, nn.Parameter, torch.Tensor]
 
 @dataclass
 class _OpenSum:
-    """A master's gradient to which an earlier device may still add.
-
-    Attributes
-    ----------
-    total, version
-        The master's gradient, and its version after the last addition.
-    base
-        The gradient before the first of ``added``.
-    added
-        The devices' gradients so far, in their order.
-    """
+    """A master's gradient to which an earlier device may still add."""
 
     total: torch.Tensor
-    version: int
-    base: torch.Tensor | None
-    added: list[tuple[int, torch.Tensor]]
+    version: int  # of ``total`` after the last addition
+    base: torch.Tensor | None  # the gradient before the first of ``added``
+    added: list[tuple[int, torch.Tensor]]  # the devices' gradients so far, in their order
 
 
 class GradientSums:
