@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.entropy.coder import DeltaHeader
+from gradwire.entropy.delta import DeltaHeader
 from gradwire.errors import PayloadError
 
 NUMBERS = st.integers(0, 2**64 - 1)

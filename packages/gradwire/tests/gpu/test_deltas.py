@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
-from gradwire.entropy.coder import DeltaHeader
+from gradwire.entropy.delta import DeltaHeader
 from support import gpu_builds, gpu_cases
 
 KINDS = {"bf16": (torch.bfloat16, torch.int16), "fp32": (torch.float32, torch.int32)}

@@ -7,6 +7,7 @@ full copy is the delta from weights that are all +0. ``docs/weight_delta.md`` de
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,10 +17,71 @@ from gradwire import _native
 from gradwire._native import DeltaBody, DeltaSource, Words
 from gradwire._native.tensors import check_tensor
 from gradwire.deferred import torch
-from gradwire.entropy.coder import HASH_NBYTES, HEADER_NBYTES, LAST_VERSION, DeltaHeader, front_of
+from gradwire.entropy.coder import front_of
 from gradwire.errors import PayloadError, SpecError, VersionError, shown
 
 WordName = Literal["bf16", "fp32"]
+FORMAT_VERSION = 1
+HEADER_NBYTES = 28
+HASH_NBYTES = 8
+LAST_VERSION = 2**64 - 1
+_FULL, _HASHED, _PLAIN = 1, 2, 4
+_VALID_FLAGS = (0, _FULL, _HASHED, _FULL | _HASHED, _FULL | _PLAIN, _FULL | _PLAIN | _HASHED)
+_LAYOUT = struct.Struct("<4B3Q")
+
+
+@dataclass(frozen=True)
+class DeltaHeader:
+    """The header before the body of a delta.
+
+    ``base`` is None for a full copy, and ``check`` is None without a hash. The body of a ``plain`` full copy
+    is the words themselves.
+    """
+
+    word_nbytes: int
+    n: int
+    version: int
+    base: int | None
+    check: int | None
+    plain: bool = False
+
+    def write(self) -> bytes:
+        """Return the header's bytes."""
+        flags = (_FULL if self.base is None else 0) | (_HASHED if self.check is not None else 0)
+        flags |= _PLAIN if self.plain else 0
+        fixed = _LAYOUT.pack(FORMAT_VERSION, self.word_nbytes, flags, 0, self.n, self.base or 0, self.version)
+        return fixed if self.check is None else fixed + struct.pack("<Q", self.check)
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the header."""
+        return HEADER_NBYTES + (0 if self.check is None else HASH_NBYTES)
+
+    @classmethod
+    def read(cls, payload: torch.Tensor) -> DeltaHeader:
+        """Return the header of a payload. Raises ``PayloadError``."""
+        return cls.parse(payload[: HEADER_NBYTES + HASH_NBYTES].numpy().tobytes(), payload.numel())
+
+    @classmethod
+    def parse(cls, front: bytes, nbytes: int) -> DeltaHeader:
+        """Return the header of a payload of ``nbytes``, which begins with ``front``, or raise as ``read``."""
+        if len(front) < HEADER_NBYTES:
+            raise _malformed(nbytes, f"it ends within the {HEADER_NBYTES} bytes of its header")
+        version, word_nbytes, flags, unused, n, base, made = _LAYOUT.unpack_from(front)
+        if version != FORMAT_VERSION:
+            raise _malformed(nbytes, f"expected the format version {FORMAT_VERSION}, got {version}")
+        if flags not in _VALID_FLAGS or unused or (flags & _FULL and base):
+            raise _malformed(nbytes, "unused bits of its header are set")
+        check = None
+        if flags & _HASHED:
+            if len(front) < HEADER_NBYTES + HASH_NBYTES:
+                raise _malformed(nbytes, "it ends within its hash")
+            (check,) = struct.unpack_from("<Q", front, HEADER_NBYTES)
+        return cls(word_nbytes, n, made, None if flags & _FULL else base, check, bool(flags & _PLAIN))
+
+
+def _malformed(nbytes: int, reason: str) -> PayloadError:
+    return PayloadError(f"a payload of {nbytes} bytes is no delta of weights: {reason}; send a full copy")
 
 
 @dataclass(frozen=True)
@@ -61,8 +123,8 @@ class DeltaEncoder:
     """An encoder of the changes of float32 master weights, for a receiver that holds bfloat16 or float32.
 
     The receiver's weights are the masters rounded to nearest even (a NaN keeps its sign and the upper bits of
-    its payload and becomes quiet), or the masters themselves. Receivers that may hold different versions need
-    an encoder each.
+    its payload and becomes quiet), or the masters themselves. Receivers of different versions need an encoder
+    each.
 
     Parameters
     ----------
@@ -113,7 +175,7 @@ class DeltaEncoder:
 
     @property
     def max_nbytes(self) -> int:
-        """The size of the largest payload, in bytes."""
+        """The size of the largest payload."""
         return max_nbytes(self._dtype, self.base.numel())
 
     def encode(

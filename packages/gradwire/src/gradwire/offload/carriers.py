@@ -13,8 +13,7 @@ from gradwire._native import Packed, Pass
 from gradwire.codecs.bitpack import BitPack
 from gradwire.devices import Device, Event, device_of, on_host
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
-from gradwire.entropy.coder import DeltaHeader
-from gradwire.entropy.delta import WordName, apply_message, encode_message
+from gradwire.entropy.delta import DeltaHeader, WordName, apply_message, encode_message
 from gradwire.errors import PayloadError
 from gradwire.gpu.table import delta_kernels
 from gradwire.offload.replicas import DeviceEnd

@@ -10,8 +10,7 @@ from gradwire.codecs import Bf16, Codec, codec_of
 from gradwire.codecs.base import malformed
 from gradwire.codecs.spec import error
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
-from gradwire.entropy.coder import DeltaHeader
-from gradwire.entropy.delta import WordName, max_nbytes, words_dtype
+from gradwire.entropy.delta import DeltaHeader, WordName, max_nbytes, words_dtype
 from gradwire.errors import PayloadError, TensorError, VersionError
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.replicas import WEIGHTS
