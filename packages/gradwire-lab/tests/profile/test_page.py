@@ -6,7 +6,7 @@ from typing import Any
 
 from gradwire.autotune.estimate import Estimate
 from gradwire.page import MODULES
-from gradwire.profile.run import PAGES, SCHEMA, Wanted, estimates, page_of, verdict
+from gradwire.profile.run import PAGES, SCHEMA, ProfileOptions, estimates, page_of, verdict
 from gradwire.records import make_record, to_json
 from support import observations
 from support.pages import Page
@@ -17,7 +17,7 @@ def made(monkeypatch: Any) -> tuple[Any, list[Estimate]]:
 
     monkeypatch.setattr(run, "estimator", lambda observed, *_: observations.estimator(observed))
     observed = observations.observed()
-    found, _ = estimates(observed, Wanted(("script",), ("100mbit",), hosts=(4,)))
+    found, _ = estimates(observed, ProfileOptions(("script",), ("100mbit",), hosts=(4,)))
     values = {"observed": observed.values(), "estimates": [each.values() for each in found]}
     return json.loads(to_json(make_record(SCHEMA, values))), list(found)
 

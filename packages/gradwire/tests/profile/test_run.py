@@ -9,11 +9,11 @@ import pytest
 
 from gradwire import Plan
 from gradwire.profile import run
-from gradwire.profile.run import Wanted, estimates, profile
+from gradwire.profile.run import ProfileOptions, estimates, profile
 from gradwire.timing.line import Line
 from support import observations
 
-WANTED = Wanted(("script",), rates=("100mbit", "unlimited"), hosts=(2, 8))
+WANTED = ProfileOptions(("script",), rates=("100mbit", "unlimited"), hosts=(2, 8))
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_estimates_are_printed_and_written(
 ) -> None:
     seen["code"] = 5
     record, plan = tmp_path / "record.json", tmp_path / "plan.json"
-    wanted = Wanted(("script", "x"), ("100mbit",), hosts=(4,), json=record, out=plan, steps=4)
+    wanted = ProfileOptions(("script", "x"), ("100mbit",), hosts=(4,), json=record, out=plan, steps=4)
     assert profile(wanted) == 5, "the script's own exit code"
     assert seen["command"] == ("script", "x")
     assert seen["settings"].steps == 4

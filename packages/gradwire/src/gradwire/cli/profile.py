@@ -43,10 +43,10 @@ def run(arguments: Sequence[str]) -> int:
     if words.json is not None:
         check_page("--json", words.json, words.overwrite)
     latency_s = None if words.latency is None else parse_duration(words.latency)
-    from gradwire.profile.run import Wanted, profile  # imports torch, which takes seconds
+    from gradwire.profile.run import ProfileOptions, profile  # imports torch, which takes seconds
 
     return profile(
-        chosen(Wanted, words, command=tuple(command), rates=rates, latency_s=latency_s, hosts=hosts)
+        chosen(ProfileOptions, words, command=tuple(command), rates=rates, latency_s=latency_s, hosts=hosts)
     )
 
 

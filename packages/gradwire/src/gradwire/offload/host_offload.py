@@ -25,7 +25,7 @@ from gradwire.fields import Source, anything, one_of, optional, rows
 from gradwire.offload.gradients import GradientReturn
 from gradwire.offload.layers import Layer, OffloadLedger, Written, check_masters, check_optimizer
 from gradwire.offload.policies import FORMATS, Policy, policy_of
-from gradwire.offload.replicas import DeviceEnd, Residents, Wanted, replicas_of, split_layers
+from gradwire.offload.replicas import DeviceEnd, DeviceLike, Residents, replicas_of, split_layers
 from gradwire.offload.sender import Sender
 from gradwire.offload.sums import LayerSteps
 
@@ -98,7 +98,7 @@ class HostOffload:
         optimizer: torch.optim.Optimizer,
         policy: Policy | str,
         *,
-        device: Wanted | Sequence[Wanted] | None = None,
+        device: DeviceLike | Sequence[DeviceLike] | None = None,
         blocks: Sequence[str] = (),
         step_in_backward: bool = False,
         timed: bool = False,

@@ -18,7 +18,7 @@ from gradwire.errors import DeviceError, GradwireError, SpecError, shown
 from gradwire.offload.layers import Layer, layers_of
 from gradwire.units import is_number
 
-Wanted: TypeAlias = "torch.device | str | Device"
+DeviceLike: TypeAlias = "torch.device | str | Device"
 """A device as users name it."""
 
 
@@ -107,7 +107,7 @@ class Replica:
         The layers in the order in which they are needed: the first forward pass shows it.
     """
 
-    def __init__(self, model: nn.Module, device: Wanted | None, blocks: Sequence[str]) -> None:
+    def __init__(self, model: nn.Module, device: DeviceLike | None, blocks: Sequence[str]) -> None:
         self.module, self.device = _replicate(model, device)
         self.layers = layers_of(model, self.module, blocks)
         self.order, self._read_late = self.layers, list[Layer]()
@@ -153,7 +153,7 @@ class Replica:
 
 
 def replicas_of(
-    model: nn.Module, device: Wanted | Sequence[Wanted] | None, blocks: Sequence[str]
+    model: nn.Module, device: DeviceLike | Sequence[DeviceLike] | None, blocks: Sequence[str]
 ) -> list[Replica]:
     """Return a replica for each device. Raises ``SpecError`` and ``DeviceError``."""
     if device is None or isinstance(device, (torch.device, str, Device)):
@@ -164,7 +164,7 @@ def replicas_of(
     return [Replica(model, each, blocks) for each in device]
 
 
-def _replicate(model: nn.Module, device: Wanted | None) -> tuple[nn.Module, Device]:
+def _replicate(model: nn.Module, device: DeviceLike | None) -> tuple[nn.Module, Device]:
     replica = copy.deepcopy(model)
     for each in replica.parameters():
         each.grad = None

@@ -170,36 +170,20 @@ PAGES = MappingProxyType({SCHEMA: page_of})
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """A user's question: a script, and the networks and hosts that it is about.
+class ProfileOptions:
+    """Options of a profile: a script, and the networks and hosts that the estimates are for."""
 
-    Attributes
-    ----------
-    command
-        The script's command line.
-    rates, latency_s
-        Networks besides the present one, as in ``10gbit``.
-    hosts
-        Numbers of hosts; the number of ranks, if none are named.
-    shared_machine
-        Whether all of them are this machine.
-    steps, warm_up, goes_on, tries
-        As in ``Settings``.
-    json, out
-        Files for all estimates, and for the plan on the present network.
-    """
-
-    command: tuple[str, ...]
-    rates: tuple[str, ...] = ()
+    command: tuple[str, ...]  # the script's command line
+    rates: tuple[str, ...] = ()  # of networks besides the present one, as in "10gbit"
     latency_s: float = ASSUMED_LATENCY_S
-    hosts: tuple[int, ...] = ()
-    shared_machine: bool = False
+    hosts: tuple[int, ...] = ()  # the number of ranks, if none are named
+    shared_machine: bool = False  # whether all hosts are this machine
     steps: int = Settings.steps
     warm_up: int = Settings.warm_up
     goes_on: bool = False
     tries: bool = False
-    json: Path | None = None
-    out: Path | None = None
+    json: Path | None = None  # the file of all estimates
+    out: Path | None = None  # the file of the plan on the present network
 
     @property
     def networks(self) -> list[tuple[str, Line]]:
@@ -211,50 +195,50 @@ class Wanted:
         return found
 
 
-def profile(wanted: Wanted) -> int:
-    """Answer the question; return the script's exit code. Raises ``GradwireError``."""
+def profile(options: ProfileOptions) -> int:
+    """Watch the script, estimate and report; return its exit code. Raises ``GradwireError``."""
     with ending_on_signals(), private_folder() as folder:
-        settings = Settings(str(folder), wanted.steps, wanted.warm_up, wanted.goes_on, wanted.tries)
-        code = run_script(wanted.command, settings)
-        tried = read_tried(settings, code) if wanted.tries else None
-        observed = None if wanted.tries else read_observed(settings, code)
+        settings = Settings(str(folder), options.steps, options.warm_up, options.goes_on, options.tries)
+        code = run_script(options.command, settings)
+        tried = read_tried(settings, code) if options.tries else None
+        observed = None if options.tries else read_observed(settings, code)
     if tried is not None:
         show(*tried.report())
         return code
     if observed is None:
         show("This machine has watched its ranks; the result is printed where rank 0 runs.")
         return code
-    found, predicted_s = estimates(observed, wanted)
+    found, predicted_s = estimates(observed, options)
     show(*report(observed, found, predicted_s))
-    _write(wanted, observed, found)
+    _write(options, observed, found)
     return code
 
 
-def estimates(observed: Observed, wanted: Wanted) -> tuple[list[Estimate], float | None]:
+def estimates(observed: Observed, options: ProfileOptions) -> tuple[list[Estimate], float | None]:
     """Return an estimate for each network and number of hosts, after some seconds of measuring.
 
     The second value is the planner's time of the step that was observed, to compare it with.
     """
     where: Sequence[Deployment] = deployments(
         observed,
-        wanted.networks,
-        wanted.hosts,
-        shared_machine=wanted.shared_machine or is_inside(),
+        options.networks,
+        options.hosts,
+        shared_machine=options.shared_machine or is_inside(),
     )
     measured = estimator(observed, [each.line for each in where], max(each.hosts for each in where))
     here = [measured.plain_s(each) for each in where if each.is_here]
     return [measured.at(each) for each in where], here[0] if here else None
 
 
-def _write(wanted: Wanted, observed: Observed, found: Sequence[Estimate]) -> None:
+def _write(options: ProfileOptions, observed: Observed, found: Sequence[Estimate]) -> None:
     plan: dict[Path, bytes] = {}
-    if wanted.out is not None:
+    if options.out is not None:
         fields = json.loads(found[0].plan.to_text())
-        plan[wanted.out] = (json.dumps(fields, indent=2) + "\n").encode()
-    if wanted.json is None:
+        plan[options.out] = (json.dumps(fields, indent=2) + "\n").encode()
+    if options.json is None:
         write_files(plan)
     else:
         values = {"observed": observed.values(), "estimates": [each.values() for each in found]}
-        keep(wanted.json, make_record(SCHEMA, values), page_of, plan)
-    for path in filter(None, (wanted.json, wanted.out)):
+        keep(options.json, make_record(SCHEMA, values), page_of, plan)
+    for path in filter(None, (options.json, options.out)):
         sys.stdout.write(f"wrote {path}\n")
