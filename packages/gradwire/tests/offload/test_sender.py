@@ -313,7 +313,7 @@ def test_layers_that_travel_together_are_sent_counted_and_refused_as_if_alone(po
     ends = [DeviceEnd(CPU, layers_of(model, copy.deepcopy(model))) for _ in range(2)]
     ledger = OffloadLedger()
     sender = Sender(ends, policy_of(policy), ledger)
-    assert len(sender._routes) == 1
+    assert len(sender._groups) == 1
     layers, every = ends[0].layers, change(model)
     sender.send(layers, observe=True, full=True, only=every)
     sender.arrive(layers[2:])

@@ -337,7 +337,7 @@ def test_after_an_error_everything_is_sent_again() -> None:
     with offloaded("delta", None) as offload:
         step(offload, 0, None)
         offload.wait()  # what is under way has been decoded
-        parts = [(each, part) for each in offload._sender._routes for part in each.layers]
+        parts = [(each, part) for each in offload._sender._groups for part in each.layers]
         route, embed = next((route, part) for route, part in parts if part.layer.name == "embed")
         route.carrier._receivers[0].decoders[embed.masters.start].version = 99  # type: ignore[attr-defined]
         step(offload, 1, None)

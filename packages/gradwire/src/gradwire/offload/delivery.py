@@ -17,7 +17,7 @@ from gradwire.offload.replicas import DeviceEnd
 
 
 class Delivery:
-    """The last message of a route at one end, with a lock that is held until the message is unpacked.
+    """The last message of a group at one end, with a lock that is held until the message is unpacked.
 
     A thread that needs the weights while another one unpacks them waits for it. If unpacking fails, each
     thread gets the error, until ``expect`` replaces the message.
@@ -83,15 +83,15 @@ class Delivery:
                     event.order()
 
 
-class RouteLayer(NamedTuple):
-    """A layer of a route, the numbers of its masters there, and the index of its bits, if it has weights."""
+class GroupedLayer(NamedTuple):
+    """A layer of a group, the numbers of its masters there, and the index of its bits, if it has weights."""
 
     layer: Layer
     masters: range
     bits_index: int | None
 
 
-class Route:
+class LayerGroup:
     """Layers that travel together: what carries them, and a delivery at each end.
 
     Attributes
@@ -101,7 +101,7 @@ class Route:
     """
 
     def __init__(
-        self, layers: Sequence[RouteLayer], carrier: Carrier, deliveries: Sequence[Delivery]
+        self, layers: Sequence[GroupedLayer], carrier: Carrier, deliveries: Sequence[Delivery]
     ) -> None:
         self.layers, self.carrier, self.deliveries = layers, carrier, deliveries
         self.events: list[Event] = []
@@ -114,7 +114,7 @@ class Route:
 
 
 class Message:
-    """Some layers of a route, on their way.
+    """Some layers of a group, on their way.
 
     Attributes
     ----------
@@ -124,15 +124,15 @@ class Message:
         For each end whose message the host decodes, by number: whether it has.
     """
 
-    def __init__(self, route: Route, layers: Sequence[RouteLayer]) -> None:
-        self.route, self.layers = route, layers
+    def __init__(self, group: LayerGroup, layers: Sequence[GroupedLayer]) -> None:
+        self.group, self.layers = group, layers
         self.packed = Future[list[Event]]()
-        ends = range(len(route.deliveries))
-        self.decoded = {number: Future[None]() for number in ends if route.carrier.on_host(number)}
+        ends = range(len(group.deliveries))
+        self.decoded = {number: Future[None]() for number in ends if group.carrier.on_host(number)}
 
     def announce(self) -> None:
         """Let threads that drive replicas wait for this message."""
-        for number, delivery in enumerate(self.route.deliveries):
+        for number, delivery in enumerate(self.group.deliveries):
             delivery.expect(self.packed, self.decoded.get(number))
 
     def decode(self, ledger: OffloadLedger) -> None:
@@ -140,10 +140,10 @@ class Message:
         for number, decoded in self.decoded.items():
             try:
                 event = self.packed.result()[number]
-                with self.route.deliveries[number].at_work():
+                with self.group.deliveries[number].at_work():
                     event.wait()
                 with ledger.clocked("decode_s"):
-                    self.route.carrier.receive(number)
+                    self.group.carrier.receive(number)
                 decoded.set_result(None)
             except BaseException as error:
                 decoded.set_exception(error)

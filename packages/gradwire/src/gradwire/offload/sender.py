@@ -25,7 +25,7 @@ from gradwire.codecs.spec import is_whole
 from gradwire.devices import Event
 from gradwire.errors import SpecError, shown
 from gradwire.offload.carriers import Bits
-from gradwire.offload.delivery import Delivery, Message, Route, RouteLayer
+from gradwire.offload.delivery import Delivery, Message, LayerGroup, GroupedLayer
 from gradwire.offload.layers import Layer, LayerCounts, OffloadLedger
 from gradwire.offload.policies import Policy
 from gradwire.offload.replicas import DeviceEnd
@@ -33,8 +33,8 @@ from gradwire.offload.replicas import DeviceEnd
 _TOGETHER_NBYTES = 1 << 20
 """The masters of layers that travel together have at most this size, so that a pipeline has many parts."""
 
-Packing = dict[Route, tuple[Bits, int]]
-"""Messages that are packed already, by their routes: the bits, and the size in bytes."""
+Packing = dict[LayerGroup, tuple[Bits, int]]
+"""Messages that are packed already, by their groups: the bits, and the size in bytes."""
 
 
 class Sender:
@@ -74,8 +74,8 @@ class Sender:
         layers = ends[0].layers
         weighted = [id(each) for each in layers if each.weights]
         self._bits_index = {each: number for number, each in enumerate(weighted)}
-        self._routes = [self._route(each) for each in _split([x.count for x in layers], _TOGETHER_NBYTES)]
-        self._places = {id(part.layer): (route, part) for route in self._routes for part in route.layers}
+        self._groups = [self._group(each) for each in _split([x.count for x in layers], _TOGETHER_NBYTES)]
+        self._places = {id(part.layer): (group, part) for group in self._groups for part in group.layers}
         self._deliveries = {
             id(layer): self._places[id(first)][0].deliveries[number]
             for number, end in enumerate(ends)
@@ -101,12 +101,12 @@ class Sender:
             for end in self._ends:
                 self.arrive(end.layers)
             self.join()
-        chosen = dict[Route, list[RouteLayer]]()
+        chosen = dict[LayerGroup, list[GroupedLayer]]()
         for each in order:
             if not only.isdisjoint(each.masters):
-                route, part = self._places[id(each)]
-                chosen.setdefault(route, []).append(part)
-        messages = [Message(route, parts) for route, parts in chosen.items()]
+                group, part = self._places[id(each)]
+                chosen.setdefault(group, []).append(part)
+        messages = [Message(group, parts) for group, parts in chosen.items()]
         try:
             for message in messages:
                 message.announce()
@@ -140,8 +140,8 @@ class Sender:
         last, self._last = self._last, None
         if last is not None:
             last.exception()
-        for route in self._routes:
-            for delivery in route.deliveries:
+        for group in self._groups:
+            for delivery in group.deliveries:
                 delivery.settle()
 
     def close(self) -> None:
@@ -149,18 +149,18 @@ class Sender:
         self._thread.shutdown()
         self._receiver.shutdown()
 
-    def _route(self, numbers: range) -> Route:
-        """Return a route for the layers of these numbers."""
+    def _group(self, numbers: range) -> LayerGroup:
+        """Return a group for the layers of these numbers."""
         ends = [replace(each, layers=each.layers[numbers.start : numbers.stop]) for each in self._ends]
         with ends[0].at_work("the buffers of the weights"):
             carrier = self._policy.carrier(ends)
-        parts, begin = list[RouteLayer](), 0
+        parts, begin = list[GroupedLayer](), 0
         for layer in ends[0].layers:
             masters = range(begin, begin + len(layer.masters))
-            parts.append(RouteLayer(layer, masters, self._bits_index.get(id(layer))))
+            parts.append(GroupedLayer(layer, masters, self._bits_index.get(id(layer))))
             begin = masters.stop
         deliveries = [Delivery(carrier, number, end, self._ledger) for number, end in enumerate(ends)]
-        return Route(parts, carrier, deliveries)
+        return LayerGroup(parts, carrier, deliveries)
 
     # On the packing thread.
 
@@ -174,7 +174,7 @@ class Sender:
                 self._send_next(left, packed, full)
             if self._timed and messages:
                 for message in messages:
-                    message.route.wait_for_copies()
+                    message.group.wait_for_copies()
                 self._ledger.spent("transfer_s", time.perf_counter() - self._began_s)
         except BaseException as error:
             for message in left:
@@ -190,25 +190,25 @@ class Sender:
         """
         before, packed, norms = self.bits, Packing(), [0.0] * len(self._bits_index)
         foretold, failure = dict[int, int](), None
-        brought = {message.route: message.layers for message in left}
-        every = (*brought, *(route for route in self._routes if route not in brought))
-        for route in every if self._policy.wants_norms else ():
-            parts, known = brought.get(route, ()), dict[int, int]()
+        brought = {message.group: message.layers for message in left}
+        every = (*brought, *(group for group in self._groups if group not in brought))
+        for group in every if self._policy.wants_norms else ():
+            parts, known = brought.get(group, ()), dict[int, int]()
             wanted = {each.bits_index for each in parts if each.bits_index is not None}
-            if any(each.bits_index is not None for each in route.layers):
+            if any(each.bits_index is not None for each in group.layers):
                 bits = self._bits(parts) if before is not None and parts else None
                 if bits is not None:
-                    route.wait_for_copies()
+                    group.wait_for_copies()
                 with self._packing("norm_s"):
-                    squares, nbytes = route.carrier.sum_squares(bits)
-                for _, masters, index in route.layers:
+                    squares, nbytes = group.carrier.sum_squares(bits)
+                for _, masters, index in group.layers:
                     if index is not None:
                         norms[index] = math.sqrt(math.fsum(squares[x] for x in masters if x in squares))
                 if bits is not None and before is not None and nbytes is not None:
-                    packed[route] = bits, nbytes
+                    packed[group] = bits, nbytes
                     ahead = {index: self._policy.bits_for(index, norms[index]) for index in wanted}
                     known = {index: given for index, given in ahead.items() if given == before[index]}
-            if len(known) == len(wanted) and failure is None and len(left) > 1 and left[0].route is route:
+            if len(known) == len(wanted) and failure is None and len(left) > 1 and left[0].group is group:
                 try:
                     self._send_next(left, packed, full)
                 except BaseException as error:
@@ -226,7 +226,7 @@ class Sender:
                 )
         return packed
 
-    def _bits(self, parts: Sequence[RouteLayer]) -> Bits:
+    def _bits(self, parts: Sequence[GroupedLayer]) -> Bits:
         """Return the present bits of these layers' masters."""
         found = dict[int, int]()
         for _, masters, index in parts:
@@ -235,19 +235,19 @@ class Sender:
 
     def _send_next(self, left: deque[Message], packed: Packing, full: bool) -> None:
         """Send the first message that is left."""
-        message, route = left[0], left[0].route
-        bits, (packed_bits, nbytes) = self._bits(message.layers), packed.get(route) or (None, 0)
+        message, group = left[0], left[0].group
+        bits, (packed_bits, nbytes) = self._bits(message.layers), packed.get(group) or (None, 0)
         if packed_bits != bits:
-            route.wait_for_copies()
+            group.wait_for_copies()
             with self._packing("pack_s"):
-                nbytes = route.carrier.pack(bits, full=full)
+                nbytes = group.carrier.pack(bits, full=full)
         self._began_s = self._began_s or time.perf_counter()
-        route.events = [self._store(message, number, nbytes) for number in range(len(self._ends))]
-        message.packed.set_result(route.events)
+        group.events = [self._store(message, number, nbytes) for number in range(len(self._ends))]
+        message.packed.set_result(group.events)
         left.popleft()
 
     def _store(self, message: Message, number: int, nbytes: int) -> Event:
-        carrier = message.route.carrier
+        carrier = message.group.carrier
         with self._ends[number].at_work("a copy of weights"):
             event = self._streams[number].store(carrier.on_device[number][:nbytes], carrier.host[:nbytes])
         for layer, masters, _ in message.layers:
