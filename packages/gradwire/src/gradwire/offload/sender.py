@@ -25,7 +25,7 @@ from gradwire.codecs.spec import is_whole
 from gradwire.devices import Event
 from gradwire.errors import SpecError, shown
 from gradwire.offload.carriers import Bits
-from gradwire.offload.delivery import Delivery, Message, LayerGroup, GroupedLayer
+from gradwire.offload.delivery import Delivery, GroupedLayer, LayerGroup, Message
 from gradwire.offload.layers import Layer, LayerCounts, OffloadLedger
 from gradwire.offload.policies import Policy
 from gradwire.offload.replicas import DeviceEnd
