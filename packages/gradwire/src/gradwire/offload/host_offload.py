@@ -138,7 +138,7 @@ class HostOffload:
         self._stale, self._buffers_stale = True, False
         self._masters = [each for layer in self._layers for each in layer.masters]
         self._written, self._buffers_written = Written(self._masters), Written([*model.buffers()])
-        self._hooks = [*self._hook_replicas(), *self._hook_masters()]
+        self._hooks = [*self._register_hooks()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the first replica's output for these arguments, which are on its device."""
@@ -232,11 +232,9 @@ class HostOffload:
         self._take_buffers()
         self._residents.close()
 
-    def _hook_replicas(self) -> Iterator[Any]:
+    def _register_hooks(self) -> Iterator[Any]:
         for number, each in enumerate(self._all):
             yield from each.hook(partial(self._begin_forward, number), self._arrive)
-
-    def _hook_masters(self) -> Iterator[Any]:
         yield self.optimizer.register_step_pre_hook(lambda *_: self._before_step())
         yield self.optimizer.register_step_post_hook(lambda *_: self._send_step())
         yield self.model.register_state_dict_pre_hook(lambda *_: self._take_buffers())  # type: ignore[no-untyped-call]
@@ -248,7 +246,7 @@ class HostOffload:
         self._begin()
 
     def _begin(self) -> None:
-        """Send what was written since it was sent; all, after an error."""
+        """Send the masters and buffers that were written since they were sent; all, after an error."""
         if not (self._stale or self._find_written() or self._buffers_written.find()):
             return
         with self._lock:  # another thread, which found this too, may have sent it by now
@@ -270,10 +268,11 @@ class HostOffload:
 
     @outside_inference
     def _before_step(self) -> None:
-        if self._steps is None or not self._steps.active:
-            if self._steps is not None:
-                self._steps.join()  # those of a backward pass that failed
-            self._join()
+        if self._steps is not None:
+            if self._steps.active:
+                return
+            self._steps.join()  # those of a backward pass that failed
+        self._join()
 
     @outside_inference
     def _send_step(self) -> None:
@@ -301,7 +300,7 @@ class HostOffload:
         self._stale = self._buffers_stale = False
 
     def _give_buffers(self, numbers: Collection[int]) -> None:
-        """Let the replicas have these of the model's buffers."""
+        """Copy these of the model's buffers to the replicas."""
         if not numbers:
             return
         with self._buffers_written.sending(), torch.no_grad():
@@ -322,7 +321,7 @@ class HostOffload:
             self._sender.arrive(layers)
 
     def _join(self) -> None:
-        """Let the masters be read, so that they may change."""
+        """Wait until the masters are read, so that they may change."""
         with self._lock, self._resending():
             self._sender.join()
 
@@ -339,7 +338,7 @@ class HostOffload:
 
     @outside_inference
     def _take_buffers(self) -> None:
-        """Let the model have the first replica's buffers; without its device, those of before."""
+        """Copy the first replica's buffers to the model, which keeps its own if the device is lost."""
         if self._buffers_stale:
             return
         try:

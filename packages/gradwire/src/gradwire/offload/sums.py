@@ -108,7 +108,7 @@ def _rebuild(master: nn.Parameter, found: _OpenSum) -> None:
 
 
 class LayerSteps:
-    """A stepper of an optimizer for some of its parameters at a time, whose gradients are there meanwhile.
+    """An optimizer's step in parts: for some parameters at a time, which have gradients only then.
 
     Raises ``SpecError`` for an optimizer that looks at all parameters at once.
 
