@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from gradwire.errors import SpecError
-from gradwire.pipe.correction import CORRECTIONS, Stale, check_correction, check_model
+from gradwire.pipe.correction import CORRECTIONS, Correction, check_correction, check_model
+from gradwire.sync.checkpoint import InFlight
 from gradwire.sync.flat import FlatGradients
 
 
@@ -16,18 +17,18 @@ def test_the_default_comes_first_and_others_are_refused() -> None:
     assert [check_correction(each) for each in CORRECTIONS] == list(CORRECTIONS)
     with pytest.raises(SpecError) as caught:
         check_correction("late")
-    assert str(caught.value) == "a correction is one of eager, none, but 'late' came"
+    assert str(caught.value) == "a correction is one of eager, none, but got 'late'"
 
 
 def test_the_papers_pipeline_computes_at_the_masters_and_keeps_nothing() -> None:
     model = nn.Linear(3, 2)
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    stale = Stale()
+    stale = Correction()
     assert not stale.CORRECTS
     gradients = FlatGradients(model.parameters())
     gradients.buffer.fill_(1)
     stale.note(gradients, [{"lr": 0.1}], {0})
-    stale.resume([gradients.buffer], [[{"lr": 0.1}]], [{0}])
+    stale.resume([InFlight(gradients.buffer, [{"lr": 0.1}], gradients.buffer, (0,), (0,))])
     stale.keep(1)
     assert stale.own() == []
     with stale.ahead():

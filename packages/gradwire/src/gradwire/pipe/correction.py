@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,6 +15,7 @@ from torch.nn import Parameter
 
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange.feedback import is_finite
+from gradwire.sync.checkpoint import InFlight
 from gradwire.sync.flat import FlatGradients
 from gradwire.sync.used_parameters import clip, in_force
 
@@ -23,77 +23,39 @@ CORRECTIONS = ("eager", "none")
 """The default first."""
 
 
-class Correction(ABC):
-    """At which weights a rank computes while averages are on their way to it."""
-
-    CORRECTS: bool
-    """Whether those weights differ from the masters, which are the same on all ranks."""
-
-    @abstractmethod
-    def ahead(self) -> AbstractContextManager[None]:
-        """Let the model hold the weights to compute at, within a ``with`` block."""
-
-    @abstractmethod
-    def note(
-        self, gradients: FlatGradients, scheduled: list[dict[str, Any]], absent: Collection[int] = ()
-    ) -> None:
-        """Note this rank's own gradient, which is about to be handed over, and its learning rate.
-
-        ``absent`` are the numbers of the parameters that backward has not reached.
-        """
-
-    @abstractmethod
-    def keep(self, count: int) -> None:
-        """Forget all but the newest ``count`` own gradients: the averages of the others are applied."""
-
-    @abstractmethod
-    def own(self) -> list[torch.Tensor]:
-        """Return copies of the own gradients that are kept, oldest first, 1-D float32."""
-
-    @abstractmethod
-    def resume(
-        self,
-        own: Sequence[torch.Tensor],
-        scheduled: Sequence[list[dict[str, Any]]],
-        absent: Sequence[Collection[int]],
-    ) -> None:
-        """Keep these instead; every gradient has its learning rate, and what backward had not reached."""
-
-
-class Stale(Correction):
-    """Compute at the masters: Pipe-SGD as in its paper (Li et al., NeurIPS 2018, algorithm 1)."""
+class Correction:
+    """No correction, as in Pipe-SGD's algorithm 1: a rank computes at the masters."""
 
     CORRECTS = False
+    """Whether a rank computes at other weights than the masters, which are the same on all ranks."""
 
     def ahead(self) -> AbstractContextManager[None]:
-        """Leave the masters in the model."""
+        """Let the model hold the weights to compute at, within a ``with`` block."""
         return nullcontext()
 
     def note(
         self, gradients: FlatGradients, scheduled: list[dict[str, Any]], absent: Collection[int] = ()
     ) -> None:
-        """Keep nothing."""
+        """Note this rank's own gradient, which is handed over next, and the learning rates of its step.
+
+        ``absent`` are the numbers of the parameters that backward has not reached.
+        """
 
     def keep(self, count: int) -> None:
-        """Keep nothing."""
+        """Forget all but the newest ``count`` own gradients: the averages of the others are applied."""
 
     def own(self) -> list[torch.Tensor]:
-        """Return nothing."""
+        """Return copies of the own gradients that are kept, oldest first, 1-D float32."""
         return []
 
-    def resume(
-        self,
-        own: Sequence[torch.Tensor],
-        scheduled: Sequence[list[dict[str, Any]]],
-        absent: Sequence[Collection[int]],
-    ) -> None:
-        """Keep nothing."""
+    def resume(self, in_flight: Sequence[InFlight]) -> None:
+        """Keep the own gradients of these instead, oldest first."""
 
 
 def check_correction(correction: str) -> str:
-    """Return ``correction``. Raises ``SpecError`` for one that there is not."""
+    """Return ``correction``. Raises ``SpecError`` unless it is in ``CORRECTIONS``."""
     if correction not in CORRECTIONS:
-        raise SpecError(f"a correction is one of {', '.join(CORRECTIONS)}, but {correction!r} came")
+        raise SpecError(f"a correction is one of {', '.join(CORRECTIONS)}, but got {correction!r}")
     return correction
 
 
@@ -110,23 +72,21 @@ def check_model(model: nn.Module) -> None:
 # Virtual weights: a model's weights after updates that are tried and then taken back.
 #
 # The updates run on a second set of weights and optimizer state, and the parameters point there meanwhile.
-# The
-# masters are never written, so nothing that fails on the way can spoil them, and taking the updates back
-# costs
-# no copy.
+# The masters are never written: no failure can spoil them, and taking the updates back costs no copy.
 
 _IMMUTABLE = (int, float, bool, complex, str, bytes, type(None))
 _CHANGEABLE = (torch.Tensor, list, dict, set, tuple)
 """Attributes of these kinds may be changed in place; others, such as wrapped methods, are left alone."""
-_OWN_WAY = ("state", "param_groups", "defaults")
+_APART = ("state", "param_groups", "defaults")
+"""Attributes of an optimizer that are copied by other means, or only read."""
 
 
 class VirtualWeights:
-    """The second set of one model's trainable weights and of its optimizer's state.
+    """A second set of a model's trainable weights and of its optimizer's state.
 
-    It takes the memory of the weights at once, and that of the optimizer's state once there is one. What an
-    optimizer keeps in ``state``, in ``param_groups`` or in attributes (numbers, tensors, and containers of
-    them) is taken back; step hooks of the user do not run for virtual updates.
+    It takes the memory of the weights at once, and that of the optimizer's state once there is one. Taken
+    back is what an optimizer keeps in ``state``, in ``param_groups`` and in attributes: numbers, tensors, and
+    containers of them. Step hooks of the user do not run for virtual updates.
 
     Parameters
     ----------
@@ -143,8 +103,8 @@ class VirtualWeights:
             isinstance(value, torch.optim.Optimizer) for value in own.values()
         ):
             raise SpecError(
-                f"an eager pipeline wants an optimizer itself, but this {type(optimizer).__name__} wraps "
-                'another one; give it the optimizer inside, or use correction="none"'
+                f"an eager pipeline steps an optimizer itself, but this {type(optimizer).__name__} wraps "
+                'another one; pass the optimizer inside, or use correction="none"'
             )
         self._parameters = parameters
         self._optimizer = optimizer
@@ -155,9 +115,9 @@ class VirtualWeights:
     def ahead(self, update: Callable[[Callable[[], object]], None]) -> Iterator[None]:
         """Let the parameters hold what ``update`` makes of the masters, within a ``with`` block.
 
-        ``update`` is called with the optimizer's bare step, to be used as often as wanted. Raises
-        ``StateError`` at the end of a block that has written a parameter or replaced its memory: what it
-        wrote is lost. Writes in place through ``parameter.data`` leave no trace, and are lost, too.
+        ``update`` receives the optimizer's bare step, and may call it several times. Raises ``StateError`` at
+        the end of a block that has written a parameter or replaced its memory: what it wrote is lost. Writes
+        through ``parameter.data`` are lost, too, and are not noticed.
         """
         masters = [parameter.data for parameter in self._parameters]
         torch._foreach_copy_(self._weights, masters)
@@ -178,17 +138,17 @@ class VirtualWeights:
                 parameter.data = master
 
     def _marks(self) -> list[tuple[int, int]]:
-        """Return what changes where a parameter is written, or gets other memory."""
+        """Return a mark of each parameter that changes when it is written or its memory is replaced."""
         return [(parameter._version, parameter.data_ptr()) for parameter in self._parameters]
 
     def _bare_step(self) -> None:
-        """Do the optimizer's step without its hooks, and without what schedulers put around it."""
+        """Do the optimizer's step without hooks and without the wrappers of schedulers."""
         step: Any = type(self._optimizer).step
         (step.__wrapped__ if getattr(step, "hooked", False) else step)(self._optimizer)
 
     @contextmanager
     def _second_state(self) -> Iterator[None]:
-        """Let the optimizer work on copies of all that it keeps, within a ``with`` block."""
+        """Let the optimizer work on copies of its whole state, within a ``with`` block."""
         optimizer, ours = self._optimizer, set(map(id, self._parameters))
         attributes = dict(vars(optimizer))
         groups = [dict(group) for group in optimizer.param_groups]
@@ -200,7 +160,7 @@ class VirtualWeights:
         ]
         try:
             for parameter, _ in strangers:
-                parameter.grad = None  # a step would move them, and nobody would take it back
+                parameter.grad = None  # a step would move them, and that is never taken back
             vars(optimizer).update(self._copies(attributes))
             optimizer._optimizer_step_pre_hooks = OrderedDict()
             optimizer._optimizer_step_post_hooks = OrderedDict()
@@ -218,16 +178,16 @@ class VirtualWeights:
                 parameter.grad = gradient
 
     def _copies(self, attributes: dict[str, Any]) -> dict[str, Any]:
-        """Return copies of what may be changed in place; parameters in them stay what they are."""
+        """Return copies of the attributes that may be changed in place; parameters are not copied."""
         memo = {id(each): each for group in self._optimizer.param_groups for each in group["params"]}
         return {
-            name: copy.deepcopy(value, memo)  # one memo: what they share they still share
+            name: copy.deepcopy(value, memo)  # one memo keeps objects shared between attributes shared
             for name, value in attributes.items()
-            if isinstance(value, _CHANGEABLE) and name not in _OWN_WAY and not name.endswith("_hooks")
+            if isinstance(value, _CHANGEABLE) and name not in _APART and not name.endswith("_hooks")
         }
 
     def _copy_state(self) -> defaultdict[Any, Any]:
-        """Return a copy of the optimizer's state; its tensors lie where those of the last copy lay."""
+        """Return a copy of the optimizer's state, in the memory of the last copy."""
         sources: list[torch.Tensor] = []
         copies: list[torch.Tensor] = []
         state: defaultdict[Any, Any] = defaultdict(dict)
@@ -261,19 +221,15 @@ def _copy(value: Any) -> Any:
 # Eager updates: a rank's own gradient stands in for the average that is still on its way.
 #
 # While averages travel, a rank computes its next gradient at virtual weights: the masters, updated with its
-# own
-# gradients of the steps that are under way, by the optimizer and at the learning rates of those steps. When
-# an
-# average arrives, the masters take it instead. So what is stale in a gradient is only the difference
-# between
-# one rank's gradient and the average, which is sampling noise of mean zero, where the paper's pipeline
-# misses
-# the whole update. docs/pipe_corrections.md compares it with other corrections.
+# own gradients of the steps under way, by the optimizer and at the learning rates of those steps. When an
+# average arrives, the masters take it instead. What stays stale in a gradient is then the difference between
+# one rank's gradient and the average, sampling noise of mean zero, where the paper's pipeline misses the
+# whole update. docs/pipe_corrections.md compares it with other corrections.
 
 
 @dataclass(slots=True)
 class _Own:
-    """One of this rank's own gradients; ``usable`` is None until somebody has looked."""
+    """One of this rank's own gradients; ``usable``, whether it is finite, is None until that is known."""
 
     gradients: FlatGradients
     scheduled: list[dict[str, Any]]
@@ -284,11 +240,10 @@ class _Own:
 class Eager(Correction):
     """Virtual weights from the own gradients of the last ``pipeline - 1`` steps.
 
-    It keeps as many copies of the gradient, and the memory of ``VirtualWeights``. A gradient with a value
-    that is not finite makes no virtual update, and a parameter that backward has not reached has none.
+    It keeps as many copies of the gradient, and the memory of ``VirtualWeights``. A gradient that is not
+    finite makes no virtual update, and a parameter that backward has not reached has none.
 
-    ``pipeline`` is K, from 2 up. Own gradients are clipped to the 2-norm ``max_norm``, each by its own;
-    infinite means no clipping.
+    ``pipeline`` is K, from 2 up. Each own gradient is clipped to the 2-norm ``max_norm``.
     """
 
     CORRECTS = True
@@ -320,7 +275,7 @@ class Eager(Correction):
     ) -> None:
         """Copy the gradient, which the exchange is going to average in place."""
         if not self._free:
-            self.keep(len(self._own) - 1)  # no step computes without that one's average any more
+            self.keep(len(self._own) - 1)  # its average is applied before the next step computes
         own = self._free.pop()
         own.flat.copy_(gradients.flat)
         self._own.append(_Own(own, scheduled, absent))
@@ -331,26 +286,25 @@ class Eager(Correction):
             self._free.append(self._own.popleft().gradients)
 
     def own(self) -> list[torch.Tensor]:
-        """Return them as they are going to be used, clipped."""
+        """Return copies of them as they are used, clipped."""
         self._look()
         return [own.gradients.staged().floats().clone() for own in self._own]
 
-    def resume(
-        self,
-        own: Sequence[torch.Tensor],
-        scheduled: Sequence[list[dict[str, Any]]],
-        absent: Sequence[Collection[int]],
-    ) -> None:
-        """Take them as they are: ``own`` returned them, clipped."""
+    def resume(self, in_flight: Sequence[InFlight]) -> None:
+        """Keep the newest, clipped already; the average stands in where an own gradient was not saved."""
         self.keep(0)
-        for gradient, values, unreached in zip(own, scheduled, absent, strict=True):
+        for each in in_flight[-len(self._free) :]:
+            own, absent = each.own, each.own_absent
+            if own is None:
+                own, absent = each.gradient.clone(), each.absent
+                clip(own, self._max_norm)
             gradients = self._free.pop()
-            gradients.buffer.copy_(gradient)
+            gradients.buffer.copy_(own)
             gradients.put()
-            self._own.append(_Own(gradients, values, unreached, is_finite(gradient)))
+            self._own.append(_Own(gradients, each.scheduled, absent, is_finite(own)))
 
     def _look(self) -> None:
-        """Clip what is new; here, and not in ``note``, since the exchange is under way by now."""
+        """Clip the new ones; not in ``note``, which would delay their exchange."""
         for own in self._own:
             if own.usable is None:
                 own.usable = is_finite(own.gradients.flat)

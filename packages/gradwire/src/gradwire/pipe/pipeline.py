@@ -16,7 +16,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
 from gradwire.errors import StateError
 from gradwire.exchange import Exchange
-from gradwire.pipe.correction import Correction, Eager, Stale
+from gradwire.pipe.correction import Correction, Eager
 from gradwire.sync.checkpoint import InFlight
 from gradwire.sync.flat import FlatGradients
 from gradwire.sync.ledger.counts import StepRecord
@@ -75,7 +75,7 @@ class Pipeline:
         )
         self.count = self._free[0].buffer.numel()
         self._under_way: deque[_UnderWay] = deque()
-        self._correction: Correction = Stale()
+        self._correction = Correction()
         if treatment.correction != "none" and self._size > 1:  # one step has nothing to correct for
             self._correction = Eager(parameters, optimizer, self._size, treatment.max_norm)
         self._free[0].detach()
@@ -218,12 +218,7 @@ class Pipeline:
             gradients.put()
             reach = Reach(gradients, each.own_absent, each.absent)
             self._under_way.append(_UnderWay(gradients, [], each.scheduled, reach))
-        newest = list(in_flight)[-self.own_count :] if self.own_count else []
-        self._correction.resume(
-            [self._own_of(each) for each in newest],
-            [each.scheduled for each in newest],
-            [each.absent if each.own is None else each.own_absent for each in newest],
-        )
+        self._correction.resume(in_flight)
 
     def cancel(self) -> None:
         """Drop what has not been sent."""
@@ -234,11 +229,3 @@ class Pipeline:
     def close(self) -> None:
         """Finish what is on the network and join the thread. Raises ``LinkTimeoutError``."""
         self._buckets.close()
-
-    def _own_of(self, each: InFlight) -> torch.Tensor:
-        """Return an own gradient, or what stands in for one that was not kept: the average, clipped."""
-        if each.own is not None:
-            return each.own
-        average = each.gradient.clone()
-        clip(average, self._treatment.max_norm)
-        return average
