@@ -41,43 +41,20 @@ from gradwire.version import version
 
 # One rank's shard of the weights: exact masters, and the optimizer that steps them.
 
-ELEMENTWISE = frozenset(
-    (
-        torch.optim.ASGD,
-        torch.optim.Adadelta,
-        torch.optim.Adam,
-        torch.optim.AdamW,
-        torch.optim.Adamax,
-        torch.optim.NAdam,
-        torch.optim.RAdam,
-        torch.optim.RMSprop,
-        torch.optim.Rprop,
-        torch.optim.SGD,
-    )
-)
-"""The optimizers whose update of one weight depends on no other weight, so that any part can be stepped.
+_NAMES = ("ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
+ELEMENTWISE = frozenset(getattr(torch.optim, name) for name in _NAMES)
+"""Optimizers whose update of one weight depends on no other weight, so that any part can be stepped.
 
-Adagrad's does, too, but its state is there before the first step, for whole parameters.
+Adagrad's does, too, but its state exists before the first step, for whole parameters.
 """
 
 
 class Shard:
-    """The weights ``start`` up to ``stop`` of all parameters, one after the other.
+    """One rank's share of the weights: ``start`` up to ``stop`` of all parameters in the flat gradient's order.
 
-    The optimizer holds them instead of the parameters from now on: one 1-D slice of each parameter that has
-    weights in the shard, in the parameter's own group. So its state is that of the shard alone.
-
-    Parameters
-    ----------
-    parameters
-        All that are trained, in the order of the flat gradient.
-    optimizer
-        Theirs, without a state yet; those that are not trained leave it.
-
-    Attributes
-    ----------
-    masters
-        1-D float32 on the CPU: the exact weights; set by whoever knows them.
+    The optimizer, which has no state yet, holds 1-D slices of ``masters`` instead of the parameters from now
+    on, each in its parameter's group: its state is that of the shard alone. ``masters`` are the exact
+    weights, 1-D float32 on the CPU, filled by the owner.
     """
 
     def __init__(
@@ -97,33 +74,32 @@ class Shard:
             group["params"] = [own[id(each)] for each in group["params"] if id(each) in own]
 
     def give(self, gradient: torch.Tensor, absent: Collection[int]) -> None:
-        """Let the optimizer find the shard's gradient, and none of the parameters with these numbers."""
+        """Give the optimizer the shard's gradient; None for the parameters whose numbers are ``absent``."""
         for number, (part, low, high) in self._slices.items():
             part.grad = None if number in absent else gradient[low:high]
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
-        """Raise ``SpecError`` if the optimizer has got parameters whose gradients nobody would average."""
+        """Raise ``SpecError`` if the optimizer has got parameters whose gradients are not averaged."""
         strange = strangers(optimizer, {id(part) for part, _, _ in self._slices.values()})
         if strange:
             raise SpecError(
-                "the optimizer of a Sharded method holds this rank's share of the weights, but has got "
+                "expected an optimizer of this rank's share of the weights, but it got "
                 f"{len(strange)} parameters since (the first of shape {tuple(strange[0].shape)}); make a new "
                 "method and a new optimizer with them"
             )
 
 
 def check_shardable(optimizer: torch.optim.Optimizer, parameters: Sequence[Parameter]) -> None:
-    """Raise ``SpecError`` for an optimizer that cannot step a part of these weights by itself."""
+    """Raise ``SpecError`` for an optimizer that cannot step a part of these weights."""
     if type(optimizer) not in ELEMENTWISE:
-        names = ", ".join(sorted(each.__name__ for each in ELEMENTWISE))
         raise SpecError(
             "a Sharded method steps each rank's part of the weights by itself, which needs an elementwise "
-            f"optimizer ({names}), but this is a {type(optimizer).__name__}; use DSync with it"
+            f"optimizer ({', '.join(_NAMES)}), but this is a {type(optimizer).__name__}; use DSync with it"
         )
     if optimizer.state:
         raise SpecError(
-            "a Sharded method wants an optimizer that has not stepped yet, for its state is divided among "
-            "the ranks; make it anew, and load its own state afterwards"
+            "a Sharded method divides the optimizer's state among the ranks, so it expects one that has not "
+            "stepped yet; make it anew, and load its own state afterwards"
         )
     if strangers(optimizer, set(map(id, parameters))):
         raise SpecError(
@@ -133,23 +109,23 @@ def check_shardable(optimizer: torch.optim.Optimizer, parameters: Sequence[Param
 
 
 ALGORITHM = "ring"
-"""Leaves every rank with the sum of a part of its own, of equal size."""
+"""The one whose reduce half leaves every rank with the sum of a part of its own, of equal size."""
 _BITS: Final = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
 _FIRST: Final = 0
-"""The version of words that all ranks have read from a model or a state."""
+"""The version of the words that all ranks read from a model or a state."""
 
 
 class Sharded(WorkerMethod):
-    """Average every step's gradient, let each rank update its share of the weights, and exchange the changes.
+    """Synchronous SGD in which each rank updates its share of the weights, and the changes are exchanged.
 
     Compared with ``DSync``, a rank keeps one share of the optimizer's state and of the exact weights, the
-    gradient is encoded on one half of the way only, and the other half carries what has changed in the
-    replicas, without loss: few bits a weight where learning rates are small. The replicas, ``model``, have
-    the same bits on all ranks after every step: the exact weights, rounded to ``replicas``.
+    gradient is encoded in the reduce half only, and the broadcast half carries the changes of the replicas,
+    without loss: few bits a weight where learning rates are small. The replicas, ``model``, have the same
+    bits on all ranks after every step: the exact weights, rounded to ``replicas``.
 
-    Weights that somebody else writes between two steps, as ``model.load_state_dict`` does, are taken as they
-    are; all ranks write the same. torch does not tell of writes in place through ``.data``: the next step
-    undoes those, so write within ``torch.no_grad()`` instead.
+    Weights that are written between two steps, as ``model.load_state_dict`` does, are adopted; all ranks
+    write the same. Writes through ``.data`` go unnoticed, and the next step undoes them: write within
+    ``torch.no_grad()`` instead.
 
     Parameters
     ----------
@@ -157,14 +133,14 @@ class Sharded(WorkerMethod):
         Dense float32 parameters on one device. They are rounded before the first step. Raises ``TensorError``
         otherwise.
     optimizer
-        An elementwise one of ``torch.optim`` that has not stepped yet. Its groups get this rank's share.
+        An elementwise one of ``torch.optim`` that has not stepped yet. Its groups receive this rank's share.
     plan
         What ``Plan.of`` reads, with the algorithm ``ring`` and one bucket; its ``exchange`` is sharded and
         its ``pipeline`` 1, whatever it says.
     replicas
-        ``"bf16"``, or ``"fp32"`` for weights that are not rounded at all.
+        ``"bf16"``, or ``"fp32"`` for weights that are not rounded.
     max_norm
-        The 2-norm to which longer averaged gradients are scaled down; None for no clipping.
+        The largest 2-norm of an averaged gradient, scaled down to it otherwise; None for no clipping.
     strict, group, timeout_s, ledger
         See ``Method``.
 
@@ -193,7 +169,7 @@ class Sharded(WorkerMethod):
         chosen = Plan.of(plan, exchange="sharded")
         if chosen.algorithm != ALGORITHM or chosen.bucket_nbytes is not None:
             raise SpecError(
-                f"a Sharded method wants a plan with the algorithm {ALGORITHM} and one bucket, but got "
+                f"a Sharded method expects a plan with the algorithm {ALGORITHM} and one bucket, but got "
                 f"{chosen.algorithm} with bucket_nbytes={chosen.bucket_nbytes}; leave both out"
             )
         self._max_norm, self._optimizer = check_max_norm(max_norm), optimizer
@@ -345,8 +321,8 @@ class Sharded(WorkerMethod):
         ):
             raise StateError(
                 f"a Sharded method of {count} weights, {shard.masters.numel()} of them on this rank, wants "
-                "its own state, but that of another model, method, rank, number of ranks, or kind of "
-                "replicas came; with other ranks, load the method.masters() of the old ones into the model"
+                "its own state, but got that of another model, method, rank, number of ranks, or kind of "
+                "replicas; with other ranks, load the method.masters() of the old ones into the model"
             )
         super()._adopt(own)
         self._shard.masters.copy_(masters)
