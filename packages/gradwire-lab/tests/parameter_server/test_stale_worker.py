@@ -115,8 +115,8 @@ def test_a_drain_is_asked_for_once_and_state_is_there_after_it_only() -> None:
     [
         (Message(Kind.GAVE_UP, 1, rank=3), "the server has stopped, since rank 3 failed; look there"),
         (Message(Kind.GAVE_UP, 1), "the server has stopped, by an error of its own; look there"),
-        (Message(Kind.PUSH, 1), "PUSH for step 1 came in answer to step 1"),
-        (Message(Kind.SAME, 2), "SAME for step 2 came in answer to step 1"),
+        (Message(Kind.PUSH, 1), "expected an answer to step 1, got PUSH of 1"),
+        (Message(Kind.SAME, 2), "expected an answer to step 1, got SAME of 2"),
     ],
 )
 def test_after_another_answer_a_worker_is_over(answer: Message, reason: str) -> None:

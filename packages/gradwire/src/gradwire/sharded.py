@@ -50,7 +50,7 @@ Adagrad's does, too, but its state exists before the first step, for whole param
 
 
 class Shard:
-    """One rank's share of the weights: ``start`` up to ``stop`` of all parameters in the flat gradient's order.
+    """One rank's share of the weights: ``start`` up to ``stop`` in the order of the flat gradient.
 
     The optimizer, which has no state yet, holds 1-D slices of ``masters`` instead of the parameters from now
     on, each in its parameter's group: its state is that of the shard alone. ``masters`` are the exact

@@ -1,8 +1,8 @@
-"""PS-Sync: the synchronous parameter server, or worker-aggregator, that ring and pipeline are compared with.
+"""PS-Sync: the synchronous parameter server, or worker-aggregator, the baseline of ring and pipeline.
 
 Rank 0 of the link is the server, ranks 1..p are the workers. Gradients go up through the plan's codec,
 weights come down through a codec of their own: INCEPTIONN's WA (no codec), WA+C (a gradient codec only), and
-with a weight codec what A2DTWP sends to its devices. Each travels as one bucket, whatever the plan says.
+A2DTWP's transfers (a weight codec). Each travels as one bucket, whatever the plan says.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ from gradwire.sync.trained import check_optimizer
 from gradwire.sync.used_parameters import Reach, backward, set_aside
 
 REACHED = "reached"
-"""What a ledger calls the numbers by which workers tell which parameters their backward passes reached."""
+"""The ledger's name of the numbers that say which parameters the workers' backward passes reached."""
 
 
 class Server(Method):
     """Rank 0: sum the workers' gradients, update the master weights with their mean, send the weights down.
 
-    The server has no batch of its own and does not count in the average: ``w[t] = w[t-1] - lr * sum(g) / p``
-    over p workers. A lossy weight codec does not touch the master weights; all workers adopt the same decoded
-    weights.
+    The server has no batch and does not count in the average: ``w[t] = w[t-1] - lr * sum(g) / p`` over p
+    workers. A lossy weight codec leaves the master weights exact; all workers adopt the same decoded weights.
 
     Parameters
     ----------
@@ -51,12 +50,12 @@ class Server(Method):
     optimizer
         Any ``torch.optim`` optimizer whose ``step`` needs no closure. It and its state exist only here.
     plan
-        What ``Plan.of`` reads, with the algorithm ``star``. Raises ``SpecError`` otherwise, and for any other
-        rank than 0, and where there is no worker.
+        What ``Plan.of`` reads, with the algorithm ``star``. Raises ``SpecError`` otherwise, for any other
+        rank than 0, and without workers.
     weight_codec
-        What the weights are sent through, a codec or its spec; exact by default. ``delta:fp32`` sends what
-        changed in them, exactly; ``delta:bf16`` the same of the weights that are rounded to bfloat16 for the
-        workers. Either keeps a copy of the weights on every rank. The workers name the same.
+        Encodes the weights: a codec or its spec, the same on all ranks; exact by default. ``delta:fp32``
+        sends their changes, exactly; ``delta:bf16`` those of the weights rounded to bfloat16. Either keeps a
+        copy of the weights on every rank.
     group, timeout_s, ledger
         See ``Method``.
     """
@@ -105,12 +104,9 @@ class Server(Method):
         return start + _waits(up, told, down).within(perf_counter() - started)
 
     def serve(self, steps: int) -> StepRecord:
-        """Serve so many steps; return their sum. Raises ``SpecError`` and ``ExchangeError``."""
+        """Serve ``steps`` steps; return their sum. Raises ``SpecError`` and ``ExchangeError``."""
         check_steps(steps)
-        total = StepRecord()
-        for _ in range(steps):
-            total += self.step()
-        return total
+        return sum((self.step() for _ in range(steps)), StepRecord())
 
     def _lay_out(self) -> None:
         self._gradients = FlatGradients(self.trained.parameters, with_frozen=True)
@@ -120,16 +116,7 @@ class Server(Method):
 class Worker(WorkerMethod):
     """Ranks 1..p: send the gradient up, adopt the weights that come down.
 
-    Parameters
-    ----------
-    model
-        Dense float32 parameters on one device. Raises ``TensorError`` otherwise.
-    plan
-        What ``Plan.of`` reads, with the algorithm ``star``. Raises ``SpecError`` otherwise, and for rank 0.
-    weight_codec
-        What the server sends the weights through; exact by default.
-    group, timeout_s, ledger
-        See ``Method``.
+    See ``Server`` for the arguments. Raises ``SpecError`` for rank 0.
     """
 
     def __init__(
@@ -187,19 +174,19 @@ def weights_through(codec: Codec | str | None, plan: Plan, ledger: Ledger | None
 
 
 def check_steps(steps: object) -> None:
-    """Raise ``SpecError`` unless so many steps can be served."""
+    """Raise ``SpecError`` unless ``steps`` is a number of steps."""
     if not is_whole(steps, 0, sys.maxsize):
         raise SpecError(f"serve takes a whole number of steps from 0 up, but got {shown(steps)}")
 
 
 def star_of(plan: PlanLike) -> Plan:
-    """Return the plan of a parameter server that a user means."""
+    """Return the plan of a parameter server; ``plan`` is what ``Plan.of`` reads."""
     who = "a parameter server"
     return Plan.of(plan, algorithm="star").for_whole_gradients(who).for_one_codec(who).on_host(who)
 
 
 def check_star(exchange: Exchange, method: str, *, serves: bool) -> None:
-    """Raise ``SpecError`` unless the exchange is a star with a worker, and this rank the one that serves."""
+    """Raise ``SpecError`` unless the exchange is a star with a worker, and rank 0 alone serves."""
     if exchange.plan.algorithm != "star" or exchange.link.world < 2:
         raise SpecError(
             "a parameter server wants the algorithm 'star' and at least 2 ranks, but the exchange has "
@@ -234,9 +221,9 @@ def check_weights(weights: Mapping[str, torch.Tensor] | None, model: nn.Module) 
 
 @contextmanager
 def restoring(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Give an optimizer its state back if what loads another one fails, and raise ``StateError`` then.
+    """Give an optimizer its state back if loading another one fails, and raise ``StateError`` then.
 
-    What torch raises for a damaged state is torch's to choose, and it may have adopted some of it by then.
+    torch may raise anything for a damaged state, and may have adopted parts of it by then.
     """
     before = {"state": optimizer.state, "param_groups": optimizer.param_groups}
     try:

@@ -1,4 +1,4 @@
-"""One worker's thread at the server: it receives gradients and sends weights, and decides nothing."""
+"""One worker's thread at the server, which receives gradients and sends weights, and the clocks of all."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ from gradwire_lab.parameter_server.conversation import EXACT, Conversation, Kind
 
 # The clocks of bounded staleness: how many steps of each worker are in the weights, and who may go on.
 #
-# This is the condition of Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel
-# Parameter
+# The condition of Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
 # Server" (NIPS 2013), section 2: with staleness S the fastest and the slowest worker are at most S clocks
-# apart, else the fastest waits. A worker that begins step c (from 0) so reads weights that hold the first c
-# - S
-# gradients of every worker, and all of its own.
+# apart, else the fastest waits. A worker that begins step c (from 0) thus reads weights that hold the first c
+# - S gradients of every worker, and all of its own.
 
 LARGEST_STALENESS = 1 << 20
-"""More is no bound any more."""
+"""A larger one bounds nothing."""
 
 
 class Clocks:
@@ -46,7 +44,7 @@ class Clocks:
         return self._done[rank]
 
     def set_all(self, done: int) -> None:
-        """Let every worker have sent so many gradients."""
+        """Let every worker have sent ``done`` gradients."""
         self._done = dict.fromkeys(self._done, done)
 
     def of(self, rank: int) -> int:
@@ -55,7 +53,7 @@ class Clocks:
 
     @property
     def slowest(self) -> int:
-        """How many gradients have come from the worker that is furthest behind."""
+        """The number of gradients from the worker that is furthest behind."""
         return min(self._done.values())
 
     @property
@@ -83,7 +81,7 @@ def check_staleness(staleness: int) -> None:
 
 
 SIGNS_OF_LIFE = 3
-"""A worker that is held back hears so this many times within the link's timeout."""
+"""How often within the link's timeout a worker that is held back hears that the server lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +94,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Codecs:
-    """What gradients come in and weights go out through."""
+    """The codecs of gradients and of weights."""
 
     gradients: Codec
     weights: Codec
 
 
 class Now(Enum):
-    """What a session reports: a complete gradient, a worker that drains, the end; or else an error."""
+    """A session's report: a complete gradient, a worker that drains, or the end."""
 
     PUSHED = "pushed"
     DRAINS = "drains"
@@ -112,7 +110,7 @@ class Now(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What happened, and at which session."""
+    """A session and its report, or the error that ended it."""
 
     session: Session
     what: Now | BaseException
@@ -121,13 +119,10 @@ class Event:
 class Session:
     """The server's side of one worker.
 
-    Between ``start`` and the event ``ENDED`` a thread talks with the worker: it hears a request,
-    reports it and replies when ``answer`` or ``give_up`` says what. Meanwhile it tells the worker now and
-    then that the server lives, so that being held back for long is no failure. While the thread receives,
-    ``gradient`` is its own, from the event to the answer it is the server's.
-
-    ``gradient``, 1-D float32, is of so many ``parameters``. ``clocks`` are only read: for who holds the
-    worker back, and what it may ask for next.
+    Between ``start`` and the event ``ENDED`` a thread talks with the worker: it hears a request, reports it
+    and replies with what ``answer`` or ``give_up`` passes. Meanwhile it tells the worker now and then that
+    the server lives, so that a long wait is no failure. ``gradient``, 1-D float32, is the thread's while it
+    receives, and the server's from the event to the answer. ``clocks`` are only read.
     """
 
     def __init__(
@@ -154,7 +149,7 @@ class Session:
         self._thread = endings.start(run, name, finish, self._talk.link.close)
 
     def answer(self, snapshot: Snapshot) -> None:
-        """Let the worker go on with these weights."""
+        """Let the worker go on with the weights of ``snapshot``."""
         kind = Kind.SAME if snapshot.updates == self._updates_sent else Kind.WEIGHTS
         self.asks, self._updates_sent = None, snapshot.updates
         message = Message(kind, self._clock, slowest=self._clocks.slowest)
@@ -218,13 +213,13 @@ class Session:
                 self._talk.tell(Message(Kind.HELD, self._clock, slowest=slowest, rank=rank))
 
     def _check(self, asked: Message, goal: int) -> None:
-        for what, came, wanted in (
+        for what, found, expected in (
             ("staleness", asked.staleness, self._clocks.staleness),
             ("number of weights", asked.count, self.gradient.numel()),
         ):
-            if came != wanted:
+            if found != expected:
                 raise ExchangeError(
-                    f"the {what} of rank {self.rank} is {came}, but that of the server is {wanted}; "
+                    f"the {what} of rank {self.rank} is {found}, but that of the server is {expected}; "
                     "make all ranks with the same"
                 )
         due = min(self._clock + 1, goal), Kind.PUSH if self._clock < goal else Kind.DRAIN

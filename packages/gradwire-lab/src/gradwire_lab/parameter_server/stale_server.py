@@ -1,8 +1,8 @@
 """A parameter server with bounded staleness: workers push and pull at their own pace, within limits.
 
-Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS 2013); the
-condition is in ``clocks``, what travels is in ``conversation``. Rank 0 of the link is the server, ranks 1..p
-are the workers.
+Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS 2013).
+``session.Clocks`` is the condition, ``conversation`` has the messages. Rank 0 of the link is the server,
+ranks 1..p are the workers.
 """
 
 from __future__ import annotations
@@ -49,23 +49,17 @@ from gradwire_lab.parameter_server.session import (
     check_staleness,
 )
 
-# How a parameter server's weights change when a worker's gradient has come: at once, or once a round.
+# How a worker's gradient changes the server's weights: at once, or once a round.
 
 Schedule = Callable[[int], None]
-"""Called with the number of a step, from 0, right before its gradient is applied: sets learning rates."""
+"""Sets learning rates: called with the number of a step, from 0, right before its gradient is applied."""
 
 
 class Updates(ABC):
-    """Keeps one gradient per worker, which is applied as a whole or not at all.
+    """One gradient per worker, each applied as a whole or not at all.
 
-    The clocks have counted a gradient before it is applied; workers are summed in the order given.
-
-    Attributes
-    ----------
-    gradients
-        One for each worker.
-    absent
-        The numbers of the parameters that the worker's backward pass did not reach, for each worker.
+    The clocks have counted a gradient before it is applied. ``absent`` are, by worker, the numbers of the
+    parameters that its backward pass did not reach. Workers are summed in the order given.
     """
 
     def __init__(
@@ -77,15 +71,15 @@ class Updates(ABC):
 
     @abstractmethod
     def came(self, rank: int, schedule: Schedule) -> bool:
-        """Record that the gradient of ``rank`` is complete; return whether the weights have changed."""
+        """Take the complete gradient of ``rank``; return whether the weights have changed."""
 
 
 class AtOnce(Updates):
-    """One update for every gradient as it comes, at a p-th of the learning rate over p workers.
+    """One update per gradient, at a p-th of the learning rate over p workers.
 
-    A p-th of the rate rather than of the gradient: that is the same for plain SGD, and p updates then move
-    the weights about as far as one with the mean also under weight decay, and with optimizers such as Adam,
-    whose updates do not grow with the gradient. Momentum fades once per update.
+    A p-th of the rate, not of the gradient, which is the same for plain SGD. Under weight decay, and with
+    optimizers such as Adam, p updates then move the weights about as far as one with the mean. Momentum fades
+    once per update.
     """
 
     def came(self, rank: int, schedule: Schedule) -> bool:
@@ -110,7 +104,7 @@ class OnceARound(Updates):
         self._sum = _flat(trained)
 
     def came(self, rank: int, schedule: Schedule) -> bool:
-        """Update the weights if it was the last of its round."""
+        """Update the weights if the round is complete."""
         if not self._clocks.level:
             return False
         schedule(self._clocks.of(rank) - 1)
@@ -132,7 +126,7 @@ def _flat(trained: Trained) -> FlatGradients:
 
 
 class _LostError(Exception):
-    """A worker is of no further use; ``reason`` is what its session raised."""
+    """A worker failed; ``reason`` is its session's error."""
 
     def __init__(self, rank: int, clock: int, reason: BaseException) -> None:
         super().__init__(
@@ -142,29 +136,27 @@ class _LostError(Exception):
 
 
 class StaleServer(Method):
-    """Rank 0: apply every worker's gradient as it comes, and hold back who is too far ahead.
+    """Rank 0: apply every worker's gradient as it comes, and hold back workers that are too far ahead.
 
     A worker that has done c steps gets weights as soon as the slowest has done c - S. With S >= 1 each
-    gradient is an update of its own, at a p-th of the learning rate, on whichever weights are there then:
+    gradient is an update of its own, at a p-th of the learning rate, on the weights of that moment:
     ``w <- w - lr / p * g``. With S = 0 there is one update a step, with the mean: PS-Sync (``Server``), bit
-    for bit. Either way a gradient is applied when all of it has come, or never.
+    for bit. A gradient is applied when all of it is received, or never.
 
     Its state holds the weights and the optimizer's state, too, as they are between two calls of ``serve``.
-    Every worker saves its own beside it, once it has drained. The staleness, and what the optimizer is
-    besides its state, may be others where a state is loaded.
+    Every worker saves its own beside it, once it has drained. A state may be loaded with another staleness or
+    other options of the optimizer.
 
     Parameters
     ----------
-    model, optimizer, plan, weight_codec
+    model, optimizer, plan, weight_codec, group, timeout_s
         See ``Server``.
     staleness
         S, how many steps a worker may be ahead of the slowest, from 0 up; the same on all ranks. Raises
         ``SpecError`` otherwise.
-    group, timeout_s
-        See ``Method``.
     ledger
-        Counts bytes and seconds, if there is one. All that passes during a ``serve`` is one step of it, for
-        gradients and weights of different steps pass at once.
+        Counts bytes and seconds. A ``serve`` is one step of it: gradients and weights of different steps pass
+        at once.
 
     Attributes
     ----------
@@ -202,26 +194,13 @@ class StaleServer(Method):
         self._talks = [Conversation(link, rank, self.plan, self._turn) for rank in self._workers]
 
     def serve(self, steps: int, schedule: Schedule = lambda _step: None) -> StepRecord:
-        """Serve so many steps of every worker, and the ``drain`` with which they end.
+        """Serve ``steps`` steps of every worker, and the ``drain`` that ends them; return their cost.
 
-        Parameters
-        ----------
-        steps
-            How many steps each worker takes before it drains.
-        schedule
-            Called with the number of a step, from 0, before a gradient of it is applied; may set learning
-            rates. With S >= 1 the numbers go back and forth by up to S + 1.
+        ``schedule`` is called with the number of a step, from 0, before a gradient of it is applied. With
+        S >= 1 the numbers go back and forth by up to S + 1.
 
-        Returns
-        -------
-        StepRecord
-            What it cost; without a loss.
-
-        Raises
-        ------
-        ExchangeError
-            A worker is gone, too slow or sent something invalid; the message names it. The others are told,
-            the link is closed, and the weights hold whole gradients only.
+        Raises ``ExchangeError`` if a worker is gone, too slow or sent something invalid. Its message names
+        the worker. The others learn of it, the link is closed, and the weights hold whole gradients only.
         """
         if self.exchange.failure is not None:
             raise ExchangeError(f"this server failed before; make a new one ({self.exchange.failure})")
@@ -261,7 +240,7 @@ class StaleServer(Method):
         self._snapshot = None
 
     def _serve(self, goal: int, schedule: Schedule) -> float:
-        """Handle what the sessions report until all have ended; return the seconds without anything to do."""
+        """Handle the sessions' reports until all have ended; return the idle seconds."""
         events: SimpleQueue[Event] = SimpleQueue()
         for session in self._sessions:
             session.start(goal, events)
@@ -292,13 +271,13 @@ class StaleServer(Method):
                 each.answer(self._current())
 
     def _current(self) -> Snapshot:
-        """Return the weights of now, copied once for all who get them."""
+        """Return the present weights, copied once for all workers."""
         if self._snapshot is None:
             self._snapshot = Snapshot(self._updates_done, self._weights.gather().clone())
         return self._snapshot
 
     def _stop(self, culprit: int, reason: str) -> None:
-        """Tell the workers why, as far as they listen within the timeout, and close the link."""
+        """Tell the workers that listen within the timeout, and close the link."""
         for session in self._sessions:
             session.give_up(culprit)
         until = time.monotonic() + self.exchange.link.timeout_s
@@ -308,7 +287,7 @@ class StaleServer(Method):
             self.exchange.close(reason)
 
     def _lay_out(self) -> None:
-        """Make the gradients, the weights to send, and who receives the ones and sends the others."""
+        """Make gradients, weights and sessions for the parameters that are trained now."""
         kind = AtOnce if self.staleness else OnceARound
         self._updates: Updates = kind(self.trained, self._optimizer, self._clocks, self._workers)
         self._weights = FlatWeights(self.trained.parameters)

@@ -31,25 +31,15 @@ from gradwire_lab.parameter_server.session import check_staleness
 
 
 class StaleWorker(WorkerMethod):
-    """Ranks 1..p: send the gradient up, adopt the server's weights unless too far ahead, else wait for them.
+    """Ranks 1..p: send the gradient up, and adopt the server's weights, waiting for them if too far ahead.
 
-    ``drain`` waits until all workers have drained, and leaves all of them with the same weights. See
-    ``StaleServer``. Its state holds the weights, too, and there is one only after a ``drain``.
-
-    Parameters
-    ----------
-    model, plan, weight_codec
-        See ``Worker``.
-    staleness
-        How many steps this worker may be ahead of the slowest; the same on all ranks, as ``SpecError`` asks
-        for a whole number from 0 up.
-    group, timeout_s, ledger
-        See ``Method``.
+    ``drain`` waits until all workers have drained, and leaves all of them with the same weights. The state
+    holds the weights, too, and exists only after a ``drain``. See ``StaleServer`` for the arguments.
 
     Attributes
     ----------
     lead
-        By how many steps this worker was ahead of the slowest when it last was let go on: 0 to ``staleness``.
+        How many steps this worker was ahead of the slowest at the server's last answer: 0 to ``staleness``.
     """
 
     def __init__(
@@ -78,7 +68,7 @@ class StaleWorker(WorkerMethod):
     def drain(self) -> StepRecord:
         """Wait until all workers drain, and adopt the weights that all of them then have.
 
-        Where no step was taken since the last time nothing is done. Raises ``ExchangeError``.
+        Without a step since the last drain it does nothing. Raises ``ExchangeError``.
         """
         if self._drained:
             return StepRecord()
@@ -112,7 +102,7 @@ class StaleWorker(WorkerMethod):
         return waits.within(perf_counter() - started, loss=loss)
 
     def _ask(self, kind: Kind, clock: int) -> StepRecord:
-        """Send a request, wait for the answer; only when it is complete the weights change."""
+        """Send a request and wait for the answer; the weights change once it is complete."""
         started = perf_counter()
         measure = self.meter.measure(clock, self.meter.all) if kind is Kind.PUSH else Measure()
         with self._failing_for_good(clock):
@@ -134,7 +124,7 @@ class StaleWorker(WorkerMethod):
         return StepRecord.of_wait(perf_counter() - started, cost)
 
     def _push(self, message: Message, measure: Measure) -> None:
-        """Send the gradient, and before it what backward has not reached, where there is something."""
+        """Send the gradient, preceded by what backward has not reached, if anything."""
         codec, reach, reached = self.exchange.plan.encoding, Reach(self._gradients), None
         if reach.own:
             message = replace(message, kind=Kind.PART)
@@ -163,7 +153,7 @@ class StaleWorker(WorkerMethod):
             whom = "by an error of its own" if answer.rank == 0 else f"since rank {answer.rank} failed"
             raise ExchangeError(f"the server has stopped, {whom}; look there")
         if answer.kind not in (Kind.WEIGHTS, Kind.SAME) or answer.clock != clock:
-            raise FrameError(f"{answer.kind.name} for step {answer.clock} came in answer to step {clock}")
+            raise FrameError(f"expected an answer to step {clock}, got {answer.kind.name} of {answer.clock}")
         return answer
 
     @contextmanager
