@@ -27,8 +27,7 @@ from gradwire.sync.used_parameters import Reach, backward, checked_loss, run_bac
 
 # Exchange a gradient's buckets while backward still computes the rest of it.
 #
-# What ``DistributedDataParallel`` does with its hooks (Li et al., VLDB 2020, section 3.2.3): a bucket goes
-# out
+# As ``DistributedDataParallel`` does with its hooks (Li et al., VLDB 2020, section 3.2.3): a bucket goes out
 # as soon as all of its gradients are there, in an order that all ranks share.
 
 
@@ -106,7 +105,7 @@ class Overlap:
         """Note that the gradient of parameter ``index`` is there. Raises ``TensorError`` if it came twice."""
         number = self._bucket_of[index]
         if number < len(self._handovers):
-            raise TensorError(self._too_late(index, "a second gradient came"))
+            raise TensorError(self._too_late(index, "a second gradient arrived"))
         self._gradients.collect_one(index)
         self._waiting_for[number].discard(index)
         while len(self._handovers) < len(self._cut) and not self._waiting_for[len(self._handovers)]:

@@ -272,14 +272,14 @@ class Sharded(WorkerMethod):
     @torch.inference_mode(mode=False)  # the words are changed again outside
     @torch.no_grad()
     def _read(self) -> None:
-        """Take the model's weights over, at first and where somebody else has written them."""
+        """Adopt the model's weights, at first and where they were written since."""
         if self._written and self._written == self._versions():
             return
         flat = torch.cat([on_host(each).reshape(-1) for each in self._gradients.parameters])
         words = torch.empty(flat.numel(), dtype=self._deltas.words.dtype, device="cpu")
         round_masters(flat, words)
         own, masters = slice(self._shard.start, self._shard.stop), self._shard.masters
-        if self._written:  # what nobody has changed stays exact
+        if self._written:  # unchanged masters stay exact
             changed = _bits(words[own]) != _bits(self._own_words())
             masters.copy_(torch.where(changed, flat[own], masters))
         else:
@@ -294,7 +294,7 @@ class Sharded(WorkerMethod):
         self._written = self._versions()
 
     def _versions(self) -> list[tuple[int, int]]:
-        """Return what changes where somebody writes a parameter, or gives it other memory."""
+        """Return a mark of each parameter that changes when it is written or its memory is replaced."""
         return [(each.data_ptr(), each._version) for each in self._gradients.parameters]
 
     def _state(self, drained: bool) -> RankState:
@@ -308,8 +308,8 @@ class Sharded(WorkerMethod):
         kept = {"masters": self._shard.masters, "words": _bits(self._deltas.words)}
         return replace(super()._state(drained), model=kept)
 
-    def _adopt(self, own: RankState) -> None:
-        kept, shard, count = own.model or {}, self._shard, self._gradients.buffer.numel()
+    def _adopt(self, saved: RankState) -> None:
+        kept, shard, count = saved.model or {}, self._shard, self._gradients.buffer.numel()
         masters, words = kept.get("masters"), kept.get("words")
         held = self._deltas.words.dtype
         wanted = (shard.masters.shape, torch.float32, (count,), _BITS[held])
@@ -320,17 +320,17 @@ class Sharded(WorkerMethod):
             or not _are_rounded(masters, words.view(held)[shard.start : shard.stop])
         ):
             raise StateError(
-                f"a Sharded method of {count} weights, {shard.masters.numel()} of them on this rank, wants "
+                f"a Sharded method of {count} weights, {shard.masters.numel()} of them on this rank, expected "
                 "its own state, but got that of another model, method, rank, number of ranks, or kind of "
                 "replicas; with other ranks, load the method.masters() of the old ones into the model"
             )
-        super()._adopt(own)
+        super()._adopt(saved)
         self._shard.masters.copy_(masters)
         with torch.inference_mode(mode=False):  # as in ``_read``
             self._deltas.hold(words.clone().view(held), _FIRST)
         self._write()
         self._between_steps = True
-        self._synchronised = own.steps_done > 0  # before the first step every rank has saved its own weights
+        self._synchronised = saved.steps_done > 0  # before the first step ranks save different weights
 
 
 def _bits(words: torch.Tensor) -> torch.Tensor:

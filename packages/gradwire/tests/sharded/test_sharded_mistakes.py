@@ -35,7 +35,7 @@ def test_what_does_not_fit_is_refused(run_exchanges: Ranks) -> None:
         with DSync(other, adamw(other), group=link) as d_sync:
             state = d_sync.state_dict()
         method = Sharded(model, adamw(model), group=link)
-        with pytest.raises(StateError, match="wants its own state"):
+        with pytest.raises(StateError, match="expected its own state"):
             method.load_state_dict(state)
         method.close()
 

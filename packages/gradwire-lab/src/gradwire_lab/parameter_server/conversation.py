@@ -1,4 +1,4 @@
-"""What a server and one worker say to each other, while other threads talk with other workers.
+"""The messages between a server and one worker, while other threads talk with other workers.
 
 A message is one frame of six whole numbers, and the floats that belong to it follow in frames of a segment
 each. All frames are those of an exchange: the same header, sequence numbers, checksums and door. Numbers
@@ -47,7 +47,7 @@ EXACT = Identity()
 
 
 class Kind(IntEnum):
-    """What a message is about; the module's text has the table."""
+    """The kind of a message; the module's text has the table."""
 
     PUSH = 1
     DRAIN = 2
@@ -87,7 +87,7 @@ _NUMBERS = len(fields(Message))
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """The peer; its conversation has one order, in which nobody waits for a send before a receive."""
+    """The peer; its conversation has one order, in which no peer waits for a send before a receive."""
 
     peer: int
     order: tuple[int, int] = (0, 0)
@@ -182,7 +182,7 @@ class Conversation:
         self._store(self._framer(codec), torch.split(floats, self._segment_count))
 
     def settle(self) -> ExchangeCost:
-        """Return what the conversation has cost since it was last asked."""
+        """Return the cost of the conversation since the last call."""
         cost, self._stream.accounting = self._stream.accounting, ExchangeCost()
         return cost
 

@@ -189,7 +189,7 @@ def check_star(exchange: Exchange, method: str, *, serves: bool) -> None:
     """Raise ``SpecError`` unless the exchange is a star with a worker, and rank 0 alone serves."""
     if exchange.plan.algorithm != "star" or exchange.link.world < 2:
         raise SpecError(
-            "a parameter server wants the algorithm 'star' and at least 2 ranks, but the exchange has "
+            "a parameter server expects the algorithm 'star' and at least 2 ranks, but got "
             f"{exchange.plan.algorithm!r} and {exchange.link.world} ranks; use Plan(algorithm='star')"
         )
     rank = exchange.link.rank

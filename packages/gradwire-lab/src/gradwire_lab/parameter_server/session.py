@@ -81,7 +81,7 @@ def check_staleness(staleness: int) -> None:
 
 
 SIGNS_OF_LIFE = 3
-"""How often within the link's timeout a worker that is held back hears that the server lives."""
+"""The server's signs of life within the link's timeout, to a worker that is held back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Session:
             self._thread.join(max(until - time.monotonic(), 0))
 
     def settle(self) -> ExchangeCost:
-        """Return what talking with the worker has cost since this was last asked."""
+        """Return the cost of talking with the worker since the last call."""
         return self._talk.settle()
 
     @property

@@ -49,7 +49,7 @@ from gradwire_lab.parameter_server.session import (
     check_staleness,
 )
 
-# How a worker's gradient changes the server's weights: at once, or once a round.
+# How a worker's gradient changes the server's weights: at once, or once a step of all.
 
 Schedule = Callable[[int], None]
 """Sets learning rates: called with the number of a step, from 0, right before its gradient is applied."""
@@ -104,7 +104,7 @@ class OnceARound(Updates):
         self._sum = _flat(trained)
 
     def came(self, rank: int, schedule: Schedule) -> bool:
-        """Update the weights if the round is complete."""
+        """Update the weights if it was the last gradient of its step."""
         if not self._clocks.level:
             return False
         schedule(self._clocks.of(rank) - 1)
@@ -230,13 +230,13 @@ class StaleServer(Method):
         model, optimizer = self.model.state_dict(), self._optimizer.state_dict()
         return replace(super()._state(drained), model=model, optimizer=optimizer)
 
-    def _adopt(self, own: RankState) -> None:
-        check_weights(own.model, self.model)
+    def _adopt(self, saved: RankState) -> None:
+        check_weights(saved.model, self.model)
         with restoring(self._optimizer):
-            self._optimizer.load_state_dict(dict(own.optimizer or {}))
-            super()._adopt(own)
-        self.model.load_state_dict(own.model or {})
-        self._clocks.set_all(own.steps_done)
+            self._optimizer.load_state_dict(dict(saved.optimizer or {}))
+            super()._adopt(saved)
+        self.model.load_state_dict(saved.model or {})
+        self._clocks.set_all(saved.steps_done)
         self._snapshot = None
 
     def _serve(self, goal: int, schedule: Schedule) -> float:

@@ -81,11 +81,11 @@ class StaleWorker(WorkerMethod):
         self._check_drained()
         return replace(super()._state(drained), model=self.model.state_dict())
 
-    def _adopt(self, own: RankState) -> None:
+    def _adopt(self, saved: RankState) -> None:
         self._check_drained()
-        check_weights(own.model, self.model)
-        super()._adopt(own)
-        self.model.load_state_dict(own.model or {})
+        check_weights(saved.model, self.model)
+        super()._adopt(saved)
+        self.model.load_state_dict(saved.model or {})
 
     def _check_drained(self) -> None:
         if not self._drained:

@@ -114,9 +114,9 @@ class WorkerMethod(Method):
         auto = "" if self._pilot is None else self._pilot.state().to_json()
         return replace(super()._state(drained), auto=auto)
 
-    def _adopt(self, own: RankState) -> None:
-        chosen = None if self._pilot is None or not own.auto else State.from_json(own.auto)
-        super()._adopt(own)
+    def _adopt(self, saved: RankState) -> None:
+        chosen = None if self._pilot is None or not saved.auto else State.from_json(saved.auto)
+        super()._adopt(saved)
         self._go_on_with(chosen)
 
     def _go_on_with(self, chosen: State | None) -> None:

@@ -1,4 +1,4 @@
-"""What a pipeline does about the staleness of its gradients: nothing (the paper's), or eager updates."""
+"""Corrections of a pipeline's stale gradients: none, as in the paper, or eager updates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Correction:
     """No correction, as in Pipe-SGD's algorithm 1: a rank computes at the masters."""
 
     CORRECTS = False
-    """Whether a rank computes at other weights than the masters, which are the same on all ranks."""
+    """Set where ranks compute at other weights than the masters, which are the same on all ranks."""
 
     def ahead(self) -> AbstractContextManager[None]:
         """Let the model hold the weights to compute at, within a ``with`` block."""

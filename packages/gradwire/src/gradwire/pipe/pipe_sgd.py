@@ -78,8 +78,8 @@ class PipeSGD(WorkerMethod):
         measures and chooses a plan with a pipeline of 2 itself; the pipeline is drained where it takes
         another.
     warmup_steps
-        So many first steps are synchronous; the pipeline starts, empty, after them. The paper warms up for 5
-        epochs (AlexNet, ResNet) and not at all for small or convex models.
+        The number of synchronous steps before the pipeline starts, empty. The paper warms up for 5 epochs
+        (AlexNet, ResNet) and not at all for small or convex models.
     max_norm
         The averaged gradient is scaled down to this 2-norm, over all parameters together, where it is longer;
         above 0. It is the same on all ranks, unlike a clipping of their own gradients. Own gradients of an
@@ -271,13 +271,13 @@ class PipeSGD(WorkerMethod):
             super()._state(drained), in_flight=in_flight, room=(self.pipeline, way.own_count, way.count)
         )
 
-    def _adopt(self, own: RankState) -> None:
+    def _adopt(self, saved: RankState) -> None:
         self._grow()
         self._under_way.settle()
-        self._under_way.check_fits(own.in_flight)
-        super()._adopt(replace(own, in_flight=()))
-        self._is_resumed = own.steps_done > 0
-        self._under_way.resume(own.in_flight)
+        self._under_way.check_fits(saved.in_flight)
+        super()._adopt(replace(saved, in_flight=()))
+        self._is_resumed = saved.steps_done > 0
+        self._under_way.resume(saved.in_flight)
 
     def _drop(self) -> None:
         self._under_way.resume(())

@@ -28,7 +28,7 @@ from gradwire.sync.used_parameters import Reach, backward, clip, in_force, sched
 
 @dataclass(frozen=True, slots=True)
 class Treatment:
-    """What is done to gradients besides averaging: the arguments of ``PipeSGD`` of these names."""
+    """The treatment of gradients besides averaging: the arguments of ``PipeSGD`` of these names."""
 
     correction: str
     max_norm: float
@@ -91,7 +91,7 @@ class Pipeline:
 
     @property
     def own_count(self) -> int:
-        """How many own gradients can be kept at once: K - 1 where updates are eager, else none."""
+        """The number of own gradients that are kept at most: K - 1 where updates are eager, else 0."""
         return self._size - 1 if self.corrects else 0
 
     def add(

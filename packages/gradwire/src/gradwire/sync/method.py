@@ -273,15 +273,15 @@ class Method(ABC):
         name, plan = type(self).__name__, self.plan.to_json()
         return RankState(link.rank, link.world, self.steps_done, name, plan, residuals=kept)
 
-    def _adopt(self, own: RankState) -> None:
+    def _adopt(self, saved: RankState) -> None:
         """Go on from there. Raises ``StateError``, and changes nothing, for what does not fit."""
-        if own.in_flight:
+        if saved.in_flight:
             raise StateError(
-                f"a {type(self).__name__} has nothing in flight, but the state has {len(own.in_flight)} "
+                f"a {type(self).__name__} has nothing in flight, but the state has {len(saved.in_flight)} "
                 "gradients; drain before saving, or resume with PipeSGD"
             )
-        self.residuals.load_state_dict(own.of_residuals())
-        self._resume_at(own.steps_done)
+        self.residuals.load_state_dict(saved.of_residuals())
+        self._resume_at(saved.steps_done)
 
     def _resume_at(self, steps_done: int) -> None:
         self.steps_done = self.exchange.link.step = steps_done
