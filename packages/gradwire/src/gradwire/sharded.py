@@ -320,8 +320,8 @@ class Sharded(WorkerMethod):
             or not _are_rounded(masters, words.view(held)[shard.start : shard.stop])
         ):
             raise StateError(
-                f"a Sharded method of {count} weights, {shard.masters.numel()} of them on this rank, expected "
-                "its own state, but got that of another model, method, rank, number of ranks, or kind of "
+                f"a Sharded method of {count} weights, {shard.masters.numel()} of them on this rank "
+                "expected its own state, but got that of another model, method, rank, number of ranks, or kind of "
                 "replicas; with other ranks, load the method.masters() of the old ones into the model"
             )
         super()._adopt(saved)
