@@ -18,10 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire import Auto, DSync, Ledger, PipeSGD, Plan, Sharded
 from gradwire.autotune import saved
-from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.estimate import Estimate, Limit
 from gradwire.autotune.observed import Observed
+from gradwire.autotune.pilot import Pilot
 from gradwire.autotune.saved import State
 from gradwire.autotune.trial import Trial
 from gradwire.autotune.worker_method import WorkerMethod
@@ -259,7 +259,7 @@ def _attached(closing: ExitStack) -> Iterator[tuple[str, Reader]]:
         name = "gradwire.ddp.hook.Attached.load_state_dict"
         yield name, Reader(state, attached.load_state_dict, attached.state_dict)
         steering = (
-            Steering(Autotuner(Auto(), 0, 1, [[4]], 10.0, names=["a"]), Plan(), Mock(), Mock())
+            Steering(Pilot(Auto(), 0, 1, [[4]], 10.0, names=["a"]), Plan(), Mock(), Mock())
             if own
             else None
         )

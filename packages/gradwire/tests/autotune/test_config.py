@@ -68,7 +68,7 @@ def test_a_run_with_other_thresholds_uses_them(monkeypatch: pytest.MonkeyPatch) 
             run.step(number)
         return run
 
-    assert [[step for step, _ in run.pilot.decisions] for run in run_ranks(2, train)] == [[9], [9]]
+    assert [[step for step, _ in run.tuner.decisions] for run in run_ranks(2, train)] == [[9], [9]]
 
 
 def test_changed_thresholds_are_terms_of_a_saved_decision() -> None:

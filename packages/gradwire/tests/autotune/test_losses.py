@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradwire import Plan
-from gradwire.autotune.contract import Contract, EncodingErrors, RelativeErrors, is_leaner
+from gradwire.autotune.contract import Contract, RelativeErrors, is_leaner
 from gradwire.autotune.samples import Samples
 from gradwire.codecs import parse
 
@@ -15,16 +15,19 @@ FINE, COARSE, BOTH = (parse(each) for each in ("ecsq:0.25", "ecsq:0.5", "ecsq:0.
 
 def sampled(seed: int) -> Samples:
     samples = Samples()
-    samples.expect([(40, 50), (500,)], ["weight", "bias"])
-    samples.add(torch.randn(2500, generator=torch.Generator().manual_seed(seed)))
+    samples.add(
+        [(40, 50), (500,)],
+        ["weight", "bias"],
+        torch.randn(2500, generator=torch.Generator().manual_seed(seed)),
+    )
     return samples
 
 
 def test_each_encoding_is_measured_once_and_the_worst_rank_counts() -> None:
-    losses, both = EncodingErrors(Contract(0.2, 4, {"bias": 0.5}), 0.8), [sampled(1), sampled(2)]
-    rows = [losses.own(each, [FINE, BOTH]) for each in both]
+    contract, both = Contract(0.2, 4, {"bias": 0.5}), [sampled(1), sampled(2)]
+    rows = [contract.own_errors(each, [FINE, BOTH]) for each in both]
     assert [len(row) for row in rows] == [4, 4], "of two parameters, with the steps 0.25 and 0.5"
-    found = losses.of_exchanges(rows, both[0], [FINE, BOTH], ["ring", "pairwise"], Plan.of("ecsq:0.25"))
+    found = contract.errors(rows, both[0], [FINE, BOTH], ["ring", "pairwise"], Plan.of("ecsq:0.25"))
     assert list(found["ring"].shares) == [FINE], "a step for sums suits no ring"
     once = [max(row[0] for row in rows), max(row[2] for row in rows)]
     assert math.isclose(found["ring"].shares[FINE]["weight"], once[0] * math.sqrt(10 / 4))

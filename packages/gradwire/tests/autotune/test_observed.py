@@ -9,8 +9,8 @@ import torch
 
 from gradwire import Exchange, Link, Plan
 from gradwire.autotune import observed as module
-from gradwire.autotune.observed import Observed, Together, compare, slowest
-from gradwire.autotune.step_times import StepTime
+from gradwire.autotune.observed import Observed, RecordedSteps, observe, slowest
+from gradwire.autotune.step_times import StepTime, StepTimes
 from gradwire.errors import DataError
 from gradwire.timing.line import Line
 from support.observations import observed
@@ -52,19 +52,32 @@ def test_the_slowest_rank_counts_and_the_rest_of_the_longest_step_is_waiting() -
     assert slowest([(3.0, 1.0, 0.5), (2.0, 2.5, 2.0)]) == StepTime(3.0, 2.5, 1.0)
 
 
-@pytest.mark.parametrize("with_line", [True, False])
-def test_all_ranks_find_the_same(with_line: bool) -> None:
-    def run(link: Link) -> Together:
-        times = StepTime(1.0 + link.rank, 0.5, 0.25)
-        return compare(Exchange(link, Plan()), times, 20.0, with_line=with_line)
+@pytest.mark.parametrize("line", [None, Line(1e-4, 1e6)])
+def test_all_ranks_find_the_same(line: Line | None) -> None:
+    def run(link: Link) -> Observed:
+        now = 0.0
+        times = StepTimes(lambda: now)
+        for _ in range(3):
+            times.handed_over(1)
+            now += 0.5
+            times.handed_over(1)
+            now += 0.25
+            times.end()
+            now += 0.5 + link.rank
+        steps = RecordedSteps("DDP", torch.device("cpu"), times, (2, 3), (4,), ())
+        return observe(Exchange(link, Plan()), steps, 20.0, line, attached="fp8")
 
     rows = iter([[1.0, 2.0], [1.0, 2.0], [1.0, 3.0]])  # two ranks on one machine, one on another
     with patch.object(module, "_machine", lambda: next(rows)):
         found = run_ranks(3, run)
     assert found[0] == found[1] == found[2]
-    assert found[0].times == StepTime(3.0, 0.5, 0.25)
+    assert (found[0].compute_s, found[0].backward_s, found[0].exposed_s) == (3.0, 1.0, 0.25)
+    assert (found[0].world, found[0].steps, found[0].attached, found[0].scatter) == (3, 2, "fp8", 0.0)
+    assert (found[0].kind, found[0].device) == ("DDP", "cpu")
+    assert (found[0].counts, found[0].gathers) == ((2, 3), (4,))
     assert found[0].ranks_per_machine in (1, 2)
-    assert isinstance(found[0].line, Line) == with_line
+    assert found[0].line == line or line is None
+    assert isinstance(found[0].line, Line)
 
 
 def test_a_machine_is_told_exactly() -> None:

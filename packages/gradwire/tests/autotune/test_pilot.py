@@ -28,7 +28,7 @@ def line(monkeypatch: pytest.MonkeyPatch) -> Told:
 def test_all_ranks_take_one_plan_in_the_same_step(world: int) -> None:
     runs = run_ranks(world, train, Auto(), WARM_UP + 2)
     assert all(run.plans == runs[0].plans for run in runs)
-    plans, ((step, decision),) = runs[0].plans, runs[0].pilot.decisions
+    plans, ((step, decision),) = runs[0].plans, runs[0].tuner.decisions
     assert step == WARM_UP + 1
     assert plans[:WARM_UP] == [Auto().first_plan] * WARM_UP
     assert plans[WARM_UP:] == [decision.plan] * 2
@@ -44,7 +44,7 @@ def test_on_a_fast_line_the_answer_is_no_compression(line: dict[str, Any]) -> No
 
 def test_one_rank_alone_has_nothing_to_choose() -> None:
     (run,) = run_ranks(1, train, Auto(), 2 * WINDOW)
-    assert run.pilot.decisions == []
+    assert run.tuner.decisions == []
 
 
 def test_a_sample_that_is_not_finite_puts_the_decision_off() -> None:
@@ -52,7 +52,7 @@ def test_a_sample_that_is_not_finite_puts_the_decision_off() -> None:
         return train(link, Auto(), WARM_UP + 5, {WARM_UP: float("inf") if link.rank == 1 else 1.0})
 
     runs = run_ranks(2, some)
-    assert [run.pilot.decisions[0][0] for run in runs] == [WARM_UP + 2] * 2
+    assert [run.tuner.decisions[0][0] for run in runs] == [WARM_UP + 2] * 2
 
 
 def test_the_next_run_starts_with_what_was_decided(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -64,7 +64,7 @@ def test_the_next_run_starts_with_what_was_decided(tmp_path: Path, caplog: pytes
     assert f"from step {WARM_UP + 1} on, " in caplog.text
     assert "from step 1 on, as in an earlier run: " in caplog.text
     run_ranks(2, train, Auto(), 3)
-    assert run_ranks(3, train, settings, 2)[0].pilot.decisions == [], "it was for two ranks"
+    assert run_ranks(3, train, settings, 2)[0].tuner.decisions == [], "it was for two ranks"
 
 
 def test_the_next_run_does_not_start_with_what_its_settings_forbid(tmp_path: Path) -> None:
@@ -73,16 +73,17 @@ def test_the_next_run_does_not_start_with_what_its_settings_forbid(tmp_path: Pat
     strict = Auto(0.001, ["lossless"], path)
     for run in run_ranks(2, train, strict, 3):
         assert run.plans == [strict.first_plan] * 3
-        assert run.pilot.decisions == []
+        assert run.tuner.decisions == []
 
 
 def test_a_checkpoint_does_not_go_on_with_what_the_settings_forbid(caplog: pytest.LogCaptureFixture) -> None:
-    state = run_ranks(2, train, Auto(), WARM_UP + 2)[0].pilot.state()
+    state = run_ranks(2, train, Auto(), WARM_UP + 2)[0].state
     strict = Auto(0.001, ["lossless"])
 
     def resumed(link: Link, state: State) -> Run:
         run = Run(link, strict)
-        assert run.pilot.load(state) is None
+        run.load(state)
+        assert run.tuner.loaded_plan is None
         for number in range(WARM_UP + 3, WARM_UP + 6):
             run.step(number)
         return run
@@ -120,7 +121,7 @@ def test_a_line_that_changes_is_followed_by_all_ranks_in_one_step(line: dict[str
 
     runs = run_ranks(2, run)
     assert runs[0].plans == runs[1].plans
-    decided = [(step, decision.plan.codec == Identity()) for step, decision in runs[0].pilot.decisions]
+    decided = [(step, decision.plan.codec == Identity()) for step, decision in runs[0].tuner.decisions]
     assert [exact for _, exact in decided] == [False, True, False]
     for (step, _), change in zip(decided[1:], changes, strict=True):
         assert change < step <= change + 100
@@ -141,7 +142,7 @@ def test_parameters_that_begin_to_learn_are_measured_at_the_next_choice(first: s
 
     runs = run_ranks(2, run)
     assert runs[0].plans == runs[1].plans
-    (_, before), *_, (_, after) = runs[0].pilot.decisions
+    (_, before), *_, (_, after) = runs[0].tuner.decisions
     for decision, buckets in ((before, first), (after, then)):
         learning = [name for bucket in NAMES[buckets] for name in bucket]
         assert [name for name in learning if decision.plan.encoding_of(name) == parse("bf16")] == [
@@ -169,7 +170,7 @@ def test_a_line_that_changes_lets_the_figures_of_codecs_and_gradients_stand(
 
     monkeypatch.setattr(costs, "codec_cost", codec_cost)
     runs = run_ranks(2, run)
-    assert len(runs[0].pilot.decisions) == 2
+    assert len(runs[0].tuner.decisions) == 2
     assert len(measured) == len(set(measured)) > 1
 
 
@@ -195,11 +196,11 @@ def test_parameters_that_a_codec_does_not_suit_have_another_one_while_they_need_
 
     runs = run_ranks(2, run)
     assert runs[0].plans == runs[1].plans
-    assert runs[0].pilot.decisions == runs[1].pilot.decisions
-    found = [(step, codecs_of(decision.plan)) for step, decision in runs[0].pilot.decisions]
+    assert runs[0].tuner.decisions == runs[1].tuner.decisions
+    found = [(step, codecs_of(decision.plan)) for step, decision in runs[0].tuner.decisions]
     looks = [WARM_UP + 1 + count * WINDOW for count in (0, 3, 5)]
     assert found == [(looks[0], MIXED), (looks[1], PLAIN), (looks[2], MIXED)]
-    sentences = [decision.reason for _, decision in runs[0].pilot.decisions]
+    sentences = [decision.reason for _, decision in runs[0].tuner.decisions]
     assert (
         "2 parameters (0.bias, 1.bias) with bf16, since quantize:8 would lose more than 20%" in sentences[0]
     )
@@ -227,7 +228,7 @@ def test_many_values_that_come_to_have_another_codec_are_a_reason_to_choose_anew
 
     runs = run_ranks(2, run)
     assert runs[0].plans == runs[1].plans
-    decided = runs[0].pilot.decisions
+    decided = runs[0].tuner.decisions
     look = WARM_UP + 1 + WINDOW
     assert [step for step, _ in decided] == [WARM_UP + 1, look, look + 1]
     assert str(decided[0][1].plan.codec) == "errbound:2^-4"
@@ -247,7 +248,7 @@ def test_the_time_that_a_gentler_codec_takes_is_no_reason_to_choose_anew() -> No
 
     runs = run_ranks(2, run)
     assert runs[0].plans == runs[1].plans
-    decided = [(step, codecs_of(decision.plan)) for step, decision in runs[0].pilot.decisions]
+    decided = [(step, codecs_of(decision.plan)) for step, decision in runs[0].tuner.decisions]
     assert decided == [(WARM_UP + 1, PLAIN), (WARM_UP + 1 + WINDOW, MIXED)]
 
 
@@ -268,7 +269,7 @@ def test_what_no_sample_shows_the_exact_average_of_a_drawn_bucket_does(
     runs = run_ranks(2, run)
     assert runs[0].plans == runs[1].plans
     assert codecs_of(runs[0].plans[WARM_UP]) == PLAIN, "nobody has seen the biases"
-    tried = [codecs_of(decision.plan)[1] for _, decision in runs[0].pilot.decisions]
+    tried = [codecs_of(decision.plan)[1] for _, decision in runs[0].tuner.decisions]
     assert tried[-1] == "bf16", "which keeps the contract, unlike errbound:2^-4"
     assert codecs_of(runs[0].plans[-1]) == MIXED
 
@@ -297,7 +298,7 @@ def test_a_codec_that_exchanges_have_shown_to_suit_few_values_is_not_chosen_agai
 def resumed(link: Link, state: State, settings: Auto, steps: int) -> Run:
     """Begin a new process's run, which counts its steps from 1, with the state of another."""
     run = Run(link, settings)
-    run.pilot.load(state)
+    run.load(state)
     for number in range(1, steps + 1):
         run.step(number)
     return run
@@ -306,39 +307,39 @@ def resumed(link: Link, state: State, settings: Auto, steps: int) -> Run:
 def test_a_resumed_run_goes_on_with_the_plan_that_it_had() -> None:
     settings = Auto(codecs=["quantize:8"])
     first = run_ranks(2, train, settings, WARM_UP + 4)
-    state = first[0].pilot.state()
-    assert state == first[1].pilot.state()
+    state = first[0].state
+    assert state == first[1].state
     assert State.from_json(state.to_json()) == state
     told: list[tuple[int, str]] = []
 
     def again(link: Link) -> Run:
         run = Run(link, settings)
-        run.pilot.load(state if link.rank == 0 else State(2, 3, 6, 60, 0))
+        run.load(state if link.rank == 0 else State(2, 3, 6, 60, 0))
         if link.rank == 0:
-            run.pilot.note = lambda step, decision: told.append((step, decision.reason))
+            vars(run.tuner)["_note"] = lambda step, decision: told.append((step, decision.reason))
         for number in range(1, 3 * WINDOW):
             run.step(number)
         return run
 
     runs = run_ranks(2, again)
-    decision = first[0].pilot.decisions[0][1]
+    decision = first[0].tuner.decisions[0][1]
     assert [run.plans for run in runs] == [[decision.plan] * (3 * WINDOW - 1)] * 2, "rank 0's state counts"
-    assert runs[0].pilot.decisions == runs[1].pilot.decisions == first[0].pilot.decisions
+    assert runs[0].tuner.decisions == runs[1].tuner.decisions == first[0].tuner.decisions
     assert told == [(WARM_UP + 5, f"as before the checkpoint: {decision.reason}")]
-    later = runs[1].pilot.state()
+    later = runs[1].state
     assert (later.steps, later.decide_at, later.since) == (WARM_UP + 3 + 3 * WINDOW, WARM_UP + 1, WARM_UP + 1)
 
 
 @pytest.mark.parametrize("saved_after", [3, WARM_UP])
 def test_a_run_that_had_not_decided_measures_anew(saved_after: int) -> None:
-    state = run_ranks(2, train, Auto(), saved_after)[0].pilot.state()
+    state = run_ranks(2, train, Auto(), saved_after)[0].state
     runs = run_ranks(2, resumed, state, Auto(), WARM_UP + 2)
-    assert [run.pilot.decisions[0][0] for run in runs] == [saved_after + WARM_UP + 1] * 2
+    assert [run.tuner.decisions[0][0] for run in runs] == [saved_after + WARM_UP + 1] * 2
     assert runs[0].plans[:WARM_UP] == [Auto().first_plan] * WARM_UP
 
 
 def test_the_state_of_another_number_of_ranks_is_left_out() -> None:
-    state = run_ranks(2, train, Auto(), WARM_UP + 2)[0].pilot.state()
+    state = run_ranks(2, train, Auto(), WARM_UP + 2)[0].state
     runs = run_ranks(3, resumed, state, Auto(), 3)
     assert [run.plans for run in runs] == [[Auto().first_plan] * 3] * 3
 
@@ -362,4 +363,4 @@ def test_a_plan_that_cannot_be_chosen_leaves_the_present_one(monkeypatch: pytest
     monkeypatch.setattr(survey, "decide", lambda *_: Plan.of("quantise"))
     runs = run_ranks(2, train, Auto(), WARM_UP + 2)
     assert runs[0].plans[-1] == runs[1].plans[-1] == Auto().first_plan
-    assert "stays, since no plan could be chosen" in runs[0].pilot.decisions[0][1].reason
+    assert "stays, since no plan could be chosen" in runs[0].tuner.decisions[0][1].reason

@@ -27,7 +27,7 @@ def test_features_that_some_ranks_have_leave_no_codec_out_and_faint_ones_do(apar
     runs = run_ranks(2, run)
     assert runs[0].plans == runs[1].plans
     assert {str(each.codec) for each in runs[0].plans[WARM_UP:]} == {"ecsq:0.25" if apart else "fp8"}
-    assert runs[0].pilot.decisions[0][1].left_out == (() if apart else ("ecsq:0.25",))
+    assert runs[0].tuner.decisions[0][1].left_out == (() if apart else ("ecsq:0.25",))
 
 
 @pytest.mark.parametrize("suits_from", [2, WARM_UP + 1, 1000])
@@ -42,7 +42,7 @@ def test_a_codec_that_was_left_out_is_taken_once_it_suits_the_gradients(suits_fr
 
     runs = run_ranks(2, run)
     assert runs[0].plans == runs[1].plans
-    decided = [(step, str(decision.plan.codec)) for step, decision in runs[0].pilot.decisions]
+    decided = [(step, str(decision.plan.codec)) for step, decision in runs[0].tuner.decisions]
     first, look = WARM_UP + 1, WARM_UP + 2 + WINDOW
     assert (
         decided
@@ -66,9 +66,9 @@ def test_a_codec_that_has_failed_does_not_come_back() -> None:
 
     runs = run_ranks(2, run)
     assert runs[0].plans == runs[1].plans
-    decided = [str(decision.plan.codec) for _, decision in runs[0].pilot.decisions]
+    decided = [str(decision.plan.codec) for _, decision in runs[0].tuner.decisions]
     assert [decided[0], decided[1], decided[-1]] == ["bf16", "errbound:2^-4", "bf16"]
-    assert max(step for step, _ in runs[0].pilot.decisions) <= ends + 1
+    assert max(step for step, _ in runs[0].tuner.decisions) <= ends + 1
 
 
 def test_a_codec_with_a_step_for_sums_comes_back_for_an_algorithm_that_it_suits() -> None:
@@ -81,7 +81,7 @@ def test_a_codec_with_a_step_for_sums_comes_back_for_an_algorithm_that_it_suits(
             one.step(number)
         return one
 
-    (_, before), (_, after) = run_ranks(3, run)[0].pilot.decisions
+    (_, before), (_, after) = run_ranks(3, run)[0].tuner.decisions
     assert before.left_out == ("ecsq:0.5,sum=0.35",)
     assert (str(after.plan.codec), after.plan.algorithm) == ("ecsq:0.5,sum=0.35", "pairwise")
 
@@ -95,5 +95,5 @@ def test_a_sample_that_is_not_finite_says_nothing_of_what_was_left_out(rank: int
             one.step(number, float("inf") if broken else 1e-2)
         return one
 
-    (decided,) = run_ranks(2, run)[0].pilot.decisions
+    (decided,) = run_ranks(2, run)[0].tuner.decisions
     assert decided[1].left_out == ("errbound:2^-4",)

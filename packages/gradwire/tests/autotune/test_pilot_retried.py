@@ -24,15 +24,16 @@ def test_a_repeated_step_sends_nothing_and_begins_with_no_sample(monkeypatch: py
         run = Run(link, Auto())
         for number in range(1, WARM_UP + 3):
             if link.rank:  # the other rank takes each step once
-                run.pilot.begin(number, run.exchange.plan, run.ask)  # and it fails before it takes that plan
-                if run.pilot.samples is not None:
-                    run.pilot.samples.expect([(3,)], ["of the first attempt"])
+                run.tuner.begin(number, run)  # and it fails before it takes that plan
+                samples = run.tuner._samples
+                if samples is not None:
+                    samples.add([(3,)], ["of the first attempt"], torch.ones(3))
             run.step(number)
         return run
 
     runs = run_ranks(2, body)
     assert runs[0].plans == runs[1].plans
-    assert len(runs[1].pilot.decisions) == 1
+    assert len(runs[1].tuner.decisions) == 1
 
 
 @pytest.mark.processes

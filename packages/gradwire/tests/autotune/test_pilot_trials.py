@@ -40,7 +40,7 @@ def test_plans_that_may_be_as_good_are_tried_and_the_fastest_stays(
     with caplog.at_level(logging.INFO, "gradwire"):
         runs = run_ranks(4, run)
     assert all(run.plans == runs[0].plans for run in runs)
-    decisions = runs[0].pilot.decisions
+    decisions = runs[0].tuner.decisions
     assert [step for step, _ in decisions] == [WARM_UP + 1 + each for each in TURNS]
     tried = [decision.plan.algorithm for _, decision in decisions]
     assert tried[0] == expected.algorithm
@@ -68,7 +68,7 @@ def test_no_rank_gives_a_second_turn_to_a_plan_that_is_behind(monkeypatch: pytes
 
     runs = run_ranks(4, run)
     assert all(run.plans == runs[0].plans for run in runs)
-    plans = [decision.plan for _, decision in runs[0].pilot.decisions]
+    plans = [decision.plan for _, decision in runs[0].tuner.decisions]
     assert plans[0].algorithm == expected.algorithm
     assert plans.count(plans[0]) == 1
     assert len(plans) < len(TURNS)
@@ -77,7 +77,7 @@ def test_no_rank_gives_a_second_turn_to_a_plan_that_is_behind(monkeypatch: pytes
 
 def test_a_run_that_ends_on_trial_has_saved_what_was_expected_to_be_best(tmp_path: Path) -> None:
     settings = Auto(path=tmp_path / "auto.json")
-    first = run_ranks(4, train, settings, WARM_UP + 2 + TURNS[1])[0].pilot.decisions
+    first = run_ranks(4, train, settings, WARM_UP + 2 + TURNS[1])[0].tuner.decisions
     assert len(first) == 2
     assert run_ranks(4, train, settings, 2)[0].plans == [first[0][1].plan] * 2
 
@@ -85,13 +85,14 @@ def test_a_run_that_ends_on_trial_has_saved_what_was_expected_to_be_best(tmp_pat
 def test_a_run_that_resumes_from_the_midst_of_a_trial_decides_anew() -> None:
     saved_at = WARM_UP + 1 + TURNS[1] + 2
     runs = run_ranks(4, train, Auto(), saved_at)
-    state = runs[0].pilot.state()
+    state = runs[0].state
     assert len(state.decisions) == 2
     assert State.from_json(state.to_json()) == state
 
     def again(link: Link) -> Run:
         run = Run(link, Auto())
-        first = run.pilot.load(state)
+        run.load(state)
+        first = run.tuner.loaded_plan
         assert first is not None
         assert first == state.decisions[-1][1].plan
         run.exchange.follow(first)
@@ -102,7 +103,7 @@ def test_a_run_that_resumes_from_the_midst_of_a_trial_decides_anew() -> None:
     resumed = run_ranks(4, again)
     assert all(run.plans == resumed[0].plans for run in resumed)
     assert resumed[0].plans[:WARM_UP] == [state.decisions[-1][1].plan] * WARM_UP
-    steps = [step for step, _ in resumed[0].pilot.decisions[2:]]
+    steps = [step for step, _ in resumed[0].tuner.decisions[2:]]
     assert steps == [saved_at + 1 + WARM_UP + each for each in TURNS]
 
 
@@ -117,7 +118,7 @@ def test_a_line_that_changes_is_answered_by_another_trial(line: Told) -> None:
 
     runs = run_ranks(4, run)
     assert all(run.plans == runs[0].plans for run in runs)
-    steps = [step for step, _ in runs[0].pilot.decisions]
+    steps = [step for step, _ in runs[0].tuner.decisions]
     before, after = ([each for each in steps if (each < 120) == first] for first in (True, False))
     assert before == [WARM_UP + 1 + each for each in TURNS]
     assert len(after) > 1

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gradwire.autotune.estimate import Estimate, deployments
-from gradwire.autotune.recorder import gain, observation, report, table
+from gradwire.autotune.estimate import Estimate, deployments, gain, report, table
 from gradwire.tables import lines
 from gradwire.timing.line import Line
 from support.observations import estimator, observed
@@ -22,11 +21,11 @@ def test_every_row_fits_a_terminal_and_says_what_limits() -> None:
 
 
 def test_the_observation_is_a_sentence() -> None:
-    assert observation(observed()) == (
+    assert str(observed()) == (
         "DDP on 4 ranks, 1 of them on this machine, 10 steps: 55ms a step, of which 30ms are computation and "
         "25ms waiting. 16.78MB of gradients in 4 buckets; the slowest line carries 10gbit, 10us."
     )
-    assert observation(observed(line=None, counts=(4,))).endswith("16B of gradients in 1 bucket.")
+    assert str(observed(line=None, counts=(4,))).endswith("16B of gradients in 1 bucket.")
 
 
 def test_what_is_known_is_predicted_too() -> None:

@@ -1,23 +1,54 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 
-from gradwire import Exchange, Link, Plan, loopback
+from gradwire import Exchange, Link, Plan
 from gradwire.autotune.config import DEFAULT
-from gradwire.autotune.samples import SampledBucket, Samples
-from gradwire.exchange.request import BucketRequest
+from gradwire.autotune.samples import BucketSampler, Samples
+from gradwire.costs import ExchangeCost
+from gradwire.exchange.request import BucketRequest, Half
+from gradwire.sync.ledger.lost import Layout
 from support.bucket_requests import request_of
 from support.ranks import run_ranks
 from support.sums import bits
 
 COUNTS, NAMES = [600, 40], ["weight", "bias"]
+WHOLE = BucketRequest()
 MIXED = Plan.of("quantize:4", residual=False, codecs=[{"match": "bias", "codec": "bf16"}])
+
+
+def sampler(
+    samples: Samples,
+    names: Sequence[str],
+    shapes: Sequence[tuple[int, ...]],
+    request: BucketRequest = WHOLE,
+    *,
+    drawn: bool = True,
+    copies: int = 1,
+    **options: Any,
+) -> BucketSampler:
+    """Return what samples a bucket of these parameters, or of ``copies`` shards of each."""
+    counts = tuple(math.prod(each) // copies for each in shapes)
+    layout = Layout(tuple(names), counts, ("",) * len(counts), copies)
+    work: Any = SimpleNamespace(layout=layout, request=request)
+    return BucketSampler(samples, work, dict(zip(names, shapes, strict=True)), drawn=drawn, **options)
+
+
+def run(observer: BucketSampler, exchange: Exchange, values: torch.Tensor) -> ExchangeCost:
+    """Exchange a bucket as the communication thread does."""
+    observer.before(values)
+    cost = exchange.run(values, observer._work.request)
+    cost += observer.after(values, exchange)
+    return cost
 
 
 def gradient(rank: int) -> torch.Tensor:
@@ -33,7 +64,7 @@ def share(found: torch.Tensor, exact: npt.NDArray[np.float64]) -> float:
 @pytest.mark.parametrize("world", [2, 3])
 @pytest.mark.parametrize("average", [True, False])
 def test_what_whole_exchanges_lose_of_a_drawn_bucket_is_known_on_all_ranks(world: int, average: bool) -> None:
-    def run(link: Link) -> tuple[Samples, list[torch.Tensor], list[float]]:
+    def body(link: Link) -> tuple[Samples, list[torch.Tensor], list[float]]:
         exchange, samples, tensors, nbytes = Exchange(link, MIXED), Samples(), [], []
         for codecs in (MIXED.codecs, ()):  # what the plan gives, and what its codec alone would
             exchange.follow(Plan.of("quantize:4", residual=False, codecs=codecs))
@@ -42,13 +73,13 @@ def test_what_whole_exchanges_lose_of_a_drawn_bucket_is_known_on_all_ranks(world
         exchange.follow(MIXED)
         for drawn in (False, True):
             tensor, request = gradient(link.rank), request_of(exchange, NAMES, COUNTS, average=average)
-            sampled = SampledBucket(exchange.run, exchange, samples, NAMES, [(600,), (40,)], drawn)
-            nbytes.append(sampled.run(tensor, request).raw_nbytes)
+            observer = sampler(samples, NAMES, [(600,), (40,)], request, drawn=drawn)
+            nbytes.append(run(observer, exchange, tensor).raw_nbytes)
             assert torch.equal(bits(tensor), bits(tensors[0])), "a sampled step is one like any other"
             assert (samples.shadow is not None) == drawn
         return samples, tensors, nbytes
 
-    results = run_ranks(world, run)
+    results = run_ranks(world, body)
     exact = torch.stack([gradient(rank) for rank in range(world)]).double().sum(0).numpy()
     exact = exact / (world if average else 1)
     for rank, (samples, tensors, nbytes) in enumerate(results):
@@ -67,14 +98,14 @@ def test_what_whole_exchanges_lose_of_a_drawn_bucket_is_known_on_all_ranks(world
 
 
 def test_an_average_that_is_not_finite_says_nothing() -> None:
-    def run(link: Link) -> tuple[int, object]:
+    def body(link: Link) -> object:
         exchange, samples = Exchange(link, Plan.of("fp8")), Samples()
-        way = SampledBucket(exchange.run, exchange, samples, NAMES, [(600,), (40,)], drawn=True)
         tensor = gradient(link.rank)
         tensor[5] = torch.inf if link.rank == 1 else 0.0
-        return way.run(tensor, BucketRequest()).nonfinite, samples.shadow
+        run(sampler(samples, NAMES, [(600,), (40,)]), exchange, tensor)
+        return samples.shadow
 
-    assert run_ranks(2, run) == [(1, None)] * 2
+    assert run_ranks(2, body) == [None] * 2
 
 
 SHAPES = [(40, 10), (10,), (3000,), (7,), (20, 5)]
@@ -85,17 +116,17 @@ def test_of_a_large_bucket_whole_parameters_or_rows_of_one_are_compared(step: in
     config = replace(DEFAULT, compared_count=512)
     starts = [0, 400, 410, 3410, 3417, 3517]
 
-    def run(link: Link) -> tuple[dict[str, float], torch.Tensor, float, slice]:
+    def body(link: Link) -> tuple[dict[str, float], torch.Tensor, float, slice]:
         exchange = Exchange(link, Plan.of("quantize:4", residual=False))
         samples = Samples(step=step, config=config)
-        way = SampledBucket(exchange.run, exchange, samples, list("abcde"), SHAPES, drawn=True)
+        observer = sampler(samples, list("abcde"), SHAPES)
         tensor = torch.randn(3517, generator=torch.Generator().manual_seed(link.rank))
-        cost = way.run(tensor, BucketRequest())
+        cost = run(observer, exchange, tensor)
         assert samples.shadow is not None
         assert samples.shadow.planned == samples.shadow.plain
-        return dict(samples.shadow.planned), tensor, cost.raw_nbytes, way._part()[1]
+        return dict(samples.shadow.planned), tensor, cost.raw_nbytes, observer._part()[1]
 
-    (shares, found, nbytes, floats), (others, _, _, _) = run_ranks(2, run)
+    (shares, found, nbytes, floats), (others, _, _, _) = run_ranks(2, body)
     assert shares == pytest.approx(others, rel=1e-12)
     own = [torch.randn(3517, generator=torch.Generator().manual_seed(rank)) for rank in (0, 1)]
     exact = torch.stack(own).double().mean(0).numpy()
@@ -125,14 +156,12 @@ def test_of_a_large_bucket_whole_parameters_or_rows_of_one_are_compared(step: in
 )
 def test_steps_compare_different_parts(shapes: list[tuple[int, ...]]) -> None:
     config = replace(DEFAULT, compared_count=512, least_compared_count=64)
-    (link,) = loopback(1)
-    exchange, names = Exchange(link, Plan.of("fp8")), list("abcde")[: len(shapes)]
+    names = list("abcde")[: len(shapes)]
     total = sum(map(math.prod, shapes))
     most, seen = min(512, max(64, total // 8)), np.zeros(total, bool)
     for step in range(0, 240 * 400, 240):
         samples = Samples(step=step, config=config)
-        way = SampledBucket(exchange.run, exchange, samples, names, shapes, drawn=True)
-        compared, floats = way._part()
+        compared, floats = sampler(samples, names, shapes)._part()
         counts = [math.prod(each) for each in shapes[compared]]
         assert 0 < floats.stop - floats.start == (min(sum(counts), most) if len(counts) == 1 else sum(counts))
         begin = sum(math.prod(each) for each in shapes[: compared.start])
@@ -142,3 +171,47 @@ def test_steps_compare_different_parts(shapes: list[tuple[int, ...]]) -> None:
         assert row > most or (floats.start - begin) % row == 0, "a part begins with a row"
         seen[floats] = True
     assert seen.mean() > 0.9, "all have their turn"
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_of_scattered_shards_each_rank_compares_its_chunk_of_the_sum(world: int) -> None:
+    """Every rank has a shard of each parameter, one rank's after the other's."""
+    shapes = [(4 * world, 6), (2 * world,)]
+    count = 26 * world
+
+    def own(rank: int) -> torch.Tensor:
+        return torch.randn(count, generator=torch.Generator().manual_seed(rank))
+
+    def body(link: Link) -> tuple[Samples, int]:
+        exchange, samples = Exchange(link, Plan.of("fp8")), Samples()
+        request = BucketRequest(half=Half.REDUCE)
+        run(sampler(samples, NAMES, shapes, request, copies=world), exchange, own(link.rank))
+        return samples, link.rank
+
+    for samples, rank in run_ranks(world, body):
+        shadow = samples.shadow
+        assert shadow is not None
+        assert shadow.planned == shadow.plain
+        assert list(shadow.plain) == NAMES
+        assert all(0.0 < each < 0.1 for each in shadow.plain.values())
+        assert (samples.names, samples.sizes) == (NAMES, [24 * world, 2 * world])
+        shards = own(rank).view(world, 26)
+        wanted = torch.cat([shards[:, :24].reshape(-1), shards[:, 24:].reshape(-1)])
+        assert torch.equal(samples.flat, wanted), "the shards of a parameter, one after the other"
+
+
+def test_a_whole_gradient_is_sampled_in_parts() -> None:
+    samples, values = Samples(config=replace(DEFAULT, sample_count=5)), torch.arange(24.0)
+    shapes = [(2, 4), (8,), (2, 2, 2)]
+    sampler(samples, ["a", "b", "c"], shapes, drawn=False, part_nbytes=4 * 8).before(values)
+    assert sorted(samples.counts) == [8, 8, 8]
+    assert samples.names == ["c", "b", "a"], "backward has the last ones ready first"
+    assert samples.flat.tolist() == [*range(16, 21), *range(8, 13), *range(5)]
+
+
+def test_a_parameter_of_which_the_model_says_nothing_is_one_row() -> None:
+    samples = Samples()
+    layout = Layout(("some of them", "rows"), (6, 8), ("", ""))
+    work: Any = SimpleNamespace(layout=layout, request=BucketRequest())
+    BucketSampler(samples, work, {"rows": (100, 4)}).before(torch.ones(14))
+    assert samples._shapes == [[(6,), (2, 4)]]

@@ -15,8 +15,7 @@ MOST_COUNT = DEFAULT.sample_count
 def sampled(*buckets: tuple[torch.Tensor, list[tuple[int, ...]]]) -> Samples:
     samples = Samples()
     for values, shapes in buckets:
-        samples.expect(shapes, [f"parameter {each}" for each in range(len(shapes))])
-        samples.add(values)
+        samples.add(shapes, [f"parameter {each}" for each in range(len(shapes))], values)
     return samples
 
 
@@ -160,8 +159,8 @@ def test_what_is_not_finite_or_not_there_measures_nothing() -> None:
 
 def test_the_part_of_some_parameters_is_that_of_their_values() -> None:
     samples = Samples()
-    samples.expect([(3, 4), (4,)], ["weight", "bias"])
-    samples.expect([(16,)], ["scale"])
+    samples.add([(3, 4), (4,)], ["weight", "bias"], torch.ones(16))
+    samples.add([(16,)], ["scale"], torch.ones(16))
     assert samples.part(["bias", "scale"]) == 20 / 32
     assert samples.part([]) == Samples().part([]) == 0
 
@@ -175,8 +174,7 @@ def test_what_is_lost_depends_on_whether_parameters_begin_blocks_of_their_own() 
     lost = []
     for placed_for in (None, 4):
         samples = Samples(placed_for=placed_for)
-        samples.expect([(each,) for each in counts], ["w", "bias", "v"])
-        samples.add(torch.cat(parts))
+        samples.add([(each,) for each in counts], ["w", "bias", "v"], torch.cat(parts))
         lost.append(samples.shares(codec))
     assert lost[0][1] > 0.4  # FSDP's shards lie side by side
     assert lost[1][1] < 0.1

@@ -7,19 +7,25 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from gradwire import Auto, Plan
 from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.config import DEFAULT
+from gradwire.autotune.contract import whole
 from gradwire.autotune.decision import Decision
+from gradwire.autotune.samples import Samples
 from gradwire.autotune.saved import State
 from gradwire.autotune.states import TRANSITIONS, TunerState
 from gradwire.autotune.step_times import StepTime
 from gradwire.autotune.survey import STAYS, Findings
 from gradwire.autotune.trial import Trial
+from gradwire.sync.observe import BetweenSteps, StepCost
 from support.told_line import WARM_UP, WINDOW
 
 FIRST = WARM_UP + 1
@@ -44,8 +50,8 @@ class Told:
     def hear(self, *_: object) -> State | Decision | None:
         return self.earlier
 
-    def choose(self, _ask: object, _samples: object, _times: object, present: Plan) -> Trial | None:
-        return Trial(self.decisions, present) if self.decisions else None
+    def choose(self, sync: BetweenSteps, *_: object) -> Trial | None:
+        return Trial(self.decisions, sync.context.plan) if self.decisions else None
 
     def time_turn(self, *_: object) -> tuple[float, float]:
         return self.took_s.pop(0), 0.0
@@ -65,20 +71,29 @@ class Driven:
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.now, self.number, self.told = 0.0, 0, Told()
-        self.tuner = Autotuner(Auto(), 0, 2, [[4]], 1.0, lambda: self.now, names=["a"])
+        self.tuner = self.connected(2)
         vars(self.tuner)["_survey"] = self.told
         self.plan, self._caplog = Auto().first_plan, caplog
+
+    def connected(self, world: int) -> Autotuner:
+        link: Any = SimpleNamespace(HAS_ALL_REDUCE=True)
+        context: Any = SimpleNamespace(rank=0, world=world, link=link, begin_timeout_s=1.0, ledger=None)
+        rules = whole(1)  # all of a step's waiting is in its cost
+        tuner = Autotuner(Auto(), rules, [("a", nn.Parameter(torch.zeros(4)))], lambda: self.now)
+        tuner.connected(context)
+        return tuner
 
     def to(self, step: int) -> Driven:
         while self.number < step:
             self.number += 1
             self.begin()
             self.now += 1.0
-            self.tuner.took(0.5)
+            self.tuner.end(StepCost(self.number, 0.5))
         return self
 
     def begin(self) -> Plan | None:
-        chosen = self.tuner.begin(self.number, self.plan, _no_exchange)
+        sync: Any = SimpleNamespace(context=SimpleNamespace(plan=self.plan), exchange_now=_no_exchange)
+        chosen = self.tuner.begin(self.number, sync)
         self.plan = chosen or self.plan
         return chosen
 
@@ -92,6 +107,14 @@ class Driven:
     @property
     def state(self) -> TunerState:
         return self.tuner._state
+
+    @property
+    def saved(self) -> State:
+        return State.from_json(self.tuner.state()["auto"])
+
+    @property
+    def samples(self) -> Samples | None:
+        return self.tuner._samples
 
     @property
     def decide_at(self) -> int:
@@ -121,7 +144,7 @@ def test_rows_are_numbered_and_name_methods_with_a_sentence_each() -> None:
 def test_one_rank_alone_makes_no_transition(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "gradwire")
     run = Driven(caplog)
-    run.tuner = Autotuner(Auto(), 0, 1, [[4]], 1.0, lambda: run.now, names=["a"])
+    run.tuner = run.connected(1)
     run.to(2 * WINDOW)
     assert (run.state, run.made) == (TunerState.ALONE, [])
 
@@ -131,7 +154,7 @@ def test_1_a_checkpoint_whose_choice_holds_goes_on(run: Driven) -> None:
     run.to(1)
     assert run.made == [(1, "start to hold: the checkpoint's choice goes on")]
     assert (run.plan, run.decide_at, run.tuner.decisions) == (BEST.plan, 26, STATE.decisions)
-    later = run.tuner.state()
+    later = run.saved
     assert (later.steps, later.patience, later.since) == (31, 120, 6)
     assert (later.seen, later.refused) == ({"a": 0.1}, ["bf16"])
 
@@ -157,12 +180,12 @@ def test_4_a_run_without_any_chooses_after_the_first_steps(run: Driven) -> None:
 
 
 def test_5_the_step_before_a_choice_is_sampled(run: Driven) -> None:
-    samples = run.to(WARM_UP - 1).tuner.samples
-    assert samples is None
+    assert run.to(WARM_UP - 1).samples is None
     run.to(WARM_UP)
     assert run.made[1:] == [(5, "probe to probe: the next step chooses a plan")]
-    assert run.tuner.samples is not None
-    assert run.tuner.samples.drawn is None
+    samples = run.samples
+    assert samples is not None
+    assert samples.drawn is None
 
 
 def test_6_without_samples_the_choice_is_delayed_longer_and_longer(run: Driven) -> None:
@@ -175,7 +198,7 @@ def test_6_without_samples_the_choice_is_delayed_longer_and_longer(run: Driven) 
     assert run.decide_at == FIRST + 1
     run.to(FIRST + 1)
     assert run.decide_at == FIRST + 3
-    assert run.tuner.samples is None
+    assert run.samples is None
 
 
 def test_7_where_nothing_can_be_chosen_the_plan_stays(run: Driven) -> None:
@@ -190,7 +213,7 @@ def test_8_the_only_plan_is_adopted(run: Driven) -> None:
     run.to(FIRST)
     assert run.made[2:] == [(8, "probe to hold: one plan is expected to be the best")]
     assert (run.plan, run.tuner.decisions) == (BEST.plan, [(FIRST, BEST)])
-    assert run.tuner.state().since == FIRST
+    assert run.saved.since == FIRST
 
 
 def test_8_while_steps_settle_no_plan_is_tried(run: Driven) -> None:
@@ -203,7 +226,7 @@ def test_9_to_12_rivals_have_their_turns_and_the_fastest_stays(run: Driven) -> N
     run.told.decisions, run.told.took_s = (BEST, RIVAL), [0.45, 0.4, 0.4, 0.45]
     run.to(FIRST)
     assert run.made[2:] == [(9, "probe to trial: 2 plans may be as good")]
-    assert (run.plan, run.tuner.state().since) == (BEST.plan, 0), "nothing is decided yet"
+    assert (run.plan, run.saved.since) == (BEST.plan, 0), "nothing is decided yet"
     turn = DEFAULT.turn_steps
     plans = []
     for end in (FIRST + 2 * turn, FIRST + 3 * turn, FIRST + 4 * turn, FIRST + 5 * turn):
@@ -216,7 +239,7 @@ def test_9_to_12_rivals_have_their_turns_and_the_fastest_stays(run: Driven) -> N
         (12, "trial to hold: all 4 turns are over"),
     ]
     assert plans == [RIVAL.plan, RIVAL.plan, BEST.plan, RIVAL.plan]
-    assert run.tuner.state().since == run.decide_at == FIRST + 5 * turn
+    assert run.saved.since == run.decide_at == FIRST + 5 * turn
 
 
 def test_13_another_step_time_asks_for_another_choice_once_patience_has_passed(run: Driven) -> None:
@@ -276,10 +299,13 @@ def test_15_to_17_gradients_ask_for_another_choice(
 
 def test_18_a_repeated_step_keeps_its_plan(run: Driven) -> None:
     run.to(WARM_UP)
-    assert run.tuner.samples is not None
-    run.tuner.samples.expect([(3,)], ["of the first attempt"])
+    samples = run.samples
+    assert samples is not None
+    samples.add([(3,)], ["of the first attempt"], torch.ones(3))
     assert run.begin() is None
-    assert run.tuner.samples.names == []
+    samples = run.samples
+    assert samples is not None
+    assert samples.names == []
     run.to(FIRST)
     assert run.begin() == BEST.plan
     assert [number for number, _ in run.made] == [4, 5, 18, 8, 18]
@@ -289,8 +315,9 @@ def test_18_a_repeated_step_keeps_its_plan(run: Driven) -> None:
 
 def test_19_a_loaded_checkpoint_starts_the_run_again(run: Driven) -> None:
     run.to(FIRST)
-    run.tuner.load(STATE)
-    assert run.tuner.state() is STATE
+    run.tuner.load({"auto": STATE.to_json()})
+    assert run.saved == STATE
+    assert run.tuner.loaded_plan == BEST.plan
     run.told.earlier = STATE
     run.to(FIRST + 1)
     assert run.made[3:] == [
@@ -298,7 +325,7 @@ def test_19_a_loaded_checkpoint_starts_the_run_again(run: Driven) -> None:
         (1, "start to hold: the checkpoint's choice goes on"),
     ]
     assert run.told.forgotten == ["line", "gradients"]
-    assert run.tuner.state().steps == STATE.steps + 1
+    assert run.saved.steps == STATE.steps + 1
 
 
 def test_docs_show_every_transition_and_every_threshold() -> None:

@@ -77,7 +77,7 @@ def test_so_many_of_the_next_steps_do_not_count(says_itself: bool) -> None:
     for number in range(5):
         if says_itself:
             clock.now += 1.0
-            times.took(0.1 * number)
+            times.end(0.1 * number)
         else:
             take(times, clock, wait_s=0.1 * number)
     assert len(times) == 2
@@ -89,7 +89,7 @@ def test_a_method_says_itself_how_long_it_has_waited() -> None:
     times = StepTimes(clock)
     for _ in range(2):
         clock.now += 5.0
-        times.took(2.0)
+        times.end(2.0)
     found = times.median
     assert len(times) == 1
     assert (found.compute_s, found.backward_s, found.exposed_s) == pytest.approx((3.0, 0.0, 2.0))
@@ -111,5 +111,5 @@ def test_buckets_of_a_method_that_tells_its_waits_are_not_kept() -> None:
     times = StepTimes()
     for _ in range(3):
         times.handed_over(10)
-        times.took(0.0)
+        times.end(0.0)
     assert times._buckets == []

@@ -60,8 +60,7 @@ def watch_of(model: Any, passed: list[int], **settings: Any) -> DdpWatch:
 )
 def test_buckets_are_what_ddp_says(told: dict[str, Any], counts: tuple[int, ...]) -> None:
     watch = watch_of(FakeDdp(told), [])
-    assert watch.counts == counts
-    assert watch.gathers == ()
+    assert (watch.recorded.counts, watch.recorded.gathers) == (counts, ())
     assert watch.floats == 24
 
 
@@ -81,7 +80,7 @@ def test_a_step_is_its_computation_and_what_it_waits_at_its_end() -> None:
     for _ in range(4):
         clock[0] += 10.0  # the step's forward pass
         backward(model)
-    found = watch.times.median
+    found = watch.recorded.times.median
     assert (found.compute_s, found.exposed_s) == (16.0, 7.0)
     assert found.backward_s == pytest.approx(4.0 * 24 / 16)  # as much for the last layer's floats
     assert steps == [1, 2, 3, 4]
@@ -93,8 +92,8 @@ def test_gradients_are_those_before_the_average_in_the_steps_before_those_that_c
     for _ in range(5):
         backward(model)
     wanted = torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
-    assert len(watch.gradients) == 3
-    assert all(torch.equal(each, wanted) for each in watch.gradients)
+    assert len(watch.recorded.gradients) == 3
+    assert all(torch.equal(each, wanted) for each in watch.recorded.gradients)
 
 
 def test_passes_that_only_accumulate_are_a_part_of_a_step() -> None:

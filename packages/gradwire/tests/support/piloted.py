@@ -1,45 +1,62 @@
-"""Ranks whose pilot chooses their plans, without a model, and with times of which a test decides."""
+"""Ranks whose tuner chooses their plans, without a model, and with times of which a test decides."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
+from torch import nn
 
 from gradwire import Auto, Exchange, Link, Plan
 from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.contract import BUCKETS
-from gradwire.autotune.samples import SampledBucket
+from gradwire.autotune.saved import State
+from gradwire.sync.context import SyncContext, SyncOptions
+from gradwire.sync.ledger.lost import Layout
+from gradwire.sync.observe import StepCost
 from support.bucket_requests import request_of
 
 T = TypeVar("T")
 COUNTS, BIAS = (5000, 3000), 30
 NAMES = (["0.weight", "0.bias"], ["1.weight", "1.bias"])
+SHAPES = [[(10, (count - BIAS) // 10), (BIAS,)] for count in COUNTS]
 
 
 class Run:
-    """One rank's run: a loop like that of DDP's hook, with a line of which a test decides."""
+    """One rank's run: a loop like that of ``GradientSync``, with a line of which a test decides."""
 
     def __init__(self, link: Link, settings: Auto) -> None:
         self.exchange = Exchange(link, settings.first_plan)
+        self.context = SyncContext(self.exchange, SyncOptions(begin_timeout_s=10.0))
         self.now, self.exposed_s = 0.0, 0.1
         self.small = self.faint = self.weak = self.even = False
         self.lit, self.buckets = slice(None), slice(None)
         self.exposed_by: dict[str, float] = {}
-        shapes = [[each] for each in COUNTS]
-        rules, names = BUCKETS.over(link), [name for bucket in NAMES for name in bucket]
-        options: dict[str, Any] = {"rules": rules, "names": names}
-        self.pilot = Autotuner(settings, link.rank, link.world, shapes, 10.0, lambda: self.now, **options)
+        parameters = [
+            (name, nn.Parameter(torch.zeros(shape)))
+            for names, shapes in zip(NAMES, SHAPES, strict=True)
+            for name, shape in zip(names, shapes, strict=True)
+        ]
+        self.tuner = Autotuner(settings, BUCKETS, parameters, lambda: self.now)
+        self.tuner.connected(self.context)
         self.plans: list[Plan] = []
         self.generator = torch.Generator().manual_seed(link.rank)
 
-    def ask(self, what: str, work: Callable[[Exchange], T]) -> T:
+    def exchange_now(self, what: str, call: Callable[[Exchange], T]) -> T:
         assert what
-        return work(self.exchange)
+        return call(self.exchange)
+
+    @property
+    def state(self) -> State:
+        return State.from_json(self.tuner.state()["auto"])
+
+    def load(self, state: State) -> None:
+        self.tuner.load({"auto": state.to_json()})
 
     def step(self, number: int, scale: float = 1.0) -> None:
-        chosen = self.pilot.begin(number, self.exchange.plan, self.ask)
+        chosen = self.tuner.begin(number, self)
         if chosen is not None:
             self.exchange.follow(chosen)
         self.plans.append(self.exchange.plan)
@@ -57,17 +74,20 @@ class Run:
                 values *= 1e-3
             if self.small:  # they share a block with weights that are much larger
                 values[-BIAS:] *= 1e-4
-            reducer = self.exchange.run
-            request = request_of(self.exchange, NAMES[index], [count - BIAS, BIAS])
             self.now += 0.05
-            self.pilot.handed_over(count)
-            if self.pilot.samples is not None:
-                names, shapes = NAMES[index], [(10, columns), (BIAS,)]
-                drawn = self.pilot.samples.drawn == index
-                reducer = SampledBucket(reducer, self.exchange, self.pilot.samples, names, shapes, drawn).run
-            reducer(values, request)
+            self._exchange(index, values)
         self.now += self.exposed_by.get(self.exchange.plan.algorithm, self.exposed_s)
-        self.pilot.end()
+        self.tuner.end(StepCost(number))
+
+    def _exchange(self, index: int, values: torch.Tensor) -> None:
+        names, counts = NAMES[index], (len(values) - BIAS, BIAS)
+        request = request_of(self.exchange, names, counts)
+        layout = Layout(tuple(names), counts, ("", ""))
+        work: Any = SimpleNamespace(tensor=values, layout=layout, request=request, is_bypassed=False)
+        observer = self.tuner.bucket(work)
+        observer.before(values)
+        self.exchange.run(values, request)
+        observer.after(values, self.exchange)
 
 
 def train(link: Link, settings: Auto, steps: int, scales: dict[int, float] | None = None) -> Run:

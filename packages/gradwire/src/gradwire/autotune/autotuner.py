@@ -3,55 +3,54 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from time import perf_counter
+from typing import Any
+
+import torch
 
 from gradwire.autotune import saved
-from gradwire.autotune.contract import BUCKETS, CandidateRules, Contract, draw
+from gradwire.autotune.contract import CandidateRules, Contract, draw
 from gradwire.autotune.decision import Decision
-from gradwire.autotune.samples import Samples
+from gradwire.autotune.samples import BucketSampler, Samples
 from gradwire.autotune.saved import Saved, State
 from gradwire.autotune.settings import Auto, terms_of
 from gradwire.autotune.states import TRANSITIONS, Transition, TunerState
 from gradwire.autotune.step_times import StepTimes
-from gradwire.autotune.survey import STAYS, Ask, Findings, Survey
+from gradwire.autotune.survey import STAYS, Findings, Survey
 from gradwire.autotune.trial import Trial, Watch
 from gradwire.codecs import parse
 from gradwire.plan import Plan
+from gradwire.sync.buckets import float_shape
+from gradwire.sync.context import SyncContext
+from gradwire.sync.observe import NULL_BUCKET, BetweenSteps, BucketObserver, StepCost, StepObserver
+from gradwire.sync.residual import AUTO
+from gradwire.sync.work import BucketWork
 
 _LOG = logging.getLogger("gradwire")
 
 
-class Autotuner:
+class Autotuner(StepObserver):
     """Chooses one run's plans, on all ranks alike: what rank 0 decides from the measurements of all of them.
 
-    Before each step, ``begin`` evaluates the table ``TRANSITIONS``; the methods that it names stand at the
-    end of the class.
+    Before each step, ``begin`` evaluates the table ``TRANSITIONS``, whose methods end the class.
 
     Parameters
     ----------
     settings
         What the user wants.
-    rank, world
-        This rank, and the number of ranks.
-    shapes
-        Those of the model's parameters that are trained.
-    timeout_s
-        How long a rank waits for the others.
     rules
         How the run exchanges its gradients.
+    parameters
+        The model's, with their names.
     clock
         What times steps, in seconds.
-    names
-        Those of all of the model's parameters.
 
     Attributes
     ----------
     decisions
         The steps before which plans were chosen, and what was decided.
-    note
-        Called with each of them, if it is not None.
     settles_at
         Up to this step, steps take another time than later, so that no plans are tried.
     """
@@ -59,44 +58,47 @@ class Autotuner:
     def __init__(
         self,
         settings: Auto,
-        rank: int,
-        world: int,
-        shapes: Sequence[Sequence[int]],
-        timeout_s: float,
+        rules: CandidateRules,
+        parameters: Iterable[tuple[str, torch.Tensor]],
         clock: Callable[[], float] = perf_counter,
-        *,
-        rules: CandidateRules = BUCKETS,
-        names: Collection[str],
     ) -> None:
         self.decisions: list[tuple[int, Decision]] = []
-        self.note: Callable[[int, Decision], None] | None = None
         self.settles_at = 0
-        self._settings, self._rank, self._world = settings, rank, world
-        self._config = config = settings.config
-        key = saved.fingerprint(shapes, world, rules.name)
-        self._rules, self._saved = rules, Saved(settings, rules, names, key, tells=rank == 0)
-        self._clock, self._times, self._watch = clock, StepTimes(clock, config), Watch(config)
-        self._contract = Contract(settings.max_lost_norm, world, config=config)
-        self._survey = Survey(settings, rules, self._contract, rank, world, timeout_s)
-        self._state = TunerState.ALONE if world == 1 else TunerState.START
-        self._samples: Samples | None = None
-        self._buckets = 0
-        self._decide_at, self._delay = config.warm_up_steps + 1, 1
+        self._settings, self._rules, self._config = settings, rules, settings.config
+        every = dict(parameters)
+        self._names = list(every)
+        self._shapes = {name: float_shape(each) for name, each in every.items() if each.requires_grad}
+        self._clock, self._times, self._watch = clock, StepTimes(clock, self._config), Watch(self._config)
+        self._state = TunerState.ALONE
+        self._note: Callable[[int, Decision], None] = lambda _step, _decision: None
+        self._samples: Samples | None = None  # of this step, if it is sampled
+        self._decide_at, self._delay = self._config.warm_up_steps + 1, 1
         self._steps, self._before = 0, 0  # begun, and those of the process that wrote the checkpoint
         self._chosen: Plan | None = None  # in the latest step
-        self._is_loaded = False
         self._loaded: State | None = None
         self._trial = Trial(())
-        self._step = 0  # the one that ``begin`` is about, and what all ranks observed for it
-        self._observed: State | Decision | Trial | Findings | None = None
-        self._is_due = self._has_changed = False
+        self._step, self._buckets = 0, 0  # the step under way, and its buckets so far
+        self._observed: State | Decision | Trial | Findings | None = None  # by all ranks, before it
+        self._is_loaded = self._is_due = self._has_changed = False
 
-    def begin(self, step: int, present: Plan, ask: Ask) -> Plan | None:
-        """Return the plan from ``step`` on, counted from 1 up, or None where the present one stays.
+    def connected(self, context: SyncContext) -> None:
+        """Begin a run of the context's ranks."""
+        self._rank, self._world = rank, world = context.rank, context.world
+        settings, rules = self._settings, self._rules.over(context.link)
+        key = saved.fingerprint([*self._shapes.values()], world, rules.name)
+        self._rules, self._saved = rules, Saved(settings, rules, self._names, key, tells=rank == 0)
+        self._contract = Contract(settings.max_lost_norm, world, config=self._config)
+        self._contract.most_excepted = rules.most_excepted(self._config)
+        self._survey = Survey(settings, rules, self._contract, world, context.begin_timeout_s)
+        self._state = TunerState.START if world > 1 else TunerState.ALONE
+        if context.ledger is not None:
+            self._note = context.ledger.decided
 
-        All ranks call it before each step. Another call for a step that is retried, because the script ran
-        out of memory, say, exchanges nothing and returns the same: other ranks may not retry it. Raises
-        ``ExchangeError``.
+    def begin(self, step: int, sync: BetweenSteps) -> Plan | None:
+        """Return the plan from ``step`` on, or None where the present one stays.
+
+        Another call for a step that is retried, because the script ran out of memory, say, exchanges nothing
+        and returns the same: other ranks may not retry it. Raises ``ExchangeError``.
         """
         if self._state is TunerState.ALONE:
             return None
@@ -104,8 +106,8 @@ class Autotuner:
         self._step = step + self._before
         if self._evaluate(None) and self._state is not TunerState.START:
             return self._chosen  # of the same step
-        self._observe(present, ask)
-        self._chosen, self._samples = None, None
+        self._observe(sync)
+        self._chosen = self._samples = None
         while self._evaluate(self._state):
             self._observed, self._is_due = None, False
         self._steps = self._step
@@ -113,44 +115,47 @@ class Autotuner:
         self._times.leave_out(self._clock() - began)
         return self._chosen
 
-    @property
-    def samples(self) -> Samples | None:
-        """Where this step's buckets are to be copied, if it is sampled."""
-        return self._samples
+    def bucket(self, work: BucketWork) -> BucketObserver:
+        """Return what samples a bucket in a step that is sampled."""
+        number, self._buckets = self._buckets, self._buckets + 1
+        self._times.handed_over(work.tensor.numel())
+        if self._samples is None:
+            return NULL_BUCKET
+        part_nbytes = self._config.sampled_nbytes if self._rules.whole else None
+        is_drawn = self._samples.drawn == number
+        return BucketSampler(self._samples, work, self._shapes, drawn=is_drawn, part_nbytes=part_nbytes)
 
-    def handed_over(self, count: int) -> None:
-        """Note that backward has a bucket of ``count`` floats ready."""
-        self._buckets += 1
-        self._times.handed_over(count)
-
-    def end(self) -> None:
+    def end(self, cost: StepCost) -> None:
         """Note that a step's averages are all there."""
-        self._times.end()
+        self._times.end(None if self._rules.overlaps else cost.wait_s)
 
-    def took(self, wait_s: float) -> None:
-        """Note the end of a step that waited this long for averages, in place of the two before."""
-        self._times.took(wait_s)
-
-    def state(self) -> State:
-        """Return what a checkpoint keeps; call it between two steps."""
+    def state(self) -> dict[str, str]:
+        """Return what a checkpoint keeps of the choice; call it between two steps."""
         if self._loaded is not None:  # and no step was taken since
-            return self._loaded
-        contract, watch = self._contract, self._watch
+            return {AUTO: self._loaded.to_json()}
         # What steps took with plans on trial is of no use to another run, which has to decide anew.
         decide_at = self._decide_at if self._trial.present is None else self._steps + 1
-        counts = (self._world, self._steps, decide_at, watch.patience, watch.since)
-        refused = sorted(map(str, contract.refused))
-        return State(*counts, [*self.decisions], dict(contract.seen), refused, terms_of(self._settings))
+        counts = (self._world, self._steps, decide_at, self._watch.patience, self._watch.since)
+        refused = sorted(map(str, self._contract.refused))
+        state = State(*counts, self.decisions, self._contract.seen, refused, terms_of(self._settings))
+        return {AUTO: state.to_json()}
 
-    def load(self, state: State) -> Plan | None:
+    def load(self, state: Mapping[str, Any]) -> None:
         """Go on where ``state`` was called, from the next step on; all ranks load, and rank 0's counts.
 
-        Return the plan that it had, if one was chosen. The state of another number of ranks is left out, and
-        so is one that the present settings don't allow: the run measures anew.
+        The state of another number of ranks is left out, and so is one that the present settings don't allow:
+        the run measures anew. Raises ``StateError``.
         """
-        self._loaded = state if state.world == self._world and self._saved.allows(state) else None
-        self._is_loaded = True
-        return self._loaded.decisions[-1][1].plan if self._loaded and self._loaded.decisions else None
+        if AUTO in state:
+            loaded = State.from_json(state[AUTO])
+            fits = loaded.world == self._world and self._saved.allows(loaded)
+            self._loaded, self._is_loaded = loaded if fits else None, True
+
+    @property
+    def loaded_plan(self) -> Plan | None:
+        """The plan with which the next step goes on, if a checkpoint was loaded that has one."""
+        decisions = self._loaded.decisions if self._loaded else []
+        return decisions[-1][1].plan if decisions else None
 
     def _evaluate(self, source: TunerState | None) -> bool:
         """Make the first transition from ``source`` whose guard holds; return whether there is one."""
@@ -164,44 +169,43 @@ class Autotuner:
         return False
 
     def _log(self, row: Transition, left: TunerState) -> None:
-        """Log a transition on rank 0."""
         if self._rank == 0:
             facts = {"step": self._step, "plans": len(self._trial.decisions), "turns": self._trial.turns}
             said = row.says.format(**facts, change=self._watch.change)
             names = left.value, self._state.value
             _LOG.debug("autotune: transition %d, %s to %s: %s", row.number, *names, said)
 
-    def _observe(self, present: Plan, ask: Ask) -> None:
-        """Let all ranks observe what the guards of the present state ask about, where that is due."""
+    def _observe(self, sync: BetweenSteps) -> None:
+        """Let all ranks observe what the guards of the present state ask about, if that is due."""
         self._observed, self._is_due = None, False
         since, window = self._step - self._decide_at, self._config.window_steps
         if self._state is TunerState.START:
             earlier = (self._loaded or self._saved.load()) if self._rank == 0 else None
-            self._observed = self._survey.hear(ask, earlier)
+            self._observed = self._survey.hear(sync, earlier)
         elif self._state is TunerState.PROBE and since == 0:
-            found = self._survey.choose(ask, self._samples, self._times, present)
+            found = self._survey.choose(sync, self._samples, self._times)
             if found is not None and self._step <= self.settles_at:
                 found = Trial(found.decisions[:1], config=self._config)
             self._is_due, self._observed = True, found
         elif self._state is TunerState.TRIAL and since == self._trial.steps:
             self._is_due = True
-            self._trial.note(*self._survey.time_turn(ask, self._times))
+            self._trial.note(*self._survey.time_turn(sync, self._times))
         elif self._state is TunerState.HOLD and since > 0 and since % window == 0 and len(self._times):
             may_choose = self._watch.may_decide(self._step, self._config.early_share_of_patience)
-            how = self._samples, self._times.median, present, self.decisions
-            self._observed = self._survey.look(ask, *how, may_choose=may_choose)
+            how = self._samples, self._times.median, self.decisions
+            self._observed = self._survey.look(sync, *how, may_choose=may_choose)
             self._has_changed = self._watch.changed(self._step, self._observed.times)
-
-    def _sample(self, drawn: int | None) -> None:
-        placed_for = self._world if self._rules.places else None
-        self._samples = Samples(drawn=drawn, step=self._step, placed_for=placed_for, config=self._config)
 
     def _sample_for_look(self) -> None:
         """Sample this step if what the codec in use loses is looked at before the next one."""
         buckets, self._buckets = self._buckets, 0
         since, config = self._step + 1 - self._decide_at, self._config
         if since == config.window_steps or (since > 0 and since % config.resample_steps == 0):
-            self._sample(draw(self._step, buckets))
+            self._samples = self._no_samples(None if self._rules.whole else draw(self._step, buckets))
+
+    def _no_samples(self, drawn: int | None = None) -> Samples:
+        placed_for = self._world if self._rules.places else None
+        return Samples(drawn=drawn, step=self._step, placed_for=placed_for, config=self._config)
 
     def _adopt(self, decision: Decision, why: str = "") -> None:
         if self._trial.present is None:
@@ -214,8 +218,7 @@ class Autotuner:
     def _take(self, decision: Decision, why: str = "") -> None:
         self.decisions.append((self._step, decision))
         self._tell(decision, why)
-        if self._rank == 0:
-            self._saved.save(decision if self._trial.present is None else self._trial.decisions[0])
+        self._saved.save(decision if self._trial.present is None else self._trial.decisions[0])
         self._chosen = decision.plan
 
     def _tell(self, decision: Decision, why: str) -> None:
@@ -223,8 +226,7 @@ class Autotuner:
         if self._rank == 0:
             level = logging.INFO if self._trial.present is None else logging.DEBUG
             _LOG.log(level, "from step %d on, %s", self._step, told.reason)
-        if self.note is not None:
-            self.note(self._step, told)
+        self._note(self._step, told)
 
     # The guards of TRANSITIONS, by their rows.
 
@@ -337,7 +339,9 @@ class Autotuner:
 
     def sample_all(self) -> None:
         """Sample all buckets of this step."""
-        self._sample(None)  # no exchange has used what may be chosen, so there is nothing to compare
+        self._samples = (
+            self._no_samples()
+        )  # no exchange has used what may be chosen: there is none to compare
 
     def delay_choice(self) -> None:
         """Choose after 1 step, or twice as many as the last time, up to ``resample_steps``."""
@@ -380,7 +384,7 @@ class Autotuner:
 
     def repeat(self) -> None:
         """Keep the plan, exchange nothing, and begin with empty samples."""
-        self._samples, self._buckets = self._samples and self._samples.anew(), 0
+        self._samples, self._buckets = self._samples and self._no_samples(self._samples.drawn), 0
 
     def forget(self) -> None:
         """Forget what was measured, and any trial."""

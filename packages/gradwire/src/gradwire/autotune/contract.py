@@ -199,10 +199,22 @@ def in_words(codec: Codec, others: Mapping[str, Codec], most: float, shown: int 
 
 @dataclass
 class Contract:
-    """Judges the present plan by sampled steps; the same on all ranks, from the rows of all of them.
+    """Judges plans by sampled steps; the same on all ranks, from the rows of all of them.
 
-    ``seen`` is what whole exchanges with the plan's codec were last found to lose, and ``refused`` are codecs
-    that were too rough in place of it.
+    Attributes
+    ----------
+    most
+        The largest share of a parameter's norm that an exchange may lose.
+    world
+        The number of ranks.
+    seen
+        What whole exchanges with the present plan's codec were last found to lose, by parameter.
+    refused
+        The codecs that were too rough in place of it.
+    config
+        The thresholds of the run.
+    most_excepted
+        See ``RelativeErrors``.
     """
 
     most: float
@@ -210,6 +222,7 @@ class Contract:
     seen: dict[str, float] = field(default_factory=dict)
     refused: set[Codec] = field(default_factory=set)
     config: AutoConfig = DEFAULT
+    most_excepted: float = DEFAULT.most_excepted_share
 
     def begin(self) -> None:
         """Forget what was found of another plan."""
@@ -252,34 +265,11 @@ class Contract:
         self.refused |= {*map(present.encoding_of, bad)}
         return wanted if bad or wanted != kept else None
 
-    def _exchanged(self, samples: Samples, codec: Codec, algorithm: str) -> list[float]:
-        pairs = zip(samples.shares(codec), samples.shares(codec.of_sums), strict=True)
-        return [exchanged(algorithm, self.world, *pair) for pair in pairs]
-
-
-# What exchanges lose with codecs that may be chosen, by the samples of all ranks.
-
-
-@dataclass(frozen=True)
-class EncodingErrors:
-    """The encoding errors of all ranks' gradients, put together.
-
-    Attributes
-    ----------
-    contract
-        Has the number of ranks, and what exchanges with the plan in use were seen to lose.
-    most_excepted
-        See ``RelativeErrors``.
-    """
-
-    contract: Contract
-    most_excepted: float
-
-    def own(self, samples: Samples, codecs: Sequence[Codec]) -> list[float]:
+    def own_errors(self, samples: Samples, codecs: Sequence[Codec]) -> list[float]:
         """Return what each encoding of these codecs loses of this rank's gradient."""
         return [share for each in encodings(codecs) for share in samples.shares(each)]
 
-    def of_exchanges(
+    def errors(
         self,
         rows: Sequence[Sequence[float]],
         samples: Samples,
@@ -287,11 +277,11 @@ class EncodingErrors:
         algorithms: Sequence[str],
         present: Plan,
     ) -> dict[str, RelativeErrors]:
-        """Return what exchanges lose, by their algorithms, from all ranks' ``own``.
+        """Return what exchanges lose, by their algorithms, from all ranks' ``own_errors``.
 
         Of a parameter that an exchange with the ``present`` plan was seen to take more of, that counts.
         """
-        count, world, seen = len(samples.names), self.contract.world, self.contract.seen
+        count, world = len(samples.names), self.world
         worst = [max(values) for values in zip(*rows, strict=True)]
         once = {
             each: dict(zip(samples.names, worst[i * count : (i + 1) * count], strict=True))
@@ -307,10 +297,14 @@ class EncodingErrors:
                 if suits(codec, algorithm, world)
             }
             used = shares.get(present.codec, {})
-            used |= {name: max(share, used[name]) for name, share in seen.items() if name in used}
-            config = self.contract.config
-            found[algorithm] = RelativeErrors(samples.size_of, shares, nbytes, self.most_excepted, config)
+            used |= {name: max(share, used[name]) for name, share in self.seen.items() if name in used}
+            sizes, most_excepted = samples.size_of, self.most_excepted
+            found[algorithm] = RelativeErrors(sizes, shares, nbytes, most_excepted, self.config)
         return found
+
+    def _exchanged(self, samples: Samples, codec: Codec, algorithm: str) -> list[float]:
+        pairs = zip(samples.shares(codec), samples.shares(codec.of_sums), strict=True)
+        return [exchanged(algorithm, self.world, *pair) for pair in pairs]
 
 
 def is_leaner(lost: RelativeErrors, present: Plan, others: Collection[Codec], most: float) -> bool:
@@ -359,6 +353,11 @@ class CandidateRules:
     has_exceptions: bool = True
     places: bool = True
     pipeline: int = 1
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether buckets go out while backward computes the next ones; otherwise it waits for each."""
+        return not self.whole and self.half is None
 
     def over(self, link: Link) -> CandidateRules:
         """Return the rules without algorithms that ``link`` cannot run."""

@@ -19,10 +19,11 @@ from gradwire.fields import Source, of
 from gradwire.plan import FLOAT_NBYTES, MOST_HOSTS, Plan
 from gradwire.planner.candidates import Space, Workload
 from gradwire.planner.exchange_times import Family, Way
-from gradwire.planner.explain import name_plan
+from gradwire.planner.explain import name_coding, name_plan
 from gradwire.planner.loss import StepsToLoss
 from gradwire.planner.predict import Prediction, Predictor, choose
 from gradwire.records import read_object
+from gradwire.tables import Column, Table, figure
 from gradwire.timing.environment import CodecCost, Environment
 from gradwire.timing.line import HostCost, Line
 from gradwire.units import format_duration
@@ -314,3 +315,67 @@ def deployments(
             0, Deployment("this one", observed.line, observed.world, observed.ranks_per_machine, is_here=True)
         )
     return found
+
+
+# Estimates as a table.
+
+LEGEND = (
+    "All times are predicted by one model. gain: how many times as fast a step is; to loss: how many times "
+    "as fast training comes to the same loss, with the extra steps that follow from the gradients' noise. "
+    "Ranges follow from how much the observed steps scatter, and from how far the model is off for them; "
+    "noisy: by more than 15 %. limit: what takes most of the step with gradwire; CPU: codecs and frames."
+)
+
+
+def report(
+    observed: Observed, estimates: Sequence[Estimate], predicted_s: float | None = None
+) -> list[str | Table]:
+    """Return what was observed, and a row for each place.
+
+    ``predicted_s`` is what the step that was observed would take as predicted, which says what to think of
+    the other predictions.
+    """
+    said = str(observed)
+    if predicted_s is not None:
+        off = 100 * (predicted_s / observed.step_s - 1)
+        predicted = f"{format_duration(predicted_s)} ({off:+.0f} %)"
+        said += f" Predicted like the steps below, this one would take {predicted}."
+    return [said, "", table(estimates), LEGEND]
+
+
+def gain(estimate: Estimate, ratio: float) -> str:
+    """Return one of an estimate's ratios as a range, such as ``1.2-1.4x``, or ``noisy``."""
+    if estimate.is_noisy:
+        return "noisy"
+    low, high = (f"{each:.3g}" for each in (ratio / (1 + estimate.spread), ratio * (1 + estimate.spread)))
+    return f"{low}x" if low == high else f"{low}-{high}x"
+
+
+def table(estimates: Sequence[Estimate]) -> Table:
+    """Return a row for each estimate."""
+    slowest_s = max(max(each.plain_s, each.step_s) for each in estimates)
+    unit, scale = ("s", 1.0) if slowest_s >= 100 else ("ms", 1e3)
+    columns = (
+        Column.of_text("network"),
+        Column("hosts"),
+        Column(estimates[0].kind, unit),
+        Column.of_text("plan"),
+        Column("step", unit),
+        Column("gain"),
+        Column("to loss"),
+        Column.of_text("limit"),
+    )
+    rows = [
+        (
+            each.network,
+            str(each.hosts),
+            figure(scale * each.plain_s),
+            f"{name_coding(each.plan.encoding)} {each.plan.algorithm}",
+            figure(scale * each.step_s),
+            gain(each, each.speedup),
+            gain(each, each.speedup_to_loss),
+            str(each.limit),
+        )
+        for each in estimates
+    ]
+    return Table(columns, rows)

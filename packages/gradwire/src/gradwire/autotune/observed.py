@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.contract import BUCKETS, SHARDS, CandidateRules
 from gradwire.autotune.costs import LINE_FIELDS, line_of, own_line
 from gradwire.autotune.saved import gather
-from gradwire.autotune.step_times import StepTime
+from gradwire.autotune.step_times import StepTime, StepTimes
 from gradwire.checkpoints import check_summed, summed
 from gradwire.errors import DataError
 from gradwire.exchange import Exchange
@@ -22,6 +22,7 @@ from gradwire.fields import Source, of, one_of, optional, real, rows, tensor_of
 from gradwire.files import Content, write_files
 from gradwire.machine import machine_id
 from gradwire.timing.line import Line
+from gradwire.units import counted, format_duration, format_size
 
 FORMS = {"DDP": BUCKETS, "FSDP2": SHARDS}
 """What a training exchanges gradients with, by what users call it."""
@@ -88,6 +89,16 @@ class Observed:
         """How the run exchanges gradients."""
         return FORMS[self.kind]
 
+    def __str__(self) -> str:
+        line = "" if self.line is None else f"; the slowest line carries {self.line}"
+        return (
+            f"{self.kind} on {self.world} ranks, {self.ranks_per_machine} of them on this machine, "
+            f"{counted(self.steps, 'step')}: {format_duration(self.step_s)} a step, of which "
+            f"{format_duration(self.compute_s)} are computation and {format_duration(self.exposed_s)} "
+            f"waiting. {format_size(4 * sum(self.counts))} of gradients in "
+            f"{counted(len(self.counts), 'bucket')}{line}."
+        )
+
     def values(self) -> dict[str, object]:
         """Return all but the gradients as a JSON object."""
         found = asdict(self)
@@ -123,30 +134,52 @@ class Observed:
 
 
 @dataclass(frozen=True)
-class Together:
-    """The slowest times and line of all ranks, their largest scatter, and the ranks on rank 0's machine."""
+class RecordedSteps:
+    """One rank's steps; the fields are those of ``Observed``."""
 
-    times: StepTime
-    ranks_per_machine: int
-    line: Line | None
-    scatter: float = 0.0
+    kind: str
+    device: torch.device
+    times: StepTimes
+    counts: tuple[int, ...]
+    gathers: tuple[int, ...]
+    gradients: tuple[torch.Tensor, ...]
 
 
-def compare(
-    exchange: Exchange, times: StepTime, timeout_s: float, *, with_line: bool, scatter: float = 0.0
-) -> Together:
-    """Compare the ranks' step times and lines; all of them call this together. Raises ``ExchangeError``.
+def observe(
+    exchange: Exchange,
+    steps: RecordedSteps,
+    timeout_s: float,
+    line: Line | None = None,
+    attached: str | None = None,
+) -> Observed:
+    """Return the steps as the slowest rank takes them; all ranks call it together.
 
-    ``times`` and ``scatter`` are this rank's.
+    Without a ``line``, those between the ranks are measured. The counts and gradients are this rank's. Raises
+    ``ExchangeError``.
     """
-    row = [times.compute_s, times.backward_s, times.exposed_s, scatter, *_machine()]
-    if with_line:
+    median, scatter = steps.times.median, steps.times.disagreement
+    row = [*astuple(median), scatter, *_machine()]
+    if line is None:
         row += own_line(exchange.link)
-    rows = gather(exchange, row, timeout_s)
-    line = line_of([each[-LINE_FIELDS:] for each in rows]) if with_line else None
-    last = -LINE_FIELDS if with_line else None
+    rows, last = gather(exchange, row, timeout_s), None
+    if line is None:
+        line, last = line_of([each[-LINE_FIELDS:] for each in rows]), -LINE_FIELDS
     machines = [tuple(each[4:last]) for each in rows]
-    return Together(slowest(rows), machines.count(machines[0]), line, max(each[3] for each in rows))
+    return Observed(
+        steps.kind,
+        steps.device.type,
+        exchange.link.world,
+        machines.count(machines[0]),
+        torch.get_num_threads(),
+        len(steps.times),
+        *astuple(slowest(rows)),
+        steps.counts,
+        steps.gathers,
+        line,
+        steps.gradients,
+        attached,
+        max(each[3] for each in rows),
+    )
 
 
 def slowest(rows: Sequence[Sequence[float]]) -> StepTime:

@@ -13,12 +13,16 @@ import torch
 
 from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.codecs import Codec
+from gradwire.collectives import ring
 from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
 from gradwire.exchange import Exchange
-from gradwire.exchange.request import BucketRequest, Reducer
+from gradwire.exchange.request import BucketRequest, Half
 from gradwire.exchange.views import ParameterViews
 from gradwire.plan import Plan
+from gradwire.sync.buckets import cut
+from gradwire.sync.observe import BucketObserver
+from gradwire.sync.work import BucketWork
 
 
 @dataclass
@@ -51,25 +55,18 @@ class Samples:
     shadow: Shadow | None = None
     placed_for: int | None = None
     config: AutoConfig = DEFAULT
-    _shapes: list[list[tuple[int, ...]]] = field(default_factory=list)
+    _shapes: list[Sequence[tuple[int, ...]]] = field(default_factory=list)
     _values: list[torch.Tensor] = field(default_factory=list)
     _mean_norms: Sequence[torch.Tensor | None] = ()
     _known: dict[Codec, list[float]] = field(default_factory=dict)
 
-    def anew(self) -> Samples:
-        """Return empty samples of the same step, which is retried."""
-        return Samples(drawn=self.drawn, step=self.step, placed_for=self.placed_for, config=self.config)
-
-    def expect(self, shapes: Sequence[Sequence[int]], names: Sequence[str]) -> None:
-        """Note the shapes and names of the next bucket's parameters, in the bucket's order."""
-        self._shapes.append([tuple(each) for each in shapes])
+    def add(self, shapes: Sequence[tuple[int, ...]], names: Sequence[str], values: torch.Tensor) -> None:
+        """Copy the next bucket's values, float32, to the host; its parameters have these shapes and names."""
+        self._known.clear()
+        self._shapes.append(shapes)
         self.names += names
         self.sizes += map(math.prod, shapes)
         self.counts.append(sum(map(math.prod, shapes)))
-
-    def add(self, values: torch.Tensor) -> None:
-        """Copy the next bucket's values, float32, to the host."""
-        self._known.clear()
         self._values.append(values.detach()[: self.config.sample_count].to("cpu", copy=True))
 
     @property
@@ -233,48 +230,65 @@ def _shares(own: torch.Tensor, lost: torch.Tensor) -> torch.Tensor:
 # A bucket of a sampled step: copied before its exchange, and if it was drawn, a part is reduced exactly.
 
 
-class SampledBucket:
-    """Exchanges one bucket as ``inner`` does, and lets ``samples`` have what that takes to judge it.
+class BucketSampler(BucketObserver):
+    """Copies one bucket of a sampled step, and compares its average with the exact one if it was drawn.
 
     Parameters
     ----------
-    inner
-        ``Exchange.run``, or what does more around it.
-    exchange
-        What ``inner`` uses.
     samples
         The step's.
-    names, shapes
-        The bucket's parameters, in its order.
+    work
+        The bucket's exchange.
+    shapes
+        Those of the model's parameters, by their names.
     drawn
-        Whether the bucket is compared with its exact average; the same on all ranks. Of a large one these
-        are the parameters from one on that is drawn by the number of the step.
+        Whether its average, or this rank's chunk of the sum, is compared; the same on all ranks. Of a large
+        average these are the parameters from one on that is drawn by the number of the step.
+    part_nbytes
+        Copies it in parts of this size, as if each were a bucket; None: as it is.
     """
+
+    wants_alone = True
 
     def __init__(
         self,
-        inner: Reducer,
-        exchange: Exchange,
         samples: Samples,
-        names: Sequence[str],
-        shapes: Sequence[Sequence[int]],
-        drawn: bool,
+        work: BucketWork,
+        shapes: Mapping[str, Sequence[int]],
+        *,
+        drawn: bool = False,
+        part_nbytes: int | None = None,
     ) -> None:
-        self._inner, self._exchange, self._samples = inner, exchange, samples
-        self._names, self._shapes, self._drawn = names, [tuple(each) for each in shapes], drawn
-        samples.expect(shapes, names)
+        assert work.layout is not None, "front ends that let a run choose its plan name parameters"
+        self._samples, self._work, self._layout, self._drawn = samples, work, work.layout, drawn
+        pairs = zip(work.layout.names, work.layout.counts, strict=True)
+        self._shapes = [_shape_of(count, shapes.get(name, ())) for name, count in pairs]
+        self._part_nbytes = part_nbytes
+        self._compared, self._floats, self._own = slice(None), slice(None), torch.empty(0)
 
-    def run(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
-        """Do what ``Exchange.run`` does; the cost is that of all exchanges."""
-        self._samples.add(tensor)
+    def before(self, values: torch.Tensor) -> None:
+        """Copy this rank's values."""
+        layout, copies = self._layout, self._layout.copies
+        laid = values
+        if copies > 1:  # a shard of each parameter for every rank
+            parts = torch.split(values.view(copies, -1), [*layout.counts], 1)
+            laid = torch.cat([part.reshape(-1) for part in parts])
+        whole = [(copies * shape[0], *shape[1:]) for shape in self._shapes]
+        for part in cut([math.prod(shape) for shape in whole], self._part_nbytes):
+            members = slice(part.parameters.start, part.parameters.stop)
+            self._samples.add(whole[members], layout.names[members], part.view(laid))
+        if self._drawn:
+            if self._work.request.half is Half.ALL_REDUCE:
+                self._compared, self._floats = self._part()
+            self._own = on_host(values)[self._floats].clone()
+
+    def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:
+        """Compare what was exchanged with the exact result."""
         if not self._drawn:
-            return self._inner(tensor, request)
-        compared, floats = self._part()
-        own = on_host(tensor)[floats].clone()
-        cost = self._inner(tensor, request)
-        cost += self._compare(own, on_host(tensor)[floats], compared, request)
-        cost.nonfinite = min(cost.nonfinite, 1)
-        return cost
+            return ExchangeCost()
+        found = on_host(values)[self._floats]
+        compare = self._compare if self._work.request.half is Half.ALL_REDUCE else self._compare_chunk
+        return compare(found, exchange)
 
     def _part(self) -> tuple[slice, slice]:
         """Return the parameters that are compared, and their floats: the same on all ranks.
@@ -296,24 +310,49 @@ class SampledBucket:
         after = max(bisect_right(starts, begin + count) - 1, first + 1)
         return slice(first, after), slice(begin, starts[after])
 
-    def _compare(
-        self, own: torch.Tensor, found: torch.Tensor, compared: slice, request: BucketRequest
-    ) -> ExchangeCost:
-        """Average ``own`` exactly, and with the plan's codec alone if the parameters have several."""
+    def _compare(self, found: torch.Tensor, exchange: Exchange) -> ExchangeCost:
+        """Average the same values exactly, and with the plan's codec alone if parameters have several."""
+        own, request = self._own, self._work.request
         exact, plain = own.clone(), found
         alone = BucketRequest(average=request.average, timeout_s=request.timeout_s)
-        link, plan = self._exchange.link, self._exchange.plan
+        link, plan = exchange.link, exchange.plan
         cost = Exchange(link, Plan()).run(exact, alone)
-        names, shapes = self._names[compared], self._shapes[compared]
+        names, shapes = self._layout.names[self._compared], self._shapes[self._compared]
         if plan.codecs:
             counts = [*map(math.prod, shapes)] if len(shapes) > 1 else [own.numel()]
             bucket, codecs = [*map(math.prod, self._shapes)], [plan.encoding] * len(counts)
             views, plain = ParameterViews.of(plan, link.world, counts, codecs, bucket), own
-            cost += self._exchange.run(plain, replace(alone, views=views))
+            cost += exchange.run(plain, replace(alone, views=views))
         if bool(exact.isfinite().all()):
-            planned, plainly = (
-                dict(zip(names, lost_shares(exact, each, shapes, config=self._samples.config), strict=True))
-                for each in (found, plain)
+            self._samples.shadow = Shadow(
+                *(self._shares(exact, each, names, shapes) for each in (found, plain))
             )
-            self._samples.shadow = Shadow(planned, plainly)
         return cost
+
+    def _compare_chunk(self, found: torch.Tensor, exchange: Exchange) -> ExchangeCost:
+        """Reduce the same values exactly; what this rank keeps of the sum is its chunk of a ring's."""
+        link = exchange.link
+        cost = Exchange(link, Plan()).reduce(self._own)
+        place = [ring.owner(chunk, link.world) for chunk in range(link.world)].index(link.rank)
+        exact, chunk = self._own.chunk(link.world)[place], found.chunk(link.world)[place]
+        if bool(exact.isfinite().all()):
+            shares = self._shares(exact, chunk, self._layout.names, self._shapes)
+            self._samples.shadow = Shadow(shares, shares)
+        return cost
+
+    def _shares(
+        self,
+        exact: torch.Tensor,
+        found: torch.Tensor,
+        names: Sequence[str],
+        shapes: Sequence[tuple[int, ...]],
+    ) -> dict[str, float]:
+        shares = lost_shares(exact, found, shapes, config=self._samples.config)
+        return dict(zip(names, shares, strict=True))
+
+
+def _shape_of(count: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of ``count`` floats of a parameter: whole rows of it, or else one row."""
+    row = math.prod(shape[1:])
+    is_rows = len(shape) > 0 and row > 0 and count % row == 0
+    return (count // row, *shape[1:]) if is_rows else (count,)

@@ -140,7 +140,7 @@ class Saved:
     key
         The ``fingerprint`` of the run.
     tells
-        True on the rank that logs why a decision is left out.
+        True on the rank that logs why a decision is left out, and that writes the file.
     """
 
     settings: Auto
@@ -157,7 +157,7 @@ class Saved:
 
     def save(self, decision: Decision) -> None:
         """Write a decision to that file."""
-        if self.settings.place is not None:
+        if self.tells and self.settings.place is not None:
             save(self.settings.place, self.key, terms_of(self.settings), decision, self._most_nbytes)
 
     def allows(self, state: State) -> bool:

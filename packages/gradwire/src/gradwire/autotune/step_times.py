@@ -43,27 +43,25 @@ class StepTimes:
         """Note that backward has a bucket of ``count`` floats ready."""
         self._buckets.append((self._clock(), count))
 
-    def end(self) -> None:
-        """Note that all averages are there. The first step, whose beginning is unknown, does not count."""
+    def end(self, wait_s: float | None = None) -> None:
+        """Note that a step is over. The first one, whose beginning is unknown, does not count.
+
+        ``wait_s`` is what it has waited for averages, in several places; by default it waits for them after
+        its last bucket.
+        """
         now, began = self._clock(), self._ended
         self._ended = now
         buckets, self._buckets = self._buckets, []
-        if began is None or not buckets:
+        if began is None:
             return
-        (first, count), (last, _) = buckets[0], buckets[-1]
-        total = sum(each for _, each in buckets)
-        # Backward takes time in proportion to the sizes of the gradients, those of the first bucket included.
-        backward_s = (last - first) * total / (total - count) if total > count else 0.0
-        compute_s = last - began
-        self._add(StepTime(compute_s, min(backward_s, compute_s), now - last))
-
-    def took(self, wait_s: float) -> None:
-        """Note that a step is over, which waited this long for averages."""
-        now, began = self._clock(), self._ended
-        self._ended = now
-        self._buckets.clear()
-        if began is not None:
+        if wait_s is not None:
             self._add(StepTime(max(now - began - wait_s, 0.0), 0.0, wait_s))
+        elif buckets:
+            (first, count), (last, _) = buckets[0], buckets[-1]
+            total = sum(each for _, each in buckets)
+            # Backward takes time in proportion to gradients' sizes, those of the first bucket included.
+            backward_s = (last - first) * total / (total - count) if total > count else 0.0
+            self._add(StepTime(last - began, min(backward_s, last - began), now - last))
 
     def forget(self, uncounted: int = 1) -> None:
         """Begin anew: the latest steps are no sample of those to come, nor are so many of these."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Protocol, TypeVar
 
 from gradwire.autotune import costs as network
 from gradwire.autotune.contract import (
     CandidateRules,
     Contract,
-    EncodingErrors,
     RelativeErrors,
     excepted,
     in_words,
@@ -29,6 +27,7 @@ from gradwire.errors import GradwireError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Workload
+from gradwire.sync.observe import BetweenSteps
 from gradwire.timing.line import Line
 
 STAYS = "stays, since no plan could be chosen"
@@ -37,14 +36,6 @@ _ANEW = "anew"
 """Rank 0's answer where a whole plan has to be chosen once more."""
 _RESUMED = "resumed "
 """Begins the text of a state, in place of a decision."""
-T = TypeVar("T")
-
-
-class Ask(Protocol):
-    """Lets the thread that owns the exchange do something, which all ranks do, and returns its result."""
-
-    def __call__(self, what: str, work: Callable[[Exchange], T]) -> T:
-        """Do ``work`` with the exchange; errors call it ``what``."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +80,8 @@ class Survey:
         How the run exchanges its gradients.
     contract
         Judges the present plan.
-    rank, world
-        This rank, and the number of ranks.
+    world
+        The number of ranks.
     timeout_s
         How long a rank waits for the others.
     """
@@ -100,13 +91,11 @@ class Survey:
         settings: Auto,
         rules: CandidateRules,
         contract: Contract,
-        rank: int,
         world: int,
         timeout_s: float,
     ) -> None:
         self._settings, self._config, self._rules, self._contract = settings, settings.config, rules, contract
-        self._rank, self._world, self._timeout_s = rank, world, timeout_s
-        self._losses = EncodingErrors(contract, rules.most_excepted(settings.config))
+        self._world, self._timeout_s = world, timeout_s
         self._costs = Costs(world, settings.config)
         self._own_shares: list[float] = []  # of the sampled parameters, until gradients may be others
         self._shares_of: list[str] = []
@@ -120,33 +109,39 @@ class Survey:
         """Measure what codecs lose again at the next choice."""
         self._own_shares = []
 
-    def hear(self, ask: Ask, earlier: State | Decision | None) -> State | Decision | None:
+    def hear(self, sync: BetweenSteps, earlier: State | Decision | None) -> State | Decision | None:
         """Return what rank 0 has of an earlier run: a checkpoint's state, a file's decision, or nothing."""
         text = "" if earlier is None else earlier.to_json()
         text = _RESUMED + text if isinstance(earlier, State) else text
-        text = ask("the plan of an earlier run", lambda exchange: broadcast(exchange, text, self._timeout_s))
+        text = sync.exchange_now(
+            "the plan of an earlier run", lambda exchange: broadcast(exchange, text, self._timeout_s)
+        )
         if text.startswith(_RESUMED):
             return State.from_json(text.removeprefix(_RESUMED))
         return Decision.from_json(text) if text else None
 
-    def choose(self, ask: Ask, samples: Samples | None, times: StepTimes, present: Plan) -> Trial | None:
+    def choose(self, sync: BetweenSteps, samples: Samples | None, times: StepTimes) -> Trial | None:
         """Return the chosen plan, and those that may be as good; None where nothing can be measured yet."""
-        text = ask("the choice of a plan", lambda it: self._choose(it, samples, times.median, present))
+        present, now = sync.context.plan, times.median
+        text = sync.exchange_now(
+            "the choice of a plan", lambda exchange: self._choose(exchange, samples, now, present)
+        )
         return Trial.from_json(text, present, self._config) if text else None
 
-    def time_turn(self, ask: Ask, times: StepTimes) -> tuple[float, float]:
+    def time_turn(self, sync: BetweenSteps, times: StepTimes) -> tuple[float, float]:
         """Return the step time of the slowest rank in the latest turn, and the scatter of its steps."""
         row = [times.median.step_s if len(times) else inf, times.disagreement]
-        rows = ask("the times of steps", lambda exchange: gather(exchange, row, self._timeout_s))
+        rows = sync.exchange_now(
+            "the times of steps", lambda exchange: gather(exchange, row, self._timeout_s)
+        )
         step_s, scatter = max(rows)
         return step_s, scatter
 
     def look(
         self,
-        ask: Ask,
+        sync: BetweenSteps,
         samples: Samples | None,
         now: StepTime,
-        present: Plan,
         decisions: Sequence[tuple[int, Decision]],
         *,
         may_choose: bool,
@@ -155,11 +150,12 @@ class Survey:
 
         ``may_choose`` says whether enough steps have passed for a choice due to the gradients.
         """
+        present = sync.context.plan
 
         def look(exchange: Exchange) -> Findings:
             return self._look(exchange, samples, now, present, decisions, may_choose)
 
-        return ask("the times of steps", look)
+        return sync.exchange_now("the times of steps", look)
 
     def _choose(self, exchange: Exchange, samples: Samples | None, now: StepTime, present: Plan) -> str:
         """Return a ``Trial`` as JSON, the same on all ranks; empty where nothing can be measured yet."""
@@ -169,7 +165,7 @@ class Survey:
         if not self._own_shares or self._shares_of != samples.names:  # which are the same on all ranks
             self._average_norms(exchange, samples)
             self._shares_of = samples.names
-            self._own_shares = self._losses.own(samples, self._settings.candidates)
+            self._own_shares = self._contract.own_errors(samples, self._settings.candidates)
             self._costs.forget_sizes()
         row = [now.compute_s, now.backward_s, now.exposed_s, *self._own_shares]
         self._own_line = self._own_line or network.own_line(exchange.link, self._config)
@@ -177,10 +173,10 @@ class Survey:
         rows = gather(exchange, row, self._timeout_s)
         line = network.line_of([each[-network.LINE_FIELDS :] for each in rows])
         text = ""
-        if self._rank == 0:
+        if exchange.link.rank == 0:
             shares = [each[3 : -network.LINE_FIELDS] for each in rows]
             codecs, may = self._settings.candidates, self._rules.algorithms
-            lost = self._losses.of_exchanges(shares, samples, codecs, may, present)
+            lost = self._contract.errors(shares, samples, codecs, may, present)
             text = Trial(self._decided(samples, line, slowest(rows), lost, present)).to_json()
         return broadcast(exchange, text, self._timeout_s)
 
@@ -224,13 +220,13 @@ class Survey:
         if present.codec not in self._settings.candidates:  # which no choice has made
             return None
         codecs = self._settings.candidates
-        rows = gather(exchange, self._losses.own(samples, codecs), self._timeout_s)
-        found = self._losses.of_exchanges(rows, samples, codecs, [present.algorithm], present)
+        rows = gather(exchange, self._contract.own_errors(samples, codecs), self._timeout_s)
+        found = self._contract.errors(rows, samples, codecs, [present.algorithm], present)
         lost = found[present.algorithm]
         if lost.part(names) > lost.most_excepted or not decisions:
             return None
         text = ""
-        if self._rank == 0:
+        if exchange.link.rank == 0:
             gentler = lost.gentler(present.codec, names, most, self._contract.refused)
             plan = replace(present, codecs=rules_for(gentler))
             reason = in_words(plan.codec, gentler, most) or f"{plan.codec} for all parameters again"
@@ -254,10 +250,10 @@ class Survey:
         if not others:
             return False
         codecs = [present.codec, *others]
-        rows, text = gather(exchange, self._losses.own(samples, codecs), self._timeout_s), ""
-        if self._rank == 0:
+        rows, text = gather(exchange, self._contract.own_errors(samples, codecs), self._timeout_s), ""
+        if exchange.link.rank == 0:
             may, most = self._rules.algorithms, self._settings.max_lost_norm
-            found = self._losses.of_exchanges(rows, samples, codecs, may, present).values()
+            found = self._contract.errors(rows, samples, codecs, may, present).values()
             is_due = any(is_leaner(each, present, others, most) for each in found)
             text = _ANEW if is_due else ""
         return bool(broadcast(exchange, text, self._timeout_s))

@@ -11,9 +11,9 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.contract import whole
 from gradwire.autotune.decision import Decision
+from gradwire.autotune.pilot import Pilot
 from gradwire.autotune.saved import State
 from gradwire.autotune.settings import Auto
 from gradwire.errors import ExchangeError, SpecError, shown
@@ -100,13 +100,13 @@ class WorkerMethod(Method):
         """With ``"auto"``: the steps before which all ranks took a plan, and what was decided."""
         return [] if self._pilot is None else self._pilot.decisions
 
-    def _new_pilot(self, auto: Auto) -> Autotuner:
+    def _new_pilot(self, auto: Auto) -> Pilot:
         link, shapes = self.exchange.link, [each.shape for each in self.trained.parameters]
         rules, names = (
             whole(self.plan.pipeline).over(link),
             [name for name, _ in self.model.named_parameters()],
         )
-        pilot = Autotuner(auto, link.rank, link.world, shapes, link.timeout_s, rules=rules, names=names)
+        pilot = Pilot(auto, link.rank, link.world, shapes, link.timeout_s, rules=rules, names=names)
         pilot.note = None if self.ledger is None else self.ledger.decided
         return pilot
 
@@ -167,9 +167,8 @@ class WorkerMethod(Method):
         if samples is None:
             return
         for bucket in cut(gradients.counts, samples.config.sampled_nbytes):
-            shapes = [gradients.parameters[each].shape for each in bucket.parameters]
-            samples.expect(shapes, self.meter.names(bucket.parameters))
-            samples.add(bucket.view(gradients.flat))
+            shapes = [tuple(gradients.parameters[each].shape) for each in bucket.parameters]
+            samples.add(shapes, self.meter.names(bucket.parameters), bucket.view(gradients.flat))
 
     @abstractmethod
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.autotune.estimate import Estimate
-from gradwire.autotune.recorder import Recorder, read_answer
+from gradwire.autotune.pilot import Recorder
 from gradwire.costs import ExchangeCost
 from gradwire.errors import AttachError, StateError
 from gradwire.exchange import Exchange
@@ -139,8 +139,7 @@ class BetweenSteps:
         """Return what steps would take elsewhere, None while few are recorded."""
         self._check()
         recorder = self.recorder = self.recorder or Recorder("DDP")
-        work = partial(recorder.answer, rate=rate, hosts=hosts, timeout_s=self._timeout_s)
-        return read_answer(self.answer("an estimate", work))
+        return recorder.estimate(self.answer, self._exchange.plan, self._timeout_s, rate, hosts)
 
     def count_active(self) -> int:
         """Wait until all ranks have come to the step; return how many of them have not joined."""

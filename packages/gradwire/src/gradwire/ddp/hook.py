@@ -15,11 +15,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.api import check_timeout, connect
-from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.contract import BUCKETS
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.estimate import Estimate
-from gradwire.autotune.recorder import check_asked
+from gradwire.autotune.pilot import Pilot
 from gradwire.autotune.saved import State
 from gradwire.autotune.settings import Auto
 from gradwire.checkpoints import sealed
@@ -170,7 +169,7 @@ class Attached:
         ledger: Ledger | None,
         begin_timeout_s: float | None = None,
         strict: bool = False,
-        pilot: Autotuner | None = None,
+        pilot: Pilot | None = None,
         watch: ReplicaWatch | None = None,
     ) -> None:
         link = exchange.link
@@ -251,7 +250,6 @@ class Attached:
         so do others before five are recorded. ``rate`` is one like ``"10gbit"``, or bytes per second; without
         it the line is measured. Raises ``SpecError``, ``DataError`` and ``ExchangeError``.
         """
-        check_asked(rate, hosts)
         return self._rounds.between.estimate(rate, hosts)
 
     def check_at_next_step(self) -> None:
@@ -368,11 +366,11 @@ def gradwire_hook(attached: Attached, bucket: DDPBucket) -> Averaged:
 gradwire_hook.__annotations__.clear()  # DDP wants them to be classes, and they are strings
 
 
-def _pilot(model: DistributedDataParallel, auto: Auto, link: Link, timeout_s: float) -> Autotuner:
+def _pilot(model: DistributedDataParallel, auto: Auto, link: Link, timeout_s: float) -> Pilot:
     shapes = [float_shape(each) for each in model.module.parameters() if each.requires_grad]
     names = [name for name, _ in model.module.named_parameters()]
     rules = BUCKETS.over(link)
-    return Autotuner(auto, link.rank, link.world, shapes, timeout_s, rules=rules, names=names)
+    return Pilot(auto, link.rank, link.world, shapes, timeout_s, rules=rules, names=names)
 
 
 def _register(model: DistributedDataParallel, attached: Attached) -> None:

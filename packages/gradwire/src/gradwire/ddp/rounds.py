@@ -15,8 +15,7 @@ import torch
 import torch.distributed as dist
 from torch.autograd import Variable
 
-from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.samples import SampledBucket
+from gradwire.autotune.pilot import Pilot, SampledBucket
 from gradwire.costs import ExchangeCost
 from gradwire.ddp.between_steps import BetweenSteps
 from gradwire.ddp.buckets import Apart, Averaged, BucketLayouts, Bypasses, DDPBucket, awaited
@@ -59,7 +58,7 @@ class Rounds:
         ledger: Ledger,
         begin_timeout_s: float | None = None,
         strict: bool = False,
-        pilot: Autotuner | None = None,
+        pilot: Pilot | None = None,
     ) -> None:
         self.rank = exchange.link.rank
         self.steps_done = self.steps_before = 0
@@ -156,7 +155,7 @@ class Rounds:
             self._finish()
         return averaged
 
-    def _steer(self, pilot: Autotuner) -> None:
+    def _steer(self, pilot: Pilot) -> None:
         """Let the pilot of all ranks look at the run, and follow the plan that it chooses."""
         chosen = pilot.begin(self.steps_done + 1, self._exchange.plan, self.between.answer)
         if chosen is not None:  # nothing is on the network now
@@ -195,7 +194,7 @@ class Rounds:
         if self._pilot is not None:
             reducer = self._sampled(self._pilot, bucket, reducer)
         if self.between.recorder is not None:
-            reducer = self.between.recorder.sampled(reducer)
+            reducer = self.between.recorder.sampled(reducer, buffer)
         work = partial(self._average, reducer, views, staged, averaged, residuals, measure, timeout_s)
         name, step = f"bucket {bucket.index()}", self.steps_done + 1
         handover = Handover(name, f"{name} of step {step}", work, staged.nbytes, measure, timeout_s)
@@ -204,7 +203,7 @@ class Rounds:
         self._lent.append(residuals)
         return handover, averaged
 
-    def _sampled(self, pilot: Autotuner, bucket: DDPBucket, reducer: Reducer) -> Reducer:
+    def _sampled(self, pilot: Pilot, bucket: DDPBucket, reducer: Reducer) -> Reducer:
         """Return what exchanges a bucket by ``reducer``, and samples it if the pilot wants this step's."""
         if pilot.samples is None:
             return reducer

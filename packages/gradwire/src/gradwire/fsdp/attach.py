@@ -15,11 +15,10 @@ from torch import nn
 
 from gradwire import codecs, collectives
 from gradwire.api import check_initialised, check_timeout
-from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.contract import SHARDS
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.estimate import Estimate
-from gradwire.autotune.recorder import Recorder, check_asked, read_answer
+from gradwire.autotune.pilot import Pilot, Recorder
 from gradwire.autotune.saved import State
 from gradwire.autotune.settings import Auto
 from gradwire.checkpoints import SUM, check_sealed, sealed
@@ -117,13 +116,12 @@ class AttachedFsdp:
     @outside_inference
     def estimate(self, rate: str | float | None = None, hosts: int | None = None) -> Estimate | None:
         """Return what a step would take elsewhere: see ``Attached.estimate``. All ranks call it together."""
-        check_asked(rate, hosts)
         if not self._office.recorders:
             self._office.recorders.append(Recorder("FSDP2"))
         links, recorder = self._office.links, self._office.recorders[0]
         with links.using(Purpose.CHOOSE, world_group(), "an estimate") as link:
-            text = recorder.answer(link.exchange, rate, hosts, link.exchange.link.timeout_s)
-        return read_answer(text)
+            ask, plan = (lambda _, call: call(link.exchange)), self.plan
+            return recorder.estimate(ask, plan, link.exchange.link.timeout_s, rate, hosts)
 
     @outside_inference
     def scale_residuals(self, factor: float) -> None:
@@ -270,7 +268,7 @@ def _steering(
     shapes = [float_shape(each) for each in module.parameters() if each.requires_grad]
     names = [name for name, _ in module.named_parameters()]
     who = auto, dist.get_rank(), dist.get_world_size()
-    pilot = Autotuner(*who, shapes, timeout_s, rules=SHARDS, names=names)
+    pilot = Pilot(*who, shapes, timeout_s, rules=SHARDS, names=names)
     pilot.note = ledger.decided
     return Steering(pilot, plan, links, meter)
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from gradwire.autotune.recorder import Recorder
+from gradwire.autotune.pilot import Recorder
 from gradwire.codecs import Bf16, Codec, Fp16, Identity
 from gradwire.costs import ExchangeCost
 from gradwire.devices import FLOATS, Staged, device_of

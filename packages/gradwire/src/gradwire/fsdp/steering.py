@@ -8,8 +8,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.decision import Decision
+from gradwire.autotune.pilot import Pilot
 from gradwire.autotune.samples import Samples, Shadow, lost_shares
 from gradwire.autotune.saved import State
 from gradwire.costs import ExchangeCost
@@ -36,7 +36,7 @@ class Steering:
         What follows it.
     """
 
-    def __init__(self, pilot: Autotuner, plan: Plan, links: Links, meter: LostMeter) -> None:
+    def __init__(self, pilot: Pilot, plan: Plan, links: Links, meter: LostMeter) -> None:
         self.plan = plan
         self._pilot, self._links, self._meter = pilot, links, meter
         self._step, self._number, self._wait_s = 0, 0, 0.0
@@ -112,11 +112,9 @@ class Sample:
         known = self._layout.names == layouts.names  # else FSDP has left some out
         self._shapes = layouts.shapes if known else [(count,) for count in self._layout.counts]
         whole = [(self._layout.copies * shape[0], *shape[1:]) for shape in self._shapes]
-        samples.expect(whole, self._layout.names)
         of_rank = gradient.view(self._layout.copies, -1)
-        samples.add(
-            torch.cat([part.reshape(-1) for part in torch.split(of_rank, list(self._layout.counts), 1)])
-        )
+        parts = [part.reshape(-1) for part in torch.split(of_rank, list(self._layout.counts), 1)]
+        samples.add(whole, self._layout.names, torch.cat(parts))
         self._own = gradient.to("cpu", copy=True) if drawn else None
 
     def compare(self, shard: torch.Tensor) -> ExchangeCost:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-from gradwire.autotune.autotuner import Autotuner
+from gradwire.autotune.pilot import Pilot
 from gradwire.autotune.settings import Auto
 from gradwire.autotune.worker_method import WorkerMethod
 from gradwire.codecs.spec import is_whole
@@ -145,7 +145,7 @@ class PipeSGD(WorkerMethod):
         check_optimizer(optimizer, "PipeSGD")
         super().__init__(model, optimizer, chosen, group, timeout_s, ledger, strict, auto)
 
-    def _new_pilot(self, auto: Auto) -> Autotuner:
+    def _new_pilot(self, auto: Auto) -> Pilot:
         pilot = super()._new_pilot(auto)
         pilot.settles_at = self.warmup_steps
         return pilot

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from time import perf_counter
@@ -18,8 +19,8 @@ import torch.distributed as dist
 from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.autotune.config import DEFAULT
-from gradwire.autotune.observed import joined, shares, stretch
+from gradwire.autotune.config import DEFAULT, AutoConfig
+from gradwire.autotune.observed import RecordedSteps, joined, shares, stretch
 from gradwire.autotune.step_times import StepTimes
 from gradwire.ddp.hook import Attached
 from gradwire.profile.settings import Settings
@@ -74,6 +75,11 @@ def marks_of(device: torch.device) -> Marks:
     return HostMarks() if device.type == "cpu" else DeviceMarks(device)
 
 
+def keeping(settings: Settings) -> AutoConfig:
+    """Return thresholds with which the times of all steps that count are kept."""
+    return replace(DEFAULT, window_steps=settings.steps)
+
+
 # The end of a backward pass, after DDP's and FSDP's own ends of it.
 
 
@@ -105,8 +111,6 @@ class DdpWatch:
         How many steps the model has taken.
     """
 
-    kind = "DDP"
-
     def __init__(
         self, model: DistributedDataParallel, settings: Settings, passed: Callable[[Any], None]
     ) -> None:
@@ -117,8 +121,8 @@ class DdpWatch:
         self._counts = [float_count(each) for each in self._parameters]
         self._shares = shares(self._counts)
         self._every = not (model.find_unused_parameters or model.static_graph)
-        self.device = self._parameters[0].device
-        self._marks = marks_of(self.device)
+        self._device = self._parameters[0].device
+        self._marks = marks_of(self._device)
         self._ready: list[tuple[Any, int]] = []
         self._rows: list[tuple[list[tuple[Any, int]], Any]] = []
         self._excerpt: dict[int, torch.Tensor] = {}
@@ -165,14 +169,8 @@ class DdpWatch:
             "attach returned: attached.estimate(rate='1gbit')"
         )
 
-    @property
-    def gathers(self) -> tuple[int, ...]:
-        """None of weights."""
-        return ()
-
-    @property
-    def counts(self) -> tuple[int, ...]:
-        """The floats of each bucket, in the order in which DDP averages them."""
+    def _bucket_counts(self) -> tuple[int, ...]:
+        """Return the floats of each bucket, in the order in which DDP averages them."""
         model = self._model()
         told = {} if model is None else model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
         sizes = str(told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes") or "")
@@ -182,22 +180,18 @@ class DdpWatch:
         return found if sum(found) == self.floats else (self.floats,)
 
     @property
-    def gradients(self) -> tuple[torch.Tensor, ...]:
-        """The excerpts; this waits for a device."""
-        return tuple(map(joined, self._excerpts))
-
-    @property
-    def times(self) -> StepTimes:
-        """The times of the steps that count."""
-        clock = _Told()
-        times = StepTimes(clock)
+    def recorded(self) -> RecordedSteps:
+        """The steps whose times count; this waits for a device."""
+        now_s = 0.0
+        times = StepTimes(lambda: now_s, keeping(self._settings))
         for ready, end in self._rows:
             for mark, count in ready:
-                clock.now_s = self._marks.seconds(mark)
+                now_s = self._marks.seconds(mark)
                 times.handed_over(count)
-            clock.now_s = self._marks.seconds(end)
+            now_s = self._marks.seconds(end)
             times.end()
-        return times
+        gradients = tuple(map(joined, self._excerpts))
+        return RecordedSteps("DDP", self._device, times, self._bucket_counts(), (), gradients)
 
     def remove(self) -> None:
         """Leave the model as it was."""
@@ -235,13 +229,3 @@ class DdpWatch:
         if self.steps >= self._settings.warm_up:
             self._rows.append((ready, self._marks.now()))
         self._passed(self)
-
-
-class _Told:
-    """A clock that says what it was told."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s

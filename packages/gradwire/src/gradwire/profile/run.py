@@ -16,9 +16,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from gradwire.autotune.estimate import Deployment, Estimate, deployments
+from gradwire.autotune.estimate import LEGEND, Deployment, Estimate, deployments, gain, report, table
 from gradwire.autotune.observed import Observed
-from gradwire.autotune.recorder import LEGEND, estimator, gain, observation, report, table
+from gradwire.autotune.recorder import estimator
 from gradwire.errors import JobError
 from gradwire.files import write_files
 from gradwire.launch.launched import ending_on_signals
@@ -137,7 +137,7 @@ def page_of(record: Mapping[str, Any]) -> str:
     observed = _observed(record["observed"])
     estimates = [Estimate.from_json(json.dumps(each)) for each in record["estimates"]]
     sections = [
-        Section("The script without gradwire", [observation(observed)]),
+        Section("The script without gradwire", [str(observed)]),
         Section("With gradwire", [("Steps on each network", table(estimates)), LEGEND]),
     ]
     title = f"gradwire profile: {observed.kind} on {counted(observed.world, 'rank')}"

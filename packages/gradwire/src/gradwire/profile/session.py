@@ -13,17 +13,17 @@ import torch
 import torch.distributed as dist
 
 from gradwire.api import connect
-from gradwire.autotune.config import DEFAULT
-from gradwire.autotune.observed import Observed, compare, joined, shares, stretch
-from gradwire.autotune.step_times import StepTimes
+from gradwire.autotune.observed import Observed, RecordedSteps, observe, stretch
+from gradwire.autotune.recorder import Recorder
 from gradwire.errors import AttachError, ExchangeError, GradwireError
 from gradwire.exchange import Exchange
 from gradwire.files import replace_file
 from gradwire.fsdp.units import units_of
 from gradwire.plan import Plan
 from gradwire.profile.attempt import Attempt
-from gradwire.profile.ddp import DdpWatch, after_backward
+from gradwire.profile.ddp import DdpWatch, after_backward, keeping
 from gradwire.profile.settings import Notes, Settings
+from gradwire.sync.observe import StepCost
 
 # Watches FSDP2's modules: how long forward and backward wait for FSDP's collectives, and what these carry.
 #
@@ -39,23 +39,12 @@ Note = Callable[[torch.Tensor, float], None]
 class FsdpWatch:
     """Watches the modules of ``add`` until ``remove``; the attributes are those of ``DdpWatch``."""
 
-    kind = "FSDP2"
-
     def __init__(self, settings: Settings, passed: Callable[[Any], None]) -> None:
-        self.steps = 0
-        self._settings, self._passed = settings, passed
+        self.steps, self.floats, self.problem = 0, 0, ""
+        self._passed = passed
+        self._recorder = Recorder("FSDP2", config=keeping(settings), warm_up=settings.warm_up)
         self._undo: dict[int, Callable[[], None]] = {}
-        self._times = StepTimes()
-        self._queued = False
-        self._now: list[int] = []
-        self._gathered: list[int] = []
-        self._wait_s = 0.0
-        self._excerpt: list[torch.Tensor] = []
-        self._excerpts: list[list[torch.Tensor]] = []
-        self.counts: tuple[int, ...] = ()
-        self.gathers: tuple[int, ...] = ()
-        self.device = torch.device("cpu")
-        self.problem = ""
+        self._queued, self._wait_s = False, 0.0
 
     def add(self, module: Any) -> None:
         """Watch a module that ``fully_shard`` has returned, or a list of them, and what they contain."""
@@ -70,14 +59,9 @@ class FsdpWatch:
                 f"profile watches FSDP2's modules that are sharded over all ranks, but {unit.name!r} is on a "
                 f"mesh of {tuple(unit.parameters.mesh_info.mesh.shape)}; shard it over one mesh of all ranks"
             )
-        for comm, note in ((unit.reduce_scatter, self._scattered), (unit.all_gather, self._took)):
+        for comm, note in ((unit.reduce_scatter, self._scattered), (unit.all_gather, self._gathered)):
             if id(comm) not in self._undo:
                 self._undo[id(comm)] = noted(comm, note)
-
-    @property
-    def floats(self) -> int:
-        """The floats of all gradients, 0 before there are any."""
-        return sum(self.counts)
 
     @property
     def group(self) -> dist.ProcessGroup:
@@ -87,14 +71,9 @@ class FsdpWatch:
         return group
 
     @property
-    def gradients(self) -> tuple[torch.Tensor, ...]:
-        """The excerpts; this waits for a device."""
-        return tuple(map(joined, self._excerpts))
-
-    @property
-    def times(self) -> StepTimes:
-        """The times of the steps that count."""
-        return self._times
+    def recorded(self) -> RecordedSteps:
+        """The steps whose times count; this waits for a device."""
+        return self._recorder.recorded
 
     def remove(self) -> None:
         """Leave FSDP as it was."""
@@ -102,35 +81,25 @@ class FsdpWatch:
             undo()
         self._undo.clear()
 
-    def _took(self, output: torch.Tensor, seconds: float) -> None:
+    def _gathered(self, output: torch.Tensor, seconds: float) -> None:
         """Note that weights were gathered."""
-        self._gathered.append(output.numel())
-        self._wait_s += seconds
+        self._recorder.gathered(output.numel(), seconds)
 
     def _scattered(self, gradient: torch.Tensor, seconds: float) -> None:
         """Note that a module's gradients were scattered."""
         if not self._queued:
             self._queued = True
             after_backward(self._end)
-        self.device = gradient.device
-        self._now.append(gradient.numel())
+        count = self._recorder.handed_over(gradient)
+        if count:
+            self._recorder.keep(stretch(gradient, count))
         self._wait_s += seconds
-        if 0 < self._settings.warm_up - self.steps <= DEFAULT.excerpt_steps and self.counts:
-            known = shares(self.counts)
-            place = len(self._now) - 1
-            if place < len(known) and self.counts[place] == gradient.numel():
-                self._excerpt.append(stretch(gradient, known[place]))
 
     def _end(self) -> None:
         """Note that all gradients are reduced."""
-        self._queued = False
-        if len(self._excerpt) == len(self.counts) == len(self._now) > 0:
-            self._excerpts.append(self._excerpt)
-        self.counts, self.gathers = tuple(self._now), tuple(self._gathered)
         self.steps += 1
-        if self.steps >= self._settings.warm_up:
-            self._times.took(self._wait_s)
-        self._excerpt, self._now, self._gathered, self._wait_s = [], [], [], 0.0
+        self._recorder.end(StepCost(self.steps, self._wait_s))
+        self._queued, self._wait_s, self.floats = False, 0.0, sum(self._recorder.counts)
         self._passed(self)
 
 
@@ -266,29 +235,13 @@ class Session:
                 raise
 
     def _observed(self, watch: DdpWatch | FsdpWatch) -> Observed:
-        timeout_s, times = self._settings.timeout_s, watch.times
+        timeout_s = self._settings.timeout_s
         link = connect(watch.group, timeout_s, ExchangeError, "; do all ranks take as many steps?")
         exchange = Exchange(link, Plan())
         try:
-            together = compare(exchange, times.median, timeout_s, with_line=True, scatter=times.disagreement)
+            return observe(exchange, watch.recorded, timeout_s)
         finally:
             exchange.close()
-        return Observed(
-            watch.kind,
-            watch.device.type,
-            link.world,
-            together.ranks_per_machine,
-            torch.get_num_threads(),
-            self._settings.steps,
-            together.times.compute_s,
-            together.times.backward_s,
-            together.times.exposed_s,
-            watch.counts,
-            watch.gathers,
-            together.line,
-            watch.gradients,
-            scatter=together.scatter,
-        )
 
     def _give_up(self, problem: str) -> None:
         """Leave a sentence for the user, and stop: no later step could be watched either."""
