@@ -20,8 +20,7 @@ def transitions() -> str:
     for each in TRANSITIONS:
         source, target = each.source or "any", each.target or "the same"
         states = [state if isinstance(state, str) else state.value for state in (source, target)]
-        condition = sentence(each.guard).removeprefix("Return whether ")
-        said = FACT.sub("...", each.says)
+        condition, said = each.event.value.replace("``", "`"), FACT.sub("...", each.says)
         rows.append(
             f"| {each.number} | {states[0]} | {condition} | {sentence(each.action)} | {states[1]} | {said} |"
         )

@@ -16,8 +16,8 @@ from gradwire.autotune.decision import Decision
 from gradwire.autotune.samples import BucketSampler, Samples
 from gradwire.autotune.saved import Saved, State
 from gradwire.autotune.settings import Auto, terms_of
-from gradwire.autotune.states import TRANSITIONS, Transition, TunerState
-from gradwire.autotune.step_times import StepTimes
+from gradwire.autotune.states import TRANSITIONS, Event, TunerState
+from gradwire.autotune.step_times import StepTime, StepTimes
 from gradwire.autotune.survey import STAYS, Findings, Survey
 from gradwire.autotune.trial import Trial, Watch
 from gradwire.codecs import parse
@@ -29,12 +29,14 @@ from gradwire.sync.residual import AUTO
 from gradwire.sync.work import BucketWork
 
 _LOG = logging.getLogger("gradwire")
+_ROWS = {row.event: row for row in TRANSITIONS}
 
 
 class Autotuner(StepObserver):
     """Chooses one run's plans, on all ranks alike: what rank 0 decides from the measurements of all of them.
 
-    Before each step, ``begin`` evaluates the table ``TRANSITIONS``, whose methods end the class.
+    Before each step, all ranks observe one ``Event`` or none, and make its transition (``TRANSITIONS``). The
+    actions are the last methods of the class.
 
     Parameters
     ----------
@@ -76,10 +78,11 @@ class Autotuner(StepObserver):
         self._steps, self._before = 0, 0  # begun, and those of the process that wrote the checkpoint
         self._chosen: Plan | None = None  # in the latest step
         self._loaded: State | None = None
-        self._trial = Trial(())
+        self._is_loaded = False
         self._step, self._buckets = 0, 0  # the step under way, and its buckets so far
-        self._observed: State | Decision | Trial | Findings | None = None  # by all ranks, before it
-        self._is_loaded = self._is_due = self._has_changed = False
+        self._earlier: State | Decision | None = None  # what all ranks have observed before it
+        self._trial = Trial(())
+        self._found = Findings(StepTime(0.0, 0.0, 0.0))
 
     def connected(self, context: SyncContext) -> None:
         """Begin a run of the context's ranks."""
@@ -104,12 +107,16 @@ class Autotuner(StepObserver):
             return None
         began = self._clock()
         self._step = step + self._before
-        if self._evaluate(None) and self._state is not TunerState.START:
-            return self._chosen  # of the same step
-        self._observe(sync)
+        if self._is_loaded:
+            self._make(Event.LOADED)
+        elif self._state is not TunerState.START and self._step == self._steps:
+            self._make(Event.REPEATED)
+            return self._chosen
+        event = self._observe(sync)
         self._chosen = self._samples = None
-        while self._evaluate(self._state):
-            self._observed, self._is_due = None, False
+        while event is not None or self._choice_is_next():
+            self._make(event or Event.CHOICE_IS_NEXT)
+            event = None
         self._steps = self._step
         self._sample_for_look()
         self._times.leave_out(self._clock() - began)
@@ -119,7 +126,7 @@ class Autotuner(StepObserver):
         """Return what samples a bucket in a step that is sampled."""
         number, self._buckets = self._buckets, self._buckets + 1
         self._times.handed_over(work.tensor.numel())
-        if self._samples is None:
+        if self._samples is None or work.is_bypassed:
             return NULL_BUCKET
         part_nbytes = self._config.sampled_nbytes if self._rules.whole else None
         is_drawn = self._samples.drawn == number
@@ -157,44 +164,60 @@ class Autotuner(StepObserver):
         decisions = self._loaded.decisions if self._loaded else []
         return decisions[-1][1].plan if decisions else None
 
-    def _evaluate(self, source: TunerState | None) -> bool:
-        """Make the first transition from ``source`` whose guard holds; return whether there is one."""
-        for row in TRANSITIONS:
-            if row.source is source and getattr(self, row.guard)():
-                left = self._state
-                getattr(self, row.action)()
-                self._state = row.target or left
-                self._log(row, left)
-                return True
-        return False
-
-    def _log(self, row: Transition, left: TunerState) -> None:
+    def _make(self, event: Event) -> None:
+        """Make the transition of an event; rank 0 logs it."""
+        row, left = _ROWS[event], self._state
+        getattr(self, row.action)()
+        self._state = row.target or left
         if self._rank == 0:
             facts = {"step": self._step, "plans": len(self._trial.decisions), "turns": self._trial.turns}
             said = row.says.format(**facts, change=self._watch.change)
             names = left.value, self._state.value
             _LOG.debug("autotune: transition %d, %s to %s: %s", row.number, *names, said)
 
-    def _observe(self, sync: BetweenSteps) -> None:
-        """Let all ranks observe what the guards of the present state ask about, if that is due."""
-        self._observed, self._is_due = None, False
+    def _observe(self, sync: BetweenSteps) -> Event | None:
+        """Return what all ranks observe together in the present state, if anything is due."""
         since, window = self._step - self._decide_at, self._config.window_steps
         if self._state is TunerState.START:
-            earlier = (self._loaded or self._saved.load()) if self._rank == 0 else None
-            self._observed = self._survey.hear(sync, earlier)
-        elif self._state is TunerState.PROBE and since == 0:
-            found = self._survey.choose(sync, self._samples, self._times)
-            if found is not None and self._step <= self.settles_at:
-                found = Trial(found.decisions[:1], config=self._config)
-            self._is_due, self._observed = True, found
-        elif self._state is TunerState.TRIAL and since == self._trial.steps:
-            self._is_due = True
+            return self._hear(sync)
+        if self._state is TunerState.PROBE and since == 0:
+            return self._choose(sync)
+        if self._state is TunerState.TRIAL and since == self._trial.steps:
             self._trial.note(*self._survey.time_turn(sync, self._times))
-        elif self._state is TunerState.HOLD and since > 0 and since % window == 0 and len(self._times):
+            if self._trial.present is None:
+                return Event.HAS_NO_TURN
+            return Event.TURNS_BACK if self._trial.is_turning else Event.HAS_NEXT_TURN
+        if self._state is TunerState.HOLD and since > 0 and since % window == 0 and len(self._times):
             may_choose = self._watch.may_decide(self._step, self._config.early_share_of_patience)
             how = self._samples, self._times.median, self.decisions
-            self._observed = self._survey.look(sync, *how, may_choose=may_choose)
-            self._has_changed = self._watch.changed(self._step, self._observed.times)
+            self._found = self._survey.look(sync, *how, may_choose=may_choose)
+            has_changed = self._watch.changed(self._step, self._found.times)
+            return Event.STEP_TIME_CHANGED if has_changed else self._found.event
+        return None
+
+    def _hear(self, sync: BetweenSteps) -> Event:
+        """Let all ranks hear what rank 0 has of an earlier run."""
+        own = (self._loaded or self._saved.load()) if self._rank == 0 else None
+        earlier = self._earlier = self._survey.hear(sync, own)
+        if isinstance(earlier, State):
+            holds = earlier.decide_at <= earlier.steps
+            return Event.HAS_CHECKPOINT if holds else Event.HAS_EARLY_CHECKPOINT
+        return Event.KNOWS_NOTHING if earlier is None else Event.HAS_EARLIER_CHOICE
+
+    def _choose(self, sync: BetweenSteps) -> Event:
+        """Let rank 0 choose a plan, and those that may be as good."""
+        found = self._survey.choose(sync, self._samples, self._times)
+        if found is None:
+            return Event.LACKS_SAMPLES
+        is_settling = self._step <= self.settles_at
+        self._trial = Trial(found.decisions[:1], config=self._config) if is_settling else found
+        if STAYS in found.decisions[0].reason:
+            return Event.FOUND_NO_PLAN
+        return Event.FOUND_ONE_PLAN if self._trial.present is None else Event.FOUND_RIVALS
+
+    def _choice_is_next(self) -> bool:
+        is_next = self._state is TunerState.PROBE and self._step + 1 == self._decide_at
+        return is_next and self._samples is None
 
     def _sample_for_look(self) -> None:
         """Sample this step if what the codec in use loses is looked at before the next one."""
@@ -228,91 +251,11 @@ class Autotuner(StepObserver):
             _LOG.log(level, "from step %d on, %s", self._step, told.reason)
         self._note(self._step, told)
 
-    # The guards of TRANSITIONS, by their rows.
-
-    def checkpoint_holds(self) -> bool:
-        """Return whether rank 0 has a checkpoint, and no choice was due when it was written."""
-        return isinstance(self._observed, State) and self._observed.decide_at <= self._observed.steps
-
-    def has_checkpoint(self) -> bool:
-        """Return whether rank 0 has a checkpoint that the settings allow, of as many ranks."""
-        return isinstance(self._observed, State)
-
-    def has_earlier_choice(self) -> bool:
-        """Return whether the file of decisions has one of this run's kind that the settings allow."""
-        return isinstance(self._observed, Decision)
-
-    def knows_nothing(self) -> bool:
-        """Return whether no other row applies."""
-        return True
-
-    def precedes_choice(self) -> bool:
-        """Return whether a plan is to be chosen before the next step, and this one isn't sampled yet."""
-        return self._step + 1 == self._decide_at and self._samples is None
-
-    def lacks_samples(self) -> bool:
-        """Return whether a choice is due, and a rank's sample is missing or not finite."""
-        return self._is_due and self._observed is None
-
-    def failed_to_choose(self) -> bool:
-        """Return whether rank 0 could not predict what plans take."""
-        return isinstance(self._observed, Trial) and STAYS in self._observed.decisions[0].reason
-
-    def has_one_plan(self) -> bool:
-        """Return whether no other plan may be as good, or steps don't take their usual time yet."""
-        return isinstance(self._observed, Trial) and self._observed.present is None
-
-    def has_rivals(self) -> bool:
-        """Return whether several plans may be the best."""
-        return isinstance(self._observed, Trial)
-
-    def has_next_turn(self) -> bool:
-        """Return whether a turn is over, and another one of the same round follows."""
-        return self._is_due and self._trial.present is not None and not self._trial.is_turning
-
-    def turns_back(self) -> bool:
-        """Return whether all plans had their first turn, and more than one isn't behind."""
-        return self._is_due and self._trial.is_turning
-
-    def has_no_turn(self) -> bool:
-        """Return whether the last turn is over."""
-        return self._is_due
-
-    def step_time_changed(self) -> bool:
-        """Return whether steps differ by ``changed_step_share`` from the first window, past the patience."""
-        return isinstance(self._observed, Findings) and self._has_changed
-
-    def some_need_others(self) -> bool:
-        """Return whether other parameters than before break the contract, or keep it again."""
-        look = self._observed
-        return isinstance(look, Findings) and look.gentler is not None and not look.is_wide
-
-    def many_need_others(self) -> bool:
-        """Return whether over ``wide_share`` of the values newly break it, and some patience has passed."""
-        look = self._observed
-        return isinstance(look, Findings) and look.gentler is not None and look.is_wide
-
-    def plan_is_unsuited(self) -> bool:
-        """Return whether over ``most_excepted_share`` break it, or the codec is no candidate."""
-        return isinstance(self._observed, Findings) and self._observed.is_unsuited
-
-    def leaner_codec_suits(self) -> bool:
-        """Return whether a codec that was left out keeps it with room, and sends under ``far_less_share``."""
-        return isinstance(self._observed, Findings) and self._observed.is_leaner
-
-    def is_repeated(self) -> bool:
-        """Return whether the latest step begins again."""
-        return not self._is_loaded and self._state is not TunerState.START and self._step == self._steps
-
-    def was_loaded(self) -> bool:
-        """Return whether ``load`` was called since the latest step."""
-        return self._is_loaded
-
-    # The actions.
+    # The actions of TRANSITIONS, by their rows.
 
     def resume(self) -> None:
         """Go on with the plan of the checkpoint; if a choice was due, make it after ``warm_up_steps``."""
-        state = self._observed
+        state = self._earlier
         assert isinstance(state, State)
         number = state.steps + 1  # another one in the run that wrote it
         self._before, self._loaded = number - self._step, None
@@ -329,9 +272,9 @@ class Autotuner(StepObserver):
 
     def adopt_earlier(self) -> None:
         """Take the plan of the earlier run."""
-        assert isinstance(self._observed, Decision)
+        assert isinstance(self._earlier, Decision)
         self._decide_at = self._step
-        self._adopt(self._observed, "as in an earlier run: ")
+        self._adopt(self._earlier, "as in an earlier run: ")
 
     def plan_choice(self) -> None:
         """Choose a plan after ``warm_up_steps``."""
@@ -339,9 +282,7 @@ class Autotuner(StepObserver):
 
     def sample_all(self) -> None:
         """Sample all buckets of this step."""
-        self._samples = (
-            self._no_samples()
-        )  # no exchange has used what may be chosen: there is none to compare
+        self._samples = self._no_samples()  # nothing is compared: no exchange has used what may be chosen
 
     def delay_choice(self) -> None:
         """Choose after 1 step, or twice as many as the last time, up to ``resample_steps``."""
@@ -350,8 +291,6 @@ class Autotuner(StepObserver):
 
     def adopt(self) -> None:
         """Take the plan, or the first one on trial."""
-        assert isinstance(self._observed, Trial)
-        self._trial = self._observed
         self._adopt(self._trial.present or self._trial.best())
 
     def take_turn(self) -> None:
@@ -363,7 +302,7 @@ class Autotuner(StepObserver):
         """Choose in the next step, and measure the lines for it."""
         self._decide_at = self._step + 1
         self._survey.forget_line()
-        if isinstance(self._observed, Findings) and self._observed.is_about_gradients:
+        if self._found.event is not None:
             self._survey.forget_gradients()
 
     def adapt(self) -> None:
@@ -394,7 +333,6 @@ class Autotuner(StepObserver):
         self._trial = Trial(())
 
     def _take_gentler(self) -> None:
-        assert isinstance(self._observed, Findings)
-        assert self._observed.gentler is not None
+        assert self._found.gentler is not None
         self._survey.forget_gradients()  # they differ from those that it knows
-        self._take(self._observed.gentler)
+        self._take(self._found.gentler)

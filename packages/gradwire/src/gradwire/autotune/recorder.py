@@ -21,7 +21,7 @@ from gradwire.machine import cores, is_inside
 from gradwire.planner.calibration import SEGMENT_NBYTES, excerpt, measure_host, use_threads
 from gradwire.planner.loss import noise_scale
 from gradwire.planner.request import ASSUMED_LATENCY_S
-from gradwire.sync.observe import BetweenSteps, BucketObserver, StepCost, StepObserver
+from gradwire.sync.observe import NULL_BUCKET, BetweenSteps, BucketObserver, StepCost, StepObserver
 from gradwire.sync.work import BucketWork
 from gradwire.timing.calibrate import codec_cost, rest_between_segments
 from gradwire.timing.line import Line
@@ -107,6 +107,8 @@ class Recorder(StepObserver):
 
     def bucket(self, work: BucketWork) -> BucketObserver:
         """Note a bucket; return what keeps an excerpt of it while those are few."""
+        if work.is_bypassed:
+            return NULL_BUCKET
         return ExcerptKeeper(self._excerpt, self.handed_over(work.tensor))
 
     def gathered(self, count: int, wait_s: float) -> None:
@@ -166,13 +168,12 @@ class Recorder(StepObserver):
         if not self.is_ready:
             return None
         began, timeout_s = self._clock(), sync.context.begin_timeout_s
-        name = None if rate is None else str(rate)
 
         def answer(exchange: Exchange) -> str:
             codec, text = str(sync.context.plan.codec), ""
             found = observe(exchange, self.recorded, timeout_s, line, attached=codec)
             if exchange.link.rank == 0:
-                text = _answer(found, _deployment(found, name, hosts or found.world), self._config)
+                text = _answer(found, rate, hosts or found.world, self._config)
             return broadcast(exchange, text, timeout_s)
 
         text = sync.exchange_now("an estimate", answer)
@@ -213,20 +214,20 @@ def _line_of(rate: object, hosts: object) -> Line | None:
     return None if rate is None else line
 
 
-def _deployment(seen: Observed, rate: str | None, hosts: int) -> Deployment:
-    """Return the deployment: elsewhere each rank has a machine of its own, unless all share a testbed's."""
+def _answer(seen: Observed, rate: str | float | None, hosts: int, config: AutoConfig) -> str:
+    """Return an estimate as JSON, or the reason why there is none.
+
+    Elsewhere each rank has a machine of its own, unless all share a testbed's.
+    """
     assert seen.line is not None, "it was measured, or is the rate's"
     is_here = rate is None and hosts == seen.world
-    ranks = seen.ranks_per_machine if is_here else hosts if is_inside() else 1
-    return Deployment(rate or "this one", seen.line, hosts, ranks, is_here)
-
-
-def _answer(seen: Observed, place: Deployment, config: AutoConfig) -> str:
-    """Return an estimate as JSON, or the reason why there is none."""
+    sharing = seen.ranks_per_machine if is_here else hosts if is_inside() else 1
     try:
-        most_hosts, settings = max(place.hosts, seen.world), Auto(config=config)
-        repeats = config.estimate_repeats
-        measured = estimator(seen, [place.line], most_hosts, settings=settings, repeats=repeats)
+        name = "this one" if rate is None else str(rate)
+        place = Deployment(name, seen.line, hosts, sharing, is_here)
+        settings, repeats = Auto(config=config), config.estimate_repeats
+        most_hosts = max(hosts, seen.world)
+        measured = estimator(seen, [seen.line], most_hosts, settings=settings, repeats=repeats)
         return json.dumps(measured.at(place).values())
     except GradwireError as error:
         return f"{_FAILED}{error}"

@@ -21,6 +21,7 @@ from gradwire.autotune.decision import Decision, decide
 from gradwire.autotune.samples import Samples
 from gradwire.autotune.saved import State, broadcast, gather, mean
 from gradwire.autotune.settings import Auto
+from gradwire.autotune.states import Event
 from gradwire.autotune.step_times import StepTime, StepTimes, slowest
 from gradwire.autotune.trial import Trial
 from gradwire.errors import GradwireError
@@ -46,27 +47,15 @@ class Findings:
     ----------
     times
         The times of a step on the slowest rank.
+    event
+        What has become of the gradients since the plan was chosen; None if they suit it as before.
     gentler
         The present plan with other codecs for parameters that break the contract, or keep it again.
-    is_wide
-        Whether so many values have come to need a gentler codec that one codec may suit them all, and enough
-        steps have passed for another choice.
-    is_unsuited
-        Whether a whole plan has to be chosen once more, because the present codec suits too few parameters.
-    is_leaner
-        Whether a codec that was left out keeps the contract by now, and sends far less.
     """
 
     times: StepTime
+    event: Event | None = None
     gentler: Decision | None = None
-    is_wide: bool = False
-    is_unsuited: bool = False
-    is_leaner: bool = False
-
-    @property
-    def is_about_gradients(self) -> bool:
-        """Whether the gradients differ from those that the plan was chosen for."""
-        return self.gentler is not None or self.is_unsuited or self.is_leaner
 
 
 class Survey:
@@ -192,17 +181,21 @@ class Survey:
         self._average_norms(exchange, samples)
         row = [now.compute_s, now.backward_s, now.exposed_s, *self._contract.row(samples, present)]
         rows = gather(exchange, row, self._timeout_s)
-        look = Findings(slowest(rows))
+        times = slowest(rows)
         if samples is None:
-            return look
+            return Findings(times)
         names = self._contract.judge([each[3:] for each in rows], samples, present)
         if names is not None:
             gentler = self._excepted(exchange, samples, present, names, decisions)
-            wide = samples.part(names - excepted(present, names)) > self._config.wide_share
-            return replace(look, gentler=gentler, is_wide=wide and may_choose, is_unsuited=gentler is None)
-        if may_choose and all(each[3] for each in rows):  # all ranks' samples are finite
-            return replace(look, is_leaner=self._leaner(exchange, samples, present, decisions))
-        return look
+            if gentler is None:
+                return Findings(times, Event.PLAN_IS_UNSUITED)
+            is_wide = samples.part(names - excepted(present, names)) > self._config.wide_share
+            many = is_wide and may_choose
+            return Findings(times, Event.MANY_NEED_OTHERS if many else Event.SOME_NEED_OTHERS, gentler)
+        is_finite = all(each[3] for each in rows)  # on all ranks
+        if may_choose and is_finite and self._leaner(exchange, samples, present, decisions):
+            return Findings(times, Event.LEANER_SUITS)
+        return Findings(times)
 
     def _excepted(
         self,
