@@ -13,7 +13,6 @@ import torch
 from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.contract import BUCKETS, SHARDS, CandidateRules
 from gradwire.autotune.costs import LINE_FIELDS, line_of, own_line
-from gradwire.autotune.saved import gather
 from gradwire.autotune.step_times import StepTime, StepTimes
 from gradwire.checkpoints import check_summed, summed
 from gradwire.errors import DataError
@@ -21,6 +20,7 @@ from gradwire.exchange import Exchange
 from gradwire.fields import Source, of, one_of, optional, real, rows, tensor_of
 from gradwire.files import Content, write_files
 from gradwire.machine import machine_id
+from gradwire.sync.agreement import gather
 from gradwire.timing.line import Line
 from gradwire.units import counted, format_duration, format_size
 

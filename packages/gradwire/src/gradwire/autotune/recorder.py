@@ -12,7 +12,6 @@ import torch
 from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.autotune.estimate import Deployment, Estimate, Estimator
 from gradwire.autotune.observed import FORMS, Observed, RecordedSteps, joined, observe, shares, stretch
-from gradwire.autotune.saved import broadcast
 from gradwire.autotune.settings import Auto
 from gradwire.autotune.step_times import StepTimes
 from gradwire.errors import DataError, GradwireError, SpecError, shown
@@ -21,6 +20,7 @@ from gradwire.machine import cores, is_inside
 from gradwire.planner.calibration import SEGMENT_NBYTES, excerpt, measure_host, use_threads
 from gradwire.planner.loss import noise_scale
 from gradwire.planner.request import ASSUMED_LATENCY_S
+from gradwire.sync.agreement import broadcast
 from gradwire.sync.observe import NULL_BUCKET, BetweenSteps, BucketObserver, StepCost, StepObserver
 from gradwire.sync.work import BucketWork
 from gradwire.timing.calibrate import codec_cost, rest_between_segments

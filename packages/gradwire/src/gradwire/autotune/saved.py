@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Self
 
-import torch
-
 from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.contract import CandidateRules
 from gradwire.autotune.decision import Decision
@@ -20,11 +18,9 @@ from gradwire.checkpoints import SUM, check_sealed, sealed
 from gradwire.codecs import parse
 from gradwire.codecs.rules import check_names
 from gradwire.errors import GradwireError, SpecError, StateError, one_line
-from gradwire.exchange import Exchange
 from gradwire.fields import Source, of, pair, rows, whole
 from gradwire.files import write_files
 from gradwire.machine import machine_id
-from gradwire.plan import Plan
 from gradwire.records import make_record, read_record, to_json
 from gradwire.version import version
 
@@ -219,41 +215,3 @@ def _check_ordinary(path: Path, most_nbytes: int) -> None:
         raise SpecError(f"expected an ordinary file for decisions, got {path}; name another one")
     if path.exists() and path.stat().st_size > most_nbytes:
         raise SpecError(f"expected at most {most_nbytes} bytes in {path}; remove it, or name another file")
-
-
-# What ranks tell each other between two steps: rows of numbers, their mean, or a text from rank 0.
-
-
-def gather(exchange: Exchange, row: Sequence[float], timeout_s: float) -> list[list[float]]:
-    """Return the rows of all ranks, in their order, as float32; all ranks call it with rows of one length.
-
-    Raises ``ExchangeError``.
-    """
-    link = exchange.link
-    rows = torch.zeros(link.world, len(row), dtype=torch.float32, device="cpu")
-    rows[link.rank] = torch.tensor(row, dtype=torch.float32, device="cpu")
-    _sum(exchange, rows.view(-1), timeout_s)
-    return rows.tolist()
-
-
-def mean(exchange: Exchange, values: torch.Tensor, timeout_s: float) -> None:
-    """Average 1-D float32 in place, to the same bits on all ranks. Raises ``ExchangeError``."""
-    if values.numel():
-        Exchange(exchange.link, Plan()).all_reduce(values, timeout_s=timeout_s)
-
-
-def broadcast(exchange: Exchange, text: str, timeout_s: float) -> str:
-    """Return the text of rank 0; all ranks call it. Raises ``ExchangeError``."""
-    own = text.encode() if exchange.link.rank == 0 else b""
-    length = int(gather(exchange, [len(own)], timeout_s)[0][0])
-    letters = torch.zeros(length, dtype=torch.float32, device="cpu")
-    if own:
-        letters.copy_(torch.frombuffer(bytearray(own), dtype=torch.uint8))
-    if length:
-        _sum(exchange, letters, timeout_s)
-    return bytes(letters.to(torch.uint8).tolist()).decode()
-
-
-def _sum(exchange: Exchange, values: torch.Tensor, timeout_s: float) -> None:
-    """Sum exactly: all but one of the terms of each value are 0."""
-    Exchange(exchange.link, Plan()).all_reduce(values, average=False, timeout_s=timeout_s)

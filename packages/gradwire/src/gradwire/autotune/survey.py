@@ -19,7 +19,7 @@ from gradwire.autotune.contract import (
 from gradwire.autotune.costs import Costs, typical
 from gradwire.autotune.decision import Decision, decide
 from gradwire.autotune.samples import Samples
-from gradwire.autotune.saved import State, broadcast, gather, mean
+from gradwire.autotune.saved import State
 from gradwire.autotune.settings import Auto
 from gradwire.autotune.states import Event
 from gradwire.autotune.step_times import StepTime, StepTimes, slowest
@@ -28,6 +28,7 @@ from gradwire.errors import GradwireError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Workload
+from gradwire.sync.agreement import broadcast, gather, mean
 from gradwire.sync.observe import BetweenSteps
 from gradwire.timing.line import Line
 

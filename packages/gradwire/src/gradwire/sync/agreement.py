@@ -8,11 +8,13 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
+import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from gradwire import codecs, collectives
 from gradwire.errors import AttachError, GradwireError, LinkError, shown
+from gradwire.exchange import Exchange
 from gradwire.fields import to_values
 from gradwire.launch.store import TimedStore
 from gradwire.links.process_group import store_of
@@ -140,3 +142,41 @@ def _difference(name: str, values: Sequence[str]) -> str | None:
         return None
     groups = [f"{value} on {ranks_in_words(own)}" for value, own in ranks.items()]
     return f"{name} is {', '.join(groups)}"
+
+
+# Messages between two steps, over the exchange: rows of numbers, their mean, or a text from rank 0.
+
+
+def gather(exchange: Exchange, row: Sequence[float], timeout_s: float) -> list[list[float]]:
+    """Return the rows of all ranks, in their order, as float32; all ranks call it with rows of one length.
+
+    Raises ``ExchangeError``.
+    """
+    link = exchange.link
+    rows = torch.zeros(link.world, len(row), dtype=torch.float32, device="cpu")
+    rows[link.rank] = torch.tensor(row, dtype=torch.float32, device="cpu")
+    _sum(exchange, rows.view(-1), timeout_s)
+    return rows.tolist()
+
+
+def mean(exchange: Exchange, values: torch.Tensor, timeout_s: float) -> None:
+    """Average 1-D float32 in place, to the same bits on all ranks. Raises ``ExchangeError``."""
+    if values.numel():
+        Exchange(exchange.link, Plan()).all_reduce(values, timeout_s=timeout_s)
+
+
+def broadcast(exchange: Exchange, text: str, timeout_s: float) -> str:
+    """Return the text of rank 0; all ranks call it. Raises ``ExchangeError``."""
+    own = text.encode() if exchange.link.rank == 0 else b""
+    length = int(gather(exchange, [len(own)], timeout_s)[0][0])
+    letters = torch.zeros(length, dtype=torch.float32, device="cpu")
+    if own:
+        letters.copy_(torch.frombuffer(bytearray(own), dtype=torch.uint8))
+    if length:
+        _sum(exchange, letters, timeout_s)
+    return bytes(letters.to(torch.uint8).tolist()).decode()
+
+
+def _sum(exchange: Exchange, values: torch.Tensor, timeout_s: float) -> None:
+    """Sum exactly: all but one of the terms of each value are 0."""
+    Exchange(exchange.link, Plan()).all_reduce(values, average=False, timeout_s=timeout_s)
