@@ -41,13 +41,13 @@ class Autotuner(StepObserver):
     Parameters
     ----------
     settings
-        What the user wants.
+        The user's part of the choice.
     rules
-        How the run exchanges its gradients.
+        The rules for plans, by how the run exchanges its gradients.
     parameters
         The model's, with their names.
     clock
-        What times steps, in seconds.
+        Times steps, in seconds.
 
     Attributes
     ----------
@@ -123,7 +123,7 @@ class Autotuner(StepObserver):
         return self._chosen
 
     def bucket(self, work: BucketWork) -> BucketObserver:
-        """Return what samples a bucket in a step that is sampled."""
+        """Return the sampler of a bucket in a step that is sampled."""
         number, self._buckets = self._buckets, self._buckets + 1
         self._times.handed_over(work.tensor.numel())
         if self._samples is None or work.is_bypassed:
@@ -137,7 +137,7 @@ class Autotuner(StepObserver):
         self._times.end(None if self._rules.overlaps else cost.wait_s)
 
     def state(self) -> dict[str, str]:
-        """Return what a checkpoint keeps of the choice; call it between two steps."""
+        """Return the field of a checkpoint for the choice; call it between two steps."""
         if self._loaded is not None:  # and no step was taken since
             return {AUTO: self._loaded.to_json()}
         # What steps took with plans on trial is of no use to another run, which has to decide anew.
@@ -176,7 +176,7 @@ class Autotuner(StepObserver):
             _LOG.debug("autotune: transition %d, %s to %s: %s", row.number, *names, said)
 
     def _observe(self, sync: BetweenSteps) -> Event | None:
-        """Return what all ranks observe together in the present state, if anything is due."""
+        """Let all ranks look, if that is due in the present state, and return the event."""
         since, window = self._step - self._decide_at, self._config.window_steps
         if self._state is TunerState.START:
             return self._hear(sync)

@@ -30,7 +30,7 @@ _FIGURES = ("plain", "gentler", "shadow", "planned")
 
 
 def draw(step: int, buckets: int) -> int | None:
-    """Return which of so many buckets of a step is compared with its exact average: the same on all ranks."""
+    """Return the number of the bucket that is compared with its exact average in a step; None if none is."""
     return Random(step).randrange(buckets) if buckets else None
 
 
@@ -50,7 +50,7 @@ def exchanged(algorithm: str, world: int, partial: float, finished: float) -> fl
 def suits(codec: Codec, algorithm: str, world: int) -> bool:
     """Return whether an algorithm adds up as a codec with another step for sums expects.
 
-    That is by encoding each gradient by itself: if partial sums are encoded again, what its coarser step
+    It must encode each gradient by itself: if partial sums are encoded again, what its coarser step
     loses adds up, and costs more of the loss than of the norm (``docs/codecs/ecsq.md``).
     """
     partial = (terms for terms in encoded_terms(algorithm, world) if terms < world)
@@ -58,14 +58,14 @@ def suits(codec: Codec, algorithm: str, world: int) -> bool:
 
 
 def encodings(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
-    """Return what partial and finished sums are encoded with by these codecs."""
+    """Return the codecs of partial and of finished sums, for each of these codecs."""
     return tuple(dict.fromkeys(each for codec in codecs for each in (codec, codec.of_sums)))
 
 
 def exchanged_shares(
     codec: Codec, algorithm: str, world: int, once: Mapping[Codec, Mapping[str, float]]
 ) -> dict[str, float]:
-    """Return what an exchange loses of each parameter, from what one encoding with each of them loses."""
+    """Return the relative error of an exchange by parameter, from those of one encoding (``once``)."""
     partial, finished = once[codec], once[codec.of_sums]
     return {name: exchanged(algorithm, world, partial[name], finished[name]) for name in partial}
 
@@ -82,11 +82,11 @@ class RelativeErrors:
     Attributes
     ----------
     counts
-        How many values each parameter has, by its name.
+        The number of values of each parameter, by its name.
     shares
         For each codec, the share of every parameter's norm.
     nbytes
-        How many bytes a value takes with each codec.
+        The bytes that a value takes with each codec.
     most_excepted
         A codec that suits fewer of the values than the rest is not admitted.
     config
@@ -131,9 +131,9 @@ class RelativeErrors:
     def gentler(
         self, codec: Codec, names: Collection[str], most: float, refused: Collection[Codec] = ()
     ) -> dict[str, Codec]:
-        """Return what each of these parameters gets, and the others ``codec``.
+        """Return the codec of each of these parameters, where the others have ``codec``.
 
-        That is the codec with the fewest bytes that keeps the contract. Each codec is an exchange of its own,
+        It is the one with the fewest bytes that keeps the contract. Each codec is an exchange of its own,
         so parameters get the next larger one that others have and that suits them, too, unless this costs
         more than ``few_bytes_share``; and none, if that hardly counts.
         """
@@ -182,7 +182,7 @@ def by_codec(codecs: Mapping[str, Codec]) -> dict[Codec, list[str]]:
 
 
 def rules_for(codecs: Mapping[str, Codec]) -> tuple[Rule, ...]:
-    """Return what lets these parameters, and no other, have the codecs that they are to have."""
+    """Return the rules that give these parameters their codecs, and no other parameter one."""
     patterns = {codec: "|".join(map(re.escape, names)) for codec, names in by_codec(codecs).items()}
     return tuple(Rule(f"^(?:{pattern})$", codec) for codec, pattern in patterns.items())
 
@@ -208,7 +208,7 @@ class Contract:
     world
         The number of ranks.
     seen
-        What whole exchanges with the present plan's codec were last found to lose, by parameter.
+        The relative errors by parameter of whole exchanges with the present plan's codec, as last measured.
     refused
         The codecs that were too rough in place of it.
     config
@@ -230,7 +230,7 @@ class Contract:
         self.refused.clear()
 
     def row(self, samples: Samples | None, present: Plan) -> list[float]:
-        """Return what this rank has found: nothing for a step that is not sampled."""
+        """Return this rank's errors as one row; it is empty for a step that is not sampled."""
         if samples is None:
             return []
         if not samples.finite:
@@ -266,7 +266,7 @@ class Contract:
         return wanted if bad or wanted != kept else None
 
     def own_errors(self, samples: Samples, codecs: Sequence[Codec]) -> list[float]:
-        """Return what each encoding of these codecs loses of this rank's gradient."""
+        """Return the relative errors of this rank's gradient, by encoding and parameter."""
         return [share for each in encodings(codecs) for share in samples.shares(each)]
 
     def errors(
@@ -277,7 +277,7 @@ class Contract:
         algorithms: Sequence[str],
         present: Plan,
     ) -> dict[str, RelativeErrors]:
-        """Return what exchanges lose, by their algorithms, from all ranks' ``own_errors``.
+        """Return the relative errors of exchanges by algorithm, from all ranks' ``own_errors``.
 
         Of a parameter that an exchange with the ``present`` plan was seen to take more of, that counts.
         """
@@ -310,7 +310,7 @@ class Contract:
 def is_leaner(lost: RelativeErrors, present: Plan, others: Collection[Codec], most: float) -> bool:
     """Return whether one of ``others`` keeps the contract, with room to spare, and sends far less.
 
-    That is, even if what it doesn't suit isn't compressed.
+    It does so even if parameters that it doesn't suit aren't compressed.
     """
     enough = lost.config.far_less_share * lost.nbytes[present.codec]
     admitted = lost.admitted(most * lost.config.back_share, present)
@@ -330,18 +330,18 @@ class CandidateRules:
     Attributes
     ----------
     name
-        What tells it from others in the file of decisions.
+        The name in the file of decisions.
     whole
         Whether all gradients go out together, at the end of backward.
     half
         The half of a ring that a gradient goes through, ``"reduce"`` where each rank keeps a shard of the
         sum; None for all of the plan's algorithm.
     algorithms
-        What may be chosen.
+        The algorithms that may be chosen, the preferred first.
     has_exceptions
         Whether parameters may have another codec than the rest.
     places
-        Whether parameters begin blocks of their own, where their codec wants that.
+        Whether parameters begin blocks of their own, where their codec has blocks.
     pipeline
         The steps under way at once.
     """
@@ -376,5 +376,5 @@ SHARDS = CandidateRules("shards", half="reduce", algorithms=("ring",), has_excep
 
 
 def whole(pipeline: int) -> CandidateRules:
-    """Return the rules for gradients that go out whole, with so many steps under way at once."""
+    """Return the rules for gradients that go out whole, with ``pipeline`` steps under way at once."""
     return CandidateRules(f"a pipeline of {pipeline}", whole=True, pipeline=pipeline)

@@ -1,4 +1,4 @@
-"""What rank 0 measures of its codecs and its host, once, so that another choice need not wait for it."""
+"""Measurements for a choice: codecs and frames on rank 0, once in a run, and the lines of all ranks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Costs:
         return Environment(line, found, self._frames())
 
     def _frames(self) -> HostCost:
-        """Return what frames cost."""
+        """Return the cost of frames."""
         if self._host is None:
             sharing = self._world if is_inside() else 1
             try:

@@ -1,4 +1,4 @@
-"""What was decided, and which of two decisions is the better one."""
+"""A decision for a plan, the better one of several, and how rank 0 decides."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SOURCE = Source("a decision", "leave it out, and the run measures anew")
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided.
+    """The plan of a run from some step on, and the figures behind it.
 
     Attributes
     ----------
     plan
-        What all ranks use from now on.
+        The plan that all ranks use.
     step_s, uncompressed_s, compute_s
         Seconds of a step that are expected with it, with the fastest plan without compression, and of
         computation alone. Those of plans that were tried are what steps took.
@@ -37,7 +37,7 @@ class Decision:
     extra
         The share of extra steps that its noise may cost.
     nbytes
-        What the rank that sends most sends in a step.
+        The bytes of the rank that sends most in a step.
     left_out
         The other codecs that would have lost too much of more than a tenth of the values.
     """
@@ -129,7 +129,7 @@ class Mixture:
 
     @classmethod
     def of(cls, codec: Codec, names: frozenset[str], lost: RelativeErrors, most: float) -> Mixture:
-        """Return what parameters get that need another codec than ``codec``."""
+        """Return the codecs of the parameters in ``names``, which ``codec`` does not suit."""
         gentler = lost.gentler(codec, names, most)
         every = by_codec(dict.fromkeys(lost.counts, codec) | gentler)
         noise = sum(lost.noise(each, own) for each, own in every.items())
@@ -197,8 +197,7 @@ def decide(
     workload
         The buckets, as parameters, the first to be exchanged last; and the seconds of computation.
     lost
-        What exchanges with each codec that may be chosen lose of the parameters, by the algorithms that may
-        be chosen, the preferred first.
+        The relative errors of the codecs that may be chosen, by algorithm, the preferred one first.
     most
         The largest share that is admitted.
     present
@@ -264,10 +263,10 @@ def _rivals(
 ) -> list[Decision]:
     """Return the fastest decisions of other kinds that may be as good as the best one.
 
-    Those are no compression, if the best one compresses; one that sends far less, since times may not differ
-    at all; one with a codec of another name, and the best one in other segments, since what codecs and frames
-    take where ranks share cores is hard to predict; and then other ways to exchange. Of plans that exchange
-    the same frames, one is enough.
+    The order is: no compression, if the best one compresses; one that sends far less, since times may not
+    differ at all; one with a codec of another name, and the best one in other segments, since the costs of
+    codecs and frames are hard to predict where ranks share cores; then other algorithms. Of plans that
+    exchange the same frames, one is enough.
     """
     if best.step_s - best.compute_s <= config.exposed_share * best.step_s:
         return []
@@ -293,7 +292,7 @@ def _rivals(
 
 
 def _frames(each: Decision, world: int) -> tuple[object, ...]:
-    """Return what is equal for plans that exchange the same frames.
+    """Return a key that is equal for plans that exchange the same frames.
 
     Two ranks do so in a ring, pairwise, and over a butterfly, which are expected to take exactly as long.
     More ranks don't, although what they are expected to take may be the same, too.
@@ -303,7 +302,7 @@ def _frames(each: Decision, world: int) -> tuple[object, ...]:
 
 
 def _way(each: Decision) -> tuple[str, bool, bool]:
-    """Return what predictions know least about: the messages of an algorithm, and of several codecs."""
+    """Return the parts of a plan that predictions are least certain of: algorithm and several codecs."""
     return each.plan.algorithm, each.plan.codec.EXACT, bool(each.plan.codecs)
 
 

@@ -43,9 +43,9 @@ class Limit:
 
 
 def limit_of(chosen: Prediction, line: Line, gather_s: float, ranks_per_machine: int) -> Limit:
-    """Return what takes most of a step, of which FSDP's weights take ``gather_s`` more seconds.
+    """Return the part that takes most of a step, of which FSDP's weights take ``gather_s`` more seconds.
 
-    What is exposed of an exchange has the parts of the whole exchange. Where ranks share a machine, the
+    The exposed part of an exchange has the same shares as the whole. Where ranks share a machine, the
     exchange also waits for cores, so no more counts for the line than the wire takes for the bytes.
     """
     cost = chosen.cost
@@ -86,7 +86,7 @@ class Deployment:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What attaching should give in one place.
+    """The step that gradwire should give in one deployment.
 
     Attributes
     ----------
@@ -104,7 +104,7 @@ class Estimate:
     to_loss_s
         Seconds with it that bring training as far as one exact step does.
     limit
-        What takes most of ``step_s``, and its share.
+        The part that takes most of ``step_s``.
     spread
         The share by which gains are uncertain: what the observed steps scatter, and what the prediction of
         the observed step is off.
@@ -128,12 +128,12 @@ class Estimate:
 
     @property
     def speedup(self) -> float:
-        """How many times as long a step takes without gradwire."""
+        """The time of a step without gradwire, divided by the one with it."""
         return self.plain_s / self.step_s
 
     @property
     def speedup_to_loss(self) -> float:
-        """How many times as long training takes to the same loss without gradwire."""
+        """The time to the same loss without gradwire, divided by the one with it."""
         return self.plain_s / self.to_loss_s
 
     def values(self) -> dict[str, object]:
@@ -180,11 +180,11 @@ class Estimator:
     observed
         Its steps.
     host, costs
-        What frames and the codecs cost; the codecs by their specs, with what they lose.
+        The costs of frames, and of the codecs by their specs, with their relative errors.
     noise
         The noise scale of its gradients (``planner.loss.noise``).
     settings
-        Which codecs may be chosen, and how much they may lose.
+        The codecs that may be chosen, and their largest relative error.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class Estimator:
         """Return the prediction where ranks share cores: there, what hides behind backward is not for free.
 
         Work of an exchange beside a backward pass that keeps all cores busy makes this longer by as much.
-        Where the step takes what the cores need for everything, that has been counted.
+        A step that takes as long as the cores need for everything has counted it already.
         """
         cost, total_s = predicted.cost, predicted.exchange_s
         busy = min(1.0, place.ranks_per_machine / self._host.cores)
@@ -330,10 +330,9 @@ LEGEND = (
 def report(
     observed: Observed, estimates: Sequence[Estimate], predicted_s: float | None = None
 ) -> list[str | Table]:
-    """Return what was observed, and a row for each place.
+    """Return the observation in words, and a table with a row for each estimate.
 
-    ``predicted_s`` is what the step that was observed would take as predicted, which says what to think of
-    the other predictions.
+    ``predicted_s`` are the seconds that the model predicts for the observed step, beside the measured ones.
     """
     said = str(observed)
     if predicted_s is not None:

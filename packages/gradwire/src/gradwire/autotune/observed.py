@@ -1,4 +1,4 @@
-"""What some steps of a training took, as far as an estimate of steps with gradwire depends on it."""
+"""Observed steps of a training: the times and gradients on which an estimate depends."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from gradwire.timing.line import Line
 from gradwire.units import counted, format_duration, format_size
 
 FORMS = {"DDP": BUCKETS, "FSDP2": SHARDS}
-"""What a training exchanges gradients with, by what users call it."""
+"""The rules of plans, by the name that users know a run by."""
 _DIGITS = 4
-"""Of a machine's id, in hexadecimal, that one float32 holds exactly."""
+"""Hexadecimal digits of a machine's id that one float32 holds exactly."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """What steps take on the slowest rank of a run, and what they exchange.
+    """Steps of a run, as the slowest rank takes them.
 
     Attributes
     ----------
@@ -41,11 +41,11 @@ class Observed:
     device
         The type of the device that computes.
     world, ranks_per_machine
-        How many ranks there are, and how many of them share rank 0's machine.
+        The number of ranks, and of those on rank 0's machine.
     threads
-        Those of PyTorch in each rank.
+        PyTorch's threads in each rank.
     steps
-        So many steps the times are medians of.
+        The number of steps that times are medians of.
     compute_s, backward_s, exposed_s
         Seconds of a step, as in ``StepTime``; 0 of backward where it waits for each exchange.
     counts
@@ -53,7 +53,7 @@ class Observed:
     gathers
         The floats of each gathering of weights in a step.
     line
-        The slowest between neighbours; None where nobody has measured it.
+        The slowest line between neighbours; None if it was not measured.
     gradients
         Excerpts of rank 0's own gradients, before any average: 1-D float32 on the CPU, one for each of some
         steps.
@@ -86,7 +86,7 @@ class Observed:
 
     @property
     def rules(self) -> CandidateRules:
-        """How the run exchanges gradients."""
+        """The rules for plans, by how the run exchanges gradients."""
         return FORMS[self.kind]
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ class Observed:
         write_files({Path(path): self.content()})
 
     def content(self) -> Content:
-        """Return what ``save`` writes, for ``write_files`` and ``replace_file``."""
+        """Return the content of the file, for ``write_files`` and ``replace_file``."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields["line"] = None if self.line is None else asdict(self.line)
         fields["gradients"] = list(self.gradients)

@@ -1,7 +1,7 @@
 # ruff: noqa: D102
 """The tuner, its sampler, and its recorder as front ends call them that are not on ``GradientSync`` yet.
 
-Whoever moves the last of them removes this module.
+The move of the last one removes this module.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Pilot:
         rules: CandidateRules = BUCKETS,
         names: Collection[str],
     ) -> None:
-        frozen = [(name, torch.empty(0)) for name in names]
-        trained = [(f"{number}", nn.Parameter(torch.empty(each))) for number, each in enumerate(shapes)]
+        sizes = (torch.empty(torch.Size(each), device="meta") for each in shapes)
+        trained = [(f"{number}", nn.Parameter(each)) for number, each in enumerate(sizes)]
         self.tuner = Autotuner(settings, rules, trained, clock)
-        self.tuner._names = [name for name, _ in frozen]
+        self.tuner._names = [*names]
         link = SimpleNamespace(HAS_ALL_REDUCE=True)  # the rules know already
         context: Any = SimpleNamespace(
             rank=rank, world=world, link=link, begin_timeout_s=timeout_s, ledger=None

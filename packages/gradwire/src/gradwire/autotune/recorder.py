@@ -38,7 +38,7 @@ def estimator(
     settings: Auto | None = None,
     repeats: int = DEFAULT.careful_repeats,
 ) -> Estimator:
-    """Return what estimates steps on such lines, up to so many hosts; measuring takes some seconds.
+    """Return an estimator for such lines and at most ``most_hosts`` hosts, after some seconds of measuring.
 
     Each codec is measured ``repeats`` times, on ``part_nbytes`` of an excerpt at once: so much holds about as
     few parameters as segments do of the gradient.
@@ -157,7 +157,7 @@ class Recorder(StepObserver):
     def estimate(
         self, sync: BetweenSteps, rate: str | float | None = None, hosts: int | None = None
     ) -> Estimate | None:
-        """Return what a step would take elsewhere, by rank 0's measurements; None before it is ready.
+        """Return an estimate for another deployment, measured by rank 0; None before it is ready.
 
         All ranks call it together between two steps. ``rate`` is one like ``"10gbit"``, or bytes per second;
         without it the line is measured. ``hosts`` are as many as there are ranks by default. Raises

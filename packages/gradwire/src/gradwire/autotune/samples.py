@@ -38,11 +38,11 @@ class Samples:
     drawn
         The number of the bucket, from 0 up, whose exchange is to be compared with the exact average.
     step
-        Which step it is; of a large bucket it says which part is compared.
+        The number of the step, which draws the part of a large bucket that is compared.
     shadow
-        What that comparison has found.
+        The result of that comparison.
     placed_for
-        How many ranks exchange parameters that begin blocks of their own; None where they lie side by side.
+        The number of ranks, if parameters begin blocks of their own; None if they lie side by side.
     config
         The thresholds of the run.
     """
@@ -123,7 +123,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Shadow:
-    """What whole exchanges of one bucket, or of a part of it, lost of the exact average, by parameter.
+    """Relative errors of whole exchanges of one bucket, or of a part of it, by parameter.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ def part_of(names: Collection[str], size_of: Mapping[str, int]) -> float:
 def _decoded(
     codec: Codec, values: torch.Tensor, shapes: Sequence[tuple[int, ...]], placed_for: int | None
 ) -> torch.Tensor:
-    """Return what is left of a bucket's values after one encoding."""
+    """Return a bucket's values after one encoding and decoding."""
     if codec.EXACT or values.numel() == 0:
         return values
     kept = tuple(_kept(shapes, len(values)))
@@ -192,7 +192,7 @@ def _slice_norms(values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> lis
 
 
 def _parts(values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> Sequence[torch.Tensor]:
-    """Return what was kept of each parameter."""
+    """Return the kept values of each parameter."""
     kept = _kept(shapes, len(values))
     return torch.split(values[: sum(kept)], kept)
 
@@ -240,7 +240,7 @@ class BucketSampler(BucketObserver):
     work
         The bucket's exchange.
     shapes
-        Those of the model's parameters, by their names.
+        The shapes of the model's parameters, by their names.
     drawn
         Whether its average, or this rank's chunk of the sum, is compared; the same on all ranks. Of a large
         average these are the parameters from one on that is drawn by the number of the step.

@@ -73,15 +73,15 @@ class State:
     Attributes
     ----------
     world, steps
-        How many ranks there were, and how many steps they had begun.
+        The number of ranks, and of the steps that they had begun.
     decide_at
         The step before which they have measured last, or are to do so next.
     patience, since
-        Those of the ``Watch``.
+        The attributes of the ``Watch``.
     decisions
-        What was decided, and before which steps.
+        The decisions, and the steps from which on they hold.
     seen, refused
-        Those of the ``Contract``, the codecs as their specs.
+        The attributes of the ``Contract``, the codecs as their specs.
     settings
         The ``terms_of`` the settings under which it was decided; empty in older checkpoints.
     """
@@ -116,7 +116,7 @@ _LOG = logging.getLogger("gradwire")
 
 
 def fingerprint(shapes: Sequence[Sequence[int]], world: int, way: str) -> str:
-    """Return what a decision is for: parameters, ranks, a way to exchange them, a machine, and a version."""
+    """Return the key of a decision: a hash of shapes, ranks, rules, machine, and version."""
     facts = json.dumps([[*map(list, shapes)], world, way, machine_id(), version()])
     return hashlib.sha256(facts.encode()).hexdigest()
 
@@ -128,11 +128,11 @@ class Saved:
     Parameters
     ----------
     settings
-        What the user wants of this run.
+        The user's part of the choice.
     rules
-        How it exchanges its gradients.
+        The rules for plans, by how the run exchanges its gradients.
     names
-        Those of the model's parameters.
+        The names of the model's parameters.
     key
         The ``fingerprint`` of the run.
     tells

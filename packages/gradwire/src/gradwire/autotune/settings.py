@@ -1,4 +1,4 @@
-"""What a user may say about an automatic choice."""
+"""The user's part of an automatic choice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CODECS = (
     "ecsq:0.5,sum=0.35",
     "ecsq:0.5,block=64,sum=0.35",
 )
-"""What may be chosen by default: the planner's codecs, and those with the fewest bytes that cost a GPT no
+"""The codecs that may be chosen by default: the planner's, and those with the fewest bytes that cost a GPT no
 more than 0.2 % of its loss (docs/auto.md). Small blocks suit parameters whose rows differ in scale; ``foot``
 suits those whose columns do."""
 PLACE = "GRADWIRE_AUTO"
@@ -95,7 +95,7 @@ class Auto:
 
     @property
     def candidates(self) -> tuple[Codec, ...]:
-        """What may be chosen, no compression first."""
+        """The codecs that may be chosen, no compression first."""
         found = (codec_of(each, "codecs") for each in self.codecs)
         return tuple(dict.fromkeys((Identity(), *(each for each in found if each is not None))))
 
@@ -106,12 +106,12 @@ class Auto:
 
     @property
     def first_plan(self) -> Plan:
-        """What the first steps use: a codec that is safe for any model."""
+        """The plan of the first steps, with a codec that is safe for any model."""
         return Plan.of(DEFAULT, residual=False)
 
     @property
     def facts(self) -> dict[str, str]:
-        """What all ranks must agree on."""
+        """The facts on which all ranks must agree."""
         return {NAME: terms_of(self)}
 
 

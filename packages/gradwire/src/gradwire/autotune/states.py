@@ -17,7 +17,7 @@ class TunerState(Enum):
 
 
 class Event(Enum):
-    """What all ranks observe before a step; the values are the conditions of the table."""
+    """An observation of all ranks before a step; the values are the conditions of the table."""
 
     REPEATED = "the latest step begins again"
     LOADED = "a checkpoint was loaded since the latest step"
@@ -51,7 +51,7 @@ class Transition:
     source
         The state that it leaves; None for any state.
     event
-        What makes the ranks leave it.
+        The observation that leads from it.
     action
         The method of ``Autotuner`` that does what follows.
     target

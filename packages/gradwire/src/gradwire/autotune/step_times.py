@@ -1,4 +1,4 @@
-"""Where the time of a step goes, by the clock of the thread that trains."""
+"""The times of steps, by the clock of the thread that trains."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class StepTimes:
             self._add(StepTime(last - began, min(backward_s, last - began), now - last))
 
     def forget(self, uncounted: int = 1) -> None:
-        """Begin anew: the latest steps are no sample of those to come, nor are so many of these."""
+        """Begin anew, and do not count the next ``uncounted`` steps, the first of which has no beginning."""
         self._latest.clear()
-        self._ended, self._uncounted = None, uncounted - 1  # the first step has no beginning
+        self._ended, self._uncounted = None, uncounted - 1
 
     def _add(self, step: StepTime) -> None:
         if self._uncounted == 0:

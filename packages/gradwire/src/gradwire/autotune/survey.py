@@ -1,4 +1,4 @@
-"""What all ranks measure for a choice, in calls that all of them make, and what rank 0 concludes from it."""
+"""The measurements of all ranks for a choice, in calls that all of them make, and rank 0's conclusions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Findings:
     times
         The times of a step on the slowest rank.
     event
-        What has become of the gradients since the plan was chosen; None if they suit it as before.
+        The change of the gradients since the plan was chosen; None if they suit it as before.
     gentler
         The present plan with other codecs for parameters that break the contract, or keep it again.
     """
@@ -67,13 +67,13 @@ class Survey:
     settings
         The user's part of the choice.
     rules
-        How the run exchanges its gradients.
+        The rules for plans, by how the run exchanges its gradients.
     contract
         Judges the present plan.
     world
         The number of ranks.
     timeout_s
-        How long a rank waits for the others.
+        The seconds that a rank waits for the others.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Survey:
         self._own_shares = []
 
     def hear(self, sync: BetweenSteps, earlier: State | Decision | None) -> State | Decision | None:
-        """Return what rank 0 has of an earlier run: a checkpoint's state, a file's decision, or nothing."""
+        """Return rank 0's checkpoint or decision of a file, on all ranks; None if it has neither."""
         text = "" if earlier is None else earlier.to_json()
         text = _RESUMED + text if isinstance(earlier, State) else text
         text = sync.exchange_now(
@@ -262,7 +262,7 @@ class Survey:
     def _decided(
         self, samples: Samples, line: Line, now: StepTime, lost: Mapping[str, RelativeErrors], present: Plan
     ) -> tuple[Decision, ...]:
-        """Return what rank 0 decides, by what is lost over each algorithm; where that fails, all stay."""
+        """Return rank 0's decisions, by the errors over each algorithm; if that fails, the plan stays."""
         workload = Workload(
             (sum(samples.counts),) if self._rules.whole else tuple(reversed(samples.counts)),
             forward_s=now.compute_s - now.backward_s,

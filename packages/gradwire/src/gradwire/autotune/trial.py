@@ -128,7 +128,7 @@ class Trial:
         return min(max(config.equal_share, by_chance), config.most_equal_share)
 
     def best(self) -> Decision:
-        """Return what stays: the best one, as ``best_of`` tells, by what steps took.
+        """Return the decision that stays: the best one by the times of the trial (``best_of``).
 
         Plans are as fast if they differ by less than ``equal_share``, or than chance explains. A plan that
         compresses has to be faster than those that don't by more than predictions are uncertain. One that
@@ -157,7 +157,7 @@ class Trial:
         )
 
     def _named(self, decision: Decision) -> str:
-        """Return what tells a decision from the others."""
+        """Return a name of a decision that no other one has."""
         same = sum(each.in_short == decision.in_short for each in self.decisions)
         size = exact_size(decision.plan.segment_nbytes)
         return f"{decision.in_short} in segments of {size}" if same > 1 else decision.in_short
@@ -175,7 +175,7 @@ class Trial:
 
 
 def _exact_s(tried: Sequence[Decision]) -> float:
-    """Return what steps took with the fastest plan that doesn't compress; infinity if there is none."""
+    """Return the shortest step without compression; infinity if no such plan was tried."""
     return min((each.step_s for each in tried if each.plan.codec.EXACT), default=inf)
 
 

@@ -71,7 +71,7 @@ class DeviceMarks:
 
 
 def marks_of(device: torch.device) -> Marks:
-    """Return what notes moments where the gradients are."""
+    """Return marks in the stream of the gradients' device."""
     return HostMarks() if device.type == "cpu" else DeviceMarks(device)
 
 
@@ -99,16 +99,16 @@ class DdpWatch:
     Parameters
     ----------
     model
-        What is watched.
+        The watched model.
     settings
-        How many steps.
+        The numbers of steps that count, and that do not.
     passed
         Called with this after each step, when all gradients are averaged.
 
     Attributes
     ----------
     steps
-        How many steps the model has taken.
+        The number of steps that the model has taken.
     """
 
     def __init__(

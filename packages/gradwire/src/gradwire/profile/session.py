@@ -1,4 +1,4 @@
-"""What is watched in one process, until its largest model has taken enough steps, on all ranks alike."""
+"""The watches of one process, until its largest model has taken enough steps, on all ranks alike."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class FsdpWatch:
     def group(self) -> dist.ProcessGroup:
         """All ranks."""
         group = dist.group.WORLD
-        assert group is not None, "fully_shard wants one"
+        assert group is not None, "fully_shard has needed it"
         return group
 
     @property
@@ -227,7 +227,7 @@ class Session:
         self._give_up(f"rank {dist.get_rank()}: {reason}")
 
     def _leave(self, observed: Observed) -> None:
-        """Write what was observed into the profiler's folder; without one nobody wants it any more."""
+        """Write the observation into the profiler's folder, unless that has ended and removed it."""
         try:
             replace_file(self._settings.observed, observed.content())
         except OSError:
