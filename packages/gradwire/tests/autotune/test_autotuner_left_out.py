@@ -1,4 +1,4 @@
-"""Which codecs a pilot leaves out, and when it takes them back."""
+"""Codecs that a tuner leaves out, and takes back later."""
 
 from __future__ import annotations
 
