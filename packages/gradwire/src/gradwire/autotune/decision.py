@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 
 from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.autotune.contract import RelativeErrors, by_codec, in_words, rules_for
 from gradwire.codecs import Codec, parse
-from gradwire.fields import Source, of, real, rows
+from gradwire.fields import Source, of, real, rows, to_values
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.planner.candidates import Space, Workload
 from gradwire.planner.exchange_times import Family
@@ -64,8 +64,7 @@ class Decision:
 
     def to_json(self) -> str:
         """Return it as a JSON object."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return json.dumps(values | {"plan": json.loads(self.plan.to_json())})
+        return json.dumps(to_values(self))
 
     @classmethod
     def from_json(cls, text: str) -> Decision:

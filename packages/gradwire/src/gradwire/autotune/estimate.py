@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
@@ -15,7 +14,7 @@ from gradwire.autotune.settings import Auto
 from gradwire.codecs import Codec, Identity
 from gradwire.collectives import backend
 from gradwire.errors import SpecError
-from gradwire.fields import Source, of
+from gradwire.fields import Source, of, to_values
 from gradwire.plan import FLOAT_NBYTES, MOST_HOSTS, Plan
 from gradwire.planner.candidates import Space, Workload
 from gradwire.planner.exchange_times import Family, Way
@@ -138,18 +137,8 @@ class Estimate:
 
     def values(self) -> dict[str, object]:
         """Return all values and the derived ones as a JSON object."""
-        seconds = {name: getattr(self, name) for name in ("plain_s", "step_s", "compute_s", "to_loss_s")}
-        return {
-            "network": self.network,
-            "hosts": self.hosts,
-            "kind": self.kind,
-            "plan": json.loads(self.plan.to_json()),
-            **seconds,
-            "speedup": self.speedup,
-            "speedup_to_loss": self.speedup_to_loss,
-            "limit": asdict(self.limit),
-            "spread": self.spread,
-        }
+        derived = {"speedup": self.speedup, "speedup_to_loss": self.speedup_to_loss}
+        return {**to_values(self), **derived}
 
     @classmethod
     def from_json(cls, text: str) -> Estimate:

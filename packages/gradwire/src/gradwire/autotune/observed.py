@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from gradwire.autotune.step_times import StepTime, StepTimes
 from gradwire.checkpoints import check_summed, summed
 from gradwire.errors import DataError
 from gradwire.exchange import Exchange
-from gradwire.fields import Source, of, one_of, optional, real, rows, tensor_of
+from gradwire.fields import Source, of, one_of, optional, real, rows, tensor_of, to_values
 from gradwire.files import Content, write_files
 from gradwire.machine import machine_id
 from gradwire.sync.agreement import gather
@@ -101,9 +101,9 @@ class Observed:
 
     def values(self) -> dict[str, object]:
         """Return all but the gradients as a JSON object."""
-        found = asdict(self)
+        found: dict[str, object] = to_values(replace(self, gradients=()))
         del found["gradients"]
-        return {**found, "step_s": self.step_s, "counts": list(self.counts), "gathers": list(self.gathers)}
+        return {**found, "step_s": self.step_s}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it, gradients included, for ``load``, all or nothing. Raises ``JobError``."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +18,7 @@ from gradwire.checkpoints import SUM, check_sealed, sealed
 from gradwire.codecs import parse
 from gradwire.codecs.rules import check_names
 from gradwire.errors import GradwireError, SpecError, StateError, one_line
-from gradwire.fields import Source, of, pair, rows, whole
+from gradwire.fields import Source, of, pair, rows, to_values, whole
 from gradwire.files import write_files
 from gradwire.machine import machine_id
 from gradwire.records import make_record, read_record, to_json
@@ -98,9 +98,7 @@ class State:
 
     def to_json(self) -> str:
         """Return it as a JSON object."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        values["decisions"] = [[step, json.loads(each.to_json())] for step, each in self.decisions]
-        return json.dumps(values)
+        return json.dumps(to_values(self))
 
     @classmethod
     def from_json(cls, text: object) -> Self:
@@ -201,7 +199,7 @@ def save(
     place: str, key: str, terms: str, decision: Decision, most_nbytes: int = DEFAULT.most_file_nbytes
 ) -> None:
     """Write a decision to a file, all or nothing; a file that cannot be written is a warning."""
-    fields = sealed({"key": key, "settings": terms, "decision": json.loads(decision.to_json())})
+    fields = sealed({"key": key, "settings": terms, "decision": to_values(decision)})
     try:
         _check_ordinary(Path(place), most_nbytes)
         write_files({Path(place): to_json(make_record(SCHEMA, fields)).encode()})

@@ -16,7 +16,7 @@ from typing import Self
 from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.autotune.decision import Decision, best_of, same_way, stays
 from gradwire.autotune.step_times import StepTime
-from gradwire.fields import Source, rows
+from gradwire.fields import Source, rows, to_values
 from gradwire.plan import Plan
 from gradwire.planner.predict import UNCERTAINTY
 from gradwire.units import exact_size, format_duration
@@ -53,7 +53,7 @@ class Trial:
 
     def to_json(self) -> str:
         """Return the decisions as a JSON list."""
-        return json.dumps([json.loads(each.to_json()) for each in self.decisions])
+        return json.dumps(to_values(self.decisions))
 
     @classmethod
     def from_json(cls, text: str, present: Plan | None = None, config: AutoConfig = DEFAULT) -> Self:
