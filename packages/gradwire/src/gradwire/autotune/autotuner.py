@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,10 +23,12 @@ from gradwire.autotune.trial import Trial, Watch
 from gradwire.codecs import parse
 from gradwire.plan import Plan
 from gradwire.sync.buckets import float_shape
-from gradwire.sync.context import SyncContext
 from gradwire.sync.observe import NULL_BUCKET, BetweenSteps, BucketObserver, StepCost, StepObserver
 from gradwire.sync.residual import AUTO
-from gradwire.sync.work import BucketWork
+
+if TYPE_CHECKING:
+    from gradwire.sync.context import SyncContext
+    from gradwire.sync.work import BucketWork
 
 _LOG = logging.getLogger("gradwire")
 _ROWS = {row.event: row for row in TRANSITIONS}

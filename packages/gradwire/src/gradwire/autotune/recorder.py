@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,10 +23,12 @@ from gradwire.planner.loss import noise_scale
 from gradwire.planner.request import ASSUMED_LATENCY_S
 from gradwire.sync.agreement import broadcast
 from gradwire.sync.observe import NULL_BUCKET, BetweenSteps, BucketObserver, StepCost, StepObserver
-from gradwire.sync.work import BucketWork
 from gradwire.timing.calibrate import codec_cost, rest_between_segments
 from gradwire.timing.line import Line
 from gradwire.units import parse_rate
+
+if TYPE_CHECKING:
+    from gradwire.sync.work import BucketWork
 
 # Measure what an estimate needs beside steps: what frames and codecs cost, what is lost, and the noise.
 

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from random import Random
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,7 +23,9 @@ from gradwire.exchange.views import ParameterViews
 from gradwire.plan import Plan
 from gradwire.sync.buckets import cut
 from gradwire.sync.observe import BucketObserver
-from gradwire.sync.work import BucketWork
+
+if TYPE_CHECKING:
+    from gradwire.sync.work import BucketWork
 
 
 @dataclass
