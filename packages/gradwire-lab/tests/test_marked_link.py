@@ -94,7 +94,7 @@ def test_a_rank_that_does_not_come_is_a_timeout() -> None:
 
 
 def test_another_mark_or_tls_is_refused() -> None:
-    with pytest.raises(LinkError, match="tos must be the type of service of marked connections"):
+    with pytest.raises(LinkError, match="tos: expected a type of service from 0x04 to 0xff"):
         marked.marked_link(comms(1)[0], tos=1)  # type: ignore[arg-type]
 
 

@@ -190,7 +190,7 @@ def _setup(case: Case, rank: int) -> Setup:
 
 def _strike_before_attaching(act: str) -> None:
     if act == "other gradwire":
-        vars(attempt)["Attempt"] = partial(attempt.Attempt, version="0.0.1")
+        vars(attempt)["GroupAttempt"] = partial(attempt.GroupAttempt, version="0.0.1")
     elif act == "kill while connecting":
         vars(process_group)["connect_ranks"] = _die
     elif act == "stay away":

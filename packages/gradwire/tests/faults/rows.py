@@ -91,7 +91,12 @@ ROWS = [
     Row("other parameters on the wire", Moment.FRAME, "parameters", "the parameters of the codec .* differ"),
     Row("other plan", Moment.ATTACH, "other segments", _DIFFER),
     Row("other codec parameters", Moment.ATTACH, "other bound", _DIFFER),
-    Row("other gradwire", Moment.ATTACH, "other gradwire", "must run the same version of gradwire, but"),
+    Row(
+        "other gradwire",
+        Moment.ATTACH,
+        "other gradwire",
+        "expected the same version of gradwire on all ranks",
+    ),
     Row("other world", Moment.ATTACH, "sub-group", r"not all \d ranks|connecting with|nothing happened"),
     Row("the store's host stopped", Moment.STORE, "stop before attaching", _SILENT, is_new=True),
     Row("the store cut off", Moment.STORE, "cut before attaching", _SILENT, is_new=True),

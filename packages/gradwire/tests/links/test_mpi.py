@@ -120,9 +120,9 @@ class TestUnderMpiexec:
     def test_ranks_with_different_versions_are_told_so_and_may_try_again(self, results: Results) -> None:
         for rank, (said, total) in enumerate(results("another_version")):
             assert said == (
-                f"rank {rank} joining the {WORLD} ranks of its communicator: all ranks must run the same "
-                f"version of gradwire, but {version()} runs on rank 0, rank 2, rank 3 and 9.9 runs on rank "
-                "1; install one version everywhere"
+                f"rank {rank} joining the {WORLD} ranks of its communicator: expected the same version of "
+                f"gradwire on all ranks, got {version()} on rank 0, rank 2, rank 3 and 9.9 on rank 1; "
+                "install one version everywhere"
             )
             assert total == WORLD**2
 

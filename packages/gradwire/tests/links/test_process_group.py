@@ -62,7 +62,7 @@ def rotated_ranks() -> tuple[int, int, float]:
     link = make_link(ranks=[2, 0, 1])
     tensor = torch.full((10,), float(10 ** dist.get_rank()))
     Exchange(link, Plan(algorithm="star")).reduce(tensor)
-    with pytest.raises(LinkError, match=r"ranks must be an order of the group's ranks \[0, 1, 2\]"):
+    with pytest.raises(LinkError, match=r"expected the group's ranks \[0, 1, 2\] in any order"):
         make_link(ranks=[0, 1])
     return dist.get_rank(), link.rank, tensor[0].item()
 
@@ -105,9 +105,7 @@ def test_what_goes_with_tls_no_nic_could_compress(run_processes: RunProcesses) -
 
 @pytest.mark.parametrize("tos", [-4, 3, 256, 0.5, "0x28"])
 def test_a_mark_that_is_no_type_of_service_is_refused(tos: Any) -> None:
-    with pytest.raises(
-        LinkError, match=r"tos must be the type of service .* from 0x04 to 0xff, or 0 for none"
-    ):
+    with pytest.raises(LinkError, match=r"tos: expected a type of service from 0x04 to 0xff, or 0"):
         check_tos(tos)
 
 

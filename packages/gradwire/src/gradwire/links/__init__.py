@@ -1,6 +1,6 @@
 """Frames between two ranks: the contract (``base``), three transports, and a wrapper that limits the rate.
 
-Names are loaded when they are first used: the addresses in ``rendezvous`` are looked at without torch, too.
+Names are loaded when they are first used, because ``rendezvous.addresses`` is also used without torch.
 """
 
 import importlib

@@ -1,39 +1,38 @@
 """The contract of a link: it carries frames (1-D uint8 CPU tensors) between two ranks of a world.
 
-- ``isend(to, frame)`` starts sending and returns at once; the frame's memory stays untouched until ``wait``
+- ``isend(to, frame)`` starts sending and returns at once. The frame's memory must not change until ``wait``
   returns.
-- ``irecv(source, buffer)`` starts receiving into ``buffer``, which is large enough for the frame that is
-  expected; ``wait`` returns the frame: a view of ``buffer`` or memory of the link's own. Where the transport
-  does not tell a message's size the view is all of ``buffer``; the frame's header knows better, and the door
-  checks it.
-- ``isend``, ``irecv`` and ``close`` are called by one thread at a time. What they return may be waited for in
-  several threads at once, one for each peer.
+- ``irecv(source, buffer)`` starts receiving into ``buffer``, which has room for the frame that is expected.
+  ``wait`` returns the frame: a view of ``buffer``, or memory of the link's own. A transport that doesn't know
+  a message's size returns all of ``buffer``; the frame's header has the size, and the door checks it.
+- One thread at a time calls ``isend``, ``irecv`` and ``close``. Several threads may wait at once, each for
+  another peer.
 - ``isend_marked(to, frame, floats_nbytes)`` is ``isend`` for a frame whose last bytes are float32 that a NIC
-  on the way may compress: a link whose ``tos`` isn't 0 sends these on connections marked with that type of
-  service. ``irecv`` receives both kinds. ``tos`` is None where there is no connection that a NIC could meet.
-- Between two ranks frames arrive in the order in which they were sent; receives match in the order of
-  ``irecv``.
+  on the way may compress. A link whose ``tos`` isn't 0 sends these on connections marked with that type of
+  service; ``irecv`` receives both kinds. ``tos`` is None where no connection could pass a NIC.
+- Frames between two ranks arrive in the order of their sends; receives match in the order of ``irecv``.
 - A link is one lane: one ordered stream of frames to each peer. K lanes to a peer are K links, each with an
   exchange of its own, to which buckets go in a fixed order.
-- ``wait(timeout_s, keepalive)`` never hangs: when nothing has happened for ``timeout_s`` (the link's own
-  where it is None) it raises ``LinkTimeoutError``; a peer that is gone raises ``LinkError``. Both name the
-  peer. After an error the link is of no further use; ``close`` it. With ``keepalive`` frames that move
-  elsewhere, here or on another rank, are something that happens (``links.keepalive``): a rank that serves
-  others first is not dead. So it is while an exchange walks, whose ranks all stop where one does.
-- ``keep_alive(timeout_s)`` is what a link on top of another one calls now and then while it holds a frame
-  back that moves for all that its users know.
-- ``all_reduce(tensor, timeout_s)`` sums a tensor by the transport's own all-reduce, where ``HAS_ALL_REDUCE``
-  says that there is one. All ranks call it together, with as many values, while no frame is under way. A
-  peer that sends nothing for ``timeout_s`` is an error, as in ``wait``. ``begin_all_reduce`` does not wait
-  for the sum; any thread calls it, all ranks in the same order, where ``begins_all_reduces`` says so: that is
-  the same on all ranks when none of them is in a call, and stays true.
-- ``step`` is the training step that the frames of this rank are part of, or that was the last one; frames say
-  so. None where nothing trains. Whoever exchanges a step's gradients sets it.
-- ``leave(frame)`` closes, and before that sends every peer a last frame, as far as that needs no waiting.
-  ``HAS_PARTINGS`` says that the transport can.
-- ``name_of(rank)`` is what errors call a rank. No link's ``rank``, ``world``, ``timeout_s`` and names change.
-- ``close`` may be called twice and from ``finally``; it wakes the peers where the transport can. A program
-  that ends calls it while another thread waits, whose wait ends with an error then.
+- ``wait(timeout_s, keepalive)`` never hangs. It raises ``LinkTimeoutError`` when nothing has happened for
+  ``timeout_s`` (the link's own for None), and ``LinkError`` when the peer is gone; both name the peer. After
+  an error the link is of no further use: ``close`` it. With ``keepalive``, frames that move between any two
+  ranks count as something that happens, because a rank that serves others first is not dead. An exchange
+  waits like this: if one of its ranks stops, all do.
+- ``keep_alive(timeout_s)`` reports that a frame moves. A link on top of another one calls it now and then
+  while it holds a frame back.
+- ``all_reduce(tensor, timeout_s)`` sums a tensor by the transport's own all-reduce, if ``HAS_ALL_REDUCE``.
+  All ranks call it together, with equally many values, while no frame is under way. A peer that sends nothing
+  for ``timeout_s`` is an error, as in ``wait``. ``begin_all_reduce`` doesn't wait for the sum. Any thread may
+  call it, all ranks in the same order, once ``begins_all_reduces`` is true. That is the same on all ranks
+  while none of them is in a call, and stays true.
+- ``step`` is the training step of the frames that this rank sends, or the last one; None if nothing trains.
+  The caller that exchanges a step's gradients sets it, and frames carry it.
+- ``leave(frame)`` sends every peer a last frame, as far as that needs no waiting, and closes.
+  ``HAS_PARTINGS`` says that the transport can do this.
+- ``name_of(rank)`` is the name of a rank in errors. A link's ``rank``, ``world``, ``timeout_s`` and names
+  never change.
+- ``close`` may be called twice, and from ``finally``. It wakes the peers if the transport can. A program that
+  ends calls it while another thread waits; that wait ends with an error.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from typing import Protocol
 import torch
 
 OWN_END = "the own link is closed"
-"""What a wait fails with whose own link is closed meanwhile."""
+"""The reason of a wait that fails because its own link was closed meanwhile."""
 
 
 class Sending(Protocol):
@@ -68,7 +67,7 @@ class Reducing(Protocol):
     """An all-reduce under way."""
 
     def wait(self, most_s: float) -> None:
-        """Return when the tensor is the sum, for which it waits so long at most. Raises ``LinkError``."""
+        """Return when the tensor is the sum; wait for ``most_s`` at most. Raises ``LinkError``."""
 
 
 class Link(ABC):
@@ -96,10 +95,10 @@ class Link(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give the link up."""
+        """Close the link."""
 
     def leave(self, frame: torch.Tensor) -> None:  # noqa: ARG002 - not every transport can send it
-        """Send every peer ``frame``, as far as that needs no waiting, and close."""
+        """Send every peer ``frame``, as far as that needs no waiting, and close the link."""
         self.close()
 
     @abstractmethod
@@ -107,7 +106,7 @@ class Link(ABC):
         """Let all ranks know that frames still move here, for waits of ``timeout_s`` with ``keepalive``."""
 
     def name_of(self, rank: int) -> str:
-        """Return what errors call ``rank``, such as "rank 3" or "rank 3 at 10.0.0.4"."""
+        """Return the name of ``rank`` in errors, such as "rank 3" or "rank 3 at 10.0.0.4"."""
         return f"rank {rank}"
 
     def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
@@ -119,16 +118,16 @@ class Link(ABC):
 
     @property
     def begins_all_reduces(self) -> bool:
-        """Whether ``begin_all_reduce`` may be called: the transport has one, and its connections."""
+        """Whether ``begin_all_reduce`` may be called: the transport has an all-reduce, and is connected."""
         return False
 
     def begin_all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> Reducing:
-        """Begin what ``all_reduce`` does. Raises ``LinkError``."""
+        """Begin an ``all_reduce`` without waiting for its sum. Raises ``LinkError``."""
         raise NotImplementedError(f"{type(self).__name__} has no all-reduce of its own")
 
 
 class Wrapper(Link):
-    """A link over another one, whose place it takes: what it does not change the other one does."""
+    """A link in place of another one, which does everything that a subclass doesn't change."""
 
     def __init__(self, inner: Link) -> None:
         self.rank, self.world, self.timeout_s = inner.rank, inner.world, inner.timeout_s
@@ -141,7 +140,7 @@ class Wrapper(Link):
         self._inner.close()
 
     def leave(self, frame: torch.Tensor) -> None:
-        """Let the link beneath send a last frame, and close."""
+        """Let the link beneath send a last frame and close."""
         self._inner.leave(frame)
 
     def keep_alive(self, timeout_s: float) -> None:
@@ -149,35 +148,32 @@ class Wrapper(Link):
         self._inner.keep_alive(timeout_s)
 
     def name_of(self, rank: int) -> str:
-        """Return what the link beneath calls ``rank``."""
+        """Return the name that the link beneath has for ``rank``."""
         return self._inner.name_of(rank)
 
 
-# Keepalives: how a rank that waits for long learns that frames move between other ranks.
+# Keepalives: a rank that waits for long learns that frames move between other ranks.
 #
 # A rank that is served last, by a star's root or in a tree, may receive nothing for much longer than a
 # timeout, although no rank has failed. So a rank that moves frames sends a keepalive to all others now and
 # then, and a rank that has waited for a while reads those of all others. A timeout counts from the last part
-# of a frame that moved, on this rank or on another. Ranks that only wait send no keepalives, so they can't
-# keep each other waiting forever.
+# of a frame that moved, on any rank. Ranks that only wait send no keepalives, so they can't keep each other
+# waiting forever.
 
 SIGNS = 4
-"""How often within a timeout a rank sends keepalives, and how soon it reads them."""
+"""The keepalives that a rank sends within a timeout; it also begins to read them after that share of it."""
 
 
 @dataclass(slots=True)
 class Activity:
-    """When a link moved a part of a frame last, heard that another rank did, and sent keepalives.
-
-    Times are those of ``time.monotonic``.
-    """
+    """The times (``time.monotonic``) when a link moved a frame, heard of another's, and sent keepalives."""
 
     moved_at: float = -math.inf
     heard_at: float = -math.inf
     _sent_at: float = field(default_factory=time.monotonic)
 
     def is_due(self, timeout_s: float) -> bool:
-        """Return whether to send keepalives now, which counts as done then."""
+        """Return whether to send keepalives now; the answer yes counts as having sent them."""
         now = time.monotonic()
         due = self._sent_at < self.moved_at and now - self._sent_at > timeout_s / SIGNS
         if due:

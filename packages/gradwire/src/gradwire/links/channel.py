@@ -1,8 +1,7 @@
-"""One connection to a peer, and what is under way on it: frames, or the floats that belong to them.
+"""One connection to a peer, with the frames under way on it, or the floats at the ends of frames.
 
 A frame travels behind its length. On a link with marked connections (``gradwire.links.sockets``) the end of a
-frame may travel on another connection, without a length; the upper half of the frame's length says how many
-bytes that is.
+frame may travel on the marked one, without a length; the upper half of the frame's length counts its bytes.
 """
 
 from __future__ import annotations
@@ -23,41 +22,46 @@ from gradwire.wire import memory_of
 
 _LENGTH = struct.Struct("<Q")
 _FLOATS_SHIFT = 32
-"""No frame needs more bits."""
+"""The bits of a frame's length; no frame needs more."""
 _KEEPALIVE = (1 << 64) - 1
-"""What stands in the place of a length; no frame is so long."""
+"""A keepalive instead of a length; no frame is that long."""
 _SIGN = torch.frombuffer(bytearray(_LENGTH.pack(_KEEPALIVE)), dtype=torch.uint8)
 _MOST_AT_ONCE_NBYTES = 1 << 17
-"""A wait for more sleeps only until so much has come: copying it passes while the rest is on its way."""
+"""The bytes for which a wait sleeps at most: they are copied while the rest of a frame is on its way."""
 
 
 class Mover(Protocol):
-    """What a wait needs of its link."""
+    """The part of a link that a wait uses."""
 
     timeout_s: float
     activity: Activity
 
     def send_keepalives(self) -> None:
-        """Tell all ranks that frames move here."""
+        """Send keepalives to all ranks."""
 
     def sleep(self, operation: Operation, began: float, timeout_s: float, keepalive: bool) -> None:
-        """Move what can move elsewhere, then sleep until something can. Raises ``LinkTimeoutError``."""
+        """Move frames on other connections, then sleep until one can move. Raises ``LinkTimeoutError``."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Operation:
-    """A frame on its way, in either direction; ``rest`` is the part of it on another connection."""
+    """A frame on its way, in either direction.
+
+    ``views`` are its parts that are still to be sent, or the memory to receive into; ``rest`` is the part of
+    it on the marked connection.
+    """
 
     link: Mover
     channel: Channel
     what: str
     frame: torch.Tensor
+    views: list[memoryview]
     rest: Operation | None = None
     done: bool = False
     failure: str | None = None
 
     def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
-        """Move everything that can move until this is done; return the frame. Raises ``LinkError``."""
+        """Move all frames that can move until this one is through; return it. Raises ``LinkError``."""
         if self.done and self.failure is None and self.rest is None:
             return self.frame
         link, turn, began = self.link, self.channel.turn, time.monotonic()
@@ -94,31 +98,17 @@ class Operation:
         return self.frame
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class Sending(Operation):
-    """What is left to send."""
-
-    views: list[memoryview]
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Receiving(Operation):
-    """Where to put what comes."""
-
-    view: memoryview
-
-
 class Channel:
-    """The connection to one peer, and what is under way on it; ``turn`` guards all of it.
+    """The connection to one peer, and the frames under way on it; ``turn`` guards all of it.
 
     Parameters
     ----------
     names
-        What errors call this rank and the peer.
+        The names of this rank and of the peer in errors.
     marked
         The channel to the same peer that carries the ends of some frames, if there is one.
     bare
-        Whether this is such a channel: nothing has a length there, and nothing comes that nobody awaits.
+        Whether this is such a channel: no length travels there, and only what this rank awaits.
     """
 
     def __init__(
@@ -138,8 +128,8 @@ class Channel:
         self._activity = activity
         self.turn = threading.Lock()
         self.has_waiter = False
-        self.outgoing: deque[Sending] = deque()
-        self.incoming: deque[Receiving] = deque()
+        self.outgoing: deque[Operation] = deque()
+        self.incoming: deque[Operation] = deque()
         self._length = memoryview(bytearray(0 if bare else _LENGTH.size))
         self._payload: memoryview | None = None  # of the frame whose length has come
         self._filled = 0  # of that, or of the length before
@@ -150,48 +140,47 @@ class Channel:
 
     @property
     def hears(self) -> bool:
-        """Whether only a keepalive can come next, for all that is known."""
+        """Whether only a keepalive can come next, as far as this end knows."""
         return not (self.incoming or self._is_mute or self._filled == _LENGTH.size)
 
-    def send(self, link: Mover, frame: torch.Tensor, floats_nbytes: int = 0) -> Sending:
-        """Start sending a frame, of which so many bytes at the end travel on the marked channel."""
+    def send(self, link: Mover, frame: torch.Tensor, floats_nbytes: int = 0) -> Operation:
+        """Start sending a frame, whose last ``floats_nbytes`` travel on the marked channel."""
         views, rest = [memory_of(frame)], None
         if floats_nbytes and self.marked is not None:
             rest = self.marked.send(link, frame[-floats_nbytes:])
             views = [views[0][:-floats_nbytes]]
         if not self._is_bare:
             views.insert(0, memoryview(_LENGTH.pack(frame.numel() | floats_nbytes << _FLOATS_SHIFT)))
-        sending = Sending(link=link, channel=self, what=self.sending, frame=frame, rest=rest, views=views)
+        sending = Operation(link=link, channel=self, what=self.sending, frame=frame, rest=rest, views=views)
         with self.turn:
             self.outgoing.append(sending)
             if len(self.outgoing) == 1:
                 self.push()
         return sending
 
-    def receive(self, link: Mover, buffer: torch.Tensor, view: memoryview) -> Receiving:
+    def receive(self, link: Mover, buffer: torch.Tensor, view: memoryview) -> Operation:
         """Start receiving into ``view``, the memory of ``buffer`` or a part of it."""
-        receiving = Receiving(link=link, channel=self, what=self.receiving, frame=buffer, view=view)
+        receiving = Operation(link=link, channel=self, what=self.receiving, frame=buffer, views=[view])
         with self.turn:
             self.incoming.append(receiving)
         return receiving
 
     def send_keepalive(self, link: Mover) -> None:
-        """Say that this rank moves frames, unless something else is still to leave."""
-        if not self.outgoing and not self.ended:
-            views, what = [memory_of(_SIGN)], "a keepalive"
-            self.outgoing.append(Sending(link=link, channel=self, what=what, frame=_SIGN, views=views))
-            self.push()
+        """Send a keepalive, unless something else is still to leave."""
+        self._send_alone(link, _SIGN, [memory_of(_SIGN)])
 
-    def send_alone(self, link: Mover, frame: torch.Tensor) -> None:
-        """Send a frame for which nobody waits, unless something else is still to leave."""
+    def send_parting(self, link: Mover, frame: torch.Tensor) -> None:
+        """Send a last frame, without a wait for it, unless something else is still to leave."""
+        self._send_alone(link, frame, [memoryview(_LENGTH.pack(frame.numel())), memory_of(frame)])
+
+    def _send_alone(self, link: Mover, frame: torch.Tensor, views: list[memoryview]) -> None:
         if not self.outgoing and not self.ended:
-            views = [memoryview(_LENGTH.pack(frame.numel())), memory_of(frame)]
-            sending = Sending(link=link, channel=self, what=self.sending, frame=frame, views=views)
+            sending = Operation(link=link, channel=self, what=self.sending, frame=frame, views=views)
             self.outgoing.append(sending)
             self.push()
 
     def peek(self, nbytes: int) -> bytes:
-        """Return the beginning of a frame that has come and that nobody receives; it stays where it is."""
+        """Return the beginning of a frame that has come and that no wait receives; it stays in the kernel."""
         if self.hears:
             self.pull(listening=True)
         if self.incoming or self._is_mute or self._payload is not None or self._filled < _LENGTH.size:
@@ -202,7 +191,7 @@ class Channel:
             return b""
 
     def push(self) -> None:
-        """Give the kernel what it takes."""
+        """Give the kernel as many bytes as it takes."""
         while self.outgoing:
             sending = self.outgoing[0]
             try:
@@ -224,16 +213,16 @@ class Channel:
             sending.done = True
 
     def pull(self, listening: bool = False) -> None:
-        """Take what the kernel has: frames for whoever receives and, if listening, keepalives before one."""
+        """Take awaited frames from the kernel and, if listening, keepalives in front of other frames."""
         try:
             while self.incoming or (listening and self.hears):
                 memory = self._length if self._payload is None else self._payload
                 if self._filled < len(memory):
-                    came = self.socket.recv_into(memory[self._filled :])
-                    if came == 0:
+                    nbytes = self.socket.recv_into(memory[self._filled :])
+                    if nbytes == 0:
                         self._lose(self._gone())
                         return
-                    self._filled += came
+                    self._filled += nbytes
                 if self._payload is not None:
                     self._activity.moved_at = time.monotonic()
                 if self._filled == len(memory):
@@ -244,7 +233,7 @@ class Channel:
             self._lose(self._reason(error))
 
     def end(self) -> None:
-        """Let everything in flight fail; a waiting thread closes the socket, since no other may poll it."""
+        """Fail everything in flight. A waiting thread closes the socket, because no other may poll it."""
         self.ended = True
         self._fail(self.outgoing, OWN_END)
         self._fail(self.incoming, OWN_END)
@@ -252,13 +241,13 @@ class Channel:
             self.socket.close()
 
     def _go_on(self) -> None:
-        """Go on from a length to its frame, once somebody receives it, or from a frame to the next length."""
+        """Go on from a length to its frame, once a wait receives it, or from a frame to the next length."""
         if self._payload is not None:
             self.incoming.popleft().done = True
             self._payload, self._filled = None, 0
             return
         if self._is_bare:
-            self._payload = self.incoming[0].view
+            self._payload = self.incoming[0].views[0]
             return
         nbytes: int = _LENGTH.unpack(self._length)[0]
         if nbytes == _KEEPALIVE:
@@ -267,35 +256,36 @@ class Channel:
         elif self.incoming:
             self._begin(self.incoming[0], nbytes)
 
-    def _begin(self, receiving: Receiving, nbytes: int) -> None:
-        """Prepare for a frame of this length, of which a part may come elsewhere."""
-        floats_nbytes, room = 0, len(receiving.view)
+    def _begin(self, receiving: Operation, nbytes: int) -> None:
+        """Prepare for a frame of this length, whose end may come on the marked connection."""
+        view = receiving.views[0]
+        floats_nbytes, room = 0, len(view)
         if self.marked is not None:
             floats_nbytes, nbytes = nbytes >> _FLOATS_SHIFT, nbytes & ((1 << _FLOATS_SHIFT) - 1)
         if nbytes > room:
-            self._fail(self.incoming, f"a frame of {nbytes} bytes came where {room} have room")
+            self._fail(self.incoming, f"expected a frame of at most {room} bytes, got one of {nbytes}")
             return
         if floats_nbytes > nbytes:
-            self._fail(self.incoming, f"a frame of {nbytes} bytes, {floats_nbytes} of them floats, came")
+            counted = f"got one of {nbytes} bytes with {floats_nbytes} bytes of floats"
+            self._fail(self.incoming, f"expected a frame with as many floats as it has room for, {counted}")
             return
         own_nbytes = nbytes - floats_nbytes
         receiving.frame = receiving.frame[:nbytes]
         if self.marked is not None and floats_nbytes:
-            floats = receiving.view[own_nbytes:nbytes]
-            receiving.rest = self.marked.receive(receiving.link, receiving.frame, floats)
-        self._payload, self._filled = receiving.view[:own_nbytes], 0
+            receiving.rest = self.marked.receive(receiving.link, receiving.frame, view[own_nbytes:nbytes])
+        self._payload, self._filled = view[:own_nbytes], 0
 
     def _lose(self, reason: str) -> None:
-        """Nothing can come any more, of which whoever receives is told."""
+        """Fail all receives, because nothing can come any more."""
         self._is_mute = True
         self._fail(self.incoming, reason)
 
     def _wake_at(self, nbytes: int) -> None:
-        """Let a poll find something to read only when there are so many bytes, or the peer is gone."""
-        wanted = min(nbytes, _MOST_AT_ONCE_NBYTES)
-        if wanted != self._low_water:
-            self._low_water = wanted
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+        """Let a poll wake only when this many bytes are there to read, or the peer is gone."""
+        nbytes = min(nbytes, _MOST_AT_ONCE_NBYTES)
+        if nbytes != self._low_water:
+            self._low_water = nbytes
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, nbytes)
 
     def _gone(self) -> str:
         return OWN_END if self.closes else f"{self.name} has closed its link"
@@ -306,7 +296,7 @@ class Channel:
         return error.strerror or str(error)
 
     @staticmethod
-    def _fail(operations: deque[Sending] | deque[Receiving], failure: str) -> None:
+    def _fail(operations: deque[Operation], failure: str) -> None:
         for operation in operations:
             operation.failure, operation.done = failure, True
         operations.clear()

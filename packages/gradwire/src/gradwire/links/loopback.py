@@ -1,8 +1,8 @@
 """Ranks as threads of one process: frames are copied from memory to memory, and nothing else is simulated.
 
-A message is copied when its send and its receive have met, whichever comes second, straight into the buffer
-of the receiver; until then both wait. This is the strictest behaviour that the contract allows (a
-rendezvous), so whatever runs here without a deadlock runs on links that buffer as well.
+A frame is copied when its send and its receive have met, straight into the receiver's buffer; until then both
+wait. This is the strictest behaviour that the contract allows (a rendezvous). So a program that runs here
+without a deadlock runs on links that buffer as well.
 """
 
 from __future__ import annotations
@@ -20,15 +20,25 @@ from gradwire.links.base import Activity, Link
 
 
 class _Transfer:
-    """One end of a message, sending or receiving."""
+    """One end of a frame, sending or receiving."""
 
-    def __init__(self, channel: _Channel, tensor: torch.Tensor, what: str, timeout_s: float) -> None:
+    def __init__(
+        self, channel: _Channel, tensor: torch.Tensor, what: str, timeout_s: float, *, receives: bool = False
+    ) -> None:
         self.channel, self.tensor, self.what, self.timeout_s = channel, tensor, what, timeout_s
-        self.done = False
+        self.done, self._receives = False, receives
         self.failure: str | None = None
 
-    def settle(self, timeout_s: float | None, keepalive: bool) -> torch.Tensor:
-        """Wait for the other end to come; return the message. Raises ``LinkError``."""
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
+        """Wait for the other end to come; return the frame. Raises ``LinkError``."""
+        try:
+            return self._settled_frame(timeout_s, keepalive)
+        except LinkError:
+            if not self._receives or self.channel.last is None:
+                raise
+            return self.channel.last
+
+    def _settled_frame(self, timeout_s: float | None, keepalive: bool) -> torch.Tensor:
         channel, limit_s = self.channel, self.timeout_s if timeout_s is None else timeout_s
         began = time.monotonic()
         with channel.changed:
@@ -48,21 +58,6 @@ class _Transfer:
 
     def _settled(self) -> bool:
         return self.done or self.failure is not None or self.channel.closed_by is not None
-
-
-class _Sending(_Transfer):
-    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> None:
-        self.settle(timeout_s, keepalive)
-
-
-class _Receiving(_Transfer):
-    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
-        try:
-            return self.settle(timeout_s, keepalive)
-        except LinkError:
-            if self.channel.last is None:
-                raise
-            return self.channel.last
 
 
 class _Channel:
@@ -98,7 +93,7 @@ class _Channel:
 def _match(send: _Transfer, receive: _Transfer) -> None:
     size, room = send.tensor.numel(), receive.tensor.numel()
     if size > room:
-        send.failure = receive.failure = f"{receive.what}: {size} bytes came, but the buffer holds {room}"
+        send.failure = receive.failure = f"{receive.what}: expected at most {room} bytes, got {size}"
         return
     receive.tensor = receive.tensor[:size].copy_(send.tensor)
     send.done = receive.done = True
@@ -120,18 +115,18 @@ class LoopbackLink(Link):
         self.rank, self.world, self.timeout_s = rank, world, timeout_s
         self._channels, self._activity = channels, activity
 
-    def isend(self, to: int, frame: torch.Tensor) -> _Sending:
+    def isend(self, to: int, frame: torch.Tensor) -> _Transfer:
         """Start sending ``frame`` to the rank ``to``."""
         channel = self._channels[self.rank, to]
-        sending = _Sending(channel, frame, f"rank {self.rank} sending to rank {to}", self.timeout_s)
+        sending = _Transfer(channel, frame, f"rank {self.rank} sending to rank {to}", self.timeout_s)
         channel.post(sending, channel.sends)
         return sending
 
-    def irecv(self, source: int, buffer: torch.Tensor) -> _Receiving:
+    def irecv(self, source: int, buffer: torch.Tensor) -> _Transfer:
         """Start receiving a frame from the rank ``source`` into ``buffer``."""
         channel = self._channels[source, self.rank]
         what = f"rank {self.rank} receiving from rank {source}"
-        receiving = _Receiving(channel, buffer, what, self.timeout_s)
+        receiving = _Transfer(channel, buffer, what, self.timeout_s, receives=True)
         channel.post(receiving, channel.receives)
         return receiving
 
@@ -140,14 +135,14 @@ class LoopbackLink(Link):
         self._activity.moved_at = time.monotonic()
 
     def leave(self, frame: torch.Tensor) -> None:
-        """Give every peer ``frame`` that waits for another one, or will, and close."""
+        """Give ``frame`` to every peer that waits for another one, or will, and close the link."""
         for (sender, _), channel in self._channels.items():
             if sender == self.rank and channel.closed_by is None:
                 channel.last = frame
         self.close()
 
     def close(self) -> None:
-        """Give the link up; whoever waits for this rank is told at once."""
+        """Close the link; every wait for this rank ends with an error at once."""
         for ends, channel in self._channels.items():
             if self.rank in ends:
                 channel.close(self.rank)

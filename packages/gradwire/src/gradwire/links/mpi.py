@@ -1,8 +1,8 @@
 """Ranks as MPI processes: frames travel over a communicator of the link's own, through mpi4py.
 
-MPI moves messages while a process is in one of its calls, and its waits know no timeout. So a link never
-calls one: it asks whether a message is through, sleeps a little, and asks again. It asks, too, whether the
-peer has closed its link (``ClosedLink``), which ends a wait with an error.
+MPI moves messages while a process is in one of its calls, and its waits have no timeout. So a link polls: it
+tests whether a message is through, sleeps a little, and tests again. It also tests whether the peer has
+closed its link (``ClosedLink``), which ends a wait with an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -26,24 +26,22 @@ from gradwire.version import how_to_install, version
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_FRAME = 0  # the frames' tag
-FIN = 1
-"""The tag of a link's last message to a peer."""
-_KEEPALIVE = 2  # their tag
+_FRAME, FIN, _KEEPALIVE = 0, 1, 2
+"""The tags of frames, of a link's last message to a peer, and of keepalives."""
 _LONGEST_PAUSE_S = 1e-3
 _VERSION_NBYTES = 64  # ASCII, with spaces at the end
 _GRACE_S = 0.1  # a FIN may overtake the end of a large frame
-_unfinished: list[tuple[MPI.Comm, MPI.Request]] = []  # what MPI may still write to
+_unfinished: list[tuple[MPI.Comm, MPI.Request]] = []  # MPI may still write to their memory
 closing: list[ClosedLink] = []
 calls = threading.Lock()
 """Held in every call into MPI, so that links in several threads need no more than THREAD_SERIALIZED."""
 
 
 def poll(is_done: Callable[[], bool], timeout_s: float, active_at: Callable[[], float] | None = None) -> bool:
-    """Return whether ``is_done`` came true before nothing had happened for ``timeout_s``.
+    """Return whether ``is_done`` becomes true before nothing has happened for ``timeout_s``.
 
-    It is asked often at first, and every millisecond later. ``active_at`` returns when something else last
-    happened, as ``time.monotonic`` tells it; it is asked a few times within the timeout.
+    It is called often at first, and every millisecond later. ``active_at`` returns the time
+    (``time.monotonic``) at which something else last happened; it is called a few times within the timeout.
     """
     last, pause_s = time.monotonic(), 0.0
     looks_at = last + timeout_s / SIGNS
@@ -59,12 +57,12 @@ def poll(is_done: Callable[[], bool], timeout_s: float, active_at: Callable[[], 
 
 
 def reason(error: Exception) -> str:
-    """Return MPI's own words without the list of its calls, which MPICH puts behind them."""
+    """Return MPI's own words without the list of its calls that MPICH appends."""
     return str(error).partition(", error stack")[0].partition("\n")[0]
 
 
 def load_mpi() -> Any:
-    """Import mpi4py, which starts MPI, and see that it is fit for a link. Raises ``LinkError``."""
+    """Import mpi4py, which starts MPI, and check that links can use it. Raises ``LinkError``."""
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # no mpi4py, or no library behind it
@@ -86,7 +84,7 @@ def load_mpi() -> Any:
 
 
 def intracommunicator(mpi: Any, comm: Any) -> Any:
-    """Return ``comm``, or ``COMM_WORLD`` for None. Raises ``LinkError`` where no link can have its ranks."""
+    """Return ``comm``, or ``COMM_WORLD`` for None. Raises ``LinkError`` unless a link can have its ranks."""
     parent = mpi.COMM_WORLD if comm is None else comm
     if parent == mpi.COMM_NULL or parent.Is_inter():
         raise LinkError(
@@ -96,11 +94,11 @@ def intracommunicator(mpi: Any, comm: Any) -> Any:
 
 
 class Keepalives:
-    """The keepalives of one link: empty messages with a tag of their own; one thread at a time calls.
+    """The keepalives of one link: empty messages with a tag of their own; for one thread at a time.
 
-    They are counted, so that a link that closes knows whether its communicator still holds one. ``activity``
-    is that of all ranks, as far as this one knows. ``sent`` and ``received``, of shape (world,), count those
-    that went to and came from every rank.
+    ``sent`` and ``received``, of shape (world,), count those to and from every rank, so that a link that
+    closes knows whether its communicator still holds one. ``activity`` is that of all ranks, as far as this
+    one knows.
     """
 
     def __init__(self, mpi: Any, comm: MPI.Comm) -> None:
@@ -110,14 +108,14 @@ class Keepalives:
         self._leaving: dict[int, MPI.Request] = {}
 
     def send(self) -> None:
-        """Send one to every rank to which the one before has left."""
+        """Send one to every rank, unless the one before is still under way."""
         for peer in range(self.sent.size):
             if peer != self._comm.Get_rank() and not self.is_leaving(peer):
                 self._leaving[peer] = self._comm.Isend([None, 0, self._mpi.BYTE], peer, _KEEPALIVE)
                 self.sent[peer] += 1
 
     def receive(self) -> None:
-        """Take what has come."""
+        """Receive the keepalives that have come."""
         status = self._mpi.Status()
         while self._comm.Iprobe(self._mpi.ANY_SOURCE, _KEEPALIVE, status):
             self._comm.Recv([None, 0, self._mpi.BYTE], status.Get_source(), _KEEPALIVE)
@@ -130,15 +128,15 @@ class Keepalives:
 
 
 class ClosedLink:
-    """What is left of a closed link until its peers have closed theirs; one thread at a time calls.
+    """The communicator of a closed link, until its peers have closed theirs; for one thread at a time.
 
-    MPI does not say who has closed. So a link that closes sends every peer a FIN, with the numbers of frames
-    and keepalives that it has sent to that peer. A communicator whose FINs have all come, and that holds
-    nothing, is freed. Any other one is kept: MPI gives the numbers of free ones to new ones, whose ranks
-    would then receive what the old ones left behind.
+    MPI does not report a closed link. So a link that closes sends every peer a FIN, with the numbers of
+    frames and keepalives that it has sent to that peer. A communicator whose FINs have all come, and that
+    holds no message, is freed. Any other one is kept: MPI gives the numbers of freed communicators to new
+    ones, whose ranks would then receive the old messages.
 
-    ``under_way`` are requests that nobody will wait for, each with the memory that MPI reads or fills
-    meanwhile. ``sent`` and ``received``, of shape (world,), count the frames to and from every rank.
+    ``under_way`` are requests without a wait, each with the memory that MPI reads or fills meanwhile.
+    ``sent`` and ``received``, of shape (world,), count the frames to and from every rank.
     """
 
     def __init__(
@@ -156,7 +154,7 @@ class ClosedLink:
         self._awaited = {peer for peer in range(sent.size) if peer != comm.Get_rank()}
         self._counts = np.stack((sent, keepalives.sent), axis=1)
         self._fins: list[MPI.Request] = []
-        with suppress(RuntimeError):  # whom it does not reach has a timeout
+        with suppress(RuntimeError):  # a peer that gets none has its timeout
             for peer in self._awaited:
                 self._fins.append(comm.Isend([self._counts[peer], mpi.INT64_T], peer, FIN))
 
@@ -169,36 +167,36 @@ class ClosedLink:
             counts = np.zeros(2, dtype=np.int64)
             self._comm.Recv([counts, self._mpi.INT64_T], peer, FIN)
             self._awaited.remove(peer)
-            self._keepalives.receive()  # what came before the FIN
-            came = (self._received[peer], self._keepalives.received[peer])
-            self._is_empty &= bool((counts == came).all()) and not self._keepalives.is_leaving(peer)
+            self._keepalives.receive()  # those in front of the FIN
+            received = (self._received[peer], self._keepalives.received[peer])
+            self._is_empty &= bool((counts == received).all()) and not self._keepalives.is_leaving(peer)
         if self._under_way or self._fins or self._awaited:
             return False
         if self._is_empty:
-            self._comm.Free()  # collective by the standard, but MPICH and Open MPI wait for nobody in it
+            self._comm.Free()  # collective by the standard, but MPICH and Open MPI do not wait in it
         return True
 
 
 def free_communicators() -> None:
-    """Free those of closed links that nobody needs any more; one thread at a time calls."""
+    """Free the communicators of closed links whose peers have closed theirs; for one thread at a time."""
     for link in tuple(closing):
         with suppress(RuntimeError):
             if link.is_settled():
                 closing.remove(link)
 
 
-class _Operation:
+class _Message:
     """A send or a receive under way."""
 
     def __init__(
-        self, link: MpiLink, request: MPI.Request, memory: torch.Tensor, peer: int, what: str
+        self, link: MpiLink, request: MPI.Request, memory: torch.Tensor, peer: int, what: str, receives: bool
     ) -> None:
-        self.link, self.memory, self.peer, self.what = link, memory, peer, what
+        self.link, self.memory, self.peer, self.what, self.receives = link, memory, peer, what, receives
         self.request: MPI.Request | None = request
         self.nbytes: int | None = None
 
-    def settle(self, timeout_s: float | None, keepalive: bool) -> int:
-        """Return how many bytes went through. Raises ``LinkError``."""
+    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
+        """Return the frame once it is through. Raises ``LinkError``."""
         link, limit_s = self.link, self.link.timeout_s if timeout_s is None else timeout_s
         active_at = partial(link.active_at, limit_s) if keepalive else None
         try:
@@ -211,13 +209,13 @@ class _Operation:
             raise LinkError(f"{self.what}: {reason(error)}") from error
         if self.nbytes is None:
             raise LinkTimeoutError(f"{self.what}: nothing happened within {limit_s:g} s")
-        return self.nbytes
+        return self.memory[: self.nbytes]
 
     def give_up(self) -> tuple[MPI.Request, torch.Tensor]:
-        """End all waits; return what MPI still has of it. MPI cancels receives, but no sends."""
+        """End all waits; return the request and memory that MPI still uses. A send can't be cancelled."""
         request, self.request = self.request, None
         assert request is not None
-        if isinstance(self, _Receiving):
+        if self.receives:
             with suppress(RuntimeError):
                 request.Cancel()
         return request, self.memory
@@ -234,19 +232,6 @@ class _Operation:
         return self.nbytes is not None
 
 
-class _Sending(_Operation):
-    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> None:
-        self.settle(timeout_s, keepalive)
-
-
-class _Receiving(_Operation):
-    def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
-        return self.memory[: self.settle(timeout_s, keepalive)]
-
-
-_Kind = TypeVar("_Kind", _Sending, _Receiving)
-
-
 class MpiLink(Link):
     """One process of an MPI job, connected with the other processes of a communicator.
 
@@ -254,32 +239,32 @@ class MpiLink(Link):
     communicator's. Frames travel over a duplicate, and so never meet messages of the caller's. Every rank
     closes its link when it is done: the communicator is freed once all have.
 
-    A link serves any thread, one at a time. MPI must allow that (THREAD_SERIALIZED): training exchanges
-    gradients in a thread of its own. Whoever makes MPI calls of their own meanwhile needs THREAD_MULTIPLE,
-    which is what mpi4py asks for by default.
+    A link serves any thread, one at a time. MPI must allow that (THREAD_SERIALIZED), because training
+    exchanges gradients in a thread of its own. A program that makes MPI calls of its own meanwhile needs
+    THREAD_MULTIPLE, which mpi4py requests by default.
 
     Parameters
     ----------
     comm
-        An intracommunicator of mpi4py; ``MPI.COMM_WORLD`` where it is None.
+        An intracommunicator of mpi4py; ``MPI.COMM_WORLD`` for None.
     timeout_s
-        How long a wait lasts at most while nothing happens, in seconds, unless it says otherwise.
+        The longest that a wait without a timeout of its own lasts while nothing happens.
 
     Raises
     ------
     LinkError
-        Where mpi4py or MPI is missing or allows too few threads, for a communicator that no link can have,
-        where ranks run different versions of gradwire, and when the other ranks do not come within the
-        timeout (``LinkTimeoutError``).
+        If mpi4py or MPI is missing or allows too few threads, if no link can have the communicator, if ranks
+        run different versions of gradwire, and if the other ranks do not come within the timeout
+        (``LinkTimeoutError``).
     """
 
-    tos = 0  # MPI opens connections by itself, and lets nobody mark them
+    tos = 0  # MPI opens connections by itself, and has no call that marks them
 
     def __init__(self, comm: MPI.Comm | None = None, timeout_s: float = 30.0) -> None:
         self.mpi = load_mpi()
         parent = intracommunicator(self.mpi, comm)
         self.rank, self.world, self.timeout_s = parent.Get_rank(), parent.Get_size(), timeout_s
-        self._pending: set[_Operation] = set()  # keeps their memory alive, too, whatever the caller drops
+        self._pending: set[_Message] = set()  # keeps their memory alive, too, whatever the caller drops
         self._sent, self._received = np.zeros((2, self.world), dtype=np.int64)
         what = f"rank {self.rank} joining the {self.world} ranks of its communicator"
         self._comm: MPI.Comm | None = self._duplicate(parent, what)
@@ -290,24 +275,23 @@ class MpiLink(Link):
             self.close()
             raise
 
-    def isend(self, to: int, frame: torch.Tensor) -> _Sending:
+    def isend(self, to: int, frame: torch.Tensor) -> _Message:
         """Start sending ``frame`` to the rank ``to``."""
-        sending = self._start(_Sending, "Isend", to, frame, f"rank {self.rank} sending to rank {to}")
+        sending = self._start(to, frame, f"rank {self.rank} sending to rank {to}")
         self._sent[to] += 1
         return sending
 
-    def irecv(self, source: int, buffer: torch.Tensor) -> _Receiving:
-        """Start receiving a frame from the rank ``source`` into ``buffer``; its exact length comes back."""
-        what = f"rank {self.rank} receiving from rank {source}"
-        return self._start(_Receiving, "Irecv", source, buffer, what)
+    def irecv(self, source: int, buffer: torch.Tensor) -> _Message:
+        """Start receiving a frame from the rank ``source`` into ``buffer``; its wait knows the length."""
+        return self._start(source, buffer, f"rank {self.rank} receiving from rank {source}", receives=True)
 
     def close(self) -> None:
-        """Tell the peers, whose waits for this rank end with an error; give up what is under way."""
+        """Send every peer a FIN, which ends its waits for this rank, and end all own waits."""
         with calls:
             comm, self._comm = self._comm, None
             if comm is None or self.mpi.Is_finalized():
                 return
-            under_way = [operation.give_up() for operation in self._pending]
+            under_way = [message.give_up() for message in self._pending]
             self._pending.clear()
             closing.append(
                 ClosedLink(self.mpi, comm, under_way, self._sent, self._received, self._keepalives)
@@ -320,15 +304,15 @@ class MpiLink(Link):
         self.send_keepalives_if_due(timeout_s)
 
     def send_keepalives_if_due(self, timeout_s: float) -> None:
-        """Tell all ranks that frames move here, if some have since they were told."""
+        """Send keepalives to all ranks, if frames have moved here since the last ones."""
         if self._keepalives.activity.is_due(timeout_s):
-            with calls, suppress(RuntimeError):  # whom it does not reach has a timeout
+            with calls, suppress(RuntimeError):  # a peer that gets none has its timeout
                 if self._comm is not None:
                     self._keepalives.receive()  # so that those of the others do not pile up
                     self._keepalives.send()
 
     def active_at(self, timeout_s: float) -> float:
-        """Return when a frame last moved, on this rank or on another; tell the others of this rank's."""
+        """Return when a frame last moved, on any rank; send keepalives for this rank's."""
         self.send_keepalives_if_due(timeout_s)
         with calls:
             if self._comm is not None:
@@ -340,24 +324,24 @@ class MpiLink(Link):
         with calls:
             return self._comm is not None and self._comm.Iprobe(peer, FIN)
 
-    def finished(self, operation: _Operation) -> None:
-        """Strike an operation off the list of those under way."""
-        self._pending.discard(operation)
+    def finished(self, message: _Message) -> None:
+        """Remove a message from those under way, and count it."""
+        self._pending.discard(message)
         self._keepalives.activity.moved_at = time.monotonic()
-        if isinstance(operation, _Receiving):
-            self._received[operation.peer] += 1
+        self._received[message.peer] += message.receives
 
-    def _start(self, kind: type[_Kind], call: str, peer: int, memory: torch.Tensor, what: str) -> _Kind:
+    def _start(self, peer: int, memory: torch.Tensor, what: str, *, receives: bool = False) -> _Message:
         with calls:
             if self._comm is None:
                 raise LinkError(f"{what}: {OWN_END}")
+            call = self._comm.Irecv if receives else self._comm.Isend
             try:
-                request = getattr(self._comm, call)([memory.numpy(), self.mpi.BYTE], peer, _FRAME)
+                request = call([memory.numpy(), self.mpi.BYTE], peer, _FRAME)
             except RuntimeError as error:
                 raise LinkError(f"{what}: {reason(error)}") from error
-            operation = kind(self, request, memory, peer, what)
-            self._pending.add(operation)
-            return operation
+            message = _Message(self, request, memory, peer, what, receives)
+            self._pending.add(message)
+            return message
 
     def _duplicate(self, parent: MPI.Comm, what: str) -> MPI.Comm:
         try:
@@ -380,12 +364,12 @@ class MpiLink(Link):
             self._await_all(comm, request, what)
         except RuntimeError as error:
             raise LinkError(f"{what}: {reason(error)}") from error
-        told = [every[at : at + _VERSION_NBYTES].decode() for at in range(0, len(every), _VERSION_NBYTES)]
+        versions = [every[at : at + _VERSION_NBYTES].decode() for at in range(0, len(every), _VERSION_NBYTES)]
         names = [self.name_of(rank) for rank in range(self.world)]
-        check_same_version(joined(dict(enumerate(map(str.strip, told)))), names, version(), what)
+        check_same_version(joined(dict(enumerate(map(str.strip, versions)))), names, version(), what)
 
     def _await_all(self, comm: MPI.Comm, request: MPI.Request, what: str) -> None:
-        """Wait for what all ranks have to do."""
+        """Wait for a call that all ranks make."""
 
         def is_done() -> bool:
             with calls:

@@ -1,16 +1,16 @@
 """Ranks as processes that find each other through a group of ``torch.distributed``.
 
-A link makes its connections itself and uses a group only to find the peers (its members, and the store that
-they share). So it does not mix with what else the group carries, works beside NCCL too, closes on its own,
-and needs no ``new_group``, whose ``use_local_synchronization`` names groups differently on ranks that belong
-to differently many groups (pytorch/pytorch#189073) and then waits forever.
+A link makes its connections itself. It uses a group only to find the peers: its members, and the store that
+they share. So it doesn't mix with the group's other traffic, works beside NCCL too, closes on its own, and
+needs no ``new_group``. With ``use_local_synchronization`` that names groups differently on ranks that belong
+to different numbers of groups, and then waits forever (pytorch/pytorch#189073).
 
-Frames travel over sockets of the link's own, with TLS where the environment asks for that (``tls``). Its
-all-reduce is Gloo's, on connections that are made when it is first called, and not there with TLS: Gloo's
-connections are in plain text.
+Frames travel over sockets of the link's own, with TLS if the environment has its variables (``tls``). Its
+all-reduce is Gloo's, on connections that are made when it is first called. A link with TLS has none, because
+Gloo's connections are in plain text.
 
 A link may have a second connection to each peer, marked with a type of service, for values that NICs on the
-way may compress. There is no TLS then: a NIC can't compress what is encrypted.
+way may compress. Such a link has no TLS, because a NIC can't compress encrypted values.
 """
 
 from __future__ import annotations
@@ -43,28 +43,18 @@ from gradwire.links.sockets import SocketLink
 #
 # Gloo waits for a whole timeout if a peer is gone before it has connected, and this wait can't be
 # interrupted. So its ranks connect through a store that watches the link's own connections, and a wait here
-# looks up now and then.
-#
-# Gloo's errors are texts. ``_translated`` reads them; it is the only place that reads another's errors.
+# looks at them now and then.
 
 _LOOK_UP_S = 0.1
 _CONNECT_ATTEMPTS = 5
-"""How often Gloo tries to reach a peer that has died after it gave its address, a whole timeout each time."""
+"""Gloo's attempts to reach a peer that has died after it gave its address; each takes its whole timeout."""
 
 
 class Reduction:
-    """An all-reduce under way."""
+    """An all-reduce by Gloo under way; ``what`` begins its errors."""
 
-    def __init__(
-        self,
-        work: Any,
-        what: str,
-        timeout_s: float,
-        gone: Callable[[], Sequence[int]],
-        members: GlooAllReduce,
-    ) -> None:
-        self._work, self._what, self._timeout_s, self._gone = work, what, timeout_s, gone
-        self._members = members
+    def __init__(self, work: Any, what: str, timeout_s: float, ranks: GlooAllReduce) -> None:
+        self._work, self._what, self._timeout_s, self._ranks = work, what, timeout_s, ranks
 
     @property
     def is_over(self) -> bool:
@@ -73,40 +63,50 @@ class Reduction:
         return over
 
     def _ends_soon(self) -> bool:
-        with suppress(RuntimeError):  # told by another wait if it is more than that the time is over
+        with suppress(RuntimeError):  # if more is wrong than that the time is over, another wait raises it
             self._work.wait(timedelta(seconds=_LOOK_UP_S))
         return self.is_over
 
     def wait(self, most_s: float = inf) -> None:
-        """Return when the tensor is the sum, for which it waits so long at most. Raises ``LinkError``."""
-        until, ended = time.monotonic() + most_s, inf
+        """Return when the tensor is the sum; wait for ``most_s`` at most. Raises ``LinkError``."""
+        until, ended, ranks = time.monotonic() + most_s, inf, self._ranks
         try:
             while not self._ends_soon():
-                if self._members.closed:
+                if ranks.closed:
                     raise LinkError(f"{self._what}: {OWN_END}")
                 now = time.monotonic()
                 # A peer may have its sum, and leave, while the rest of this one is still on its way. But one
                 # that has failed keeps Gloo's connections until its process ends.
-                ended = min(ended, now + self._members.connect_s) if self._gone() else inf
+                ended = min(ended, now + ranks.connect_s) if ranks.gone() else inf
                 if now > ended:
-                    raise LinkError(f"{self._what}{self._members.closed_peer(self._gone)}: it did not end")
+                    raise LinkError(f"{self._what}{ranks.closed_peer()}: it did not end")
                 if now > until:
                     raise LinkTimeoutError(f"{self._what}: it did not end within {most_s:g} s")
             self._work.wait()
         except RuntimeError as error:
-            raise self._members.told(error, self._what, self._timeout_s, self._gone) from error
+            raise ranks.failed(error, self._what, self._timeout_s) from error
 
 
 class GlooAllReduce:
     """One rank's part in Gloo's all-reduces of one link.
 
-    The link's ranks share the store, and put nothing else there that is called ``all-reduce``; ``names`` are
-    what errors call them. Gloo may take ``connect_s`` to connect once all have come.
+    Parameters
+    ----------
+    store
+        Shared by the link's ranks, which put nothing else there that is called ``all-reduce``.
+    names
+        The names of the ranks in errors.
+    connect_s
+        The time that Gloo may take to connect once all ranks have come.
+    gone
+        Returns the peers that have closed their links.
     """
 
-    def __init__(self, store: Store, rank: int, names: Sequence[str], connect_s: float) -> None:
+    def __init__(
+        self, store: Store, rank: int, names: Sequence[str], connect_s: float, gone: Callable[[], list[int]]
+    ) -> None:
         self._store = PrefixStore("all-reduce", store)
-        self._rank, self._names, self.connect_s = rank, names, connect_s
+        self._rank, self._names, self.connect_s, self.gone = rank, names, connect_s, gone
         self.closed = False
         self._group: dist.ProcessGroupGloo | None = None
         self._under_way: list[Reduction] = []
@@ -114,24 +114,21 @@ class GlooAllReduce:
 
     @property
     def is_connected(self) -> bool:
-        """Whether ``begin`` may be called, since a call of ``sum`` has ended."""
+        """Whether ``begin`` may be called, because a call of ``sum`` has ended."""
         return self._group is not None and self._has_summed
 
-    def sum(self, tensor: torch.Tensor, timeout_s: float, gone: Callable[[], Sequence[int]]) -> None:
-        """Replace ``tensor`` by its sum over all ranks, who come within the timeout.
-
-        ``gone`` returns the peers that have closed their links. Raises ``LinkError``.
-        """
+    def sum(self, tensor: torch.Tensor, timeout_s: float) -> None:
+        """Replace ``tensor`` by its sum over all ranks; wait for them. Raises ``LinkError``."""
         what = self._what(tensor)
         try:
             if self._group is None:
-                self._group = self._connect(what, timeout_s, gone)
+                self._group = self._connect(what, timeout_s)
         except (RuntimeError, ValueError) as error:
-            raise self.told(error, what, timeout_s, gone) from error
-        self.begin(tensor, timeout_s, gone).wait()
+            raise self.failed(error, what, timeout_s) from error
+        self.begin(tensor, timeout_s).wait()
         self._has_summed = True
 
-    def begin(self, tensor: torch.Tensor, timeout_s: float, gone: Callable[[], Sequence[int]]) -> Reduction:
+    def begin(self, tensor: torch.Tensor, timeout_s: float) -> Reduction:
         """Begin to replace ``tensor`` by its sum. Raises ``LinkError``."""
         what, options = self._what(tensor), dist.AllreduceOptions()
         options.timeout = timedelta(seconds=timeout_s)  # for each of Gloo's messages
@@ -141,8 +138,8 @@ class GlooAllReduce:
         try:
             work = group.allreduce([tensor], options)
         except (RuntimeError, ValueError) as error:
-            raise self.told(error, what, timeout_s, gone) from error
-        reduction = Reduction(work, what, timeout_s, gone, self)
+            raise self.failed(error, what, timeout_s) from error
+        reduction = Reduction(work, what, timeout_s, self)
         self._under_way = [*(each for each in self._under_way if not each.is_over), reduction]
         if self.closed:
             _keep(group)
@@ -155,23 +152,26 @@ class GlooAllReduce:
         if group is not None and not all(each.is_over for each in self._under_way):
             _keep(group)
 
-    def told(
-        self, error: Exception, what: str, timeout_s: float, gone: Callable[[], Sequence[int]]
-    ) -> LinkError:
-        """Return what Gloo's error says, and who is gone, as far as that is known."""
-        return _translated(error, f"{what}{self.closed_peer(gone)}", timeout_s)
+    def failed(self, error: Exception, what: str, timeout_s: float) -> LinkError:
+        """Return the link's error for one of Gloo's, with the peer that is gone, if that is known."""
+        return _translated(error, f"{what}{self.closed_peer()}", timeout_s)
+
+    def closed_peer(self) -> str:
+        """Return which peer has closed its link, if that is known soon: Gloo names no rank."""
+        until = time.monotonic() + _LOOK_UP_S
+        while not (peers := self.gone()) and time.monotonic() < until:
+            time.sleep(0.01)
+        return f" ({self._names[peers[0]]} has closed its link)" if peers else ""
 
     def _what(self, tensor: torch.Tensor) -> str:
         own, ranks = self._names[self._rank], len(self._names)
         return f"{own} in Gloo's all-reduce of {tensor.numel()} values over {ranks} ranks"
 
-    def _connect(
-        self, what: str, timeout_s: float, gone: Callable[[], Sequence[int]]
-    ) -> dist.ProcessGroupGloo:
+    def _connect(self, what: str, timeout_s: float) -> dist.ProcessGroupGloo:
         def check() -> None:
             if self.closed:
                 raise LinkError(f"{what}: {OWN_END}")
-            for peer in gone():
+            for peer in self.gone():
                 raise LinkError(f"{what}: {self._names[peer]} has closed its link")
 
         watched = _WatchedStore(TimedStore(self._store, what), time.monotonic() + timeout_s, check)
@@ -181,14 +181,15 @@ class GlooAllReduce:
         except LinkError:
             raise
         except TimeoutError as error:
-            raise LinkTimeoutError(f"{what}: not all ranks came to it within {timeout_s:g} s") from error
+            raise LinkTimeoutError(f"{what}: not all ranks reached it within {timeout_s:g} s") from error
 
-    def closed_peer(self, gone: Callable[[], Sequence[int]]) -> str:
-        """Return who has closed its link, as far as that is known soon: Gloo tells no rank."""
-        until = time.monotonic() + _LOOK_UP_S
-        while not (peers := gone()) and time.monotonic() < until:
-            time.sleep(0.01)
-        return f" ({self._names[peers[0]]} has closed its link)" if peers else ""
+
+def _translated(error: Exception, what: str, timeout_s: float) -> LinkError:
+    """Return the link's error for one of Gloo's, which are texts that no other function reads."""
+    text = str(error).partition("] ")[2] or str(error)  # behind the place in Gloo's source
+    if "timed out" in text.lower() or "timeout" in text.lower():
+        return LinkTimeoutError(f"{what}: nothing happened within {timeout_s:g} s")
+    return LinkError(f"{what}: {text.partition('. ')[0]}")
 
 
 def _keep(group: dist.ProcessGroupGloo) -> None:
@@ -197,7 +198,7 @@ def _keep(group: dist.ProcessGroupGloo) -> None:
 
 
 class _WatchedStore(Store):
-    """What Gloo's ranks connect through: waits end with ``check``'s error, or at the deadline."""
+    """The store through which Gloo's ranks connect: waits end with ``check``'s error, or at the deadline."""
 
     def __init__(self, store: TimedStore, deadline: float, check: Callable[[], None]) -> None:
         super().__init__()
@@ -214,15 +215,7 @@ class _WatchedStore(Store):
         self._store.wait(keys, self._deadline, self._check)
 
 
-def _translated(error: Exception, what: str, timeout_s: float) -> LinkError:
-    # behind the place in the source that Gloo puts in front
-    text = str(error).partition("] ")[2] or str(error)
-    if "timed out" in text.lower() or "timeout" in text.lower():
-        return LinkTimeoutError(f"{what}: nothing happened within {timeout_s:g} s")
-    return LinkError(f"{what}: {text.partition('. ')[0]}")
-
-
-_NO_TIMEOUT_TOLD = 0.0
+_NO_TIMEOUT = 0.0
 _DSCP = 0xFC
 _TRANSPORT = "GLOO_DEVICE_TRANSPORT"
 _links_made = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
@@ -231,12 +224,12 @@ _links_made = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
 def store_of(group: dist.ProcessGroup) -> Store:
     """Return the store that a group's members share.
 
-    Raises ``LinkError`` where they share none, as with torch's backend ``mpi``, which finds ranks by itself.
+    Raises ``LinkError`` if they share none, as with torch's backend ``mpi``, which finds ranks by itself.
     """
     store = innermost = _get_process_group_store(group)
     while isinstance(innermost, PrefixStore):
         innermost = innermost.underlying_store
-    if type(innermost) is Store:  # what torch puts in the place of none
+    if type(innermost) is Store:  # torch's placeholder for none
         raise LinkError(
             f"the backend {dist.get_backend(group)!r} of this group has no store through which its ranks "
             "could find each other; initialise torch.distributed with gloo or nccl, or use "
@@ -246,8 +239,8 @@ def store_of(group: dist.ProcessGroup) -> Store:
 
 
 def timeout_s_of(group: dist.ProcessGroup) -> float:
-    """Return the longest timeout of a group's backends in seconds; torch's default where they tell none."""
-    found = [_NO_TIMEOUT_TOLD]
+    """Return the longest timeout of a group's backends in seconds; torch's default if they have none."""
+    found = [_NO_TIMEOUT]
     for device in group._device_types:
         backend: Any = group._get_backend(device)
         with suppress(AttributeError, RuntimeError):  # a backend without options
@@ -258,13 +251,13 @@ def timeout_s_of(group: dist.ProcessGroup) -> float:
 class ProcessGroupLink(SocketLink):
     """One process, connected with the other members of a group.
 
-    All members make their links of one group in the same order, together. Raises ``LinkError`` when the
-    others do not come within the timeout.
+    All members make their links of one group in the same order, together. Raises ``LinkError`` if the others
+    do not come within the timeout.
 
-    Errors call a rank by its number in the world, and by its address where that is another host's.
-    ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` in the environment encrypt the frames,
-    between ranks whose certificates that authority has signed; whoever has one can be a rank, unless
-    ``GRADWIRE_TLS_NAMES`` says which names are whose.
+    Errors name a rank by its number in the world, and by its address if that is another host's.
+    ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` in the environment encrypt the frames
+    between ranks whose certificates that authority has signed. The owner of any such certificate can be any
+    rank, unless ``GRADWIRE_TLS_NAMES`` maps ranks to names.
 
     Parameters
     ----------
@@ -272,9 +265,9 @@ class ProcessGroupLink(SocketLink):
         Any group of ``torch.distributed`` that this process belongs to.
     ranks
         The members' global ranks in the order of the link's ranks: ``[3, 0, 1, 2]`` makes the process 3 the
-        link's rank 0. The group's own order where it is None.
+        link's rank 0. The group's own order for None.
     timeout_s
-        How long a wait lasts at most, unless it says otherwise.
+        The longest that a wait without a timeout of its own lasts while nothing happens.
     tos
         The type of service that marks the connections for values that NICs may compress, such as
         ``gradwire.wire.TOS``; 0 for a link without them. The same on all members.
@@ -293,7 +286,7 @@ class ProcessGroupLink(SocketLink):
         members = dist.get_process_group_ranks(group)
         order = list(members if ranks is None else ranks)
         if sorted(order) != sorted(members):
-            raise LinkError(f"ranks must be an order of the group's ranks {sorted(members)}, but is {order}")
+            raise LinkError(f"expected the group's ranks {sorted(members)} in any order, got ranks={order}")
         number = _links_made.get(group, 0)
         _links_made[group] = number + 1
         rank = order.index(dist.get_rank())
@@ -318,13 +311,14 @@ class ProcessGroupLink(SocketLink):
             raise
         names = _with_hosts(names, connections)
         super().__init__(rank, connections, timeout_s, names, marked, tos)
-        self._gloo = GlooAllReduce(store, rank, names, timeout_s)
+        gone = weakref.WeakMethod(self._gone)  # no cycle, so that a link without a close ends at once, too
+        self._gloo = GlooAllReduce(store, rank, names, timeout_s, lambda: (gone() or list[int])())
 
     def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
         """Replace ``tensor`` by its sum over all ranks, with Gloo's all-reduce."""
         if not self.HAS_ALL_REDUCE:
-            raise LinkError("Gloo's all-reduce goes in plain text, but this link's frames go with TLS")
-        self._gloo.sum(tensor, self.timeout_s if timeout_s is None else timeout_s, self._gone)
+            raise LinkError("this link encrypts its frames with TLS, which Gloo's all-reduce cannot do")
+        self._gloo.sum(tensor, self.timeout_s if timeout_s is None else timeout_s)
 
     @property
     def begins_all_reduces(self) -> bool:
@@ -332,8 +326,8 @@ class ProcessGroupLink(SocketLink):
         return self._gloo.is_connected
 
     def begin_all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> Reduction:
-        """Begin what ``all_reduce`` does. Raises ``LinkError``."""
-        return self._gloo.begin(tensor, self.timeout_s if timeout_s is None else timeout_s, self._gone)
+        """Begin an ``all_reduce`` without waiting for its sum. Raises ``LinkError``."""
+        return self._gloo.begin(tensor, self.timeout_s if timeout_s is None else timeout_s)
 
     def _gone(self) -> list[int]:
         """Return the peers whose connections have ended. Raises ``OutOfStepError``."""
@@ -341,13 +335,13 @@ class ProcessGroupLink(SocketLink):
         return self.gone()
 
     def close(self) -> None:
-        """Close the connections; the peers' waits for this rank end with an error, and so do the own."""
+        """Close the connections; all waits of this rank, and of peers for it, end with an error."""
         super().close()
         self._gloo.close()
 
 
 def _with_hosts(names: Sequence[str], connections: Mapping[int, socket.socket]) -> list[str]:
-    """Return the names with the addresses of those ranks that other hosts have."""
+    """Return the names, with the addresses of ranks on other hosts."""
     found = list(names)
     for peer, connection in connections.items():
         with suppress(OSError):  # it has closed its link already
@@ -361,17 +355,17 @@ def check_tos(tos: int) -> None:
     """Raise ``LinkError`` unless connections can be marked with ``tos``, or not at all."""
     if not isinstance(tos, int) or not 0 <= tos <= 255 or (tos and not tos & _DSCP):
         raise LinkError(
-            "tos must be the type of service of marked connections, from 0x04 to 0xff, or 0 for none, but is "
+            "tos: expected a type of service from 0x04 to 0xff, or 0 for no marked connections, got "
             f"{shown(tos)}"
         )
 
 
 def _refuse_other_transports(rank: int, world: int) -> None:
-    """Raise ``LinkError`` where the environment wants Gloo to encrypt, which has no effect on frames."""
-    wanted = os.environ.get(_TRANSPORT) or "TCP"
-    if wanted != "TCP":
+    """Raise ``LinkError`` if the environment lets Gloo encrypt, which has no effect on frames."""
+    chosen = os.environ.get(_TRANSPORT) or "TCP"
+    if chosen != "TCP":
         raise LinkError(
-            f"rank {rank} connecting with the {world} ranks of its group: {_TRANSPORT} is {wanted}, which "
-            "does not reach gradwire's frames; set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA "
+            f"rank {rank} connecting with the {world} ranks of its group: {_TRANSPORT} is {chosen}, which "
+            "does not encrypt gradwire's frames; set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA "
             "to encrypt those (docs/tls.md), or unset it"
         )

@@ -1,17 +1,16 @@
 """Frames over TCP connections, one to each peer, without a thread of its own.
 
-A frame travels behind its length. A send goes to the kernel at once, as far as its buffer has room; what is
-left follows in the waits. Whoever waits, for whatever it is, moves everything that can move: so no two ranks
-wait for each other with both kernels' buffers full. There is no handshake between the ends of a frame, and
-a wait sleeps until as much has come as it still lacks. So an exchange takes about half of the processor's
-time that it takes over Gloo's send and receive (docs/links.md has the figures).
+A send goes to the kernel at once, as far as its buffer has room; the rest follows in the waits. Every wait
+moves all frames that can move, so no two ranks wait for each other with both kernels' buffers full. There is
+no handshake between the ends of a frame, and a wait sleeps until the bytes that it still lacks have come. So
+an exchange takes about half of the processor time that it takes over Gloo's send and receive (docs/links.md).
 
 Several threads may wait, each for another peer. A thread that waits for a peer has that peer's connection to
-itself: another would take what came for it and leave it asleep.
+itself: another one would take the bytes that came for it and leave it asleep.
 
-There may be a second connection to each peer, marked with a type of service, which carries the float32 at the
-ends of some frames and nothing else: a NIC on the way may compress it (docs/nic.md), while the headers,
-lengths, and checksums on the first connection stay as they are.
+A second connection to each peer may be marked with a type of service. It carries the float32 at the ends of
+some frames and nothing else. A NIC on the way may compress it (docs/nic.md), while headers, lengths and
+checksums travel on the first connection unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ import torch
 
 from gradwire.errors import LinkError, LinkTimeoutError
 from gradwire.links.base import OWN_END, SIGNS, Activity, Link
-from gradwire.links.channel import Channel, Operation, Receiving, Sending
+from gradwire.links.channel import Channel, Operation
 from gradwire.wire import HEADER_NBYTES, PARTING_NBYTES, check_not_before, memory_of
 
 _LONGEST_SLEEP_S = 3600.0
@@ -40,7 +39,7 @@ _open_links = weakref.WeakSet["SocketLink"]()
 
 
 class SocketLink(Link):
-    """One rank's end of connections to all others, which the link owns from now on and closes.
+    """One rank's end of connections to all others, which the link owns and closes.
 
     Parameters
     ----------
@@ -49,13 +48,13 @@ class SocketLink(Link):
     connections
         A connected, non-blocking stream socket for every other rank.
     timeout_s
-        How long a wait lasts at most while nothing moves, unless it says otherwise.
+        The longest that a wait without a timeout of its own lasts while nothing moves.
     names
-        What errors call the ranks, by default "rank 0" and so on.
+        The names of the ranks in errors, "rank 0" and so on by default.
     marked
         A second such socket for every other rank, for floats that NICs may compress.
     tos
-        The type of service that those carry; 0 without them.
+        The type of service of the second sockets; 0 without them.
     """
 
     HAS_PARTINGS = True
@@ -83,33 +82,31 @@ class SocketLink(Link):
             peer: Channel(peer, each, self.activity, (own, self._names[peer]), self._marked.get(peer))
             for peer, each in connections.items()
         }
-        ends = [*connections.values(), *floats.values()]
-        weakref.finalize(self, _close_all, ends)  # for who forgets to close it
+        weakref.finalize(self, _close_all, [*connections.values(), *floats.values()])  # without a close, too
         _open_links.add(self)
 
-    def isend(self, to: int, frame: torch.Tensor) -> Sending:
+    def isend(self, to: int, frame: torch.Tensor) -> Operation:
         """Start sending ``frame`` to the rank ``to``."""
-        channel = self._channels.get(to) or self._refuse("sending to", to)
-        return channel.send(self, frame)
+        return self.isend_marked(to, frame, 0)
 
-    def isend_marked(self, to: int, frame: torch.Tensor, floats_nbytes: int) -> Sending:
+    def isend_marked(self, to: int, frame: torch.Tensor, floats_nbytes: int) -> Operation:
         """Start sending ``frame``, whose last bytes are floats, on both connections to ``to``."""
         channel = self._channels.get(to) or self._refuse("sending to", to)
         return channel.send(self, frame, floats_nbytes if self.tos else 0)
 
-    def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
+    def irecv(self, source: int, buffer: torch.Tensor) -> Operation:
         """Start receiving a frame from the rank ``source`` into ``buffer``."""
         channel = self._channels.get(source) or self._refuse("receiving from", source)
         return channel.receive(self, buffer, memory_of(buffer))
 
     def close(self) -> None:
-        """Close the connections; the peers' waits for this rank end with an error, and so do the own."""
+        """Close the connections; all waits of this rank, and of peers for it, end with an error."""
         channels, self._channels = [*self._channels.values(), *self._marked.values()], {}
         self._marked = {}
         for channel in channels:
-            channel.closes = True  # before whoever polls it wakes, and asks why
+            channel.closes = True  # before a polling thread wakes and looks for the reason
             with suppress(OSError):  # the peer may be gone
-                channel.socket.shutdown(socket.SHUT_RDWR)  # wakes who polls it
+                channel.socket.shutdown(socket.SHUT_RDWR)  # wakes the polling thread
             with channel.turn:
                 channel.end()
 
@@ -117,7 +114,7 @@ class SocketLink(Link):
         """Send every peer ``frame``, unless another frame is still to leave, and close."""
         for channel in list(self._channels.values()):
             with channel.turn:
-                channel.send_alone(self, frame)
+                channel.send_parting(self, frame)
         self.close()
 
     def keep_alive(self, timeout_s: float) -> None:
@@ -127,7 +124,7 @@ class SocketLink(Link):
             self.send_keepalives()
 
     def name_of(self, rank: int) -> str:
-        """Return what errors call ``rank``."""
+        """Return the name of ``rank`` in errors."""
         return self._names[rank]
 
     def gone(self) -> list[int]:
@@ -138,9 +135,9 @@ class SocketLink(Link):
         return sorted(peers[fd] for fd, _ in poll.poll(0))
 
     def check_steps(self) -> None:
-        """Raise ``OutOfStepError`` if a peer's frame is of an earlier step: this rank will never receive it.
+        """Raise ``OutOfStepError`` if a peer's frame is of an earlier step, which this rank never receives.
 
-        For a wait in which no frame is due.
+        A wait in which no frame is due calls it.
         """
         for channel in list(self._channels.values()):
             with channel.turn:
@@ -151,7 +148,7 @@ class SocketLink(Link):
                 )
 
     def send_keepalives(self) -> None:
-        """Tell all ranks that frames move here."""
+        """Send keepalives to all ranks."""
         for channel in list(self._channels.values()):
             with channel.turn:
                 if channel.hears:  # a frame that comes is for the thread that waits for it
@@ -159,9 +156,9 @@ class SocketLink(Link):
                 channel.send_keepalive(self)
 
     def sleep(self, operation: Operation, began: float, timeout_s: float, keepalive: bool) -> None:
-        """Move what can move on connections that nobody waits for, then sleep until something can.
+        """Move frames on connections that no thread waits for, then sleep until one can move.
 
-        Raises ``LinkTimeoutError`` where nothing has happened for too long.
+        Raises ``LinkTimeoutError`` if nothing has happened for too long.
         """
         now = time.monotonic()
         listening = keepalive and now - began > timeout_s / SIGNS
@@ -187,7 +184,7 @@ class SocketLink(Link):
             poll.poll(1e3 * min(left_s, timeout_s / SIGNS + _MOMENT_S, _LONGEST_SLEEP_S))
 
     def forget(self) -> None:
-        """Close this process's ends only, after a fork: the parent's connections must end with the parent."""
+        """Close this process's ends after a fork: the parent's connections must end with the parent."""
         _close_all([each.socket for each in (*self._channels.values(), *self._marked.values())])
         self._channels, self._marked = {}, {}
 
@@ -203,7 +200,7 @@ def _close_all(connections: list[socket.socket]) -> None:
 
 
 def _forget_in_child() -> None:
-    """Without this a dead rank's connections would live on in processes that it has forked, as loaders do."""
+    """Close the links in a forked process, such as a loader's, where a dead rank's would live on."""
     for link in list(_open_links):
         link.forget()
 

@@ -1,14 +1,14 @@
-"""A link that is as slow as a network: it paces what each host sends and receives, without privileges.
+"""A link as slow as a network: it paces the frames that each host sends and receives, without privileges.
 
 Every host has a port with two directions, each of a given rate. A frame takes ``nbytes / rate`` of the
-sender's outgoing direction and, shifted by the latency, as much of the receiver's incoming direction; several
-senders to one host so share its incoming direction, which makes a server's link the bottleneck that it is.
-The two overlap, as in a switch that cuts through: an idle receiver adds no second delay. Nothing is held back
-by threads: frames go to the link beneath at once, with the times of their departure, and whoever waits for
-them sleeps until they are due. The clock is CLOCK_MONOTONIC, which the processes of one machine share.
+sender's outgoing direction and, shifted by the latency, the same time of the receiver's incoming direction.
+So several senders to one host share its incoming direction, which makes a server's port the bottleneck that
+it is. The two overlap, as in a switch that cuts through: an idle receiver adds no second delay. No thread
+holds frames back: they go to the link beneath at once, with the times of their departure, and a wait for one
+sleeps until it is due. The clock is CLOCK_MONOTONIC, which the processes of one machine share.
 
-A wait with ``keepalive`` lasts until the frame is due, however slow the port is: bytes of this frame, or of
-those before it, move all the time. So who sleeps here keeps the waits of the other ranks alive.
+A wait with ``keepalive`` lasts until the frame is due, however slow the port is, because bytes of this frame,
+or of those before it, move all the time. So a wait that sleeps here keeps the waits of other ranks alive.
 """
 
 from __future__ import annotations
@@ -25,15 +25,13 @@ from gradwire.links.base import SIGNS, Link, Receiving, Sending, Wrapper
 from gradwire.units import parse_rate
 from gradwire.wire import frame_memory
 
-# When a wire is busy: the bookkeeping of a throttled link, in nanoseconds; it never reads a clock.
-
 
 class Timeline:
-    """The busy times of one direction of a wire, kept as disjoint intervals in order.
+    """The busy times of one direction of a wire, in nanoseconds, as disjoint intervals in order.
 
-    What is late to be asked for still gets the time that was free when it came, so it does not matter in
-    which order a receiver looks at frames that arrived in another. Neighbouring intervals are merged and
-    those older than ``horizon_ns`` are forgotten: a wire that is always busy is one interval.
+    A frame that is booked late still gets the time that was free when it came, so the order in which a
+    receiver looks at frames doesn't matter. Neighbouring intervals are merged, and those older than
+    ``horizon_ns`` are forgotten: a wire that is always busy is one interval.
     """
 
     def __init__(self, horizon_ns: int = 60 * 10**9) -> None:
@@ -41,7 +39,7 @@ class Timeline:
         self._busy: list[tuple[int, int]] = []
 
     def occupy(self, start_ns: int, duration_ns: int) -> tuple[int, int]:
-        """Take ``duration_ns`` of the free time from ``start_ns`` on; return where that begins and ends."""
+        """Take ``duration_ns`` of the free time from ``start_ns`` on; return when that begins and ends."""
         if duration_ns <= 0:
             return start_ns, start_ns
         pieces = self._free_pieces(start_ns, duration_ns)
@@ -80,14 +78,14 @@ _SPIN_NS = 100_000  # sleeping is less exact than this
 
 
 class Port:
-    """What a host has one of: an outgoing and an incoming direction. The links of one host may share it.
+    """A host's outgoing and incoming direction, which the links of one host may share.
 
     Parameters
     ----------
     rate_nbytes_per_s
         The rate of each direction, None for unlimited; ``parse_rate`` reads ``"100mbit"``.
     latency_s
-        How long a byte travels to this port.
+        The time that a byte travels to this port.
     """
 
     def __init__(self, rate_nbytes_per_s: float | None, latency_s: float = 0.0) -> None:
@@ -97,7 +95,7 @@ class Port:
         self._lock = threading.Lock()
 
     def leave(self, nbytes: int) -> tuple[int, int]:
-        """Return when a frame that is handed over now begins and ends to leave, in ns."""
+        """Return when a frame that is sent now begins and ends to leave, in ns."""
         with self._lock:
             return self._out.occupy(time.monotonic_ns(), round(nbytes * self._ns_per_byte))
 
@@ -110,7 +108,7 @@ class Port:
 
 
 class ThrottledLink(Wrapper):
-    """A link over another one that keeps to the rates of ports; all ranks must use one."""
+    """A link over another one, limited to the rates of ports; all ranks must use one."""
 
     def __init__(self, inner: Link, port: Port) -> None:
         super().__init__(inner)
@@ -123,13 +121,13 @@ class ThrottledLink(Wrapper):
         label = bytearray(_LABEL.pack(*left_ns, frame.numel()))
         labelled = torch.cat((torch.frombuffer(label, dtype=torch.uint8), frame))
         what = f"{self.name_of(self.rank)} sending to {self.name_of(to)}"
-        return _Sending(self, self._inner.isend(to, labelled), left_ns[1], what)
+        return _PacedSend(self, self._inner.isend(to, labelled), left_ns[1], what)
 
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
         """Start receiving; waiting for the frame lasts until it would have come through the port."""
         labelled = self._take(_LABEL.size + buffer.numel())
         what = f"{self.name_of(self.rank)} receiving from {self.name_of(source)}"
-        return _Receiving(self, self._inner.irecv(source, labelled), labelled, buffer, what)
+        return _PacedReceive(self, self._inner.irecv(source, labelled), labelled, buffer, what)
 
     def leave(self, frame: torch.Tensor) -> None:
         """Let the link beneath send a last frame, which takes no time, and close."""
@@ -151,7 +149,7 @@ class ThrottledLink(Wrapper):
                 time.sleep(min((left_ns - _SPIN_NS) / 1e9, limit_s / SIGNS))
 
     def arrival(self, labelled: torch.Tensor, what: str) -> tuple[torch.Tensor, int]:
-        """Return the frame within ``labelled``, and when it would have come, in ns."""
+        """Return the frame within ``labelled``, and when it is due, in ns."""
         label = bytes(labelled[: _LABEL.size].numpy().tobytes())
         begin, end, nbytes = _LABEL.unpack(label) if len(label) == _LABEL.size else (0, 0, -1)
         if not 0 <= nbytes <= labelled.numel() - _LABEL.size:
@@ -159,7 +157,7 @@ class ThrottledLink(Wrapper):
         return labelled[_LABEL.size : _LABEL.size + nbytes], self._port.arrive((begin, end), nbytes)
 
     def give(self, labelled: torch.Tensor) -> None:
-        """Take a receiving buffer back, to use it again."""
+        """Take back a receive buffer, to use it again."""
         self._free.append(labelled)
 
     def _take(self, nbytes: int) -> torch.Tensor:
@@ -169,12 +167,12 @@ class ThrottledLink(Wrapper):
 
 
 def throttled(link: Link, rate: str | None) -> Link:
-    """Return a link that keeps to a rate such as ``100mbit``; the link itself for None and ``unlimited``."""
+    """Return a link limited to a rate such as ``100mbit``; the link itself for None and ``unlimited``."""
     nbytes_per_s = parse_rate(rate)
     return link if nbytes_per_s is None else ThrottledLink(link, Port(nbytes_per_s))
 
 
-class _Sending:
+class _PacedSend:
     def __init__(self, link: ThrottledLink, inner: Sending, due_ns: int, what: str) -> None:
         self._link, self._inner, self._due_ns, self._what = link, inner, due_ns, what
 
@@ -183,7 +181,7 @@ class _Sending:
         self._link.wait_until(self._due_ns, self._what, timeout_s, keepalive)
 
 
-class _Receiving:
+class _PacedReceive:
     def __init__(
         self, link: ThrottledLink, inner: Receiving, labelled: torch.Tensor, buffer: torch.Tensor, what: str
     ) -> None:

@@ -196,7 +196,7 @@ def test_a_rank_with_the_certificate_of_another_is_named_on_both_sides(rank: int
     right[rank] = {**of_host("web"), NAMES: "*=web, *=host1, *=host2"}  # it believes what it likes
     found = met_in_spite_of(lambda _: None, right, 1.5)
     assert all(isinstance(each, LinkError) for each in found)
-    wanted = f"the certificate of rank {rank} is that of web, where GRADWIRE_TLS_NAMES wants host{rank + 1}"
+    wanted = f"rank {rank}: expected a certificate of host{rank + 1}, got one of web; give it its own"
     assert wanted in str(found[1 - rank])
     assert f"the TLS handshake with rank {1 - rank} failed (" in str(found[rank])
 
@@ -212,6 +212,6 @@ def test_who_writes_to_the_store_ends_a_start_in_time_and_with_its_cause() -> No
             connect_ranks(store, 1, names(2), 0.5, ours)
         store.set("rank 0", f"127.0.0.1 {port} {bytes(16).hex()} 0")
         with pytest.raises(
-            LinkError, match=r"by the store rank 0 talks in plain text, but this rank with TLS"
+            LinkError, match=r"by the store, rank 0 connects in plain text, but this rank with TLS"
         ):
             connect_ranks(store, 1, names(2), 0.5, ours)

@@ -10,13 +10,13 @@ import pytest
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import LinkError
-from gradwire.links.rendezvous.attempt import AbsentError, Attempt, shared_token
+from gradwire.links.rendezvous.attempt import AbsentError, GroupAttempt, shared_token
 from support.endpoints import names
 
 
 def tokens_of(
     store: HashStore,
-    attempts: dict[int, Attempt],
+    attempts: dict[int, GroupAttempt],
     world: int,
     late: Sequence[int] = (),
     timeout_s: float = 10,
@@ -32,8 +32,8 @@ def tokens_of(
         return list(pool.map(one, attempts))
 
 
-def fresh(*ranks: int) -> dict[int, Attempt]:
-    return {rank: Attempt() for rank in ranks}
+def fresh(*ranks: int) -> dict[int, GroupAttempt]:
+    return {rank: GroupAttempt() for rank in ranks}
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 9])
@@ -79,7 +79,7 @@ def test_who_does_not_come_is_named(present: tuple[int, ...], absent: list[int])
     )
 
 
-def failures_of(attempts: dict[int, Attempt], store: HashStore | None = None) -> list[str]:
+def failures_of(attempts: dict[int, GroupAttempt], store: HashStore | None = None) -> list[str]:
     """Let these ranks come; return what each of them says of it."""
     shared = HashStore() if store is None else store
 
@@ -94,7 +94,7 @@ def failures_of(attempts: dict[int, Attempt], store: HashStore | None = None) ->
 
 @pytest.mark.parametrize("odd", [0, 1, 2])
 def test_two_versions_are_one_sentence_on_every_rank_at_once(odd: int) -> None:
-    attempts = {rank: Attempt(version="0.2.0" if rank == odd else "0.1.0") for rank in range(3)}
+    attempts = {rank: GroupAttempt(version="0.2.0" if rank == odd else "0.1.0") for rank in range(3)}
     started = time.monotonic()
     told = failures_of(attempts)
     assert time.monotonic() - started < 4

@@ -191,7 +191,7 @@ def test_a_rank_that_does_not_call_is_named() -> None:
 
 def test_an_interface_without_an_address_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "nope0")
-    with pytest.raises(LinkError, match=r"GLOO_SOCKET_IFNAME names 'nope0', which is no .* one of: .*lo"):
+    with pytest.raises(LinkError, match=r"GLOO_SOCKET_IFNAME: expected an .*, got 'nope0'; .* one of: .*lo"):
         connect_ranks(HashStore(), 0, names(2), 1.0)
 
 

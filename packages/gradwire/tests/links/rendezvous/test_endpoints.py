@@ -50,7 +50,9 @@ def test_an_endpoint_that_no_rank_has_written_is_an_error_that_says_so(text: str
     assert str(error).startswith(
         f"rank {rank} connecting with the 2 ranks of its group: torch's store holds "
     )
-    assert f" under 'rank {1 - rank}', which no rank of gradwire has written; find out who else" in str(error)
+    assert f" under 'rank {1 - rank}', which no rank of gradwire has written; find out which other" in str(
+        error
+    )
     assert len(str(error)) < 400
 
 

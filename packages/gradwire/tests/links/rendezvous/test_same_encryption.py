@@ -18,7 +18,9 @@ def test_in_plain_text_only_who_encrypts_is_refused() -> None:
     check_same_encryption(PLAIN, "rank 3", None)
     with pytest.raises(LinkError) as caught:
         check_same_encryption(SECRET, "rank 3", None)
-    assert str(caught.value) == f"by the store rank 3 talks with TLS, but this rank in plain text; {ADVICE}"
+    assert (
+        str(caught.value) == f"by the store, rank 3 connects with TLS, but this rank in plain text; {ADVICE}"
+    )
 
 
 @needs_openssl
@@ -27,7 +29,9 @@ def test_with_tls_only_who_does_not_encrypt_is_refused() -> None:
     check_same_encryption(SECRET, "rank 3", ours)
     with pytest.raises(LinkError) as caught:
         check_same_encryption(PLAIN, "rank 3", ours)
-    assert str(caught.value) == f"by the store rank 3 talks in plain text, but this rank with TLS; {ADVICE}"
+    assert (
+        str(caught.value) == f"by the store, rank 3 connects in plain text, but this rank with TLS; {ADVICE}"
+    )
 
 
 @needs_openssl

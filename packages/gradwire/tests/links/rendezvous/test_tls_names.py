@@ -33,7 +33,7 @@ def test_a_rank_without_a_name_is_an_error() -> None:
 
 @pytest.mark.parametrize("text", ["", "host1", "0=", "=host1", "0-=host1", "-1=host1", "a=b", "0=x=y"])
 def test_what_is_no_list_of_names_is_an_error(text: str) -> None:
-    with pytest.raises(LinkError, match=r"GRADWIRE_TLS_NAMES wants entries such as 0=host1, .*, but has '"):
+    with pytest.raises(LinkError, match=r"GRADWIRE_TLS_NAMES: expected entries such as 0=host1, .*, got '"):
         Names(text)
 
 
@@ -48,11 +48,11 @@ def test_another_name_than_the_ranks_is_an_error() -> None:
     check_name(3, frozenset({"host1", "host2"}), {"subject": COMMON})
     with pytest.raises(LinkError) as caught:
         check_name(3, frozenset({"host2"}), {"subject": COMMON})
-    assert (
-        str(caught.value)
-        == "the certificate of rank 3 is that of host1, where GRADWIRE_TLS_NAMES wants host2"
+    assert str(caught.value) == (
+        "rank 3: expected a certificate of host2, got one of host1; give it its own, or change "
+        "GRADWIRE_TLS_NAMES"
     )
-    with pytest.raises(LinkError, match="that of no name, where"):
+    with pytest.raises(LinkError, match="got one of no name;"):
         check_name(3, frozenset({"*"}), {})
 
 
@@ -61,11 +61,9 @@ def test_a_rank_with_the_certificate_of_another_is_told_before_it_calls_anybody(
     ours = encryption({**variables(), NAMES: "0=host1, 5=host2"})
     assert ours is not None
     one, two = frozenset({"host1"}), frozenset({"host2"})
-    assert ours.of_link(0, [0, 5]).wanted == {0: one, 1: two}
-    assert ours.of_link(1, [5, 0]).wanted == {0: two, 1: one}
-    with pytest.raises(
-        LinkError, match=r"this is rank 5, .* of host2, but GRADWIRE_TLS_CERT names one of host1"
-    ):
+    assert ours.of_link(0, [0, 5]).expected == {0: one, 1: two}
+    assert ours.of_link(1, [5, 0]).expected == {0: two, 1: one}
+    with pytest.raises(LinkError, match=r"rank 5: .* of host2, but GRADWIRE_TLS_CERT names one of host1"):
         ours.of_link(1, [0, 5])
 
 
@@ -73,5 +71,5 @@ def test_a_rank_with_the_certificate_of_another_is_told_before_it_calls_anybody(
 def test_names_without_certificates_are_an_error() -> None:
     with pytest.raises(LinkError, match=r"GRADWIRE_TLS_NAMES is set, but GRADWIRE_TLS_KEY and .* are not"):
         encryption({NAMES: "0=host1"})
-    with pytest.raises(LinkError, match="wants entries such as"):
+    with pytest.raises(LinkError, match="expected entries such as"):
         encryption({**variables(), NAMES: "host1"})

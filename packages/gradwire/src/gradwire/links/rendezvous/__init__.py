@@ -1,1 +1,1 @@
-"""How the ranks of a link find each other, and who is admitted."""
+"""The rendezvous of a link's ranks: where they listen, which attempt they belong to, and who is admitted."""

@@ -1,7 +1,7 @@
-"""Where this machine listens for its peers: where Gloo would, so that one setting moves both.
+"""The address at which this machine listens for its peers: the one that Gloo would choose.
 
-These are the interfaces that ``GLOO_SOCKET_IFNAME`` names; without it, the address that the host's own name
-resolves to, and where no socket can be bound to that one, the loopback interface.
+So one setting moves both: the address of the interface that ``GLOO_SOCKET_IFNAME`` names. Without it, it is
+the address that the host's own name resolves to, or the loopback address if no socket can be bound to that.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LOOPBACK = "127.0.0.1"
 
 
 def interfaces_named(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the interfaces that the variable names, () where it is not set."""
+    """Return the interfaces that the variable names; () if it is not set."""
     return tuple(name for name in environment.get(VARIABLE, "").split(",") if name)
 
 
 def listening_address(environment: Mapping[str, str]) -> str:
-    """Return the address at which to listen. Raises ``LinkError`` where the interface has none."""
+    """Return the address at which to listen. Raises ``LinkError`` if the interface has none."""
     named = interfaces_named(environment)
     if not named:
         return own_address()
@@ -37,19 +37,19 @@ def listening_address(environment: Mapping[str, str]) -> str:
     if not address:
         present = ", ".join(name for _, name in socket.if_nameindex())
         raise LinkError(
-            f"{VARIABLE} names {named[0]!r}, which is no interface with an address here; "
+            f"{VARIABLE}: expected an interface with an address, got {named[0]!r}; "
             f"set it to one of: {present}"
         )
     return address
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether only the host of ``address`` itself can reach it."""
+    """Return whether only its own host can reach ``address``."""
     return ipaddress.ip_address(address).is_loopback
 
 
 def remedy(address: str) -> str:
-    """Return what to do on the host that listens at ``address`` if a peer cannot reach it."""
+    """Return the advice for the host that listens at ``address``, if a peer cannot reach it."""
     if is_loopback(address):
         return (
             f"only its own host can reach {address}, a loopback address; if the ranks are on several hosts, "
@@ -59,7 +59,7 @@ def remedy(address: str) -> str:
 
 
 def address_of(name: str) -> str:
-    """Return an interface's IPv4 address, else one of IPv6 beyond the link, "" where it has none."""
+    """Return an interface's IPv4 address, or its IPv6 address beyond the link; "" if it has neither."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
         answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
         return socket.inet_ntoa(answer[20:24])
@@ -72,13 +72,13 @@ def address_of(name: str) -> str:
 
 
 def own_address() -> str:
-    """Return the first address of the host's name that a socket can be bound to, else the loopback one."""
+    """Return the first address of the host's name to which a socket can be bound, or the loopback address."""
     with suppress(OSError, UnicodeError):
         for family, kind, protocol, _, place in socket.getaddrinfo(
             socket.gethostname(), 0, type=socket.SOCK_STREAM
         ):
             if "%" in str(place[0]):
-                continue  # good on one link only, and of no use to peers without its name there
+                continue  # valid on one link only: peers don't know its name there
             with suppress(OSError), socket.socket(family, kind, protocol) as trying:
                 trying.bind(place)
                 return str(place[0])

@@ -1,8 +1,8 @@
-"""A part of a group's store that only the processes of this attempt know, whatever earlier ones have left.
+"""The part of a group's store that only the processes of this attempt know.
 
 After a restart ``torchrun`` may give ranks the store of the attempt before, with the addresses of dead
-processes in it. No number tells the two apart: ``TORCHELASTIC_RESTART_COUNT`` is each agent's own, and hosts
-differ in it. So every rank puts a random token there, and rank 0 answers to that.
+processes in it. No number distinguishes the two: ``TORCHELASTIC_RESTART_COUNT`` is each agent's own, and
+hosts differ in it. So every rank puts a random token there, and rank 0 answers to that.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from gradwire.version import version
 # All ranks of a group run the same version of gradwire: frames, plans, and states are one version's.
 
 _LONGEST = 40
-"""Characters of a version that errors repeat."""
+"""The characters of a version that errors repeat, at most."""
 _SILENT = "an older version"
-"""What errors call the version of a rank that tells none."""
+"""The version, in errors, of a rank that publishes none."""
 
 
 def joined(versions: Mapping[int, str]) -> str:
@@ -36,44 +36,44 @@ def joined(versions: Mapping[int, str]) -> str:
     return "\n".join(versions[rank] for rank in sorted(versions))
 
 
-def check_same_version(versions: str, names: Sequence[str], own: str, doing: str) -> None:
-    """Raise ``LinkError`` unless all ranks, called ``names``, run the same version.
+def check_same_version(versions: str, names: Sequence[str], this: str, doing: str) -> None:
+    """Raise ``LinkError`` unless all ranks run the same version.
 
     Parameters
     ----------
     versions
-        What rank 0 made of them with ``joined``; empty where rank 0 runs a gradwire that doesn't.
+        The text that rank 0 made with ``joined``; empty if rank 0 runs a gradwire that doesn't.
     names
-        What errors call the ranks.
-    own
+        The names of the ranks in errors.
+    this
         The version of this process.
     doing
-        What errors begin with: the caller and its purpose.
+        The beginning of errors: the caller and its purpose.
     """
     each = versions.split("\n") if versions else []
     if len(each) not in (0, len(names)):
         raise LinkError(
             f"{doing}: torch's store holds {shown(versions)} as the versions of {len(names)} ranks, which no "
-            "rank of gradwire has written; find out who else writes to that store"
+            "rank of gradwire has written; find out which other program writes to that store"
         )
-    known = zip(names, each, strict=True) if each else [(names[0], ""), ("this rank", own)]
+    known = zip(names, each, strict=True) if each else [(names[0], ""), ("this rank", this)]
     ranks: dict[str, list[str]] = {}
-    for name, said in known:
-        ranks.setdefault(said[:_LONGEST] or _SILENT, []).append(name)
+    for name, version_of_rank in known:
+        ranks.setdefault(version_of_rank[:_LONGEST] or _SILENT, []).append(name)
     if len(ranks) > 1:
-        found = " and ".join(f"{version} runs on {', '.join(own)}" for version, own in ranks.items())
+        found = " and ".join(f"{each} on {', '.join(some)}" for each, some in ranks.items())
         raise LinkError(
-            f"{doing}: all ranks must run the same version of gradwire, but {found}; "
+            f"{doing}: expected the same version of gradwire on all ranks, got {found}; "
             "install one version everywhere"
         )
 
 
 _LEAVE_S = 5.0
-"""How long a rank that is about to raise an error waits for the others to learn of it."""
+"""The time that a rank waits, before it raises an error, for the others to learn of it."""
 
 
 class AbsentError(LinkTimeoutError):
-    """Some ranks did not come: ``ranks``."""
+    """Ranks, ``ranks``, that did not come in time."""
 
     def __init__(self, message: str, ranks: Sequence[int]) -> None:
         super().__init__(message)
@@ -81,10 +81,10 @@ class AbsentError(LinkTimeoutError):
 
 
 @dataclass
-class Attempt:
-    """What one process keeps for a group: its own token, and all ranks' one once it is known.
+class GroupAttempt:
+    """One process's tokens for a group: its own, and the one that all ranks share, once it is known.
 
-    ``version`` is of the gradwire that this process runs.
+    ``version`` is that of this process's gradwire.
     """
 
     own: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -92,27 +92,27 @@ class Attempt:
     version: str = field(default_factory=version)
 
 
-_attempts = weakref.WeakKeyDictionary[dist.ProcessGroup, Attempt]()
+_attempts = weakref.WeakKeyDictionary[dist.ProcessGroup, GroupAttempt]()
 
 
 def own_part(group: dist.ProcessGroup, store: Store, doing: str, timeout_s: float) -> Store:
-    """Return a part of ``store``, the group's, for the ranks of this attempt; the first call waits for them.
+    """Return the part of the group's ``store`` for this attempt's ranks; the first call waits for them.
 
-    Raises ``LinkError``, also where their versions of gradwire differ; ``AbsentError`` where ranks do not
-    come in time.
+    Raises ``LinkError``, also if their versions of gradwire differ, and ``AbsentError`` if ranks do not come
+    in time.
     """
-    attempt = _attempts.setdefault(group, Attempt())
+    attempt = _attempts.setdefault(group, GroupAttempt())
     names = [f"rank {each}" for each in dist.get_process_group_ranks(group)]
     token = shared_token(attempt, store, dist.get_rank(group), names, doing, timeout_s)
     return PrefixStore(f"gradwire/{token}", store)
 
 
 def shared_token(
-    attempt: Attempt, store: Store, rank: int, names: Sequence[str], doing: str, timeout_s: float
+    attempt: GroupAttempt, store: Store, rank: int, names: Sequence[str], doing: str, timeout_s: float
 ) -> str:
-    """Return the token of this attempt, the same on all ranks: rank 0's own. Raises what ``own_part`` does.
+    """Return the token that all ranks of this attempt share, rank 0's own. Raises as ``own_part`` does.
 
-    ``names`` are what errors call the ranks.
+    ``names`` are the names of the ranks in errors.
     """
     if attempt.shared is None and len(names) > 1:
         found = _Rendezvous(TimedStore(PrefixStore("gradwire", store), doing), attempt, rank, len(names))
@@ -131,19 +131,20 @@ def shared_token(
 
 
 def did_not_come(names: Iterable[str]) -> str:
-    """Return " (rank 1 and rank 2 did not come)", nothing where there are none."""
+    """Return " (rank 1 and rank 2 did not come)", or nothing without names."""
     text = " and ".join(names)
     return f" ({text} did not come)" if text else ""
 
 
 class _Rendezvous:
-    """All ranks publish a token of their own; rank 0 answers, until each has said that it has the answer.
+    """One rank's side of the rendezvous of an attempt.
 
-    A rank's version lies there before its token, and all versions before the word that all are here: whoever
-    has that compares them before it reads anything else, whose form may be another version's.
+    All ranks publish a token of their own; rank 0 answers, until each rank has acknowledged the answer. A
+    rank publishes its version before its token, and rank 0 all versions before the key that says that all are
+    here. So ranks compare versions before they read anything else, whose form may be another version's.
     """
 
-    def __init__(self, store: TimedStore, attempt: Attempt, rank: int, world: int) -> None:
+    def __init__(self, store: TimedStore, attempt: GroupAttempt, rank: int, world: int) -> None:
         self._store, self._own, self._rank = store, attempt.own, rank
         self._others = range(1, world)
         self._versions = {0: attempt.version}
@@ -151,9 +152,9 @@ class _Rendezvous:
         self.shared: str | None = self._own if rank == 0 else None
 
     def run(self, deadline: float) -> str:
-        """Return all ranks' versions when all are here, as ``joined`` writes them.
+        """Return all ranks' versions, as ``joined`` writes them, when all are here.
 
-        Raises ``TimeoutError``, and ``LinkError`` for the store's sake.
+        Raises ``TimeoutError``, and ``LinkError`` if the store fails.
         """
         store = self._store
         if self._rank == 0:
@@ -168,24 +169,24 @@ class _Rendezvous:
             self.shared = store.get(f"welcome {self._own}", deadline)
             store.set(f"here {self.shared} {self._rank}", "", deadline)
             store.wait([f"all {self.shared}"], deadline)
-            versions = self._told(f"versions {self.shared}", deadline)
+            versions = self._get(f"versions {self.shared}", deadline)
         if versions != joined(dict.fromkeys([0, *self._others], self._version)):
             self._take_leave(deadline)
         return versions
 
-    def _told(self, key: str, deadline: float) -> str:
-        """Return what is there under ``key``; nothing where a gradwire runs that doesn't put it there."""
+    def _get(self, key: str, deadline: float) -> str:
+        """Return the value of ``key``; nothing if an older gradwire runs there, which doesn't publish it."""
         return self._store.get(key, deadline) if self._store.has([key], deadline) else ""
 
     def _take_leave(self, deadline: float) -> None:
-        """Wait until all have read the versions: the process that serves the store may end after this."""
+        """Wait until all have read the versions, because the process that serves the store may end then."""
         self._store.set(f"read {self.shared} {self._rank}", "", deadline)
         with suppress(TimeoutError, LinkError):  # that rank has its own error
             latest = min(deadline, time.monotonic() + _LEAVE_S)
             self._store.wait([f"read {self.shared} {other}" for other in (0, *self._others)], latest)
 
     def absent(self) -> list[int]:
-        """Return who has not come, as far as this rank can tell: a hello may be a dead process's."""
+        """Return the ranks that have not come, as far as this one knows: a hello may be a dead process's."""
         now = time.monotonic()
         if self.shared is None:
             return [0, *(each for each in self._others if not self._store.has([f"hello {each}"], now))]
@@ -193,7 +194,7 @@ class _Rendezvous:
         return gone or [0]
 
     def _answer_all(self, deadline: float) -> None:
-        """Answer every hello, also those in whose place a dead process's token stands at first."""
+        """Answer every hello, also one that replaces a dead process's."""
         answered: dict[int, str] = {}
         missing = set(self._others)
         for pause in pauses(deadline):
@@ -203,7 +204,7 @@ class _Rendezvous:
                 elif self._store.has([f"hello {rank}"], deadline):
                     token = self._store.get(f"hello {rank}", deadline)
                     if answered.get(rank) != token:
-                        self._versions[rank] = self._told(f"version {token}", deadline)
+                        self._versions[rank] = self._get(f"version {token}", deadline)
                         self._store.set(f"welcome {token}", self._own, deadline)
                         answered[rank] = token
             if not missing:
@@ -217,17 +218,17 @@ _MODES = ("in plain text", "with TLS")
 
 
 def check_same_encryption(endpoint: Endpoint | None, name: str, encryption: Encryption | None) -> None:
-    """Raise ``LinkError`` where either this rank or the one called ``name`` encrypts, if that is known."""
+    """Raise ``LinkError`` if this rank encrypts and the one called ``name`` doesn't, or the reverse."""
     if endpoint is not None and endpoint.encrypts != (encryption is not None):
         raise LinkError(
-            f"by the store {name} talks {_MODES[endpoint.encrypts]}, but this rank "
+            f"by the store, {name} connects {_MODES[endpoint.encrypts]}, but this rank "
             f"{_MODES[not endpoint.encrypts]}; set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA "
             "for all ranks or for none"
         )
 
 
 def refuse_marks(tos: int, rank: int, world: int) -> None:
-    """Raise ``LinkError`` where values are to go by connections that are marked with ``tos``, despite TLS."""
+    """Raise ``LinkError`` if values shall travel on connections marked with ``tos``, despite TLS."""
     if tos:
         raise LinkError(
             f"rank {rank} connecting with the {world} ranks of its group: a plan with offload lets NICs "

@@ -1,9 +1,9 @@
-"""How the ranks of a link connect: each listens, publishes where in a store, and connects to the lower ranks.
+"""Connections between all ranks of a link: each listens, publishes its address, and connects to lower ranks.
 
-A rank that connects sends a token that only the store can have told it, and its rank. A connection on which
-anything else comes, or nothing, is dropped: port scans do no harm. Once all are connected no rank listens.
+A rank that connects sends a token that it has read in the store, and its rank. A connection with any other
+beginning, or none, is dropped, so that port scans do no harm. Once all are connected, no rank listens.
 
-With TLS that much goes in plain text, once, and then the handshake follows. Either all ranks encrypt or none.
+With TLS, token and rank travel in plain text, once, and the handshake follows. All ranks encrypt, or none.
 
 Connections may be marked with a type of service, from their first packet on. They carry nothing but float32.
 """
@@ -30,11 +30,11 @@ from gradwire.links.rendezvous.attempt import check_same_encryption, did_not_com
 from gradwire.links.rendezvous.endpoints import TOKEN_NBYTES, Endpoint, Endpoints, NotInTimeError, hello
 from gradwire.links.rendezvous.tls import Encryption, encrypted, handshake, wrapped
 
-# Accepts the connections of higher ranks, whoever else connects: none counts until its rank is verified.
+# The connections of higher ranks are accepted among any others: none counts until its rank is verified.
 #
-# Without TLS that is the token from the store. With TLS it is the certificate, which follows that token, and
-# several connections may try it for the same rank. What is not verified is bounded: the oldest of these
-# connections is dropped when there are many, or when this process has no descriptor left.
+# The token from the store verifies it without TLS. With TLS, the certificate that follows the token does, and
+# several connections may try for the same rank. Connections that are not verified are bounded: the oldest is
+# dropped when there are many, or when this process has no descriptor left.
 _MOST_PENDING = 128
 _PAUSE_S = 0.05
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -42,7 +42,7 @@ _EVENTS = {select.POLLIN: selectors.EVENT_READ, select.POLLOUT: selectors.EVENT_
 
 
 class _Pending:
-    """A connection that is not verified: what it has sent, then its handshake as the rank that it claims."""
+    """A connection that is not verified: the bytes of its hello, then its handshake as the rank it claims."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -52,10 +52,9 @@ class _Pending:
 
 
 class Acceptor:
-    """One rank's listening socket, until all ranks in ``wanted`` have connected.
+    """One rank's listening socket, which doesn't block, until all ``peers`` have connected.
 
-    ``listening`` does not block. Every connection has to send the token first, as float32 where ``tos`` says
-    that the connections are marked.
+    Every connection has to send the token first, as float32 if connections are marked with ``tos``.
     """
 
     def __init__(
@@ -63,12 +62,12 @@ class Acceptor:
         listening: socket.socket,
         token: bytes,
         rank: int,
-        wanted: range,
+        peers: range,
         endpoints: Endpoints,
         encryption: Encryption | None,
         tos: int = 0,
     ) -> None:
-        self._listening, self._token, self._rank, self._wanted = listening, token, rank, wanted
+        self._listening, self._token, self._rank, self._peers = listening, token, rank, peers
         self._tos, self._hello_nbytes = tos, rendezvous_hello.nbytes(tos)
         self._endpoints, self._encryption = endpoints, encryption
         self._pending: dict[int, _Pending] = {}  # the oldest first
@@ -77,10 +76,10 @@ class Acceptor:
         self._selector = selectors.PollSelector()  # which needs no descriptor
 
     def run(self, connections: dict[int, socket.socket], deadline: float) -> None:
-        """Accept until all that are wanted are in ``connections``. Raises ``LinkError``."""
+        """Accept connections until those of all peers are in ``connections``. Raises ``LinkError``."""
         self._selector.register(self._listening, selectors.EVENT_READ)
         try:
-            while any(rank not in connections for rank in self._wanted):
+            while any(rank not in connections for rank in self._peers):
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     raise self._timeout(connections)
@@ -103,7 +102,7 @@ class Acceptor:
         connection.setblocking(False)
         self._pending[connection.fileno()] = _Pending(connection)
         self._selector.register(connection, selectors.EVENT_READ)
-        if len(self._pending) > _MOST_PENDING + len(self._wanted):
+        if len(self._pending) > _MOST_PENDING + len(self._peers):
             self._drop(self._oldest())
 
     def _make_room(self, error: OSError) -> None:
@@ -115,16 +114,16 @@ class Acceptor:
             time.sleep(_PAUSE_S)
 
     def _oldest(self) -> _Pending:
-        """Return the one that was accepted first, of those without the token if there are any."""
+        """Return the connection that was accepted first, if possible one that has not sent the token."""
         pending = self._pending.values()
         return next((each for each in pending if each.rank is None), next(iter(pending)))
 
     def _serve(self, pending: _Pending, connections: dict[int, socket.socket]) -> None:
-        """Read what has come on a connection, and keep it once its rank is verified."""
+        """Read the bytes that have come on a connection, and keep it once its rank is verified."""
         if pending.handshake is None:
             if not self._received_hello(pending):
                 return
-            pending.rank = rendezvous_hello.rank_of(pending.received, self._token, self._wanted, self._tos)
+            pending.rank = rendezvous_hello.rank_of(pending.received, self._token, self._peers, self._tos)
             if pending.rank is None or pending.rank in connections:
                 self._drop(pending)
                 return
@@ -142,7 +141,7 @@ class Acceptor:
             connections[pending.rank] = pending.connection
 
     def _received_hello(self, pending: _Pending) -> bool:
-        """Read more of its hello; return whether that is all that will come."""
+        """Read more of its hello; return whether the hello is complete, or has ended."""
         more = b""
         try:
             more = pending.connection.recv(self._hello_nbytes - len(pending.received))
@@ -158,19 +157,16 @@ class Acceptor:
         self._forget(pending)
         try:
             pending.connection = end = wrapped(pending.connection, encryption.server)
-        except OSError:  # it sent the token and was off: that must not end the others' wait
+        except OSError:  # it has left after its token, which must not end the wait for the others
             return False
-        sends, receives = (
-            rendezvous_hello.hello(self._token, self._rank),
-            rendezvous_hello.hello(self._token, rank),
-        )
+        sends, receives = hello(self._token, self._rank), hello(self._token, rank)
         pending.handshake = handshake(end, encryption, rank, sends, receives)
         self._pending[end.fileno()] = pending
         self._selector.register(end, selectors.EVENT_READ)
         return True
 
     def _went_on(self, pending: _Pending, steps: Generator[int, None, None]) -> bool:
-        """Shake hands as far as that goes without waiting; return whether the rank is verified."""
+        """Go on with the handshake without waiting; return whether the rank is verified."""
         try:
             self._selector.modify(pending.connection, _EVENTS[next(steps)])
         except StopIteration:
@@ -190,8 +186,8 @@ class Acceptor:
         pending.connection.close()
 
     def _timeout(self, connections: dict[int, socket.socket]) -> LinkTimeoutError:
-        """Return the error that names who is missing, and why as far as it is known here."""
-        missing = [rank for rank in self._wanted if rank not in connections]
+        """Return the error that names the missing ranks, with the reason if it is known."""
+        missing = [rank for rank in self._peers if rank not in connections]
         if self._exhausted:
             return NotInTimeError(
                 f"{self._names(missing)} could not be let in", f"{self._exhausted}; allow more, or close some"
@@ -227,24 +223,24 @@ def connect_ranks(
     Parameters
     ----------
     store
-        Shared by exactly these ranks; nothing else in it is called ``rank N``.
+        Shared by exactly these ranks; no other key in it is called ``rank N``.
     rank
-        Which of them this is.
+        The rank of this process.
     names
-        What errors call the ranks.
+        The names of the ranks in errors.
     timeout_s
-        How long all of it may take.
+        The time that all of it may take.
     encryption
-        What to show and to ask for in TLS, which goes over all connections then.
+        The certificates for TLS on all connections; None for plain text.
     tos
         The type of service that marks the connections, for float32 alone; 0 for ordinary ones.
 
     Raises
     ------
     LinkTimeoutError
-        When a rank does not come, or the store does not answer; the message names which.
+        If a rank does not come, or the store does not answer; the message names it.
     LinkError
-        When this rank cannot listen, cannot reach another, or does not agree with it about TLS.
+        If this rank cannot listen, cannot reach another one, or does not agree with it about TLS.
     """
     if len(names) == 1:
         return {}
@@ -258,7 +254,7 @@ def connect_ranks(
         for each in connections.values():
             each.close()
         if not isinstance(error, (OSError, LinkError)) or isinstance(error, StoreError):
-            raise  # the store's says all that there is to say
+            raise  # the store's error is complete
         raise _explained(error, what, did_not_come(endpoints.absent()), timeout_s) from error
     for each in connections.values():
         each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -275,7 +271,7 @@ def _connect_all(
     encryption: Encryption | None,
     tos: int,
 ) -> None:
-    """Connect to the lower ranks in turn, then accept the higher: so no two wait for each other."""
+    """Connect to the lower ranks in turn, then accept the higher ones, so that no two wait for each other."""
     names = endpoints.names
     with _listen(listening_address(os.environ), len(names), tos) as listening:
         token = secrets.token_bytes(TOKEN_NBYTES)
@@ -286,7 +282,7 @@ def _connect_all(
             try:
                 connections[lower] = _connect(endpoint, names[lower], rank, deadline, tos)
             finally:
-                # the reason, also where nobody listens any more
+                # a better reason, also if the peer listens no more
                 check_same_encryption(endpoint, names[lower], encryption)
             if encryption is not None:
                 sends, receives = hello(endpoint.token, rank), hello(endpoint.token, lower)

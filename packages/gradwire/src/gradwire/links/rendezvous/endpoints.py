@@ -1,4 +1,4 @@
-"""Where the ranks of a link listen, as each publishes it in a store."""
+"""The endpoints of a link's ranks, which each publishes in a store, and the hello of a connection to one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_PORT = 65535
 
 
 class NotInTimeError(LinkTimeoutError):
-    """What a rank has not done; how long it had for that, and ``advice``, belong behind it."""
+    """A rank that missed the deadline; the caller appends the time that it had, and ``advice``."""
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(problem)
@@ -26,7 +26,7 @@ class NotInTimeError(LinkTimeoutError):
 
 
 class Endpoint(NamedTuple):
-    """Where and how one rank listens; whoever connects to it has to know the token."""
+    """The address of one listening rank, and the token that a connection to it begins with."""
 
     address: str
     port: int
@@ -35,10 +35,10 @@ class Endpoint(NamedTuple):
 
 
 class Endpoints:
-    """What the ranks of one link publish, as one of them reads it until ``deadline``.
+    """The endpoints that the ranks of one link publish, for one of them to read until ``deadline``.
 
-    ``names`` are what errors call the ranks. Every method raises ``LinkError`` where the store is gone or
-    does not answer, or holds what no rank publishes.
+    ``names`` are the names of the ranks in errors. Every method raises ``LinkError`` if the store is gone,
+    does not answer, or holds data that no rank publishes.
     """
 
     def __init__(self, store: Store, doing: str, deadline: float, names: Sequence[str]) -> None:
@@ -47,25 +47,25 @@ class Endpoints:
         self._found: dict[int, Endpoint] = {}
 
     def publish(self, rank: int, endpoint: Endpoint) -> None:
-        """Let the others know where this rank listens."""
+        """Publish the endpoint of this rank."""
         text = f"{endpoint.address} {endpoint.port} {endpoint.token.hex()} {int(endpoint.encrypts)}"
         self._store.set(_key(rank), text, self._deadline)
 
     def wait_for(self, rank: int) -> Endpoint:
-        """Return where ``rank`` listens. Raises ``TimeoutError`` where it does not publish that."""
+        """Return the endpoint of ``rank``. Raises ``TimeoutError`` if it publishes none in time."""
         self._store.wait([_key(rank)], self._deadline)
         endpoint = self.find(rank)
         assert endpoint is not None
         return endpoint
 
     def find(self, rank: int) -> Endpoint | None:
-        """Return where ``rank`` listens, None while it has not published that."""
+        """Return the endpoint of ``rank``; None while it has published none."""
         if rank not in self._found and self._store.has([_key(rank)], self._deadline):
             self._found[rank] = _parsed(self._store.get(_key(rank), self._deadline), rank)
         return self._found.get(rank)
 
     def absent(self) -> list[str]:
-        """Return the names of the ranks that have published nothing; none where the store does not answer."""
+        """Return the names of the ranks that have published nothing; none if the store does not answer."""
         try:
             return [
                 name
@@ -90,16 +90,15 @@ def _parsed(text: str, rank: int) -> Endpoint:
     except (ValueError, KeyError) as error:
         raise LinkError(
             f"torch's store holds {shown(text)} under {_key(rank)!r}, which no rank of gradwire has written; "
-            "find out who else writes to that store"
+            "find out which other program writes to that store"
         ) from error
     return endpoint
 
 
-# What a rank sends first on a connection that it makes: the listening rank's token, and its own number.
+# The hello: a rank first sends the listening rank's token, and its own number, on a connection that it makes.
 #
-# Only the store that the ranks share can have told it the token. A connection that carries nothing but
-# float32 begins with float32, too: a power of two from 1 to 2^15 for every four bits, which no NIC on the way
-# changes.
+# Only a rank that reads the shared store knows the token. A connection that carries nothing but float32
+# begins with float32, too: a power of two from 1 to 2^15 for every four bits, which no NIC changes.
 
 _HELLO = struct.Struct(f"<{TOKEN_NBYTES}sI")
 _FLOATS = struct.Struct(f"<{2 * _HELLO.size}f")
@@ -111,26 +110,25 @@ def nbytes(tos: int = 0) -> int:
 
 
 def hello(token: bytes, rank: int, tos: int = 0) -> bytes:
-    """Return what ``rank`` sends to the owner of the token, who answers with the same of itself, in TLS.
+    """Return the hello of ``rank`` to the owner of ``token``; float32 on a connection marked with ``tos``.
 
-    On a connection that is marked with a type of service, it is float32.
+    With TLS, the owner answers with its own.
     """
-    said = _HELLO.pack(token, rank)
+    plain = _HELLO.pack(token, rank)
     if not tos:
-        return said
-    return _FLOATS.pack(*(2.0 ** (byte >> shift & 15) for byte in said for shift in (4, 0)))
+        return plain
+    return _FLOATS.pack(*(2.0 ** (byte >> shift & 15) for byte in plain for shift in (4, 0)))
 
 
-def rank_of(received: bytes, token: bytes, wanted: range, tos: int = 0) -> int | None:
-    """Return which of the ranks ``wanted`` sends this to the owner of ``token``, None if none does."""
+def rank_of(received: bytes, token: bytes, ranks: range, tos: int = 0) -> int | None:
+    """Return which of ``ranks`` sent this hello to the owner of ``token``; None if none of them did."""
     if len(received) < nbytes(tos):
         return None
-    said = _said(received) if tos else received
-    rank: int = _HELLO.unpack(said)[1]
-    return rank if rank in wanted and secrets.compare_digest(received, hello(token, rank, tos)) else None
+    rank: int = _HELLO.unpack(_from_floats(received) if tos else received)[1]
+    return rank if rank in ranks and secrets.compare_digest(received, hello(token, rank, tos)) else None
 
 
-def _said(received: bytes) -> bytes:
-    """Return the bytes whose float32 these are, if they are any."""
+def _from_floats(received: bytes) -> bytes:
+    """Return the bytes of a hello that came as float32."""
     exponents = [(word >> 23) - 127 & 15 for (word,) in struct.iter_unpack("<I", received)]
     return bytes(high << 4 | low for high, low in zip(exponents[::2], exponents[1::2], strict=True))

@@ -1,11 +1,11 @@
-"""TLS of the links' own sockets, which three variables switch on: who may join, and how two ends agree.
+"""TLS of the links' own sockets, which three variables switch on: admission of ranks, and the handshake.
 
 ``GRADWIRE_TLS_KEY`` and ``GRADWIRE_TLS_CERT`` are this rank's, ``GRADWIRE_TLS_CA`` is the authority that has
 signed the certificates of all ranks; each names a file in PEM. Both ends show a certificate, and both check
-the other's (TLS 1.3 at least). Whoever has one of that authority may be any rank, so let it sign for nobody
-else, or let ``GRADWIRE_TLS_NAMES`` say which rank has which name (``tls_names``).
+the other's (TLS 1.3 at least). The owner of any certificate of that authority may be any rank. So let it sign
+for these ranks alone, or map ranks to names with ``GRADWIRE_TLS_NAMES``.
 
-Once one of the variables is set nothing goes in plain text instead: what does not fit is an error.
+Once one of the variables is set, nothing travels in plain text instead: settings that don't fit are errors.
 """
 
 from __future__ import annotations
@@ -27,25 +27,24 @@ from typing import Any, TypeVar
 
 from gradwire.errors import LinkError, LinkTimeoutError, shown
 
-# Whose certificate a rank may show, if ``GRADWIRE_TLS_NAMES`` says it: ``0-7=host1, 8-15=host2, *=spare``.
+# ``GRADWIRE_TLS_NAMES`` maps ranks to the names in their certificates: ``0-7=host1, 8-15=host2, *=spare``.
 #
 # A name is compared with the certificate's alternative names (of hosts and addresses), or with its common
-# name if it has none of these. Upper and lower case are the same, and a ``*`` in a certificate means nothing.
-# A rank that has a name in several entries may show any of them. Ranks are those of ``torch.distributed``'s
-# world.
+# name if it has none of these. Case doesn't matter, and a ``*`` in a certificate has no meaning. A rank with
+# several entries may show any of their names. Ranks are those of ``torch.distributed``'s world.
 
 NAMES = "GRADWIRE_TLS_NAMES"
 _ENTRY = re.compile(r"(?:(\d+)(?:-(\d+))?|\*)=([^\s,=]+)")
 
 
 class Names:
-    """The names that ranks may have. Raises ``LinkError`` unless the text is a list of them."""
+    """The certificate names of ranks. Raises ``LinkError`` unless the text is a list of them."""
 
     def __init__(self, text: str) -> None:
         self._entries = [_entry(part) for part in re.split(r"[\s,]+", text.strip(" ,\n\t"))]
 
     def of(self, rank: int) -> frozenset[str]:
-        """Return the names that ``rank`` may have. Raises ``LinkError`` where it may have none."""
+        """Return the names that ``rank`` may show. Raises ``LinkError`` if there are none."""
         found = frozenset(name for low, high, name in self._entries if low <= rank <= high)
         if not found:
             raise LinkError(f"{NAMES} has no name for rank {rank}; add {rank}=NAME, or *=NAME for all ranks")
@@ -53,21 +52,20 @@ class Names:
 
 
 def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
-    """Return the names that a certificate has, as Python's ``getpeercert`` tells it."""
-    told = certificate or {}
-    others = [name for kind, name in told.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
-    commons = [name for part in told.get("subject", ()) for kind, name in part if kind == "commonName"]
+    """Return the names in a certificate, as returned by Python's ``getpeercert``."""
+    fields = certificate or {}
+    others = [name for kind, name in fields.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
+    commons = [name for part in fields.get("subject", ()) for kind, name in part if kind == "commonName"]
     return frozenset(name.lower() for name in others or commons)
 
 
-def check_name(rank: int, wanted: frozenset[str], certificate: Mapping[str, Any] | None) -> None:
-    """Raise ``LinkError`` unless the certificate that ``rank`` shows has a name that it may have."""
+def check_name(rank: int, expected: frozenset[str], certificate: Mapping[str, Any] | None) -> None:
+    """Raise ``LinkError`` unless the certificate that ``rank`` shows has one of the expected names."""
     found = names_in(certificate)
-    if not found & wanted:
-        has = " and ".join(sorted(found)) or "no name"
+    if not found & expected:
         raise LinkError(
-            f"the certificate of rank {rank} is that of {has}, where {NAMES} wants "
-            f"{' or '.join(sorted(wanted))}"
+            f"rank {rank}: expected a certificate of {' or '.join(sorted(expected))}, got one of "
+            f"{' and '.join(sorted(found)) or 'no name'}; give it its own, or change {NAMES}"
         )
 
 
@@ -75,7 +73,7 @@ def _entry(text: str) -> tuple[int, float, str]:
     match = _ENTRY.fullmatch(text)
     if match is None:
         raise LinkError(
-            f"{NAMES} wants entries such as 0=host1, 8-15=host2 or *=host3, but has {shown(text)}"
+            f"{NAMES}: expected entries such as 0=host1, 8-15=host2 or *=host3, got {shown(text)}"
         )
     low, high, name = match.groups()
     if low is None:
@@ -83,24 +81,24 @@ def _entry(text: str) -> tuple[int, float, str]:
     return int(low), int(high or low), name.lower()
 
 
-# A TLS socket that behaves as a plain, non-blocking one does where a link moves frames.
+# A TLS socket that behaves as a plain, non-blocking one in the calls that move frames.
 
 _RECORD_NBYTES = 1 << 14
-"""What one record of TLS carries at most."""
+"""The most bytes that a record of TLS carries."""
 _GONE = (ssl.SSL_ERROR_EOF, ssl.SSL_ERROR_SYSCALL, ssl.SSL_ERROR_ZERO_RETURN)
-"""The numbers of errors of a connection that ended. With OpenSSL 3.5, one of them is a plain ``SSLError``."""
+"""The error numbers of a connection that has ended. With OpenSSL 3.5, one of them is a plain ``SSLError``."""
 
 
 class EncryptedSocket(ssl.SSLSocket):
-    """A socket of TLS, without a way back: what this is asked to send never goes in plain text.
+    """A socket of TLS that never sends in plain text.
 
-    Nothing that has come stays inside unread: a link receives until ``BlockingIOError``, and polls after it.
+    No byte that has come stays inside unread: a link receives until ``BlockingIOError``, and polls after it.
     """
 
     def sendmsg(self, buffers: Sequence[memoryview], *_: object) -> int:  # type: ignore[override]
-        """Send the first of ``buffers``, and with a short one what has room in its record.
+        """Send the first of ``buffers``, and with a short one as many bytes of the next as its record holds.
 
-        After ``BlockingIOError`` it has to be called with the same bytes again: a part of them is on its way.
+        After ``BlockingIOError``, call it with the same bytes again: a part of them is on its way.
         """
         first: memoryview | bytes = buffers[0]
         if len(first) < _RECORD_NBYTES and len(buffers) > 1:
@@ -111,19 +109,19 @@ class EncryptedSocket(ssl.SSLSocket):
             raise _as_of_a_plain_socket(error) from None
 
     def recv_into(self, buffer: memoryview, *_: object) -> int:  # type: ignore[override]
-        """Read what there is, as far as a record goes; return 0 at the end."""
+        """Read the bytes that have come, up to the end of a record; return 0 at the end of the connection."""
         try:
             return self.read(len(buffer), buffer)  # type: ignore[return-value]  # an int, with a buffer
         except ssl.SSLError as error:
             raise _as_of_a_plain_socket(error) from None
 
     def setsockopt(self, level: int, option: int, value: Any, *rest: Any) -> None:
-        """Set it, except that a poll may sleep: bytes of the network are not those of frames."""
+        """Set an option, but not ``SO_RCVLOWAT``: a poll counts the network's bytes, which are encrypted."""
         if (level, option) != (socket.SOL_SOCKET, socket.SO_RCVLOWAT):
             super().setsockopt(level, option, value, *rest)
 
     def shutdown(self, how: int) -> None:
-        """End the connection. The base class would also forget that it is encrypted, and send on in plain."""
+        """End the connection. The base class would also forget the encryption, and send on in plain text."""
         socket.socket.shutdown(self, how)
 
 
@@ -143,11 +141,11 @@ Done = TypeVar("Done")
 
 @dataclass(frozen=True)
 class Encryption:
-    """What this rank shows, and asks others for, at either end of a connection.
+    """A rank's certificate, and the names that it expects in those of its peers.
 
-    ``own`` are the names in its certificate, which expires at ``expires_s`` (Unix time). ``wanted`` says
-    which names each peer's has to have one of; where it is None any certificate of the authority will do.
-    ``order`` are the world's ranks in the order of the link's.
+    ``own`` are the names in its certificate, which expires at ``expires_s`` (Unix time). A peer's certificate
+    must have one of its names in ``expected``; if that is None, any certificate of the authority will do.
+    ``order`` has the world's ranks in the order of the link's.
     """
 
     client: ssl.SSLContext
@@ -155,40 +153,40 @@ class Encryption:
     names: Names | None = None
     own: frozenset[str] = frozenset()
     expires_s: float = math.inf
-    wanted: Mapping[int, frozenset[str]] | None = None
+    expected: Mapping[int, frozenset[str]] | None = None
     order: Sequence[int] = ()
 
     def of_link(self, rank: int, order: Sequence[int]) -> Encryption:
-        """Return this for the rank ``rank`` of a link, whose ranks are these of the world.
+        """Return the encryption of a link's rank; ``order`` has the world's ranks in the order of the link's.
 
-        Raises ``LinkError`` where the own certificate is not one that this rank may show.
+        Raises ``LinkError`` if this rank may not show its certificate.
         """
         if self.names is None:
             return replace(self, order=order)
-        wanted = {place: self.names.of(each) for place, each in enumerate(order)}
-        if not self.own & wanted[rank]:
+        expected = {place: self.names.of(each) for place, each in enumerate(order)}
+        if not self.own & expected[rank]:
             raise LinkError(
-                f"this is rank {order[rank]}, for which {NAMES} wants a certificate of "
-                f"{' or '.join(sorted(wanted[rank]))}, but {CERTIFICATE} names one of "
-                f"{' and '.join(sorted(self.own)) or 'nobody'}; give this rank its own certificate"
+                f"rank {order[rank]}: {NAMES} expects a certificate of "
+                f"{' or '.join(sorted(expected[rank]))}, but {CERTIFICATE} names one of "
+                f"{' and '.join(sorted(self.own)) or 'no name'}; give this rank its own certificate"
             )
-        return replace(self, wanted=wanted, order=order)
+        return replace(self, expected=expected, order=order)
 
     def check(self, peer: int, connection: ssl.SSLSocket) -> None:
-        """Raise ``LinkError`` where ``peer`` has shown a certificate that it must not have."""
-        if self.wanted is not None:
-            check_name(self.order[peer], self.wanted[peer], connection.getpeercert())
+        """Raise ``LinkError`` if ``peer`` has shown the certificate of another rank."""
+        if self.expected is not None:
+            check_name(self.order[peer], self.expected[peer], connection.getpeercert())
 
     def name_of(self, peer: int) -> str:
-        """Return what errors call a rank of the link."""
+        """Return the name of a rank of the link in errors."""
         return f"rank {self.order[peer] if self.order else peer}"
 
 
 def encryption(environment: Mapping[str, str]) -> Encryption | None:
-    """Return what the variables ask for, None where none of them is set.
+    """Return the encryption that the variables set; None if none of them is set.
 
-    Raises ``LinkError`` where only some are set, or a file is missing, unreadable, expired or of another
-    authority: before anything is sent.
+    Raises ``LinkError`` if only some are set, or a file is missing, unreadable, expired or of another
+    authority, before anything is sent.
     """
     missing = [variable for variable in VARIABLES if variable not in environment]
     present = [variable for variable in (*VARIABLES, NAMES) if variable in environment]
@@ -214,9 +212,9 @@ def encryption(environment: Mapping[str, str]) -> Encryption | None:
 def encrypted(
     connection: socket.socket, ours: Encryption, peer: int, sends: bytes, receives: bytes, left_s: float
 ) -> ssl.SSLSocket:
-    """Return the connection that this rank has made to ``peer``, encrypted.
+    """Encrypt the connection that this rank has made to ``peer``; ``connection`` itself is of no further use.
 
-    ``connection`` itself is of no further use. Raises ``LinkError``, after closing the connection.
+    Raises ``LinkError``, after closing the connection.
     """
     deadline = time.monotonic() + left_s
     end = wrapped(connection, ours.client)
@@ -234,9 +232,9 @@ def encrypted(
 
 
 def wrapped(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """Return the connection as one of TLS, before the handshake; ``connection`` is of no further use.
+    """Return a TLS socket before its handshake; ``connection`` is of no further use.
 
-    Raises ``OSError`` where the peer is gone.
+    Raises ``OSError`` if the peer is gone.
     """
     connection.setblocking(False)
     try:
@@ -254,12 +252,10 @@ def wrapped(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket
 def handshake(
     end: ssl.SSLSocket, ours: Encryption, peer: int, sends: bytes, receives: bytes
 ) -> Generator[int, None, None]:
-    """Shake hands with ``peer``; yield what to poll for (``select.POLLIN`` or ``POLLOUT``) before going on.
+    """Shake hands with ``peer``; yield each event (``select.POLLIN`` or ``POLLOUT``) to poll for.
 
-    Both ends then send, where nobody can alter it, what they have sent in plain text. Only that tells the
-    rank that has connected that its certificate was accepted: in TLS 1.3 its own handshake ends before.
-
-    Raises ``LinkError``.
+    Both ends then repeat, encrypted, the hello that they sent in plain text. The rank that connected learns
+    from it that its certificate was accepted: in TLS 1.3 its own handshake ends before. Raises ``LinkError``.
     """
     try:
         yield from _until(end.do_handshake)
@@ -267,7 +263,7 @@ def handshake(
         if end.server_side:
             yield from _until(lambda: end.write(sends))
         received = yield from _read(end, len(receives))
-        if not end.server_side:  # whom the other end refuses reads its reason above
+        if not end.server_side:  # a refused client has read the reason above
             yield from _until(lambda: end.write(sends))
     except OSError as error:
         raise LinkError(
@@ -299,7 +295,7 @@ def _until(act: Callable[[], Done]) -> Generator[int, None, Done]:
 
 
 def reason(error: OSError) -> str:
-    """Return in a few words why a handshake failed, or a file does not fit."""
+    """Return in a few words the reason of a failed handshake, or of a file that can't be used."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     return (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or type(error).__name__
@@ -310,7 +306,7 @@ def _context(protocol: int, environment: Mapping[str, str]) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.sslsocket_class = EncryptedSocket
     if protocol is ssl.PROTOCOL_TLS_SERVER:
-        # Nobody would read them, and a close with unread bytes destroys what was sent before it.
+        # No client would read tickets, and a close with unread bytes destroys the bytes sent before it.
         context.num_tickets = 0
     else:
         context.check_hostname = False
@@ -339,9 +335,9 @@ def _check_file(variable: str, name: str) -> None:
 
 
 def _own_certificate(found: Encryption, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return what ssl reads in the own certificate, which meets itself for that.
+    """Return the own certificate as ssl reads it, by a handshake of this rank with itself.
 
-    What others would refuse raises ``LinkError`` here, before they see it.
+    Raises ``LinkError`` for a certificate that others would refuse, before they see it.
     """
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
