@@ -1,4 +1,4 @@
-"""Walking a schedule over a link with a codec: the one place where the three meet."""
+"""The exchange of a bucket: a schedule, run over a link with a codec."""
 
 from gradwire.exchange.exchange import Exchange
 from gradwire.exchange.norms import Norms

@@ -1,10 +1,10 @@
-"""Buckets that the transport sums by its own all-reduce, where a plan asks for that and nothing is encoded.
+"""Native all-reduce: the transport sums buckets of plans that request it and encode nothing.
 
-The transport's messages have no headers, and Gloo ends the process where two ranks disagree about the length
-of one. So the first bucket of every length walks the steps of a ring, whose frames are checked. Before a
-later one of that length every rank announces it to the next, in a frame without a payload. A rank that hears
-of another length, or of a sum instead of an average, does not begin. So no two neighbours in Gloo's ring
-begin with different buckets.
+The transport's messages have no headers, and Gloo ends the process if two ranks disagree about the length of
+one. So the first bucket of every length takes the steps of a ring, whose frames are checked. Before a later
+one of that length, every rank announces it to the next, in a frame without a payload. A rank that receives
+another length, or a sum instead of an average, does not begin. So no two neighbours in Gloo's ring begin with
+different buckets.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gradwire.links.base import Link, Reducing
 from gradwire.plan import FLOAT_NBYTES, Plan
 
 _COUNTS = 1 << 32
-"""The header's field for the count wraps around."""
+"""The counts that fit into the header's field, which wraps around."""
 _NOTHING = torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 class NativeAllReduce:
     """One bucket's all-reduce by the transport, in flight: ``tensor`` becomes the average over ``ranks``.
 
-    ``explain`` words its failures.
+    ``explain`` returns the reason of a failure in words.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class NativeAllReduce:
         self._reducing, self._tensor, self._ranks, self._explain = reducing, tensor, ranks, explain
 
     def wait(self, most_s: float) -> ExchangeCost:
-        """Return what it cost, once the tensor is the average, in ``most_s``. Raises ``ExchangeError``.
+        """Return the cost, once the tensor is the average, within ``most_s``. Raises ``ExchangeError``.
 
         Time before this call isn't counted, because other work is done meanwhile.
         """
@@ -58,80 +58,81 @@ class NativeAllReduce:
 
 
 class NativeReducer:
-    """The own all-reduce of a link's transport, for buckets that no codec changes."""
+    """The native all-reduce of a link's transport, for buckets that no codec changes."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._walked: set[int] = set()
+        self._agreed: set[int] = set()
 
     @staticmethod
     def serves(link: Link, plan: Plan) -> bool:
-        """Return whether ``plan`` asks for the transport's all-reduce, and the link has one."""
+        """Return whether ``plan`` requests the native all-reduce, and the link has one."""
         return plan.algorithm == backend.NAME and link.HAS_ALL_REDUCE and link.world > 1
 
     def takes(self, codec: Codec, count: int) -> bool:
         """Return whether the transport sums ``count`` values; the first of any length runs a schedule."""
         if not isinstance(codec, Identity) or count == 0:
             return False
-        known = count in self._walked
-        self._walked.add(count)
+        known = count in self._agreed
+        self._agreed.add(count)
         return known
 
     @property
     def lengths(self) -> frozenset[int]:
-        """The lengths of buckets that ``begin`` takes: all ranks have agreed about them.
+        """The lengths of buckets about which all ranks have agreed, so that ``begin`` takes them.
 
-        The same on all ranks when none of them is in a call.
+        They are the same on all ranks while none of them is in a call.
         """
-        return frozenset(self._walked) if self._link.begins_all_reduces else frozenset()
+        return frozenset(self._agreed) if self._link.begins_all_reduces else frozenset()
 
     def begin(
         self, tensor: torch.Tensor, timeout_s: float, explain: Callable[[BaseException], str]
     ) -> NativeAllReduce:
-        """Begin to average a bucket of ``lengths``, without an announcement. Raises ``ExchangeError``."""
+        """Begin to average a bucket of one of ``lengths``, unannounced. Raises ``ExchangeError``."""
         try:
             reducing = self._link.begin_all_reduce(tensor, timeout_s)
         except LinkError as error:
             raise ExchangeError(in_words(error)) from error
         return NativeAllReduce(reducing, tensor, self._link.world, explain)
 
-    def run(self, tensor: torch.Tensor, own: CodecResources) -> ExchangeCost:
-        """Sum ``tensor`` over all ranks; the bytes are what a ring sends, and the announcement.
+    def run(self, tensor: torch.Tensor, resources: CodecResources) -> ExchangeCost:
+        """Sum ``tensor`` over all ranks; return the cost of a ring and of the announcement.
 
-        ``own`` is what a walk would get. Raises ``FrameError`` and ``LinkError``.
+        Raises ``FrameError`` and ``LinkError``.
         """
         start = time.perf_counter()
-        announced_nbytes = self._announce(tensor.numel(), own)
-        self._link.all_reduce(tensor, own.timeout_s)
+        announced_nbytes = self._announce(tensor.numel(), resources)
+        self._link.all_reduce(tensor, resources.timeout_s)
         spent_s = time.perf_counter() - start
         nbytes = round(backend.nbytes(self._link.world, FLOAT_NBYTES * tensor.numel()))
         return ExchangeCost(
             wait_s=spent_s, raw_nbytes=nbytes, wire_nbytes=nbytes + announced_nbytes, frames=1
         )
 
-    def _announce(self, count: int, own: CodecResources) -> int:
+    def _announce(self, count: int, resources: CodecResources) -> int:
         """Send the next rank a frame that has the count and no values; return the bytes sent.
 
         Raises ``FrameError`` unless the rank before announces the same.
         """
         link, count = self._link, count % _COUNTS
+        framer, flags, timeout_s = resources.framer, resources.flags, resources.timeout_s
         after, before = (link.rank + 1) % link.world, (link.rank - 1) % link.world
-        buffer = own.incoming.take()
+        buffer = resources.incoming.take()
         receiving = link.irecv(before, buffer)
-        outgoing = own.framer.encode(_NOTHING, own.sent.take(after), own.flags, count)
+        outgoing = framer.encode(_NOTHING, resources.sent.take(after), flags, count)
         sending = link.isend(after, outgoing.frame)
-        frame = receiving.wait(own.timeout_s, keepalive=True)
+        frame = receiving.wait(timeout_s, keepalive=True)
         try:
-            own.framer.open(frame, count, own.received.take(before), own.flags, most_nbytes=0)
+            framer.open(frame, count, resources.received.take(before), flags, most_nbytes=0)
         except FrameError as error:
             ranks = f"{link.name_of(link.rank)} receiving from {link.name_of(before)}"
             raise FrameError(f"{ranks}: {error}") from error
-        sending.wait(own.timeout_s, keepalive=True)
-        own.incoming.give(buffer)
+        sending.wait(timeout_s, keepalive=True)
+        resources.incoming.give(buffer)
         outgoing.home.give(outgoing.buffer)
         return outgoing.frame.numel()
 
 
 def in_words(error: BaseException) -> str:
-    """Return what an exchange that the transport failed says of it."""
+    """Return the reason of a native all-reduce that failed, in words."""
     return f"the {backend.NAME} all-reduce: {str(error) or type(error).__name__}"

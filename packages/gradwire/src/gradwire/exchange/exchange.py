@@ -1,4 +1,4 @@
-"""The exchange: all-reduce, or one half of it, over a link with a plan."""
+"""The exchange: an all-reduce, or one half of it, over a link with a plan."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ from gradwire.wire import AVERAGE, OutOfStepError, flags_of
 class Exchange:
     """Exchanges buckets with the other ranks of a link; all ranks call the same methods in the same order.
 
-    A bucket is a 1-D contiguous float32 tensor, of the same length on every rank. It is changed in place. One
-    on a device is encoded and decoded there (``on_device``), on the current stream, and has its result when a
-    method returns. An exchange serves one thread at a time and refuses a second one.
+    A bucket is a 1-D contiguous float32 tensor, of the same length on every rank. It is changed in place. A
+    bucket on a device is encoded and decoded there (``on_device``), on the current stream, and has its result
+    when a method returns. An exchange serves one thread at a time and refuses a second one.
 
     A failure closes the link, so that the peers learn of it at once, and leaves the bucket partly summed,
-    segment by segment: every frame was added as a whole or not at all. All later calls are refused, with the
-    first reason, and so they are after ``close``.
+    segment by segment: every frame was added as a whole or not at all. All later calls are refused with the
+    first reason, as they are after ``close``.
 
     Parameters
     ----------
     link
         This rank's end; its maker closes it.
     plan
-        The same on all ranks. If NICs are to compress, a link without marked connections is refused with
-        ``LinkError``.
+        The same on all ranks. A plan that lets NICs compress needs a link with marked connections, or is
+        refused with ``LinkError``.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Exchange:
             )
         self.link, self.transport = link, Transport(link)
         self._incoming = incoming_buffers(link)
-        self._native = NativeReducer(link)  # what ranks agreed about once holds for all plans
+        self._native = NativeReducer(link)  # the ranks' agreement about lengths holds for all plans
         self._sent, self._received = Sequences(), Sequences()
         self._adopt(plan)
         self._at_work = threading.Lock()
@@ -82,7 +82,7 @@ class Exchange:
 
     @property
     def failure(self) -> str | None:
-        """Why the exchange is of no further use; None while it can be used."""
+        """The reason that the exchange is of no further use; None while it can be used."""
         return self.transport.failure
 
     def follow(self, plan: Plan) -> None:
@@ -92,8 +92,8 @@ class Exchange:
         """
         if plan.tos != self.plan.tos:
             raise SpecError(
-                f"an exchange changes between plans with the same offload, but has {self.plan.offload} and "
-                f"got {plan.offload}; make a new link for the other"
+                f"expected a plan with offload {self.plan.offload}, as this exchange's link, got "
+                f"{plan.offload}; make a new link for it"
             )
         if plan != self.plan:
             self._adopt(plan)
@@ -125,8 +125,8 @@ class Exchange:
     ) -> ExchangeCost:
         """Do the reduce half: ``star`` leaves the sum at rank 0, ``ring`` every chunk at its owner.
 
-        Elsewhere ``tensor`` holds partial sums then. An owner encodes nothing of its chunk, so its residual
-        is 0 there. ``BucketRequest`` describes the arguments. Raises ``TensorError`` and ``ExchangeError``.
+        Elsewhere ``tensor`` holds partial sums. An owner doesn't encode its chunk, so its residual is 0
+        there. ``BucketRequest`` describes the arguments. Raises ``TensorError`` and ``ExchangeError``.
         """
         request = BucketRequest(Half.REDUCE, residual=residual, norms=norms, timeout_s=timeout_s)
         return self.run(tensor, request)
@@ -136,12 +136,12 @@ class Exchange:
     ) -> ExchangeCost:
         """Do the broadcast half, with ``codec`` instead of the plan's; ``star`` broadcasts from rank 0.
 
-        The owner, too, ends with the decoded values. Raises ``TensorError`` and ``ExchangeError``.
+        The owner also ends with the decoded values. Raises ``TensorError`` and ``ExchangeError``.
         """
         return self.run(tensor, BucketRequest(Half.BROADCAST, codec=codec, timeout_s=timeout_s))
 
     def run(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
-        """Exchange one bucket, in place, and return what that cost.
+        """Exchange one bucket, in place, and return the cost.
 
         The parameters of each codec of ``request.views`` are exchanged by themselves, in the order of their
         first ones. Raises ``TensorError`` before anything is sent or changed, and ``ExchangeError`` when a
@@ -161,31 +161,31 @@ class Exchange:
                 cost = self._run(values, alone, SegmentCopies(tensor, values, part))
             else:
                 cost = self._run_part(tensor, alone, part)
-            cost.raw_nbytes *= part.filled  # zeros are no floats that somebody wanted to send
+            cost.raw_nbytes *= part.filled  # zeros between parameters don't count
             total += cost
         total.nonfinite = min(total.nonfinite, 1)
         return total
 
     def start(self, tensor: torch.Tensor, request: BucketRequest) -> NativeAllReduce | None:
-        """Begin the transport's own average of a bucket; return None if the caller must ``run`` the request.
+        """Start the native all-reduce of a bucket; return None if the caller must ``run`` the request.
 
         It serves exact averages of float32 on the host, of lengths that all ranks have exchanged before, and
-        does without the thread of this exchange. All ranks call it in the same order, between the same two
-        calls of other methods. Raises ``ExchangeError``; it is the caller that gives up then.
+        needs no thread of the exchange. All ranks call it in the same order, between the same two calls of
+        other methods. Raises ``ExchangeError``, after which the caller closes the exchange.
         """
         self.transport.check()
-        given = request.codec, request.views, request.residual, request.norms
+        extras = request.codec, request.views, request.residual, request.norms
         is_average = request.half is Half.ALL_REDUCE and request.average
-        if not (self.starts and is_average and all(each is None for each in given)):
+        if not (self.starts and is_average and all(each is None for each in extras)):
             return None
         is_here = tensor.dtype == torch.float32 and device_of(tensor) is CPU
         if not is_here or tensor.numel() not in self._native.lengths:
             return None
         timeout_s = self.link.timeout_s if request.timeout_s is None else request.timeout_s
-        return self._native.begin(tensor.detach(), timeout_s, self._in_words)
+        return self._native.begin(tensor.detach(), timeout_s, self._reason)
 
     def close(self, reason: BaseException | str = "it was closed") -> None:
-        """Refuse all later calls, and close the link, so that the peers learn of it. May be called twice."""
+        """Refuse all later calls, and close the link, so that the peers learn of it; may be called twice."""
         self.transport.close(reason)
 
     def __repr__(self) -> str:
@@ -194,22 +194,22 @@ class Exchange:
         return f"<Exchange of {self.plan.encoding} over {self.plan.algorithm}, {place}{state}>"
 
     def _scratch(self, count: int) -> torch.Tensor:
-        """Return host memory for ``count`` values, the same in each call; for one bucket at a time."""
+        """Return host memory for ``count`` values, the same in each call, for one bucket at a time."""
         if self._memory.numel() < count:
             with torch.inference_mode(mode=False):  # it is used again outside
                 self._memory = torch.empty(count, dtype=torch.float32, device="cpu")
         return self._memory[:count]
 
     def _run_part(self, tensor: torch.Tensor, request: BucketRequest, part: CodecPart) -> ExchangeCost:
-        """Exchange one codec's parameters, which are in their places, all of them, before the run begins."""
-        values, lent = part.joined(tensor), part.lend(request.residual)
+        """Exchange one codec's parameters, all copied to their places before the run begins."""
+        values, residual = part.joined(tensor), part.joined_residual(request.residual)
         norms = None if request.norms is None else Norms(part.borders)
-        if norms is not None and part.codec.EXACT:  # a run looks at nothing then
+        if norms is not None and part.codec.EXACT:  # which a run doesn't measure
             norms.look(on_host(values))
         measured = None if part.codec.EXACT else norms
-        cost = self._run(values, replace(request, residual=lent, norms=measured))
+        cost = self._run(values, replace(request, residual=residual, norms=measured))
         part.put(tensor, values)
-        part.keep(request.residual, lent)
+        part.put_residual(request.residual, residual)
         if request.norms is not None and norms is not None:
             request.norms.sums[:, list(part.numbers)] = norms.sums
         return cost
@@ -217,7 +217,7 @@ class Exchange:
     def _run(
         self, tensor: torch.Tensor, request: BucketRequest, copies: SegmentCopies | None = None
     ) -> ExchangeCost:
-        """Exchange values with one codec; ``copies`` brings them, on the host, to ``tensor`` and back."""
+        """Exchange values with one codec; ``copies`` copies them, on the host, to ``tensor`` and back."""
         check_chunk(tensor, "tensor", on_cuda=True)
         codec = self.plan.encoding if request.codec is None else request.codec
         residual = request.residual
@@ -237,13 +237,13 @@ class Exchange:
             self.transport.check()
             start = time.perf_counter()
             tensor = tensor.detach()
-            feedback, lent = self._feedback_of(codec, tensor, request), self._lend(codec, request)
+            feedback, resources = self._feedback_of(codec, tensor, request), self._lend(codec, request)
             reducer = self._reducer if request.half is Half.ALL_REDUCE else None
             if reducer is not None and reducer.takes(codec, tensor.numel()):
-                return self._sum_by_transport(reducer, tensor, feedback, lent, copies)
-            way = self.plan.algorithm, request.half, self.link.rank, self.link.world
-            order = _frame_order(*way, tensor.numel(), self._segment_count)
-            run = ScheduleRun(lent, tensor, order, feedback, copies)
+                return self._sum_by_transport(reducer, tensor, feedback, resources, copies)
+            place = self.plan.algorithm, request.half, self.link.rank, self.link.world
+            order = _frame_order(*place, tensor.numel(), self._segment_count)
+            run = ScheduleRun(resources, tensor, order, feedback, copies)
             try:
                 accounting = run.run()
             except BaseException as error:
@@ -260,11 +260,11 @@ class Exchange:
         residual = request.residual
         if device_of(tensor) is CPU:
             return self._feedback.of(codec, residual, request.norms)
-        assert not isinstance(residual, Residual), "which is on the host"
+        assert not isinstance(residual, Residual), "a Residual is on the host"
         return DeviceFeedback(codec, tensor, None if residual is None else residual.detach(), request.norms)
 
     def _run_on_host(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
-        """Exchange a copy of a bucket that is on a device, where the host alone can do what is asked for."""
+        """Exchange a host copy of a bucket on a device, for a request that only the host can serve."""
         start, staged = time.perf_counter(), Staged(tensor)
         accounting = self._run(staged.floats(), request)
         staged.store().order()
@@ -274,34 +274,34 @@ class Exchange:
         return accounting
 
     def _lend(self, codec: Codec, request: BucketRequest) -> CodecResources:
-        """Return what a run with this codec uses of the exchange."""
+        """Return the exchange's resources for a run with this codec."""
         if codec not in self._framers:
             self._framers[codec] = Framer(codec, self._segment_count, self._outgoing)
         flags = flags_of(self.link.step)
         if request.average and request.half is Half.ALL_REDUCE:
             flags |= AVERAGE
         timeout_s = self.link.timeout_s if request.timeout_s is None else request.timeout_s
-        own = self._incoming, self._sent, self._received
-        return CodecResources(self.link, self._framers[codec], *own, flags, timeout_s)
+        buffers = self._incoming, self._sent, self._received
+        return CodecResources(self.link, self._framers[codec], *buffers, flags, timeout_s)
 
     def _sum_by_transport(
         self,
         reducer: NativeReducer,
         tensor: torch.Tensor,
         feedback: ErrorFeedback,
-        lent: CodecResources,
+        resources: CodecResources,
         copies: SegmentCopies | None,
     ) -> ExchangeCost:
-        """Let the link sum a bucket that no codec changes."""
+        """Let the transport sum a bucket that no codec changes."""
         if copies is not None:
             copies.bring(0, tensor.numel())
         feedback.begin(tensor)
         try:
-            accounting = reducer.run(tensor, lent)
+            accounting = reducer.run(tensor, resources)
         except BaseException as error:
-            self._fail(self._in_words(error), error)
+            self._fail(self._reason(error), error)
             raise
-        ranks = self.link.world if lent.flags & AVERAGE else 1
+        ranks = self.link.world if resources.flags & AVERAGE else 1
         for start in range(0, tensor.numel(), self._segment_count):
             feedback.finished(tensor[start : start + self._segment_count], start, ranks)
         feedback.commit()
@@ -311,7 +311,7 @@ class Exchange:
         return accounting
 
     def _fail(self, failure: str, error: BaseException) -> None:
-        """Close the exchange; raise ``ExchangeError`` for what a peer or the network caused."""
+        """Close the exchange; raise ``ExchangeError`` for a failure that a peer or the network caused."""
         difference = self.transport.difference
         if difference is not None and not difference.has_left:
             failure = difference.in_words(self.link)
@@ -330,11 +330,11 @@ class Exchange:
             return f"{self._place(half, action)}: {reason}"
         if action is None:
             return f"{own}, before the first step of the {half.value}: {reason}"
-        way = "receiving from" if action.receives else "sending to"
-        return f"{self._place(half, action)}: {own} {way} {self.link.name_of(action.peer)}: {reason}"
+        doing = "receiving from" if action.receives else "sending to"
+        return f"{self._place(half, action)}: {own} {doing} {self.link.name_of(action.peer)}: {reason}"
 
-    def _in_words(self, error: BaseException) -> str:
-        """Return what an exchange that the transport failed says of it."""
+    def _reason(self, error: BaseException) -> str:
+        """Return the reason of a native all-reduce that failed, in words."""
         if self.transport.note_difference(error) and self.transport.difference is not None:
             return self.transport.difference.in_words(self.link)
         return in_words(error)
@@ -349,9 +349,5 @@ def _frame_order(
     algorithm: str, half: Half, rank: int, world: int, n: int, segment_count: int
 ) -> list[Action]:
     chosen = collectives.get(algorithm)
-    generators = {
-        Half.ALL_REDUCE: chosen.schedule,
-        Half.REDUCE: chosen.reduce,
-        Half.BROADCAST: chosen.broadcast,
-    }
-    return frame_order(generators[half](rank, world), n, chosen.chunks(world), segment_count, AHEAD)
+    steps = getattr(chosen, half.value)(rank, world)
+    return frame_order(steps, n, chosen.chunks(world), segment_count, AHEAD)

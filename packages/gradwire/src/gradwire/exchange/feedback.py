@@ -1,9 +1,9 @@
-"""Error feedback of one run: what its encodings lose, and the residual that keeps it.
+"""Error feedback of one run: its encoding error, and the residual that keeps it for the next step.
 
 A rank encodes an element at most once in a run: it sends its partial sum on, or publishes the finished one,
-never both. So everything that it loses has one place, the element's own. Receivers add up, or adopt, what
-they decode, and whatever is missing there is in the residual of the rank that encoded it. So, too, the norm
-of what a rank's encodings lose is that of one difference per element, whatever the number of hops.
+never both. So the residual has one value for each element. Receivers add, or adopt, the decoded value; the
+difference is in the residual of the rank that encoded it. So the norm of a rank's encoding error is that of
+one difference per element, for any number of hops.
 """
 
 from __future__ import annotations
@@ -22,26 +22,24 @@ from gradwire.devices import CPU, device_of
 from gradwire.errors import TensorError
 from gradwire.exchange.norms import Norms
 
-# The residual of one bucket: what it adds to the bucket, and the memory for what the run loses.
-
 
 @dataclass
 class Residual:
-    """A residual on the host, which changes only after a run has succeeded.
+    """The residual of one bucket on the host, which changes only after a run has succeeded.
 
     Attributes
     ----------
     values
-        1-D contiguous float32 tensors which, one after the other, are as long as the bucket: one for each
-        parameter, if parameters have codecs of their own.
+        1-D contiguous float32 tensors that are together as long as the bucket: one for each parameter, if
+        parameters have codecs of their own.
     lost
-        1-D contiguous float32, as long as the bucket: memory of its own for what a run loses.
+        1-D contiguous float32, as long as the bucket: memory of its own for the encoding error of a run.
     waits
         Whether the owner takes ``lost`` later, so that ``values`` stay as they are.
     finite
-        Whether all sums of the last run were; the same on all ranks after an all-reduce.
+        Whether all sums of the last run were finite; the same on all ranks after an all-reduce.
     replaced
-        Whether what the last run lost was kept, so that ``lost`` is what comes after ``values``.
+        Whether the last run's error was kept, so that ``lost`` is the next residual.
     """
 
     values: Sequence[torch.Tensor]
@@ -51,46 +49,46 @@ class Residual:
     replaced: bool = False
 
     def replace(self) -> None:
-        """Replace the values by what was lost, now or, if the residual waits, by its owner later."""
+        """Replace the values by the error of the run, or leave that to the owner if the residual waits."""
         self.replaced = True
         if not self.waits:
-            for own, part in zip(self.values, self.parts(), strict=True):
-                own.copy_(part)
+            for each, part in zip(self.values, self.parts(), strict=True):
+                each.copy_(part)
 
     def heal(self) -> None:
-        """Set values that are not finite to 0, unless the residual waits."""
+        """Set non-finite values to 0, unless the residual waits."""
         if not self.waits:
-            for own in self.values:
-                torch.nan_to_num(own, nan=0.0, posinf=0.0, neginf=0.0, out=own)
+            for each in self.values:
+                torch.nan_to_num(each, nan=0.0, posinf=0.0, neginf=0.0, out=each)
 
     def parts(self) -> Sequence[torch.Tensor]:
-        """Return what was lost of each of the values."""
-        return torch.split(self.lost, [own.numel() for own in self.values])
+        """Return the part of ``lost`` for each of the values."""
+        return torch.split(self.lost, [each.numel() for each in self.values])
 
 
 def check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Raise ``TensorError`` unless ``residual``, on the CPU or beside it, can be that of ``tensor``."""
+    """Raise ``TensorError`` unless ``residual``, on the CPU or beside ``tensor``, can be its residual."""
     check_chunk(residual, "residual", on_cuda=tensor.is_cuda)
     if device_of(residual) not in (CPU, device_of(tensor)):
         raise TensorError(
-            f"residual must be on the CPU, or where the tensor is encoded, on {device_of(tensor)}, but is on "
-            f"{device_of(residual)}; keep it there"
+            f"expected a residual on the CPU, or on {device_of(tensor)} with the tensor, got one on "
+            f"{device_of(residual)}; move it"
         )
     if residual.numel() != tensor.numel():
         raise TensorError(
-            f"residual must have as many elements as the tensor, {tensor.numel()}, but has "
-            f"{residual.numel()}; keep one for every bucket"
+            f"expected a residual of {tensor.numel()} elements, as the tensor has, got {residual.numel()}; "
+            "keep one for every bucket"
         )
     nbytes = tensor.nbytes
     if nbytes and abs(residual.data_ptr() - tensor.data_ptr()) < nbytes:
-        raise TensorError("residual must have memory of its own, but shares the tensor's; use .clone()")
+        raise TensorError("expected a residual in memory of its own, got the tensor's; use .clone()")
 
 
 class ErrorFeedback:
-    """No error feedback: a published value is replaced by what its receivers decode, and no loss is kept.
+    """No error feedback: a rank that publishes a value adopts the decoded one, and keeps no error.
 
-    ``finite`` tells, after a run, whether all final values that passed by are finite, and ``crossed_nbytes``
-    how much has crossed a bus but for what was received.
+    After a run, ``finite`` is whether all final values are finite, and ``crossed_nbytes`` counts the bytes
+    that crossed a bus, but for those of received payloads.
     """
 
     ON_DEVICE: ClassVar[bool] = False
@@ -101,7 +99,7 @@ class ErrorFeedback:
         self._codec = codec
 
     def begin(self, tensor: torch.Tensor) -> None:
-        """Prepare the bucket; nothing of it has been encoded."""
+        """Prepare the bucket, before any of it is encoded."""
 
     def encode(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Return the payload of ``x``, a view of ``out``, which has room for it."""
@@ -112,10 +110,10 @@ class ErrorFeedback:
         return self._codec.of_sums.encode(x, out)
 
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
-        """Note that ``elements``, which begin at ``start``, were sent on as ``payload``."""
+        """Note that the partial sums ``elements``, which begin at ``start``, were sent as ``payload``."""
 
     def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
-        """Let the sums ``elements``, which begin at ``start``, adopt what others decode, and finish them."""
+        """Finish the sums ``elements``, which begin at ``start`` and adopt the values that others decode."""
         if self._codec.EXACT:
             self.finished(elements, start, ranks)
         else:
@@ -126,15 +124,15 @@ class ErrorFeedback:
         self.finite &= self._codec.decode_finished(payload, elements, ranks)
 
     def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:  # noqa: ARG002 - for HostFeedback
-        """Divide the sums ``elements``, which begin at ``start``, by ``ranks``, and look at the results."""
+        """Divide the sums ``elements``, which begin at ``start``, by ``ranks``, and check the results."""
         self.finite &= _native.finish(elements, ranks)
 
     def commit(self) -> None:
-        """Keep what was noted, after a run that has succeeded."""
+        """Keep the error, after a run that has succeeded."""
 
 
 class MeasuredFeedback(ErrorFeedback):
-    """No error feedback, but ``norms`` gets the sums of squares of what a codec loses."""
+    """No error feedback, but ``norms`` gets the sums of squares of the encoding error."""
 
     def __init__(self, codec: Codec, norms: Norms) -> None:
         super().__init__(codec)
@@ -145,40 +143,38 @@ class MeasuredFeedback(ErrorFeedback):
         self._norms.look(tensor)
 
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
-        """Measure what the receiver will not get."""
+        """Measure the error that the receiver will see."""
         if not self._codec.EXACT:
             self._lose(payload, elements, start, 0)
 
     def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
-        """Measure what adopting takes away."""
+        """Measure the error of the adopted values."""
         if self._codec.EXACT:
             self.finished(elements, start, ranks)
         else:
             self.finite &= self._lose(payload, elements, start, ranks)
 
     def _lose(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> bool:
-        """Return whether all that was adopted is finite; nothing is with 0 ``ranks``."""
+        """Return whether all adopted values are finite; with 0 ``ranks`` none are adopted."""
         return self._norms.lose(self._codec, payload, elements, start, None, ranks)[1]
 
 
 class HostFeedback(MeasuredFeedback):
-    """Error feedback on the host: a residual is added first, and replaced by what was lost at the end.
+    """Error feedback on the host: a residual is added first, and replaced by the encoding error at the end.
 
-    If anything is not finite then, the gradient is of no use. The step that it belongs to is lost (a gradient
-    scaler skips it), and the residual stays for the next one. After an all-reduce every rank has the same
-    bits, so all of them decide alike.
-
-    What is done for the residual measures what is lost, too, in the same passes; what was encoded and what is
-    decoded is not measured, because nothing is lost for good.
+    If a value is not finite, the gradient is of no use: its step is discarded (a gradient scaler skips it),
+    and the residual stays for the next one. After an all-reduce every rank has the same bits, so all of them
+    decide alike. The passes for the residual also measure the error. They do not measure encoded and decoded
+    values, because a residual loses nothing for good.
 
     Parameters
     ----------
     codec
-        What elements are encoded with.
+        Encodes the elements.
     residual
         As long as the bucket; only ``commit`` changes its values.
     norms
-        Where sums of squares are added up.
+        Gets the sums of squares.
     """
 
     def __init__(self, codec: Codec, residual: Residual, norms: Norms | None = None) -> None:
@@ -191,7 +187,7 @@ class HostFeedback(MeasuredFeedback):
         self._lost_finite = True
 
     def begin(self, tensor: torch.Tensor) -> None:
-        """Add the old residual to the bucket; what an earlier run noted does not count any more."""
+        """Add the old residual to the bucket, and forget an earlier run."""
         self._tensor, self._noted, self._finished = tensor, [], []
         self.finite = self._lost_finite = True
         start = 0
@@ -210,7 +206,7 @@ class HostFeedback(MeasuredFeedback):
         super().finished(elements, start, ranks)
 
     def commit(self) -> None:
-        """Make what was lost the new residual, or leave the old one, whose values are finite after this."""
+        """Make the error the new residual, or keep the old one and set its non-finite values to 0."""
         for start, stop in gaps(self._finished, self._tensor.numel()):
             self.finished(self._tensor[start:stop], start)
         self._residual.finite = self.finite
@@ -226,14 +222,14 @@ class HostFeedback(MeasuredFeedback):
         self._noted.append((start, stop))
         if ranks:
             self._finished.append((start, stop))
-        way = self._codec, payload, elements, start, self._lost[start:stop]
-        squares, finite = self._norms.lose(*way, ranks)
+        lost = self._lost[start:stop]
+        squares, finite = self._norms.lose(self._codec, payload, elements, start, lost, ranks)
         self._lost_finite &= math.isfinite(squares)
         return finite
 
 
 class FeedbackFactory:
-    """Makes the error feedback of one run after the other, and keeps the memory for it."""
+    """A maker of the error feedback of each run, with the memory for it."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.float32, device="cpu")
@@ -258,7 +254,7 @@ class FeedbackFactory:
 
 
 def gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
-    """Yield what lies between the noted ranges, of all ``count`` elements."""
+    """Yield the ranges between the noted ones, of all ``count`` elements."""
     end = 0
     for start, stop in sorted(noted):
         if start > end:
@@ -269,18 +265,18 @@ def gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
 
 
 def is_finite(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
-    """Return whether all values are finite, also once rounded to ``dtype``; in one pass, without a copy."""
+    """Return whether all values are finite, also when rounded to ``dtype``, in one pass without a copy."""
     if tensor.numel() == 0:
         return True
     device = device_of(tensor)
     if device is not CPU:
-        told = device.pinned(1)
+        answer = device.pinned(1)
 
-        def tell() -> None:
-            told.copy_(tensor.to(dtype).isfinite().all().float(), non_blocking=True)
+        def look() -> None:
+            answer.copy_(tensor.to(dtype).isfinite().all().float(), non_blocking=True)
 
-        device.launch(tell, [tensor], [told])
+        device.launch(look, [tensor], [answer])
         device.event().wait()
-        return float(told) == 1.0
-    ends = torch.stack(torch.aminmax(tensor))  # they show an infinity, and a NaN too
+        return float(answer) == 1.0
+    ends = torch.stack(torch.aminmax(tensor))  # an infinity is one of them, and a NaN is both
     return bool(ends.to(dtype).isfinite().all())

@@ -1,4 +1,4 @@
-"""The frames of one exchange: buffers that go round, sequence numbers, the way in and out of the codec."""
+"""The frames of one exchange: recycled buffers, sequence numbers, and codecs between headers and values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CODEC_NAMES = {row.wire_id: row.name for row in TABLE}
 
 
 class Buffers:
-    """Frame buffers of one size that go round, so that their pages stay mapped and warm."""
+    """Recycled frame buffers of one size, whose pages stay mapped and warm."""
 
     def __init__(self, nbytes: int) -> None:
         self._nbytes = nbytes
@@ -43,7 +43,7 @@ class Buffers:
         """Return an unused buffer."""
         try:
             return self._free.pop()
-        except IndexError:  # asking first would let another thread come between
+        except IndexError:  # after a test, another thread might take the last one
             return frame_memory(self._nbytes)
 
     def give(self, buffer: torch.Tensor) -> None:
@@ -53,7 +53,7 @@ class Buffers:
 
 @dataclass(slots=True)
 class Outgoing:
-    """A sealed frame, the buffer that it lies in and where the buffer belongs.
+    """A sealed frame, its buffer, and the buffers to which that returns.
 
     NICs may compress the last ``floats_nbytes``.
     """
@@ -66,23 +66,23 @@ class Outgoing:
 
 
 class Sequences:
-    """Counts the frames per peer, for one direction."""
+    """The sequence numbers of the frames to each peer, or from it."""
 
     def __init__(self, first: int = 0) -> None:
         self._next = defaultdict[int, int](lambda: first)
 
     def take(self, peer: int) -> int:
-        """Return the number of the next frame and count it."""
+        """Return the number of the next frame, and count it."""
         number = self._next[peer]
         self._next[peer] = (number + 1) % _SEQUENCES
         return number
 
 
 class Framer:
-    """Turns segments into frames with one codec, and back through the door.
+    """One codec's way from segments to frames, and back through the door.
 
-    ``outgoing`` holds, by their size, the buffers of framers that share them; by default it has its own.
-    ``floats`` says whether all values end the frames as float32, which NICs may compress.
+    ``outgoing`` holds the buffers that framers share, by their size; by default a framer has its own.
+    ``floats`` is whether all values end the frames as float32, which NICs may compress.
     """
 
     def __init__(self, codec: Codec, segment_count: int, outgoing: dict[int, Buffers] | None = None) -> None:
@@ -102,9 +102,9 @@ class Framer:
         count: int | None = None,
         encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
     ) -> Outgoing:
-        """Encode ``x`` straight into a frame, whose header says ``count`` instead where that is given.
+        """Encode ``x`` straight into a frame, by ``encode`` or the codec.
 
-        ``encode`` does it, as the codec's own would.
+        The header has the length of ``x``, or ``count``.
         """
         buffer = self._outgoing.take()
         frame = seal_frame(
@@ -121,21 +121,21 @@ class Framer:
     def open(
         self, frame: torch.Tensor, count: int, sequence: int, flags: int = 0, most_nbytes: int | None = None
     ) -> torch.Tensor:
-        """Return the payload of a frame that came in, of ``most_nbytes`` or what ``count`` values need.
+        """Return the payload of a received frame, of ``most_nbytes`` or the size of ``count`` values at most.
 
         Raises ``FrameError``.
         """
         most = self.codec.max_nbytes(count) if most_nbytes is None else most_nbytes
-        own = self.codec.wire_id, self._fingerprint
-        expected = Expected(*own, count, most, sequence, flags, self._suspect)
+        codec = self.codec.wire_id, self._fingerprint
+        expected = Expected(*codec, count, most, sequence, flags, self._suspect)
         return open_frame(frame, expected, self._names)
 
 
 def incoming_buffers(link: Link) -> Buffers:
     """Return buffers that hold any frame; the part that no frame fills takes address space, not memory.
 
-    All exchanges over a link share them, one of which is at work at a time: so plans that come and go leave
-    no memory behind, and take none for each.
+    All exchanges over a link share them, because one at a time is at work. So a change of the plan needs no
+    new memory and leaves none behind.
     """
     if link not in _incoming:
         _incoming[link] = Buffers(MAX_FRAME_NBYTES)
@@ -143,29 +143,29 @@ def incoming_buffers(link: Link) -> Buffers:
 
 
 def renumber(outgoing: Outgoing, sequence: int) -> None:
-    """Give a frame that is sent once more its next number."""
+    """Give a frame that is sent again its next number."""
     outgoing.frame, outgoing.sequence = renumber_frame(outgoing.frame, sequence), sequence
 
 
-# Why an exchange fails whose ranks are at different training steps, in words and for the peers.
+# The failure of an exchange whose ranks are at different training steps, in words and for the peers.
 #
-# Every frame names its sender's step. A rank that receives a frame of another step sends all peers a last
+# Every frame has its sender's step. A rank that receives a frame of another step sends all peers a last
 # frame, which names the ranks that differ. They pass it on, so that every rank raises the same reason.
 
 ADVICE = "let all ranks load the same checkpoint, and take the same number of steps"
 _MOST = 64
-"""The frames of one peer that are read for its last one: more than an exchange has under way."""
+"""The frames of one peer that are read to find its last one: more than an exchange has under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two ranks of a link at different steps; ``has_left`` says that the first one has closed its link."""
+    """Two ranks of a link at different steps; ``has_left`` is whether the first one has closed its link."""
 
     places: tuple[tuple[int, int], tuple[int, int]]
     has_left: bool = False
 
     def in_words(self, link: Link) -> str:
-        """Return the sentence for an error."""
+        """Return the difference as a sentence for an error."""
         (one, its_step), (other, step) = self.places
         where, rest = _step(its_step), f"but {link.name_of(other)} is at {_step(step)}"
         if self.has_left:
@@ -177,10 +177,10 @@ class Difference:
 
 
 def difference(link: Link, error: BaseException, peer: int | None) -> Difference | None:
-    """Return how ranks differ, if ``error``, of a frame from ``peer``, says so."""
+    """Return the difference between ranks in ``error``, which a frame from ``peer`` caused; None without."""
     if not isinstance(error, OutOfStepError) or link.step is None:
         return None
-    exact = step_of(error.flags, link.step)  # the door knows flags alone, which repeat
+    exact = step_of(error.flags, link.step)  # the door has the flags alone, which repeat
     places = [
         (rank, step if each is not None or exact is None else exact)
         for each, step in error.places
@@ -194,7 +194,7 @@ def difference(link: Link, error: BaseException, peer: int | None) -> Difference
 
 
 def overheard(link: Link, posted: Iterable[tuple[int, Receiving]] = ()) -> Difference | None:
-    """Return how ranks differ, if a frame that has come already says so; for a link that has failed.
+    """Return the difference between ranks in a frame that has come already, after a link's failure.
 
     ``posted`` are abandoned receives, with their peers.
     """
@@ -219,7 +219,7 @@ def overheard(link: Link, posted: Iterable[tuple[int, Receiving]] = ()) -> Diffe
 
 
 def leave(link: Link, found: Difference | None) -> None:
-    """Close a link; the peers get to know the step of this rank, or how ranks differ."""
+    """Close a link; a last frame sends the peers this rank's step, or the difference between ranks."""
     if link.step is None:
         link.close()
     elif found is None:
@@ -234,9 +234,9 @@ class Transport:
     Attributes
     ----------
     failure
-        Why the exchange is of no further use; None while it can be used. The only place that knows.
+        The reason that the exchange is of no further use, kept here alone; None while it can be used.
     difference
-        Which ranks are at different training steps, if an exchange has failed for that.
+        The ranks at different training steps, if an exchange has failed for that.
     """
 
     def __init__(self, link: Link) -> None:
@@ -246,14 +246,14 @@ class Transport:
         self._error: BaseException | None = None  # a copy, where others gave up with one
 
     def check(self) -> None:
-        """Raise a copy of what ``give_up`` got, or ``ExchangeError`` where another failure came first."""
+        """Raise a copy of the error that ``give_up`` got, or ``ExchangeError`` with the reason."""
         if self._error is not None:
             raise copied(self._error)
         if self.failure is not None:
             raise ExchangeError(f"this exchange can no longer be used ({self.failure}); make a new one")
 
     def give_up(self, reason: BaseException | str) -> None:
-        """Refuse all later exchanges, with the first reason; what is under way goes on."""
+        """Refuse all later exchanges, with the first reason; frames under way go on."""
         if self.failure is None:
             self._error = copied(reason) if isinstance(reason, BaseException) else None
             self.failure = str(reason) or type(reason).__name__
@@ -266,7 +266,7 @@ class Transport:
     def note_difference(
         self, error: BaseException, peer: int | None = None, posted: Iterable[tuple[int, Receiving]] = ()
     ) -> bool:
-        """Find out whether ranks are at different steps, after an error; ``close`` tells the peers then."""
+        """Return whether ranks are at different steps, after an error; ``close`` sends that to the peers."""
         if self.difference is None and isinstance(error, (FrameError, LinkError)):
             self.difference = difference(self._link, error, peer)
         if self.difference is None and isinstance(error, LinkError):

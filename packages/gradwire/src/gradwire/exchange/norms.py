@@ -1,8 +1,7 @@
-"""How much of a gradient a run's encodings lose on this rank, by ranges of the bucket.
+"""The encoding error of a run on this rank, by ranges of the bucket.
 
-What is kept is sums of squares in float64 for every range: of the rank's own gradient, before a residual is
-added, of what its encodings lost, over all hops, and of the values that they lost it from, before and after.
-Whose ranges they are, its callers know.
+For every range there are sums of squares in float64: of the rank's own gradient, before a residual is added,
+of its encoding errors over all hops, and of the encoded values before and after.
 """
 
 from __future__ import annotations
@@ -22,49 +21,49 @@ from gradwire.plan import FLOAT_NBYTES, Plan
 
 
 class Norms:
-    """Sums of squares of one bucket's ranges; every run that it is given to begins them anew.
+    """Sums of squares of one bucket's ranges, which every run begins anew.
 
-    A sum is not finite exactly where a value is not. An exact codec loses nothing, so nothing is looked at
-    then, and all sums are 0.
+    A sum is not finite if and only if a value is not. An exact codec has no error, so a run with it measures
+    nothing, and all sums are 0.
 
     Parameters
     ----------
     borders
-        Where ranges begin and the last one ends: not falling, from 0 to the length of the bucket. Raises
-        ``TensorError`` otherwise.
+        The beginnings of the ranges and the end of the last one: not falling, from 0 to the length of the
+        bucket. Raises ``TensorError`` otherwise.
 
     Attributes
     ----------
     own
-        Of this rank's gradient, for every range; 1-D float64.
+        The sums of this rank's gradient, by range; 1-D float64.
     lost
-        Of what its encodings lost, the same.
+        The sums of its encoding errors.
     encoded, decoded
-        Of the partial sums that it has encoded, and of what others decode; 0 where a residual is kept.
+        The sums of the partial sums that it has encoded, before and after; 0 if a residual is kept.
     sums
         All four, one below the other.
     borders
-        Those of the parameter, as int64.
+        The parameter, as int64.
     """
 
     def __init__(self, borders: Sequence[int]) -> None:
         if not borders or borders[0] != 0 or any(a > b for a, b in pairwise(borders)):
-            raise TensorError(f"borders of ranges rise from 0 to the bucket's length, but are {[*borders]}")
+            raise TensorError(f"expected borders that rise from 0 to the bucket's length, got {[*borders]}")
         self.count = borders[-1]
         self.borders = torch.tensor(borders, dtype=torch.int64, device="cpu")
         self.sums = torch.zeros(4, len(borders) - 1, dtype=torch.float64, device="cpu")
         self.own, self.lost, self.encoded, self.decoded = self.sums
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Set all sums to 0."""
         self.sums.zero_()
 
     def look(self, gradient: torch.Tensor) -> None:
-        """Take in this rank's own gradient, all of the bucket."""
+        """Add the squares of this rank's own gradient, all of the bucket."""
         _native.sum_norms(Pass.LOOK, gradient, gradient, 0, self.borders, self.own)
 
     def add(self, gradient: torch.Tensor, values: torch.Tensor, start: int) -> None:
-        """Take in this rank's own gradient from ``start`` on, then add the residual's ``values`` to it."""
+        """Add the squares of this rank's gradient from ``start`` on, then ``values`` to the gradient."""
         part = gradient[start : start + values.numel()]
         _native.sum_norms(Pass.ADD, part, values, start, self.borders, self.own)
 
@@ -77,16 +76,19 @@ class Norms:
         lost: torch.Tensor | None,
         divisor: int = 0,
     ) -> tuple[float, bool]:
-        """Take in what ``payload``, the encoding of ``elements``, which begin at ``start``, has lost.
+        """Add the squares of the error of ``payload``, which encodes ``elements`` from ``start`` on.
 
-        It is written to ``lost``, unless that is None; then what was encoded and what is decoded is taken in,
-        too. With a ``divisor``, ``elements`` adopt what is decoded, divided by it. Returns the sum of squares
-        of what was lost, and whether all that was adopted is finite.
+        The error is written to ``lost``; if that is None, the squares of encoded and decoded values are
+        added, too. With a ``divisor``, ``elements`` adopt the decoded values, divided by it. Return the
+        error's sum of squares, and whether all adopted values are finite.
         """
         if isinstance(codec, NativeCodec) and _native.has_ranges(codec.compiled[0]):
             name, params = codec.compiled
-            way = name, payload, params, elements, lost, start, self.borders, self.sums[1:]
-            return _native.lose(*way, divisor=divisor, compares=lost is None)
+            ranges = start, self.borders, self.sums[1:]
+            compares = lost is None
+            return _native.lose(
+                name, payload, params, elements, lost, *ranges, divisor=divisor, compares=compares
+            )
         decoded = torch.empty_like(elements) if lost is None else lost
         codec.decode(payload, decoded)
         if lost is None:
@@ -101,22 +103,22 @@ def check_norms(norms: Norms, tensor: torch.Tensor) -> None:
     """Raise ``TensorError`` unless the ranges of ``norms`` are those of ``tensor``."""
     if norms.count != tensor.numel():
         raise TensorError(
-            f"the ranges of norms must end where the tensor does, at {tensor.numel()}, but end at "
-            f"{norms.count}; make Norms from the borders of this bucket's parameters"
+            f"expected norms whose ranges end at {tensor.numel()}, as the tensor does, got {norms.count}; "
+            "make Norms from the borders of this bucket's parameters"
         )
 
 
-# How far a sum over all ranks may be from the exact one: every rank's encoding, and float32's rounding.
+# The largest error of a sum over all ranks: every rank's encoding error, and float32's rounding.
 #
-# The sum of magnitudes, the *envelope*, bounds every partial sum. Losses of earlier hops may enlarge it a
+# The sum of magnitudes, the *envelope*, bounds every partial sum. Errors of earlier hops may enlarge it a
 # little.
 
 _ROUNDING = 2.0**-23
-"""Of one float32 addition, relative to the sum of magnitudes, and generous."""
+"""The rounding error of one float32 addition, relative to the sum of magnitudes; a generous bound."""
 
 
 def error_bound(plan: Plan, envelope: torch.Tensor, world: int) -> float:
-    """Return the largest absolute error of any element; infinite where the codec promises nothing.
+    """Return the largest absolute error of any element; infinite if the codec has no bound.
 
     ``envelope`` is the sum of the magnitudes of all ranks' values, 1-D float32, as long as the bucket.
     """
@@ -130,5 +132,5 @@ def error_bound(plan: Plan, envelope: torch.Tensor, world: int) -> float:
 
 
 def rounding_bound(envelope: torch.Tensor, world: int) -> float:
-    """Return the part of ``error_bound`` that an exact codec has, too."""
+    """Return the part of ``error_bound`` that an exact codec also has."""
     return world * _ROUNDING * envelope.max().item()

@@ -1,8 +1,8 @@
-"""Buckets that are on a device, and encoded and decoded there: only payloads cross its bus.
+"""Buckets on a device, encoded and decoded there: only payloads cross its bus.
 
-The kernels of a codec give the host's bits, and so does what is done to sums and residuals here. Whatever has
-no kernels is done on the host, to a copy: what a codec without kernels encodes, what a residual on the host
-needs, and the transport's own all-reduce.
+The kernels of a codec, and those for sums and residuals, give the host's bits. A copy of the bucket is
+exchanged on the host if the codec has no kernels, if the residual is on the host, and for a native
+all-reduce.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ class _Compiled(Protocol):
 class DeviceFeedback(ErrorFeedback):
     """Error feedback of a bucket on a device, whose passes are queued there.
 
-    Everything is queued: the host waits for an event with each payload, and for one at the end. Raises
-    ``MissingPackageError`` without Triton.
+    The host waits for an event with each payload, and for one at the end. Raises ``MissingPackageError``
+    without Triton.
 
     Parameters
     ----------
     codec
-        With kernels for devices.
+        A codec with kernels for devices.
     tensor
         The bucket.
     residual
-        The same kind of memory, if one is kept; only ``commit`` changes it.
+        On the same device, if one is kept; only ``commit`` changes it.
     norms
         Get their sums in ``commit``.
     """
@@ -73,7 +73,7 @@ class DeviceFeedback(ErrorFeedback):
 
     @property
     def _nonfinite(self) -> torch.Tensor:
-        """Becomes 1 if a value that counts is not finite."""
+        """The word that becomes 1 if a value that counts is not finite."""
         return self._words[:1]
 
     def begin(self, tensor: torch.Tensor) -> None:
@@ -95,12 +95,12 @@ class DeviceFeedback(ErrorFeedback):
     encode_sum = encode  # no codec with kernels has another one for sums
 
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:  # noqa: ARG002
-        """Note what the receiver will not get."""
+        """Note the error that the receiver will see."""
         if not self._codec.EXACT and (self._measures or self._residual is not None):
             self._lose(elements, start, adopts=False)
 
     def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:  # noqa: ARG002
-        """Adopt what others decode, note what that takes away, and queue the end of the sums."""
+        """Adopt the values that others decode, note their error, and queue the end of the sums."""
         if self._codec.EXACT:
             pass
         elif self._measures or self._residual is not None:
@@ -110,28 +110,28 @@ class DeviceFeedback(ErrorFeedback):
         self.finished(elements, start, ranks)
 
     def received(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
-        """Decode sums, and queue their end."""
+        """Decode sums, and queue their division."""
         self._codec.decode(payload, elements)
         self.finished(elements, start, ranks)
 
     def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:
-        """Queue the division, and the look at the values."""
+        """Queue the division, and the check of the values."""
         self._finished.append((start, start + elements.numel()))
         self._launch(lambda: _queue_finish()(elements, ranks, self._nonfinite), [elements])
 
     def commit(self) -> None:
-        """Keep what was lost, and wait until all of the bucket is there."""
+        """Keep the error, and wait until all of the bucket is there."""
         residual, lost = self._residual, self._lost
         if residual is not None and lost is not None:
             for start, stop in gaps(self._finished, self._tensor.numel()):
                 self.finished(self._tensor[start:stop], start)
             self._launch(lambda: _kernels().queue_keep(residual, lost, self._nonfinite), [residual])
         with torch.inference_mode(mode=False):
-            told = self._device.pinned(1).view(torch.int32)
+            word = self._device.pinned(1).view(torch.int32)
             sums = self._device.pinned(2 * self._norms.sums.numel()).view(torch.float64)
-        self._launch(lambda: self._carry_back(told, sums), [told, sums])
+        self._launch(lambda: self._carry_back(word, sums), [word, sums])
         self._device.event().wait()
-        self.finite = not int(told)
+        self.finite = not int(word)
         self.crossed_nbytes += STATUS_NBYTES
         if self._sums is not None:
             self._norms.sums.copy_(sums.view_as(self._norms.sums))
@@ -152,7 +152,7 @@ class DeviceFeedback(ErrorFeedback):
         queue_decode(self._format, self._payload, out, self._params, add=False)
 
     def _queue_pass(self, how: int, x: torch.Tensor, y: torch.Tensor | None, start: int, row: int) -> None:
-        """Queue one pass; its sums begin at a row, and are more where no residual is kept."""
+        """Queue one pass, whose sums begin at a row; there are more of them if no residual is kept."""
         rows = 1 if row == 0 or self._residual is not None else 3
         sums = None if self._sums is None else self._sums[row : row + rows]
         counts = self._residual is not None and row > 0
@@ -173,19 +173,19 @@ class DeviceFeedback(ErrorFeedback):
 
         self._borders, self._sums = self._device.launch(carry, [there], [])
 
-    def _carry_back(self, told: torch.Tensor, sums: torch.Tensor) -> None:
-        told.copy_(self._nonfinite, non_blocking=True)
+    def _carry_back(self, word: torch.Tensor, sums: torch.Tensor) -> None:
+        word.copy_(self._nonfinite, non_blocking=True)
         if self._sums is not None:
             sums.copy_(self._sums.view(-1), non_blocking=True)
 
     def _launch(self, kernels: Callable[[], None], written: Sequence[torch.Tensor]) -> None:
-        """Launch kernels that write these, and the words, and read what they like."""
+        """Launch kernels that write these tensors and the words, and read any tensor of this run."""
         kept = [each for each in (self._residual, self._lost) if each is not None]
         self._device.launch(kernels, [self._tensor, *kept], [*written, self._words])
 
 
 def divide(tensor: torch.Tensor, ranks: int) -> None:
-    """Divide float32 in place, where it is, on the current stream; the quotients are the same everywhere."""
+    """Divide float32 in place on its device's current stream; the quotients are the same everywhere."""
     device = device_of(tensor)
     if device is CPU:
         tensor.div_(ranks)

@@ -1,4 +1,4 @@
-"""What is asked of an exchange for one bucket."""
+"""The request for the exchange of one bucket."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradwire.exchange.views import ParameterViews
 
 
 class Half(Enum):
-    """A whole all-reduce, or one of its halves; errors name the value."""
+    """A whole all-reduce, or one of its halves; the value is the name of an algorithm's steps for it."""
 
     ALL_REDUCE = "schedule"
     REDUCE = "reduce"
@@ -25,32 +25,32 @@ class Half(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BucketRequest:
-    """The exchange of one bucket: all ranks make the same one, but for residual and norms.
+    """The request for one bucket, the same on all ranks but for residual and norms.
 
     Attributes
     ----------
     half
-        Which half; both by default. ``REDUCE`` leaves the sum at rank 0 with ``star``, and every chunk at its
-        owner with ``ring``. Elsewhere the bucket holds partial sums then. ``BROADCAST`` begins there.
+        The half; both by default. ``REDUCE`` leaves the sum at rank 0 with ``star``, and every chunk at its
+        owner with ``ring``; elsewhere the bucket holds partial sums. ``BROADCAST`` begins there.
     average
         Whether an all-reduce divides the sum by the number of ranks; halves never do.
     codec
-        Encodes the bucket; the plan's by default. It is not used where ``views`` have codecs.
+        Encodes the bucket; the plan's by default. It is not used if ``views`` have codecs.
     views
         The bucket's parameters with their codecs; None if the bucket has one codec and no zeros between them.
     residual
         Error feedback (Seide et al., Interspeech 2014): this rank's own, of the same length, in memory of
-        its own. It is added to the bucket before anything is sent. Then it holds what this rank's encodings
-        lost, in any hop: the sum plus all ranks' residuals is the exact sum of the buckets and the old
-        residuals, within float rounding. If the sum is not finite, it stays as it was on all ranks, and so it
-        does after a failure. A rank keeps the old one of a reduce whose bucket is not finite, which others
-        may not see. The owner of a ``Residual`` gives the memory for what is lost, too.
+        its own. It is added to the bucket before anything is sent, and then replaced by the encoding error of
+        this rank, over all hops. The sum plus all ranks' residuals is the exact sum of the buckets and the
+        old residuals, within float rounding. All ranks keep the old one if the sum is not finite, and after a
+        failure. In a reduce, a rank whose bucket is not finite keeps it, which others may not see. The owner
+        of a ``Residual`` also gives the memory for the error.
     norms
-        Gets, by ranges of the bucket, the sums of squares of this rank's own values, and of what its
-        encodings lost in any hop. It costs a decoding of what is encoded without a residual, and nothing
-        beside one. With ``views``, its ranges are the parameters.
+        Gets the sums of squares, by ranges of the bucket, of this rank's own values and of its encoding
+        errors over all hops. It costs a decoding of each payload without a residual, and nothing beside one.
+        With ``views``, its ranges are the parameters.
     timeout_s
-        How long nothing may move, on any rank, before that is an error; the link's timeout by default.
+        The time without movement on any rank after which the exchange fails; the link's by default.
     """
 
     half: Half = Half.ALL_REDUCE
@@ -63,4 +63,4 @@ class BucketRequest:
 
 
 Reducer = Callable[[torch.Tensor, BucketRequest], ExchangeCost]
-"""``Exchange.run``, or what does more for a bucket around a call of it."""
+"""``Exchange.run``, or a function that does more for a bucket around a call of it."""

@@ -1,7 +1,7 @@
 """The parameters of a bucket as they are exchanged: those of one codec together, side by side or in blocks.
 
 They lie apart in the bucket, so they are copied to their places, and back. A copy takes less than the latency
-of another exchange for each of them. A run that keeps and measures nothing copies segment by segment.
+of one more exchange for each of them. A run without residual and norms copies segment by segment.
 
 A block of a codec has one scale. If it covers the end of one parameter and the beginning of another, which
 may be a thousand times smaller, the smaller one vanishes. So each parameter begins a block of its own, if
@@ -24,15 +24,15 @@ from gradwire.exchange.feedback import Residual
 from gradwire.plan import Plan
 
 _MOST_ZEROS = 0.125
-"""The largest share of zeros, of a bucket's values, at which parameters begin blocks of their own."""
+"""The most zeros, as a share of a bucket's values, with which parameters begin blocks of their own."""
 
 
 @dataclass(frozen=True)
 class CodecPart:
-    """The parameters of one codec: where they lie in the bucket, and where in what is exchanged.
+    """The parameters of one codec, with their places in the bucket and in the values that are exchanged.
 
-    Each takes a multiple of ``unit`` values there. Zeros follow it; behind the last one there are more, so
-    that each of as many ``chunks`` as an algorithm cuts begins at a multiple, too.
+    Each takes a multiple of ``unit`` values there, with zeros behind it. The last one has more zeros behind
+    it, so that each of the algorithm's ``chunks`` begins at a multiple, too.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class CodecPart:
     numbers
         Their numbers in the bucket.
     ranges
-        Where each begins and ends in the bucket.
+        The beginning and the end of each in the bucket.
     """
 
     codec: Codec
@@ -52,32 +52,32 @@ class CodecPart:
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """How many values each parameter has."""
+        """The number of values of each parameter."""
         return tuple(stop - start for start, stop in self.ranges)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """How many values each parameter takes, with the zeros behind it."""
+        """The number of values that each parameter takes, with the zeros behind it."""
         return _sizes(self.counts, self.unit, self.chunks)
 
     @cached_property
     def borders(self) -> tuple[int, ...]:
-        """Where each parameter begins in what is exchanged, and where the last one ends."""
+        """The beginning of each parameter in the exchanged values, and the end of the last one."""
         return (0, *accumulate(self.sizes))
 
     @property
     def is_dense(self) -> bool:
-        """Whether no zeros are between parameters."""
+        """Whether parameters lie without zeros between them."""
         return self.sizes == self.counts
 
     @property
     def filled(self) -> float:
-        """The parameters' share of all values that are exchanged."""
+        """The parameters' share of the exchanged values."""
         return sum(self.counts) / max(sum(self.sizes), 1)
 
     @cached_property
     def is_in_place(self) -> bool:
-        """Whether these parameters lie in a bucket as they are exchanged."""
+        """Whether these parameters lie in the bucket as they are exchanged."""
         return self.is_dense and self.ranges[-1][1] - self.ranges[0][0] == sum(self.counts)
 
     def joined(self, bucket: torch.Tensor) -> torch.Tensor:
@@ -89,16 +89,16 @@ class CodecPart:
         return values
 
     def apart(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Return views of the parameters in what ``joined`` has returned."""
+        """Return views of the parameters in the values of ``joined``."""
         parts = torch.split(values, [*self.sizes])
         return [part[:count] for part, count in zip(parts, self.counts, strict=True)]
 
     def put(self, bucket: torch.Tensor, values: torch.Tensor) -> None:
-        """Copy to the bucket what ``joined`` has returned, unless it is its memory."""
+        """Copy the values of ``joined`` to the bucket, unless they are in its memory."""
         if not self.is_in_place:
             SegmentCopies(bucket, values, self).take_back(0, values.numel())
 
-    def lend(self, residual: torch.Tensor | Residual | None) -> torch.Tensor | Residual | None:
+    def joined_residual(self, residual: torch.Tensor | Residual | None) -> torch.Tensor | Residual | None:
         """Return these parameters' part of a bucket's residual."""
         if isinstance(residual, Residual):
             assert self.is_dense  # the plan keeps residuals
@@ -106,17 +106,19 @@ class CodecPart:
             return Residual(values, self.joined(residual.lost), residual.waits)
         return None if residual is None else self.joined(residual)
 
-    def keep(self, residual: torch.Tensor | Residual | None, lent: torch.Tensor | Residual | None) -> None:
-        """Put into a bucket's residual what an exchange has made of what ``lend`` has returned."""
-        if isinstance(residual, Residual) and isinstance(lent, Residual):
-            self.put(residual.lost, lent.lost)
-            residual.replaced &= lent.replaced
-            residual.finite &= lent.finite
-        elif isinstance(residual, torch.Tensor) and isinstance(lent, torch.Tensor):
-            self.put(residual, lent)
+    def put_residual(
+        self, residual: torch.Tensor | Residual | None, part: torch.Tensor | Residual | None
+    ) -> None:
+        """Copy a part of ``joined_residual``, which an exchange has changed, to the bucket's residual."""
+        if isinstance(residual, Residual) and isinstance(part, Residual):
+            self.put(residual.lost, part.lost)
+            residual.replaced &= part.replaced
+            residual.finite &= part.finite
+        elif isinstance(residual, torch.Tensor) and isinstance(part, torch.Tensor):
+            self.put(residual, part)
 
     def between(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield what is exchanged there: where it begins in the bucket, its values, and zeros behind them."""
+        """Yield the pieces of a range: each's place in the bucket, its values, and the zeros behind them."""
         borders, counts = self.borders, self.counts
         number = bisect_right(borders, start) - 1
         while number < len(counts) and borders[number] < stop:
@@ -130,8 +132,8 @@ class CodecPart:
 class SegmentCopies:
     """The copies of one run: from ``bucket`` to ``values``, the tensor that is exchanged, and back.
 
-    So a bucket's first frame leaves before the rest is copied. What is copied is in the cache when it is
-    encoded, and most copies pass while frames are on their way.
+    A bucket's first frame leaves before the rest is copied. A copied segment is in the cache when it is
+    encoded, and most copies are made while frames are on their way.
     """
 
     def __init__(self, bucket: torch.Tensor, values: torch.Tensor, part: CodecPart) -> None:
@@ -139,7 +141,7 @@ class SegmentCopies:
         self._here = set[tuple[int, int]]()
 
     def bring(self, start: int, stop: int) -> None:
-        """Copy these values of the bucket to their places, unless that was done."""
+        """Copy these values of the bucket to their places, once."""
         if (start, stop) in self._here or start == stop:
             return
         self._here.add((start, stop))
@@ -165,15 +167,15 @@ class ParameterViews:
     Attributes
     ----------
     counts
-        How many floats each parameter has, in the order of the bucket.
+        The number of floats of each parameter, in the order of the bucket.
     codecs
         One for each parameter; the same on all ranks.
     bucket
-        The counts of all parameters of the bucket, if these are a part of it. They decide about blocks.
+        The counts of all parameters of the bucket, if these are a part of it. Blocks follow from them.
     world
         The number of ranks; None lets parameters lie side by side.
     chunks
-        How many chunks the algorithm cuts.
+        The number of chunks that the algorithm cuts.
     """
 
     counts: tuple[int, ...]
@@ -191,7 +193,7 @@ class ParameterViews:
         codecs: Sequence[Codec],
         bucket: Sequence[int] = (),
     ) -> ParameterViews:
-        """Return views as a plan lays parameters out: side by side where it keeps a residual."""
+        """Return views as a plan lays parameters out: side by side if it keeps a residual."""
         ranks, chunks = None if plan.keeps_residual else world, collectives.get(plan.algorithm).chunks(world)
         return cls(tuple(counts), tuple(codecs), tuple(bucket), ranks, chunks)
 
@@ -202,8 +204,10 @@ class ParameterViews:
         for number, codec in enumerate(self.codecs):
             numbers.setdefault(codec, []).append(number)
         return tuple(
-            CodecPart(codec, tuple(own), tuple(ranges[each] for each in own), self._unit(codec), self.chunks)
-            for codec, own in numbers.items()
+            CodecPart(
+                codec, tuple(some), tuple(ranges[each] for each in some), self._unit(codec), self.chunks
+            )
+            for codec, some in numbers.items()
         )
 
     @property
@@ -218,14 +222,14 @@ class ParameterViews:
 def views_of(plan: Plan, world: int, names: Sequence[str], counts: Sequence[int]) -> ParameterViews | None:
     """Return the views of a bucket's parameters; None if the plan exchanges the bucket as it is.
 
-    That is so where the plan has one codec, which needs no zeros between parameters.
+    It does if it has one codec, which needs no zeros between parameters.
     """
     views = ParameterViews.of(plan, world, counts, [plan.encoding_of(name) for name in names])
     return None if not plan.codecs and views.is_in_place else views
 
 
 def unit_of(codec: Codec, counts: Sequence[int], world: int) -> int:
-    """Return at a multiple of how many values the parameters of a bucket begin.
+    """Return the number of values at whose multiples the parameters of a bucket begin.
 
     It is the same for all algorithms, which cut up to ``world`` chunks, and for all parts of the bucket.
     """
@@ -234,7 +238,7 @@ def unit_of(codec: Codec, counts: Sequence[int], world: int) -> int:
 
 
 def _sizes(counts: Sequence[int], unit: int, chunks: int) -> tuple[int, ...]:
-    """Return how many values each parameter takes."""
+    """Return the number of values that each parameter takes."""
     taken = [_up(count, unit) for count in counts[:-1]]
     begun, whole = sum(taken), unit if unit == 1 else unit * chunks
     return (*taken, *(_up(begun + count, whole) - begun for count in counts[-1:]))

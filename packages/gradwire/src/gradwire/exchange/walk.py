@@ -1,4 +1,4 @@
-"""One run of a schedule, frame by frame: the place where tensor, codec, frames and link meet."""
+"""One run of a schedule, frame by frame: here tensor, codec, frames and link meet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gradwire.gpu.table import STATUS_NBYTES
 from gradwire.links.base import Link, Receiving, Sending
 from gradwire.wire import AVERAGE, HEADER_NBYTES
 
-# Frames that one rank sends and receives: the windows of both, their buffers, sequences and accounts.
+# The stream of frames that one rank sends and receives, with its windows, buffers, sequences and costs.
 #
 # A run has one stream for all its peers, and a parameter server one for each of its workers.
 
@@ -37,7 +37,7 @@ class CodecResources:
     received: Sequences
     flags: int
     timeout_s: float
-    keepalive: bool = True  # all ranks stop where one does
+    keepalive: bool = True  # if one rank stops, all do
 
 
 class SchedulePosition(Protocol):
@@ -49,7 +49,7 @@ class SchedulePosition(Protocol):
 
     @property
     def order(self) -> tuple[int, int]:
-        """A rank waits for a send only if its own receives up to that order are posted."""
+        """The receives that must be posted before a wait for this send: all up to this order."""
 
     @property
     def keep(self) -> bool:
@@ -60,7 +60,7 @@ P = TypeVar("P", bound=SchedulePosition)
 
 
 class Incoming(NamedTuple):
-    """A frame that has come and passed the door, with the buffer that was posted for it."""
+    """A received frame that has passed the door, with the buffer that was posted for it."""
 
     frame: torch.Tensor
     payload: torch.Tensor
@@ -70,17 +70,17 @@ class Incoming(NamedTuple):
 
 @dataclass(slots=True)
 class FrameStream(Generic[P]):
-    """A window of sends under way and one of receives posted, both worked off in their order.
+    """A window of sends under way and one of posted receives, each completed in order.
 
     Attributes
     ----------
     accounting
-        What has passed so far, and the seconds of waiting, encoding and opening.
+        The frames and bytes so far, and the seconds of waiting, encoding and opening.
     place
-        What an error is about: the frame whose turn it is, or that is waited for.
+        The frame that an error is about: the one in turn, or the one that is waited for.
     """
 
-    _own: CodecResources
+    _resources: CodecResources
     accounting: ExchangeCost = field(default_factory=ExchangeCost)
     place: P | None = None
     _expected: Iterator[P] = field(default_factory=lambda: iter(()))
@@ -89,21 +89,21 @@ class FrameStream(Generic[P]):
     _posted_up_to: tuple[float, float] = (math.inf, 0)
 
     def expect(self, places: Iterable[P]) -> None:
-        """Post receives for the first of these frames; the others follow as frames come."""
+        """Post receives for the first of these frames; each received frame lets another one follow."""
         self._expected = iter(places)
         for _ in range(AHEAD):
             self._post()
 
     def receive(self, framer: Framer, count: int) -> Incoming:
-        """Wait for the frame expected next, which holds ``count`` values."""
+        """Wait for the next expected frame, which holds ``count`` values."""
         place, receiving, buffer = self._posted.popleft()
         start = perf_counter()
-        frame = receiving.wait(self._own.timeout_s, keepalive=self._own.keepalive)
+        frame = receiving.wait(self._resources.timeout_s, keepalive=self._resources.keepalive)
         self.accounting.wait_s += perf_counter() - start
         self._post()
-        sequence = self._own.received.take(place.peer)
+        sequence = self._resources.received.take(place.peer)
         start = perf_counter()
-        payload = framer.open(frame, count, sequence, self._own.flags)
+        payload = framer.open(frame, count, sequence, self._resources.flags)
         self.accounting.decode_s += perf_counter() - start
         return Incoming(frame, payload, buffer, sequence)
 
@@ -119,10 +119,10 @@ class FrameStream(Generic[P]):
         elements: torch.Tensor,
         encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
     ) -> Outgoing:
-        """Return the next frame for its peer, which ``encode`` makes if that is given."""
+        """Return the next frame for its peer, encoded by ``encode`` or by the codec."""
         start = perf_counter()
-        sequence = self._own.sent.take(place.peer)
-        outgoing = framer.encode(elements, sequence, self._own.flags, encode=encode)
+        sequence = self._resources.sent.take(place.peer)
+        outgoing = framer.encode(elements, sequence, self._resources.flags, encode=encode)
         self.accounting.encode_s += perf_counter() - start
         if isinstance(framer.codec, Scaled):
             exponent = framer.codec.exponent_of(outgoing.frame[HEADER_NBYTES:])
@@ -130,13 +130,13 @@ class FrameStream(Generic[P]):
         return outgoing
 
     def send(self, place: P, outgoing: Outgoing, raw_nbytes: int = 0) -> None:
-        """Begin to send a frame that carries ``raw_nbytes`` of floats."""
+        """Start to send a frame that carries ``raw_nbytes`` of floats."""
         while len(self._in_flight) >= AHEAD and self._in_flight[0][0].order <= self._posted_up_to:
             self._retire()
         self.accounting.frames += 1
         self.accounting.raw_nbytes += raw_nbytes
         self.accounting.wire_nbytes += outgoing.frame.numel()
-        link, floats_nbytes = self._own.link, outgoing.floats_nbytes
+        link, floats_nbytes = self._resources.link, outgoing.floats_nbytes
         if floats_nbytes:
             sending = link.isend_marked(place.peer, outgoing.frame, floats_nbytes)
         else:
@@ -149,28 +149,28 @@ class FrameStream(Generic[P]):
             self._retire()
 
     def await_leaving(self, outgoing: Outgoing) -> None:
-        """Wait until no send needs a frame any more; first post what must be posted before such a wait."""
+        """Wait until no send uses a frame any more; first post the receives that such a wait requires."""
         while any(sent is outgoing for _, _, sent in self._in_flight):
             while self._posted_up_to < self._in_flight[0][0].order:
                 self._post()
             self._retire()
 
     def _retire(self) -> None:
-        going_on, (self.place, sending, outgoing) = self.place, self._in_flight.popleft()
+        in_turn, (self.place, sending, outgoing) = self.place, self._in_flight.popleft()
         start = perf_counter()
-        sending.wait(self._own.timeout_s, keepalive=self._own.keepalive)
+        sending.wait(self._resources.timeout_s, keepalive=self._resources.keepalive)
         self.accounting.wait_s += perf_counter() - start
         if not self.place.keep:
             outgoing.home.give(outgoing.buffer)
-        self.place = going_on
+        self.place = in_turn
 
     def _post(self) -> None:
         place = next(self._expected, None)
         if place is None:
             self._posted_up_to = (math.inf, 0)
             return
-        buffer = self._own.incoming.take()
-        self._posted.append((place, self._own.link.irecv(place.peer, buffer), buffer))
+        buffer = self._resources.incoming.take()
+        self._posted.append((place, self._resources.link.irecv(place.peer, buffer), buffer))
         self._posted_up_to = place.order
 
 
@@ -185,19 +185,19 @@ class ScheduleRun:
         feedback: ErrorFeedback,
         copies: SegmentCopies | None = None,
     ) -> None:
-        self._own = resources
+        self._resources = resources
         self._tensor = tensor
         self._actions = actions
         self._feedback = feedback
         self._copies = copies
-        self._ranks = resources.link.world if resources.flags & AVERAGE else 1  # what a sum is divided by
+        self._ranks = resources.link.world if resources.flags & AVERAGE else 1  # the divisor of a sum
         self._stream = FrameStream[Action](resources)
         self._accounting = self._stream.accounting
         self._kept: dict[Segment, Outgoing] = {}
 
     @property
     def action(self) -> Action | None:
-        """What an error was about."""
+        """The action that an error was about."""
         return self._stream.place
 
     @property
@@ -206,7 +206,7 @@ class ScheduleRun:
         return self._stream.posted
 
     def run(self) -> ExchangeCost:
-        """Run the whole schedule; return what it cost. On an error ``action`` is the one that failed."""
+        """Run the whole schedule; return its cost. On an error, ``action`` is the one that failed."""
         start = perf_counter()
         self._feedback.begin(self._tensor)
         self._accounting.encode_s += perf_counter() - start
@@ -217,18 +217,19 @@ class ScheduleRun:
             if self._copies is not None:
                 self._copies.bring(action.segment.start, action.segment.stop)
             if action.receives:
-                self._take_in(action, elements, self._stream.receive(self._own.framer, elements.numel()))
-            else:
-                outgoing = (
-                    self._forwarded(action) if action.do is Do.FORWARD else self._encoded(action, elements)
+                self._take_in(
+                    action, elements, self._stream.receive(self._resources.framer, elements.numel())
                 )
+            else:
+                is_forward = action.do is Do.FORWARD
+                outgoing = self._forwarded(action) if is_forward else self._encoded(action, elements)
                 self._stream.send(action, outgoing, elements.nbytes)
                 start = perf_counter()
                 self._sent(action, outgoing, elements)
                 self._accounting.decode_s += perf_counter() - start
         self._stream.flush()
         start = perf_counter()
-        if self._own.link.world == 1:
+        if self._resources.link.world == 1:
             self._finish_alone()
         self._feedback.commit()
         self._accounting.device_nbytes += self._feedback.crossed_nbytes
@@ -236,7 +237,7 @@ class ScheduleRun:
         return self._accounting
 
     def _finish_alone(self) -> None:
-        """Do for a rank without peers, who takes no step, what steps do."""
+        """Finish the bucket of a rank without peers, which takes no step."""
         if self._copies is not None:
             self._copies.bring(0, self._tensor.numel())
         self._feedback.finished(self._tensor, 0)
@@ -246,7 +247,7 @@ class ScheduleRun:
     def _encoded(self, action: Action, elements: torch.Tensor) -> Outgoing:
         finished = action.do is Do.PUBLISH
         encode = self._feedback.encode_sum if finished else self._feedback.encode
-        outgoing = self._stream.encode(action, self._own.framer, elements, encode)
+        outgoing = self._stream.encode(action, self._resources.framer, elements, encode)
         if finished and action.keep:
             self._kept[action.segment] = outgoing
         return outgoing
@@ -255,14 +256,14 @@ class ScheduleRun:
         outgoing = self._kept[action.segment]
         if not action.keep:
             del self._kept[action.segment]
-        sequence = self._own.sent.take(action.peer)
+        sequence = self._resources.sent.take(action.peer)
         if sequence != outgoing.sequence:
             self._stream.await_leaving(outgoing)
             renumber(outgoing, sequence)
         return outgoing
 
     def _sent(self, action: Action, outgoing: Outgoing, elements: torch.Tensor) -> None:
-        """Do what can be done while the frame is on its way."""
+        """Update the feedback, or adopt the decoded values, while the frame is on its way."""
         start, payload = action.segment.start, outgoing.frame[HEADER_NBYTES:]
         if action.do is Do.SEND_PARTIAL:
             self._feedback.sent(payload, elements, start)
@@ -277,17 +278,19 @@ class ScheduleRun:
             self._accounting.device_nbytes += payload.numel() + STATUS_NBYTES
         start = perf_counter()
         if action.do is Do.ADD:
-            self._own.framer.codec.decode_add(payload, elements)
+            self._resources.framer.codec.decode_add(payload, elements)
         else:
             self._feedback.received(payload, elements, action.segment.start, self._ranks)
             if self._copies is not None:
                 self._copies.take_back(action.segment.start, action.segment.stop)
         self._accounting.decode_s += perf_counter() - start
         if not action.keep:
-            self._own.incoming.give(buffer)
+            self._resources.incoming.give(buffer)
             return
         frame = frame[: HEADER_NBYTES + payload.numel()]
         if frame.data_ptr() != buffer.data_ptr():
             frame = buffer[: frame.numel()].copy_(frame)
-        floats_nbytes = elements.nbytes if self._own.framer.floats else 0
-        self._kept[action.segment] = Outgoing(frame, buffer, self._own.incoming, sequence, floats_nbytes)
+        floats_nbytes = elements.nbytes if self._resources.framer.floats else 0
+        self._kept[action.segment] = Outgoing(
+            frame, buffer, self._resources.incoming, sequence, floats_nbytes
+        )
