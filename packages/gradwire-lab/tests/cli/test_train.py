@@ -147,5 +147,5 @@ def test_ranks_of_a_launcher_are_the_workers(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv(name, value)
     assert read(["--batch", "90"]).workers == 3
     assert read(["--runs", "server,sync", "--batch", "90"]).workers == 2, "the third is the server"
-    with pytest.raises(GradwireError, match="the job wants 4 workers, but 3 processes were started"):
+    with pytest.raises(GradwireError, match="expected processes for 4 workers, got 3"):
         read(["--workers", "4"])

@@ -14,7 +14,7 @@ def test_without_the_variables_a_job_is_local() -> None:
 
 @pytest.mark.parametrize(
     ("rank", "world", "reason"),
-    [("x", 2, "RANK must be a whole number, but is 'x'"), (2, 2, "RANK must be below WORLD_SIZE")],
+    [("x", 2, "RANK: expected a whole number, got 'x'"), (2, 2, "a RANK below WORLD_SIZE=2, got 2")],
 )
 def test_odd_variables_are_named(
     monkeypatch: pytest.MonkeyPatch, rank: object, world: object, reason: str
@@ -28,7 +28,7 @@ def test_workers_are_counted_from_the_world(monkeypatch: pytest.MonkeyPatch) -> 
     launch(monkeypatch, 0, 5)
     assert launched_workers(has_server=False, asked=None) == 5
     assert launched_workers(has_server=True, asked=4) == 4
-    with pytest.raises(JobError, match="wants 5 workers and a server, but 5 processes were started"):
+    with pytest.raises(JobError, match="expected processes for 5 workers and a server, got 5"):
         launched_workers(has_server=True, asked=5)
     launch(monkeypatch, 0, 1)
     with pytest.raises(JobError, match="at least 1 worker and a server"):

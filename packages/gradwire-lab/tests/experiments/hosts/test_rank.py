@@ -52,4 +52,4 @@ def test_outside_of_a_testbed_it_says_so(
 ) -> None:
     monkeypatch.delenv("RANK", raising=False)
     assert rank.main("gradwire_lab.experiments.scaling", '{"cells": []}') == 2
-    assert "RANK must be a whole number" in capsys.readouterr().err
+    assert "RANK: expected a whole number" in capsys.readouterr().err

@@ -94,14 +94,14 @@ TABLE = (
 DEFAULT = "fp8"
 """Works at any scale of the gradients; docs/which_codec.md has the measured losses behind the choice."""
 FREE_OF_SCALE = ("identity", "bf16", "fp8", "quantize:8", "bfp:7x16", "errbound:rel=0.05")
-"""What a choice tries when nobody names codecs, in the order in which they win ties: those whose error is a
-known share of the values, so that they need no knowledge of the gradients' scale. Left out are
+"""The codecs that a choice tries by default, in the order in which they win ties.
 
-- ``errbound`` with an absolute bound, which wants a bound that suits the gradients (and then is the best);
+Their error is a known share of the values, so they need no knowledge of the gradients' scale. Left out are
+
+- ``errbound`` with an absolute bound, which must suit the gradients (and then is the best);
 - ``fp16``, whose range ends at 65520 and at 6e-8; ``truncate:16``, which is bf16 without its rounding;
 - ``ecsq``, whose step is a choice between bytes and loss;
-- ``quantize:4``, ``terngrad`` and ``topk``, which need their losses fed back; ``lossless``, slower than most
-  lines.
+- ``quantize:4``, ``terngrad`` and ``topk``, which need error feedback; ``lossless``, slower than most links.
 """
 
 

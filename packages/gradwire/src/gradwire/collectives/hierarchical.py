@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gradwire.collectives.levels import ALGORITHMS, Layout, Level
+from gradwire.collectives.levels import ALGORITHMS, Level, LevelInstances
 from gradwire.collectives.step import Step
 from gradwire.errors import SpecError
 
@@ -139,11 +139,11 @@ TWO_LEVELS = Hierarchical()
 
 
 @lru_cache(maxsize=64)
-def layout(hierarchical: Hierarchical, world: int) -> Layout:
+def layout(hierarchical: Hierarchical, world: int) -> LevelInstances:
     """Return the instances of the levels among ``world`` ranks."""
     sizes = (_near_root(world),) if hierarchical.sizes is None else hierarchical.sizes
     levels = zip(hierarchical.algorithms, (*sizes, None), strict=True)
-    return Layout([Level(name, size) for name, size in levels], world)
+    return LevelInstances([Level(name, size) for name, size in levels], world)
 
 
 def _near_root(world: int) -> int:

@@ -53,7 +53,7 @@ class Algorithms(Mapping[str, Collective]):
 
 
 MODULES = {name: f"gradwire.collectives.{name}" for name in ("ring", "pairwise", "star", "tree", "butterfly")}
-"""What a level can be: the algorithms that are modules."""
+"""The algorithms that a level can have, and their modules."""
 ALGORITHMS = Algorithms(MODULES)
 
 
@@ -98,7 +98,7 @@ class Instance:
         return (self.cuts[start], self.cuts[stop]) if start < stop else (0, 0)
 
 
-class Layout:
+class LevelInstances:
     """All instances of the levels among ``world`` ranks.
 
     ``chunks`` is the number of fine chunks, ``owners`` has the rank that finishes each, and ``levels`` has

@@ -1,12 +1,12 @@
-"""What a device must offer so that its tensors can be exchanged: host memory, and a stream of copies.
+"""The contract of a device whose tensors can be exchanged: host memory, and a stream of copies.
 
 An exchange takes float32 in host memory. A stream copies tensors there and back, in order, while the device
-computes and the host goes on. Four waits keep that right: ``follow`` before a tensor is copied,
-``Event.wait`` before the host reads the copy, ``Event.order`` before the device reads what came back, and
-``complete`` for those who wait for a future instead. On the CPU none of them has anything to wait for.
+computes and the host goes on. Four waits keep this correct: ``follow`` before a tensor is copied,
+``Event.wait`` before the host reads the copy, ``Event.order`` before the device reads the result, and
+``complete`` for a caller that waits for a future instead. On the CPU there is nothing to wait for.
 
-An exchange that encodes on the device takes float32 there (``resident``): its kernels run while the owner's
-stream is the current one, and the host waits for events with payloads in pinned memory.
+An exchange that encodes on the device takes float32 there (``ResidentStream``): its kernels run while the
+owner's stream is the current one, and the host waits for events with payloads in pinned memory.
 
 The *current stream* is the one on which this thread's operations on the device run.
 """
@@ -25,15 +25,15 @@ T = TypeVar("T")
 
 
 class Event(ABC):
-    """The moment at which a stream has done what had been queued when the event was made."""
+    """The moment at which a stream has done all work that was queued when the event was made."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Let the host wait for it."""
+        """Let the host wait for the event."""
 
     @abstractmethod
     def order(self) -> None:
-        """Let the current stream wait for it; the host goes on."""
+        """Let the current stream wait for the event; the host goes on."""
 
 
 class Stream(ABC):
@@ -46,7 +46,7 @@ class Stream(ABC):
 
     @abstractmethod
     def follow(self) -> None:
-        """Let what is queued from now on wait for what the current stream has been given so far."""
+        """Let copies that are queued from now on wait for the work of the current stream so far."""
 
     @abstractmethod
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
@@ -58,13 +58,13 @@ class Stream(ABC):
 
     @abstractmethod
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Complete a future of ``Device.future``: a wait for it includes what is queued here."""
+        """Complete a future of ``Device.future``: a wait for it includes the copies that are queued here."""
 
 
 class Device(ABC):
-    """One place where tensors live.
+    """A device on which tensors live.
 
-    ``is_named_by_itself`` says that users pass the object, because torch has no name for it; it then has
+    If it ``is_named_by_itself``, users pass the object, because torch has no name for it. It then has
     ``adopt`` and ``own``.
     """
 
@@ -80,13 +80,13 @@ class Device(ABC):
 
     @abstractmethod
     def zeros(self, count: int) -> torch.Tensor:
-        """Return so many float32 zeros on the device, 1-D."""
+        """Return ``count`` float32 zeros on the device, 1-D."""
 
     @abstractmethod
     def pinned(self, count: int) -> torch.Tensor:
-        """Return so many float32 in host memory, unfilled, which the device copies to and from at full rate.
+        """Return ``count`` float32 in host memory, unfilled, which the device copies at full rate.
 
-        It comes from a pool, and returns there when nobody refers to it and no copy uses it any more.
+        It comes from a pool, and returns there when the last reference to it and the last copy have ended.
         """
 
     @abstractmethod
@@ -97,21 +97,21 @@ class Device(ABC):
     def launch(
         self, kernels: Callable[[], T], reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
     ) -> T:
-        """Return what ``kernels`` returns, which launches some of its own on the current stream.
+        """Call ``kernels``, which launches kernels on the current stream, and return its result.
 
-        They use these tensors only, the device's own or in ``pinned`` memory, and memory that they allocate.
+        They use these tensors alone, on the device or in ``pinned`` memory, and memory that they allocate.
         """
 
     @abstractmethod
     def event(self) -> Event:
-        """Return the moment at which the current stream has done what it has been given so far."""
+        """Return the moment at which the current stream has done its work so far."""
 
     @abstractmethod
     def future(self) -> torch.futures.Future[Any]:
         """Return a future of tensors of this device; ``Stream.complete`` completes it."""
 
 
-# The CPU: tensors are in host memory already, and what must be copied is copied by whoever needs it.
+# The CPU: tensors are in host memory already, and a caller that needs a copy makes it.
 
 
 class Done(Event):
@@ -128,7 +128,7 @@ DONE = Done()
 
 
 class _Load(Event):
-    """A copy that the first wait for it makes, on that thread: the one that queued it has other work."""
+    """A copy that the first wait makes, on its thread: the thread that queued it has other work."""
 
     def __init__(self, host: torch.Tensor, tensor: torch.Tensor) -> None:
         self._left: tuple[torch.Tensor, torch.Tensor] | None = host, tensor
@@ -140,31 +140,31 @@ class _Load(Event):
             fetch(*left)
 
     def order(self) -> None:
-        """Do the same: on the CPU the host is the device."""
+        """Copy, the first time: on the CPU the host is the device."""
         self.wait()
 
 
 class CpuStream(Stream):
-    """Copies, but for a tensor whose own memory the host's is."""
+    """Copies, except of tensors that share the host's memory."""
 
     current: AbstractContextManager[object] = nullcontext()
-    """A block in which nothing is different."""
+    """A block without effect."""
 
     def follow(self) -> None:
-        """Do nothing: what was computed is there."""
+        """Do nothing: all results are there."""
 
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
-        """Leave the copy, where one is needed, to whoever waits for it."""
+        """Leave the copy, if one is needed, to the first wait for it."""
         return DONE if host.data_ptr() == tensor.data_ptr() else _Load(host, tensor)
 
     def store(self, tensor: torch.Tensor, host: torch.Tensor) -> Event:
-        """Copy at once, where that is needed."""
+        """Copy at once, if that is needed."""
         if host.data_ptr() != tensor.data_ptr():
             bring_back(tensor, host)
         return DONE
 
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Complete it."""
+        """Complete the future."""
         future.set_result(result)
 
 
@@ -175,11 +175,11 @@ class Cpu(Device):
         return "cpu"
 
     def zeros(self, count: int) -> torch.Tensor:
-        """Return so many zeros."""
+        """Return ``count`` zeros."""
         return torch.zeros(count, dtype=torch.float32, device="cpu")
 
     def pinned(self, count: int) -> torch.Tensor:
-        """Return ordinary memory: no device copies from it."""
+        """Return ordinary memory, because no device copies from it."""
         return torch.empty(count, dtype=torch.float32, device="cpu")
 
     def stream(self) -> Stream:
@@ -192,15 +192,15 @@ class Cpu(Device):
         reads: Sequence[torch.Tensor],  # noqa: ARG002
         writes: Sequence[torch.Tensor],  # noqa: ARG002
     ) -> T:
-        """Run them."""
+        """Call ``kernels``, and return its result."""
         return kernels()
 
     def event(self) -> Event:
-        """Return one that has passed."""
+        """Return an event that has passed."""
         return DONE
 
     def future(self) -> torch.futures.Future[Any]:
-        """Return one of torch's."""
+        """Return a future of torch's."""
         return torch.futures.Future()
 
 
@@ -210,13 +210,13 @@ CPU = Cpu()
 
 def fetch(host: torch.Tensor, tensor: torch.Tensor) -> None:
     """Fill ``host`` (1-D) with the values of ``tensor``, in the order of its indices."""
-    # Resolved, for copying halves to float32 forgets to negate what torch negates only when it is read.
+    # Resolved, because a copy of halves to float32 ignores torch's lazy negation.
     host.view(tensor.shape).copy_(tensor.detach().resolve_neg())
 
 
 def bring_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
     """Fill ``tensor`` with the values of ``host`` (1-D), rounded to its dtype."""
-    with torch.inference_mode():  # outside, nobody may write a tensor that was made in this mode
+    with torch.inference_mode():  # outside, a tensor that was made in this mode can't be written
         target, values = tensor.detach(), host.view(tensor.shape)
         target.copy_(values.to(target.dtype) if target.is_neg() else values)  # as in fetch
 

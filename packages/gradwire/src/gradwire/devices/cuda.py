@@ -92,11 +92,11 @@ class Cuda(Device):
         return str(self._device)
 
     def zeros(self, count: int) -> torch.Tensor:
-        """Return so many zeros on it."""
+        """Return ``count`` zeros on the device."""
         return torch.zeros(count, dtype=torch.float32, device=self._device)
 
     def pinned(self, count: int) -> torch.Tensor:
-        """Return pinned memory of torch's pool; ``device`` is said, for another may be the default."""
+        """Return pinned memory of torch's pool; ``device`` is given, because another may be the default."""
         return torch.empty(count, dtype=torch.float32, device="cpu", pin_memory=True)
 
     def stream(self) -> Stream:

@@ -30,7 +30,7 @@ class ResidentStream(Stream):
 
     @property
     def current(self) -> AbstractContextManager[object]:
-        """That of the stream."""
+        """The block of the stream."""
         return self._stream.current
 
     def follow(self) -> None:
@@ -53,29 +53,29 @@ class ResidentStream(Stream):
             return self._device.event()
 
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Complete it as the stream does."""
+        """Complete the future as the stream does."""
         self._stream.complete(future, result)
 
 
-# Which device a tensor lives on: the one place where that is decided.
+# The device of a tensor: the one place that decides it.
 
 
 def device_of(tensor: torch.Tensor) -> Device:
-    """Return the device of ``tensor``; a simulated one where that owns its memory."""
+    """Return the device of ``tensor``; a simulated one if that owns its memory."""
     if tensor.device.type != "cpu":
         return cuda(tensor.device)
     return owner_of(tensor) or CPU
 
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-"""What can be exchanged as float32: these, exactly."""
+"""The dtypes that float32 represents exactly, so that they can be exchanged as float32."""
 
 
 class Staging:
-    """What one owner has for tensors of one device: a stream, and memory for the largest of them.
+    """One owner's stream and memory for tensors of one device, large enough for the largest of them.
 
-    It serves one tensor at a time. ``load`` comes before anything is written to the memory: the stream does
-    one thing after the other, so a copy from that memory has ended when the next one to it has.
+    It serves one tensor at a time. ``load`` comes before anything is written to the memory: the stream keeps
+    its order, so a copy from that memory has ended when the next one to it has.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Staging:
     Attributes
     ----------
     stream
-        The owner's. What uses the memory on a device does so while this is the current stream.
+        The owner's stream. Kernels use the memory on a device while this is the current stream.
     """
 
     def __init__(self, on_device: bool = False) -> None:
@@ -96,10 +96,10 @@ class Staging:
         self._stored: Event | None = None
 
     def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return memory for ``tensor``: its own where an exchange takes that, else this owner's, unfilled.
+        """Return memory for ``tensor``: its own if an exchange takes that, or this owner's, unfilled.
 
-        1-D float32 with as many elements, on the CPU unless tensors stay on their device. It serves until the
-        next call.
+        It is 1-D float32 with as many elements, on the CPU unless tensors stay on their device, and serves
+        until the next call.
         """
         device = device_of(tensor)
         if device is not self._device:

@@ -1,6 +1,6 @@
-"""How ranks are started and find each other: ``torchrun``'s variables, or processes of this machine.
+"""The start of ranks, by ``torchrun``'s variables or as processes of this machine, and their first meeting.
 
-``launched`` reads those variables, ``context`` says what a rank is given, ``local`` starts ranks as processes
-and watches them, ``joined`` is the one rank that a launcher has started, ``rendezvous`` finds the store that
-all ranks share, ``group`` is what they say to each other beside the links.
+``launched`` reads those variables, ``local`` starts ranks as processes and watches them, or runs the one rank
+that a launcher has started. ``rendezvous`` finds the store that all ranks share and makes their group.
+``store`` puts a limit on every call of that store.
 """

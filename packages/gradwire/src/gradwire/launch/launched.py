@@ -1,4 +1,4 @@
-"""What ``torchrun``, or somebody who sets the same variables, has told this process, read without torch."""
+"""The variables by which ``torchrun``, or another launcher, sets this process's rank, read without torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
 
 def is_launched() -> bool:
-    """Return whether ``torchrun``, or somebody who sets the same variables, has started this process."""
+    """Return whether ``torchrun``, or a launcher that sets the same variables, has started this process."""
     return all(os.environ.get(variable) for variable in VARIABLES)
 
 
@@ -24,23 +24,22 @@ def launched_rank() -> tuple[int, int]:
     """Return rank and world size as launched. Raises ``JobError``."""
     rank, world = whole("RANK"), whole("WORLD_SIZE")
     if rank >= world:
-        raise JobError(f"RANK must be below WORLD_SIZE, but they are {rank} and {world}; start with torchrun")
+        raise JobError(f"expected a RANK below WORLD_SIZE={world}, got {rank}; start with torchrun")
     return rank, world
 
 
 def launched_workers(has_server: bool, asked: int | None) -> int | None:
-    """Return the workers of the job that torchrun has started, None where it has not. Raises ``JobError``."""
+    """Return the workers of the job that torchrun has started; None if it has not. Raises ``JobError``."""
     if not is_launched():
         _refuse_half_launched()
         return None
     world = launched_rank()[1]
     workers = world - has_server
     if workers < 1 or asked not in (None, workers):
-        wanted = "at least 1 worker" if asked is None else f"{asked} workers"
+        some = "at least 1 worker" if asked is None else f"{asked} workers"
         server = " and a server" if has_server else ""
         raise JobError(
-            f"the job wants {wanted}{server}, but {world} processes were started; leave out "
-            "--workers, or start as many"
+            f"expected processes for {some}{server}, got {world}; leave out --workers, or start as many"
         )
     return workers
 
@@ -50,12 +49,12 @@ def whole(variable: str) -> int:
     text = os.environ.get(variable, "")
     number = parse_whole(text)
     if number is None:
-        raise JobError(f"{variable} must be a whole number, but is {shown(text)}; start with torchrun")
+        raise JobError(f"{variable}: expected a whole number, got {shown(text)}; start with torchrun")
     return number
 
 
 def _refuse_half_launched() -> None:
-    """Raise ``JobError`` where only some variables are set: every rank would train a whole job by itself."""
+    """Raise ``JobError`` if only some variables are set: every rank would train a whole job by itself."""
     given = [variable for variable in VARIABLES if os.environ.get(variable)]
     if set(given) & {"RANK", "WORLD_SIZE"}:
         missing = [variable for variable in VARIABLES if variable not in given]
@@ -65,12 +64,12 @@ def _refuse_half_launched() -> None:
         )
 
 
-# Who acts on signals while processes are at work: the parent alone, which ends the others.
+# Signals while processes are at work: the parent alone handles them, and ends the others.
 
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an exception, so that whoever ends a parent ends its processes."""
+    """Turn SIGTERM and SIGHUP into an exception, so that the end of a parent ends its processes."""
 
     def leave(number: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)

@@ -22,7 +22,7 @@ from gradwire.launch.launched import ending_on_signals, interrupts_held, launche
 from gradwire.launch.rendezvous import check_same_options, join_launched, join_store, open_store
 from gradwire.machine import is_inside
 
-# What ranks that work together are given, and the messages in which they report how it ended.
+# The context of ranks that work together, and the messages in which they report the end.
 
 Event = TypeVar("Event")
 Options = TypeVar("Options")
@@ -30,10 +30,10 @@ Options = TypeVar("Options")
 
 @dataclass
 class RankContext(Generic[Event]):
-    """What one rank is given: who it is, where it reports to, and how it finds the others.
+    """One rank's number, the function to which it reports, and its way to the others.
 
-    ``doing`` is where it is in its work, for the message if it fails; ``join_store`` returns the store that
-    all ranks share, once.
+    ``doing`` is the part of its work at which it is, for the message of a failure. ``join_store`` returns the
+    store that all ranks share, once.
     """
 
     rank: int
@@ -44,7 +44,7 @@ class RankContext(Generic[Event]):
 
     @property
     def ranks_here(self) -> int:
-        """How many ranks share this machine's cores; the hosts of a testbed are one machine."""
+        """The number of ranks that share this machine's cores; the hosts of a testbed are one machine."""
         if is_inside():
             return self.world
         return whole("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else self.world
@@ -52,27 +52,27 @@ class RankContext(Generic[Event]):
 
 @dataclass(frozen=True)
 class Task(Generic[Options, Event]):
-    """What all ranks do together.
+    """The common work of all ranks.
 
     Parameters
     ----------
     work
-        Called in every rank with its context and ``options``; a module's own function where ranks are
-        processes that are started here, since they find it by its name.
+        Called in every rank with its context and ``options``. Processes that are started here find it by its
+        name, so it must be a function of a module.
     options
         Data that every rank gets.
     world
         The number of ranks.
     timeout_s
-        How long a rank waits for the others at most, in seconds.
+        The longest that a rank waits for the others.
     shared
-        The options that launched ranks must have been given alike, by their names.
+        The options that must be the same on all launched ranks, by their names.
     preload
-        Modules whose import takes seconds: done once, for all processes that are started here.
+        Modules whose import takes seconds: imported once, for all processes that are started here.
     title
-        What a message calls a rank.
+        Returns the name of a rank in messages.
     when
-        What a message says of the time, such as "during run 2", after the last event (None: there was none).
+        Returns the time in messages, such as "during run 2", for the last event (None without one).
     """
 
     work: Callable[[RankContext[Event], Options], None]
@@ -103,9 +103,8 @@ class Warned:
 class Failed:
     """A rank gives up.
 
-    ``consequence`` marks a failure that may only be the echo of another rank's: a peer that is gone or
-    silent. ``details`` is the traceback of an internal error, "" for an error that gradwire raises on
-    purpose.
+    ``consequence`` marks a failure that may follow from another rank's: a peer that is gone or silent.
+    ``details`` is the traceback of an internal error; "" for an error that gradwire raises on purpose.
     """
 
     rank: int
@@ -116,7 +115,7 @@ class Failed:
 
 
 def describe_failure(context: RankContext[Event], error: BaseException) -> Failed:
-    """Return what a rank says when it gives up."""
+    """Return the message of a rank that gives up."""
     return Failed(
         rank=context.rank,
         doing=context.doing,
@@ -126,7 +125,7 @@ def describe_failure(context: RankContext[Event], error: BaseException) -> Faile
     )
 
 
-# A process that was started here, as one rank: it works, reports through its pipe and never outlives us.
+# A process that was started here, as one rank: it works, reports through its pipe, and never outlives us.
 
 
 def main(
@@ -138,7 +137,7 @@ def main(
     timeout_s: float,
     connection: Connection[Event | Finished | Failed | Warned, None],
 ) -> None:
-    """Be a rank: everything it has to say goes through ``connection``."""
+    """Run one rank, which reports through ``connection``."""
     Thread(target=_end_with_parent, name="gradwire lifeline", daemon=True).start()
     send = _one_at_a_time(connection.send)
     telling = _Telling(send)
@@ -178,7 +177,7 @@ def _one_at_a_time(send: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _end_with_parent() -> None:
-    """Leave at once when the parent is gone, however it went: nobody is left to report to."""
+    """Exit at once when the parent is gone, to which this process would report."""
     parent = parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -186,18 +185,18 @@ def _end_with_parent() -> None:
 
 
 GRACE_S = 1.0
-"""How long to listen on after a first failure: the others' reports tell the cause from its echoes."""
+"""The time for other reports after a first failure, which distinguish the cause from its consequences."""
 JOIN_S = 5.0
-"""How long a process that has reported its end may take for it."""
+"""The time that a process may take to end after it has reported its end."""
 _CONTEXT = get_context("forkserver")
 _LOSSY = logging.getLogger(LOSSY_LOGGER)
 _LOSSY.addHandler(logging.NullHandler())  # ranks have printed their warnings themselves
 
 
 def run_local(task: Task[Options, Event], show: Callable[[Event], None]) -> None:
-    """Do a task in processes of this machine, all ended on return; ``show`` gets every rank's events.
+    """Run a task in processes of this machine, all ended on return; ``show`` gets every rank's events.
 
-    Raises ``JobError`` for whatever ends it early.
+    Raises ``JobError`` if it ends early.
     """
     _CONTEXT.set_forkserver_preload(["gradwire.launch.local", *task.preload])
     store = open_store(task.timeout_s)
@@ -229,7 +228,7 @@ class _Children(Generic[Options, Event]):
         self._end()
 
     def watch(self, show: Callable[[Event], None]) -> None:
-        """Show what comes until all ranks have finished. Raises ``JobError``."""
+        """Show all events until all ranks have finished. Raises ``JobError``."""
         finished: set[int] = set()
         while len(finished) < self._task.world:
             for rank, message in self._receive(None):
@@ -263,7 +262,7 @@ class _Children(Generic[Options, Event]):
     def _receive(
         self, timeout_s: float | None
     ) -> Iterator[tuple[int, Event | Finished | Failed | Warned | None]]:
-        """Yield what has come, with its rank; None for a rank that is gone without a message."""
+        """Yield received messages with their ranks; None for a rank that has ended without a message."""
         for pipe in wait(list(self._pipes), timeout_s):
             assert isinstance(pipe, Connection)
             rank = self._pipes[pipe]
@@ -274,7 +273,7 @@ class _Children(Generic[Options, Event]):
                 yield rank, None
 
     def _give_up(self, rank: int, failure: Failed | None) -> NoReturn:
-        """Collect what others report within the grace time, and raise what seems the cause."""
+        """Collect the failures of others within the grace time, and raise the likely cause."""
         failures: dict[int, Failed | None] = {rank: failure}
         deadline = monotonic() + GRACE_S
         while self._pipes and (left := deadline - monotonic()) > 0:
@@ -285,9 +284,7 @@ class _Children(Generic[Options, Event]):
             if report is None:
                 raise JobError(self._describe_death(gone))
         reports = [report for report in failures.values() if report is not None]
-        cause = min(
-            reports, key=lambda report: report.consequence
-        )  # the first that is no echo, else the first
+        cause = min(reports, key=lambda report: report.consequence)  # the first, if possible no consequence
         text = f"{self._task.title(cause.rank)} failed ({cause.doing}): {cause.reason}"
         if cause.details:
             raise RuntimeError(f"{text}\n\n{cause.details}")
@@ -302,7 +299,7 @@ class _Children(Generic[Options, Event]):
         return f"{title} {how} {when}; the other processes were ended and nothing was written"
 
     def _end(self) -> None:
-        """End what still runs; a rank keeps nothing that it could leave half-written."""
+        """End all processes; a rank keeps nothing that it could leave half-written."""
         for process in self._processes:
             if process.is_alive():
                 process.kill()
@@ -312,11 +309,11 @@ class _Children(Generic[Options, Event]):
             pipe.close()
 
 
-# Take part, as one rank, in what ``torchrun`` or another launcher has started.
+# One rank of a job that ``torchrun`` or another launcher has started.
 
 
 def run_joined(task: Task[Options, Event], show: Callable[[Event], None]) -> None:
-    """Do this rank's part of a task; ``show`` gets its own events. Raises ``JobError``."""
+    """Run this rank's part of a task; ``show`` gets its own events. Raises ``JobError``."""
     rank, world = launched_rank()
 
     def join_store() -> Store:

@@ -1,4 +1,4 @@
-"""How the ranks find each other: through the parent's store, or through what ``torchrun`` sets.
+"""The store through which ranks find each other: the parent's, or the one that ``torchrun`` names.
 
 Both give a ``torch.distributed`` store. The parent's lives in its memory and is reached over the loopback
 interface alone: no rendezvous file is left behind, and no other host can read or write.
@@ -29,7 +29,7 @@ from gradwire.launch.store import server_of, within
 
 LOCAL = "127.0.0.1"
 SLACK_S = 5.0
-"""What torch may take beyond its timeout before we stop to listen to it."""
+"""The time beyond its timeout after which a call of torch is given up."""
 MOST_PORT = 65535
 _BACKLOG = 128
 
@@ -37,7 +37,7 @@ _BACKLOG = 128
 def open_store(timeout_s: float) -> TCPStore:
     """Return the store of a local job, hosted by this process on a free port of the loopback interface.
 
-    By itself torch listens on all interfaces, where whoever reaches this machine reads and writes.
+    By itself torch listens on all interfaces, where any host that reaches this machine can read and write.
     """
     with socket.create_server((LOCAL, 0), backlog=_BACKLOG) as listening:
         port = int(listening.getsockname()[1])
@@ -49,7 +49,7 @@ def open_store(timeout_s: float) -> TCPStore:
 
 def join_store(port: int, timeout_s: float) -> Store:
     """Return a worker's end of the parent's store."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # ranks of one machine: nobody else shall reach them
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # ranks of one machine, which no other one shall reach
     return TCPStore(LOCAL, port, None, False, timedelta(seconds=timeout_s))
 
 
@@ -76,7 +76,7 @@ def join_launched(timeout_s: float) -> Store:
 
 
 def check_same_options(store: Store, rank: int, options: Mapping[str, object]) -> None:
-    """Raise ``JobError`` where this rank was started with other options than rank 0."""
+    """Raise ``JobError`` if this rank was started with other options than rank 0."""
     own = {key: str(value) for key, value in options.items()}
     if rank == 0:
         store.set("options", json.dumps(own))
@@ -91,7 +91,7 @@ def check_same_options(store: Store, rank: int, options: Mapping[str, object]) -
 
 
 def _is_taken(port: int) -> bool:
-    """Return whether nobody else can listen at a port of this machine."""
+    """Return whether a port of this machine is taken."""
     try:
         socket.create_server(("", port)).close()
     except OSError as error:
@@ -100,7 +100,7 @@ def _is_taken(port: int) -> bool:
 
 
 def _check_address(host: str, port: int) -> None:
-    """Raise ``JobError`` for an address that nobody has: torch would log forty lines about it."""
+    """Raise ``JobError`` for an address that doesn't exist: torch would log forty lines about it."""
     if not 1 <= port <= MOST_PORT:
         raise JobError(f"MASTER_PORT must be 1 to {MOST_PORT}, but is {port}")
     try:
@@ -130,7 +130,7 @@ def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:
 
 
 def _rendezvous(rank: int, world: int, timeout_s: float) -> Store | Exception:
-    """Return torch's store, or why there is none, in time: torch waits for ever for a silent program."""
+    """Return torch's store, or the error, in time: torch waits forever for a silent program."""
 
     def join() -> Store:
         store, _, _ = next(rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s)))
@@ -139,21 +139,21 @@ def _rendezvous(rank: int, world: int, timeout_s: float) -> Store | Exception:
     try:
         return within(join, timeout_s + SLACK_S, whole("MASTER_PORT"))
     except TimeoutError:
-        return TimeoutError(f"what listens there did not answer within {timeout_s:g} s")
+        return TimeoutError(f"the program that listens there did not answer within {timeout_s:g} s")
     except (RuntimeError, ValueError) as error:
         return error
 
 
-# The group of all ranks, for what is said beside the links: it is made, asked and left.
+# The group of all ranks, for messages beside the links.
 
 POLL_S = 0.1
 ANSWER_S = 30.0
-"""How long the process that serves the store may take for an answer."""
+"""The time that the process that serves the store may take for an answer."""
 
 
 @contextmanager
 def joined_group(store: Store, rank: int, world: int, timeout_s: float) -> Iterator[dist.ProcessGroup]:
-    """Belong to the default group, over Gloo, within a ``with`` block. Raises ``LinkError``."""
+    """Join the default group, over Gloo, for a ``with`` block. Raises ``LinkError``."""
     with in_words(f"rank {rank} could not meet the other {world - 1} ranks", timeout_s):
         limit = timedelta(seconds=timeout_s)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=limit)
@@ -164,17 +164,17 @@ def joined_group(store: Store, rank: int, world: int, timeout_s: float) -> Itera
 
 
 def gather(group: dist.ProcessGroup, values: torch.Tensor) -> torch.Tensor:
-    """Return every rank's ``values`` (1-D, equal lengths), one row a rank; raises what torch raises."""
+    """Return every rank's ``values`` (1-D, equal lengths), one row a rank; raises torch's errors."""
     rows = [torch.empty_like(values) for _ in range(dist.get_world_size(group))]
     dist.all_gather(rows, values, group=group)
     return torch.stack(rows)
 
 
 def wait_for(store: Store, key: str) -> None:
-    """Sleep until a rank sets ``key``, however long that takes: measuring takes as long as it takes.
+    """Sleep until a rank sets ``key``, without a limit, because a measurement has none.
 
-    If the ranks fall apart meanwhile the store goes with its host; raises what torch raises then, and
-    ``LinkTimeoutError`` where the store is silent.
+    If the host of the store fails meanwhile, raises torch's error; ``LinkTimeoutError`` if the store is
+    silent.
     """
     port, place = server_of(store)
     try:
@@ -189,7 +189,7 @@ def wait_for(store: Store, key: str) -> None:
 
 @contextmanager
 def in_words(doing: str, timeout_s: float) -> Iterator[None]:
-    """Turn what torch.distributed raises, a RuntimeError of many lines, into a ``LinkError`` of one."""
+    """Turn a RuntimeError of torch.distributed, of many lines, into a ``LinkError`` of one."""
     started = monotonic()
     try:
         yield

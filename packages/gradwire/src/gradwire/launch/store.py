@@ -1,7 +1,7 @@
-"""torch's store with calls that end: its own wait for ever where the process that serves it stands still.
+"""torch's store with calls that end: its own wait forever if the process that serves it is stopped.
 
-A timeout given to ``store.wait`` is no limit: after it torch tells the server to forget the question, and
-waits for an answer to that. ``check`` has none at all.
+A timeout of ``store.wait`` is no limit: after it, torch sends the server a cancellation and waits for an
+answer to that. ``check`` has no timeout at all.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
 
-# A call that may never come back, with a limit: it has a thread, which is left where it is after that.
+# A call that may never return, with a limit: it has a thread, which is left alone after that.
 #
-# The end of the process wakes such threads first: one that came back from torch's code while the
-# interpreter
-# ends would abort it.
+# The end of the process wakes such threads first: a thread that returned from torch's code while the
+# interpreter ends would abort it.
 
 Answer = TypeVar("Answer")
 
 _END_S = 0.5
 _calls: dict[threading.Thread, int | None] = {}
-"""The calls under way, and the port of who has to answer."""
+"""The calls under way, and the port of the process that has to answer."""
 
 
 def within(call: Callable[[], Answer], timeout_s: float, port: int | None = None) -> Answer:
-    """Return what ``call`` does; ``port`` is where the one listens who may never answer it.
+    """Run ``call`` with a timeout; ``port`` is that of the peer that has to answer.
 
-    Raises what ``call`` raises, and ``TimeoutError`` where it does nothing in time. It goes on then, in vain.
+    Raises the error of ``call``, and ``TimeoutError`` if it doesn't return in time; it then goes on unused.
     """
     answers: SimpleQueue[tuple[Answer | None, BaseException | None]] = SimpleQueue()
 
@@ -57,11 +56,11 @@ def within(call: Callable[[], Answer], timeout_s: float, port: int | None = None
         raise TimeoutError(f"no answer within {timeout_s:g} s") from None
     if error is not None:
         raise error
-    return answer  # type: ignore[return-value]  # what call returns, which may be None
+    return answer  # type: ignore[return-value]  # the result of call, which may be None
 
 
 def _wake() -> None:
-    """Let threads that still wait for an answer have done with torch's code before the interpreter ends."""
+    """Let threads that wait for an answer leave torch's code before the interpreter ends."""
     left = dict(_calls)
     join_all(left, _END_S)
     silent = {port for thread, port in left.items() if thread.is_alive() and port is not None}
@@ -71,18 +70,18 @@ def _wake() -> None:
 
 
 def join_all(threads: Iterable[threading.Thread], timeout_s: float) -> None:
-    """Wait until all of ``threads`` have ended, so long at most for all of them together."""
+    """Wait until all of ``threads`` have ended, for ``timeout_s`` at most together."""
     deadline = monotonic() + timeout_s
     for thread in threads:
         thread.join(max(0.0, deadline - monotonic()))
 
 
 def _shut_down(ports: set[int]) -> None:
-    """End this process's connections to these ports, at which nobody has answered."""
+    """End this process's connections to these ports, whose processes have not answered."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
             peer = connection.getpeername()
-            if isinstance(peer, tuple) and peer[1] in ports:  # one of a Unix socket has but a path
+            if isinstance(peer, tuple) and peer[1] in ports:  # a Unix socket's peer is a path
                 connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -91,12 +90,12 @@ os.register_at_fork(after_in_child=_calls.clear)
 
 
 _PATIENCE_S = 1.0
-"""What a call that begins just before its deadline still gets."""
+"""The least time of a call, even of one that begins just before its deadline."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 
 
 class StoreError(LinkError):
-    """The store is gone; whoever asks it has a complete sentence in this."""
+    """The store is gone; the message is complete."""
 
 
 class StoreTimeoutError(StoreError, LinkTimeoutError):
@@ -104,11 +103,11 @@ class StoreTimeoutError(StoreError, LinkTimeoutError):
 
 
 class TimedStore:
-    """A store as one rank asks it, on behalf of something that has a deadline (of ``time.monotonic``).
+    """A store whose every call has a deadline (of ``time.monotonic``).
 
-    Every method raises ``StoreTimeoutError`` where the store does not answer, and ``StoreError`` where it is
-    gone; the message names the store's host and the key, and begins with ``doing``, the caller and its
-    purpose: "rank 1 connecting with the 2 ranks of its group".
+    Methods raise ``StoreTimeoutError`` if the store does not answer, and ``StoreError`` if it is gone. The
+    message names the store's host and the key, and begins with ``doing``, the caller and its purpose: "rank 1
+    connecting with the 2 ranks of its group".
     """
 
     def __init__(self, store: Store, doing: str) -> None:
@@ -130,13 +129,13 @@ class TimedStore:
         return self._call(lambda: self._store.check(list(keys)), keys[0], deadline)
 
     def get(self, key: str, deadline: float) -> str:
-        """Return what is there under ``key``, which has to be."""
+        """Return the value of ``key``, which must be there."""
         return self._call(lambda: self._store.get(key), key, deadline).decode(errors="replace")
 
     def wait(self, keys: Sequence[str], deadline: float, check: Callable[[], object] = lambda: None) -> None:
-        """Return when all of ``keys`` are there; call ``check`` as long as they are not, which may raise.
+        """Return when all of ``keys`` are there; call ``check``, which may raise, while they are not.
 
-        Raises ``TimeoutError`` where they do not come.
+        Raises ``TimeoutError`` at the deadline.
         """
         for pause in pauses(deadline):
             if self.has(keys, deadline):
@@ -163,7 +162,7 @@ class TimedStore:
 
 
 def pauses(deadline: float) -> Iterator[float]:
-    """Yield how long to sleep between two looks, ever longer. Raises ``TimeoutError`` at the deadline."""
+    """Yield the pauses between polls, ever longer ones. Raises ``TimeoutError`` at the deadline."""
     pause = _FIRST_PAUSE_S
     while True:
         yield min(pause, max(0.0, deadline - monotonic()))
@@ -173,7 +172,7 @@ def pauses(deadline: float) -> Iterator[float]:
 
 
 def server_of(store: Store) -> tuple[int | None, str]:
-    """Return the port of whoever serves ``store``, None where no process does, and its name in words."""
+    """Return the port of the process that serves ``store``, None without one, and the store's name."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     if isinstance(store, TCPStore):
