@@ -27,17 +27,18 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gradwire import _native
 from gradwire._native.tensors import check_tensor
+from gradwire.codecs.spec import Reader
 from gradwire.deferred import torch
 from gradwire.errors import PayloadError, TensorError
 from gradwire.fields import to_values
 
 
 class Codec(ABC):
-    """Encode chunks into payloads and decode them; the module's docstring is the contract."""
+    """The base of all codecs: chunks become payloads and back; the module's docstring has their contract."""
 
     name: ClassVar[str]
     """The word before the colon of a spec string."""
@@ -82,13 +83,21 @@ class Codec(ABC):
         """Return the spec, such that ``parse(str(codec)) == codec``."""
 
     @classmethod
-    @abstractmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Codec:
         """Return the codec of a spec ``name:argument,key=value,flag``, given its parts.
 
         ``argument`` is the text after the colon if it contains no ``=``, otherwise ""; a flag is an option
         whose value is "". Raises ``SpecError``.
         """
+        reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
+        fields = cls._fields(reader)
+        reader.finish()
+        return cls(*fields)
+
+    @classmethod
+    def _fields(cls, reader: Reader) -> tuple[Any, ...]:  # noqa: ARG003 - a codec without parameters
+        """Return the codec's fields in their order, as ``reader`` finds them in a spec."""
+        return ()
 
     @cached_property
     def fingerprint(self) -> int:

@@ -71,22 +71,18 @@ class Bfp(NativeCodec):
         return f"{self.name}:{self.mantissa_bits}x{self.block}"
 
     @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> Bfp:
-        """Return the codec of ``bfp:7x16``, mantissa bits x block."""
-        reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
+    def _fields(cls, reader: Reader) -> tuple[int, ...]:
         expected = "mantissa bits and block written as 7x16"
         text = reader.argument(expected)
-        reader.finish()
         match = re.fullmatch(r"(\d{1,6})x(\d{1,6})", text, re.ASCII)
         if match is None:
-            raise error(cls.name, expected, text, cls.EXAMPLES[0])
-        return cls(int(match[1]), int(match[2]))
+            raise error(cls.name, expected, text, reader.example)
+        return int(match[1]), int(match[2])
 
     def bound(self, x: torch.Tensor) -> float:
         """Return one unit of the block with the largest magnitude, plus the flush to zero."""
         largest = largest_finite(x)
         if largest == 0.0:
             return 0.0
-        return math.ldexp(1.0, floor_log2(largest) - (self.mantissa_bits - 1)) + 2.0 ** (
-            SMALLEST_EXPONENT - 127
-        )
+        unit = math.ldexp(1.0, floor_log2(largest) - (self.mantissa_bits - 1))
+        return unit + 2.0 ** (SMALLEST_EXPONENT - 127)

@@ -10,6 +10,8 @@ from gradwire.codecs.native import NativeCodec
 from gradwire.codecs.spec import Reader, error, is_whole
 from gradwire.deferred import torch
 
+_EXPECTED = "1 to 4 bytes to keep"
+
 
 @dataclass(frozen=True)
 class BitPack(NativeCodec):
@@ -45,7 +47,7 @@ class BitPack(NativeCodec):
 
     def __post_init__(self) -> None:
         if not is_whole(self.kept_bytes, 1, 4):
-            raise error(self.name, "1 to 4 bytes to keep", self.kept_bytes, self.EXAMPLES[0])
+            raise error(self.name, _EXPECTED, self.kept_bytes, self.EXAMPLES[0])
 
     @property
     def _params(self) -> tuple[int, ...]:
@@ -60,13 +62,8 @@ class BitPack(NativeCodec):
         return f"{self.name}:{self.kept_bytes}"
 
     @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> BitPack:
-        """Return the codec of ``bitpack:2``."""
-        reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
-        expected = "1 to 4 bytes to keep"
-        kept_bytes = reader.whole(expected, reader.argument(expected))
-        reader.finish()
-        return cls(kept_bytes)
+    def _fields(cls, reader: Reader) -> tuple[int]:
+        return (reader.whole(_EXPECTED, reader.argument(_EXPECTED)),)
 
     def bound(self, x: torch.Tensor) -> float:
         """Return the value of the dropped bytes in the largest element."""

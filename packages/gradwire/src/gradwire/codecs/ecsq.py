@@ -120,13 +120,11 @@ class Ecsq(NativeCodec):
         return self.block
 
     @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> Ecsq:
-        """Return the codec of ``ecsq:0.5``, ``ecsq:0.25,block=256,foot``, or ``ecsq:0.5,sum=0.25``."""
-        reader = Reader(cls.name, _EXAMPLE, argument, options)
+    def _fields(cls, reader: Reader) -> tuple[float, int, bool, float | None]:
+        reader.example = _EXAMPLE
         step = reader.real(_STEP_EXPECTED, reader.argument(_STEP_EXPECTED))
         block, foot, of_sums = reader.option("block"), reader.flag("foot"), reader.option("sum")
-        reader.finish()
-        return cls(
+        return (
             step,
             _BLOCK if block is None else reader.whole(_BLOCK_EXPECTED, block),
             foot,

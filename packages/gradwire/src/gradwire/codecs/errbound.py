@@ -24,6 +24,8 @@ from gradwire.deferred import torch
 from gradwire.errors import SpecError
 
 _LOW, _HIGH = -126, 126
+_EXPECTED = f"a power of two from 2^{_LOW} to 2^{_HIGH}"
+_RELATIVE_EXPECTED = "a relative bound from 2^-24 to 1"
 _BLOCK_EXPECTED = "a block that is a power of two from 64 to 65536"
 _BLOCK_EXAMPLE = "errbound:rel=0.25,block=1024"
 
@@ -98,9 +100,9 @@ class ErrBound(NativeCodec):
             )
         if self.absolute is not None and not is_power(self.absolute, _LOW, _HIGH):
             nearest = f"{self.name}:{nearest_power(self.absolute, _LOW, _HIGH)}"
-            raise error(self.name, f"a power of two from 2^{_LOW} to 2^{_HIGH}", self.absolute, nearest)
+            raise error(self.name, _EXPECTED, self.absolute, nearest)
         if self.relative is not None and not is_real(self.relative, 2**-24, 1.0):
-            raise error(self.name, "a relative bound from 2^-24 to 1", self.relative, f"{self.name}:rel=0.05")
+            raise error(self.name, _RELATIVE_EXPECTED, self.relative, f"{self.name}:rel=0.05")
         if self.block is None:
             return
         if not is_whole(self.block, 64, 65536) or self.block.bit_count() != 1:
@@ -126,19 +128,15 @@ class ErrBound(NativeCodec):
         return join(self.name, f"rel={write_real(self.relative or 0.0)}", block)
 
     @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> ErrBound:
-        """Return the codec of a spec such as ``errbound:2^-10`` or ``errbound:rel=0.25,block=1024``."""
-        example = _BLOCK_EXAMPLE if "block" in options else cls.EXAMPLES[0]
-        reader = Reader(cls.name, example, argument, options)
+    def _fields(cls, reader: Reader) -> tuple[float | None, float | None, int | None]:
         relative, block = reader.option("rel"), reader.option("block")
-        expected = (
-            f"a power of two from 2^{_LOW} to 2^{_HIGH}, or rel=, the share of each chunk's root mean square,"
-        )
-        absolute = reader.argument(expected) if relative is None or argument else None
-        reader.finish()
-        return cls(
-            None if absolute is None else reader.real(f"a power of two from 2^{_LOW} to 2^{_HIGH}", absolute),
-            None if relative is None else reader.real("a relative bound from 2^-24 to 1", relative),
+        if block is not None:
+            reader.example = _BLOCK_EXAMPLE
+        expected = f"{_EXPECTED}, or rel=, the share of each chunk's root mean square,"
+        absolute = reader.argument(expected) if relative is None or reader.has_argument else None
+        return (
+            None if absolute is None else reader.real(_EXPECTED, absolute),
+            None if relative is None else reader.real(_RELATIVE_EXPECTED, relative),
             None if block is None else reader.whole(_BLOCK_EXPECTED, block),
         )
 

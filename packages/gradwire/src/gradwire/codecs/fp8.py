@@ -74,12 +74,9 @@ class Fp8(NativeCodec):
         return join(self.name, "" if self.block == _BLOCK else f"block={self.block}")
 
     @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> Fp8:
-        """Return the codec of ``fp8`` or ``fp8:block=1024``."""
-        reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
+    def _fields(cls, reader: Reader) -> tuple[int]:
         block = reader.option("block")
-        reader.finish()
-        return cls(_BLOCK if block is None else reader.whole("a block that is a whole number", block))
+        return (_BLOCK if block is None else reader.whole("a block that is a whole number", block),)
 
     def bound(self, x: torch.Tensor) -> float:
         """Return half a unit in the last place of the largest magnitude, plus the flush to zero."""

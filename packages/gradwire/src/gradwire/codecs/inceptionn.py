@@ -11,6 +11,8 @@ from gradwire.codecs.native import NativeCodec
 from gradwire.codecs.spec import Reader, error, is_power, nearest_power, write_power
 from gradwire.deferred import torch
 
+_EXPECTED = "a power of two from 2^-20 to 2^-1"
+
 
 @dataclass(frozen=True)
 class Inceptionn(NativeCodec):
@@ -69,7 +71,7 @@ class Inceptionn(NativeCodec):
     def __post_init__(self) -> None:
         if not is_power(self.threshold, -20, -1):
             nearest = f"{self.name}:{nearest_power(self.threshold, -20, -1)}"
-            raise error(self.name, "a power of two from 2^-20 to 2^-1", self.threshold, nearest)
+            raise error(self.name, _EXPECTED, self.threshold, nearest)
         if self.bounded and self.threshold < 2**-14:
             got = write_power(self.threshold)
             raise error(self.name, "2^-14 or more with 'bounded'", got, f"{self.name}:2^-14,bounded")
@@ -92,14 +94,8 @@ class Inceptionn(NativeCodec):
         return f"{self.name}:{write_power(self.threshold)}{',bounded' if self.bounded else ''}"
 
     @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> Inceptionn:
-        """Return the codec of ``inceptionn:2^-10`` or ``inceptionn:2^-10,bounded``."""
-        reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
-        expected = "a power of two from 2^-20 to 2^-1"
-        threshold = reader.real(expected, reader.argument(expected))
-        bounded = reader.flag("bounded")
-        reader.finish()
-        return cls(threshold, bounded)
+    def _fields(cls, reader: Reader) -> tuple[float, bool]:
+        return reader.real(_EXPECTED, reader.argument(_EXPECTED)), reader.flag("bounded")
 
     def bound(self, x: torch.Tensor) -> float:  # noqa: ARG002 - the same for every chunk
         """Return the largest error of a value below 1: the threshold if ``bounded``, else the true bound."""

@@ -9,6 +9,8 @@ from gradwire.codecs.base import Codec, malformed
 from gradwire.codecs.spec import Reader, error, is_whole, join
 from gradwire.deferred import np, torch, zstandard
 
+_EXPECTED, _EXAMPLE = "a level from 1 to 22", "lossless:level=3"
+
 
 @dataclass(frozen=True)
 class Lossless(Codec):
@@ -44,18 +46,16 @@ class Lossless(Codec):
 
     def __post_init__(self) -> None:
         if not is_whole(self.level, 1, 22):
-            raise error(self.name, "a level from 1 to 22", self.level, "lossless:level=3")
+            raise error(self.name, _EXPECTED, self.level, _EXAMPLE)
 
     def __str__(self) -> str:
         return join(self.name, f"level={self.level}" if self.level != 1 else "")
 
     @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> Lossless:
-        """Return the codec of ``lossless`` or ``lossless:level=3``."""
-        reader = Reader(cls.name, "lossless:level=3", argument, options)
+    def _fields(cls, reader: Reader) -> tuple[int]:
+        reader.example = _EXAMPLE
         level = reader.option("level")
-        reader.finish()
-        return cls(1 if level is None else reader.whole("a level from 1 to 22", level))
+        return (1 if level is None else reader.whole(_EXPECTED, level),)
 
     def max_nbytes(self, n: int) -> int:
         """Return Zstandard's own worst case, ``ZSTD_COMPRESSBOUND`` of 4n bytes."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from functools import cache
 from importlib import import_module
-from typing import ClassVar, Protocol, Self, cast
+from typing import ClassVar, Protocol, cast
 
 from gradwire import _native
 from gradwire.codecs.base import Codec
-from gradwire.codecs.spec import Reader
 from gradwire.deferred import torch
 from gradwire.devices.owners import owner_of
 
@@ -93,12 +92,6 @@ class PlainCodec(NativeCodec):
 
     def __str__(self) -> str:
         return self.name
-
-    @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> Self:
-        """Return the codec. Raises ``SpecError`` for an argument or option."""
-        Reader(cls.name, cls.EXAMPLES[0], argument, options).finish()
-        return cls()
 
 
 def as_int32(bits: int) -> int:

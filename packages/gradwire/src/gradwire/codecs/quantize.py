@@ -15,6 +15,7 @@ SMALLEST_PEAK = 2.0**-100
 CLEARED_BITS = 8
 """The lowest bits of a scale, which are 0."""
 _BLOCK = 1024
+_EXPECTED = "4 or 8 bits"
 
 
 @dataclass(frozen=True)
@@ -64,14 +65,10 @@ class Quantize(NativeCodec):
 
     def __post_init__(self) -> None:
         if not is_whole(self.bits, 4, 8) or self.bits not in (4, 8):
-            raise error(self.name, "4 or 8 bits", self.bits, "quantize:8")
+            raise error(self.name, _EXPECTED, self.bits, "quantize:8")
         if not is_whole(self.block, 16, 65536) or self.block % 16:
-            raise error(
-                self.name,
-                "a block of 16 to 65536 values, a multiple of 16",
-                self.block,
-                "quantize:8,block=1024",
-            )
+            expected = "a block of 16 to 65536 values, a multiple of 16"
+            raise error(self.name, expected, self.block, "quantize:8,block=1024")
 
     @property
     def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - a constant of other codecs
@@ -91,13 +88,9 @@ class Quantize(NativeCodec):
         return join(self.name, str(self.bits), "" if self.block == _BLOCK else f"block={self.block}")
 
     @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> Quantize:
-        """Return the codec of ``quantize:8`` or ``quantize:4,block=256``."""
-        reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
-        bits = reader.whole("4 or 8 bits", reader.argument("4 or 8 bits"))
-        block = reader.option("block")
-        reader.finish()
-        return cls(bits, _BLOCK if block is None else reader.whole("a block that is a whole number", block))
+    def _fields(cls, reader: Reader) -> tuple[int, int]:
+        bits, block = reader.whole(_EXPECTED, reader.argument(_EXPECTED)), reader.option("block")
+        return bits, _BLOCK if block is None else reader.whole("a block that is a whole number", block)
 
     def bound(self, x: torch.Tensor) -> float:
         """Return about half a step of the block with the largest magnitude."""

@@ -49,19 +49,27 @@ def error(name: str, expected: str, got: object, example: str) -> SpecError:
 
 
 class Reader:
-    """A reader of a spec's values by name; ``finish`` raises an error if any value is left."""
+    """A reader of a spec's values by name; ``finish`` raises an error if any value is left.
+
+    Errors name ``example``, a spec that works.
+    """
 
     def __init__(self, name: str, example: str, argument: str, options: dict[str, str]) -> None:
         self._name = name
-        self._example = example
+        self.example = example
         self._argument: str | None = argument or None
         self._options = dict(options)
+
+    @property
+    def has_argument(self) -> bool:
+        """Whether an argument is given and not yet read."""
+        return self._argument is not None
 
     def argument(self, expected: str) -> str:
         """Return the argument. Raises ``SpecError`` if there is none."""
         argument, self._argument = self._argument, None
         if argument is None:
-            example = f"for example, write {self._example!r}"
+            example = f"for example, write {self.example!r}"
             raise SpecError(f"{self._name}: expected {expected} after a colon, got none; {example}")
         return argument
 
@@ -82,25 +90,25 @@ class Reader:
     def whole(self, expected: str, text: str) -> int:
         """Read a whole number. Raises ``SpecError``."""
         if not re.fullmatch(r"[+-]?\d{1,20}", text, re.ASCII):
-            raise error(self._name, expected, text, self._example)
+            raise error(self._name, expected, text, self.example)
         return int(text)
 
     def real(self, expected: str, text: str) -> float:
         """Read a number, plain or written as a power, ``2^-10``. Raises ``SpecError``."""
         power = _POWER.fullmatch(text)
         if power is None and _DECIMAL.fullmatch(text) is None:
-            raise error(self._name, expected, text, self._example)
+            raise error(self._name, expected, text, self.example)
         try:
             return math.ldexp(1.0, int(power[1])) if power else float(text)
         except OverflowError:
-            raise error(self._name, expected, text, self._example) from None
+            raise error(self._name, expected, text, self.example) from None
 
     def finish(self) -> None:
         """Raise ``SpecError`` for an argument or option that the codec doesn't have."""
         left = [self._argument] if self._argument else []
         left += [f"{key}={value}" if value else key for key, value in self._options.items()]
         if left:
-            raise SpecError(f"{self._name} has no {', '.join(left)}; for example, write {self._example!r}")
+            raise SpecError(f"{self._name} has no {', '.join(left)}; for example, write {self.example!r}")
 
 
 def is_whole(value: object, low: int, high: int) -> bool:

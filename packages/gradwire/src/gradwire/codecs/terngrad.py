@@ -10,6 +10,8 @@ from gradwire.codecs.native import NativeCodec, as_int32
 from gradwire.codecs.spec import Reader, error, is_whole, join
 from gradwire.deferred import torch
 
+_EXPECTED, _EXAMPLE = "a seed from 0 to 2^64 - 1", "terngrad:seed=1"
+
 
 @dataclass(frozen=True)
 class TernGrad(NativeCodec):
@@ -46,7 +48,7 @@ class TernGrad(NativeCodec):
 
     def __post_init__(self) -> None:
         if not is_whole(self.seed, 0, 2**64 - 1):
-            raise error(self.name, "a seed from 0 to 2^64 - 1", self.seed, "terngrad:seed=1")
+            raise error(self.name, _EXPECTED, self.seed, _EXAMPLE)
 
     @property
     def _params(self) -> tuple[int, ...]:
@@ -56,12 +58,10 @@ class TernGrad(NativeCodec):
         return join(self.name, f"seed={self.seed}" if self.seed else "")
 
     @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> TernGrad:
-        """Return the codec of ``terngrad`` or ``terngrad:seed=1``."""
-        reader = Reader(cls.name, "terngrad:seed=1", argument, options)
+    def _fields(cls, reader: Reader) -> tuple[int]:
+        reader.example = _EXAMPLE
         seed = reader.option("seed")
-        reader.finish()
-        return cls(0 if seed is None else reader.whole("a seed from 0 to 2^64 - 1", seed))
+        return (0 if seed is None else reader.whole(_EXPECTED, seed),)
 
     def bound(self, x: torch.Tensor) -> float:
         """Return the largest magnitude: a value can become 0, or as large as the largest one."""

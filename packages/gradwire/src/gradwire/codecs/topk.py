@@ -11,6 +11,7 @@ from gradwire.codecs.native import kernels_beside
 from gradwire.codecs.spec import Reader, error, is_real, write_real
 from gradwire.deferred import np, torch
 
+_EXPECTED = "a fraction above 0 and at most 1"
 _INFINITY_BITS = 0x7F80_0000
 _QUIET_NAN_BITS = 0x7FC0_0000
 _NAN_INDEX = 0xFFFF_FFFF
@@ -57,19 +58,14 @@ class TopK(Codec):
 
     def __post_init__(self) -> None:
         if not is_real(self.fraction, 0.0, 1.0) or self.fraction == 0:
-            raise error(self.name, "a fraction above 0 and at most 1", self.fraction, self.EXAMPLES[0])
+            raise error(self.name, _EXPECTED, self.fraction, self.EXAMPLES[0])
 
     def __str__(self) -> str:
         return f"{self.name}:{write_real(self.fraction)}"
 
     @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> TopK:
-        """Return the codec of ``topk:0.01``."""
-        reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
-        expected = "a fraction above 0 and at most 1"
-        fraction = reader.real(expected, reader.argument(expected))
-        reader.finish()
-        return cls(fraction)
+    def _fields(cls, reader: Reader) -> tuple[float]:
+        return (reader.real(_EXPECTED, reader.argument(_EXPECTED)),)
 
     def kept(self, n: int) -> int:
         """Return k, the number of values that are kept of ``n``."""

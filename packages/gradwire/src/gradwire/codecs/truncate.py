@@ -10,6 +10,8 @@ from gradwire.codecs.native import NativeCodec
 from gradwire.codecs.spec import Reader, error, is_whole
 from gradwire.deferred import torch
 
+_EXPECTED = "1 to 31 low bits to drop"
+
 
 @dataclass(frozen=True)
 class Truncate(NativeCodec):
@@ -57,7 +59,7 @@ class Truncate(NativeCodec):
 
     def __post_init__(self) -> None:
         if not is_whole(self.dropped_bits, 1, 31):
-            raise error(self.name, "1 to 31 low bits to drop", self.dropped_bits, self.EXAMPLES[0])
+            raise error(self.name, _EXPECTED, self.dropped_bits, self.EXAMPLES[0])
 
     @property
     def _params(self) -> tuple[int, ...]:
@@ -72,13 +74,8 @@ class Truncate(NativeCodec):
         return f"{self.name}:{self.dropped_bits}"
 
     @classmethod
-    def from_spec(cls, argument: str, options: dict[str, str]) -> Truncate:
-        """Return the codec of ``truncate:16``."""
-        reader = Reader(cls.name, cls.EXAMPLES[0], argument, options)
-        expected = "1 to 31 low bits to drop"
-        dropped_bits = reader.whole(expected, reader.argument(expected))
-        reader.finish()
-        return cls(dropped_bits)
+    def _fields(cls, reader: Reader) -> tuple[int]:
+        return (reader.whole(_EXPECTED, reader.argument(_EXPECTED)),)
 
     def bound(self, x: torch.Tensor) -> float:
         """Return the value of the dropped bits in the largest element."""
