@@ -1,4 +1,4 @@
-"""The base class of codecs around another one, which a plan makes and no spec names."""
+"""Codecs around another one, which a plan makes and no spec names."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class Scaled(CodecWrapper):
 
 
 def _exponent(x: torch.Tensor) -> int:
-    """Return k for a chunk."""
+    """Return the exponent k that scales a chunk."""
     exponent = _native.largest_exponent(x)
     return 0 if exponent is None or exponent >= _MOST else min(-(exponent + 1), _MOST)
 

@@ -72,12 +72,12 @@ class CudaStream(Stream):
         return self._used(tensor)
 
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Complete it where this stream is the current one: torch records the event that others wait for."""
+        """Complete the future with this stream as the current one, on which torch records its event."""
         with self.current:
             future.set_result(result)
 
     def _used(self, tensor: torch.Tensor) -> Event:
-        """Keep the memory until this stream is done with it; return the event of what is queued by now."""
+        """Keep the memory until this stream has used it; return the event of the work queued so far."""
         tensor.record_stream(self._stream)
         return CudaEvent(self._module, self._device, self._stream.record_event())
 
@@ -100,7 +100,7 @@ class Cuda(Device):
         return torch.empty(count, dtype=torch.float32, device="cpu", pin_memory=True)
 
     def stream(self) -> Stream:
-        """Return a stream; torch has a pool of those, too."""
+        """Return a stream of torch's pool."""
         return CudaStream(self._device)
 
     def launch(
@@ -109,25 +109,25 @@ class Cuda(Device):
         reads: Sequence[torch.Tensor],  # noqa: ARG002
         writes: Sequence[torch.Tensor],  # noqa: ARG002
     ) -> T:
-        """Let this accelerator be the current one meanwhile."""
+        """Call ``kernels`` with this accelerator as the current one, and return its result."""
         with torch.get_device_module(self._device).device(self._device):
             return kernels()
 
     def event(self) -> Event:
-        """Record one."""
+        """Return an event of the current stream."""
         module = torch.get_device_module(self._device)
         return CudaEvent(module, self._device, module.current_stream(self._device).record_event())
 
     def future(self) -> torch.futures.Future[Any]:
-        """Return a future that carries events along.
+        """Return a future that carries the events of its tensors.
 
-        Only here torch wants a real accelerator: it looks for one when the future is made, and refuses one
-        without a device for tensors that live on it.
+        This alone needs a real accelerator: torch looks for one when the future is made, and refuses tensors
+        of a device that the future does not name.
         """
         return torch.futures.Future(devices=[self._device])
 
 
 @lru_cache(maxsize=64)
 def cuda(device: torch.device) -> Device:
-    """Return the accelerator that tensors with this ``device`` live on."""
+    """Return the accelerator of tensors with this ``device``."""
     return Cuda(device)

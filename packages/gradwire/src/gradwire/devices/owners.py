@@ -14,13 +14,13 @@ _owners: list[Callable[[torch.Tensor], Device | None]] = []
 
 
 def register(owner: Callable[[torch.Tensor], Device | None]) -> None:
-    """Let ``owner`` say which device owns a CPU tensor, None for one that it does not know."""
+    """Register a function that returns the device that owns a CPU tensor, or None."""
     if owner not in _owners:
         _owners.append(owner)
 
 
 def owner_of(tensor: torch.Tensor) -> Device | None:
-    """Return the device that owns a CPU tensor's memory; None where the CPU does, as it does but in tests."""
+    """Return the device that owns a CPU tensor's memory; None for the CPU itself, as outside of tests."""
     for owner in _owners:
         found = owner(tensor)
         if found is not None:
