@@ -7,8 +7,7 @@ import torch
 from amaranth import Elaboratable, Module
 
 from gradwire.codecs import Bfp, Inceptionn
-from gradwire_gateware.bfp.compressor import BfpCompressor
-from gradwire_gateware.bfp.decompressor import BfpDecompressor
+from gradwire_gateware.bfp import BfpCompressor, BfpDecompressor
 from gradwire_gateware.formats import GROUP_LANES
 from gradwire_gateware.inceptionn.decompressor import InceptionnDecompressor
 from gradwire_gateware.stream import SkidBuffer

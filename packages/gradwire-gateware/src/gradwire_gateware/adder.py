@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from amaranth import Cat, Const, Module, Mux, Value
-from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from gradwire_gateware import LANE_BITS
-from gradwire_gateware.stream import Pipeline, leading_zeros
+from gradwire_gateware.stream import Circuit, Pipeline, leading_zeros
 
 LATENCY = 8
 """The stages of a sum."""
@@ -17,17 +16,14 @@ _INVALID = 0xFFC0_0000
 """The sum of opposite infinities on x86."""
 
 
-class FloatAdder(wiring.Component):
+class FloatAdder(Circuit):
     """``sum`` is ``a + b`` of ``LATENCY`` cycles before, counted in cycles in which ``enable`` is high."""
 
     def __init__(self) -> None:
         super().__init__({"a": In(LANE_BITS), "b": In(LANE_BITS), "enable": In(1), "sum": Out(LANE_BITS)})
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         m.d.comb += self.sum.eq(float_sum(Pipeline(m, self.enable), self.a, self.b))
-        return m
 
 
 def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
@@ -51,9 +47,8 @@ def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
     power = stage.hold(_power(large))
     large, small = stage.hold(_significand(large)), stage.hold(_significand(small))
 
-    exact = (
-        Cat(Const(0, 31), small) >> distance
-    )  # three bits stay below the result, and a mark of all lower ones
+    # Three bits stay below the result, and a mark of all lower ones.
+    exact = Cat(Const(0, 31), small) >> distance
     small = stage.hold(Cat(exact[:29].any(), exact[29:55]))
     large, power, sign, differs = (stage.hold(each) for each in (large, power, sign, differs))
 
@@ -76,8 +71,7 @@ def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
     finite = (Cat(rounded[3:26], exponent) + up)[:31]
     magnitude = stage.hold(Mux(exponent == 255, _INFINITY, finite))
     sign = stage.hold(sign)
-    for _ in range(LATENCY - 3):
-        is_odd, odd = stage.hold(is_odd), stage.hold(odd)
+    is_odd, odd = stage.delay(is_odd, LATENCY - 3), stage.delay(odd, LATENCY - 3)
     return stage.hold(Mux(is_odd, odd, Cat(magnitude[:31], sign)))
 
 

@@ -52,45 +52,26 @@ PARAMETERS = MappingProxyType(
         "flows": Parameter(8, 1, 64, "connections to compress"),
     }
 )
+
+
+def _both_ways(codec: str, title: str, there: str, back: str, *parameters: str) -> dict[str, Block]:
+    """Return a codec's compressor and decompressor, whose classes begin with ``title``."""
+    return {
+        f"{codec}-{kind}": Block(summary, module, f"{title}{kind.title()}", (codec,), parameters=parameters)
+        for kind, summary, module in (
+            ("compressor", "float32 to payloads", there),
+            ("decompressor", "payloads to float32", back),
+        )
+    }
+
+
 _CARD = ("inceptionn",)
 BLOCKS = MappingProxyType(
     {
-        "inceptionn-compressor": Block(
-            "float32 to payloads", "inceptionn.compressor", "InceptionnCompressor", ("inceptionn",)
-        ),
-        "inceptionn-decompressor": Block(
-            "payloads to float32", "inceptionn.decompressor", "InceptionnDecompressor", ("inceptionn",)
-        ),
-        "bfp-compressor": Block("float32 to payloads", "bfp.compressor", "BfpCompressor", ("bfp",)),
-        "bfp-decompressor": Block("payloads to float32", "bfp.decompressor", "BfpDecompressor", ("bfp",)),
-        "errbound-compressor": Block(
-            "float32 to payloads",
-            "errbound.compressor",
-            "ErrBoundCompressor",
-            ("errbound",),
-            parameters=("chunk_words",),
-        ),
-        "errbound-decompressor": Block(
-            "payloads to float32",
-            "errbound.decompressor",
-            "ErrBoundDecompressor",
-            ("errbound",),
-            parameters=("chunk_words",),
-        ),
-        "quantize-compressor": Block(
-            "float32 to payloads",
-            "quantize.compressor",
-            "QuantizeCompressor",
-            ("quantize",),
-            parameters=("chunk_words",),
-        ),
-        "quantize-decompressor": Block(
-            "payloads to float32",
-            "quantize.decompressor",
-            "QuantizeDecompressor",
-            ("quantize",),
-            parameters=("chunk_words",),
-        ),
+        **_both_ways("inceptionn", "Inceptionn", "inceptionn.compressor", "inceptionn.decompressor"),
+        **_both_ways("bfp", "Bfp", "bfp", "bfp"),
+        **_both_ways("errbound", "ErrBound", "errbound.compressor", "errbound.decompressor", "chunk_words"),
+        **_both_ways("quantize", "Quantize", "quantize.compressor", "quantize.decompressor", "chunk_words"),
         "ring-engine": Block(
             "all-reduces float32 with two neighbours",
             "ring",

@@ -11,18 +11,17 @@ from __future__ import annotations
 from typing import Any
 
 from amaranth import Array, Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import wiring
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
 from gradwire_gateware.queues import Queue
-from gradwire_gateware.stream import AxiStream, LutFIFO, Pipeline, flat
+from gradwire_gateware.stream import AxiStream, Circuit, LutFIFO, Pipeline, enter, flat
 
 _LATENCY = 8
 """Cycles in which a lane's words are on their way to its queue or from there, at most."""
 
 
-class _Lanes(wiring.Component):
+class _Lanes(Circuit):
     """The base of both directions: the shared memory and the turns of the lanes."""
 
     def __init__(self, width: int, lanes: int, chunk_words: int, ports: dict[str, Any]) -> None:
@@ -91,9 +90,7 @@ class Distributor(_Lanes):
         ports = {"s_axis": In(AxiStream(lanes * width)), "lane": Out(AxiStream(width)).array(lanes)}
         super().__init__(width, lanes, chunk_words, ports)
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         come, lanes = self.s_axis, self._lanes
         free = Pipeline(m, Const(1))
         slot, moves = self._slots(m), come.tvalid & come.tready
@@ -138,7 +135,6 @@ class Distributor(_Lanes):
                 m.d.sync += row.eq(row + 1)
             with m.If(in_slot):
                 m.d.sync += begun[lane].eq(begins[lane])
-        return m
 
     def _give(self, m: Module, lane: int, piece: Value, begins: Value) -> Value:
         """Give a lane its pieces, and return whether it has room for those of another wide word."""
@@ -170,9 +166,7 @@ class Collector(_Lanes):
         ports = {"lane": In(AxiStream(width)).array(lanes), "m_axis": Out(AxiStream(lanes * width))}
         super().__init__(width, lanes, chunk_words, ports)
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         out, lanes, size = self.m_axis, self._lanes, self._width // 8
         free = Pipeline(m, Const(1))
         slot, begins, may_begin = self._slots(m), Signal(lanes), Signal(lanes)
@@ -212,10 +206,7 @@ class Collector(_Lanes):
             leaves = moves & here[lane]
             used = Signal(self._row_bits + 1, name=f"used{lane}")
             m.d.comb += queue.takes.eq(leaves)
-            m.d.sync += [
-                used.eq(used + begins[lane] - leaves),
-                may_begin[lane].eq(has_group & ~used[-1]),
-            ]
+            m.d.sync += [used.eq(used + begins[lane] - leaves), may_begin[lane].eq(has_group & ~used[-1])]
             with m.If(begins[lane]):
                 m.d.sync += rows[lane].eq(rows[lane] + 1)
         stage = Pipeline(m, takes)
@@ -224,7 +215,6 @@ class Collector(_Lanes):
             flat(out).eq(stage.hold(word)),
             out.tvalid.eq(stage.hold(stage.hold(moves, resets=True), resets=True)),
         ]
-        return m
 
     def _take(self, m: Module, lane: int, begins: Value) -> tuple[Value, Value]:
         """Return the next piece of a lane, and whether all pieces of another wide word have come.
@@ -233,15 +223,9 @@ class Collector(_Lanes):
         """
         come = self.lane[lane]
         m.submodules[f"queue{lane}"] = queue = LutFIFO(width=len(flat(come)), depth=self._waiting)
-        m.d.comb += [
-            queue.w_data.eq(flat(come)),
-            queue.w_en.eq(come.tvalid),
-            come.tready.eq(queue.w_rdy),
-        ]
-        place, groups = (
-            Signal(range(self._lanes), name=f"place{lane}"),
-            Signal(range(self._waiting + 1), name=f"groups{lane}"),
-        )
+        m.d.comb += [*enter(queue, come), come.tready.eq(queue.w_rdy)]
+        place = Signal(range(self._lanes), name=f"place{lane}")
+        groups = Signal(range(self._waiting + 1), name=f"groups{lane}")
         moves, closes = come.tvalid & come.tready, come.tlast | (place == self._lanes - 1)
         with m.If(moves):
             m.d.sync += place.eq(Mux(closes, 0, place + 1))

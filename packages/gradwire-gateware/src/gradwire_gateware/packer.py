@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
-from gradwire_gateware.stream import AxiStream, Pipeline, first_bytes, shift_left_bytes, spread_left_bytes
+from gradwire_gateware.stream import (
+    AxiStream,
+    Circuit,
+    Pipeline,
+    first_bytes,
+    shift_left_bytes,
+    spread_left_bytes,
+)
 
 
-class Packer(wiring.Component):
+class Packer(Circuit):
     """A packer of groups of 0 to ``most`` bytes, one in a cycle, into full words and a partial last word.
 
     ``data`` must be 0 from byte ``count`` on. A group travels in a cycle in which ``valid`` and ``ready`` are
@@ -51,9 +58,11 @@ class Packer(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def take(self, data: Value, count: Value, last: Value, valid: Value) -> list[Any]:
+        """Return the statements that give the packer its groups."""
+        return [self.data.eq(data), self.count.eq(count), self.last.eq(last), self.valid.eq(valid)]
+
+    def _describe(self, m: Module) -> None:
         out = self.m_axis
         size = len(out.tkeep)
         reach = size - self._step + self._most
@@ -124,7 +133,6 @@ class Packer(wiring.Component):
             m.d.sync += [left.eq(words), held.eq(joined)]
         with m.Elif(out.tready):
             m.d.sync += [left.eq(left - 1), held.eq(rests)]
-        return m
 
 
 def _either(choices: tuple[Value, Value], yes: Value, no: Value) -> Value:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from amaranth import Cat, Module, Mux, Shape, Signal, Value
+from amaranth import Cat, Const, Module, Mux, ResetInserter, Shape, Signal, Value
 from amaranth.lib import data
 from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.memory import Memory
 
-from gradwire_gateware.stream import LutFIFO, SkidBuffer, copy, flat, stream
+from gradwire_gateware.stream import LutFIFO, Pipeline, SkidBuffer, enter, flat, forward, leave, stream
 
 # A queue in block RAM that knows a cycle ahead whether it has a word, and room for one.
 
@@ -150,10 +150,8 @@ def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0
     is some cycles ``late``, as many places are kept free.
     """
     _, leaving = _stored(m, name, come, _SMALL)
-    places, has_room = (
-        Signal(range(_SMALL + 1), init=_SMALL, name=f"{name}_places"),
-        Signal(init=1, name=f"{name}_has_room"),
-    )
+    places = Signal(range(_SMALL + 1), init=_SMALL, name=f"{name}_places")
+    has_room = Signal(init=1, name=f"{name}_has_room")
     left = Signal(name=f"{name}_left")  # the consumer may be far away
     m.d.comb += come.tready.eq(1)
     m.d.sync += [
@@ -171,41 +169,88 @@ def _stored(
     kind = LutFIFO if depth <= _SMALL else block
     m.submodules[name] = fifo = kind(width=len(flat(come)), depth=depth)
     leaving = stream(len(come.tdata))
-    m.d.comb += [
-        fifo.w_data.eq(flat(come)),
-        fifo.w_en.eq(come.tvalid),
-        flat(leaving).eq(fifo.r_data),
-        leaving.tvalid.eq(fifo.r_rdy),
-        fifo.r_en.eq(leaving.tready),
-    ]
+    m.d.comb += [*enter(fifo, come), *leave(fifo, leaving)]
     if kind is LutFIFO:
         return fifo, leaving
     if is_far:
         return fifo, _registered(m, name, leaving)
     m.submodules[f"{name}_out"] = buffer = SkidBuffer(len(come.tdata))
-    m.d.comb += [
-        copy(buffer.s_axis, leaving),
-        buffer.s_axis.tvalid.eq(leaving.tvalid),
-        leaving.tready.eq(buffer.s_axis.tready),
-    ]
+    m.d.comb += forward(leaving, buffer.s_axis)
     return fifo, buffer.m_axis
 
 
 def _registered(m: Module, name: str, come: Any) -> Any:
     """Return a stream behind a register, which never stops; a buffer has room for what is in it."""
     m.submodules[f"{name}_out"] = words = LutFIFO(width=len(flat(come)), depth=4)
-    held, is_there = (
-        Signal(len(flat(come)), name=f"{name}_held", reset_less=True),
-        Signal(name=f"{name}_there"),
-    )
-    out = stream(len(come.tdata))
+    held = Signal(len(flat(come)), name=f"{name}_held", reset_less=True)
+    is_there, out = Signal(name=f"{name}_there"), stream(len(come.tdata))
     m.d.comb += [
-        come.tready.eq(words.level < 3),
-        words.w_data.eq(held),
-        words.w_en.eq(is_there),
-        flat(out).eq(words.r_data),
-        out.tvalid.eq(words.r_rdy),
-        words.r_en.eq(out.tready),
-    ]
+        come.tready.eq(words.level < 3), words.w_data.eq(held), words.w_en.eq(is_there), *leave(words, out)
+    ]  # fmt: skip
     m.d.sync += [held.eq(flat(come)), is_there.eq(come.tvalid & come.tready)]
     return out
+
+
+# Words in block RAM that can be read again until they leave for good.
+
+_AHEAD = 16
+"""The records in LUT RAM; half of them may still come when there are as many."""
+
+
+class RewindingQueue:
+    """Records in order, of which the first is at ``first`` while ``has`` is high; ``takes`` moves on.
+
+    A record that is taken keeps its place until it is among those that leave with ``frees``: the oldest one
+    in each cycle. With ``rewinds``, the oldest is read again, a few cycles later; none is taken in that
+    cycle, and none leaves in it or the one before. Up to ``filled`` records are in the memory while it
+    ``has_room``, which is a register, so that one more may come. A few are in LUT RAM as well, so that
+    ``takes`` doesn't have to stop the block RAM.
+    """
+
+    def __init__(self, m: Module, name: str, layout: dict[str, int], depth: int, filled: int) -> None:
+        self._m, self._layout = m, data.StructLayout(layout)
+        bits = Shape.cast(self._layout).width
+        self.takes, self.frees, self.rewinds = (
+            Signal(name=f"{name}_{what}") for what in ("takes", "frees", "rewinds")
+        )
+        self.has_room = Signal(init=1, name=f"{name}_has_room")
+        m.submodules[name] = memory = Memory(shape=bits, depth=depth, init=[])
+        m.submodules[f"{name}_ahead"] = ahead = ResetInserter(self.rewinds)(LutFIFO(width=bits, depth=_AHEAD))
+        self._write, read = memory.write_port(), memory.read_port()
+        self.first: Any = self._layout(ahead.r_data)
+        self.has = ahead.r_rdy
+
+        end, begin, at = (Signal(range(depth), name=f"{name}_{what}") for what in ("end", "begin", "at"))
+        unread, used = (Signal(range(depth + 1), name=f"{name}_{what}") for what in ("unread", "used"))
+        stage, may_fetch, fetches = Pipeline(m, Const(1)), Signal(), Signal()
+        frees = stage.hold(self.frees, resets=True)
+        fetched = stage.hold(fetches & ~self.rewinds, resets=True)
+        m.d.comb += [
+            self._write.addr.eq(end),
+            fetches.eq(may_fetch & (unread != 0)),
+            read.addr.eq(at),
+            read.en.eq(fetches),
+            ahead.w_data.eq(stage.hold(read.data)),  # block RAM is slow
+            ahead.w_en.eq(stage.hold(fetched & ~self.rewinds, resets=True)),
+            ahead.r_en.eq(self.takes),
+        ]
+        with m.If(self._write.en):
+            m.d.sync += end.eq(_next(end, depth))
+        with m.If(frees):
+            m.d.sync += begin.eq(_next(begin, depth))
+        with m.If(fetches):
+            m.d.sync += at.eq(_next(at, depth))
+        m.d.sync += [
+            may_fetch.eq(ahead.level < _AHEAD // 2),
+            unread.eq(unread + self._write.en - fetches),
+            used.eq(used + self._write.en - frees),
+            self.has_room.eq(used < filled),
+        ]
+        with m.If(self.rewinds):
+            m.d.sync += [at.eq(begin), unread.eq(used + self._write.en)]
+
+    def put(self, when: Value, **fields: Value) -> None:
+        """Add a record in each cycle in which ``when`` is high; call it once."""
+        record: Any = self._layout(self._write.data)
+        self._m.d.comb += self._write.en.eq(when)
+        self._m.d.comb += [record[name].eq(value) for name, value in fields.items()]

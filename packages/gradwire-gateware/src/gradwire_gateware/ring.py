@@ -11,19 +11,29 @@ from amaranth.lib.wiring import In, Out
 from gradwire.codecs import Bfp, Inceptionn
 from gradwire_gateware import LANE_BITS
 from gradwire_gateware.adder import LATENCY, float_sum
-from gradwire_gateware.bfp.compressor import BfpCompressor
-from gradwire_gateware.bfp.decompressor import BfpDecompressor
+from gradwire_gateware.bfp import BfpCompressor, BfpDecompressor
 from gradwire_gateware.inceptionn.compressor import InceptionnCompressor
 from gradwire_gateware.inceptionn.decompressor import InceptionnDecompressor
 from gradwire_gateware.queues import memory, open_memory
 from gradwire_gateware.ring_routes import Ring
-from gradwire_gateware.stream import AxiStream, Pipeline, SkidBuffer, block_ports, copy, registered, stream
+from gradwire_gateware.stream import (
+    AxiStream,
+    Circuit,
+    Pipeline,
+    SkidBuffer,
+    block_ports,
+    copy,
+    forward,
+    registered,
+    send,
+    stream,
+)
 
 _PARTED = 2
 """The words for the adder, or for the host, that can wait, and as many may be on their way."""
 
 
-class RingEngine(wiring.Component):
+class RingEngine(Circuit):
     """An all-reduce of packets of ``chunk_words`` words: ``world`` in, their sums out, in ``host_order``.
 
     The host's streams carry float32, a chunk as a packet; those of the neighbours carry payloads. Received
@@ -46,9 +56,7 @@ class RingEngine(wiring.Component):
             {**block_ports(width), "rx_axis": In(AxiStream(width)), "tx_axis": Out(AxiStream(width))}
         )
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         ring, routes, width = self._ring, self._ring.routes, self._ring.width
         encoder, coded = self._compressor(m)
         decoder, decoded = self._decompressor(m, "decompressor")
@@ -79,7 +87,6 @@ class RingEngine(wiring.Component):
             ),
         ]
         self._connect_values(m, encoder, decoded, own, adder)
-        return m
 
     def _compressor(self, m: Module) -> tuple[Any, Any]:
         """Return the streams into the compressor and out of it, behind buffers; they are one for identity."""
@@ -148,9 +155,7 @@ class RingEngine(wiring.Component):
             to_adder.tvalid.eq(decoded.tvalid & decoded.tready & adds),
             to_result.tvalid.eq(decoded.tvalid & decoded.tready & ~adds),
             decoded.tready.eq(adds_more & gives_more),
-            copy(to_own, published),
-            to_own.tvalid.eq(published.tvalid),
-            published.tready.eq(to_own.tready),
+            *forward(published, to_own),
             *_select(result, gives_own, adopted, arrival),
             result.tvalid.eq(Mux(gives_own, adopted.tvalid, arrival.tvalid)),
             adopted.tready.eq(result.tready & gives_own),
@@ -158,7 +163,7 @@ class RingEngine(wiring.Component):
         ]
 
 
-class WordAdder(wiring.Component):
+class WordAdder(Circuit):
     """An adder of ``b`` to the words of a stream, lane by lane; up to ``depth`` sums wait in a memory.
 
     The adders run in every cycle, so that no signal stops all their registers at once. A word is taken only
@@ -170,9 +175,7 @@ class WordAdder(wiring.Component):
         self._depth, self._is_large = max(depth, 2 * (1 + LATENCY)), is_large
         super().__init__({**block_ports(width), "b": In(width)})
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         come, out = self.s_axis, self.m_axis
         stage = Pipeline(m, Const(1))
         lanes = len(come.tdata) // LANE_BITS
@@ -182,29 +185,25 @@ class WordAdder(wiring.Component):
             for lane in range(lanes)
         ]
         valid, marks = come.tvalid & come.tready, Cat(come.tkeep, come.tlast)
-        for _ in range(1 + LATENCY):
-            valid, marks = stage.hold(valid, resets=True), stage.hold(marks)
+        valid, marks = stage.delay(valid, 1 + LATENCY, resets=True), stage.delay(marks, 1 + LATENCY)
 
         added, most = stream(len(come.tdata)), self._depth + 1  # the register keeps the last place free
         room, has_room = Signal(range(most + 1), init=most), Signal(init=1)
         m.d.sync += has_room.eq(room > 1)
         m.d.comb += [
             come.tready.eq(has_room),
-            Cat(added.tdata, added.tkeep, added.tlast).eq(Cat(*sums, marks)),
-            added.tvalid.eq(valid),
+            *send(added, Cat(sums), marks[:-1], marks[-1], valid),
         ]
         leaving = memory(m, "sums", added, self._depth, is_apart=self._is_large)
         wiring.connect(m, leaving, wiring.flipped(out))
         leaves = stage.hold(out.tvalid & out.tready, resets=True)
         m.d.sync += room.eq(room - (come.tvalid & come.tready) + leaves)
-        return m
 
 
 def _buffered(m: Module, name: str, go: Any) -> Any:
     """Return a stream to write to that goes on into ``go``, without paths between them."""
     m.submodules[name] = buffer = SkidBuffer(len(go.tdata))
-    out = buffer.m_axis
-    m.d.comb += [copy(go, out), go.tvalid.eq(out.tvalid), out.tready.eq(go.tready)]
+    m.d.comb += forward(buffer.m_axis, go)
     return buffer.s_axis
 
 

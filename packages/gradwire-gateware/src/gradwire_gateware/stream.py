@@ -17,6 +17,20 @@ from amaranth.lib.fifo import SyncFIFO
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
+
+class Circuit(wiring.Component):
+    """A component of this package: a subclass describes its circuit in a module, the same for all chips."""
+
+    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
+        """Return the module with the circuit."""
+        m = Module()
+        self._describe(m)
+        return m
+
+    def _describe(self, m: Module) -> None:
+        raise NotImplementedError
+
+
 # A queue in LUT RAM that writes its next place in every cycle.
 
 _PLACES = 16
@@ -92,6 +106,12 @@ class Pipeline:
             self._m.d.sync += held.eq(value)
         return held
 
+    def delay(self, value: Value, cycles: int, *, resets: bool = False) -> Value:
+        """Return the last of ``cycles`` registers through which ``value`` passes."""
+        for _ in range(cycles):
+            value = self.hold(value, resets=resets)
+        return value
+
     def hold_twice(self, value: Value, *, resets: bool = False) -> tuple[Value, Value]:
         """Return two registers of ``value``, each for half of what it moves.
 
@@ -103,7 +123,7 @@ class Pipeline:
         return self.hold(value, resets=resets), ~inverse
 
 
-class SkidBuffer(wiring.Component):
+class SkidBuffer(Circuit):
     """Two words between two blocks, which cut the paths of ``tready`` and of data, and lose no cycle.
 
     They are in LUT RAM, which takes a third of the registers' room.
@@ -112,20 +132,11 @@ class SkidBuffer(wiring.Component):
     def __init__(self, width: int) -> None:
         super().__init__(block_ports(width))
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit: a word at the output, and one that came while the output was stalled."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
+        """Describe the circuit: a word at the output, and one that came while the output was stalled."""
         come, go = self.s_axis, self.m_axis
         m.submodules.words = words = LutFIFO(width=len(flat(come)), depth=2)
-        m.d.comb += [
-            words.w_data.eq(flat(come)),
-            words.w_en.eq(come.tvalid),
-            come.tready.eq(words.w_rdy),
-            flat(go).eq(words.r_data),
-            go.tvalid.eq(words.r_rdy),
-            words.r_en.eq(go.tready),
-        ]
-        return m
+        m.d.comb += [*enter(words, come), come.tready.eq(words.w_rdy), *leave(words, go)]
 
 
 def stream(width: int) -> Any:
@@ -141,6 +152,33 @@ def copy(to: Any, come: Any) -> Any:
 def flat(words: Any) -> Value:
     """Return all that a stream's word consists of."""
     return Cat(words.tdata, words.tkeep, words.tlast)
+
+
+def forward(come: Any, go: Any) -> list[Any]:
+    """Return the statements that pass the words of ``come`` to ``go`` as they are."""
+    return [copy(go, come), go.tvalid.eq(come.tvalid), come.tready.eq(go.tready)]
+
+
+def send(go: Any, data: Value, keep: Value, last: Value, valid: Value) -> list[Any]:
+    """Return the statements that give ``go`` a word of these parts while ``valid`` is high."""
+    return [go.tdata.eq(data), go.tkeep.eq(keep), go.tlast.eq(last), go.tvalid.eq(valid)]
+
+
+def watch(ports: Any, come: Any, moves: Value) -> list[Any]:
+    """Return the statements that show ``ports`` the words of ``come``, in the cycles of ``moves``."""
+    return [
+        ports.data.eq(come.tdata), ports.keep.eq(come.tkeep), ports.last.eq(come.tlast), ports.moves.eq(moves)
+    ]  # fmt: skip
+
+
+def enter(fifo: Any, come: Any) -> list[Any]:
+    """Return the statements that put the words of ``come`` into a FIFO; ``tready`` is the caller's."""
+    return [fifo.w_data.eq(flat(come)), fifo.w_en.eq(come.tvalid)]
+
+
+def leave(fifo: Any, go: Any) -> list[Any]:
+    """Return the statements that give ``go`` the words of a FIFO."""
+    return [flat(go).eq(fifo.r_data), go.tvalid.eq(fifo.r_rdy), fifo.r_en.eq(go.tready)]
 
 
 def registered(m: Module, come: Any, go: Any, may_go: Value | int = 1) -> None:
@@ -211,6 +249,12 @@ def first_bytes(count: Value, nbytes: int) -> Value:
     return ~((2**nbytes - 1) << count)[:nbytes]
 
 
+def clipped(value: Value, size: int) -> Value:
+    """Return a number, at most ``size``, which is a power of two."""
+    bits = size.bit_length() - 1
+    return Mux(value[bits:].any(), size, value[:bits])
+
+
 def count_kept(keep: Value) -> Value:
     """Return how many bytes a mask of 2^k bits keeps, whose ones come first.
 
@@ -218,6 +262,14 @@ def count_kept(keep: Value) -> Value:
     """
     bits = len(keep).bit_length()
     return Cat(keep[2**bit - 1 :: 2**bit].xor() for bit in range(bits))
+
+
+def sum_of(values: Sequence[Value]) -> Value:
+    """Return the sum of some values, as a tree of additions."""
+    if len(values) == 1:
+        return values[0]
+    half = len(values) // 2
+    return sum_of(values[:half]) + sum_of(values[half:])
 
 
 def leading_zeros(value: Value) -> Value:

@@ -3,7 +3,7 @@ import torch
 
 from gradwire.codecs import Bfp, parse
 from gradwire_gateware import WIDTHS
-from gradwire_gateware.bfp.compressor import BfpCompressor
+from gradwire_gateware.bfp import BfpCompressor
 from support.axi import STALLS, bench, transfer
 from support.hardware_chunks import bfp_specs, cells, chunks, payload, raw
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from amaranth import Cat, Module, Mux, Signal, Value
 
-from gradwire_gateware.bfp.decompressor import BfpCutter
+from gradwire_gateware.bfp import BfpCutter
 from gradwire_gateware.formats import BfpLayout
 from support.hardware_chunks import EXHAUSTIVE
 from support.proofs import Claim, Marked, WatchedPieces, counterexample, kept

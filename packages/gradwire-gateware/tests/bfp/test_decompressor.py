@@ -5,7 +5,7 @@ import torch
 
 from gradwire.codecs import Bfp, parse
 from gradwire_gateware import WIDTHS
-from gradwire_gateware.bfp.decompressor import BfpDecompressor
+from gradwire_gateware.bfp import BfpDecompressor
 from support.axi import STALLS, bench, transfer
 from support.hardware_chunks import bfp_specs, cells, chunks, padded, payload
 

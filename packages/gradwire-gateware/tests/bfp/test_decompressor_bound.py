@@ -6,8 +6,7 @@ from amaranth import Module, Mux
 
 from gradwire.codecs import Bfp
 from gradwire.codecs.bfp import NAN_EXPONENT, SMALLEST_EXPONENT
-from gradwire_gateware.bfp.compressor import _rounded
-from gradwire_gateware.bfp.decompressor import _value
+from gradwire_gateware.bfp import _rounded, _value
 from support.hardware_chunks import EXHAUSTIVE
 from support.proofs import Claim, Wires, counterexample, scaled
 
@@ -28,8 +27,8 @@ class LaneKeepsItsBound(Claim):
         m = Module()
         x, peak, wires = self._x, self._peak, Wires(m)
         is_tiny, is_odd = peak < SMALLEST_EXPONENT, peak == NAN_EXPONENT
-        mantissa = _rounded(wires, x, peak, is_tiny | is_odd, self._bits)  # type: ignore[arg-type]
-        y = _value(wires, mantissa, Mux(is_tiny, 0, peak), self._bits)  # type: ignore[arg-type]
+        mantissa = _rounded(wires, x, peak, is_tiny | is_odd, self._bits)
+        y = _value(wires, mantissa, Mux(is_tiny, 0, peak), self._bits)
         exact, lost = scaled(wires, x, peak, FRACTION_BITS)
         found, never = scaled(wires, y, peak, FRACTION_BITS)
         error = Mux(found > exact, found - exact, exact - found + lost)

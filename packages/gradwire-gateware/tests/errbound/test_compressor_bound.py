@@ -22,9 +22,9 @@ class LaneKeepsItsBound(Claim):
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         m, x = Module(), self._x
         wires, bound = Wires(m), self._steps.exponent
-        tag, bits = _coded(wires, self._steps, x)  # type: ignore[arg-type]
+        tag, bits = _coded(wires, self._steps, x)
         own = Cat(each.replicate(8) for each in (tag >= 1, tag >= 2, tag == 3, tag == 3))
-        y = _decoded(wires, Const(bound, 8), tag, bits | (self._junk & ~own))  # type: ignore[arg-type]
+        y = _decoded(wires, Const(bound, 8), tag, bits | (self._junk & ~own))
 
         highest = min(bound + 16, 254)  # the exponent of what isn't carried whole, at most
         exact, lost = scaled(wires, x, highest, 0)

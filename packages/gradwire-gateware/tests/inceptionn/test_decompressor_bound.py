@@ -42,7 +42,7 @@ class LaneKeepsItsBound(Claim):
         tag, bits = _code(m, self._classes, x, Const(1, 1))
         is_one_byte, is_two, is_four = tag >= 1, tag >= 2, tag == 3
         own = Cat(each.replicate(8) for each in (is_one_byte, is_two, is_four, is_four))
-        y = _decoded(wires, self._classes, tag, bits | (self._junk & ~own))  # type: ignore[arg-type]
+        y = _decoded(wires, self._classes, tag, bits | (self._junk & ~own))
         return y, (bits & ~own) == 0
 
 

@@ -28,7 +28,7 @@ class CodeIsNear(Claim):
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         m = Module()
         product = Mux(self._is_high, Cat(self._product, 1), Cat(self._product[:46], 1, 0))
-        code = rounded(Wires(m), product, self._place, Const(0, 1), self._sign, self._bits)  # type: ignore[arg-type]
+        code = rounded(Wires(m), product, self._place, Const(0, 1), self._sign, self._bits)
         exact = (product << self._place)[: 48 + self._bits + 1]
         is_encoded = (self._place <= self._bits) & (exact < (2**self._bits - 1 << 47) - 2**32)
         found = Cat(Const(0, 48), Mux(self._sign, -code, code)[: self._bits])
@@ -50,11 +50,11 @@ class ValueIsExact(Claim):
         m, bits, code = Module(), self._bits, self._code
         wires = Wires(m)
         scale = Cat(Const(0, CLEARED_BITS), self._scale)
-        y = value_of(m, wires, code, scale)  # type: ignore[arg-type]
+        y = value_of(m, wires, code, scale)
         magnitude = Mux(code[-1], -code, code)[: bits - 1]
         exponent = scale[23:31]
         found, lost = scaled(wires, y, exponent + bits - 1, bits - 1)
-        product = multiplication(wires, magnitude, Cat(scale[:23], Const(1, 1)))  # type: ignore[arg-type]
+        product = multiplication(wires, magnitude, Cat(scale[:23], Const(1, 1)))
         is_exact = (found == product) & ~lost & (y[31] == code[-1])
         is_written = (exponent >= 20) & (exponent < 254 - bits) & (code != 1 << (bits - 1))
         m.d.comb += self.holds.eq(~is_written | is_exact)

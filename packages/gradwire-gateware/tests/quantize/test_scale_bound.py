@@ -23,7 +23,7 @@ class ScaleIsLittleLess(Claim):
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         m = Module()
         peak = Cat(self._mantissa, self._exponent)
-        scale, _ = scale_of(m, Wires(m), self._codec, peak)  # type: ignore[arg-type]
+        scale, _ = scale_of(m, Wires(m), self._codec, peak)
         largest, bits = self._codec.largest_code, self._codec.bits - 1
         above = (scale[15:] - (self._exponent - bits))[:8]
         of_codes = (Cat(Const(0, CLEARED_BITS - bits), scale[:15], Const(1, 1)) << above[0]) * largest

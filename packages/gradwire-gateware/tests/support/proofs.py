@@ -10,17 +10,18 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.back import rtlil
 from amaranth.hdl import Elaboratable
 
+from gradwire_gateware.stream import Pipeline
 from support.programs import program
 from support.quick_amaranth import shared_values
 
 LIMIT_S = 1700
 
 
-class Wires:
-    """Stands for a ``Pipeline``, so that one step of a proof sees through all stages."""
+class Wires(Pipeline):
+    """A ``Pipeline`` of wires, so that one step of a proof sees through all stages."""
 
     def __init__(self, m: Module) -> None:
-        self._m = m
+        super().__init__(m, Const(1))
 
     def hold(self, value: Value, *, resets: bool = False) -> Signal:  # noqa: ARG002 - a pipeline's
         wire = Signal(len(value))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import reduce
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import wiring
 
 from gradwire.codecs import ErrBound
 from gradwire_gateware import LANE_BITS
@@ -14,7 +13,7 @@ from gradwire_gateware.errbound.share import Steps
 from gradwire_gateware.inceptionn.compressor import joined, size_of
 from gradwire_gateware.packer import Packer
 from gradwire_gateware.sections import join, store
-from gradwire_gateware.stream import Pipeline, block_ports, count_kept
+from gradwire_gateware.stream import Circuit, Pipeline, block_ports, count_kept
 
 _QUARTET = 4
 """The values whose tags are one byte."""
@@ -22,7 +21,7 @@ _UNLIMITED = 239
 """The largest exponent of a bound at which no code of two bytes overflows."""
 
 
-class ErrBoundCompressor(wiring.Component):
+class ErrBoundCompressor(Circuit):
     """Float32 in, the payload of ``codec`` out, packet by packet; a longer one is cut into several chunks.
 
     Stages: the distance to the steps; the value in steps; that rounded; its class; three or four that join
@@ -37,9 +36,7 @@ class ErrBoundCompressor(wiring.Component):
             relative.check(codec, chunk_words * width // LANE_BITS)
         super().__init__(block_ports(width))
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         width = len(self.s_axis.tdata)
         lanes = width // LANE_BITS
         m.submodules.tags = tag_packer = Packer(width, lanes // _QUARTET, lanes // _QUARTET)
@@ -62,28 +59,18 @@ class ErrBoundCompressor(wiring.Component):
         tags: Value = Cat(tag for tag, _ in coded)
         quartets = ((word.count + _QUARTET - 1) >> 2)[:3]
         valid, marks = word.valid, Cat(word.ends, quartets, word.needs_bound, word.bound)
-        for _ in range(4):
-            valid, marks = stage.hold(valid, resets=True), stage.hold(marks)
+        valid, marks = stage.delay(valid, 4, resets=True), stage.delay(marks, 4)
         pieces = [(bits, size_of(m, tag)) for tag, bits in coded]
         while len(pieces) > 1:
             pieces = joined(stage, pieces)
             valid, marks, tags = stage.hold(valid, resets=True), stage.hold(marks), stage.hold(tags)
-        m.d.comb += [
-            tag_packer.data.eq(tags),
-            tag_packer.count.eq(marks[1:4]),
-            data_packer.data.eq(pieces[0][0]),
-            data_packer.count.eq(pieces[0][1]),
-        ]
+        groups = [(tags, marks[1:4]), pieces[0]]
         if self._codec.relative is not None:
             has_bound, bound = marks[4], marks[5:]
-            m.d.comb += [
-                exponent_packer.data.eq(Mux(has_bound, bound, 0)),
-                exponent_packer.count.eq(has_bound),
-            ]
-        for packer in packers:
-            m.d.comb += [packer.last.eq(marks[0]), packer.valid.eq(valid & ready)]
+            groups.insert(0, (Mux(has_bound, bound, 0), has_bound))
+        for packer, (data, count) in zip(packers, groups, strict=True):
+            m.d.comb += packer.take(data, count, marks[0], valid & ready)
         join(m, sections, self.m_axis)
-        return m
 
     def _words(self, m: Module, ready: Value, has_room: Value) -> relative.Word:
         """Return the words that come in, with the bounds of their blocks if these are relative."""
@@ -95,10 +82,7 @@ class ErrBoundCompressor(wiring.Component):
         ends = come.tlast | (index == self._chunk_words - 1)
         with m.If(come.tvalid & come.tready):
             m.d.sync += index.eq(Mux(ends, 0, index + 1))
-        keep = Signal(len(come.tdata) // LANE_BITS)
-        m.d.comb += keep.eq(come.tkeep[:: LANE_BITS // 8])
-        kept = Signal.like(come.tdata)
-        m.d.comb += kept.eq(come.tdata & Cat(bit.replicate(LANE_BITS) for bit in keep))
+        keep, kept = relative.kept_lanes(m, come)
         none = Const(0, 0)
         return relative.Word(kept, count_kept(keep), ends, none, none, come.tvalid & has_room)
 

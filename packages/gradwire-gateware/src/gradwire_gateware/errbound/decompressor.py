@@ -15,14 +15,23 @@ from gradwire_gateware.errbound.share import Steps
 from gradwire_gateware.inceptionn.decompressor import lower_sizes, size_of_lanes, split
 from gradwire_gateware.queues import Queue, counted_memory
 from gradwire_gateware.sections import Countdown, cut
-from gradwire_gateware.stream import Pipeline, block_ports, leading_zeros, shift_right_bytes, stream
+from gradwire_gateware.stream import (
+    Circuit,
+    Pipeline,
+    block_ports,
+    leading_zeros,
+    send,
+    shift_right_bytes,
+    stream,
+    sum_of,
+)
 
 _QUARTET = 4
 _COARSE = 4
 """Data are moved to the bottom by multiples of this many bytes first, then by the rest."""
 
 
-class ErrBoundDecompressor(wiring.Component):
+class ErrBoundDecompressor(Circuit):
     """The payload of ``codec`` in, ``values`` float32 out, packet by packet.
 
     A payload doesn't say how many values it has, so ``values`` must be there with the packet's words; at
@@ -36,12 +45,9 @@ class ErrBoundDecompressor(wiring.Component):
         self._most = chunk_words * width // LANE_BITS
         super().__init__({**block_ports(width), "values": In(range(self._most + 1))})
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         sections, counts = self._apart(m)
         self._cut(m, *sections, counts)
-        return m
 
     def _apart(self, m: Module) -> tuple[list[Any], Queue]:
         """Return the streams of exponents, if there are any, of tags and of data; and packets' values."""
@@ -120,7 +126,7 @@ class ErrBoundDecompressor(wiring.Component):
             stage.hold(found), stage.hold(valid, resets=True), stage.hold(last), stage.hold(keep)
         )  # fmt: skip
         given = {"bound": stage.hold(stage.hold(bound))} if exponents else {}
-        lengths.put(valid, tags=found, length=_sum(quarters), last=last, keep=keep, **given)
+        lengths.put(valid, tags=found, length=sum_of(quarters), last=last, keep=keep, **given)
         return lengths
 
     def _cut(self, m: Module, *sections: Any) -> None:
@@ -181,31 +187,13 @@ class ErrBoundDecompressor(wiring.Component):
         sizes = [stage.hold(lower) for lower in lower_sizes(each, 1)]
         pieces, each = split(stage, [piece], [stage.hold(tag) for tag in each], sizes)
         stages = 2 + lanes.bit_length() - 1
-        for _ in range(stages + 2):
-            bound = _held(stage, bound)
+        if self._codec.relative is not None:
+            bound = stage.delay(bound, stages + 2)
         values = [_decoded(stage, bound, tag, bits) for tag, bits in zip(each, pieces, strict=True)]
-        valid = fires
-        for _ in range(stages + 3):
-            valid, last, keep = stage.hold(valid, resets=True), stage.hold(last), stage.hold(keep)
-        m.d.comb += [
-            rebuilt.tdata.eq(Cat(values)),
-            rebuilt.tkeep.eq(Cat(bit.replicate(LANE_BITS // 8) for bit in keep)),
-            rebuilt.tlast.eq(last),
-            rebuilt.tvalid.eq(valid),
-        ]
+        valid, last = stage.delay(fires, stages + 3, resets=True), stage.delay(last, stages + 3)
+        keep = Cat(bit.replicate(LANE_BITS // 8) for bit in stage.delay(keep, stages + 3))
+        m.d.comb += send(rebuilt, Cat(values), keep, last, valid)
         wiring.connect(m, leaving, wiring.flipped(self.m_axis))
-
-
-def _sum(values: list[Value]) -> Value:
-    if len(values) == 1:
-        return values[0]
-    half = len(values) // 2
-    return _sum(values[:half]) + _sum(values[half:])
-
-
-def _held(stage: Pipeline, value: Value) -> Value:
-    """Return the register of a value that isn't a constant."""
-    return value if isinstance(value, Const) else stage.hold(value)
 
 
 def _decoded(stage: Pipeline, bound: Value, tag: Value, piece: Value) -> Value:

@@ -10,7 +10,6 @@ from amaranth import Cat, Const, Module, Mux, Signal, Value
 from gradwire.codecs import ErrBound
 from gradwire.errors import SpecError
 from gradwire_gateware import LANE_BITS
-from gradwire_gateware.errbound.rewinding import RewindingQueue
 from gradwire_gateware.errbound.share import (
     BIAS,
     COUNT_BITS,
@@ -22,7 +21,7 @@ from gradwire_gateware.errbound.share import (
     normal_count,
     summed,
 )
-from gradwire_gateware.queues import Queue
+from gradwire_gateware.queues import Queue, RewindingQueue
 from gradwire_gateware.stream import LutFIFO, Pipeline, count_kept, leading_zeros
 
 # The limits of the CPU's sum of a block's squares, in whole numbers and in any order.
@@ -116,14 +115,12 @@ def bracketed(
 
     term_lost = [_term(stage, part, base) for part in parts]
     for _ in range(3):
-        rise, marks = stage.hold(rise), marks.held(stage)
-    base = stage.hold(stage.hold(stage.hold(base)))
+        rise, base, marks = stage.hold(rise), stage.hold(base), marks.held(stage)
     terms, lost = [term for term, _ in term_lost], stage.hold(Cat(is_lost for _, is_lost in term_lost).any())
     while len(terms) > 1:
         terms = [stage.hold(a + b) for a, b in zip(terms[::2], terms[1::2], strict=True)]
         rise, base, marks = stage.hold(rise), stage.hold(base), marks.held(stage)
-    for _ in range((len(lanes) - 1).bit_length() - 1):
-        lost = stage.hold(lost)
+    lost = stage.delay(lost, (len(lanes) - 1).bit_length() - 1)
     return _limits(stage, _Sum.of(m, terms[0], lost, rise, base, marks))
 
 
@@ -194,11 +191,9 @@ def _limits(stage: Pipeline, of: _Sum) -> tuple[Value, Double, Value]:
     limit = stage.hold(limit)
     fine, limit = stage.hold(zeros[:3]), stage.hold((limit << Cat(Const(0, 3), zeros[3:]))[:bits])
     limit = stage.hold((limit << fine)[:bits])
-    base = stage.hold(stage.hold(stage.hold(of.base)))
+    base = stage.delay(of.base, 3)
     exponent = stage.hold((Cat(Const(0, 4), base) + (BIAS + _UNIT) - zeros)[:EXPONENT_BITS])
-    found = first
-    for _ in range(_TO_LIMITS - 1):
-        found = stage.hold(found, resets=True)
+    found = stage.delay(first, _TO_LIMITS - 1, resets=True)
     assert bits == SIGNIFICAND_BITS
     return found, Double(limit, stage.hold(exponent)), of.count
 
@@ -267,10 +262,7 @@ def waiting(m: Module, codec: ErrBound, come: Any, may_leave: Value, takes: Valu
             is_full.eq(Mux(ends, chunk_words == 1, word == chunk_words - 2)),
         ]
 
-    keep = Signal(lanes_count)
-    m.d.comb += keep.eq(come.tkeep[:: LANE_BITS // 8])
-    kept = Signal.like(come.tdata)
-    m.d.comb += kept.eq(come.tdata & Cat(bit.replicate(LANE_BITS) for bit in keep))
+    keep, kept = kept_lanes(m, come)
     marks = Cat(opens & has_bound, closes & has_bound, ends, count_kept(keep))
     values.put(moves, word=kept, marks=marks)
     lanes = [kept.word_select(at, LANE_BITS) for at in range(lanes_count)]
@@ -278,6 +270,14 @@ def waiting(m: Module, codec: ErrBound, come: Any, may_leave: Value, takes: Valu
     bounds = _bounds(m, found, limit, count, least)
     m.d.comb += has_room.eq(values.has_room & bounds.has_room)
     return _leaving(m, values, bounds, least, may_leave, takes)
+
+
+def kept_lanes(m: Module, come: Any) -> tuple[Signal, Signal]:
+    """Return which float32 of a word are kept, a bit for each, and the word with 0 for the others."""
+    keep, kept = Signal(len(come.tdata) // LANE_BITS), Signal.like(come.tdata)
+    m.d.comb += keep.eq(come.tkeep[:: LANE_BITS // 8])
+    m.d.comb += kept.eq(come.tdata & Cat(bit.replicate(LANE_BITS) for bit in keep))
+    return keep, kept
 
 
 def _bounds(m: Module, found: Value, limit: Double, count: Value, least: Least) -> Queue:
@@ -290,11 +290,10 @@ def _bounds(m: Module, found: Value, limit: Double, count: Value, least: Least) 
     wanted, shift = normal_count(stage, count, least)
     bound = exponent_of(stage, limit, wanted, shift, least)
     low = stage.hold(bound)
-    wanted, shift = stage.hold(stage.hold(wanted)), stage.hold(stage.hold(shift))
+    wanted, shift = stage.delay(wanted, 2), stage.delay(shift, 2)
     fields = {"bound": len(bound), "is_near": 1, "wanted": len(wanted), "shift": len(shift)}
     bounds = Queue(m, "bounds", fields, _BOUNDS, _BOUNDS // 2)
-    for _ in range(3):
-        found = stage.hold(found, resets=True)
+    found = stage.delay(found, 3, resets=True)
     bounds.put(found, bound=low, is_near=low != bound, wanted=wanted, shift=shift)
     return bounds
 
@@ -317,7 +316,7 @@ def _leaving(
     begins = values.has & opens & has_bound & near.is_near & ~adds_up & ~is_added
     adder_takes, found, total = summed(m, values.first.word, closes, begins)
     exact_bound = exponent_of(stage, total, near.wanted, near.shift, least)
-    found = stage.hold(stage.hold(found, resets=True), resets=True)
+    found = stage.delay(found, 2, resets=True)
     with m.If(begins):
         m.d.sync += adds_up.eq(1)
     with m.If(found):

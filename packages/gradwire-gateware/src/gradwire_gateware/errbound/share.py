@@ -161,8 +161,7 @@ def summed(m: Module, word: Value, is_last: Value, begins: Value) -> tuple[Value
 
     x = stage.hold(word.word_select(lane, LANE_BITS) & ~is_over.replicate(LANE_BITS))
     marks = Cat(is_term, is_first, works & ~turn[0], index, half)
-    for _ in range(1 + _SQUARED):
-        marks, found = stage.hold(marks), stage.hold(found, resets=True)
+    marks, found = stage.delay(marks, 1 + _SQUARED), stage.delay(found, 1 + _SQUARED, resets=True)
     is_term, is_first, is_added = marks[:3]
     index, half = marks[3 : 3 + len(index)], marks[3 + len(index) :]
 
@@ -171,8 +170,7 @@ def summed(m: Module, word: Value, is_last: Value, begins: Value) -> tuple[Value
     m.d.comb += [own.addr.eq(index), other.addr.eq(index ^ half)]
     term = Mux(is_term, Cat(*squared(m, stage, x)), other.data)
     m.d.comb += put.data.eq(added(stage, Double.of(term), Double.of(Mux(is_term & is_first, 0, own.data))))
-    for _ in range(_ADDED):
-        index, is_added = stage.hold(index), stage.hold(is_added, resets=True)
+    index, is_added = stage.delay(index, _ADDED), stage.delay(is_added, _ADDED, resets=True)
     m.d.comb += [put.addr.eq(index), put.en.eq(is_added)]
     return takes, stage.hold(found, resets=True), Double.of(stage.hold(other.data))
 

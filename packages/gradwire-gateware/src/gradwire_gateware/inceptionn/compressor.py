@@ -9,13 +9,13 @@ from gradwire.codecs import Inceptionn
 from gradwire_gateware import LANE_BITS
 from gradwire_gateware.formats import GROUP_LANES, GROUP_NBYTES, Classes
 from gradwire_gateware.packer import Packer
-from gradwire_gateware.stream import Pipeline, block_ports, shift_left_bytes, spread_left_bytes
+from gradwire_gateware.stream import Circuit, Pipeline, block_ports, shift_left_bytes, spread_left_bytes
 
 Piece = tuple[Value, Value]
 """Some bytes of a payload, and how many they are; what follows them is 0."""
 
 
-class InceptionnCompressor(wiring.Component):
+class InceptionnCompressor(Circuit):
     """Float32 in, the payload of ``codec`` out, packet by packet.
 
     Stages: the class and the bits of each lane; three that join 2, 4, then 8 lanes; at 512 bits two that join
@@ -27,9 +27,7 @@ class InceptionnCompressor(wiring.Component):
         self._classes, self._masks = Classes.of(codec), masks
         super().__init__(block_ports(width))
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         come = self.s_axis
         groups = len(come.tdata) // LANE_BITS // GROUP_LANES
         most, are_wide = GROUP_NBYTES * groups, groups > 1
@@ -56,16 +54,9 @@ class InceptionnCompressor(wiring.Component):
         ]
         if groups == 2:
             pieces = [_joined_far(m, stage, *pieces)]
-            for _ in range(2):
-                valid, last = stage.hold(valid, resets=True), stage.hold(last)
-        m.d.comb += [
-            packer.data.eq(pieces[0][0]),
-            packer.count.eq(pieces[0][1]),
-            packer.last.eq(last),
-            packer.valid.eq(valid),
-        ]
+            valid, last = stage.delay(valid, 2, resets=True), stage.delay(last, 2)
+        m.d.comb += packer.take(*pieces[0], last, valid)
         wiring.connect(m, packer.m_axis, wiring.flipped(self.m_axis))
-        return m
 
 
 def _code(m: Module, classes: Classes, x: Value, is_kept: Value) -> Piece:

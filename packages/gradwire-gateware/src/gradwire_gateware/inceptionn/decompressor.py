@@ -16,22 +16,22 @@ from gradwire_gateware.formats import GROUP_LANES, GROUP_NBYTES, Classes
 from gradwire_gateware.queues import counted_memory
 from gradwire_gateware.stream import (
     AxiStream,
+    Circuit,
     Pipeline,
     block_ports,
     count_kept,
     kept_word,
     leading_zeros,
+    send,
     shift_right_bytes,
     stream,
 )
 
 # Where the groups of an ``inceptionn`` payload begin: as many in a cycle as a word of float32 takes.
 #
-# A group's length stands in its first two bytes, so that its place depends on all groups before it. For
-# every
-# byte of a word, the finder computes in advance where the groups would end if they began there; what
-# remains to
-# do within one cycle is to look up one of these places.
+# A group's length stands in its first two bytes, so that its place depends on all groups before it. For every
+# byte of a word, the finder computes in advance where the groups would end if they began there; what remains
+# to do within one cycle is to look up one of these places.
 
 _SIZES = (0, 1, 2, 4)
 SIZES_OF_TWO = Const(sum((_SIZES[tags & 3] + _SIZES[tags >> 2]) << (4 * tags) for tags in range(16)), 4 * 16)
@@ -82,7 +82,7 @@ class _PlacedWord(NamedTuple):
         return successor_goes | ~self.valid | self.last
 
 
-class GroupFinder(wiring.Component):
+class GroupFinder(Circuit):
     """A source of the bytes of the groups of a word of float32, and of the beginnings of the groups.
 
     Four words are at hand: the current one, two after it, and one that has just come. Where two groups are
@@ -111,9 +111,8 @@ class GroupFinder(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit: the words at hand, and the place in the current one."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
+        """Describe the circuit: the words at hand, and the place in the current one."""
         come, size, places = self.s_axis, self._size, self._place_bits
         is_idle, is_done, consume, moves = Signal(), Signal(), Signal(), Signal()
         take, free = Pipeline(m, come.tready), Pipeline(m, Const(1))
@@ -205,7 +204,6 @@ class GroupFinder(wiring.Component):
             m.d.sync += valid.eq(next_.valid)
         with m.Elif(consume):
             m.d.sync += valid.eq(0)
-        return m
 
 
 def _sum(word: Value, at: int) -> Value:
@@ -245,7 +243,7 @@ _COARSE = 4
 """A group is moved to the bottom by multiples of this many bytes first, then by the rest."""
 
 
-class InceptionnDecompressor(wiring.Component):
+class InceptionnDecompressor(Circuit):
     """The payload of ``codec`` in, float32 out, packet by packet.
 
     A payload does not say how many values its last group has, so that all eight come out, 0 for padding; the
@@ -258,9 +256,7 @@ class InceptionnDecompressor(wiring.Component):
         self._classes = Classes.of(codec)
         super().__init__(block_ports(width))
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         out = self.m_axis
         groups = len(out.tdata) // LANE_BITS // GROUP_LANES
         m.submodules.finder = finder = GroupFinder(len(out.tdata))
@@ -271,7 +267,6 @@ class InceptionnDecompressor(wiring.Component):
         stage = Pipeline(m, Const(1))
         m.d.comb += finder.ready.eq(has_room)
 
-        valid, last, present = finder.valid, finder.last, finder.present
         bits, size = len(finder.starts) // groups, len(out.tkeep)
         # The first group begins in the current word, and each other one at most a group's length later.
         reach = [(size - 1 + group * GROUP_NBYTES).bit_length() for group in range(groups)]
@@ -295,15 +290,9 @@ class InceptionnDecompressor(wiring.Component):
         pieces: list[Value] = [group[2 * GROUP_LANES :] for group in found]
         pieces, tags = split(stage, pieces, tags, sizes)
         values = [_decoded(stage, self._classes, *each) for each in zip(tags, pieces, strict=True)]
-        for _ in range(6):
-            valid, last, present = stage.hold(valid, resets=True), stage.hold(last), stage.hold(present)
-        m.d.comb += [
-            rebuilt.tdata.eq(Cat(values)),
-            rebuilt.tkeep.eq(Cat(each.replicate(4 * GROUP_LANES) for each in present)),
-            rebuilt.tlast.eq(last),
-            rebuilt.tvalid.eq(valid),
-        ]
-        return m
+        valid, last = stage.delay(finder.valid, 6, resets=True), stage.delay(finder.last, 6)
+        keep = Cat(each.replicate(4 * GROUP_LANES) for each in stage.delay(finder.present, 6))
+        m.d.comb += send(rebuilt, Cat(values), keep, last, valid)
 
 
 def size_of_lanes(tags: Sequence[Value]) -> Value:

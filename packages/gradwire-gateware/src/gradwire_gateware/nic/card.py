@@ -9,10 +9,10 @@ from amaranth.lib.wiring import In, Out
 from gradwire.codecs import Inceptionn
 from gradwire_gateware.nic.receiver import Receiver
 from gradwire_gateware.nic.transmitter import Transmitter, flow_ports
-from gradwire_gateware.stream import AxiStream
+from gradwire_gateware.stream import AxiStream, Circuit
 
 
-class Card(wiring.Component):
+class Card(Circuit):
     """Ethernet frames between a host and its link, with marked streams compressed on the link."""
 
     def __init__(self, codec: Inceptionn, width: int = 256, *, mtu: int = 1500, flows: int = 8) -> None:
@@ -28,9 +28,7 @@ class Card(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         m.submodules.transmitter = transmitter = self._transmitter
         m.submodules.receiver = receiver = self._receiver
         wiring.connect(m, wiring.flipped(self.host_s_axis), transmitter.s_axis)
@@ -38,4 +36,3 @@ class Card(wiring.Component):
         wiring.connect(m, wiring.flipped(self.link_s_axis), receiver.s_axis)
         wiring.connect(m, receiver.m_axis, wiring.flipped(self.host_m_axis))
         m.d.comb += [getattr(transmitter, name).eq(getattr(self, name)) for name in flow_ports(2)]
-        return m

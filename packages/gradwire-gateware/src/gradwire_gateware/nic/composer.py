@@ -8,10 +8,10 @@ from amaranth import Cat, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
-from gradwire_gateware.nic.packets import ETHERNET_NBYTES, SUM_AT, clipped
+from gradwire_gateware.nic.packets import ETHERNET_NBYTES, SUM_AT
 from gradwire_gateware.packer import Packer
 from gradwire_gateware.queues import Queue, open_memory
-from gradwire_gateware.stream import AxiStream, Pipeline, count_kept, first_bytes
+from gradwire_gateware.stream import AxiStream, Circuit, Pipeline, clipped, count_kept, first_bytes
 
 EXTRA_NBYTES = 14
 _LEAVING = 7
@@ -31,7 +31,7 @@ ORDER = {
 }
 
 
-class Composer(wiring.Component):
+class Composer(Circuit):
     """A composer of a waiting frame and its payload into one frame, by ``order`` while ``told`` is high.
 
     In the cycle of ``takes``, an order is done. A composed frame has the headers, the extra bytes, the
@@ -56,15 +56,10 @@ class Composer(wiring.Component):
         """Let what is in ``m`` give this its frames and payloads, and the order for each from a queue."""
         wiring.connect(m, frames, self.frames)
         wiring.connect(m, payloads, self.payloads)
-        m.d.comb += [
-            self.order.eq(orders.first),
-            self.told.eq(orders.has),
-            orders.takes.eq(self.takes),
-        ]
+        m.d.comb += [self.order.eq(orders.first), self.told.eq(orders.has), orders.takes.eq(self.takes)]
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit: what the next group is, and two stages that cut it to its bytes."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
+        """Describe the circuit: what the next group is, and two stages that cut it to its bytes."""
         frames, payloads, order = self.frames, self.payloads, self.order
         size = len(frames.tkeep)
         m.submodules.packer = packer = Packer(len(frames.tdata), size)
@@ -117,29 +112,17 @@ class Composer(wiring.Component):
         plain = Mux(order.is_composed, header, frames.tdata)
         count = Mux(order.is_composed, clipped(rest, size), count_kept(frames.tkeep))
         stage = Pipeline(m, packer.ready)
-        group = Mux(
-            in_body,
-            Mux(sends_tail, order.tail, Mux(sent_extra, payloads.tdata, order.extra)),
-            plain,
-        )
-        counted = Mux(
-            in_body,
-            Mux(sends_tail, order.tail_count, Mux(sent_extra, clipped(left, size), order.extra_count)),
-            count,
-        )
+        body = Mux(sends_tail, order.tail, Mux(sent_extra, payloads.tdata, order.extra))
+        counts = Mux(sends_tail, order.tail_count, Mux(sent_extra, clipped(left, size), order.extra_count))
+        group, counted = Mux(in_body, body, plain), Mux(in_body, counts, count)
         valid = stage.hold(reads | extra | takes_body | (ready & sends_tail), resets=True)
         group, counted, last = stage.hold(group), stage.hold(counted), stage.hold(ends)
         keep = Signal(size)
         m.d.comb += keep.eq(first_bytes(counted, size))
         kept = Cat(bit.replicate(8) for bit in keep)
-        m.d.comb += [
-            packer.data.eq(stage.hold(group & kept)),
-            packer.count.eq(stage.hold(counted)),
-            packer.last.eq(stage.hold(last)),
-            packer.valid.eq(stage.hold(valid, resets=True)),
-        ]
+        group, valid = stage.hold(group & kept), stage.hold(valid, resets=True)
+        m.d.comb += packer.take(group, stage.hold(counted), stage.hold(last), valid)
         wiring.connect(m, out, wiring.flipped(self.m_axis))
-        return m
 
     def _patched(self, word: Value, order: Any, within: Value, is_second: Value, size: int) -> Value:
         """Return a word of the headers with the new length, protocol and checksums; TCP's is 0 for now."""

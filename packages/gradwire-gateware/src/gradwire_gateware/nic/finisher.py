@@ -9,13 +9,22 @@ from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
 
 from gradwire_gateware.queues import Queue, open_memory
-from gradwire_gateware.stream import Pipeline, SkidBuffer, block_ports, copy, count_kept, stream
+from gradwire_gateware.stream import (
+    Circuit,
+    Pipeline,
+    SkidBuffer,
+    block_ports,
+    copy,
+    count_kept,
+    stream,
+    watch,
+)
 
 FACTS = {"is_composed": 1, "headers": 7, "end": 16, "place": 7}
 """The fields of a frame as it begins; ``place`` is that of the checksum, in halves of 32 bits."""
 
 
-class Finisher(wiring.Component):
+class Finisher(Circuit):
     """A writer of a meter's result into composed frames, at ``place``; all others pass.
 
     ``facts`` is read while ``told`` is high, and must stay until ``takes_last``. A composed frame waits in a
@@ -31,15 +40,9 @@ class Finisher(wiring.Component):
     def follow(self, m: Module, frames: Any, exits: Queue) -> None:
         """Let what is in ``m`` give this its frames, and the facts of each from a queue."""
         wiring.connect(m, frames, self.s_axis)
-        m.d.comb += [
-            self.facts.eq(exits.first),
-            self.told.eq(exits.has),
-            exits.takes.eq(self.takes_last),
-        ]
+        m.d.comb += [self.facts.eq(exits.first), self.told.eq(exits.has), exits.takes.eq(self.takes_last)]
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         come, facts, meter = self.s_axis, self.facts, self._meter
         width = len(come.tdata)
         m.submodules.meter = meter
@@ -56,8 +59,7 @@ class Finisher(wiring.Component):
             entering.tvalid.eq(come.tvalid & may_enter),
             come.tready.eq(may_enter),
             self.takes_last.eq(moves & come.tlast),
-            *(getattr(meter, name).eq(getattr(come, f"t{name}")) for name in ("data", "keep", "last")),
-            meter.moves.eq(moves & facts.is_composed),
+            *watch(meter, come, moves & facts.is_composed),
             meter.end.eq(facts.end),
             meter.headers.eq(facts.headers),
         ]
@@ -86,7 +88,6 @@ class Finisher(wiring.Component):
             results.takes.eq(leaves & waiting.tlast & kinds.first.is_composed),
         ]
         wiring.connect(m, leaving.m_axis, wiring.flipped(self.m_axis))
-        return m
 
 
 def _patched(word: Value, kind: Any, result: Value, index: Value) -> Value:
@@ -107,7 +108,7 @@ def _patched(word: Value, kind: Any, result: Value, index: Value) -> Value:
 # A packet's size, and no more of it than a memory holds.
 
 
-class Bounded(wiring.Component):
+class Bounded(Circuit):
     """A filter for the first ``most`` words of a packet and its last one; ``size`` is valid with ``done``.
 
     A damaged packet may decompress to many times its size.
@@ -117,16 +118,15 @@ class Bounded(wiring.Component):
         self._most = most
         super().__init__({**block_ports(width), "size": Out(20), "done": Out(1)})
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit: ``size`` counts all words, including the words that it drops."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
+        """Describe the circuit: ``size`` counts all words, including the words that it drops."""
         come, out = self.s_axis, self.m_axis
         step = len(come.tkeep)
         index, before = Signal(range(self._most + 1)), Signal(len(self.size))
         passes = (index != self._most) | come.tlast
         moves = come.tvalid & come.tready
         m.d.comb += [
-            *(getattr(out, name).eq(getattr(come, name)) for name in ("tdata", "tkeep", "tlast")),
+            copy(out, come),
             out.tvalid.eq(come.tvalid & passes),
             come.tready.eq(out.tready | ~passes),
         ]
@@ -139,4 +139,3 @@ class Bounded(wiring.Component):
                 before.eq(Mux(come.tlast, 0, before + step)),
             ]
         m.d.sync += [self.size.eq(total + count), self.done.eq(ends)]
-        return m

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib import data, wiring
 from amaranth.lib.wiring import In, Out
@@ -12,12 +16,14 @@ from gradwire_gateware.nic.packets import (
     ETHERNET_NBYTES,
     FIXED_NBYTES,
     IP_NBYTES,
+    MOST_HEADERS,
     TCP,
     UNUSUAL_FLAGS,
     big,
 )
-from gradwire_gateware.queues import open_memory
-from gradwire_gateware.stream import AxiStream, Pipeline, copy, stream
+from gradwire_gateware.queues import Queue, open_memory
+from gradwire_gateware.sections import Trim
+from gradwire_gateware.stream import AxiStream, Circuit, Pipeline, copy, stream, watch
 
 # What a card must know of a frame before it handles its payload: one record for every frame.
 
@@ -40,7 +46,7 @@ HEAD = data.StructLayout(
 )
 
 
-class HeadReader(wiring.Component):
+class HeadReader(Circuit):
     """A watch on the words of frames, with ``head`` in the cycle of ``found``, once for every frame.
 
     A word is watched in a cycle in which ``moves`` is high. Four stages: the bytes of the headers; fields and
@@ -62,9 +68,7 @@ class HeadReader(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         stage = Pipeline(m, Const(1))
         size = len(self.keep)
         before = -(-FIXED_NBYTES // size) - 1
@@ -91,10 +95,7 @@ class HeadReader(wiring.Component):
         reaches_tcp = stage.hold(has_all & seen[FIXED_NBYTES - 1])
         found = stage.hold(found, resets=True)
         m.d.comb += self.head.eq(self._fields(stage, held, reaches_ip, reaches_tcp))
-        for _ in range(self.LATENCY - 1):
-            found = stage.hold(found, resets=True)
-        m.d.comb += self.found.eq(found)
-        return m
+        m.d.comb += self.found.eq(stage.delay(found, self.LATENCY - 1, resets=True))
 
     def _fields(self, stage: Pipeline, held: Value, reaches_ip: Value, reaches_tcp: Value) -> Value:
         """Return the record, three stages after the bytes."""
@@ -113,13 +114,8 @@ class HeadReader(wiring.Component):
         has_words, is_single = stage.hold(tcp_words >= 5), stage.hold(tcp.word_select(8, 16) == 0)
         headers = stage.hold((ETHERNET_NBYTES + IP_NBYTES + (tcp_words << 2))[:7])
         end = stage.hold((length + ETHERNET_NBYTES)[:17])
-        pairs = [
-            halves[0] + halves[2],
-            halves[3] + halves[4][:8],
-            halves[6] + halves[7],
-            halves[8] + halves[9],
-        ]
-        pairs = [stage.hold(pair) for pair in pairs]
+        others = ((halves[0], halves[2]), (halves[3], halves[4][:8]), (halves[6], halves[7]), halves[8:])
+        pairs = [stage.hold(one + other) for one, other in others]
         checked = stage.hold(halves[1] + halves[5] + Cat(Const(0, 8), protocol))
         key = stage.hold(Cat(ip[96:128], ip[128:160], tcp[:32], tcp[56:58]))
 
@@ -144,7 +140,7 @@ class HeadReader(wiring.Component):
 _READ_AHEAD = 16
 
 
-class Intake(wiring.Component):
+class Intake(Circuit):
     """A splitter of every frame to ``kept`` and ``read``, with its ``head`` in the cycle of ``found``.
 
     Frames are taken while ``has_room`` is high. ``kept`` holds ``depth`` words.
@@ -163,9 +159,7 @@ class Intake(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         m.submodules.reader = reader = self._reader
         come = self.s_axis
         rooms: list[Value] = [self.has_room]
@@ -176,12 +170,69 @@ class Intake(wiring.Component):
             rooms.append(has_room)
         is_taken = Signal(init=1)
         m.d.sync += is_taken.eq(Cat(rooms).all())  # one more word may come until it falls
-        m.d.comb += [copy(entering, come), entering.tvalid.eq(come.tvalid & is_taken)]
         m.d.comb += [
+            copy(entering, come),
+            entering.tvalid.eq(come.tvalid & is_taken),
             come.tready.eq(is_taken),
-            *(getattr(reader, name).eq(getattr(come, f"t{name}")) for name in ("data", "keep", "last")),
-            reader.moves.eq(come.tvalid & is_taken),
+            *watch(reader, come, come.tvalid & is_taken),
             self.head.eq(reader.head),
             self.found.eq(reader.found),
         ]
-        return m
+
+
+# The payloads of the frames that are wanted, cut out of what the intake reads once more.
+
+_BETWEEN = 7
+"""Words that may wait between two parts."""
+
+
+def strip(
+    m: Module, read: Any, starts: Queue, meter: Any, behind: Sequence[Queue]
+) -> tuple[Any, Value, Value]:
+    """Return the stream of payloads, when the first word of one is on its way there, and that word.
+
+    ``starts`` says of each frame whether its payload is wanted, and where that is; ``meter`` watches these
+    frames. A frame waits until all queues ``behind`` have room for what is found out about it.
+    """
+    m.submodules.strip = strip = Trim(len(read.tdata), MOST_HEADERS)
+    stripped, may_strip = between(m, "stripped", strip.m_axis)
+    start, within = starts.first, Signal()
+    wiring.connect(m, read, strip.s_axis)
+    m.d.comb += [
+        strip.told.eq(_all_of(starts.has, behind, may_strip)),
+        strip.wanted.eq(start.wanted),
+        strip.skip.eq(start.headers),
+        strip.nbytes.eq(start.payload),
+        starts.takes.eq(strip.takes_last),
+        *watch(meter, read, read.tvalid & read.tready & start.wanted),
+        meter.end.eq(start.end),
+        meter.headers.eq(start.headers),
+    ]
+    with m.If(strip.m_axis.tvalid):
+        m.d.sync += within.eq(~strip.m_axis.tlast)
+    return stripped, strip.m_axis.tvalid & ~within, strip.m_axis.tdata
+
+
+def align(m: Module, come: Any, cuts: Queue, most_skipped: int, behind: Sequence[Queue] = ()) -> Any:
+    """Return the stream of what ``cuts`` leaves of each payload, moved to the beginning of a word."""
+    m.submodules.align = align = Trim(len(come.tdata), most_skipped)
+    aligned, may_align = between(m, "aligned", align.m_axis)
+    wiring.connect(m, come, align.s_axis)
+    m.d.comb += [
+        align.told.eq(_all_of(cuts.has, behind, may_align)),
+        align.wanted.eq(1),
+        align.skip.eq(cuts.first.skip),
+        align.nbytes.eq(cuts.first.nbytes),
+        cuts.takes.eq(align.takes_last),
+    ]
+    return aligned
+
+
+def between(m: Module, name: str, come: Any) -> tuple[Any, Signal]:
+    """Return the stream of a small memory between two parts, and the register of whether it has room."""
+    return open_memory(m, name, come, _BETWEEN)
+
+
+def _all_of(has: Value, behind: Sequence[Queue], has_room: Value) -> Value:
+    """Return whether a record is there, and room for what follows from it."""
+    return reduce(Value.__and__, (*(queue.has_room for queue in behind), has_room), has)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amaranth import Cat, Mux, Value
+from amaranth import Cat, Value
 
 from gradwire.codecs import Inceptionn
 
@@ -42,12 +42,6 @@ def swapped(value: Value) -> Value:
 def head_of(phase: Value) -> Value:
     """Return the bytes before the first whole float of a payload that begins with byte ``phase`` of one."""
     return (-phase)[:2]
-
-
-def clipped(value: Value, size: int) -> Value:
-    """Return a number of bytes, at most ``size``, which is a power of two."""
-    bits = size.bit_length() - 1
-    return Mux(value[bits:].any(), size, value[:bits])
 
 
 def folded(value: Value) -> Value:

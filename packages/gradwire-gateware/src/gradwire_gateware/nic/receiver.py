@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from amaranth import Cat, Const, Module, Mux, Signal, Value
+from amaranth import Cat, Const, Module, Mux, Value
 from amaranth.lib import wiring
 
 from gradwire.codecs import Inceptionn
@@ -12,10 +12,9 @@ from gradwire_gateware.formats import GROUP_LANES
 from gradwire_gateware.inceptionn.decompressor import InceptionnDecompressor
 from gradwire_gateware.nic.composer import ORDER, Composer
 from gradwire_gateware.nic.finisher import FACTS, Bounded, Finisher
-from gradwire_gateware.nic.intake import Intake
+from gradwire_gateware.nic.intake import Intake, align, strip
 from gradwire_gateware.nic.packets import (
     ETHERNET_NBYTES,
-    MOST_HEADERS,
     SHIM_NBYTES,
     SUM_AT,
     TCP,
@@ -29,17 +28,14 @@ from gradwire_gateware.nic.packets import (
     swapped,
 )
 from gradwire_gateware.nic.seal import Seal, TcpSum
-from gradwire_gateware.nic.trim import Trim
 from gradwire_gateware.queues import Queue, open_memory, taken_together
-from gradwire_gateware.stream import Pipeline, block_ports, registered, stream
+from gradwire_gateware.stream import Circuit, Pipeline, block_ports, registered, stream
 
-_BETWEEN = 7
-"""Words that may wait between two parts."""
 _CUT_NBYTES = 6
 """The most bytes before the codec's payload in a body: three bytes of each of two floats."""
 
 
-class Receiver(wiring.Component):
+class Receiver(Circuit):
     """Ethernet frames in and out, those that a ``Transmitter`` or ``gradwire nic`` has compressed restored.
 
     Every frame waits in a memory. The payload of a compressed packet is stripped of its headers, its shim
@@ -52,9 +48,7 @@ class Receiver(wiring.Component):
         self._codec, self._mtu, self._tos = codec, mtu, tos
         super().__init__(block_ports(width))
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         width = len(self.s_axis.tdata)
         words = frame_words(self._mtu, width)
         m.submodules.intake = intake = Intake(width, self._tos, self._mtu, 2 * words + 64)
@@ -68,7 +62,6 @@ class Receiver(wiring.Component):
         m.submodules.finisher = finisher = Finisher(width, TcpSum(width), 2 * words + 8)
         finisher.follow(m, composer.m_axis, exits)
         wiring.connect(m, finisher.m_axis, wiring.flipped(self.m_axis))
-        return m
 
     def _plan(self, m: Module, intake: Intake) -> Queue:
         """Tell all parts what to do with the next frame."""
@@ -93,56 +86,18 @@ class Receiver(wiring.Component):
         """Return the stream of restored payloads, and note what else is found out about each."""
         width = len(self.s_axis.tdata)
         self._seals = seals = Queue(m, "seals", {"crc": 32, "is_whole": 1})
-        self._shims = shims = Queue(
-            m,
-            "shims",
-            {
-                "is_bad": 1,
-                "crc": 32,
-                "payload": 16,
-                "floats": 14,
-                "head": 2,
-                "tail": 2,
-                "cut": 8 * _CUT_NBYTES,
-            },
-        )
+        fields = {"is_bad": 1, "crc": 32, "payload": 16, "floats": 14, "head": 2, "tail": 2}
+        self._shims = shims = Queue(m, "shims", {**fields, "cut": 8 * _CUT_NBYTES})
         self._sizes = sizes = Queue(m, "sizes", {"size": 20}, depth=31)
         cuts = Queue(m, "cuts", {"skip": 4, "nbytes": 16})
         m.submodules.seal = meter = Seal(width, offer(self._codec))
-        m.submodules.strip = strip = Trim(width, MOST_HEADERS)
-        m.submodules.align = align = Trim(width, SHIM_NBYTES + _CUT_NBYTES)
         m.submodules.decompressor = decompressor = InceptionnDecompressor(self._codec, width)
         m.submodules.bounded = bounded = Bounded(width, words)
 
-        stripped, may_strip = open_memory(m, "stripped", strip.m_axis, _BETWEEN)
-        read, start = intake.read, self._starts.first
-        wiring.connect(m, read, strip.s_axis)
-        m.d.comb += [
-            strip.told.eq(self._starts.has & seals.has_room & shims.has_room & cuts.has_room & may_strip),
-            strip.wanted.eq(start.wanted),
-            strip.skip.eq(start.headers),
-            strip.nbytes.eq(start.payload),
-            self._starts.takes.eq(strip.takes_last),
-            *(getattr(meter, name).eq(getattr(read, f"t{name}")) for name in ("data", "keep", "last")),
-            meter.moves.eq(read.tvalid & read.tready & start.wanted),
-            meter.end.eq(start.end),
-            meter.headers.eq(start.headers),
-        ]
+        stripped, is_here, word = strip(m, intake.read, self._starts, meter, (seals, shims, cuts))
         seals.put(meter.done, crc=meter.result, is_whole=meter.is_whole)
-
-        wiring.connect(m, stripped, align.s_axis)
-        within = Signal()
-        with m.If(strip.m_axis.tvalid):
-            m.d.sync += within.eq(~strip.m_axis.tlast)
-        self._read_shim(m, strip.m_axis.tvalid & ~within, strip.m_axis.tdata, cuts)
-        aligned, may_align = open_memory(m, "aligned", align.m_axis, _BETWEEN)
-        m.d.comb += [
-            align.told.eq(cuts.has & sizes.has_room & may_align),
-            align.wanted.eq(1),
-            align.skip.eq(cuts.first.skip),
-            align.nbytes.eq(cuts.first.nbytes),
-            cuts.takes.eq(align.takes_last),
-        ]
+        self._read_shim(m, is_here, word, cuts)
+        aligned = align(m, stripped, cuts, SHIM_NBYTES + _CUT_NBYTES, (sizes,))
         wiring.connect(m, aligned, decompressor.s_axis)
         restored = stream(width)
         payloads, has_room = open_memory(m, "payloads", restored, 2 * words + 8)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import wiring
 from amaranth.lib.wiring import In, Out
 
 from gradwire_gateware.nic.packets import (
@@ -14,33 +13,39 @@ from gradwire_gateware.nic.packets import (
     IP_NBYTES,
     TCP,
     big,
-    clipped,
     folded,
     swapped,
 )
-from gradwire_gateware.stream import Pipeline, first_bytes
+from gradwire_gateware.stream import Circuit, Pipeline, clipped, first_bytes, sum_of
 
 # What meters have in common: they watch a frame that passes and give one result at the end of its packet.
 
 
-def METER(width: int) -> dict[str, Any]:  # noqa: N802 - ports that are the same for all
-    """Return the ports of a meter besides its result.
+class Meter(Circuit):
+    """A watch on frames, with a ``result`` for each.
 
     A word is watched in a cycle in which ``moves`` is high. ``end`` and ``headers`` are the bytes of the
     frame up to the end of its packet and of its headers, constant while it passes; what follows the packet
     doesn't count. ``done`` is high for one cycle, in which the result is there. It ``is_whole`` unless the
     frame has ended before its packet.
     """
-    return {
-        "data": In(width),
-        "keep": In(width // 8),
-        "last": In(1),
-        "moves": In(1),
-        "end": In(16),
-        "headers": In(7),
-        "done": Out(1),
-        "is_whole": Out(1),
-    }
+
+    RESULT_BITS: int
+
+    def __init__(self, width: int) -> None:
+        super().__init__(
+            {
+                "data": In(width),
+                "keep": In(width // 8),
+                "last": In(1),
+                "moves": In(1),
+                "end": In(16),
+                "headers": In(7),
+                "done": Out(1),
+                "is_whole": Out(1),
+                "result": Out(self.RESULT_BITS),
+            }
+        )
 
 
 class Window:
@@ -82,7 +87,7 @@ _GAP_NBYTES = 4
 """The CRC itself, which it leaves out."""
 
 
-class Seal(wiring.Component):
+class Seal(Meter):
     """A meter whose ``result`` is the CRC32C of a compressed packet, in the order of its bytes there.
 
     It covers four bytes that are the codec's, the addresses of IP, TCP's header, the shim without the CRC,
@@ -99,11 +104,9 @@ class Seal(wiring.Component):
         for byte in codec:
             state = _next(state ^ byte)
         self._seed = state
-        super().__init__({**METER(width), "result": Out(self.RESULT_BITS)})
+        super().__init__(width)
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         stage = Pipeline(m, Const(1))
         window = Window(m, stage, self)
         size = len(self.keep)
@@ -125,11 +128,8 @@ class Seal(wiring.Component):
         with m.If(valid):
             moved = Cat(_product(state, [_moved(1 << bit, size) for bit in range(32)]))
             m.d.sync += state.eq(Mux(first, 0, moved) ^ given)
-        done, is_whole, padding = (
-            stage.hold(valid & last, resets=True),
-            stage.hold(is_whole),
-            stage.hold(padding),
-        )
+        done = stage.hold(valid & last, resets=True)
+        is_whole, padding = stage.hold(is_whole), stage.hold(padding)
         result: Value = state
         for bit in range(len(padding)):
             back = Cat(_product(result, [_moved_back(1 << at, 1 << bit) for at in range(32)]))
@@ -137,7 +137,6 @@ class Seal(wiring.Component):
             done, is_whole = stage.hold(done, resets=True), stage.hold(is_whole)
             padding = stage.hold(padding)
         m.d.comb += [self.result.eq(~big(result, 0, 4)), self.done.eq(done), self.is_whole.eq(is_whole)]
-        return m
 
     def _without_gap(self, m: Module, stage: Pipeline, window: Window, size: int) -> tuple[Value, Value]:
         """Return the register of the bytes that count, moved together, with the codec's state among them."""
@@ -214,7 +213,7 @@ def _product(value: Value, columns: list[int]) -> list[Value]:
 # The sum of 16-bit words that TCP's checksum is made of, over a frame that passes.
 
 
-class TcpSum(wiring.Component):
+class TcpSum(Meter):
     """A meter whose ``result`` is a packet's checksum if its own is 0, and 0 if that is there and right.
 
     Halves of 32 bits are added in the order of their bytes in memory, so that the result's low byte comes
@@ -223,12 +222,7 @@ class TcpSum(wiring.Component):
 
     RESULT_BITS = 16
 
-    def __init__(self, width: int) -> None:
-        super().__init__({**METER(width), "result": Out(self.RESULT_BITS)})
-
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         stage = Pipeline(m, Const(1))
         window = Window(m, stage, self)
         length = stage.hold((self.end - (ETHERNET_NBYTES + IP_NBYTES))[:16])
@@ -243,15 +237,15 @@ class TcpSum(wiring.Component):
         header = stage.hold(swapped(length) + (TCP << 8))
 
         halves: list[Value] = [masked.word_select(at, 16) for at in range(size // 2)]
-        halves = [stage.hold(_sum(halves[at : at + 4])) for at in range(0, len(halves), 4)]
+        halves = [stage.hold(sum_of(halves[at : at + 4])) for at in range(0, len(halves), 4)]
         marks, header = stage.hold(marks, resets=True), stage.hold(header)
-        sums = [stage.hold(_sum(halves[at : at + 4])) for at in range(0, len(halves), 4)]
+        sums = [stage.hold(sum_of(halves[at : at + 4])) for at in range(0, len(halves), 4)]
         marks, header = stage.hold(marks, resets=True), stage.hold(header)
 
         valid, is_first, is_last, is_whole = marks
         total = Signal(31, reset_less=True)
         with m.If(valid):
-            m.d.sync += total.eq(Mux(is_first, header, total) + _sum(sums))
+            m.d.sync += total.eq(Mux(is_first, header, total) + sum_of(sums))
         done, is_whole = stage.hold(valid & is_last, resets=True), stage.hold(is_whole)
         once = stage.hold(folded(total))
         done, is_whole = stage.hold(done, resets=True), stage.hold(is_whole)
@@ -260,11 +254,3 @@ class TcpSum(wiring.Component):
             self.done.eq(stage.hold(done, resets=True)),
             self.is_whole.eq(stage.hold(is_whole)),
         ]
-        return m
-
-
-def _sum(values: list[Value]) -> Value:
-    if len(values) == 1:
-        return values[0]
-    half = len(values) // 2
-    return _sum(values[:half]) + _sum(values[half:])

@@ -14,15 +14,13 @@ from gradwire_gateware.formats import GROUP_LANES, GROUP_NBYTES
 from gradwire_gateware.inceptionn.compressor import InceptionnCompressor
 from gradwire_gateware.nic.composer import ORDER, Composer
 from gradwire_gateware.nic.finisher import FACTS, Bounded, Finisher
-from gradwire_gateware.nic.intake import Intake
+from gradwire_gateware.nic.intake import Intake, align, between, strip
 from gradwire_gateware.nic.packets import (
     COMPRESSED,
     ETHERNET_NBYTES,
-    MOST_HEADERS,
     SHIM_NBYTES,
     TOS,
     VERSION,
-    clipped,
     folded,
     frame_words,
     head_of,
@@ -30,9 +28,16 @@ from gradwire_gateware.nic.packets import (
     swapped,
 )
 from gradwire_gateware.nic.seal import Seal, TcpSum
-from gradwire_gateware.nic.trim import Trim
 from gradwire_gateware.queues import Queue, open_memory, taken_together
-from gradwire_gateware.stream import Pipeline, block_ports, first_bytes, registered, stream
+from gradwire_gateware.stream import (
+    Circuit,
+    Pipeline,
+    block_ports,
+    clipped,
+    first_bytes,
+    registered,
+    stream,
+)
 
 # The connections of which a card compresses what its host sends; the host's driver writes them.
 
@@ -43,7 +48,7 @@ FLOW = data.StructLayout({"source": 32, "destination": 32, "ports": 32, "first":
 Byte 0 of addresses and ports is in bits 7..0; ``first`` has the low bits of a sequence number."""
 
 
-class FlowTable(wiring.Component):
+class FlowTable(Circuit):
     """A table of connections: two cycles after ``key``, ``is_open`` and ``first`` are those of its entry.
 
     In each cycle in which ``write`` is high, ``flow`` takes the place ``index``.
@@ -64,9 +69,8 @@ class FlowTable(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit: the key is compared with every connection at once."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
+        """Describe the circuit: the key is compared with every connection at once."""
         stage = Pipeline(m, Const(1))
         flows = [Signal(FLOW, name=f"flow{index}") for index in range(self._flows)]
         with m.If(self.write):
@@ -89,13 +93,12 @@ class FlowTable(wiring.Component):
         for each in firsts[1:]:
             first = first | each
         m.d.comb += [self.is_open.eq(stage.hold(hits.any())), self.first.eq(stage.hold(first))]
-        return m
 
 
 # The whole floats of a payload, and the bytes of a cut one behind them.
 
 
-class Split(wiring.Component):
+class Split(Circuit):
     """A cut of packets after their first ``floats`` floats, with the three bytes after them as ``tail``.
 
     ``floats`` is read while ``told`` is high, and must stay until ``takes_last``; a cycle after it, ``done``
@@ -114,9 +117,8 @@ class Split(wiring.Component):
             }
         )
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit. Behind floats that fill their words, the tail is alone in a word."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
+        """Describe the circuit. Behind floats that fill their words, the tail is alone in a word."""
         come, out = self.s_axis, self.m_axis
         lanes = len(come.tdata) // LANE_BITS
         within, left = Signal(), Signal(len(self.floats))
@@ -139,11 +141,8 @@ class Split(wiring.Component):
             self.tail.eq(come.tdata.word_select(rest[: lanes.bit_length() - 1], LANE_BITS)),
             self.done.eq(moves & come.tlast),
         ]
-        return m
 
 
-_BETWEEN = 7
-"""Words that may wait between two parts."""
 ON_THEIR_WAY = {256: 19, 512: 26}
 """By width, the words of payloads that the compressor's stages and the registers beside it hold, at most."""
 
@@ -161,7 +160,7 @@ def flow_ports(flows: int) -> dict[str, Any]:
     }
 
 
-class Transmitter(wiring.Component):
+class Transmitter(Circuit):
     """Ethernet frames in and out, some of them compressed as ``gradwire nic`` does it.
 
     Every frame waits in a memory. The payload of a packet that may be compressed is stripped of its headers
@@ -176,9 +175,7 @@ class Transmitter(wiring.Component):
         self._codec, self._mtu, self._flows, self._tos = codec, mtu, flows, tos
         super().__init__({**block_ports(width), **flow_ports(flows)})
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         width = len(self.s_axis.tdata)
         words = frame_words(self._mtu, width)
         m.submodules.intake = intake = Intake(width, self._tos, self._mtu, 2 * words + 64)
@@ -193,7 +190,6 @@ class Transmitter(wiring.Component):
         m.submodules.finisher = finisher = Finisher(width, seal, 2 * words + 8)
         finisher.follow(m, composer.m_axis, exits)
         wiring.connect(m, finisher.m_axis, wiring.flipped(self.m_axis))
-        return m
 
     def _plan(self, m: Module, intake: Intake) -> Queue:
         """Look connections up, and tell all parts what to do with the next frame."""
@@ -215,10 +211,9 @@ class Transmitter(wiring.Component):
         may_shrink = head.fits & head.is_data & (head.payload > SHIM_NBYTES)
         found, fields = intake.found, Cat(head.headers, head.end, head.payload, head.sum)
         sequence = head.sequence
-        for _ in range(FlowTable.LATENCY):
-            found, fields = stage.hold(found, resets=True), stage.hold(fields)
-            may_shrink, sequence = stage.hold(may_shrink), stage.hold(sequence)
-        found, fields = stage.hold(found, resets=True), stage.hold(fields)
+        may_shrink, sequence = (stage.delay(each, FlowTable.LATENCY) for each in (may_shrink, sequence))
+        found = stage.delay(found, FlowTable.LATENCY + 1, resets=True)
+        fields = stage.delay(fields, FlowTable.LATENCY + 1)
         wanted = stage.hold(may_shrink & flows.is_open)
         phase = stage.hold((sequence - flows.first)[:2])
         found = stage.hold(found, resets=True)
@@ -250,43 +245,15 @@ class Transmitter(wiring.Component):
         self._tails = tails = Queue(m, "tails", {"tail": 24})
         self._sizes = sizes = Queue(m, "sizes", {"size": 16}, depth=31)
         m.submodules.sum = meter = TcpSum(width)
-        m.submodules.strip = strip = Trim(width, MOST_HEADERS)
-        m.submodules.align = align = Trim(width, 3)
         m.submodules.split = split = Split(width)
         m.submodules.compressor = compressor = InceptionnCompressor(self._codec, width)
         m.submodules.bounded = bounded = Bounded(width, depth)
 
-        stripped, may_strip = open_memory(m, "stripped", strip.m_axis, _BETWEEN)
-        read, start = intake.read, self._starts.first
-        wiring.connect(m, read, strip.s_axis)
-        m.d.comb += [
-            strip.told.eq(self._starts.has & sums.has_room & heads.has_room & may_strip),
-            strip.wanted.eq(start.wanted),
-            strip.skip.eq(start.headers),
-            strip.nbytes.eq(start.payload),
-            self._starts.takes.eq(strip.takes_last),
-            *(getattr(meter, name).eq(getattr(read, f"t{name}")) for name in ("data", "keep", "last")),
-            meter.moves.eq(read.tvalid & read.tready & start.wanted),
-            meter.end.eq(start.end),
-            meter.headers.eq(start.headers),
-        ]
+        stripped, is_here, word = strip(m, intake.read, self._starts, meter, (sums, heads))
         sums.put(meter.done, is_right=meter.is_whole & (meter.result == 0))
-
-        wiring.connect(m, stripped, align.s_axis)
-        within = Signal()
-        with m.If(strip.m_axis.tvalid):
-            m.d.sync += within.eq(~strip.m_axis.tlast)
-        heads.put(strip.m_axis.tvalid & ~within, head=strip.m_axis.tdata[:24])
-        aligned, may_align = open_memory(m, "aligned", align.m_axis, _BETWEEN)
-        m.d.comb += [
-            align.told.eq(self._cuts.has & may_align),
-            align.wanted.eq(1),
-            align.skip.eq(self._cuts.first.skip),
-            align.nbytes.eq(self._cuts.first.nbytes),
-            self._cuts.takes.eq(align.takes_last),
-        ]
-        wiring.connect(m, aligned, split.s_axis)
-        floats, may_split = open_memory(m, "floats_out", split.m_axis, _BETWEEN)
+        heads.put(is_here, head=word[:24])
+        wiring.connect(m, align(m, stripped, self._cuts, 3), split.s_axis)
+        floats, may_split = between(m, "floats_out", split.m_axis)
         m.d.comb += [
             split.told.eq(self._floats.has & tails.has_room & sizes.has_room & may_split),
             split.floats.eq(self._floats.first.count),

@@ -15,10 +15,9 @@ from gradwire_gateware.stream import Pipeline, leading_zeros
 # The scales of ``quantize``: two correctly rounded quotients for a block, and a block in every cycle.
 #
 # A scale is the block's largest magnitude divided by the largest code, 2^k - 1. In digits of k bits, that
-# needs
-# no divider: r 2^k + d = r (2^k - 1) + (r + d), so the next digit of the quotient is the remainder r
-# itself,
-# or one more. The codes are products with the inverse of the scale, which takes a subtraction for each bit.
+# needs no divider: r 2^k + d = r (2^k - 1) + (r + d), so the next digit of the quotient is the remainder r
+# itself, or one more. The codes are products with the inverse of the scale, which takes a subtraction for
+# each bit.
 
 SIGNIFICAND_BITS = 24
 SCALE_BITS = 31 - CLEARED_BITS
@@ -46,8 +45,7 @@ def scale_of(m: Module, stage: Pipeline, codec: Quantize, peak: Value) -> tuple[
     number = Cat(Const(0, _digits(bits) * bits - SIGNIFICAND_BITS), peak[:23], Const(1, 1))
     for_each = Cat(exponent, exponent == 255, exponent < _SMALLEST_EXPONENT)
     quotient, remainder = divided(stage, number, bits)
-    for _ in range(_digits(bits)):
-        for_each = stage.hold(for_each)
+    for_each = stage.delay(for_each, _digits(bits))
     exponent, is_nan, is_small = for_each[:8], for_each[8], for_each[9]
 
     # The quotient's highest bit is one of two, and of those below its 24 the first says whether it goes up.
@@ -63,8 +61,7 @@ def scale_of(m: Module, stage: Pipeline, codec: Quantize, peak: Value) -> tuple[
     is_zero = stage.hold(is_nan | is_small)
 
     twice = inverted(m, stage, scale[: _SHORT_BITS - 1])
-    for _ in range(SIGNIFICAND_BITS // _STEPS + 1):
-        scale, is_zero = stage.hold(scale), stage.hold(is_zero)
+    scale, is_zero = (stage.delay(each, SIGNIFICAND_BITS // _STEPS + 1) for each in (scale, is_zero))
     inverse = (twice + 1)[1:]
     power = (253 - scale[_SHORT_BITS - 1 :] + inverse[SIGNIFICAND_BITS])[:8]
     return stage.hold(scale), stage.hold(Mux(is_zero, 0, Cat(inverse[:23], power)))
@@ -129,7 +126,7 @@ VALUE_LATENCY = 6
 def code_of(stage: Pipeline, x: Value, inverse: Value, bits: int) -> Value:
     """Return the register of the code of a float32, ``CODE_LATENCY`` stages after it and the inverse."""
     product, place, is_zero = multiplied(stage, x, inverse)
-    return rounded(stage, product, place, is_zero, stage.hold(stage.hold(x[31])), bits)
+    return rounded(stage, product, place, is_zero, stage.delay(x[31], 2), bits)
 
 
 def multiplied(stage: Pipeline, x: Value, inverse: Value) -> tuple[Value, Value, Value]:

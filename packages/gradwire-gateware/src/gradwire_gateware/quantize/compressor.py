@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from amaranth import Cat, Const, Module, Mux, Signal, Value
-from amaranth.lib import wiring
 
 from gradwire.codecs import Quantize
 from gradwire_gateware import LANE_BITS
@@ -19,14 +18,14 @@ from gradwire_gateware.quantize.code import (
 )
 from gradwire_gateware.queues import Queue
 from gradwire_gateware.sections import join, store
-from gradwire_gateware.stream import Pipeline, block_ports, count_kept
+from gradwire_gateware.stream import Circuit, Pipeline, block_ports, count_kept
 
 _MARGIN = 6
 """Cycles from a scale's last stage to it and the words behind their memories, at most."""
 _INVERSE_BITS = 31
 
 
-class QuantizeCompressor(wiring.Component):
+class QuantizeCompressor(Circuit):
     """Float32 in, the payload of ``codec`` out, packet by packet; a longer one is cut into several chunks.
 
     The words of a block go into a memory, and its scale and the inverse of that into another when they are
@@ -40,9 +39,7 @@ class QuantizeCompressor(wiring.Component):
         self._codec, self._layout = codec, QuantizeLayout.of(codec, width, chunk_words)
         super().__init__(block_ports(width))
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         layout, width = self._layout, len(self.s_axis.tdata)
         values, scales = self._take_in(m)
         m.submodules.scales = scale_packer = Packer(width, SCALE_NBYTES, SCALE_NBYTES)
@@ -52,7 +49,6 @@ class QuantizeCompressor(wiring.Component):
         sections, has_room = store(m, packers, [layout.words_of(each) for each in nbytes])
         _encode(m, layout, values, scales, *packers, has_room)
         join(m, sections, self.m_axis)
-        return m
 
     def _take_in(self, m: Module) -> tuple[Queue, Queue]:
         """Return the memories of words with their marks, and of scales with their inverses."""
@@ -80,8 +76,7 @@ class QuantizeCompressor(wiring.Component):
         has_values = moves & keep[0]
         found, peak = find_peaks(m, [lane[:31] for lane in lanes], has_values, opens, closes)
         stage = Pipeline(m, Const(1))
-        for _ in range(scale_latency(self._codec)):
-            found = stage.hold(found, resets=True)
+        found = stage.delay(found, scale_latency(self._codec), resets=True)
         scales.put(found, both=Cat(scale_of(m, stage, self._codec, peak)))
         return values, scales
 
@@ -112,21 +107,13 @@ def _encode(
     word, current, marks = stage.hold(word), stage.hold(current), stage.hold(marks)
     valid = stage.hold(valid, resets=True)
     inverse = current[SCALE_BITS:]
-    codes = [
-        code_of(stage, word.word_select(lane, LANE_BITS), inverse, layout.bits)
-        for lane in range(layout.lanes)
-    ]
-    scale = current[:SCALE_BITS]
-    for _ in range(CODE_LATENCY):
-        scale, marks, valid = stage.hold(scale), stage.hold(marks), stage.hold(valid, resets=True)
+    lanes = [word.word_select(lane, LANE_BITS) for lane in range(layout.lanes)]
+    codes = Cat(code_of(stage, lane, inverse, layout.bits) for lane in lanes)
+    scale, marks = stage.delay(current[:SCALE_BITS], CODE_LATENCY), stage.delay(marks, CODE_LATENCY)
+    valid = stage.delay(valid, CODE_LATENCY, resets=True)
     closes, ends, count = marks[1], marks[2], marks[3:]
+    scale = Mux(closes & (count != 0), Cat(Const(0, 31 - SCALE_BITS), scale), 0)
     m.d.comb += [
-        scale_packer.data.eq(Mux(closes & (count != 0), Cat(Const(0, 31 - SCALE_BITS), scale), 0)),
-        scale_packer.count.eq(Mux(closes & (count != 0), SCALE_NBYTES, 0)),
-        scale_packer.last.eq(ends),
-        scale_packer.valid.eq(valid),
-        code_packer.data.eq(Cat(codes)),
-        code_packer.count.eq((count * layout.bits + 7) >> 3),
-        code_packer.last.eq(ends),
-        code_packer.valid.eq(valid),
+        *scale_packer.take(scale, Mux(closes & (count != 0), SCALE_NBYTES, 0), ends, valid),
+        *code_packer.take(codes, (count * layout.bits + 7) >> 3, ends, valid),
     ]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from amaranth import Cat, Module, Mux, Signal, Value
-from amaranth.lib import wiring
 from amaranth.lib.wiring import In
 
 from gradwire.codecs import Quantize
@@ -13,10 +12,10 @@ from gradwire_gateware import LANE_BITS
 from gradwire_gateware.quantize.code import SCALE_NBYTES, VALUE_LATENCY, QuantizeLayout, value_of
 from gradwire_gateware.queues import Queue
 from gradwire_gateware.sections import Countdown, cut
-from gradwire_gateware.stream import Pipeline, block_ports
+from gradwire_gateware.stream import Circuit, Pipeline, block_ports, send
 
 
-class QuantizeDecompressor(wiring.Component):
+class QuantizeDecompressor(Circuit):
     """The payload of ``codec`` in, ``values`` float32 out, packet by packet.
 
     ``values`` must be there with the packet's words, because a payload doesn't say how many scales it has; at
@@ -28,9 +27,7 @@ class QuantizeDecompressor(wiring.Component):
         self._layout = QuantizeLayout.of(codec, width, chunk_words)
         super().__init__({**block_ports(width), "values": In(range(self._layout.most_values + 1))})
 
-    def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit."""
-        m = Module()
+    def _describe(self, m: Module) -> None:
         come, layout = self.s_axis, self._layout
         counts = Queue(m, "counts", {"values": len(self.values)})
         blocks, knows = Signal(range(layout.most_scales_nbytes // SCALE_NBYTES + 1)), Signal()
@@ -53,7 +50,6 @@ class QuantizeDecompressor(wiring.Component):
             ],
         )
         self._decode(m, scales, codes, counts)
-        return m
 
     def _decode(self, m: Module, scales: Any, codes: Any, counts: Queue) -> None:
         """Multiply the codes of a word of float32 at a time by the scale of their block."""
@@ -83,18 +79,13 @@ class QuantizeDecompressor(wiring.Component):
                 word.eq(Mux(closes, 0, word + 1)),
                 index.eq(Mux(is_last, 0, index + closes)),
             ]
-        valid, last, kept = stage.hold(fires, resets=True), stage.hold(is_last), stage.hold(rest.kept)
         scale = stage.hold(scales.tdata.word_select(index, LANE_BITS))
         piece = stage.hold(codes.tdata.word_select(place, size))
         values = [value_of(m, stage, piece.word_select(lane, layout.bits), scale) for lane in range(lanes)]
-        for _ in range(VALUE_LATENCY):
-            valid, last, kept = stage.hold(valid, resets=True), stage.hold(last), stage.hold(kept)
-        m.d.comb += [
-            out.tdata.eq(Cat(values)),
-            out.tkeep.eq(Cat(bit.replicate(LANE_BITS // 8) for bit in kept)),
-            out.tlast.eq(last),
-            out.tvalid.eq(valid),
-        ]
+        latency = 1 + VALUE_LATENCY
+        valid, last = stage.delay(fires, latency, resets=True), stage.delay(is_last, latency)
+        keep = Cat(bit.replicate(LANE_BITS // 8) for bit in stage.delay(rest.kept, latency))
+        m.d.comb += send(out, Cat(values), keep, last, valid)
 
 
 def quotient(value: Value, by: int) -> Value:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from amaranth.sim import Simulator
 
-from gradwire_gateware.nic.trim import Trim
+from gradwire_gateware.sections import Trim
 from support.axi import STALLS, Run, consumed, produced
 
 Ask = tuple[bytes, bool, int, int]

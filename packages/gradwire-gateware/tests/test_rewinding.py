@@ -5,7 +5,7 @@ import pytest
 from amaranth import Module, Signal
 from amaranth.sim import Simulator
 
-from gradwire_gateware.errbound.rewinding import RewindingQueue
+from gradwire_gateware.queues import RewindingQueue
 
 DEPTH = 37
 
