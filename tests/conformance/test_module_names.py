@@ -46,7 +46,7 @@ for name in named:
 def test_every_name_of_a_module_can_be_imported() -> None:
     modules = {path: ast.parse(path.read_text(encoding="utf-8")) for path in files()}
     preloaded = {name for path, tree in modules.items() for name in preloads(tree, path)}
-    assert {"gradwire.launch.local", "gradwire.ddp.hook", "torch._dynamo"} <= preloaded
+    assert {"gradwire.launch.local", "gradwire.ddp.attach", "torch._dynamo"} <= preloaded
     named = {name for tree in modules.values() for name in strings(tree) if NAME.fullmatch(name)}
     named |= {where for _, where in commands().values()}
     named |= {f"gradwire_gateware.{block.module}:{block.name}" for block in BLOCKS.values()}

@@ -256,7 +256,7 @@ def _attached(closing: ExitStack) -> Iterator[tuple[str, Reader]]:
         if plan != "auto":
             attached.load_state_dict(_residual_state())
         state = with_sum(attached.state_dict() | own)
-        name = "gradwire.ddp.hook.Attached.load_state_dict"
+        name = "gradwire.ddp.attach.Attached.load_state_dict"
         yield name, Reader(state, attached.load_state_dict, attached.state_dict)
         steering = (
             Steering(Pilot(Auto(), 0, 1, [[4]], 10.0, names=["a"]), Plan(), Mock(), Mock())

@@ -21,7 +21,7 @@ _HOMES = {
     "ProcessGroupLink": "gradwire.links",
     "Sharded": "gradwire.sharded",
     "all_reduce": "gradwire.api",
-    "attach": "gradwire.ddp.hook",
+    "attach": "gradwire.ddp.attach",
     "attach_fsdp": "gradwire.fsdp.attach",
     "choose_plan": "gradwire.planner",
     "load_checkpoint": "gradwire.checkpoints",

@@ -3,7 +3,7 @@ from gradwire.autotune import Auto
 from gradwire.checkpoints import load_checkpoint, save_checkpoint
 from gradwire.codecs import Codec, parse
 from gradwire.costs import ExchangeCost
-from gradwire.ddp.hook import attach
+from gradwire.ddp.attach import attach
 from gradwire.exchange import Exchange
 from gradwire.fsdp.attach import attach_fsdp
 from gradwire.links import Link, ProcessGroupLink, loopback

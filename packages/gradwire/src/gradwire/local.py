@@ -21,9 +21,10 @@ from gradwire.sync.flat import FlatGradients
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger, profiled
 from gradwire.sync.method import Group
-from gradwire.sync.thread import WHOLE, Buckets, Handover, average
+from gradwire.sync.thread import WHOLE, Buckets, average
 from gradwire.sync.trained import check_optimizer
 from gradwire.sync.used_parameters import Reach, backward, checked_loss, run_backward
+from gradwire.sync.work import Work
 
 # Exchange a gradient's buckets while backward still computes the rest of it.
 #
@@ -50,7 +51,7 @@ class Overlap:
             index: number for number, bucket in enumerate(self._cut) for index in bucket.parameters
         }
         self._waiting_for: list[set[int]] = []
-        self._handovers: list[Handover] = []
+        self._handovers: list[Work] = []
         self._step = 0
 
     def average(self, step: int, compute_loss: Callable[[], torch.Tensor]) -> tuple[float, StepRecord]:
@@ -80,7 +81,7 @@ class Overlap:
     def abort(self) -> None:
         """Drop the buckets that have not been sent."""
         for handover in self._handovers:
-            handover.result.cancel()
+            handover.cancel()
 
     def close(self) -> None:
         """Join the thread. Raises ``LinkTimeoutError`` if it does not end."""
@@ -131,7 +132,7 @@ class Overlap:
 
     def _wait(self) -> StepRecord:
         started = perf_counter()
-        accounting = sum(map(self._buckets.thread.wait, self._handovers), ExchangeCost())
+        accounting = sum(map(Work.wait, self._handovers), ExchangeCost())
         return StepRecord.of_wait(perf_counter() - started, accounting)
 
     def _give_up(self, error: BaseException) -> None:

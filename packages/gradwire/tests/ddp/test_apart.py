@@ -9,8 +9,6 @@ import pytest
 import torch
 
 import gradwire
-from gradwire.ddp.buckets import Apart
-from gradwire.exchange.request import BucketRequest
 from support import apart_ranks
 from support.sums import bits
 
@@ -70,48 +68,3 @@ def test_a_run_that_chooses_no_compression_samples_and_decides_as_ever(run_proce
         torch.testing.assert_close(result["ours"], result["plain"], rtol=1e-2, atol=1e-2)
         assert result["past"] == results[0]["past"]
         assert 0 < len(result["past"]) < result["exchanges"]
-
-
-class Bucket:
-    """A bucket of four floats, or of what is given."""
-
-    def __init__(self, buffer: torch.Tensor) -> None:
-        self._buffer = buffer
-
-    def index(self) -> int:
-        return 0
-
-    def buffer(self) -> torch.Tensor:
-        return self._buffer
-
-
-class Ready:
-    """An exchange whose transport takes buckets of four floats, and counts them."""
-
-    def __init__(self) -> None:
-        self.begun = 0
-
-    def start(self, tensor: torch.Tensor, request: BucketRequest) -> Any:
-        assert request == BucketRequest(timeout_s=9.0)
-        if tensor.numel() != 4:
-            return None
-        self.begun += 1
-        raise AssertionError
-
-
-def test_a_bucket_goes_past_the_thread_if_the_exchange_starts_it_while_that_is_allowed() -> None:
-    exchange = Ready()
-    parts = Apart(exchange, None, 9.0, lambda error: error)  # type: ignore[arg-type]
-
-    def taken(buffer: torch.Tensor) -> bool:
-        before = exchange.begun
-        try:
-            assert parts.start(Bucket(buffer), 1.0, 1, []) is None  # type: ignore[arg-type]
-        except AssertionError:
-            assert exchange.begun == before + 1
-        return exchange.begun > before
-
-    assert not taken(torch.zeros(4))
-    parts.is_open = True
-    assert taken(torch.zeros(4))
-    assert not taken(torch.zeros(5))

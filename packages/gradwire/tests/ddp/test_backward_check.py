@@ -4,6 +4,7 @@ import copy
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +22,15 @@ from support.fake_buckets import FakeBucket
 X = torch.ones(2, 3)
 
 
-class FakeRounds:
-    steps_done, rank, over = 0, 1, False
+class FakeSync:
+    steps_done, given = 0, 0
+
+    def __init__(self) -> None:
+        self.context = SimpleNamespace(rank=1, is_over=False)
+
+    def fail(self, error: GradwireError) -> GradwireError:
+        self.given += 1
+        return error
 
 
 @pytest.fixture(autouse=True)
@@ -33,19 +41,19 @@ def _group() -> Iterator[None]:
 
 
 def _noted(model: nn.Module) -> tuple[BackwardCheck, Any]:
-    rounds: Any = FakeRounds()
-    check = BackwardCheck(rounds, model.parameters())
+    sync: Any = FakeSync()
+    check = BackwardCheck(sync, model.parameters())
     model.register_forward_hook(check)
-    return check, rounds
+    return check, sync
 
 
 def test_a_pass_after_the_step_is_refused_if_it_reaches_a_parameter() -> None:
     model = nn.Linear(3, 2)
-    _, rounds = _noted(model)
+    _, sync = _noted(model)
     x = X.clone().requires_grad_()
     out = model(x)
     torch.autograd.backward(out.sum(), retain_graph=True)  # DDP waits for it
-    rounds.steps_done += 1
+    sync.steps_done += 1
     torch.autograd.grad(out.sum(), x, retain_graph=True)
     torch.autograd.grad(out.sum(), list(model.parameters()), retain_graph=True)
     kept = _gradient(model)
@@ -53,7 +61,7 @@ def test_a_pass_after_the_step_is_refused_if_it_reaches_a_parameter() -> None:
         torch.autograd.backward(out.sum(), retain_graph=True)
     assert torch.equal(_gradient(model), kept), "nothing was added"
     torch.autograd.backward(model(X).sum())  # another forward pass
-    rounds.over = True
+    sync.context.is_over = True
     torch.autograd.backward(out.sum())  # the next forward pass tells why not
 
 
@@ -65,11 +73,11 @@ def _gradient(model: nn.Linear) -> torch.Tensor:
 @pytest.mark.parametrize("grad", [True, False])
 def test_a_pass_without_gradients_or_synchronisation_is_not_noted(grad: bool) -> None:
     model = nn.Linear(3, 2)
-    _, rounds = _noted(model)
+    _, sync = _noted(model)
     model.require_backward_grad_sync = False  # type: ignore[assignment]
     with torch.set_grad_enabled(grad):
         out = model(X)
-    rounds.steps_done += 1
+    sync.steps_done += 1
     if grad:
         torch.autograd.backward(out.sum())
 
@@ -80,9 +88,9 @@ def test_outputs_are_found_wherever_they_are() -> None:
             return {"loss": [super().forward(x)], "count": torch.ones(1), "weight": self.weight}
 
     model = Nested(3, 2)
-    _, rounds = _noted(model)
+    _, sync = _noted(model)
     out = model(X)
-    rounds.steps_done += 1
+    sync.steps_done += 1
     with pytest.raises(AttachError, match="DDP has averaged one backward pass"):
         torch.autograd.backward(out["loss"][0].sum())
     assert not model.weight._backward_hooks, "a leaf would keep every hook"
@@ -103,9 +111,9 @@ def test_outputs_may_hold_each_other_or_be_unset() -> None:
             return part, Part
 
     model = Circular(3, 2)
-    _, rounds = _noted(model)
+    _, sync = _noted(model)
     out, _ = model(X)
-    rounds.steps_done += 1
+    sync.steps_done += 1
     with pytest.raises(AttachError, match="DDP has averaged one backward pass"):
         torch.autograd.backward(out.loss.sum())
 
@@ -119,10 +127,10 @@ def test_an_output_can_be_saved() -> None:
 
 def test_what_is_added_within_no_sync_waits_for_the_next_average() -> None:
     model = nn.Linear(3, 2)
-    _, rounds = _noted(model)
+    _, sync = _noted(model)
     out = model(X)
     torch.autograd.backward(out.sum(), retain_graph=True)
-    rounds.steps_done += 1
+    sync.steps_done += 1
     model.require_backward_grad_sync = False  # type: ignore[assignment]
     torch.autograd.backward(out.sum(), retain_graph=True)
     torch.autograd.backward((model(X) * out).sum(), retain_graph=True)  # as for states of earlier passes
@@ -132,13 +140,8 @@ def test_what_is_added_within_no_sync_waits_for_the_next_average() -> None:
 
 
 def test_a_parameter_that_a_hook_has_changed_ends_the_run() -> None:
-    model, given = nn.Linear(3, 2), list[GradwireError]()
-
-    def give_up(error: GradwireError) -> GradwireError:
-        given.append(error)
-        return error
-
-    check, _ = _noted(model)
+    model = nn.Linear(3, 2)
+    check, sync = _noted(model)
     model.weight.register_post_accumulate_grad_hook(lambda _: None)  # type: ignore[no-untyped-call]
     bucket = FakeBucket(0, torch.zeros(6), last=True, owners=[model.weight])
     for changes in (False, True):
@@ -149,19 +152,19 @@ def test_a_parameter_that_a_hook_has_changed_ends_the_run() -> None:
             with pytest.raises(
                 AttachError, match=r"rank 1: a hook has changed a parameter of shape \(2, 3\)"
             ):
-                check.check_unwritten(bucket, give_up)
-        check.check_unwritten(FakeBucket(0, torch.zeros(2), owners=[model.bias]), give_up)
+                check.check_unwritten(bucket)
+        check.check_unwritten(FakeBucket(0, torch.zeros(2), owners=[model.bias]))
         if not changes:
-            check.check_unwritten(bucket, give_up)
+            check.check_unwritten(bucket)
             with torch.no_grad():
                 model.weight.add_(1.0)  # after its last bucket, as an optimizer does
-            check.check_unwritten(bucket, give_up)
-    assert len(given) == 1
+            check.check_unwritten(bucket)
+    assert sync.given == 1
     with torch.no_grad():
         model.weight.add_(1.0)
     model.require_backward_grad_sync = False  # type: ignore[assignment]
     model(X)  # DDP still waits for a backward pass, and averages that of this one
-    check.check_unwritten(bucket, give_up)
+    check.check_unwritten(bucket)
 
 
 def test_a_copy_notes_nothing_and_can_be_attached() -> None:

@@ -4,9 +4,11 @@ import pytest
 import torch
 
 from gradwire import Exchange, Link, Plan
-from gradwire.ddp.buckets import BucketLayouts
+from gradwire.errors import ExchangeError, TensorError
+from gradwire.sync.ledger.lost import Layout
+from gradwire.sync.views import Layouts
 from support import mixed
-from support.fake_buckets import FakeBucket
+from support.fake_buckets import FakeBucket, reducer_over
 from support.ranks import run_ranks
 
 PARAMETERS = [torch.zeros(2, 3), torch.zeros(2), torch.zeros(4)]
@@ -20,32 +22,39 @@ def bucket(*owners: torch.Tensor) -> FakeBucket:
 
 def test_a_layout_is_kept_for_the_parameters_and_not_for_unknown_ones() -> None:
     def run(link: Link) -> None:
-        layouts = BucketLayouts(Exchange(link, PLAN), NAMES)
-        found = layouts.of(bucket(*PARAMETERS[:2]))
+        reducer, sync = reducer_over(Exchange(link, PLAN), NAMES)
+        found = reducer.layout_of(bucket(*PARAMETERS[:2]))
         assert (found.names, found.counts) == (("a.weight", "a.bias"), (6, 2))
-        assert layouts.of(bucket(*PARAMETERS[:2])) is found
+        assert reducer.layout_of(bucket(*PARAMETERS[:2])) is found
         strange = bucket(PARAMETERS[2], torch.zeros(5))
-        assert layouts.of(strange).names == ("b.bias", "a parameter of bucket 1")
-        assert layouts.of(strange) is not layouts.of(strange)
+        assert reducer.layout_of(strange).names == ("b.bias", "a parameter of bucket 1")
+        assert reducer.layout_of(strange) is not reducer.layout_of(strange)
+        sync.close()
+
+    run_ranks(1, run)
+
+
+def test_residuals_need_the_names_of_all_parameters() -> None:
+    def run(link: Link) -> None:
+        reducer, _ = reducer_over(Exchange(link, Plan.of("topk:0.5")), NAMES)
+        with pytest.raises(TensorError, match=r"rank 0: DDP averages a parameter of shape \(5,\) that"):
+            reducer.layout_of(bucket(PARAMETERS[2], torch.zeros(5)))
+        with pytest.raises(ExchangeError, match=r"has failed before .* of shape"):
+            reducer.take(bucket(PARAMETERS[2]), last_waits=True)
 
     run_ranks(1, run)
 
 
 def test_only_a_plan_with_several_codecs_divides_and_another_plan_does_so_anew() -> None:
-    def run(link: Link) -> None:
-        exchange = Exchange(link, Plan())
-        layouts, one = BucketLayouts(exchange, NAMES), bucket(*PARAMETERS)
-        assert layouts.views(one) is None
-        exchange.follow(PLAN)
-        first = layouts.views(one)
-        assert first is not None
-        assert layouts.views(one) is first
-        exchange.follow(Plan.of("fp8", codecs=PLAN.codecs))
-        assert layouts.views(one) is not first
-        exchange.follow(Plan())
-        assert layouts.views(one) is None
-
-    run_ranks(1, run)
+    names = tuple(NAMES.values())
+    one = Layout(names, (6, 2, 4), (frozenset(names),) * 3)
+    layouts = Layouts(names)
+    assert layouts.views(one, Plan(), 2) is None
+    first = layouts.views(one, PLAN, 2)
+    assert first is not None
+    assert layouts.views(one, PLAN, 2) is first
+    assert layouts.views(one, Plan.of("fp8", codecs=PLAN.codecs), 2) is not first
+    assert layouts.views(one, Plan(), 2) is None
 
 
 @pytest.mark.processes

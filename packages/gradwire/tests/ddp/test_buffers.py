@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from gradwire.ddp.agreed_plan import tell_of_buffers
+from gradwire.ddp.checks import warn_about_broadcast_buffers
 
 
 def ddp(*, buffered: int, rank: int = 0, size: int = 4, broadcast: bool = True) -> Any:
@@ -21,7 +21,7 @@ def ddp(*, buffered: int, rank: int = 0, size: int = 4, broadcast: bool = True) 
 
 
 def test_rank_0_says_what_ddp_broadcasts(caplog: pytest.LogCaptureFixture) -> None:
-    tell_of_buffers(ddp(buffered=500))
+    warn_about_broadcast_buffers(ddp(buffered=500))
     (record,) = caplog.records
     assert record.getMessage().startswith(
         "gradwire: DDP broadcasts 2kB of buffers in each forward pass, beside 4kB"
@@ -40,5 +40,5 @@ def test_rank_0_says_what_ddp_broadcasts(caplog: pytest.LogCaptureFixture) -> No
     ],
 )
 def test_nothing_is_said_of_few_or_none(fine: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    tell_of_buffers(ddp(**fine))
+    warn_about_broadcast_buffers(ddp(**fine))
     assert not caplog.records

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,18 +16,18 @@ from gradwire.ddp.checks import AveragedParameters, CopiedCheck, ForwardCheck
 from gradwire.errors import AttachError, ExchangeError
 
 
-class FakeRounds:
-    steps_done, over, failed, calls = 0, False, False, 0
+class FakeSync:
+    steps_done, failed, calls = 0, False, 0
 
-    @property
-    def between(self) -> FakeRounds:
-        return self
+    def __init__(self) -> None:
+        self.context = SimpleNamespace(is_over=False)
 
     def check(self) -> None:
         if self.failed:
             raise ExchangeError("it failed before")
 
-    def roll_call(self) -> None:
+    def exchange_now(self, what: str, _call: object) -> None:
+        assert what == "a number in the named barrier"
         self.calls += 1
 
 
@@ -39,15 +40,15 @@ def model() -> Iterator[DistributedDataParallel]:
 
 
 @pytest.fixture
-def rounds() -> FakeRounds:
-    return FakeRounds()
+def sync() -> FakeSync:
+    return FakeSync()
 
 
 def test_a_failed_exchange_is_told_before_a_backward_pass_is_prepared(
-    model: DistributedDataParallel, rounds: Any
+    model: DistributedDataParallel, sync: Any
 ) -> None:
-    check = ForwardCheck(rounds, AveragedParameters(model))
-    rounds.failed = True
+    check = ForwardCheck(sync, AveragedParameters(model))
+    sync.failed = True
     with torch.no_grad():
         check(model, None)
     with model.no_sync():
@@ -56,27 +57,27 @@ def test_a_failed_exchange_is_told_before_a_backward_pass_is_prepared(
         check(model, None)
 
 
-def test_what_ddp_does_not_average_must_stay_frozen(model: DistributedDataParallel, rounds: Any) -> None:
-    check = ForwardCheck(rounds, AveragedParameters(model))
+def test_what_ddp_does_not_average_must_stay_frozen(model: DistributedDataParallel, sync: Any) -> None:
+    check = ForwardCheck(sync, AveragedParameters(model))
     check(model, None)
     model.module[0].requires_grad_(True)
     with pytest.raises(AttachError, match=r"0\.weight was unfrozen after DistributedDataParallel was made"):
         check(model, None)
 
 
-def test_ranks_answer_a_roll_call_before_ddp_cuts_its_buckets_anew(
-    model: DistributedDataParallel, rounds: Any
+def test_ranks_meet_at_a_named_barrier_before_ddp_cuts_its_buckets_anew(
+    model: DistributedDataParallel, sync: Any
 ) -> None:
-    check = ForwardCheck(rounds, AveragedParameters(model))
+    check = ForwardCheck(sync, AveragedParameters(model))
     check(model, None)
-    assert rounds.calls == 0, "no step is done"
-    rounds.steps_done = 1
+    assert sync.calls == 0, "no step is done"
+    sync.steps_done = 1
     check(model, None)
-    assert rounds.calls == 1
-    rounds.over = True
+    assert sync.calls == 1
+    sync.context.is_over = True
     check(model, None)
-    assert rounds.calls == 1
+    assert sync.calls == 1
 
 
-def test_a_copy_leaves_it_behind(model: DistributedDataParallel, rounds: Any) -> None:
-    assert isinstance(copy.deepcopy(ForwardCheck(rounds, AveragedParameters(model))), CopiedCheck)
+def test_a_copy_leaves_it_behind(model: DistributedDataParallel, sync: Any) -> None:
+    assert isinstance(copy.deepcopy(ForwardCheck(sync, AveragedParameters(model))), CopiedCheck)

@@ -23,7 +23,7 @@ from torch.optim.swa_utils import AveragedModel
 
 import gradwire
 from gradwire.codecs import DEFAULT as DEFAULT_CODEC
-from gradwire.ddp.hook import gradwire_hook
+from gradwire.ddp.attach import gradwire_hook
 from gradwire.errors import AttachError, ExchangeError, SpecError, StateError, TensorError
 from gradwire.sync.ledger.ledger import Ledger
 from support.fake_buckets import FakeBucket
@@ -369,7 +369,8 @@ def test_a_step_s_begin_may_be_waited_for_as_long_as_the_group_allows() -> None:
     ]
     for options, wanted in cases:
         attached = gradwire.attach(DistributedDataParallel(nn.Linear(2, 1), process_group=group), **options)
-        assert (attached._rounds._timeout_s, attached._rounds._begin_timeout_s) == wanted
+        context = attached._sync.context
+        assert (context.timeout_s, context.begin_timeout_s) == wanted
         attached.close()
     with pytest.raises(SpecError, match=r"begin_timeout_s must be above 0 and at most .*, but is -1"):
         gradwire.attach(make_model(), begin_timeout_s=-1)

@@ -16,9 +16,9 @@ from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.ddp import between_steps
 from gradwire.errors import ExchangeError, GradwireError, LinkError, LossyError, StateError
 from gradwire.exchange import Exchange
+from gradwire.sync import replicas
 from gradwire.sync.ledger.meter import LostMeter
 
 
@@ -47,12 +47,12 @@ def _fails_in_an_exchange(monkeypatch: pytest.MonkeyPatch, _attached: Any) -> No
 
 
 def _fails_out_of_turn(_monkeypatch: pytest.MonkeyPatch, attached: Any) -> None:
-    attached._rounds._next = 1
+    attached._reducer._next = 1
 
 
 def _fails_in_the_verdict(_monkeypatch: pytest.MonkeyPatch, attached: Any) -> None:
-    attached._rounds._meter._heard = LossyError("rank 1: too much is lost")
-    attached.kept = attached._rounds._meter._heard  # somebody holds it
+    attached._sync.meter._heard = LossyError("rank 1: too much is lost")
+    attached.kept = attached._sync.meter._heard  # somebody holds it
 
 
 def _is_closed(_monkeypatch: pytest.MonkeyPatch, attached: Any) -> None:
@@ -87,7 +87,7 @@ def test_replicas_that_differ_keep_no_model_alive(monkeypatch: pytest.MonkeyPatc
     def differ(*_: object) -> None:
         raise StateError("rank 1 differs")
 
-    monkeypatch.setattr(between_steps, "compare_hashes", differ)
+    monkeypatch.setattr(replicas, "compare_hashes", differ)
     model = DistributedDataParallel(nn.Linear(3, 1))
     attached = gradwire.attach(model, "fp16")
     attached.check_at_next_step()

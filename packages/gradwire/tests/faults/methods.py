@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from faults.case import TIMEOUT_S
 from faults.model import make_model
-from gradwire.ddp.hook import Attached
+from gradwire.ddp.attach import Attached
 from gradwire.fsdp.attach import AttachedFsdp
 from gradwire.plan import SEGMENT_UNIT_NBYTES
 

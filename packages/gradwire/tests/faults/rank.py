@@ -254,8 +254,9 @@ def _with_a_frame_struck(
 ) -> Callable[[], object]:
     """Return a step in which a frame meets the fault; with DDP one of the backward pass.
 
-    DDP's forward passes have no frames but those of one roll call. Where one of these is lost, some ranks are
-    in a broadcast of DDP's own while the others raise, and stay there for the process group's timeout.
+    DDP's forward passes have no frames but those of one named barrier. Where one of these is lost, some
+    ranks are in a broadcast of DDP's own while the others raise, and stay there for the process group's
+    timeout.
     """
 
     def arm() -> None:

@@ -55,4 +55,4 @@ def test_a_rank_that_is_lost_before_ddp_broadcasts_its_new_buckets(name: str, tm
     outcome = play(Case("ddp", row, SEED, victim=2, step=1), tmp_path / "lost")
     assert judge(outcome, undisturbed("ddp", tmp_path)).problems == []
     for rank in (0, 1):
-        assert "in the roll call before step 2" in outcome.reports[rank].text
+        assert "in the named barrier before step 2" in outcome.reports[rank].text

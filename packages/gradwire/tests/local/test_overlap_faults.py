@@ -215,7 +215,7 @@ def test_an_interrupt_while_waiting_leaves_the_method_closed_to_steps(
     model = make_model()
     method = sync(model, Exchange(loopback(1)[0], BUCKETS))
     with monkeypatch.context() as patch:
-        patch.setattr("gradwire.sync.thread.CommunicationThread.wait", interrupted)
+        patch.setattr("gradwire.sync.work.Work.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(method, batch_loss, 1)
     before = weights(model)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.autograd import Variable
 
-from gradwire.ddp.hook import Attached
+from gradwire.ddp.attach import Attached
 from gradwire.profile.ddp import DdpWatch
 from gradwire.profile.settings import Settings
 

@@ -28,15 +28,15 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire.codecs import Quantize
 from gradwire.costs import ExchangeCost
-from gradwire.ddp import hook
 from gradwire.errors import LinkError
 from gradwire.exchange import Exchange
 from gradwire.links.base import Link
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
 from gradwire.sync import thread as endings
-from gradwire.sync.ledger.meter import LostMeter
-from gradwire.sync.thread import CommunicationThread, Handover
+from gradwire.sync.context import SyncContext
+from gradwire.sync.thread import CommunicationThread
+from gradwire.sync.work import CallWork
 
 WORLD = 2
 LIMIT_S = 60.0
@@ -121,7 +121,7 @@ def _pipe(model: nn.Module) -> Callable[[], object]:
 
 def _ddp(model: nn.Module, plan: gradwire.Plan | str = "quantize:8") -> Callable[[], object]:
     wrapped = DistributedDataParallel(model, bucket_cap_mb=0.5)
-    hook.attach(wrapped, plan, timeout_s=20)
+    gradwire.attach(wrapped, plan, timeout_s=20)
     return lambda: torch.autograd.backward(_loss(wrapped))
 
 
@@ -181,8 +181,8 @@ def waiting_for_a_peer(_: RankContext) -> None:
 
 
 def _do(link: Link, work: Callable[[], ExchangeCost]) -> None:
-    thread = CommunicationThread(Exchange(link, Plan()), LostMeter(0, Plan(), ()))
-    thread.hand_over(Handover(None, "the work", work))
+    context = SyncContext(Exchange(link, Plan()))
+    CommunicationThread(context).put(CallWork(context, "the work", lambda _: work(), None))
 
 
 ALONE = {each.__name__: each for each in (in_a_kernel, in_a_kernel_for_long, waiting_for_a_peer)}

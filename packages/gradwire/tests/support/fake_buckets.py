@@ -1,10 +1,20 @@
-"""Buckets as DDP hands them to its hook, made by hand."""
+"""Buckets as DDP hands them to its hook, made by hand, and what averages them without DDP."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
+
+from gradwire.ddp.reducer import BucketReducer
+from gradwire.exchange import Exchange
+from gradwire.sync.context import SyncContext, SyncOptions
+from gradwire.sync.gradient_sync import GradientSync
+from gradwire.sync.ledger.ledger import Ledger
+from gradwire.sync.observe import StepObserver
+from gradwire.sync.residual import Residuals
+from gradwire.sync.views import Layouts
 
 
 @dataclass
@@ -27,3 +37,25 @@ class FakeBucket:
 
     def parameters(self) -> list[torch.Tensor]:
         return self.owners or [self.gradients]
+
+
+def sync_over(
+    exchange: Exchange,
+    names: Mapping[torch.Tensor, str] | None = None,
+    begin_timeout_s: float | None = None,
+    observers: tuple[StepObserver, ...] = (),
+) -> GradientSync:
+    """Return what averages the gradients of parameters of these names over an exchange."""
+    link = exchange.link
+    options = SyncOptions(link.timeout_s, begin_timeout_s)
+    context = SyncContext(exchange, options, Ledger(link.rank))
+    residuals = Residuals(exchange.plan, link.rank, link.world)
+    return GradientSync(context, Layouts([*(names or {}).values()]), residuals, observers)
+
+
+def reducer_over(
+    exchange: Exchange, names: Mapping[torch.Tensor, str] | None = None, begin_timeout_s: float | None = None
+) -> tuple[BucketReducer, GradientSync]:
+    """Return what takes DDP's buckets for ``sync_over``, and that."""
+    sync = sync_over(exchange, names, begin_timeout_s)
+    return BucketReducer(sync, names or {}), sync

@@ -31,7 +31,7 @@ PRELOADED = [
     "torch.nn.parallel",
     "gradwire.pipe.pipe_sgd",
     "gradwire.fsdp.attach",
-    "gradwire.ddp.hook",
+    "gradwire.ddp.attach",
 ]
 GRACE_S = 1.0  # after a first error: the others tell what is its cause and what its echo
 FAREWELL_S = 5.0

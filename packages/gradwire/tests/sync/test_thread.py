@@ -4,7 +4,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
@@ -19,8 +18,9 @@ from gradwire.exchange.request import BucketRequest
 from gradwire.links.base import Link
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
-from gradwire.sync.ledger.meter import LostMeter
-from gradwire.sync.thread import CommunicationThread, Handover, longest_s
+from gradwire.sync.context import SyncContext
+from gradwire.sync.thread import CommunicationThread
+from gradwire.sync.work import CallWork, longest_s
 from support.faulty_link import Fault, FaultyLink
 from support.pipes import pipe_sgd, through
 
@@ -195,19 +195,22 @@ def test_close_finishes_what_peers_wait_for_but_applies_nothing(
 
 
 def test_an_exchange_that_never_returns_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradwire.sync.thread.longest_s", lambda *_: 0.05)
-    exchange = _Gated()
-    communication = CommunicationThread(exchange, LostMeter(0, exchange.plan, ()))
-    work = partial(exchange.all_reduce, torch.zeros(3))
-    handover = communication.hand_over(Handover(None, "the gradient of step 7", work))
+    for module in ("work", "thread"):
+        monkeypatch.setattr(f"gradwire.sync.{module}.longest_s", lambda *_: 0.05)
+    context = SyncContext(exchange := _Gated())
+    communication, gradient = CommunicationThread(context), torch.zeros(3)
+    work = CallWork(context, "the gradient of step 7", lambda own: own.all_reduce(gradient), None)
+    communication.put(work)
     with pytest.raises(
-        LinkTimeoutError, match=r"rank 0 waited 0\.05 s for the gradient of step 7 to be averaged"
+        LinkTimeoutError, match=r"rank 0 waited 0\.05 s for the gradient of step 7 to be exchanged"
     ):
-        communication.wait(handover)
+        work.wait()
     with pytest.raises(LinkTimeoutError, match=r"did not end within 0\.05 s"):
         communication.close()
     exchange.gate.set()
-    assert handover.result.result(5).wire_nbytes == 0
+    monkeypatch.undo()
+    work.wait()
+    assert work.value.wire_nbytes == 0
     for thread in threading.enumerate():
         if thread.name.startswith("gradwire"):
             thread.join(5)

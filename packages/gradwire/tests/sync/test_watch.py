@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from gradwire.errors import SpecError
-from gradwire.sync.hashes import ReplicaWatch
+from gradwire.sync.hashes import crc32c_of, replica_hashes
+from gradwire.sync.replicas import ReplicaWatch
 
 
 def test_the_first_step_is_checked_and_every_nth_after_it() -> None:
@@ -26,10 +27,14 @@ def test_hashes_are_of_four_bytes_and_see_the_optimizer_only_where_there_is_one(
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     alone, both = ReplicaWatch(1), ReplicaWatch(1, optimizer)
-    before = alone.hashes(model), both.hashes(model)
+
+    def hashes(watch: ReplicaWatch) -> dict[str, bytes]:
+        return replica_hashes(model, watch.optimizer, crc32c_of)
+
+    before = hashes(alone), hashes(both)
     assert [len(each) for each in before[1].values()] == [4, 4]
     optimizer.param_groups[0]["lr"] = 0.2
-    assert alone.hashes(model) == before[0]
-    assert both.hashes(model)["weights"] == before[1]["weights"]
-    assert both.hashes(model)["optimizer states"] != before[1]["optimizer states"]
+    assert hashes(alone) == before[0]
+    assert hashes(both)["weights"] == before[1]["weights"]
+    assert hashes(both)["optimizer states"] != before[1]["optimizer states"]
     assert alone.facts != both.facts

@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.autotune.decision import Decision
 from gradwire.costs import ExchangeCost
-from gradwire.ddp.hook import Attached
+from gradwire.ddp.attach import Attached
 from gradwire.launch.rendezvous import in_words
 from gradwire.plan import Plan
 from gradwire.sync.ledger.counts import StepRecord

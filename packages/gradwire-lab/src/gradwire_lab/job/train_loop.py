@@ -15,7 +15,7 @@ from torch import nn
 from torch._C._distributed_c10d import Store
 
 from gradwire.autotune.worker_method import WorkerMethod
-from gradwire.ddp.hook import attach
+from gradwire.ddp.attach import attach
 from gradwire.entropy.delta import WordName
 from gradwire.errors import JobError
 from gradwire.launch.local import RankContext

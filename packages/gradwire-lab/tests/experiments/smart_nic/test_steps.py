@@ -11,12 +11,10 @@ import torch
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.codecs import parse
-from gradwire.costs import ExchangeCost
 from gradwire.exchange import Exchange
 from gradwire.launch.rendezvous import joined_group
 from gradwire.links import loopback
 from gradwire.plan import Plan
-from gradwire.sync.thread import Handover
 from gradwire_lab.experiments.hosts import ranks as hosts
 from gradwire_lab.experiments.hosts.ranks import Ranks
 from gradwire_lab.experiments.smart_nic import steps
@@ -103,8 +101,7 @@ def test_times_are_those_of_what_is_done(monkeypatch: pytest.MonkeyPatch) -> Non
     worker.forward()
     worker.backward(2)
     worker.backward(1)
-    launched = Handover(None, "nothing", ExchangeCost)
-    worker.wait(Mock(), launched)
+    worker.wait(Mock())
     worker.update(2)
     assert worker.seconds == {"forward": 1, "backward": 2, "update": 1, "exposed": 1}
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradwire.ddp.buckets import awaited
+from gradwire.exchange import Exchange
+from gradwire.links.loopback import loopback
+from gradwire.plan import Plan
+from gradwire.sync.context import SyncContext
+from gradwire.sync.work import BucketWork, GradientBucket
 from gradwire_lab.simulated_device.simulated import Simulated
+
+
+def awaited(bucket: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    context = SyncContext(Exchange(loopback(1)[0], Plan()))
+    return BucketWork(context, GradientBucket(0, bucket), 1).get_future()
 
 
 def test_the_future_of_a_bucket_in_host_memory_is_torchs_own() -> None:

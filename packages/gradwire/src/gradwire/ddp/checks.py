@@ -1,4 +1,4 @@
-"""Gradients that DDP would leave unaveraged, noticed in the backward pass that computes them.
+"""What attach refuses, and gradients that DDP would leave unaveraged, noticed where they are computed.
 
 DDP averages one backward pass after each forward pass. It ignores a second one, whose gradients stay each
 rank's own. It also averages too late for an optimizer that steps in a hook of a parameter.
@@ -6,6 +6,7 @@ rank's own. It also averages too late for an optimizer that steps in a hook of a
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
@@ -18,9 +19,73 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import unserializable_hook
 
-from gradwire.ddp.buckets import DDPBucket
-from gradwire.ddp.rounds import Rounds
-from gradwire.errors import AttachError, ExchangeError, GradwireError
+from gradwire.codecs.rules import check_names
+from gradwire.ddp.join import joins
+from gradwire.ddp.reducer import DDPBucket
+from gradwire.errors import AttachError, ExchangeError, SpecError
+from gradwire.exchange import Exchange
+from gradwire.plan import Plan
+from gradwire.sync.gradient_sync import GradientSync
+from gradwire.sync.trained import REPLICATE, is_replicated
+from gradwire.units import format_size
+
+# Models and plans that attach refuses.
+
+
+def not_ddp(model: object) -> str:
+    """Return what to do about a model that is no ``DistributedDataParallel``."""
+    got = f"attach wants a DistributedDataParallel, but got a {type(model).__name__}"
+    if is_replicated(model):
+        return (
+            f"{got}, which {REPLICATE} has changed; leave replicate out, wrap the model in "
+            "DistributedDataParallel, and attach that"
+        )
+    if any(each.__name__ == "FSDPModule" for each in type(model).__mro__):
+        return f"{got}, whose gradients FSDP reduces; use gradwire.attach_fsdp"
+    if isinstance(getattr(model, "_orig_mod", None), DistributedDataParallel):
+        return f"{got} around one; attach the DistributedDataParallel inside (model._orig_mod)"
+    return f"{got}; wrap the model first"
+
+
+def check_model(model: DistributedDataParallel) -> None:
+    """Raise ``AttachError`` for a model whose gradients no hook can take, or another one takes."""
+    for _, state in model._comm_hooks:
+        refusal = getattr(state, "refusal", None)  # an Attached of before
+        if refusal is not None:
+            raise AttachError(refusal)
+    hooks = own_hooks(model)
+    if hooks:
+        raise AttachError(f"attach wants a model without a hook, but this one has {', '.join(hooks)}")
+    if getattr(model, "_use_python_reducer", False):
+        raise AttachError(
+            'torch._dynamo.config.optimize_ddp is "python_reducer", with which compiled code averages '
+            "gradients without buckets for hooks; set it to True before DistributedDataParallel is made"
+        )
+    if model._delay_all_reduce_params:
+        raise AttachError(
+            "parameters in delay_all_reduce_named_params are averaged past every hook; leave that option out"
+        )
+    if getattr(model, "skip_all_reduce_unused_params", False):
+        raise AttachError(
+            "with skip_all_reduce_unused_params DDP leaves buckets out, which no hook is told; leave it off"
+        )
+    for name, module in model.module.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise AttachError(
+                f"{name or 'the model'} has sparse gradients, which gradwire does not exchange; make it with "
+                "sparse=False"
+            )
+
+
+def check_plan(plan: Plan, model: DistributedDataParallel) -> None:
+    """Raise ``SpecError`` for a plan that is sharded or pipelines, or names parameters of no model."""
+    if plan.for_whole_gradients("attach").pipeline > 1:
+        raise SpecError(
+            f"attach is synchronous, but the plan has pipeline={plan.pipeline}; train with "
+            "gradwire.PipeSGD, or give attach a plan with pipeline=1"
+        )
+    check_names(plan.rules, (name for name, _ in model.module.named_parameters()))
+
 
 # The parameters that DDP averages, compared with those that the module has now.
 #
@@ -153,8 +218,8 @@ class BackwardCheck:
         Those of the parameters with hooks, when the last forward pass had ended; empty once all are averaged.
     """
 
-    def __init__(self, rounds: Rounds, parameters: Iterable[torch.Tensor]) -> None:
-        self._rounds, self._parameters = rounds, list(parameters)
+    def __init__(self, sync: GradientSync, parameters: Iterable[torch.Tensor]) -> None:
+        self._sync, self._parameters = sync, list(parameters)
         self._awaited: int | None = None  # the steps done when the last forward pass was noted
         self._model: Callable[[], nn.Module | None] = lambda: None  # that of the pass
         self.versions: dict[torch.Tensor, int] = {}
@@ -169,18 +234,18 @@ class BackwardCheck:
         self.versions = {each: each._version for each in self._parameters if _has_hooks(each)}
         if not _synchronises(model):
             return
-        self._awaited, self._model = self._rounds.steps_done, weakref.ref(model)
+        self._awaited, self._model = self._sync.steps_done, weakref.ref(model)
         for tensor in _tensors_of(output):
             if tensor.requires_grad and not tensor.is_leaf:
                 tensor.register_hook(self._pass)  # type: ignore[no-untyped-call]
 
-    def check_unwritten(self, bucket: DDPBucket, give_up: Callable[[GradwireError], GradwireError]) -> None:
+    def check_unwritten(self, bucket: DDPBucket) -> None:
         """Raise ``AttachError`` if a hook has changed a parameter before its gradient was averaged."""
         for each in bucket.parameters():
             if self.versions.get(each, each._version) != each._version:
-                raise give_up(
+                raise self._sync.fail(
                     AttachError(
-                        f"rank {self._rounds.rank}: a hook has changed a parameter of shape "
+                        f"rank {self._sync.context.rank}: a hook has changed a parameter of shape "
                         f"{tuple(each.shape)} in backward, before its gradient was averaged, so that ranks "
                         "differ now; step the optimizer after backward, and begin again from a checkpoint"
                     )
@@ -194,11 +259,12 @@ class BackwardCheck:
 
         What it adds within ``no_sync`` is averaged with the next one.
         """
-        if self._awaited == self._rounds.steps_done or self._rounds.over or not _synchronises(self._model()):
+        sync = self._sync
+        if self._awaited == sync.steps_done or sync.context.is_over or not _synchronises(self._model()):
             return
         if any(map(_will_accumulate, self._parameters)):
             raise AttachError(
-                f"rank {self._rounds.rank}: DDP has averaged one backward pass since the last forward pass, "
+                f"rank {sync.context.rank}: DDP has averaged one backward pass since the last forward pass, "
                 "and leaves the gradients of another one as they are on each rank; add the losses and call "
                 "backward once, or compute a forward pass for each, all but the last within no_sync()"
             )
@@ -249,8 +315,8 @@ def _will_accumulate(parameter: torch.Tensor) -> bool:
 class ForwardCheck:
     """Lets a forward pass that prepares a backward pass fail with the reason, instead of DDP's guess."""
 
-    def __init__(self, rounds: Rounds, averaged: AveragedParameters) -> None:
-        self._rounds, self._averaged = rounds, averaged
+    def __init__(self, sync: GradientSync, averaged: AveragedParameters) -> None:
+        self._sync, self._averaged = sync, averaged
 
     def __call__(self, model: nn.Module, _inputs: object) -> None:
         """Raise why no backward pass can be, if none can."""
@@ -259,10 +325,10 @@ class ForwardCheck:
         if not torch.is_grad_enabled():
             return
         if getattr(model, "require_backward_grad_sync", True):
-            self._rounds.check()
+            self._sync.check()
         self._averaged.check()
-        if self._rounds.steps_done > 0 and not self._rounds.over and _will_cut_buckets(model):
-            self._rounds.between.roll_call()
+        if self._sync.steps_done > 0 and not self._sync.context.is_over and _will_cut_buckets(model):
+            named_barrier(self._sync)
 
     def __reduce__(self) -> tuple[type[CopiedCheck], tuple[()]]:
         return CopiedCheck, ()
@@ -271,9 +337,41 @@ class ForwardCheck:
 def _will_cut_buckets(model: nn.Module) -> bool:
     """Return whether DDP broadcasts its new buckets in this forward pass, once after its first step.
 
-    That broadcast has the process group's timeout, and errors of torch's, which a roll call comes before.
+    That broadcast has the process group's timeout, and errors of torch's, which a named barrier comes before.
     Ranks that have run out of batches, under ``join``, answer none.
     """
     cuts = getattr(model, "static_graph", False) or not getattr(model, "find_unused_parameters", False)
-    joins = getattr(getattr(model, "_join_config", None), "enable", False)
-    return cuts and not joins and not getattr(model, "_has_rebuilt_buckets", True)
+    return cuts and not joins(model) and not getattr(model, "_has_rebuilt_buckets", True)
+
+
+def named_barrier(sync: GradientSync) -> None:
+    """Exchange one number with all ranks, so that an error names one that is gone or stands still."""
+    number = torch.zeros(1, dtype=torch.float32, device="cpu")
+
+    def exchange_it(exchange: Exchange) -> None:
+        exchange.all_reduce(number, timeout_s=sync.context.begin_timeout_s)
+
+    sync.exchange_now("a number in the named barrier", exchange_it)
+
+
+# What DDP sends by itself in each step, beside the gradients.
+
+MUCH = 0.02
+"""Buffers of this share of the gradient take as long as a sixth of one that is compressed to an eighth."""
+_LOG = logging.getLogger("gradwire")
+
+
+def warn_about_broadcast_buffers(model: DistributedDataParallel) -> None:
+    """Log on rank 0 how much DDP broadcasts in each forward pass, if that is much: no codec shortens it."""
+    if model.process_group.rank() != 0 or model.process_group.size() == 1 or not model.broadcast_buffers:
+        return
+    buffers = sum(each.nbytes for each in model.module.buffers())
+    gradient = sum(each.nbytes for each in model.parameters() if each.requires_grad)
+    if buffers > MUCH * gradient:
+        _LOG.warning(
+            "gradwire: DDP broadcasts %s of buffers in each forward pass, beside %s of gradients, and no "
+            "codec makes them smaller; if all ranks have the same ones, such as masks, pass "
+            "broadcast_buffers=False to DistributedDataParallel",
+            format_size(buffers),
+            format_size(gradient),
+        )

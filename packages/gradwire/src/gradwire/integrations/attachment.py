@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.api import check_timeout
 from gradwire.autotune import Auto
 from gradwire.checkpoints import check_sealed, check_summed, save_checkpoint, sealed
-from gradwire.ddp.hook import Attached, Scaler, attach
+from gradwire.ddp.attach import Attached, Scaler, attach
 from gradwire.errors import AttachError, MissingPackageError, SpecError, StateError
 from gradwire.fields import Source, mapping, optional, whole
 from gradwire.plan import Plan, PlanLike

@@ -21,9 +21,10 @@ from gradwire.sync.checkpoint import InFlight
 from gradwire.sync.flat import FlatGradients
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.meter import MethodMeter
-from gradwire.sync.thread import Buckets, Handover
+from gradwire.sync.thread import Buckets
 from gradwire.sync.trained import Trained
 from gradwire.sync.used_parameters import Reach, backward, clip, in_force, scheduled
+from gradwire.sync.work import Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class _UnderWay:
     """A gradient on the network, with the learning rate of its step and what its backward reached."""
 
     gradients: FlatGradients
-    handovers: list[Handover]
+    handovers: list[Work]
     scheduled: list[dict[str, Any]]
     reach: Reach
 
@@ -138,7 +139,7 @@ class Pipeline:
         """Wait for the oldest gradient under way and update the weights with it."""
         oldest, treatment = self._under_way[0], self._treatment
         started = perf_counter()
-        accounting = sum(map(self._buckets.thread.wait, oldest.handovers), ExchangeCost())
+        accounting = sum(map(Work.wait, oldest.handovers), ExchangeCost())
         wait_s = perf_counter() - started
         self._under_way.popleft()
         self._free.append(oldest.gradients)
@@ -160,7 +161,7 @@ class Pipeline:
         """
         for each in self._under_way:
             for handover in each.handovers:
-                self._buckets.thread.wait(handover)
+                handover.wait()
 
     def in_flight(self) -> list[InFlight]:
         """Return copies of the averaged gradients that are still to be applied, oldest first.
@@ -224,7 +225,7 @@ class Pipeline:
         """Drop what has not been sent."""
         for each in self._under_way:
             for handover in each.handovers:
-                handover.result.cancel()
+                handover.cancel()
 
     def close(self) -> None:
         """Finish what is on the network and join the thread. Raises ``LinkTimeoutError``."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from gradwire.ddp.hook import Attached, attach
+from gradwire.ddp.attach import Attached, attach
 from gradwire.errors import GradwireError
 from gradwire.plan import Plan
 from gradwire.planner.explain import name_coding

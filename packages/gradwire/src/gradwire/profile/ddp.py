@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.autotune.observed import RecordedSteps, joined, shares, stretch
 from gradwire.autotune.step_times import StepTimes
-from gradwire.ddp.hook import Attached
+from gradwire.ddp.attach import Attached
 from gradwire.profile.settings import Settings
 from gradwire.sync.buckets import float_count, floats_of
 

@@ -407,11 +407,9 @@ class GradientSync:
         except GradwireError:
             raise
         except Exception as error:
-            name = getattr(call, "__qualname__", repr(call))
-            failure = ExchangeError(
-                f"rank {self.context.rank}: {name} failed in step {self.context.steps_done + 1}: {error!r}"
-            )
-            raise self.fail(failure) from error
+            name, step = getattr(call, "__qualname__", repr(call)), self.context.steps_done + 1
+            what = f"rank {self.context.rank}: {name} failed in step {step}: {error!r}"
+            raise self.fail(ExchangeError(what)) from error
 
 
 class _Verdict(Work):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch import nn
 
 from gradwire import _native
 from gradwire.checkpoints import bytes_of
-from gradwire.codecs.spec import is_whole
 from gradwire.devices import on_host
 from gradwire.errors import SpecError, shown
 from gradwire.sync.trained import own_parameters, shared_parameters
@@ -107,47 +105,3 @@ def _bytes_of(value: torch.Tensor | str) -> torch.Tensor:
     if not isinstance(value, str):
         return bytes_of(on_host(value.detach()))
     return torch.frombuffer(bytearray(value.encode()), dtype=torch.uint8)
-
-
-# The check of replicas that a run repeats every so many steps.
-
-
-class ReplicaWatch:
-    """Which steps begin with a check of the replicas, and what it compares.
-
-    Parameters
-    ----------
-    every
-        The steps from one check to the next; the first step has one, too. None: no step has.
-    optimizer
-        The one whose state is compared with the weights; None: the weights alone.
-
-    Raises
-    ------
-    SpecError
-        For anything else, and for an optimizer whose state is divided among the ranks.
-    """
-
-    def __init__(self, every: int | None = None, optimizer: torch.optim.Optimizer | None = None) -> None:
-        if every is not None and not is_whole(every, 1, sys.maxsize):
-            raise SpecError(
-                "check_replicas_every must be a whole number of steps from 1 up, or None, but is "
-                f"{shown(every)}"
-            )
-        if optimizer is not None:
-            check_replicated(optimizer)
-        self.every, self.optimizer = every, optimizer
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """What must be equal on all ranks, since all of them check at once."""
-        what = "weights" if self.optimizer is None else "weights and optimizer"
-        return {"check_replicas_every": str(self.every), "what is checked": what}
-
-    def is_due(self, steps_done: int) -> bool:
-        """Return whether the next step begins with a check."""
-        return self.every is not None and steps_done % self.every == 0
-
-    def hashes(self, model: nn.Module) -> dict[str, bytes]:
-        """Return what this rank has, in 4 bytes for each part."""
-        return replica_hashes(model, self.optimizer, crc32c_of)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -11,14 +13,16 @@ from torch.nn import Parameter
 from torch.nn.modules.batchnorm import _NormBase
 
 from gradwire.checkpoints import bytes_of
+from gradwire.codecs.spec import is_whole
 from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
-from gradwire.errors import ExchangeError, StateError
+from gradwire.errors import ExchangeError, SpecError, StateError, copied, shown
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.flat import FlatWeights, check_frozen
-from gradwire.sync.hashes import replica_hashes, sha256_of
+from gradwire.sync.hashes import check_replicated, crc32c_of, replica_hashes, sha256_of
 from gradwire.sync.ledger.ledger import Ledger
+from gradwire.sync.observe import BetweenSteps, StepObserver
 from gradwire.sync.trained import shared_buffers, shared_parameters
 from gradwire.units import counted, ranks_in_words
 
@@ -249,3 +253,86 @@ def count_buffers(ledger: Ledger | None, accounting: ExchangeCost) -> None:
     """Count buffers that went from rank 0 to all others, where there are any."""
     if ledger is not None and accounting.total_s:
         ledger.exchanged(BUFFERS, accounting, accounting.total_s, gradient_nbytes=0)
+
+
+# The check of replicas that a run repeats every so many steps.
+
+
+class ReplicaWatch(StepObserver):
+    """Which steps begin with a check of the replicas, and what it compares.
+
+    Parameters
+    ----------
+    every
+        The steps from one check to the next; the first step has one, too. None: no step has.
+    optimizer
+        The one whose state is compared with the weights; None: the weights alone.
+
+    Raises
+    ------
+    SpecError
+        For anything else, and for an optimizer whose state is divided among the ranks.
+    """
+
+    def __init__(self, every: int | None = None, optimizer: torch.optim.Optimizer | None = None) -> None:
+        if every is not None and not is_whole(every, 1, sys.maxsize):
+            raise SpecError(
+                "check_replicas_every must be a whole number of steps from 1 up, or None, but is "
+                f"{shown(every)}"
+            )
+        if optimizer is not None:
+            check_replicated(optimizer)
+        self.every, self.optimizer = every, optimizer
+        self._model: Callable[[], nn.Module | None] = lambda: None
+        self._is_asked = False
+
+    def watch(self, model: nn.Module) -> None:
+        """Compare the replicas of this ``DistributedDataParallel``, as long as it is there."""
+        self._model = weakref.ref(model)
+
+    def ask(self) -> None:
+        """Let the next step begin with a check by SHA-256."""
+        self._is_asked = True
+
+    def begin(self, step: int, sync: BetweenSteps) -> None:
+        """Compare the replicas if it is time. A rank that has run out of batches has older weights."""
+        model = self._model()
+        module = getattr(model, "module", None)
+        has_joined = getattr(getattr(model, "_join_config", None), "enable", False)
+        if module is not None and self._is_asked:
+            self._is_asked = False
+            compare_now(sync, replica_hashes(module, self.optimizer, sha256_of))
+        elif module is not None and self.is_due(step - 1) and not has_joined:
+            compare_now(sync, replica_hashes(module, self.optimizer, crc32c_of))
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What must be equal on all ranks, since all of them check at once."""
+        what = "weights" if self.optimizer is None else "weights and optimizer"
+        return {"check_replicas_every": str(self.every), "what is checked": what}
+
+    def is_due(self, steps_done: int) -> bool:
+        """Return whether the next step begins with a check."""
+        return self.every is not None and steps_done % self.every == 0
+
+
+def compare_now(sync: BetweenSteps, hashes: Mapping[str, bytes]) -> None:
+    """Compare hashes of parts of the replicas, between two steps; all ranks call it together.
+
+    Raises ``StateError`` on all ranks if they differ, after which the exchange can go on; and
+    ``ExchangeError``.
+    """
+
+    def compare(exchange: Exchange) -> BaseException | None:
+        try:
+            compare_hashes(hashes, exchange, sync.context.begin_timeout_s)
+        except StateError as error:  # not one of the exchange
+            return copied(error)
+        return None
+
+    found = sync.exchange_now("the hashes of the replicas", compare)
+    try:
+        if found is not None:
+            raise found
+    finally:
+        del found  # the error holds this frame

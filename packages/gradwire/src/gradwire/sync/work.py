@@ -380,7 +380,7 @@ class BucketWork(Work):
             self.cost = native.wait(limit_s)
         except ExchangeError as error:
             error.add_note(f"while backward averaged {self.what}")
-            self._give_up(error)
+            self._give_up(error, error.__cause__)
         else:
             self.host.gather(self.share, self.tensor)
             self._finish_now()
@@ -390,11 +390,9 @@ class BucketWork(Work):
         try:
             work.wait(timedelta(seconds=limit_s))
         except RuntimeError as error:
-            failure = ExchangeError(
-                f"rank {self.context.rank}: torch's own all-reduce of bucket {self.index} failed: {error}"
-            )
-            failure.__cause__ = error
-            self._give_up(failure)
+            rank, bucket = f"rank {self.context.rank}", f"bucket {self.index}"
+            what = f"{rank}: torch's own all-reduce of {bucket} failed: {error}"
+            self._give_up(ExchangeError(what), error)
         else:
             self._result.set_result(None)
 
@@ -402,10 +400,9 @@ class BucketWork(Work):
         self._future.set_result(self.tensor)
         self._result.set_result(None)
 
-    def _give_up(self, error: ExchangeError) -> None:
-        self.context.fail(error)
-        self._raised_at = error.__traceback__
-        self._fail(error)
+    def _give_up(self, error: ExchangeError, cause: BaseException | None) -> None:
+        error.__cause__ = cause
+        self._fail(copied(self.context.fail(error)))  # a copy, since this would keep frames of the caller
 
     def _fail(self, error: BaseException) -> None:
         super()._fail(error)

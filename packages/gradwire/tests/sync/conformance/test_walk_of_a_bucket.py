@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.ddp.hook import gradwire_hook
+from gradwire.ddp.attach import gradwire_hook
 from support.project import ROOT
 
 SOURCE = str(Path(gradwire.__file__).parent)

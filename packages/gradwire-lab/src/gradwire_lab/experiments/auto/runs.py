@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.costs import ExchangeCost
-from gradwire.ddp.hook import Attached
+from gradwire.ddp.attach import Attached
 from gradwire.plan import Plan
 from gradwire_lab.experiments.a2dtwp.images import PIXELS, SIDE, read_images
 from gradwire_lab.experiments.auto import FIXED

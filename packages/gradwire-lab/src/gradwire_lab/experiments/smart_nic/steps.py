@@ -22,11 +22,11 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from gradwire.codecs import parse
-from gradwire.costs import ExchangeCost
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.sync.ledger.meter import LostMeter
-from gradwire.sync.thread import CommunicationThread, Handover
+from gradwire.sync.context import SyncContext
+from gradwire.sync.thread import CommunicationThread
+from gradwire.sync.work import CallWork, Work
 from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts.ranks import Ranks
 from gradwire_lab.experiments.hosts.training import dataset
@@ -169,10 +169,10 @@ class TimedWorker:
         with self._timed("update", f"U{layer + 1}"):
             self.perceptron.update(layer)
 
-    def wait(self, communication: Communication, launched: Handover) -> None:
+    def wait(self, launched: Work) -> None:
         """Wait for an exchange, and for hosts that share a core. Raises ``ExchangeError``."""
         with self._timed("exposed"):
-            communication.wait(launched)
+            launched.wait()
 
     @contextmanager
     def _timed(self, activity: str, note: str = "") -> Iterator[None]:
@@ -187,38 +187,30 @@ class Communication:
     """A thread on a core of its own choice that exchanges a perceptron's buckets while others compute."""
 
     def __init__(self, perceptron: Perceptron, exchange: Exchange, core: int) -> None:
-        self._perceptron, self._exchange = perceptron, exchange
-        self._thread = CommunicationThread(exchange, LostMeter(exchange.link.rank, exchange.plan, ()))
-        self.wait(self._hand_over("a core", lambda: moved_to(core)))
+        self._perceptron, self._context = perceptron, SyncContext(exchange)
+        self._thread = self._context.thread = CommunicationThread(self._context)
+        self._put("a core", lambda _: os.sched_setaffinity(0, {core})).wait()
 
-    def launch(self, layer: int, then: Callable[[int], None] | None = None) -> Handover:
+    def launch(self, layer: int, then: Callable[[int], None] | None = None) -> Work:
         """Average a layer's gradients, and do something on the thread ``then``; return at once."""
         bucket = self._perceptron.buckets[layer]
 
-        def work() -> ExchangeCost:
-            cost = self._exchange.all_reduce(bucket)
+        def call(exchange: Exchange) -> None:
+            exchange.all_reduce(bucket)
             if then is not None:
                 then(layer)
-            return cost
 
-        return self._hand_over(f"the gradients of layer {layer + 1}", work, bucket.nbytes)
-
-    def wait(self, launched: Handover) -> None:
-        """Wait for an exchange. Raises ``ExchangeError``."""
-        self._thread.wait(launched)
+        return self._put(f"the gradients of layer {layer + 1}", call, bucket.nbytes)
 
     def close(self) -> None:
         """End the thread."""
         self._thread.close()
 
-    def _hand_over(self, what: str, work: Callable[[], ExchangeCost], nbytes: int = 0) -> Handover:
-        return self._thread.hand_over(Handover(None, what, work, nbytes))
-
-
-def moved_to(core: int) -> ExchangeCost:
-    """Move the calling thread to a core."""
-    os.sched_setaffinity(0, {core})
-    return ExchangeCost()
+    def _put(self, what: str, call: Callable[[Exchange], None], nbytes: int = 0) -> Work:
+        work = CallWork(self._context, what, call, None)
+        work.nbytes = nbytes
+        self._thread.put(work)
+        return work
 
 
 def naive(worker: TimedWorker, communication: Communication) -> None:
@@ -228,7 +220,7 @@ def naive(worker: TimedWorker, communication: Communication) -> None:
         worker.backward(layer)
     for layer in reversed(worker.perceptron.layers):
         launched = communication.launch(layer)
-        worker.wait(communication, launched)
+        worker.wait(launched)
         worker.update(layer)
 
 
@@ -240,22 +232,22 @@ def overlapped(worker: TimedWorker, communication: Communication) -> None:
         worker.backward(layer)
         launched.append(communication.launch(layer, then=worker.perceptron.update))
     for each in launched:
-        worker.wait(communication, each)
+        worker.wait(each)
 
 
 def layerwise(worker: TimedWorker, communication: Communication) -> None:
     """Launch a layer's exchange, compute the layer below, wait, launch that one, and update (figure 3b)."""
     worker.forward()
-    launched: Handover | None = None
+    launched: Work | None = None
     for layer in reversed(worker.perceptron.layers):
         worker.backward(layer)
         if launched is not None:
-            worker.wait(communication, launched)
+            worker.wait(launched)
         above, launched = launched, communication.launch(layer)
         if above is not None:
             worker.update(layer + 1)
     if launched is not None:
-        worker.wait(communication, launched)
+        worker.wait(launched)
     worker.update(0)
 
 
@@ -265,7 +257,7 @@ METHODS = MappingProxyType({NAIVE: naive, OVERLAPPED: overlapped, LAYERWISE: lay
 def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
     """Calibrate and train for the cells of one network, as one of its ranks."""
     cores = sorted(os.sched_getaffinity(0))
-    moved_to(cores[0])
+    os.sched_setaffinity(0, {cores[0]})
     read: dict[int, ProjectedImages] = {}
     for cell in cells:
         width = cell["width"]
@@ -338,7 +330,7 @@ def calibrate(ranks: Ranks, cell: Cell, images: ProjectedImages, core: int) -> d
         at_work.append(time.thread_time() - began)
 
     home = os.sched_getaffinity(0)
-    moved_to(core)
+    os.sched_setaffinity(0, {core})
     seconds = ranks.repeat_s(all_reduce, budget_s=float("inf"), least=REPEATS, most=REPEATS)
     os.sched_setaffinity(0, home)
     own = [statistics.median(each) for each in (computing, updating, at_work)]

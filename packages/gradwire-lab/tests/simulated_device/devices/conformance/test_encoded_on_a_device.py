@@ -17,17 +17,14 @@ from torch import nn
 
 import gradwire
 from gradwire.codecs import parse
-from gradwire.ddp.rounds import Rounds
 from gradwire.errors import GradwireError
 from gradwire.exchange import Exchange
 from gradwire.links import Link
 from gradwire.plan import Plan
-from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.residual import Residuals
 from gradwire_lab.simulated_device.kernels import Kernels
 from gradwire_lab.simulated_device.simulated import Simulated
 from support.device_methods import Body, d_sync, resumed, same, trained
-from support.fake_buckets import FakeBucket
+from support.fake_buckets import FakeBucket, reducer_over
 from support.ranks import run_ranks
 
 HALVES = partial(Plan, parse("bf16"), encode_on="device")
@@ -35,14 +32,12 @@ KEPT = partial(Plan, parse("quantize:4,block=64"), encode_on="device")
 WORLD = 2
 
 
-def rounds(
+def reduced(
     plan: Plan, dtype: torch.dtype, link: Link, model: nn.Module, loss: Callable[[int], torch.Tensor]
 ) -> None:
     """Train the last two parameters as DDP does: a bucket for each, in the order of their numbers."""
-    no_group = None
-    exchange, residuals = Exchange(link, plan), Residuals(plan, link.rank, link.world)
     names = {each: name for name, each in model.named_parameters()}
-    averaging = Rounds(exchange, no_group, names, residuals, Ledger(link.rank))  # type: ignore[arg-type]
+    averaging, sync = reducer_over(Exchange(link, plan), names)
     for t in range(2):
         model.zero_grad()
         loss(t).backward()  # type: ignore[no-untyped-call]
@@ -54,19 +49,19 @@ def rounds(
             futures.append(averaging.take(bucket, last_waits=True))
         for each, future in zip(owners, futures, strict=True):
             each.data.sub_(future.wait().view_as(each).float(), alpha=0.1)
-    averaging.close()
+    sync.close()
 
 
 BODIES: dict[str, Body] = {
     "DSync, one bucket": partial(d_sync, HALVES()),
     "DSync, buckets": partial(d_sync, HALVES(bucket_nbytes=80)),
     "PipeSGD, resumed": partial(resumed, HALVES(pipeline=3)),
-    "DDP": partial(rounds, HALVES(), torch.float32),
-    "DDP, halves": partial(rounds, HALVES(), torch.bfloat16),
+    "DDP": partial(reduced, HALVES(), torch.float32),
+    "DDP, halves": partial(reduced, HALVES(), torch.bfloat16),
     "DSync, residual": partial(d_sync, KEPT()),
     "PipeSGD, residual, resumed": partial(resumed, KEPT(pipeline=2)),
-    "DDP, residual": partial(rounds, KEPT(), torch.float32),
-    "DDP, halves, residual": partial(rounds, KEPT(), torch.float16),
+    "DDP, residual": partial(reduced, KEPT(), torch.float32),
+    "DDP, halves, residual": partial(reduced, KEPT(), torch.float16),
 }
 
 

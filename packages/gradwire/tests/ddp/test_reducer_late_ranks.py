@@ -14,14 +14,11 @@ from torch.amp.grad_scaler import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.ddp.rounds import Rounds
 from gradwire.errors import ExchangeError, LinkTimeoutError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.residual import Residuals
 from support.ddp_ranks import SMALL_BUCKETS, loss_of, make_model, weights
-from support.fake_buckets import FakeBucket
+from support.fake_buckets import FakeBucket, reducer_over
 from support.sums import bits
 
 BAD = 99
@@ -113,20 +110,18 @@ def test_only_the_first_bucket_is_waited_for_so_long(
 
     def body(exchange: Exchange) -> BaseException | list[float]:
         link = exchange.link
-        no_group: Any = None
-        residuals = Residuals(exchange.plan, link.rank, link.world)
-        rounds = Rounds(exchange, no_group, {}, residuals, Ledger(link.rank), begin_timeout_s=BEGIN_S)
+        reducer, own = reducer_over(exchange, begin_timeout_s=BEGIN_S)
         buffers = [torch.full((8,), link.rank + 1.0) for _ in range(4)]
         try:
             for number, buffer in enumerate(buffers):
                 if link.rank == 1 and number == 2 + late_at:
                     time.sleep(LATE_S)
                 index = number % 2
-                rounds.take(FakeBucket(index, buffer, last=index == 1), last_waits=True)
+                reducer.take(FakeBucket(index, buffer, last=index == 1), last_waits=True)
         except ExchangeError as error:
             return error
         finally:
-            rounds.close()
+            own.close()
         return [float(buffer.mean()) for buffer in buffers]
 
     found = run_exchanges(3, body, Plan(algorithm=algorithm), timeout_s=TIMEOUT_S)

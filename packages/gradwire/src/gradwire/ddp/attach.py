@@ -8,45 +8,49 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.api import check_timeout, connect
+from gradwire.api import check_timeout
+from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.contract import BUCKETS
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.estimate import Estimate
-from gradwire.autotune.pilot import Pilot
-from gradwire.autotune.saved import State
+from gradwire.autotune.recorder import Recorder
 from gradwire.autotune.settings import Auto
-from gradwire.checkpoints import sealed
 from gradwire.codecs import Codec
-from gradwire.ddp.agreed_plan import agreed_plan, not_ddp, tell_of_buffers
-from gradwire.ddp.between_steps import divides_by_active
-from gradwire.ddp.buckets import Averaged, DDPBucket
 from gradwire.ddp.checks import (
     AveragedParameters,
     BackwardCheck,
     Copied,
     ForwardCheck,
     TakenHooks,
+    check_model,
+    check_plan,
     forget_original,
+    not_ddp,
+    warn_about_broadcast_buffers,
 )
-from gradwire.ddp.rounds import Rounds
+from gradwire.ddp.join import divides_by_active
+from gradwire.ddp.reducer import BucketReducer, DDPBucket
 from gradwire.deferred import outside_inference
 from gradwire.errors import AttachError, SpecError
-from gradwire.exchange import Exchange
-from gradwire.links.base import Link
 from gradwire.links.process_group import timeout_s_of
 from gradwire.plan import Plan
-from gradwire.sync.agreement import AFTER_AGREEING
-from gradwire.sync.buckets import float_count, float_shape
-from gradwire.sync.hashes import ReplicaWatch, replica_hashes, sha256_of
+from gradwire.sync.agreement import all_or_none
+from gradwire.sync.buckets import float_count
+from gradwire.sync.context import SyncOptions
+from gradwire.sync.gradient_sync import GradientSync
+from gradwire.sync.hashes import replica_hashes, sha256_of
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.residual import AUTO, Residuals
+from gradwire.sync.replicas import ReplicaWatch, compare_now
 from gradwire.sync.trained import check_extras, import_all_of_torch
+from gradwire.sync.views import Layouts
+
+_REMEDY = "wrap the module in a new DistributedDataParallel and attach that"
 
 
 @outside_inference
@@ -128,19 +132,34 @@ def attach(
         check_timeout(begin_timeout_s, "begin_timeout_s")
     watch = ReplicaWatch(check_replicas_every, optimizer)
     import_all_of_torch()
-    auto = Auto.of(plan)
-    chosen = agreed_plan(model, auto or plan, timeout_s, {"strict": str(strict), **watch.facts})
+    group = model.process_group
+    with all_or_none(group, timeout_s):
+        check_model(model)
+        auto, chosen = Auto.begin(plan)
+        check_plan(chosen, model)
     if begin_timeout_s is None:
-        begin_timeout_s = max(timeout_s, timeout_s_of(model.process_group))
-    link = connect(model.process_group, timeout_s, AttachError, f"; {AFTER_AGREEING}", tos=chosen.tos)
-    pilot = None if auto is None else _pilot(model, auto, link, begin_timeout_s)
-    attached = Attached(model, Exchange(link, chosen), ledger, begin_timeout_s, strict, pilot, watch)
+        begin_timeout_s = max(timeout_s, timeout_s_of(group))
+    tuners = [] if auto is None else [Autotuner(auto, BUCKETS, model.module.named_parameters())]
+    names = {parameter: name for name, parameter in model.module.named_parameters()}
+    sync = GradientSync.connect(
+        group,
+        chosen,
+        SyncOptions(timeout_s, begin_timeout_s, strict),
+        Layouts(list(names.values()), {name: float_count(each) for each, name in names.items()}),
+        watch.facts if auto is None else {**watch.facts, **auto.facts},
+        ledger,
+        [watch, *tuners],
+        remedy=_REMEDY,
+        advice="attach with a longer timeout_s",
+    )
+    watch.watch(model)
+    attached = Attached(model, sync, BucketReducer(sync, names), tuners, watch, owns_ledger=ledger is None)
     try:
         _register(model, attached)
     except BaseException:
         attached.close()
         raise
-    tell_of_buffers(model)
+    warn_about_broadcast_buffers(model)
     return attached
 
 
@@ -165,41 +184,31 @@ class Attached:
     def __init__(
         self,
         model: DistributedDataParallel,
-        exchange: Exchange,
-        ledger: Ledger | None,
-        begin_timeout_s: float | None = None,
-        strict: bool = False,
-        pilot: Pilot | None = None,
-        watch: ReplicaWatch | None = None,
+        sync: GradientSync,
+        reducer: BucketReducer,
+        tuners: Sequence[Autotuner],
+        watch: ReplicaWatch,
+        *,
+        owns_ledger: bool,
     ) -> None:
-        link = exchange.link
-        self._watch = ReplicaWatch() if watch is None else watch
-        self._exchange, self._pilot = exchange, pilot
-        self.ledger = Ledger(link.rank) if ledger is None else ledger
-        self._owns_ledger = ledger is None
-        if pilot is not None:
-            pilot.note = self.ledger.decided
+        assert sync.context.ledger is not None
+        self.ledger, self._owns_ledger = sync.context.ledger, owns_ledger
+        self._sync, self._reducer, self._tuners, self._watch = sync, reducer, tuners, watch
         self._model = weakref.ref(model)  # DDP's C++ side keeps this object, unseen by the garbage collector
-        names = {parameter: name for name, parameter in model.module.named_parameters()}
-        counts = {name: float_count(parameter) for parameter, name in names.items()}
-        self._residuals = Residuals(exchange.plan, link.rank, link.world, counts)
-        self._rounds = Rounds(
-            exchange, model.process_group, names, self._residuals, self.ledger, begin_timeout_s, strict, pilot
-        )
+        self._recorder: Recorder | None = None
         self._backward_check: BackwardCheck | None = None
         self._scaler: Scaler | None = None
-        self._loaded = False
-        weakref.finalize(self, self._rounds.end)
+        weakref.finalize(self, sync.end)
 
     @property
     def plan(self) -> Plan:
-        """What all ranks agreed on, or what they have chosen last."""
-        return self._exchange.plan
+        """The plan in use: what all ranks agreed on, or what they have chosen last."""
+        return self._sync.plan
 
     @property
     def decisions(self) -> list[tuple[int, Decision]]:
         """With ``"auto"``: the steps before which all ranks took a plan, and what was decided."""
-        return [] if self._pilot is None else self._pilot.decisions
+        return [each for tuner in self._tuners for each in tuner.decisions]
 
     @outside_inference
     def state_dict(self) -> dict[str, Any]:
@@ -209,9 +218,7 @@ class Attached:
         fits the states of all ranks to another number of ranks.
         """
         self._look_at_scale()
-        chosen = {} if self._pilot is None else {AUTO: self._pilot.state().to_json()}
-        self._residuals.steps_done = self._rounds.step
-        return sealed(self._residuals.state_dict() | chosen)
+        return self._sync.state_dict()
 
     @outside_inference
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -220,13 +227,7 @@ class Attached:
         With ``"auto"`` the next step takes the plan that rank 0's state has. All ranks load between the same
         two steps.
         """
-        has_choices = isinstance(state, Mapping) and AUTO in state  # what it is else, residuals say
-        chosen = State.from_json(state[AUTO]) if has_choices else None
-        self._residuals.load_state_dict(state)
-        if self._residuals.steps_done is not None:
-            self._rounds.resume(self._residuals.steps_done)
-        if self._pilot is not None and chosen is not None:
-            self._pilot.load(chosen)
+        self._sync.load_state_dict(state)
 
     @outside_inference
     def check_replicas(self, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -240,7 +241,7 @@ class Attached:
         watch = self._watch if optimizer is None else ReplicaWatch(None, optimizer)
         model = self._model()
         if model is not None:
-            self._rounds.between.compare(replica_hashes(model.module, watch.optimizer, sha256_of))
+            compare_now(self._sync, replica_hashes(model.module, watch.optimizer, sha256_of))
 
     @outside_inference
     def estimate(self, rate: str | float | None = None, hosts: int | None = None) -> Estimate | None:
@@ -250,11 +251,14 @@ class Attached:
         so do others before five are recorded. ``rate`` is one like ``"10gbit"``, or bytes per second; without
         it the line is measured. Raises ``SpecError``, ``DataError`` and ``ExchangeError``.
         """
-        return self._rounds.between.estimate(rate, hosts)
+        if self._recorder is None:
+            self._recorder = Recorder("DDP")
+            self._sync.observe(self._recorder)
+        return self._recorder.estimate(self._sync, rate, hosts)
 
     def check_at_next_step(self) -> None:
         """Let the next backward pass do what ``check_replicas`` does, for weights that are still to come."""
-        self._loaded = True
+        self._watch.ask()
 
     @outside_inference
     def follow(self, scaler: Scaler) -> None:
@@ -286,26 +290,24 @@ class Attached:
         """
         if self._scaler is not None:
             raise SpecError("these residuals follow their scaler by themselves; leave scale_residuals out")
-        self._residuals.scale(factor)
+        self._sync.feedback.scale(factor)
 
     def _look_at_scale(self) -> None:
         """Follow the scaler between two steps; residuals that a scaled run has saved come down to 1."""
-        if self._scaler is not None and self._residuals.kept:
-            self._residuals.follow(self._scaler.get_scale())
-        elif self._residuals.scale_followed is not None:
-            self._residuals.follow(1.0)
+        residuals = self._sync.feedback
+        if self._scaler is not None and residuals.kept:
+            residuals.follow(self._scaler.get_scale())
+        elif residuals.scale_followed is not None:
+            residuals.follow(1.0)
 
     @property
     def refusal(self) -> str:
         """What another ``attach`` of the model says."""
-        if self._rounds.over:
-            return (
-                "gradwire was attached to this model before, and was closed or failed; wrap the module in "
-                "a new DistributedDataParallel and attach that"
-            )
+        if self._sync.context.is_over:
+            return f"gradwire was attached to this model before, and was closed or failed; {_REMEDY}"
         return (
-            "gradwire is attached to this model already; go on with what the first attach returned, or wrap "
-            "the module in a new DistributedDataParallel and attach that"
+            "gradwire is attached to this model already; go on with what the first attach returned, or "
+            f"{_REMEDY}"
         )
 
     def close(self) -> None:
@@ -313,7 +315,7 @@ class Attached:
 
         May be called twice. Raises ``LinkTimeoutError`` if the thread does not end.
         """
-        self._rounds.close()
+        self._sync.close()
         if self._owns_ledger:
             self.ledger.close()
 
@@ -324,53 +326,28 @@ class Attached:
         self.close()
 
     def __repr__(self) -> str:
-        state = "closed" if self._rounds.over else f"{self._rounds.steps_done} steps"
-        return f"<Attached, {state}, by {self._exchange!r}>"
-
-    def _begin(self) -> None:
-        """Do what comes before the first bucket of a step."""
-        self._look_at_scale()
-        if self._loaded or self._watch.every is not None:
-            self._compare_replicas()
-
-    def _compare_replicas(self) -> None:
-        """Compare the replicas if it is time. A rank that has run out of batches has older weights."""
-        model = self._model()
-        if self._loaded:
-            self._loaded = False
-            self.check_replicas()
-        elif model is None or model._join_config.enable:
-            return
-        elif self._watch.is_due(self._rounds.steps_done):
-            self._rounds.between.compare(self._watch.hashes(model.module))
+        state = "closed" if self._sync.context.is_over else f"{self._sync.steps_done} steps"
+        return f"<Attached, {state}, by {self._sync.context.exchange!r}>"
 
     def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
         """Leave this behind where the model is copied or pickled: threads and connections stay here."""
         return Copied, ()
 
 
-def gradwire_hook(attached: Attached, bucket: DDPBucket) -> Averaged:
+def gradwire_hook(attached: Attached, bucket: DDPBucket) -> torch.futures.Future[torch.Tensor]:
     """Hand a bucket over: DDP's hook, named so in its logs."""
-    model, rounds = attached._model(), attached._rounds
-    check = attached._backward_check
+    model, check = attached._model(), attached._backward_check
     if check is not None and check.versions:
-        check.check_unwritten(bucket, rounds.given_up)
+        check.check_unwritten(bucket)
     if bucket.index() == 0:
-        attached._begin()
-    # A static graph's first round begins after backward, and DDP ends it without the engine's callbacks.
-    last_waits = rounds.steps_done == 0 and model is not None and model.static_graph
+        attached._look_at_scale()
+    # A static graph's first step begins after backward, and DDP ends it without the engine's callbacks.
+    last_waits = attached._sync.steps_done == 0 and model is not None and model.static_graph
     by_active = model is not None and divides_by_active(model)
-    return rounds.take(bucket, last_waits=last_waits, by_active=by_active)
+    return attached._reducer.take(bucket, last_waits=last_waits, by_active=by_active)
 
 
 gradwire_hook.__annotations__.clear()  # DDP wants them to be classes, and they are strings
-
-
-def _pilot(model: DistributedDataParallel, auto: Auto, link: Link, timeout_s: float) -> Pilot:
-    shapes = [float_shape(each) for each in model.module.parameters() if each.requires_grad]
-    names = [name for name, _ in model.module.named_parameters()]
-    rules = BUCKETS.over(link)
-    return Pilot(auto, link.rank, link.world, shapes, timeout_s, rules=rules, names=names)
 
 
 def _register(model: DistributedDataParallel, attached: Attached) -> None:
@@ -383,6 +360,6 @@ def _register(model: DistributedDataParallel, attached: Attached) -> None:
         model._comm_hooks.pop()  # torch has put it there, and then refused it
         raise AttachError("attach wants a model without a hook, but this one has a builtin hook") from error
     model._comm_hooks = TakenHooks(model._comm_hooks)
-    attached._backward_check = BackwardCheck(attached._rounds, averaged)
-    model.register_forward_pre_hook(ForwardCheck(attached._rounds, averaged))
+    attached._backward_check = BackwardCheck(attached._sync, averaged)
+    model.register_forward_pre_hook(ForwardCheck(attached._sync, averaged))
     model.register_forward_hook(attached._backward_check)

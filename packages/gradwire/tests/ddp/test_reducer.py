@@ -10,13 +10,11 @@ import pytest
 import torch
 
 from gradwire.codecs import parse
-from gradwire.ddp.rounds import Rounds
 from gradwire.errors import SpecError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.residual import Residuals
-from support.fake_buckets import FakeBucket
+from support.fake_buckets import FakeBucket, reducer_over
 from support.sums import bits
 
 Ranks = Callable[..., list[Any]]
@@ -27,21 +25,19 @@ class Trainee:
     """Hands two buckets a step over, of a parameter each, and keeps what comes back."""
 
     def __init__(self, exchange: Exchange, dtype: torch.dtype) -> None:
-        link = exchange.link
-        self.dtype = dtype
+        self.dtype, self.rank = dtype, exchange.link.rank
         self.owners = {torch.zeros(COUNT, dtype=dtype): name for name in ("first", "second")}
-        self.residuals = Residuals(exchange.plan, link.rank, link.world)
-        no_group: Any = None
-        self.rounds = Rounds(exchange, no_group, self.owners, self.residuals, Ledger(link.rank))
+        self.reducer, self.sync = reducer_over(exchange, self.owners)
+        self.residuals = self.sync.feedback
 
     def step(self, number: int, spoilt: float | None = None) -> torch.Tensor:
         """Return the averages; ``spoilt`` is a value of rank 1's second bucket."""
-        generator = torch.Generator().manual_seed(10 * number + self.rounds.rank)
+        generator = torch.Generator().manual_seed(10 * number + self.rank)
         buffers = [torch.randn(COUNT, generator=generator).to(self.dtype) for _ in self.owners]
-        if spoilt is not None and self.rounds.rank == 1:
+        if spoilt is not None and self.rank == 1:
             buffers[1][7] = spoilt
         for index, (buffer, owner) in enumerate(zip(buffers, self.owners, strict=True)):
-            self.rounds.take(FakeBucket(index, buffer, index == 1, [owner]), last_waits=True)
+            self.reducer.take(FakeBucket(index, buffer, index == 1, [owner]), last_waits=True)
         return torch.cat(buffers)
 
     def state(self) -> dict[str, torch.Tensor]:
@@ -70,7 +66,7 @@ def test_one_bad_value_on_one_rank_changes_no_residual_and_no_later_step(
         for number in range(2, 4):
             assert torch.equal(bits(interrupted.step(number)), bits(averages[number]))
         for each in (straight, interrupted):
-            each.rounds.close()
+            each.sync.close()
         return [*averages, lost]
 
     plan = Plan(parse(spec), algorithm, residual=True)
@@ -90,7 +86,7 @@ def test_an_average_that_only_rounding_makes_infinite_counts_as_lost(run_exchang
         average = trainee.step(1)
         assert average.isinf().any()
         assert all(torch.equal(kept, before[name]) for name, kept in trainee.state().items())
-        trainee.rounds.close()
+        trainee.sync.close()
 
     run_exchanges(2, body, Plan(parse("topk:0.5")))
 

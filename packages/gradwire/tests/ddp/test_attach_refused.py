@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.autotune.settings import Auto
-from gradwire.ddp.agreed_plan import agreed_plan, not_ddp
+from gradwire.ddp.checks import not_ddp
 from gradwire.errors import AttachError, SpecError
 
 
@@ -27,7 +27,8 @@ def _group() -> Iterator[None]:
 
 def _agreed(plan: Any, module: nn.Module | None = None, **options: Any) -> gradwire.Plan:
     model = DistributedDataParallel(module or nn.Linear(3, 1), **options)
-    return agreed_plan(model, plan, 5.0, {})
+    with gradwire.attach(model, plan, timeout_s=5.0) as attached:
+        return attached.plan
 
 
 def test_a_spec_a_plan_and_auto_give_a_plan() -> None:
@@ -56,7 +57,7 @@ def test_the_reducer_in_python_is_refused() -> None:
     with pytest.raises(
         AttachError, match=r'optimize_ddp is "python_reducer", .*; set it to True before Dist'
     ):
-        agreed_plan(model, "fp16", 5.0, {})
+        gradwire.attach(model, "fp16", timeout_s=5.0)
 
 
 def test_a_model_that_is_no_ddp_gets_advice_of_its_own() -> None:

@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch import nn
 
-from gradwire.ddp import between_steps as uneven
-from gradwire.ddp.between_steps import ActiveCount, divides_by_active, has_joined
+from gradwire.ddp import join
+from gradwire.ddp.join import count_active, divides_by_active, has_joined
 from gradwire.errors import AttachError
 from gradwire.exchange import Exchange
+from gradwire.sync.gradient_sync import GradientSync
+from support.fake_buckets import sync_over
 
 Ranks = Callable[..., list[Any]]
 
@@ -43,16 +45,18 @@ def test_without_a_join_nobody_does() -> None:
 def test_all_ranks_count_those_who_have_not_joined(
     gone: tuple[int, ...], run_exchanges: Ranks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def shadow(exchange: Exchange) -> ActiveCount:
+    def shadow(sync: GradientSync) -> int:
         """Stand where DDP calls the hook for a rank that has joined."""
-        return ActiveCount(exchange, 5.0)
+        return count_active(sync)
 
-    monkeypatch.setattr(uneven, "_SHADOWS", shadow)
+    monkeypatch.setattr(join, "_SHADOWS", shadow)
 
     def body(exchange: Exchange) -> tuple[int, float]:
-        count = shadow(exchange) if exchange.link.rank in gone else ActiveCount(exchange, 5.0)
-        cost = count()
-        return count.active, cost.raw_nbytes
+        sync = sync_over(exchange)
+        active = shadow(sync) if exchange.link.rank in gone else count_active(sync)
+        sync.close()
+        assert sync.context.ledger is not None
+        return active, sync.context.ledger.summary().buckets["join"].cost.raw_nbytes
 
     results = run_exchanges(3, body)
     assert {active for active, _ in results} == {max(3 - len(gone), 1)}
@@ -64,7 +68,7 @@ def test_nobody_has_joined_outside_of_ddps_own_call() -> None:
 
 
 def test_a_torch_that_hides_who_has_joined_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uneven, "_SHADOWS", None)
+    monkeypatch.setattr(join, "_SHADOWS", None)
     with pytest.raises(AttachError) as caught:
         has_joined()
     assert str(caught.value) == (

@@ -1,0 +1,69 @@
+"""Ranks that have run out of batches, under DDP's ``join``: the number of those that still take part.
+
+A rank that has joined answers the others' collectives with zeros, and
+``join(divide_by_initial_world_size=False)`` divides by the number of the others. DDP keeps that number from
+its hooks, so the ranks count themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+from time import perf_counter
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.costs import ExchangeCost
+from gradwire.errors import AttachError
+from gradwire.exchange import Exchange
+from gradwire.plan import Plan
+from gradwire.sync.gradient_sync import GradientSync
+
+_SHADOWS = getattr(DistributedDataParallel, "_match_all_reduce_for_bwd_pass", None)
+"""Where DDP calls the hook for a rank that has joined."""
+
+
+def joins(model: nn.Module) -> bool:
+    """Return whether a model is within a ``join``."""
+    return bool(getattr(getattr(model, "_join_config", None), "enable", False))
+
+
+def divides_by_active(model: nn.Module) -> bool:
+    """Return whether a model is to divide its gradients by the ranks that still have batches.
+
+    The same on all ranks. DDP does so for the first model of a ``Join`` alone.
+    """
+    is_first = getattr(getattr(model, "_join_config", None), "is_first_joinable", False)
+    return joins(model) and is_first and not getattr(model, "_divide_by_initial_world_size", True)
+
+
+def has_joined() -> bool:
+    """Return whether DDP calls the hook for a rank that has joined; ``AttachError`` if torch hides it."""
+    if _SHADOWS is None:
+        raise AttachError(
+            f"gradwire cannot tell who has joined with torch {torch.__version__}; leave "
+            "divide_by_initial_world_size=False out of join, which divides by all ranks then"
+        )
+    frame = sys._getframe()
+    while frame.f_back is not None and frame.f_code is not _SHADOWS.__code__:
+        frame = frame.f_back
+    return frame.f_code is _SHADOWS.__code__
+
+
+def count_active(sync: GradientSync) -> int:
+    """Wait until all ranks have come to the step; return how many of them have not joined.
+
+    All ranks call it at the same place. The ledger counts it. Raises ``ExchangeError``.
+    """
+    began = perf_counter()
+    active = torch.tensor([float(not has_joined())], dtype=torch.float32, device="cpu")
+
+    def count(exchange: Exchange) -> ExchangeCost:
+        timeout_s = sync.context.begin_timeout_s
+        return Exchange(exchange.link, Plan()).all_reduce(active, average=False, timeout_s=timeout_s)
+
+    cost = sync.exchange_now("the count of ranks with batches, under join,", count)
+    if sync.context.ledger is not None:
+        sync.context.ledger.exchanged("join", cost, perf_counter() - began, gradient_nbytes=0)
+    return max(int(active.item()), 1)
