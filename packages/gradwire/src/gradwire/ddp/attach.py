@@ -14,7 +14,6 @@ from typing import Any, Protocol, Self
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.api import check_timeout
 from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.contract import BUCKETS
 from gradwire.autotune.decision import Decision
@@ -42,6 +41,7 @@ from gradwire.links.process_group import timeout_s_of
 from gradwire.plan import Plan
 from gradwire.sync.agreement import all_or_none
 from gradwire.sync.buckets import float_count
+from gradwire.sync.connect import check_timeout
 from gradwire.sync.context import SyncOptions
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.hashes import replica_hashes, sha256_of

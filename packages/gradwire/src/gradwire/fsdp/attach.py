@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch import nn
 
 from gradwire import codecs, collectives
-from gradwire.api import check_initialised, check_timeout
 from gradwire.autotune.contract import SHARDS
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.estimate import Estimate
@@ -35,6 +34,7 @@ from gradwire.fsdp.units import Unit, UnitLayouts, units_of
 from gradwire.plan import Plan, PlanLike
 from gradwire.sync.agreement import agree
 from gradwire.sync.buckets import float_shape
+from gradwire.sync.connect import check_initialised, check_timeout
 from gradwire.sync.deltas import Deltas, weight_codec_of
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.residual import AUTO, Residuals

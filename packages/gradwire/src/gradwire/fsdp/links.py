@@ -14,7 +14,6 @@ from enum import Enum
 
 import torch.distributed as dist
 
-from gradwire.api import connect
 from gradwire.collectives import ring
 from gradwire.devices import Staging
 from gradwire.errors import AttachError, ExchangeError, GradwireError, LinkError
@@ -22,6 +21,7 @@ from gradwire.exchange import Exchange
 from gradwire.exchange.frames import Difference
 from gradwire.plan import Plan
 from gradwire.sync.agreement import AFTER_AGREEING
+from gradwire.sync.connect import connect
 
 
 class Purpose(Enum):

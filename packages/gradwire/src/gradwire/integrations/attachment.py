@@ -14,13 +14,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.api import check_timeout
 from gradwire.autotune import Auto
 from gradwire.checkpoints import check_sealed, check_summed, save_checkpoint, sealed
 from gradwire.ddp.attach import Attached, Scaler, attach
 from gradwire.errors import AttachError, MissingPackageError, SpecError, StateError
 from gradwire.fields import Source, mapping, optional, whole
 from gradwire.plan import Plan, PlanLike
+from gradwire.sync.connect import check_timeout
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.residual import redivide
 from gradwire.version import how_to_install

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from gradwire.api import connect
 from gradwire.autotune.observed import Observed, RecordedSteps, observe, stretch
 from gradwire.autotune.recorder import Recorder
 from gradwire.errors import AttachError, ExchangeError, GradwireError
@@ -23,6 +22,7 @@ from gradwire.plan import Plan
 from gradwire.profile.attempt import Attempt
 from gradwire.profile.ddp import DdpWatch, after_backward, keeping
 from gradwire.profile.settings import Notes, Settings
+from gradwire.sync.connect import connect
 from gradwire.sync.observe import StepCost
 
 # Watches FSDP2's modules: how long forward and backward wait for FSDP's collectives, and what these carry.

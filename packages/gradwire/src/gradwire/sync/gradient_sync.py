@@ -14,13 +14,13 @@ from typing import Any, Self, TypeVar
 import torch
 import torch.distributed as dist
 
-from gradwire.api import connect
 from gradwire.checkpoints import sealed
 from gradwire.costs import ExchangeCost
 from gradwire.errors import AttachError, ExchangeError, GradwireError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.agreement import AFTER_AGREEING, agree, facts_of
+from gradwire.sync.connect import connect
 from gradwire.sync.context import (
     EVERY_STEP,
     NO_HOST_REDUCTION,

@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gradwire.api import check_timeout, connect, member_group
 from gradwire.codecs.rules import check_names
 from gradwire.costs import ExchangeCost
 from gradwire.deferred import outside_inference
@@ -23,6 +22,7 @@ from gradwire.exchange.frames import leave
 from gradwire.links.base import Link
 from gradwire.plan import Plan
 from gradwire.sync.checkpoint import RankState, State, pack, unpack
+from gradwire.sync.connect import check_timeout, connect, member_group
 from gradwire.sync.flat import FlatGradients
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
