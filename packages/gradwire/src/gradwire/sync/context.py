@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -15,9 +15,6 @@ from gradwire.exchange.frames import Difference
 from gradwire.links.base import Link
 from gradwire.plan import Plan
 from gradwire.sync.ledger.ledger import Ledger
-
-if TYPE_CHECKING:
-    from gradwire.sync.thread import CommunicationThread
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +78,17 @@ class _EveryStep:
 EVERY_STEP: Cadence = _EveryStep()
 
 
+class LinkUser(Protocol):
+    """A thread that uses a link while others do not: the communication thread."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is called on the thread itself."""
+
+    def give_up(self, failure: BaseException) -> None:
+        """Close the link once what is under way is done; everything later ends with ``failure``."""
+
+
 @dataclass(slots=True, eq=False)
 class SyncContext:
     """One link of one model on one rank, and what all exchanges over it share.
@@ -125,7 +133,7 @@ class SyncContext:
     steps_done: int = 0
     steps_before: int = 0
     is_closed: bool = False
-    thread: CommunicationThread | None = None
+    thread: LinkUser | None = None
     siblings: list[SyncContext] = field(default_factory=list)
     ranks: Sequence[int] = ()
 
@@ -136,8 +144,8 @@ class SyncContext:
 
     @property
     def rank(self) -> int:
-        """The number of this rank in the link."""
-        return self.exchange.link.rank
+        """The number of this rank, as errors call it: that in ``ranks``, or in the link."""
+        return self.ranks[self.link.rank] if self.ranks else self.link.rank
 
     @property
     def world(self) -> int:

@@ -82,6 +82,7 @@ class GradientSync:
         self.meter = LostMeter(context.rank, context.plan, layouts.names, context.ledger, strict)
         self._observers: tuple[StepObserver, ...] = (self.meter, *observers)
         self._host, self._cadence = host, cadence
+        self._communication: CommunicationThread | None = None
         self._pending = deque[Work]()  # what ``finish`` waits for, oldest first
         self._counted = StepCost(0)  # what ``count`` was told of the step under way
         self._active: int | None = None
@@ -229,12 +230,13 @@ class GradientSync:
         observer.connected(self.context)
         self._observers = (*self._observers, observer)
 
-    def collect(self, until: int | None = None) -> StepCost:
+    def collect(self, until: int | None = None, waited_s: float = 0.0) -> StepCost:
         """Wait for the buckets of a step, keep what they lost, and count the step.
 
-        Pipelines wait for those of steps up to ``until`` alone, counted as ``steps_done`` counts them. The
-        residuals of a step change once all of its buckets are averaged and finite, and on all ranks or on
-        none: averages have the same bits. Raises what the exchange raised.
+        Pipelines wait for those of steps up to ``until`` alone, counted as ``steps_done`` counts them, and
+        have waited for some of them already, for ``waited_s``. The residuals of a step change once all of its
+        buckets are averaged and finite, and on all ranks or on none: averages have the same bits. Raises what
+        the exchange raised.
         """
         began, done = perf_counter(), list[Work]()
         cost, self._counted, before_s = self._counted.exchange, StepCost(0), self._counted.wait_s
@@ -249,7 +251,7 @@ class GradientSync:
             for each in feedback:
                 each.keep()
         self.context.steps_done += 1
-        found = StepCost(self.context.step, before_s + perf_counter() - began, cost)
+        found = StepCost(self.context.step, before_s + waited_s + perf_counter() - began, cost)
         for observer in self._observers:
             self._observed(observer.end, found)
         return found
@@ -261,11 +263,33 @@ class GradientSync:
         """
         self.meter.end_step()
 
-    def finish(self, until: int | None = None) -> StepCost:
+    def finish(self, until: int | None = None, waited_s: float = 0.0) -> StepCost:
         """End a training step: ``collect``, then ``end_step``."""
-        found = self.collect(until)
+        found = self.collect(until, waited_s)
         self.end_step()
         return found
+
+    def settle(self) -> None:
+        """Wait until nothing is on the network; no step ends. Raises what the exchange raised."""
+        for work in self._pending:
+            work.wait()
+
+    def cancel(self) -> None:
+        """Drop the buckets that have not been sent, and forget the others; no step ends."""
+        for work in self._pending:
+            work.cancel()
+        self._pending.clear()
+
+    def resume(self, steps_done: int) -> None:
+        """Count on after this many steps; buckets of other steps are dropped."""
+        self.cancel()
+        context = self.context
+        context.steps_before, context.steps_done, context.link.step = 0, steps_done, steps_done
+
+    def lay_out(self, layouts: Layouts) -> None:
+        """Let parameters lie in buckets like this from now on, with nothing on the network."""
+        self.layouts = layouts
+        self.meter.follow(layouts.names)
 
     def exchange_now(self, what: str, call: Callable[[Exchange], T]) -> T:
         """Return what ``call`` returns, on the communication thread, while nothing else is on the network.
@@ -319,13 +343,13 @@ class GradientSync:
     def end(self) -> None:
         """Let the thread close the link and end once it has done what is queued; return at once."""
         context = self.context
-        if context.thread is None:
+        if self._communication is None:
             if context.owns_link:
                 context.exchange.close()
             return
         if context.owns_link:
-            context.thread.put(CallWork(context, "the link", lambda exchange: exchange.close(), None))
-        context.thread.end()
+            self._communication.put(CallWork(context, "the link", lambda exchange: exchange.close(), None))
+        self._communication.end()
 
     def close(self) -> None:
         """End the thread and close the link; no step follows. May be called twice.
@@ -335,17 +359,17 @@ class GradientSync:
         context = self.context
         context.is_closed = context.is_closed or context.exchange.transport.failure is None
         self.end()
-        if context.thread is not None:
-            context.thread.close()
+        if self._communication is not None:
+            self._communication.close()
 
     def __repr__(self) -> str:
         state = "closed" if self.context.is_over else f"{self.context.steps_done} steps"
         return f"<GradientSync, {state}, by {self.context.exchange!r}>"
 
     def _thread(self) -> CommunicationThread:
-        if self.context.thread is None:
-            self.context.thread = CommunicationThread(self.context)
-        return self.context.thread
+        if self._communication is None:
+            self._communication = CommunicationThread(self.context)
+        return self._communication
 
     def _next_timeout_s(self) -> float:
         """Return how long the next bucket may wait for a peer.

@@ -5,19 +5,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-import torch
+from typing import Any, Protocol, TypeVar
 
 from gradwire.costs import ExchangeCost
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
+from gradwire.sync.context import SyncContext
+from gradwire.sync.ledger.counts import PlanChoice
+from gradwire.sync.work import NULL_BUCKET, BucketObserver, BucketWork
 
-if TYPE_CHECKING:
-    from gradwire.sync.context import SyncContext
-    from gradwire.sync.work import BucketWork
+__all__ = [
+    "NO_CHOOSER", "NULL_BUCKET", "BetweenSteps", "BucketObserver", "PlanChooser", "StepCost", "StepObserver"
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -52,29 +53,6 @@ class BetweenSteps(Protocol):
         """Return what ``call`` returns, on the communication thread; all ranks make the same call."""
 
 
-class BucketObserver:
-    """Watches one bucket, on the communication thread; does nothing by default.
-
-    Attributes
-    ----------
-    wants_alone
-        Whether the bucket must run on the communication thread; the same on all ranks. On the other routes
-        neither method is called.
-    """
-
-    wants_alone = False
-
-    def before(self, values: torch.Tensor) -> None:
-        """Look at this rank's own values, float32, before their exchange and without a residual."""
-
-    def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:  # noqa: ARG002
-        """Look at the exchanged values; return what exchanges of the observer's own have cost."""
-        return ExchangeCost()
-
-
-NULL_BUCKET = BucketObserver()
-
-
 class StepObserver:
     """Watches the steps of one model, on the training thread; does nothing by default."""
 
@@ -105,3 +83,23 @@ class StepObserver:
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Adopt the fields of a checkpoint, which may lack the observer's. Raises ``StateError``."""
+
+
+class PlanChooser(StepObserver):
+    """An observer that may choose the plan of each step; this one never does.
+
+    Attributes
+    ----------
+    decisions
+        The steps before which all ranks took a plan, and the decisions.
+    """
+
+    decisions: Sequence[tuple[int, PlanChoice]] = ()
+
+    @property
+    def loaded_plan(self) -> Plan | None:
+        """The plan with which the next step goes on, if a checkpoint was loaded that has one."""
+        return None
+
+
+NO_CHOOSER = PlanChooser()

@@ -95,7 +95,7 @@ class CommunicationThread:
     """
 
     def __init__(self, context: SyncContext) -> None:
-        self._context = context
+        self._context, context.thread = context, self
         self._inbox: SimpleQueue[Work | None] = SimpleQueue()
         name = f"gradwire communication, rank {context.rank}"
         self._thread = start(self._run, name, self.end, context.exchange.close)
@@ -109,7 +109,7 @@ class CommunicationThread:
         """Queue a piece of work."""
         self._inbox.put(work)
 
-    def give_up(self, failure: BaseException | str) -> None:
+    def give_up(self, failure: BaseException) -> None:
         """Close the link once what is under way is done; everything later ends with ``failure``."""
         self._context.exchange.transport.give_up(failure)
         self.put(CallWork(self._context, "the end", lambda _: None, None))
@@ -156,7 +156,7 @@ class Buckets:
     ) -> None:
         self.cut = cut(gradients.counts, exchange.plan.bucket_nbytes)
         self._context = SyncContext(exchange, ledger=meter.ledger)
-        self.thread = self._context.thread = CommunicationThread(self._context)
+        self.thread = CommunicationThread(self._context)
         self._meter = meter
         self._residual, self._residuals = residual, parts(residual, self.cut)
         self._views = [meter.views(exchange, bucket.parameters) for bucket in self.cut]

@@ -29,7 +29,6 @@ from gradwire.sync.context import NO_HOST_REDUCTION, HostReduction, SyncContext
 from gradwire.sync.error_feedback import NO_FEEDBACK, BucketFeedback
 from gradwire.sync.ledger.lost import Layout, Measured
 from gradwire.sync.ledger.sinks import profiled
-from gradwire.sync.observe import BucketObserver
 
 T = TypeVar("T")
 
@@ -46,6 +45,29 @@ class Route(Enum):
     THREAD = "the exchange, on the communication thread"
     NATIVE = "the transport's own all-reduce, without a thread"
     BYPASS = "torch's own all-reduce, without a codec"
+
+
+class BucketObserver:
+    """Watches one bucket, on the communication thread; does nothing by default.
+
+    Attributes
+    ----------
+    wants_alone
+        Whether the bucket must run on the communication thread; the same on all ranks. On the other routes
+        neither method is called.
+    """
+
+    wants_alone = False
+
+    def before(self, values: torch.Tensor) -> None:
+        """Look at this rank's own values, float32, before their exchange and without a residual."""
+
+    def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:  # noqa: ARG002
+        """Look at the exchanged values; return what exchanges of the observer's own have cost."""
+        return ExchangeCost()
+
+
+NULL_BUCKET = BucketObserver()
 
 
 class Work(ABC):

@@ -188,7 +188,7 @@ class Communication:
 
     def __init__(self, perceptron: Perceptron, exchange: Exchange, core: int) -> None:
         self._perceptron, self._context = perceptron, SyncContext(exchange)
-        self._thread = self._context.thread = CommunicationThread(self._context)
+        self._thread = CommunicationThread(self._context)
         self._put("a core", lambda _: os.sched_setaffinity(0, {core})).wait()
 
     def launch(self, layer: int, then: Callable[[int], None] | None = None) -> Work:

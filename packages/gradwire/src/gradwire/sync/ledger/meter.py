@@ -13,7 +13,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -28,10 +27,8 @@ from gradwire.plan import Plan
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.lost import Layout, Measured, sampled
 from gradwire.sync.observe import NULL_BUCKET, BucketObserver, StepObserver
+from gradwire.sync.work import BucketWork, Work
 from gradwire.units import counted
-
-if TYPE_CHECKING:
-    from gradwire.sync.work import BucketWork, Work
 
 MOST = 0.5
 """The share of a parameter's norm above which a sample counts against the codec."""
@@ -97,6 +94,10 @@ class LostMeter(StepObserver):
             self._plan = plan
             self._often.clear()
             self._told.clear()
+
+    def follow(self, names: Sequence[str]) -> None:
+        """Judge these parameters from now on."""
+        self._names = list(names)
 
     def measures(self, step: int) -> bool:
         """Return whether a step, numbered from 1 up, is measured; with residuals, there are no warnings."""
