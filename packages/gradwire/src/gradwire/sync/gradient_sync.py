@@ -151,7 +151,7 @@ class GradientSync:
         self._pending = deque(each for each in self._pending if each.step != step)
         if all(each.is_done() for each in self._pending):  # else the thread is at an older step
             context.link.step = context.steps_before + step
-        self._active, self._has_begun = active, active is not None
+        self._active, self._has_begun, self._counted = active, active is not None, StepCost(0)
         self._is_due = self._cadence.is_due(context.steps_before + step)
         chosen = [self._observed(each.begin, step, self) for each in self._observers]
         plans = [each for each in chosen if each is not None]

@@ -139,9 +139,8 @@ class Work(ABC):
         except BaseException as error:  # it is not lost: every wait raises it
             if has_begun:
                 error.add_note(f"while the communication thread {self.done} {self.what}")
-            self.context.fail(error)
             self._raised_at = error.__traceback__
-            self._fail(error)
+            self._fail(self.context.fail(error))
         else:
             self._result.set_result(None)
 
