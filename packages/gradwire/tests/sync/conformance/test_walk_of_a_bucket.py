@@ -106,6 +106,5 @@ def test_a_bucket_takes_the_path_that_contributing_lists(
 ) -> None:
     lines = (ROOT / "CONTRIBUTING.md").read_text().partition("path of one bucket")[2].splitlines()
     listed = [" ".join(line.split()[:2]) for line in lines if line.startswith("    ") and ".py " in line]
-    assert len(listed) <= 15
     for path in run_processes(2, walk, spec, alone=True):
         assert path == listed
