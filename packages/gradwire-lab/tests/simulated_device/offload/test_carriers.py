@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -22,10 +23,8 @@ from gradwire_lab.simulated_device.simulated import Simulated
 SHAPES = st.lists(st.lists(st.integers(0, 5), min_size=0, max_size=3), min_size=1, max_size=4)
 
 
-def ends_of(
-    masters: Sequence[torch.Tensor], *ends: Sequence[torch.Tensor], device: Device = CPU
-) -> list[DeviceEnd]:
-    layers = [Layer("", [*masters], [*replicas]) for replicas in ends]  # type: ignore[list-item]
+def ends_of(masters: Sequence[Any], *ends: Sequence[Any], device: Device = CPU) -> list[DeviceEnd]:
+    layers = [Layer("", [*masters], [*replicas]) for replicas in ends]
     return [DeviceEnd(device, [each], pinned=False) for each in layers]
 
 
