@@ -56,18 +56,10 @@ Bits = Mapping[int, int]
 
 
 class SquareSums(NamedTuple):
-    """Sums of the squares of weights, of which norms are made.
+    """Sums of the squares of weights, of which norms are made."""
 
-    Attributes
-    ----------
-    squares
-        One of each master that has weights, by its number.
-    packed_nbytes
-        The bytes of the message that was packed meanwhile; None where none was.
-    """
-
-    squares: Mapping[int, float]
-    packed_nbytes: int | None
+    squares: Mapping[int, float]  # of each master with weights, by its number
+    packed_nbytes: int | None  # of the message that was packed meanwhile, if one was
 
 
 class Carrier(ABC):
@@ -255,14 +247,10 @@ class DeltaCarrier(Carrier):
 
 
 class _Receiver:
-    """One end's words, and their decoders: on the host where the end's memory is the host's.
+    """One end's words of each master with weights, and their decoders.
 
-    Attributes
-    ----------
-    words, shaped
-        The words of each master with weights, by its number, and views of them in its shape.
-    is_decoded
-        Whether the host has decoded the message that isn't unpacked yet.
+    They are on the host where the end's memory is the host's. ``is_decoded`` says whether the host has
+    decoded the message that isn't unpacked yet.
     """
 
     def __init__(self, end: DeviceEnd, weights: Sequence[int], dtype: WordName) -> None:

@@ -92,19 +92,14 @@ class GroupedLayer(NamedTuple):
 
 
 class LayerGroup:
-    """Layers that travel together: what carries them, and a delivery at each end.
-
-    Attributes
-    ----------
-    events
-        The moments at which the last message's bytes had left the host, for each end.
-    """
+    """Layers that travel together, their carrier, and a delivery at each end."""
 
     def __init__(
         self, layers: Sequence[GroupedLayer], carrier: Carrier, deliveries: Sequence[Delivery]
     ) -> None:
         self.layers, self.carrier, self.deliveries = layers, carrier, deliveries
         self.events: list[Event] = []
+        """The moments at which the last message's bytes had left the host, for each end."""
 
     def wait_for_copies(self) -> None:
         """Wait until the last message's bytes have left the memory that the next one fills."""

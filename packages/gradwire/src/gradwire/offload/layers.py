@@ -19,20 +19,13 @@ from gradwire.errors import SpecError, TensorError
 class Layer:
     """Parameters that travel together.
 
-    Attributes
-    ----------
-    name
-        Of the module that they belong to: a layer, or a block such as a residual one; empty for the model.
-    masters, replicas
-        On the host and on the device, in one order.
-    readers
-        The replica's modules that own one of them.
+    ``name`` is that of their module: a layer, or a block such as a residual one; empty for the model.
     """
 
     name: str
-    masters: list[nn.Parameter] = field(default_factory=list)
-    replicas: list[nn.Parameter] = field(default_factory=list)
-    readers: list[nn.Module] = field(default_factory=list)
+    masters: list[nn.Parameter] = field(default_factory=list)  # on the host
+    replicas: list[nn.Parameter] = field(default_factory=list)  # on the device, in the same order
+    readers: list[nn.Module] = field(default_factory=list)  # the replica's modules that own one of them
 
     @property
     def weights(self) -> list[nn.Parameter]:
@@ -113,21 +106,13 @@ _counting = threading.Lock()
 class LayerCounts:
     """One layer's bytes; counts add up.
 
-    Attributes
-    ----------
-    sends
-        Times that its weights went to a device.
-    sent_nbytes, float32_nbytes
-        Bytes of payload that went, and their size in float32. A message has up to 15 bytes more between two
-        parameters.
-    gradient_nbytes
-        Bytes of gradient that came back.
+    A message has up to 15 bytes more between two parameters.
     """
 
-    sends: int = 0
-    sent_nbytes: int = 0
-    float32_nbytes: int = 0
-    gradient_nbytes: int = 0
+    sends: int = 0  # of its weights to a device
+    sent_nbytes: int = 0  # of payload
+    float32_nbytes: int = 0  # of the same values in float32
+    gradient_nbytes: int = 0  # that came back
 
 
 @dataclass

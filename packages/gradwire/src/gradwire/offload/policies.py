@@ -25,15 +25,10 @@ _SPECS = "'static:8', 'static:16', 'static:24', 'static:32', 'delta', 'delta:fp3
 
 
 class Policy(ABC):
-    """The choice of how the weights of each layer travel. One object serves one ``HostOffload``.
-
-    Attributes
-    ----------
-    wants_norms
-        Whether ``observe`` looks at the norms; where it doesn't, no thread computes them.
-    """
+    """The choice of how the weights of each layer travel. One object serves one ``HostOffload``."""
 
     wants_norms: bool = False
+    """Whether ``observe`` looks at the norms; where it doesn't, no thread computes them."""
 
     @abstractmethod
     def observe(self, norms: Sequence[float]) -> list[int]:

@@ -28,20 +28,11 @@ class DeviceEnd:
 
     An error of a lost or full device becomes a ``DeviceError`` here. The masters and the optimizer's state on
     the host are not touched then.
-
-    Attributes
-    ----------
-    device
-        Of the replica.
-    layers
-        Those whose weights and gradients travel, in the same order at every end.
-    pinned
-        Whether copies use pinned memory of the host.
     """
 
     device: Device
-    layers: Sequence[Layer]
-    pinned: bool = True
+    layers: Sequence[Layer]  # whose weights and gradients travel, in the same order at every end
+    pinned: bool = True  # whether copies use pinned memory of the host
 
     @property
     def masters(self) -> list[nn.Parameter]:
