@@ -34,7 +34,7 @@ LAYOUT = Layout(tuple(COUNTS), tuple(COUNTS.values()), ("", ""))
 
 def sync_of(link: Link, observers: Sequence[StepObserver], plan: Plan | None = None) -> GradientSync:
     plan = Auto().first_plan if plan is None else plan
-    context = SyncContext(Exchange(link, plan), SyncOptions(begin_timeout_s=10.0), Ledger(link.rank))
+    context = SyncContext(Exchange(link, plan), SyncOptions(begin_timeout_s=20.0), Ledger(link.rank))
     layouts, residuals = Layouts(list(COUNTS), COUNTS), Residuals(plan, link.rank, link.world, COUNTS)
     return GradientSync(context, layouts, residuals, observers)
 
@@ -106,7 +106,7 @@ def test_an_observer_that_fails_ends_the_step_on_all_ranks(place: str) -> None:
     (number, said), (other, heard) = run_ranks(2, body)
     assert number == 2
     assert f"{place} is broken" in said
-    assert other == (3 if place == "end" else 2), "rank 1 has its average before rank 0 ends the step"
+    assert other in ((2, 3) if place == "end" else (2,)), "rank 1 may have its average by then"
     assert "rank" in heard
 
 
