@@ -19,14 +19,10 @@ from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.contract import BUCKETS, CandidateRules
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.estimate import Estimate
-from gradwire.autotune.samples import BucketSampler, Samples
+from gradwire.autotune.samples import Samples
 from gradwire.autotune.saved import State
 from gradwire.autotune.settings import Auto
-from gradwire.costs import ExchangeCost
-from gradwire.exchange import Exchange
-from gradwire.exchange.request import BucketRequest, Reducer
 from gradwire.plan import Plan
-from gradwire.sync.ledger.lost import Layout
 from gradwire.sync.observe import StepCost
 from gradwire.sync.residual import AUTO
 
@@ -103,52 +99,11 @@ class Pilot:
         return self.tuner.loaded_plan
 
 
-class SampledBucket:
-    """Exchanges one bucket as ``inner`` does, and samples it."""
-
-    def __init__(
-        self,
-        inner: Reducer,
-        exchange: Exchange,
-        samples: Samples,
-        names: Sequence[str],
-        shapes: Sequence[tuple[int, ...]],
-        drawn: bool,
-    ) -> None:
-        self._inner, self._exchange = inner, exchange
-        counts = tuple(torch.Size(each).numel() for each in shapes)
-        self._work: Any = SimpleNamespace(
-            layout=Layout(tuple(names), counts, ("",) * len(counts)), request=BucketRequest()
-        )
-        self._sampler = BucketSampler(samples, self._work, dict(zip(names, shapes, strict=True)), drawn=drawn)
-
-    def run(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
-        self._work.request = request
-        self._sampler.before(tensor)
-        cost = self._inner(tensor, request)
-        cost += self._sampler.after(tensor, self._exchange)
-        cost.nonfinite = min(cost.nonfinite, 1)
-        return cost
-
-
 class Recorder:
     """A ``recorder.Recorder`` with the methods that it had before it was an observer."""
 
     def __init__(self, kind: str) -> None:
-        self.inner, self._wait_s, self._count = recorder.Recorder(kind), 0.0, 0
-
-    def handed_over(self, count: int, device: torch.device) -> None:
-        del count, device  # ``sampled`` has noted the bucket
-
-    def sampled(self, reducer: Reducer, values: torch.Tensor) -> Reducer:
-        count = self.inner.handed_over(values)
-        keeper = recorder.ExcerptKeeper(self.inner._excerpt, count)
-
-        def run(tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
-            keeper.before(tensor)
-            return reducer(tensor, request)
-
-        return run
+        self.inner, self._wait_s = recorder.Recorder(kind), 0.0
 
     def scattered(self, gradient: torch.Tensor, device: torch.device) -> None:
         self.inner._device = device
@@ -163,9 +118,6 @@ class Recorder:
     def took(self) -> None:
         self.inner.end(StepCost(0, self._wait_s))
         self._wait_s = 0.0
-
-    def end(self) -> None:
-        self.inner.end(StepCost(0))
 
     def estimate(
         self, ask: Callable[..., Any], plan: Plan, timeout_s: float, rate: Any, hosts: int | None
