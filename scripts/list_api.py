@@ -30,9 +30,8 @@ LISTS = {
         "gradwire.integrations.transformers",
         "gradwire.links",
         "gradwire.planner",
-        "gradwire.timing",
     ),
-    "api-lab.txt": ("gradwire_lab.testbed",),
+    "api-lab.txt": ("gradwire_lab.closed_forms", "gradwire_lab.testbed"),
 }
 """File in docs -> the modules whose names are public: those of ``__all__``, or else all that they define."""
 FIRST = "gradwire.attach"

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from gradwire.records import to_json
-from gradwire.timing.formulas import AlphaBetaGamma, butterfly_s, ring_s, star_s, tree_s
 from gradwire.timing.line import Line
 from gradwire_lab.benchmark.allreduce import (
     TORCH,
@@ -16,6 +15,7 @@ from gradwire_lab.benchmark.allreduce import (
     read_result,
     torch_times,
 )
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma, butterfly_s, ring_s, star_s, tree_s
 
 LINE = Line(50e-6, 125e6)
 LINK = AlphaBetaGamma(50e-6, 1 / 125e6)

@@ -11,8 +11,9 @@ import torch
 from gradwire import Plan, parse
 from gradwire.errors import GradwireError
 from gradwire.tables import Table, lines
+from gradwire.timing.line import Line
 from gradwire_lab.experiments import software_nic
-from gradwire_lab.experiments.software_nic import LIBRARY, MERGED, SINGLE, SoftwareNicOptions
+from gradwire_lab.experiments.software_nic import LIBRARY, MERGED, SINGLE, SoftwareNicOptions, behind_nics
 
 
 def words(**changed: Any) -> argparse.Namespace:
@@ -82,3 +83,12 @@ def test_its_table_compares_with_the_library_and_rates_predictions() -> None:
     assert verdict == "2 of 3 predictions are within 5 % of the measured time."
     assert "same rate and MTU" in str(note)
     assert max(map(len, lines(table))) <= 100
+
+
+def test_behind_nics_a_line_carries_more_floats_but_not_as_many_more_as_the_codec_says() -> None:
+    line = Line(1e-3, 12e6, 3000.0, 0.9)
+    found = behind_nics(line, 4.6, 1400, merge=False)
+    assert found.time_s(0) == line.time_s(0)
+    assert found.nbytes_per_s / line.nbytes_per_s == pytest.approx(3.85, abs=0.01)
+    assert found.burst_nbytes / line.burst_nbytes == pytest.approx(3.85, abs=0.01)
+    assert found.duplex_share == line.duplex_share

@@ -47,8 +47,8 @@ from gradwire.sync.method import Method
 from gradwire.sync.residual import Residuals
 from gradwire.sync.residual import redivide as redivide_residuals
 from gradwire.timing.line import HostCost, Line, LineRate, Point
-from gradwire.timing.network import Groups, Network
 from gradwire_lab.benchmark.allreduce import Checked, Configuration, Result, Timing, read_result
+from gradwire_lab.closed_forms.network import Groups, Network
 from gradwire_lab.job.record import read_results
 from gradwire_lab.parameter_server.ps_sync import Server, Worker
 from gradwire_lab.parameter_server.stale_server import StaleServer
@@ -140,7 +140,7 @@ def small_readers(folder: Path) -> Iterator[tuple[str, Reader]]:
     yield "gradwire.autotune.estimate.Estimate.from_json", texts(text, Estimate.from_json)
     groups = Groups((0, 0, 1), (1e8, 2e8), 1e-4)
     network = Network(3, 1e8, (1e8, 2e8, 3e8), 1e-5, 1e-9, 0.0, groups)
-    yield "gradwire.timing.network.Network.from_json", texts(network.to_json(), Network.from_json)
+    yield "gradwire_lab.closed_forms.network.Network.from_json", texts(network.to_json(), Network.from_json)
     words = Topology((1.25e7, None, 1.25e7, 1.25e7), (2, 2), 1e9, 1e-3).to_dict()
     yield "gradwire_lab.testbed.topology.Topology.from_json", texts(json.dumps(words), Topology.from_json)
     yield "gradwire_lab.testbed.topology.Topology.from_dict", Reader(words, Topology.from_dict, is_json=True)

@@ -8,11 +8,29 @@ its receive and its addition have. Both directions of a rank's link work at once
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from gradwire.collectives import Collective
 from gradwire.collectives.matching import MatchedMessage, messages
-from gradwire.timing.formulas import AlphaBetaGamma
+
+
+class Price(Protocol):
+    """Seconds of a message, of each of its bytes, and of adding a byte."""
+
+    @property
+    def alpha_s(self) -> float: ...
+    @property
+    def beta_s_per_nbyte(self) -> float: ...
+    @property
+    def gamma_s_per_nbyte(self) -> float: ...
+
+
+class Uniform(NamedTuple):
+    """The price of a hop on a network where all ranks are alike."""
+
+    alpha_s: float
+    beta_s_per_nbyte: float
+    gamma_s_per_nbyte: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +64,7 @@ class _Path(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Price:
+class _ChunkPrice:
     """Seconds per hop, per chunk moved and per chunk added."""
 
     hop_s: float
@@ -71,9 +89,7 @@ class _Clock:
         return self.begin
 
 
-def cost(
-    collective: Collective, world: int, nbytes: float, link: AlphaBetaGamma, *, ratio: float = 1.0
-) -> Cost:
+def cost(collective: Collective, world: int, nbytes: float, link: Price, *, ratio: float = 1.0) -> Cost:
     """Return what an all-reduce of ``nbytes`` bytes of float32 per rank costs on a uniform network.
 
     Chunks count as equal, ``nbytes / chunks`` each; real ones differ by one element at most. ``ratio`` is how
@@ -85,7 +101,7 @@ def cost(
         If the schedules of the ranks do not fit together.
     """
     chunk_nbytes = nbytes / collective.chunks(world)
-    price = _Price(
+    price = _ChunkPrice(
         link.alpha_s, chunk_nbytes / ratio * link.beta_s_per_nbyte, chunk_nbytes * link.gamma_s_per_nbyte
     )
     clocks = [_Clock() for _ in range(world)]
@@ -105,7 +121,7 @@ def cost(
     )
 
 
-def _pass(message: MatchedMessage, source: _Clock, target: _Clock, price: _Price) -> None:
+def _pass(message: MatchedMessage, source: _Clock, target: _Clock, price: _ChunkPrice) -> None:
     start = max(source.enter(message.send_step), target.enter(message.recv_step))
     hops, moved = start.hops + 1, start.moved_chunks + message.chunks
     source.end = max(source.end, price.path(hops, moved, start.added_chunks))

@@ -73,15 +73,6 @@ def test_no_line_keeps_such_a_share_both_ways(share: float) -> None:
         Line(0.0, 1e6, duplex_share=share)
 
 
-def test_behind_nics_a_line_carries_more_floats_but_not_as_many_more_as_the_codec_says() -> None:
-    line = Line(1e-3, 12e6, 3000.0, 0.9)
-    found = line.behind_nics(4.6, 1400, merge=False)
-    assert found.time_s(0) == line.time_s(0)
-    assert found.nbytes_per_s / line.nbytes_per_s == pytest.approx(3.85, abs=0.01)
-    assert found.burst_nbytes / line.burst_nbytes == pytest.approx(3.85, abs=0.01)
-    assert found.duplex_share == line.duplex_share
-
-
 def test_a_fit_needs_points() -> None:
     with pytest.raises(SpecError, match="at least one measured message size"):
         fit([])

@@ -26,10 +26,9 @@ from gradwire.exchange.norms import error_bound, rounding_bound
 from gradwire.fields import Source, optional, real, rows, text, whole
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.timing.line import Line
-from gradwire.timing.network import Network
-from gradwire.timing.simulate import simulate
 from gradwire.units import exact_size
 from gradwire_lab.benchmark.data import Data
+from gradwire_lab.closed_forms.network import Network
 
 TORCH = "torch"
 """In place of an algorithm: PyTorch's own all-reduce."""
@@ -227,7 +226,7 @@ class Result:
         rate = self.line.nbytes_per_s
         network = Network(self.world, rate, rate, self.line.latency_s)
         algorithm = collectives.get(TORCHS_ALGORITHM if name == TORCH else name)
-        return simulate(algorithm, network, self.configuration.nbytes, ratio=self.checked.ratio).total_s
+        return network.simulate(algorithm, self.configuration.nbytes, ratio=self.checked.ratio).total_s
 
     @property
     def share_of_best(self) -> float | None:

@@ -17,9 +17,9 @@ from gradwire.codecs import parse
 from gradwire.line_rate.page import new_figure, png_of
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.tables import Column, Table, figure
-from gradwire.timing.formulas import AlphaBetaGamma, ring_s, star_s
 from gradwire.timing.replay import replay
 from gradwire.units import exact_size, parse_size
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma, ring_s, star_s
 from gradwire_lab.columns import Columns, table_of, text_of
 from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of, select
 from gradwire_lab.experiments.hosts import check_networks, measure_cells

@@ -2,7 +2,7 @@
 
 Hosts train an MLP with the codec in the library, with NICs that merge segments, and with NICs whose packets
 stand for one segment each. The prediction is the time of computing, measured on all hosts at once, and the
-replay of the exchange, over the line as hosts see it behind NICs (``Line.behind_nics``).
+replay of the exchange, over the line as hosts see it behind NICs.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from gradwire_lab.experiments.options import FOLDER, CheckedOptions, option
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     import torch
 
+    from gradwire.timing.line import Line
     from gradwire_lab.experiments.hosts.ranks import Ranks
     from gradwire_lab.experiments.tasks import TrainingTask
 
@@ -37,6 +38,8 @@ SAMPLES = 3
 """Batches of each rank, before the timed steps and after them, whose gradients tell the ratio."""
 BUDGET_S = 8.0
 """Seconds for all steps of a cell: 7 at least, and 40 at most."""
+PACING_S = 1.2 / 1024
+"""Linux hands over what leaves within this time at most: 1/1024 s at 1.2 times the rate."""
 GOOD = 0.05
 """A prediction is good whose error is no larger."""
 COLUMNS: Columns[Row] = (
@@ -112,7 +115,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None) ->
         return
     ratio = ring_ratio(plan, gradients)
     if plan.offload is not None:
-        line = environment.line.behind_nics(ratio, cell["mtu"], merge=cell["way"] == MERGED)
+        line = behind_nics(environment.line, ratio, cell["mtu"], merge=cell["way"] == MERGED)
         environment = replace(environment, line=line)
     exchange = replay("ring", ranks.world, gradient.numel(), SEGMENT_NBYTES, str(plan.encoding), environment)
     figures = {
@@ -126,6 +129,18 @@ def measure(ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None) ->
         "line_nbytes_per_s": environment.line.nbytes_per_s,
     }
     ranks.report(cell, figures)
+
+
+def behind_nics(line: Line, ratio: float, mtu_nbytes: int, *, merge: bool = True) -> Line:
+    """Return the line as hosts see it whose NICs encode what they send with a codec of this ratio.
+
+    Headers count (``packet_ratio``); what the NICs' own processors take does not.
+    """
+    from gradwire.planner.encodings import MOST_AT_ONCE_NBYTES, packet_ratio
+
+    at_once_nbytes = min(MOST_AT_ONCE_NBYTES, PACING_S * ratio * line.nbytes_per_s)
+    times = packet_ratio(ratio, mtu_nbytes, merge=merge, at_once_nbytes=at_once_nbytes)
+    return replace(line, nbytes_per_s=times * line.nbytes_per_s, burst_nbytes=times * line.burst_nbytes)
 
 
 def plan_of(cell: Cell) -> Plan:

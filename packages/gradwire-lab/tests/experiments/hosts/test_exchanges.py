@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gradwire.links import loopback
-from gradwire.timing.formulas import AlphaBetaGamma
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
 from gradwire_lab.experiments.hosts import exchanges
 from gradwire_lab.experiments.hosts.exchanges import exchange_of, line_of, rate, time_exchanges
 from support.beds import needs_namespaces

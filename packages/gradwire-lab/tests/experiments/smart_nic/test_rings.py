@@ -7,10 +7,10 @@ import pytest
 
 from gradwire.codecs import parse
 from gradwire_gateware.ring_routes import Ring
+from gradwire_lab.closed_forms.smart_nic import RingCircuit
 from gradwire_lab.experiments.experiment import Reporter
 from gradwire_lab.experiments.smart_nic import rings
 from gradwire_lab.experiments.smart_nic.rings import cycles_of, simulate
-from gradwire_lab.smart_nic import RingCircuit
 
 
 def test_simulated_engines_take_the_cycles_of_the_model_and_a_latency() -> None:

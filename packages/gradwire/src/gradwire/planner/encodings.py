@@ -15,11 +15,11 @@ from gradwire import _native
 from gradwire.codecs import Codec
 from gradwire.codecs.wrappers import Projected, Scaled
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
+from gradwire.errors import SpecError
 from gradwire.plan import FLOAT_NBYTES
 from gradwire.planner.calibration import SEGMENT_NBYTES, excerpt, use_threads
 from gradwire.timing.calibrate import disagreement
 from gradwire.timing.environment import CodecCost, CodecPoint
-from gradwire.timing.formulas import packet_ratio
 
 _MTU_NBYTES = 1500
 
@@ -49,6 +49,62 @@ def _line_nbytes(encoding: Codec, nic: Codec, values: torch.Tensor) -> float:
     floats = encoding.encode(values)[-FLOAT_NBYTES * values.numel() :].clone().view(torch.float32)
     ratio = floats.nbytes / max(1, nic.encode(floats).numel())
     return FLOAT_NBYTES / packet_ratio(ratio, _MTU_NBYTES)
+
+
+# What NICs make of a stream: they encode what TCP sends, not the headers of its packets. Where a NIC encodes
+# each segment by itself, headers cap what a codec gains; where a packet stands for several segments, they
+# shrink almost as values do.
+
+IP_AND_TCP_NBYTES = 20 + 32
+"""Of every packet; TCP's timestamps are usual."""
+ETHERNET_NBYTES = 14
+SHIM_NBYTES = 8
+"""What a compressed packet has before its body."""
+
+
+MOST_AT_ONCE_NBYTES = 1 << 16
+"""A host's kernel leaves no larger packets to a NIC."""
+FILL = 0.97
+"""The share of a packet that a NIC which merges segments tries to fill (kCaution in native/nic/engine.cc)."""
+
+
+def packet_ratio(
+    ratio: float, mtu_nbytes: int, *, merge: bool = True, at_once_nbytes: float = MOST_AT_ONCE_NBYTES
+) -> float:
+    """Return how many times fewer bytes of frames cross a link for a codec with this ratio.
+
+    Acknowledgements aren't counted.
+
+    Parameters
+    ----------
+    merge
+        As the NICs' setting.
+    at_once_nbytes
+        The payload that a host's kernel leaves to its NIC at once. The last packet of it isn't full.
+
+    Raises
+    ------
+    SpecError
+        For an MTU that has no room for a segment.
+
+    Examples
+    --------
+    >>> round(packet_ratio(4.6, 1400, merge=False), 2), round(packet_ratio(4.6, 1400), 2)
+    (3.85, 4.56)
+    """
+    segment_nbytes = mtu_nbytes - IP_AND_TCP_NBYTES
+    if segment_nbytes <= SHIM_NBYTES:
+        raise SpecError(f"a NIC needs an MTU of more than {mtu_nbytes - segment_nbytes + SHIM_NBYTES} bytes")
+    headers_nbytes = IP_AND_TCP_NBYTES + ETHERNET_NBYTES
+    frame_nbytes = segment_nbytes + headers_nbytes
+    single_nbytes = headers_nbytes + min(segment_nbytes, segment_nbytes / ratio + SHIM_NBYTES)
+    if not merge:
+        return frame_nbytes / single_nbytes
+    segments = max(2, math.floor(at_once_nbytes / segment_nbytes))
+    body_nbytes = segments * segment_nbytes / ratio
+    packets = math.ceil(body_nbytes / (FILL * (segment_nbytes - SHIM_NBYTES)))
+    merged_nbytes = packets * (headers_nbytes + SHIM_NBYTES) + body_nbytes
+    return max(frame_nbytes / single_nbytes, segments * frame_nbytes / merged_nbytes)
 
 
 # Which codecs an accuracy budget admits.

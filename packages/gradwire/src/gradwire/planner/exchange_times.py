@@ -15,15 +15,16 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
+import numpy as np
+
 from gradwire import collectives
 from gradwire.codecs import Identity
 from gradwire.costs import ExchangeCost
 from gradwire.errors import SpecError
 from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.timing.environment import CodecCost, CodecPoint, Environment, as_seen_by
-from gradwire.timing.network import Groups, Network
 from gradwire.timing.replay import Replay, replay
-from gradwire.timing.simulate import simulate
+from gradwire.timing.simulate import Wires, simulate
 
 # An environment, converted for another number of ranks.
 
@@ -307,22 +308,23 @@ class ExchangeTimes:
         cost = environment.cost(way.codec)
         typical = cost.typical(self.world)
         lines = [environment.line_of(rank) for rank in range(self.world)]
-        rates = tuple(min(line.nbytes_per_s, _FASTEST_NBYTES_PER_S) for line in lines)
+        rates = np.array([min(line.nbytes_per_s, _FASTEST_NBYTES_PER_S) for line in lines])
         handling_s = host.send_s + host.receive_s + 2 * cost.call_s
-        groups = None
-        if environment.groups:
-            of = tuple(number for number, size in enumerate(environment.groups) for _ in range(size))
-            groups = Groups(of, min(environment.core_nbytes_per_s, _FASTEST_NBYTES_PER_S))
-        network = Network(
-            self.world,
-            rates,
-            rates,
-            latency_s=max(line.latency_s for line in lines) + handling_s,
+        sizes = environment.groups or (self.world,)
+        uplink = min(environment.core_nbytes_per_s, _FASTEST_NBYTES_PER_S)
+        done = simulate(
+            collectives.get(way.algorithm),
+            Wires(
+                rates,
+                rates,
+                max(line.latency_s for line in lines) + handling_s,
+                np.repeat(np.arange(len(sizes)), sizes),
+                np.full(len(sizes), uplink),
+            ),
+            FLOAT_NBYTES * count,
+            ratio=min(cost.ratio(self.world), 1e6),
             reduce_s_per_nbyte=(typical.encode_s + typical.decode_add_s) / FLOAT_NBYTES,
-            groups=groups,
         )
-        ratio = min(cost.ratio(self.world), 1e6)
-        done = simulate(collectives.get(way.algorithm), network, FLOAT_NBYTES * count, ratio=ratio)
         return max(done.total_s, math.ulp(1.0))
 
 

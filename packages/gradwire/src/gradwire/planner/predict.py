@@ -30,7 +30,6 @@ from gradwire.planner.exchange_times import Family, Way
 from gradwire.planner.loss import Extra, StepsToLoss
 from gradwire.planner.request import PlanRequest
 from gradwire.timing.environment import Environment
-from gradwire.timing.formulas import Bucket, overlap, pipelined_s
 
 _NOTHING = Extra()
 _EXACT = str(Identity())
@@ -176,18 +175,12 @@ class Predictor:
     def _exposed_s(
         self, plan: Plan, parts: list[Part], costs: list[ExchangeCost], total: ExchangeCost
     ) -> float:
-        work, compute_s = self.workload, self._compute_s(plan)
+        compute_s = self._compute_s(plan)
         if plan.pipeline > 1:
-            slower_s = pipelined_s(
-                1,
-                update_s=compute_s - work.forward_s - work.backward_s,
-                compute_s=work.forward_s + work.backward_s,
-                communicate_s=total.total_s,
-            )
-            exposed_s = slower_s - compute_s
+            exposed_s = max(0.0, total.total_s - compute_s)
         else:
-            buckets = [Bucket(part.ready_s, each.total_s) for part, each in zip(parts, costs, strict=True)]
-            exposed_s = overlap(buckets, work.backward_s).exposed_s
+            ready_s, exchange_s = [part.ready_s for part in parts], [cost.total_s for cost in costs]
+            exposed_s = beyond_backward_s(ready_s, exchange_s, self.workload.backward_s)
         return max(exposed_s, self._taken_s(compute_s, total))
 
     def _taken_s(self, compute_s: float, total: ExchangeCost) -> float:
@@ -197,6 +190,18 @@ class Predictor:
             return 0.0
         busy_s = compute_s * min(1.0, ranks / self._host.cores)
         return max(0.0, busy_s + total.cores_s - compute_s)
+
+
+def beyond_backward_s(ready_s: Iterable[float], exchange_s: Iterable[float], backward_s: float) -> float:
+    """Return how long the exchanges of a step's buckets continue after its backward pass.
+
+    They run one after the other, each as soon as its bucket is ready and the previous one is done, and don't
+    slow down backward. Time counts from the start of backward.
+    """
+    end_s = 0.0
+    for ready, takes in zip(ready_s, exchange_s, strict=True):
+        end_s = max(end_s, ready) + takes
+    return max(0.0, end_s - backward_s)
 
 
 # Select the plan that is the fastest to a loss, or the simplest of those that may be as fast.

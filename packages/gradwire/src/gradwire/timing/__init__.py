@@ -1,6 +1,1 @@
-"""Predict and measure the cost of an exchange: formulas, a walk over the steps, and simulations."""
-
-from gradwire.timing.formulas import AlphaBetaGamma
-from gradwire.timing.network import Groups, Network
-
-__all__ = ["AlphaBetaGamma", "Groups", "Network"]
+"""What an exchange should cost: measured lines, hosts and codecs, a replay by frames, a walk by steps."""

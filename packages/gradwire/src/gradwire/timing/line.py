@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from gradwire.fields import Source, of, real
 from gradwire.machine import describe_machine, machine_id
 from gradwire.plan import SEGMENT_UNIT_NBYTES
 from gradwire.records import make_record, read_record, to_json
-from gradwire.timing.formulas import MOST_AT_ONCE_NBYTES, packet_ratio
 from gradwire.units import format_duration, format_rate, is_number
 
 # What a frame costs a host beside the codec; ``calibrate`` measures it.
@@ -105,8 +104,6 @@ def both_ends(sender: EndCost, receiver: EndCost, cores: int, ranks_per_machine:
 
 SCHEMA = "gradwire.line-rate/1"
 
-PACING_S = 1.2 / 1024
-"""Linux hands over what leaves within so many seconds at most: 1/1024 s at 1.2 times the rate."""
 _BURST_SHOWS_NBYTES = (1 << 19, 1 << 22)
 """Messages of these sizes tell a burst of some 100 kB from the noise of their own duration."""
 
@@ -156,15 +153,6 @@ class Line:
     def time_s(self, nbytes: float) -> float:
         """Return the seconds that one message takes after a pause."""
         return self.latency_s + max(0.0, nbytes - self.burst_nbytes) / self.nbytes_per_s
-
-    def behind_nics(self, ratio: float, mtu_nbytes: int, *, merge: bool = True) -> Line:
-        """Return the line as hosts see it whose NICs encode what they send with a codec of this ratio.
-
-        Headers count (``packet_ratio``); what the NICs' own processors take does not.
-        """
-        at_once_nbytes = min(MOST_AT_ONCE_NBYTES, PACING_S * ratio * self.nbytes_per_s)
-        times = packet_ratio(ratio, mtu_nbytes, merge=merge, at_once_nbytes=at_once_nbytes)
-        return replace(self, nbytes_per_s=times * self.nbytes_per_s, burst_nbytes=times * self.burst_nbytes)
 
     def __str__(self) -> str:
         return f"{format_rate(self.nbytes_per_s)}, {format_duration(self.latency_s)}"

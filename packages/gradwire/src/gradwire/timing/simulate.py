@@ -19,7 +19,6 @@ from gradwire.collectives import Collective, Hierarchical, Step
 from gradwire.collectives.hierarchical import layout
 from gradwire.collectives.levels import ALGORITHMS, Instance
 from gradwire.collectives.matching import messages
-from gradwire.timing.network import Groups, Network
 
 # The messages of an all-reduce as arrays, one round after the other, for thousands of ranks.
 #
@@ -192,27 +191,41 @@ def _merged(several: list[Round], known: dict[tuple[Pairs, ...], Pairs]) -> Roun
 
 # The rate of each of several messages, from the rates at its ends and the uplinks that it shares.
 
-Rates = NDArray[np.float64]
+Rates = Seconds = NDArray[np.float64]
 
 _SAME = 1 + 1e-12
 """Shares that differ only by rounding are settled together."""
 
 
+@dataclass(frozen=True, eq=False, slots=True)
 class Wires:
-    """The rates and latencies of a network as arrays, for one set of messages after the other."""
+    """The rates and latencies of a network, as arrays.
 
-    def __init__(self, network: Network) -> None:
-        self._send = np.array(network.per_rank(network.send_nbytes_per_s), dtype=np.float64)
-        self._recv = np.array(network.per_rank(network.recv_nbytes_per_s), dtype=np.float64)
-        groups = network.groups or Groups((0,) * network.world, 1.0)
-        self._group = np.array(groups.of, dtype=np.intp)
-        self._uplink = np.full(groups.count, groups.uplink_nbytes_per_s, dtype=np.float64)
-        self._latency_s, self._crossing_s = network.latency_s, groups.latency_s
+    Parameters
+    ----------
+    send_nbytes_per_s, recv_nbytes_per_s
+        Bytes per second out of and into each rank, both at the same time.
+    latency_s
+        Seconds that every message takes beyond its bytes.
+    group
+        The group of each rank, counted from 0.
+    uplink_nbytes_per_s
+        Bytes per second out of each group, and as many into it at the same time.
+    crossing_s
+        Seconds that a message between two groups takes beyond the latency.
+    """
 
-    def latency_s(self, pairs: Pairs) -> NDArray[np.float64]:
+    send_nbytes_per_s: Rates
+    recv_nbytes_per_s: Rates
+    latency_s: float
+    group: Ints
+    uplink_nbytes_per_s: Rates
+    crossing_s: float = 0.0
+
+    def latencies_s(self, pairs: Pairs) -> Seconds:
         """Return the seconds that each message takes beyond its bytes."""
-        crossing = self._group[pairs.source] != self._group[pairs.target]
-        return np.where(crossing, self._latency_s + self._crossing_s, self._latency_s)
+        crossing = self.group[pairs.source] != self.group[pairs.target]
+        return np.where(crossing, self.latency_s + self.crossing_s, self.latency_s)
 
     def rates(self, pairs: Pairs) -> Rates:
         """Return the bytes per second of each message while all of them run.
@@ -220,11 +233,12 @@ class Wires:
         They are max-min fair (Bertsekas and Gallager, Data Networks, section 6.5.2): none can be raised
         without lowering one that is no higher.
         """
-        rates: Rates = np.minimum(self._send[pairs.source], self._recv[pairs.target])
-        source, target = self._group[pairs.source], self._group[pairs.target]
+        rates: Rates = np.minimum(self.send_nbytes_per_s[pairs.source], self.recv_nbytes_per_s[pairs.target])
+        source, target = self.group[pairs.source], self.group[pairs.target]
         crossing = np.flatnonzero(source != target)
         if len(crossing):
-            rates[crossing] = _share(rates[crossing], source[crossing], target[crossing], self._uplink)
+            uplink = self.uplink_nbytes_per_s
+            rates[crossing] = _share(rates[crossing], source[crossing], target[crossing], uplink)
         return rates
 
 
@@ -245,9 +259,6 @@ def _share(most: Rates, source: NDArray[np.intp], target: NDArray[np.intp], upli
         into -= np.bincount(down[settled], rate, minlength=len(into))
         open_ = open_[~settled]
     return rates
-
-
-Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -286,21 +297,38 @@ class _Clocks:
         self.end[ranks] = np.maximum(self.end[ranks], stop)
 
 
-def simulate(collective: Collective, network: Network, nbytes: float, *, ratio: float = 1.0) -> Simulation:
-    """Return what an all-reduce of ``nbytes`` bytes of float32 per rank costs on ``network``.
+def simulate(
+    collective: Collective,
+    wires: Wires,
+    nbytes: float,
+    *,
+    ratio: float = 1.0,
+    reduce_s_per_nbyte: Seconds | float = 0.0,
+    start_s: Seconds | float = 0.0,
+) -> Simulation:
+    """Return what an all-reduce of ``nbytes`` bytes of float32 per rank costs over these wires.
 
-    ``ratio`` is how many bytes of float32 a codec makes one byte of: it divides what travels, not what is
-    added. Chunks count as equal. Raises ``SpecError`` if the schedules of the ranks do not fit together.
+    Chunks count as equal. Raises ``SpecError`` if the schedules of the ranks do not fit together.
+
+    Parameters
+    ----------
+    ratio
+        How many bytes of float32 a codec makes one byte of: it divides what travels, not what is added.
+    reduce_s_per_nbyte
+        Seconds to add a received byte of float32.
+    start_s
+        When each rank reaches the all-reduce.
     """
-    chunk_nbytes = nbytes / collective.chunks(network.world)
-    reduce_s_per_chunk = chunk_nbytes * np.array(network.per_rank(network.reduce_s_per_nbyte))
-    start = np.array(network.per_rank(network.start_s), dtype=np.float64)
+    world = len(wires.group)
+    chunk_nbytes = nbytes / collective.chunks(world)
+    reduce_s_per_chunk = np.broadcast_to(chunk_nbytes * np.asarray(reduce_s_per_nbyte), world)
+    start = np.array(np.broadcast_to(np.asarray(start_s, dtype=np.float64), world))
     clocks = _Clocks(start)
-    wires, pairs = Wires(network), None
-    for round_ in rounds(collective, network.world):
+    pairs = None
+    for round_ in rounds(collective, world):
         if round_.pairs is not pairs:
             pairs = round_.pairs
-            latency_s, move_s_per_chunk = wires.latency_s(pairs), chunk_nbytes / ratio / wires.rates(pairs)
+            latency_s, move_s_per_chunk = wires.latencies_s(pairs), chunk_nbytes / ratio / wires.rates(pairs)
         _run(round_, clocks, latency_s + (round_.last - round_.first) * move_s_per_chunk, reduce_s_per_chunk)
     return Simulation(clocks.end, np.maximum(clocks.end - start - clocks.busy, 0.0))
 

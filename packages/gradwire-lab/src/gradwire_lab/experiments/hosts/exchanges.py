@@ -7,7 +7,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gradwire.plan import FLOAT_NBYTES
-from gradwire.timing.formulas import AlphaBetaGamma
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
 from gradwire_lab.experiments.experiment import Cell, Report, Reporter, Row
 from gradwire_lab.experiments.hosts import measure_cells
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from gradwire_lab.experiments.experiment import Cell, Report, cells_of
-from gradwire_lab.experiments.hosts import check_networks
-from gradwire_lab.experiments.options import CheckedOptions, option
-from gradwire_lab.job.data import at_hand
-from gradwire_lab.smart_nic_figures import (
+from gradwire_lab.closed_forms.smart_nic_figures import (
     BATCHES,
     LARGE,
     SMALL,
@@ -19,6 +15,10 @@ from gradwire_lab.smart_nic_figures import (
     figures,
     throughput,
 )
+from gradwire_lab.experiments.experiment import Cell, Report, cells_of
+from gradwire_lab.experiments.hosts import check_networks
+from gradwire_lab.experiments.options import CheckedOptions, option
+from gradwire_lab.job.data import at_hand
 
 PAPER, RING, STEP = "paper", "ring", "step"
 PARTS = (PAPER, RING, STEP)

@@ -10,9 +10,7 @@ import math
 from dataclasses import dataclass
 
 from gradwire.units import parse_rate
-from gradwire_lab.experiments.experiment import Row
-from gradwire_lab.experiments.smart_nic.options import LAYERWISE, NAIVE
-from gradwire_lab.smart_nic import (
+from gradwire_lab.closed_forms.smart_nic import (
     Mlp,
     Node,
     SmartNic,
@@ -22,6 +20,8 @@ from gradwire_lab.smart_nic import (
     padded_nbytes,
     smart_step,
 )
+from gradwire_lab.experiments.experiment import Row
+from gradwire_lab.experiments.smart_nic.options import LAYERWISE, NAIVE
 
 CONFIGURATION = ("hosts", "rate", "layers", "width", "batch")
 """The names that a calibration and a prediction must not have in common."""

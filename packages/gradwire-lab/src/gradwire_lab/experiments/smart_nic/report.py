@@ -7,6 +7,7 @@ from statistics import fmean
 
 from gradwire.line_rate.page import new_figure, png_of
 from gradwire.tables import Column, Table, figure
+from gradwire_lab.closed_forms.smart_nic_figures import ERRATA
 from gradwire_lab.columns import Columns, table_of, text_of
 from gradwire_lab.experiments.claim import claims_parts
 from gradwire_lab.experiments.experiment import Row, select
@@ -23,7 +24,6 @@ from gradwire_lab.experiments.smart_nic.options import (
 )
 from gradwire_lab.experiments.smart_nic.prediction import parameters, predicted
 from gradwire_lab.experiments.smart_nic.verdict import claims, error
-from gradwire_lab.smart_nic_figures import ERRATA
 
 CONSTANTS: Columns[Row] = (
     (Column.of_text("constant"), text_of("what")),

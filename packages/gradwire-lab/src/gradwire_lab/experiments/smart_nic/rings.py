@@ -12,9 +12,9 @@ from gradwire.errors import MissingPackageError
 from gradwire.version import how_to_install
 from gradwire_gateware import LANE_BITS
 from gradwire_gateware.ring_routes import Ring
+from gradwire_lab.closed_forms.smart_nic import RingCircuit
 from gradwire_lab.experiments.experiment import Cell, Reporter
 from gradwire_lab.experiments.smart_nic.prediction import compression
-from gradwire_lab.smart_nic import RingCircuit
 
 WIDTH = 256
 PROBE_NODES = 2

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from gradwire_lab.closed_forms.smart_nic_figures import How
 from gradwire_lab.experiments.claim import RATIO, SHARE, Basis, Claim, Published, at_most, near, only
 from gradwire_lab.experiments.experiment import Row, grouped, select
 from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings
@@ -26,7 +27,6 @@ from gradwire_lab.experiments.smart_nic.prediction import (
     parameters,
     predicted,
 )
-from gradwire_lab.smart_nic_figures import How
 
 OF_STEPS = 0.03
 """The published model is within it of the published prototype, on 3 to 6 nodes."""

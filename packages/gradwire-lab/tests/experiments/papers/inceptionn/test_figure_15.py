@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.timing.formulas import AlphaBetaGamma
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
 from gradwire_lab.experiments import perform
 from gradwire_lab.experiments.hosts import exchanges
 from gradwire_lab.experiments.papers.inceptionn.figure_15 import (

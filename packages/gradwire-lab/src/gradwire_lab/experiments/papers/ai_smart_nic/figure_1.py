@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from gradwire.timing.formulas import ring_s
+from gradwire_lab.closed_forms.formulas import ring_s
 from gradwire_lab.experiments.claim import RATIO, SHARE, Basis, Claim, Published, near, only
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, exchanging, line_of, rate

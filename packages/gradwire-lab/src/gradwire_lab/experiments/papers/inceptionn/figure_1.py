@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from gradwire.timing.formulas import AlphaBetaGamma, ring_s, star_s
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma, ring_s, star_s
 from gradwire_lab.experiments.claim import RATIO, Basis, Claim, Published, at_least, near, only
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, exchanging, line_of, rate

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from gradwire.timing.formulas import AlphaBetaGamma, WorkerAggregatorStep, worker_aggregator_s
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma, WorkerAggregatorStep, worker_aggregator_s
 from gradwire_lab.experiments.claim import Basis, Claim, Explanation, Published, near, only
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of
 from gradwire_lab.experiments.papers.exhibit import chosen, each, exhibit, origins, paper, row_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from gradwire.timing.formulas import (
+from gradwire_lab.closed_forms.formulas import (
     AlphaBetaGamma,
     pipelined_s,
     scaling_efficiency,

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from types import MappingProxyType
 
-from gradwire.timing.formulas import AlphaBetaGamma, pipelined_s, ring_s, sync_s, worker_aggregator_s
+from gradwire_lab.closed_forms.formulas import (
+    AlphaBetaGamma,
+    pipelined_s,
+    ring_s,
+    sync_s,
+    worker_aggregator_s,
+)
 from gradwire_lab.experiments.claim import RATIO, Basis, Bound, Claim, Published, only, within
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.learning import GOALS

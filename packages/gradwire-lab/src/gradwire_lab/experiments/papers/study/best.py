@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
-from gradwire.timing.formulas import AlphaBetaGamma, butterfly_s, ring_s, star_s, tree_s
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma, butterfly_s, ring_s, star_s, tree_s
 from gradwire_lab.experiments.experiment import Row
 from gradwire_lab.experiments.hosts.exchanges import line_of
 

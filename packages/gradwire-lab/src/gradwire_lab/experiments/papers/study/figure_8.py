@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from gradwire.timing.formulas import AlphaBetaGamma
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
 from gradwire_lab.experiments.claim import (
     RATIO,
     Bound,

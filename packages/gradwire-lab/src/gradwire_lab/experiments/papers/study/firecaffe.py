@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradwire.timing.formulas import AlphaBetaGamma, butterfly_s
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma, butterfly_s
 from gradwire_lab.experiments.claim import Basis, Claim, Published, at_least, near, only
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of
 from gradwire_lab.experiments.papers.exhibit import calibrated, chosen, each, exhibit, origins, paper, row_of

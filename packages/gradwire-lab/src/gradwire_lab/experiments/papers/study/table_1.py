@@ -39,9 +39,8 @@ def cells(options: StudyTable1Options) -> list[Cell]:
 def measure(_options: StudyTable1Options, cell: Cell) -> Mapping[str, Any]:
     """Walk the schedule of every rank with a message that costs 1, and with bytes that do."""
     from gradwire import collectives
-    from gradwire.timing.formulas import AlphaBetaGamma
-    from gradwire.timing.network import Network
-    from gradwire.timing.simulate import simulate
+    from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
+    from gradwire_lab.closed_forms.network import Network
 
     is_server = cell["algorithm"] == "parameter server"  # one host more than workers
     collective = collectives.get("star" if is_server else cell["algorithm"])
@@ -49,7 +48,7 @@ def measure(_options: StudyTable1Options, cell: Cell) -> Mapping[str, Any]:
 
     def walked(alpha_s: float, nbytes: float) -> float:
         network = Network.uniform(world, AlphaBetaGamma(alpha_s, 1.0))
-        return simulate(collective, network, nbytes).total_s
+        return network.simulate(collective, nbytes).total_s
 
     return {"messages": walked(1.0, 0.0), "bytes": walked(0.0, 1.0)}
 

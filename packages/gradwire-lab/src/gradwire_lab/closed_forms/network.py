@@ -11,10 +11,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
+import numpy as np
+
+from gradwire.collectives import Collective
 from gradwire.errors import SpecError
 from gradwire.fields import Kind, Source, anything, of, optional
 from gradwire.records import read_object
-from gradwire.timing.formulas import AlphaBetaGamma
+from gradwire.timing.simulate import Simulation, Wires, simulate
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
 
 PerRank = float | tuple[float, ...]
 """One number for all ranks (or groups), or one for each."""
@@ -144,6 +148,32 @@ class Network:
     def per_rank(self, value: PerRank) -> tuple[float, ...]:
         """Return ``value`` once for each rank."""
         return value if isinstance(value, tuple) else (value,) * self.world
+
+    def simulate(self, collective: Collective, nbytes: float, *, ratio: float = 1.0) -> Simulation:
+        """Return what an all-reduce of ``nbytes`` bytes of float32 per rank costs; see ``timing.simulate``.
+
+        ``ratio`` is how many bytes of float32 a codec makes one byte of.
+        """
+        return simulate(
+            collective,
+            self.wires(),
+            nbytes,
+            ratio=ratio,
+            reduce_s_per_nbyte=np.array(self.per_rank(self.reduce_s_per_nbyte)),
+            start_s=np.array(self.per_rank(self.start_s)),
+        )
+
+    def wires(self) -> Wires:
+        """Return the rates and latencies as arrays."""
+        groups = self.groups or Groups((0,) * self.world, 1.0)
+        return Wires(
+            np.array(self.per_rank(self.send_nbytes_per_s), dtype=np.float64),
+            np.array(self.per_rank(self.recv_nbytes_per_s), dtype=np.float64),
+            self.latency_s,
+            np.array(groups.of, dtype=np.intp),
+            np.full(groups.count, groups.uplink_nbytes_per_s, dtype=np.float64),
+            groups.latency_s,
+        )
 
     def _check_rank(self, rank: int) -> None:
         if rank not in range(self.world):

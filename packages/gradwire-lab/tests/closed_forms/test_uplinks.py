@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.timing.network import Groups, Network
-from gradwire.timing.simulate import Pairs, Wires
+from gradwire.timing.simulate import Pairs
+from gradwire_lab.closed_forms.network import Groups, Network
 
 
 def pairs(*ends: tuple[int, int]) -> Pairs:
@@ -15,7 +15,7 @@ def pairs(*ends: tuple[int, int]) -> Pairs:
 
 
 def rates(network: Network, *ends: tuple[int, int]) -> list[float]:
-    found: list[float] = Wires(network).rates(pairs(*ends)).tolist()
+    found: list[float] = network.wires().rates(pairs(*ends)).tolist()
     return found
 
 
@@ -50,7 +50,7 @@ def test_two_bottlenecks_in_a_row() -> None:
 
 def test_only_messages_between_groups_take_their_latency() -> None:
     network = Network(4, 1.0, 1.0, 0.5, groups=Groups.blocks(4, 2, 1.0, latency_s=2.0))
-    assert Wires(network).latency_s(pairs((0, 1), (1, 2), (3, 0))).tolist() == [0.5, 2.5, 2.5]
+    assert network.wires().latencies_s(pairs((0, 1), (1, 2), (3, 0))).tolist() == [0.5, 2.5, 2.5]
 
 
 @given(st.data())

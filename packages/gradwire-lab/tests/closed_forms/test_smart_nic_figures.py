@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire_lab.smart_nic_figures import (
+from gradwire_lab.closed_forms.smart_nic_figures import (
     LARGE,
     MANY,
     SMALL,

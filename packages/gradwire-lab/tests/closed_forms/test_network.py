@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import SpecError
-from gradwire.timing.formulas import AlphaBetaGamma
-from gradwire.timing.network import Groups, Network
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
+from gradwire_lab.closed_forms.network import Groups, Network
 
 RATES = st.floats(1, 1e12)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire_lab.smart_nic import (
+from gradwire_lab.closed_forms.smart_nic import (
     Mlp,
     Node,
     PlainNic,

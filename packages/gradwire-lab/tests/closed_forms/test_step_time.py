@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.timing import formulas
-from gradwire.timing import formulas as step_time
-from gradwire.timing.formulas import AlphaBetaGamma, Bucket, Overlap, WorkerAggregatorStep, overlap
+from gradwire_lab.closed_forms import formulas
+from gradwire_lab.closed_forms import formulas as step_time
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma, WorkerAggregatorStep
 
 LINK = AlphaBetaGamma(1.0, 0.01, 0.001)
 SECONDS = st.floats(0, 1e3)
@@ -89,35 +89,6 @@ def test_pipe_sgd_prefers_the_sequential_exchange_while_communication_decides() 
         for segments in range(1, 10)
     ]
     assert times == sorted(times)
-
-
-def test_exchanges_hide_behind_backward_as_far_as_it_goes() -> None:
-    # Backward runs 10 s. The first bucket travels from 2 to 5, the second waits for it and ends at 8, the
-    # last is ready with backward and cannot hide.
-    buckets = [Bucket(2, 3), Bucket(4, 3), Bucket(10, 2)]
-    assert overlap(buckets, backward_s=10) == Overlap(end_s=12, exposed_s=2)
-
-
-def test_a_slow_exchange_queues_up() -> None:
-    buckets = [Bucket(1, 10), Bucket(2, 10), Bucket(3, 10)]
-    assert overlap(buckets, backward_s=3) == Overlap(end_s=31, exposed_s=28)
-
-
-def test_exchanges_that_end_before_backward_cost_nothing() -> None:
-    assert overlap([Bucket(1, 1)], backward_s=5) == Overlap(end_s=2, exposed_s=0)
-    assert overlap([], backward_s=5) == Overlap(end_s=0, exposed_s=0)
-
-
-@given(st.lists(st.tuples(SECONDS, SECONDS), min_size=1, max_size=20))
-def test_overlap_lies_between_perfect_and_none(parts: list[tuple[float, float]]) -> None:
-    ready = sorted(each for each, _ in parts)
-    buckets = [Bucket(at, each) for at, (_, each) in zip(ready, parts, strict=True)]
-    exchange_s = sum(each.exchange_s for each in buckets)
-    found = overlap(buckets, backward_s=ready[-1])
-    rounding_s = 1e-9
-    assert found.exposed_s >= buckets[-1].exchange_s - rounding_s
-    assert found.exposed_s <= exchange_s + rounding_s
-    assert found.end_s >= max(exchange_s, ready[-1]) - rounding_s
 
 
 TABLE_2 = {

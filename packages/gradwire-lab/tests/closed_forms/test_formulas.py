@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire.errors import SpecError
-from gradwire.timing import formulas
-from gradwire.timing.formulas import AlphaBetaGamma
+from gradwire_lab.closed_forms import formulas
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
 
 STUDY = AlphaBetaGamma(2.5e-6, 1 / 6e9)
 """The line rate of the measurement study's cluster: 2.5 microseconds and 6 GB/s."""

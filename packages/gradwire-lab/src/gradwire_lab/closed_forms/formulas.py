@@ -7,7 +7,6 @@ divides beta by r; gamma stays per byte of float32, because ranks add floats.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gradwire.errors import SpecError
@@ -127,11 +126,10 @@ def _scattered_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
     return least_transfer_s(world, nbytes, link) + added_s
 
 
-# The time of training steps in which computation hides part of the exchange.
+# The time of training steps: Pipe-SGD's models, and INCEPTIONN's steps with an aggregator.
 #
-# The first half contains the models of Pipe-SGD (NeurIPS 2018), where ``iterations`` is T, ``update_s`` is
-# l_up, ``compute_s`` is l_comp (forward and backward together), and ``communicate_s`` is l_comm. The second
-# half follows the buckets of a backward pass, and INCEPTIONN's steps with an aggregator.
+# Of Pipe-SGD (NeurIPS 2018), ``iterations`` is T, ``update_s`` is l_up, ``compute_s`` is l_comp (forward and
+# backward together), and ``communicate_s`` is l_comm.
 
 
 def sync_s(iterations: int, *, update_s: float, compute_s: float, communicate_s: float) -> float:
@@ -193,34 +191,6 @@ def scaling_efficiency(*, update_s: float, compute_s: float, communicate_s: floa
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
-    """A gradient bucket: backward finishes it at ``ready_s``, and its exchange takes ``exchange_s``."""
-
-    ready_s: float
-    exchange_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Overlap:
-    """The time at which the last exchange ends, and the seconds that backward doesn't hide."""
-
-    end_s: float
-    exposed_s: float
-
-
-def overlap(buckets: Iterable[Bucket], backward_s: float) -> Overlap:
-    """Return how long the exchanges continue after a backward pass of ``backward_s`` seconds.
-
-    The exchanges run one after the other in the order of ``buckets``, each as soon as its bucket is ready and
-    the previous one is done, and don't slow down backward. Time counts from the start of backward.
-    """
-    end_s = 0.0
-    for bucket in buckets:
-        end_s = max(end_s, bucket.ready_s) + bucket.exchange_s
-    return Overlap(end_s, max(0.0, end_s - backward_s))
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerAggregatorStep:
     """The parts of a step with an aggregator, in seconds, one after the other.
 
@@ -246,61 +216,3 @@ class WorkerAggregatorStep:
     def communication_share(self) -> float:
         """The part of the step, from 0 to 1, in which gradients and weights travel."""
         return self.communicate_s / self.total_s
-
-
-# What NICs make of a stream, headers included: how many times fewer bytes cross the link.
-#
-# A NIC encodes what TCP sends, not the headers of its packets. Where it encodes each segment by itself,
-# headers
-# cap what a codec gains; where a packet stands for several segments, they shrink almost as values do.
-
-IP_AND_TCP_NBYTES = 20 + 32
-"""Of every packet; TCP's timestamps are usual."""
-ETHERNET_NBYTES = 14
-SHIM_NBYTES = 8
-"""What a compressed packet has before its body."""
-
-
-MOST_AT_ONCE_NBYTES = 1 << 16
-"""A host's kernel leaves no larger packets to a NIC."""
-FILL = 0.97
-"""The share of a packet that a NIC which merges segments tries to fill (kCaution in native/nic/engine.cc)."""
-
-
-def packet_ratio(
-    ratio: float, mtu_nbytes: int, *, merge: bool = True, at_once_nbytes: float = MOST_AT_ONCE_NBYTES
-) -> float:
-    """Return how many times fewer bytes of frames cross a link for a codec with this ratio.
-
-    Acknowledgements aren't counted.
-
-    Parameters
-    ----------
-    merge
-        As the NICs' setting.
-    at_once_nbytes
-        The payload that a host's kernel leaves to its NIC at once. The last packet of it isn't full.
-
-    Raises
-    ------
-    SpecError
-        For an MTU that has no room for a segment.
-
-    Examples
-    --------
-    >>> round(packet_ratio(4.6, 1400, merge=False), 2), round(packet_ratio(4.6, 1400), 2)
-    (3.85, 4.56)
-    """
-    segment_nbytes = mtu_nbytes - IP_AND_TCP_NBYTES
-    if segment_nbytes <= SHIM_NBYTES:
-        raise SpecError(f"a NIC needs an MTU of more than {mtu_nbytes - segment_nbytes + SHIM_NBYTES} bytes")
-    headers_nbytes = IP_AND_TCP_NBYTES + ETHERNET_NBYTES
-    frame_nbytes = segment_nbytes + headers_nbytes
-    single_nbytes = headers_nbytes + min(segment_nbytes, segment_nbytes / ratio + SHIM_NBYTES)
-    if not merge:
-        return frame_nbytes / single_nbytes
-    segments = max(2, math.floor(at_once_nbytes / segment_nbytes))
-    body_nbytes = segments * segment_nbytes / ratio
-    packets = math.ceil(body_nbytes / (FILL * (segment_nbytes - SHIM_NBYTES)))
-    merged_nbytes = packets * (headers_nbytes + SHIM_NBYTES) + body_nbytes
-    return max(frame_nbytes / single_nbytes, segments * frame_nbytes / merged_nbytes)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire import collectives
-from gradwire.timing import formulas
-from gradwire.timing.formulas import AlphaBetaGamma
-from gradwire.timing.network import Groups, Network
-from gradwire.timing.simulate import rounds, simulate
+from gradwire.timing.simulate import rounds
+from gradwire_lab.closed_forms import formulas
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
+from gradwire_lab.closed_forms.network import Groups, Network
 from support.cases import for_each
 from support.schedule_cost import cost
 
@@ -29,14 +29,14 @@ Formula = Callable[[int, float, AlphaBetaGamma], float]
 
 
 def total_s(spec: str, network: Network, nbytes: float) -> float:
-    return simulate(collectives.get(spec), network, nbytes).total_s
+    return network.simulate(collectives.get(spec), nbytes).total_s
 
 
 @pytest.mark.parametrize("spec", SPECS)
 @for_each("world", range(1, 18))
 def test_on_a_uniform_network_it_is_the_walk(spec: str, world: int) -> None:
     algorithm = collectives.get(spec)
-    found = simulate(algorithm, Network.uniform(world, LINK), 1e6, ratio=3.0)
+    found = Network.uniform(world, LINK).simulate(algorithm, 1e6, ratio=3.0)
     assert found.total_s == pytest.approx(cost(algorithm, world, 1e6, LINK, ratio=3.0).total_s, rel=1e-12)
     assert found.finish_s.shape == found.idle_s.shape == (world,)
 
@@ -54,7 +54,7 @@ def test_powers_of_two_meet_the_closed_forms(name: str, formula: Formula, world:
 
 def test_4096_ranks_in_a_ring_meet_the_closed_form_in_seconds() -> None:
     begin = time.perf_counter()
-    found = simulate(collectives.get("ring"), Network.uniform(4096, LINK), 1e8)
+    found = Network.uniform(4096, LINK).simulate(collectives.get("ring"), 1e8)
     assert time.perf_counter() - begin < 30
     assert found.total_s == pytest.approx(formulas.ring_s(4096, 1e8, LINK), rel=1e-10)
     assert found.idle_s.max() < 1e-9
@@ -93,7 +93,7 @@ def test_a_late_rank_delays_a_ring_by_just_that(world: int) -> None:
     network = Network.uniform(world, LINK)
     on_time_s = total_s("ring", network, 1e6)
     for rank in range(world):
-        late = simulate(collectives.get("ring"), network.delayed(rank, 2.5), 1e6)
+        late = network.delayed(rank, 2.5).simulate(collectives.get("ring"), 1e6)
         assert late.total_s == pytest.approx(on_time_s + 2.5, rel=1e-12)
         assert late.idle_s[rank] == pytest.approx(0.0, abs=1e-9)
         others = np.delete(late.idle_s, rank)
@@ -115,7 +115,7 @@ def test_idle_is_what_neither_sends_nor_receives_nor_adds() -> None:
     Up: rank 1 until 1 s, the root adds until 1.5, rank 2 until 2.5, the root adds until 3. Down: rank 1 until
     4 s, rank 2 until 5.
     """
-    found = simulate(collectives.get("star"), Network(3, 100.0, 100.0, reduce_s_per_nbyte=0.005), 100)
+    found = Network(3, 100.0, 100.0, reduce_s_per_nbyte=0.005).simulate(collectives.get("star"), 100)
     assert found.finish_s == pytest.approx([5.0, 4.0, 5.0])
     assert found.idle_s == pytest.approx([0.0, 4.0 - 2.0, 5.0 - 2.0])
 
@@ -185,7 +185,7 @@ def test_more_latency_more_bytes_or_a_slower_rank_is_never_faster(
 
 @given(st.sampled_from(SPECS), networks(), st.floats(0, 1e8))
 def test_no_port_carries_more_than_its_rate(spec: str, network: Network, nbytes: float) -> None:
-    found = simulate(collectives.get(spec), network, nbytes)
+    found = network.simulate(collectives.get(spec), nbytes)
     card = cost(collectives.get(spec), network.world, nbytes, LINK)
     start = network.per_rank(network.start_s)
     for moved, rates in (

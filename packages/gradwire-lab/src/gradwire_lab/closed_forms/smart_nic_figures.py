@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 
-from gradwire_lab.smart_nic import (
+from gradwire_lab.closed_forms.smart_nic import (
     Mlp,
     Node,
     PlainNic,

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire_lab.smart_nic import padded_nbytes, smart_step
-from gradwire_lab.smart_nic_figures import FEW, LARGE, MANY, SMALL, WIDTH, Prototype, calibrate
+from gradwire_lab.closed_forms.smart_nic import padded_nbytes, smart_step
+from gradwire_lab.closed_forms.smart_nic_figures import FEW, LARGE, MANY, SMALL, WIDTH, Prototype, calibrate
 
 
 @pytest.fixture(scope="module")

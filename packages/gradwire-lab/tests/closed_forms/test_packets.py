@@ -6,7 +6,7 @@ import pytest
 
 from gradwire._native import _core
 from gradwire.errors import SpecError
-from gradwire.timing.formulas import packet_ratio
+from gradwire.planner.encodings import packet_ratio
 from gradwire_gateware.software_nic import Settings
 from support.frames import ACK, SYN, USUAL_OPTIONS, Segment
 from support.nic_bed import SPEC, gradients, payload_nbytes

@@ -1,0 +1,6 @@
+"""The papers' closed forms: equations for exchanges and steps, uneven networks, and the smart NIC's model."""
+
+from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
+from gradwire_lab.closed_forms.network import Groups, Network
+
+__all__ = ["AlphaBetaGamma", "Groups", "Network"]
