@@ -52,7 +52,7 @@ def test_its_table_has_the_fastest_segment_of_each_codec() -> None:
     [
         ({"hosts": 1}, "at least 2 hosts"),
         ({"rates": "1gbit,"}, "a rate is written like"),
-        ({"sizes": "1MB,1MB"}, "sizes must differ"),
+        ({"sizes": "1MB,1MB"}, "expected different sizes"),
         ({"codecs": "fp9"}, "fp9"),
     ],
 )

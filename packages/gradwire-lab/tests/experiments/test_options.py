@@ -68,9 +68,9 @@ def test_help_shows_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
         ("--breads wheat", "expected --breads among rye, spelt, corn, got 'wheat'"),
         ("--breads=", "expected --breads among rye, spelt, corn, got 'nothing'"),
         ("--grams 99,100", "expected --grams of 100 or more, got 99"),
-        ("--grams all", "--grams takes whole numbers"),
+        ("--grams all", "for --grams, got 'all'"),
         ("--ovens 0", "expected --ovens of 1 or more, got 0"),
-        ("--sizes 0", "at least 1 byte"),
+        ("--sizes 0", "from 1 byte up"),
         ("--recipes /nowhere", "expected a folder for --recipes, got /nowhere; name one that exists"),
     ],
 )

@@ -42,13 +42,13 @@ def test_its_picture_is_a_png() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"hosts": "2,two"}, "--hosts takes whole numbers"),
+        ({"hosts": "2,two"}, "for --hosts, got"),
         ({"hosts": "1"}, "at least 2 hosts, got 1"),
         ({"hosts": "65"}, "64"),
         ({"hosts": "2,2"}, "--hosts names 2 twice"),
         ({"rate": "fast"}, "a rate is written like"),
         ({"rate": "1kbit"}, "a testbed's rates are"),
-        ({"nbytes": "0"}, "at least 1 byte"),
+        ({"nbytes": "0"}, "from 1 byte up"),
         ({"nbytes": "many"}, "a size is written like"),
     ],
 )

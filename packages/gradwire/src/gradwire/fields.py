@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import singledispatch
+from pathlib import PurePath
 from typing import Any, Literal, TypeGuard, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 from gradwire.deferred import torch
@@ -65,6 +66,11 @@ class Source:
             wanted = f"expected {wrong.wanted} for {where}" if wrong.wanted else f"{where} cannot be used"
             end = f", got {wrong.got}" if wrong.wanted else f": {wrong.got}"
             raise self.error(f"{wanted}{end}; {self.remedy}") from wrong
+
+    def check(self, owner: object, **kinds: Kind[Any]) -> None:
+        """Raise ``error`` unless these attributes of an object are of their kinds."""
+        for name, kind in kinds.items():
+            self.read(getattr(owner, name), kind, name)
 
     def of_json(self, words: object, kind: Kind[T]) -> T:
         """Return what a JSON text holds, as ``kind`` returns it. Raises ``error``."""
@@ -156,12 +162,21 @@ def real(low: float = -math.inf, high: float = math.inf, *, finite: bool = True)
             elif not finite and isinstance(value, float) and not low > value:
                 return value
         bounds = "" if low == -math.inf else f" from {low:g} {'up' if high == math.inf else f'to {high:g}'}"
-        raise _wrong(f"a {'finite ' * finite}number{' above 0' if low == ABOVE_ZERO else bounds}", value)
+        if low == ABOVE_ZERO:
+            bounds = f" above 0{'' if high == math.inf else f' and at most {high:g}'}"
+        raise _wrong(f"a {'finite ' * finite}number{bounds}", value)
 
     return read
 
 
 _LARGEST = sys.float_info.max
+_INFINITE = "inf"
+"""The text of infinity, for which JSON has no word."""
+
+
+def number(value: object) -> float:
+    """Read a number; infinity, too, as ``to_values`` writes it."""
+    return math.inf if value == _INFINITE else real()(value)
 
 
 def flag(value: object) -> bool:
@@ -347,7 +362,7 @@ def to_values(value: object) -> Any:
     """Return what JSON can hold of a value; the inverse of ``of``.
 
     A dataclass becomes an object of the fields that its constructor takes, an enumerated name its value, a
-    tuple a list. A type with words of its own registers them: a codec becomes its spec.
+    tuple a list, and infinity a text. A type with words of its own registers them: a codec becomes its spec.
     """
     if isinstance(value, Enum):
         return to_values(value.value)
@@ -357,4 +372,7 @@ def to_values(value: object) -> Any:
         return {key: to_values(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [to_values(each) for each in value]
-    return value
+    return _INFINITE if isinstance(value, float) and value == math.inf else value
+
+
+to_values.register(PurePath, str)

@@ -16,7 +16,7 @@ from gradwire.codecs import DEFAULT, TABLE, Codec, Identity, codec_of, parse
 from gradwire.codecs.rules import Rule, codec_by_name, read_rules
 from gradwire.codecs.wrappers import Projected, Scaled, offloadable, scalable
 from gradwire.errors import JobError, SpecError, shown
-from gradwire.fields import Source, named
+from gradwire.fields import Source, named, to_values
 from gradwire.files import check_replaceable, read_text, write_files
 from gradwire.records import read_object
 from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES, TOS
@@ -284,13 +284,11 @@ class Plan:
 
     def to_json(self) -> str:
         """Return the plan as a JSON object, with codecs as their specs."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        values["codecs"] = [rule.values() for rule in self.rules]
-        return json.dumps({name: str(v) if isinstance(v, Codec) else v for name, v in values.items()})
+        return json.dumps(to_values(self))
 
     def to_text(self) -> str:
         """Return what ``save`` writes: the JSON object with a checksum of its own."""
-        return sealed_text(json.loads(self.to_json())) + "\n"
+        return sealed_text(to_values(self)) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Plan:

@@ -121,7 +121,7 @@ def test_a_bucket_that_no_codec_takes_is_not_recorded() -> None:
         ("fast", None, "a rate is written like"),
         ([], None, "expected a rate such as '10gbit'"),
         (True, None, "expected a rate such as '10gbit'"),
-        (-1.0, None, "nbytes_per_s must be a number above 0"),
+        (-1.0, None, "above 0 for nbytes_per_s of a line, got -1"),
         (None, 1, "an estimate is for 2 to 256 hosts"),
         ("1gbit", "4", "an estimate is for 2 to 256 hosts"),
     ],

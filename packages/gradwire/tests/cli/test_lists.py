@@ -13,10 +13,10 @@ def test_sizes_grow_by_a_factor_up_to_the_largest() -> None:
 @pytest.mark.parametrize(
     ("sizes", "reason"),
     [
-        ((8, 4, 2), "at most --max"),
-        ((0, 4, 2), "at least 1 byte"),
+        ((8, 4, 2), "for --min and --max, got 8 and 4"),
+        ((0, 4, 2), "from 1 byte up"),
         ((1, 4, 1), "--factor"),
-        ((1, 1 << 40, 2), "a size is at most"),
+        ((1, 1 << 40, 2), "expected a size up to"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(sizes: tuple[int, int, int], reason: str) -> None:

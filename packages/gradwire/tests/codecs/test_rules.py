@@ -5,6 +5,7 @@ import pytest
 from gradwire.codecs import Identity, parse
 from gradwire.codecs.rules import Rule, check_names, codec_by_name, read_rules
 from gradwire.errors import SpecError
+from gradwire.fields import to_values
 
 BIASES = {"match": "bias$", "codec": "bf16"}
 EMBEDDING = {"match": "^embed", "codec": parse("identity")}
@@ -20,7 +21,7 @@ def test_the_first_rule_that_is_for_a_name_counts() -> None:
 
 def test_rules_come_back_from_their_values_and_are_equal_and_hashable() -> None:
     rules = read_rules([BIASES, EMBEDDING])
-    again = read_rules([rule.values() for rule in rules])
+    again = read_rules(to_values(rules))
     assert again == rules == read_rules(rules) == read_rules((BIASES, rules[1]))
     assert hash(again) == hash(rules)
     assert rules[0] == Rule("bias$", parse("bf16"))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gradwire.fields import to_values
 from gradwire.line_rate.page import PAGES
 from gradwire.records import make_record, to_json
 from gradwire.timing.line import SCHEMA, Line, LineRate, Point
@@ -21,7 +22,7 @@ def line_rate(pairs: int) -> Any:
         {"ranks": [0, rank], "line": asdict(LINE), "points": [asdict(point) for point in POINTS]}
         for rank in range(1, pairs + 1)
     ]
-    fields = {"options": {"link": "1gbit"}, "topology": None, **rate.fields(), "pairs": described}
+    fields = {"options": {"link": "1gbit"}, "topology": None, **to_values(rate), "pairs": described}
     return json.loads(to_json(make_record(SCHEMA, fields)))
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gradwire.planner.candidates import Workload
+from gradwire.planner.choice import Choice, scaling
 from gradwire.planner.environment import Input
 from gradwire.planner.explain import name_plan
 from gradwire.planner.report import page_of
-from gradwire.planner.result import Choice, scaling
 from gradwire.timing.environment import Environment
 from support.pages import Page
 from support.planner_costs import chosen, make_request

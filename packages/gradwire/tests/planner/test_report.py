@@ -7,9 +7,9 @@ import pytest
 
 from gradwire import Choice, choose_plan
 from gradwire.planner.candidates import Workload
+from gradwire.planner.choice import ScalePoint, scaling
 from gradwire.planner.report import ranking, report
 from gradwire.planner.report import scaling as scaling_report
-from gradwire.planner.result import ScalePoint, scaling
 from gradwire.tables import WIDTH, Table, lines
 from gradwire.timing.environment import CodecCost, Environment
 from gradwire.timing.line import HostCost

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from gradwire.codecs import Identity
 from gradwire.planner.candidates import Workload
+from gradwire.planner.choice import LEAST_GAIN, Choice, ScalePoint, hosts_that_pay
 from gradwire.planner.explain import name_plan
 from gradwire.planner.predict import UNCERTAINTY, Prediction, is_exact
 from gradwire.planner.report import ranking, report, scaling
-from gradwire.planner.result import LEAST_GAIN, Choice, ScalePoint, hosts_that_pay
 from gradwire.tables import Table, lines
 from gradwire.timing.environment import CodecCost, CodecPoint, Environment
 from gradwire.timing.line import HostCost, Line

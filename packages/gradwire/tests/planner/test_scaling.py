@@ -5,15 +5,15 @@ from collections.abc import Callable
 import pytest
 
 from gradwire.planner.candidates import Workload
-from gradwire.planner.predict import rank
-from gradwire.planner.request import PlanRequest
-from gradwire.planner.result import (
+from gradwire.planner.choice import (
     ScalePoint,
     hosts_that_pay,
     paying_ranges,
     scaling,
     worlds_around,
 )
+from gradwire.planner.predict import rank
+from gradwire.planner.request import PlanRequest
 from gradwire.timing.environment import Environment
 from support.planner_costs import make_request
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradwire.codecs import Codec
-from gradwire.planner import Choice, Input, PlanRequest, Workload
+from gradwire.planner import Choice, Input, PlanRequest
+from gradwire.planner.candidates import Workload
 from gradwire.planner.predict import rank
 from gradwire.timing.environment import CodecCost, CodecPoint, Environment
 
@@ -27,7 +28,8 @@ def made_up(codec: Codec) -> CodecCost:
 
 def make_request(workload: Workload, codecs: Sequence[str], hosts: int = 2, **fields: object) -> PlanRequest:
     """Return a request on a line that is told, for environments that are made up."""
-    return PlanRequest.of(workload, hosts, **{"rate": "1gbit", "codecs": codecs} | fields)
+    seconds = {name: getattr(workload, name) for name in ("forward_s", "backward_s", "update_s")}
+    return PlanRequest.of(workload.counts, hosts, **{"rate": "1gbit", "codecs": codecs, **seconds} | fields)
 
 
 def chosen(request: PlanRequest, environment: Environment, *inputs: Input) -> Choice:

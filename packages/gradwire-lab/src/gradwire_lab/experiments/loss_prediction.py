@@ -165,7 +165,7 @@ def _predictor(
     """Measure what a prediction needs, on the gradients of all ranks at trained weights; rank 0 has it."""
     import torch
 
-    from gradwire.planner import Workload
+    from gradwire.planner.candidates import Workload
     from gradwire.planner.exchange_times import Family
     from gradwire.planner.loss import StepsToLoss, noise_scale
     from gradwire.planner.predict import Predictor

@@ -22,7 +22,7 @@ import gradwire
 from gradwire.codecs import parse
 from gradwire.machine import cores
 from gradwire.plan import Plan
-from gradwire.planner import Workload, choose_plan
+from gradwire.planner import choose_plan
 from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts.ranks import Ranks, stolen_s, undisturbed
 from gradwire_lab.experiments.hosts.training import flat
@@ -229,11 +229,13 @@ def planned(ranks: Ranks, task: TrainingTask) -> dict[str, Plan]:
     found: dict[str, Plan] = {}
     if environment is not None:
         counts = tuple(each.numel() for each in task.model.parameters())
-        workload = Workload(counts, forward_s, backward_s, update_s)
         for name, pipeline in PLANNED.items():
             choice = choose_plan(
-                workload,
+                counts,
                 ranks.world,
+                forward_s=forward_s,
+                backward_s=backward_s,
+                update_s=update_s,
                 line=environment.line,
                 host=environment.host,
                 costs=environment.codecs,

@@ -73,7 +73,7 @@ def test_the_links_are_those_of_the_published_tables() -> None:
         (["--batches", "9"], "expected --batches of 10 or more, got 9"),
         (["--narrower", "3"], "expected a divisor of 64 for --narrower, got 3"),
         (["--seeds", "0"], "expected --seeds of 1 or more, got 0"),
-        (["--seeds", "one"], "--seeds takes whole numbers with commas between"),
+        (["--seeds", "one"], "for --seeds, got 'one'"),
         (["--data-dir", "/nowhere"], "expected a folder for --data-dir, got /nowhere"),
     ],
 )

@@ -116,10 +116,10 @@ def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]
     (1, 2, 4, 8)
     """
     if factor < 2:
-        raise SpecError(f"--factor must be a whole number from 2 up, but is {factor}")
+        raise SpecError(f"expected a whole number from 2 up for --factor, got {factor}")
     if not 1 <= low_nbytes <= high_nbytes:
         raise SpecError(
-            f"--min must be at least 1 byte and at most --max, but they are {low_nbytes} and {high_nbytes}"
+            f"expected sizes from 1 byte up for --min and --max, got {low_nbytes} and {high_nbytes}"
         )
     _check_most(high_nbytes)
     sizes = [low_nbytes]
@@ -131,7 +131,7 @@ def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]
 def listed(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the sizes in rising order. Raises ``SpecError`` for one that comes twice, is 0 or too large."""
     if min(sizes) < 1 or len(set(sizes)) < len(sizes):
-        raise SpecError(f"sizes must differ and be at least 1 byte, but are {', '.join(map(str, sizes))}")
+        raise SpecError(f"expected different sizes from 1 byte up, got {', '.join(map(str, sizes))}")
     _check_most(max(sizes))
     return tuple(sorted(sizes))
 
@@ -170,7 +170,7 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
         number = parse_whole(word)
         if number is None:
             raise SpecError(
-                f"{option} takes whole numbers with commas between, as in 2,4,8, but {shown(text)} came"
+                f"expected whole numbers with commas between (2,4,8) for {option}, got {shown(text)}"
             )
         numbers.append(number)
     return tuple(numbers)
@@ -208,4 +208,4 @@ def _once(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
 
 def _check_most(nbytes: int) -> None:
     if nbytes > MOST_NBYTES:
-        raise SpecError(f"a size is at most {format_size(MOST_NBYTES)}, but {format_size(nbytes)} came")
+        raise SpecError(f"expected a size up to {format_size(MOST_NBYTES)}, got {format_size(nbytes)}")

@@ -22,7 +22,7 @@ from gradwire.units import parse_count, parse_duration
 
 if TYPE_CHECKING:
     from gradwire.planner.calibration import Show
-    from gradwire.planner.result import Choice
+    from gradwire.planner.choice import Choice
 
 _WHERE = (
     *("model", "forward_s", "backward_s", "update_s", "gradients"),
@@ -53,7 +53,7 @@ def run(arguments: Sequence[str]) -> None:
     words = parser().parse_args(arguments)
     _check(words)
     request = read_request(words)
-    from gradwire.planner.front import choose  # torch's import takes seconds: after what needs none
+    from gradwire.planner.choice import choose  # torch's import takes seconds: after what needs none
     from gradwire.planner.report import report
 
     with _progress() as progress:

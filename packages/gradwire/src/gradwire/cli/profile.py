@@ -29,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
         parse_rate(rate)
     for name, least, value in (("steps", 3, words.steps), ("warm-up", 2, words.warm_up)):
         if not least <= value <= MOST_STEPS:
-            raise SpecError(f"--{name} must be {least} to {MOST_STEPS}, but is {value}")
+            raise SpecError(f"expected {least} to {MOST_STEPS} for --{name}, got {value}")
     if words.tries:
         for name in ("goes_on", "rates", "hosts", "latency", "shared_machine", "json", "out"):
             if getattr(words, name):

@@ -31,10 +31,6 @@ class Rule:
         """Return whether the rule matches the name of a parameter."""
         return re.search(self.match, name) is not None
 
-    def values(self) -> dict[str, str]:
-        """Return the rule as ``read_rules`` reads it."""
-        return {"match": self.match, "codec": str(self.codec)}
-
 
 def read_rules(rules: object) -> tuple[Rule, ...]:
     """Return the rules of a list of ``{"match": regex, "codec": codec or spec}``.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gradwire.errors import JobError
+from gradwire.fields import to_values
 from gradwire.files import check_writable, write_files
 from gradwire.launch.local import RankContext, Task
 from gradwire.line_rate.display import progress
@@ -270,5 +271,5 @@ def _describe(options: LineRateOptions, rates: dict[Pair, LineRate]) -> dict[str
         {"ranks": pair, "line": asdict(rate.line), "points": [asdict(point) for point in rate.points]}
         for pair, rate in rates.items()
     ]
-    fields = {"options": options.shared(), "topology": described(), **rates[0, 1].fields(), "pairs": pairs}
+    fields = {"options": options.shared(), "topology": described(), **to_values(rates[0, 1]), "pairs": pairs}
     return make_record(SCHEMA, fields)

@@ -7,22 +7,18 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gradwire.planner.candidates import Workload
+    from gradwire.planner.choice import Choice, ScalePoint, choose, choose_plan, hosts_that_pay, scaling
     from gradwire.planner.environment import Input
-    from gradwire.planner.front import choose, choose_plan
     from gradwire.planner.model import load_gradients, record_gradients
     from gradwire.planner.predict import Prediction
     from gradwire.planner.request import PlanRequest
-    from gradwire.planner.result import Choice, ScalePoint, hosts_that_pay, scaling
 
 _HOMES = {
-    "candidates": ("Workload",),
+    "choice": ("Choice", "ScalePoint", "choose", "choose_plan", "hosts_that_pay", "scaling"),
     "environment": ("Input",),
-    "front": ("choose", "choose_plan"),
     "model": ("load_gradients", "record_gradients"),
     "predict": ("Prediction",),
     "request": ("PlanRequest",),
-    "result": ("Choice", "ScalePoint", "hosts_that_pay", "scaling"),
 }
 __all__ = [
     "Choice",
@@ -30,7 +26,6 @@ __all__ = [
     "PlanRequest",
     "Prediction",
     "ScalePoint",
-    "Workload",
     "choose",
     "choose_plan",
     "hosts_that_pay",

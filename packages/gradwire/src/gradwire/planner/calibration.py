@@ -41,8 +41,6 @@ from gradwire.timing.line import (
     both_ends,
 )
 
-# The number of threads that a measurement uses.
-
 
 def threads_of(hosts: int, *, shared: bool) -> int:
     """Return the number of threads of one rank, if ``hosts`` ranks share this machine or each has its own."""
@@ -126,9 +124,9 @@ def excerpt(gradient: torch.Tensor, count: int = SAMPLE_COUNT) -> torch.Tensor:
     """
     if not isinstance(gradient, torch.Tensor) or not gradient.is_floating_point():
         kind = gradient.dtype if isinstance(gradient, torch.Tensor) else type(gradient).__name__
-        raise TensorError(f"a gradient must be a tensor of floating point numbers, but this one is {kind}")
+        raise TensorError(f"expected a gradient of floating point numbers, got {kind}")
     if gradient.is_meta:
-        raise TensorError("a gradient must have values, but this one is on the device 'meta'")
+        raise TensorError("expected a gradient with values, got one on the device 'meta'")
     flat = (gradient if gradient.layout is torch.strided else gradient.to_dense()).detach().flatten()
     if flat.numel() > count:
         length = count // STRETCHES
@@ -136,17 +134,15 @@ def excerpt(gradient: torch.Tensor, count: int = SAMPLE_COUNT) -> torch.Tensor:
         flat = torch.cat([flat[i * apart : i * apart + length] for i in range(STRETCHES)])
     values = flat.to(device="cpu", dtype=torch.float32).contiguous()
     if not values.isfinite().all():
-        raise TensorError("a gradient to measure codecs on must be finite, but NaN or infinity is in it")
+        raise TensorError("expected a finite gradient to measure codecs on, got one with NaN or infinity")
     return values
 
 
 # Measure the cost of a frame on this machine, with two ends of a link in this process.
 #
-# This replaces a measurement between hosts if there is none. The frames are those of an exchange over a
-# local
-# connection. Local packets are large: a network card without offloads costs more for every byte (two
-# to four times as much between namespaces, measured). Measuring takes some tenths of a second and starts no
-# process.
+# This replaces a measurement between hosts if there is none. The frames are those of an exchange over a local
+# connection. Local packets are large: a network card without offloads costs more for every byte (two to four
+# times as much between namespaces, measured). Measuring takes some tenths of a second and starts no process.
 
 _ROUNDS = 9
 _TIMEOUT_S = 20.0

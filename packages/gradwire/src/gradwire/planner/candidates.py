@@ -13,6 +13,7 @@ from gradwire.codecs import Codec, Identity, codec_of
 from gradwire.codecs.wrappers import Projected, Scaled, offloadable
 from gradwire.collectives import backend
 from gradwire.errors import SpecError, shown
+from gradwire.fields import Source, real
 from gradwire.plan import (
     EXCHANGES,
     FLOAT_NBYTES,
@@ -35,6 +36,9 @@ LOCAL_UPDATES = 2.5
 gradient, the weights, and the optimizer's state. ``bench/local_update.py`` measures it."""
 MOST_COUNT = 10**15
 """No model has more parameters, so a larger number is a typing error."""
+
+
+_STEP = Source("a training step", "give seconds")
 
 
 @dataclass(frozen=True)
@@ -73,13 +77,9 @@ class Workload:
         object.__setattr__(self, "counts", counts)
         if not counts or not all(type(count) is int and count >= 0 for count in counts) or not sum(counts):
             raise SpecError(
-                "a plan is for a model with at least one parameter, whose sizes are whole numbers, but these "
-                f"are {counts[:4]!r}"
+                f"expected a model with at least one parameter, and whole sizes, got {counts[:4]!r}"
             )
-        for name in ("forward_s", "backward_s", "update_s"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-                raise SpecError(f"{name} must be a number of seconds from 0 up, but is {value!r}")
+        _STEP.check(self, **dict.fromkeys(("forward_s", "backward_s", "update_s"), real(0.0)))
 
     @classmethod
     def of_count(
@@ -87,7 +87,7 @@ class Workload:
     ) -> Workload:
         """Return the workload of a model of which only the number of parameters is known."""
         if type(count) is not int or count < 1:
-            raise SpecError(f"a model has a whole number of parameters from 1 up, but this one has {count!r}")
+            raise SpecError(f"expected a whole number of parameters from 1 up, got {count!r}")
         if count > MOST_COUNT:
             shortened = f"{min(count, 10**300):.3g}"
             raise SpecError(f"expected at most {MOST_COUNT} parameters in a model, got {shortened}")
@@ -193,7 +193,7 @@ class Space:
         for name in ("algorithms", "pipelines", "segments_nbytes", "exchanges"):
             values = tuple(dict.fromkeys(getattr(self, name)))
             if not values:
-                raise SpecError(f"the planner wants one or more {name.partition('_')[0]} to choose from")
+                raise SpecError(f"expected one or more {name.partition('_')[0]} to choose from, got none")
             object.__setattr__(self, name, values)
         for codec in self.codecs:
             Plan(**coded(codec), segment_nbytes=SEGMENT_UNIT_NBYTES)

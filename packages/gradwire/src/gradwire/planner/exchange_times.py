@@ -6,7 +6,7 @@
 - With more ranks, the steps of the schedule are walked, and the result is scaled by the ratio of replay and
   walk for ``REPLAYED_WORLD`` ranks.
 
-No time is less than the lower bound of ``bound.least``.
+No time is less than the lower bound of ``least``.
 """
 
 from __future__ import annotations
@@ -82,8 +82,7 @@ def _groups(groups: tuple[int, ...], world: int) -> tuple[int, ...]:
 # A lower bound for the time of an exchange, without a replay, with which the planner prunes its search.
 #
 # For all lines, hosts, and costs, no bound may exceed the result of the replay. Each bound therefore leaves
-# out
-# costs that occur only in some cases.
+# out costs that occur only in some cases.
 
 
 def least(

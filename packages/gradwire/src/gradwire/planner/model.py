@@ -48,9 +48,7 @@ class RecordedGradients:
         try:
             write_files({Path(path): summed(self.gradients)})
         except (JobError, RuntimeError) as error:
-            raise DataError(
-                f"the gradients cannot be written to {path}: {_recording_first_line(error)}"
-            ) from error
+            raise DataError(f"the gradients cannot be written to {path}: {_first_line(error)}") from error
 
     def _note(self, index: int, parameter: torch.Tensor) -> None:
         if len(self.gradients) == self._steps or parameter.grad is None:
@@ -94,7 +92,7 @@ def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[RecordedGradi
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters or steps < 1:
         raise TensorError(
-            "recording gradients wants a model with trainable parameters and 1 step or more, but got "
+            "expected a model with trainable parameters and 1 step or more to record, got "
             f"{len(parameters)} parameters and {steps} steps"
         )
     record = RecordedGradients(parameters, steps)
@@ -141,10 +139,6 @@ def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
     return list(gradients)
 
 
-def _recording_first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 def sizes_of(model: nn.Module | Iterable[nn.Parameter]) -> tuple[int, ...]:
     """Return the floats of each trainable parameter, each once. Raises ``SpecError`` for anything else."""
     found: object = model.parameters() if isinstance(model, nn.Module) else model
@@ -180,7 +174,9 @@ def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
 
     Modules are also searched for in the current folder. Raises ``SpecError`` for every failure.
     """
-    made = _call(text, _find(text))
+    factory = _find(text)
+    with _code_of(text, f"{text}, called without arguments, raised"):
+        made = factory()
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module) or not (inputs is None or isinstance(inputs, (tuple, torch.Tensor))):
         raise SpecError(
@@ -222,16 +218,8 @@ def measure_model(model: nn.Module, inputs: tuple[Any, ...], threads: int) -> Me
 
 def _find(text: str) -> Callable[[], object]:
     module_name, _, names = text.partition(":")
-    try:
-        with _current_folder():
-            found: object = importlib.import_module(module_name)
-    except SystemExit as leaving:
-        raise _left(text, leaving) from leaving
-    except Exception as error:
-        raise SpecError(
-            f"the model {text} cannot be imported: {type(error).__name__}: {_first_line(error)}; run "
-            "where it can be, or set PYTHONPATH"
-        ) from error
+    with _code_of(text, f"the model {text} cannot be imported:", "; run where it can be, or set PYTHONPATH"):
+        found: object = importlib.import_module(module_name)
     for name in names.split("."):
         if not hasattr(found, name):
             raise SpecError(f"the model {text} cannot be found: {module_name} has no {names}")
@@ -241,32 +229,25 @@ def _find(text: str) -> Callable[[], object]:
     return found
 
 
-def _call(text: str, factory: Callable[[], object]) -> object:
-    try:
-        with _current_folder():
-            return factory()
-    except SystemExit as leaving:
-        raise _left(text, leaving) from leaving
-    except Exception as error:
-        raise SpecError(
-            f"{text}, called without arguments, raised {type(error).__name__}: {_first_line(error)}"
-        ) from error
-
-
-def _left(text: str, leaving: SystemExit) -> BaseException:
-    """Return the error for user code that ends the program, so that its exit isn't taken for a plan."""
-    if leaving.code in _EXITS_BY_SIGNAL:
-        return SystemExit(leaving.code)
-    return SpecError(f"the model {text} ended the program with exit code {leaving.code!r} and gave no model")
-
-
 @contextmanager
-def _current_folder() -> Iterator[None]:
-    """Let modules of the current folder be found, as ``python -m`` does."""
+def _code_of(text: str, failed: str, remedy: str = "") -> Iterator[None]:
+    """Run the code of a factory within a ``with`` block: modules of the current folder are found.
+
+    Whatever it raises becomes a ``SpecError`` that begins with ``failed``. Code that ends the program is an
+    error, too, so that its exit isn't taken for a plan; a signal ends it all the same.
+    """
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
         yield
+    except SystemExit as leaving:
+        if leaving.code in _EXITS_BY_SIGNAL:
+            raise
+        raise SpecError(
+            f"the model {text} ended the program with exit code {leaving.code!r} and gave no model"
+        ) from leaving
+    except Exception as error:
+        raise SpecError(f"{failed} {type(error).__name__}: {_first_line(error)}{remedy}") from error
     finally:
         sys.path.remove(here)
 

@@ -16,13 +16,13 @@ of which computation doesn't hide ``exposed_s``; these add to the step.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from gradwire.codecs import Codec, Identity
 from gradwire.costs import ExchangeCost
+from gradwire.fields import to_values
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Part, Space, Workload, candidates
 from gradwire.planner.encodings import WEIGHTS, CodecCandidate, admit
@@ -96,7 +96,7 @@ class Prediction:
         to_loss = ("to_loss_s", "to_loss_deviation_s")
         costs = ("encode_s", "decode_s", "handling_s", "wait_s", "raw_nbytes", "wire_nbytes")
         return {
-            "plan": json.loads(self.plan.to_json()),
+            "plan": to_values(self.plan),
             **{name: getattr(self, name) for name in times + shares + to_loss},
             "extra_steps": self.extra.share,
             **{name: getattr(self.cost, name) for name in costs},
@@ -207,9 +207,7 @@ def beyond_backward_s(ready_s: Iterable[float], exchange_s: Iterable[float], bac
 # Select the plan that is the fastest to a loss, or the simplest of those that may be as fast.
 #
 # Candidates are sorted by a lower bound of their time and predicted in that order, until no remaining bound
-# can
-# win or tie. Most candidates are therefore never replayed, and the choice equals that of an exhaustive
-# search.
+# can win or tie. Most candidates are never replayed, and the choice equals that of an exhaustive search.
 
 UNCERTAINTY = 0.03
 """The smallest assumed error of predictions: steps that differ by less count as equal."""

@@ -11,9 +11,9 @@ from gradwire.page import Mark, Part, Picture, Section, render
 from gradwire.page import Report as PageReport
 from gradwire.page.picture import COLOURS, CURVES, paint_bars, without_frame
 from gradwire.plan import Plan
+from gradwire.planner.choice import LEAST_GAIN, SCHEMA, Choice, ScalePoint, gains, paying_ranges
 from gradwire.planner.explain import name_coding, name_plan
 from gradwire.planner.predict import Prediction
-from gradwire.planner.result import LEAST_GAIN, SCHEMA, Choice, ScalePoint, gains, paying_ranges
 from gradwire.tables import Column, Table, figure
 from gradwire.units import exact_size, format_duration
 

@@ -1,4 +1,5 @@
 """The request for a plan, which Python, the command line and records share; it needs no torch."""
+# ruff: noqa: RUF009 (``_option`` returns a field)
 
 from __future__ import annotations
 
@@ -6,21 +7,22 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire import collectives
 from gradwire.codecs import FREE_OF_SCALE, Codec, codec_of
 from gradwire.codecs.spec import is_real
 from gradwire.errors import SpecError, TensorError, shown
-from gradwire.fields import ABOVE_ZERO, named
+from gradwire.fields import ABOVE_ZERO, Source, flag, keyed, named, number, of, optional, rows, to_values
+from gradwire.fields import line as words
 from gradwire.plan import EXCHANGES, FLOAT_NBYTES, MOST_HOSTS, SEGMENT_UNIT_NBYTES
 from gradwire.planner.candidates import ALGORITHMS, Space, Workload, no_model, offered
-from gradwire.planner.values import KINDS, SOURCE, plain
-from gradwire.timing.environment import CodecCost
+from gradwire.timing.environment import CodecCost, CodecPoint
 from gradwire.timing.line import HostCost, Line, LineRate
 from gradwire.units import parse_duration, parse_rate
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    Model = int | str | ModelSizes | Workload | nn.Module | Iterable[nn.Parameter]
+    Model = int | str | ModelSizes | nn.Module | Iterable[nn.Parameter]
 ASSUMED_LATENCY_S = 50e-6
 """The latency if only the rate of a line is given: that of a small message on ordinary Ethernet."""
 FARTHEST = 64
@@ -48,9 +50,10 @@ class Objective(Enum):
     LOSS = "loss"
 
 
-def _option(option: str, text: str, unit: str = "", **more: object) -> Mapping[str, object]:
-    """Return the metadata of a field: its option of ``gradwire plan``, the help of that, and its unit."""
-    return {"option": option, "help": text, "unit": unit, **more}
+def _option(option: str, text: str, unit: str = "", default: Any = None, **more: object) -> Any:
+    """Return a field with its option of ``gradwire plan``, the help of that, and its unit."""
+    metadata = {"option": option, "help": text, "unit": unit, **more}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -73,114 +76,74 @@ class PlanRequest:
     gradients
         Real gradients to measure codecs on, such as ``record_gradients`` keeps, or their file. None: those of
         a measured factory, or synthetic ones. Their noise is that of different steps or ranks.
-    line
-        The line between two hosts: a ``Line``, or measured by ``gradwire line-rate --json FILE`` (the
-        file, or its ``LineRate``).
-    elsewhere
-        Whether the line's file may be of another machine.
+    line, elsewhere
+        The line between two hosts: a ``Line``, or a ``LineRate`` or its file, by ``gradwire line-rate --json
+        FILE``; and whether the file may be of another machine.
     rate, latency
         The figures of the line, instead of ``line``: ``"10gbit"`` or bytes per second, ``"50us"`` or seconds.
     group_size, core_rate
         The number of neighbouring hosts in a group, and the rate at which a group reaches the others.
     shared_machine
         Whether all hosts are this machine, as in a testbed; None looks for a testbed.
-    codecs
-        The codecs that may be used, the preferred first; None for those whose error is a known share of the
-        values (``codecs.FREE_OF_SCALE``).
+    codecs, algorithms
+        Those that may be used, the preferred first; None for ``codecs.FREE_OF_SCALE``, and for ``ALGORITHMS``
+        with hierarchical if there are groups.
     largest_error
         The largest absolute error that an element of the gradients' sum over all hosts may have.
-    algorithms
-        The algorithms that may be used, the preferred first; None for those of ``ALGORITHMS``, and
-        hierarchical if there are groups.
     pipelines
         The numbers of steps in flight. ``(1, 2)`` also offers Pipe-SGD, which computes before the average of
         the step before has arrived: faster, but another training.
     objective
         The shortest step, or the shortest time to a loss: the step's, times the share of extra steps that the
         codec's noise and staleness may cost. None: the loss if there are gradients, otherwise the step.
-    scale
-        ``"auto"`` also offers those codecs with a scale that can have one (``Plan.scale``).
-    nic
-        The codec of NICs on the way, which is offered as a plan's ``offload``; None if there are none.
-    sharded_lr
-        The learning rate of an optimizer like Adam, if ``gradwire.sharded.Sharded`` is offered: the bytes of
-        weights' changes depend on it.
+    scale, nic, sharded_lr
+        What is offered, too: ``"auto"``, scales for those codecs that can have one; the codec of NICs on the
+        way, as a plan's ``offload``; ``gradwire.sharded.Sharded``, at the learning rate of an optimizer like
+        Adam, on which the bytes of weights' changes depend.
     most_hosts
         The number of hosts up to which the choice says how steps scale; 0 for no scaling.
-    host
-        The cost of frames; None takes what was measured with the line, or measures it here.
-    costs
-        The costs of encodings (``Plan.encoding``) by their specs, if they have been measured already.
+    host, costs
+        The cost of frames, and those of encodings (``Plan.encoding``) by their specs; None measures them.
     """
 
-    model: int | ModelSizes | str = field(
-        metadata=_option("--model M", "parameters (25.6M), or a factory package.module:name")
+    model: int | ModelSizes | str = _option(
+        "--model M", "parameters (25.6M), or a factory package.module:name", default=MISSING
     )
-    hosts: int = field(metadata=_option("--hosts N", f"2 to {MOST_HOSTS}", "hosts", type=int))
-    forward_s: float | None = field(
-        default=None,
-        metadata=_option("--forward T", "of a step, e.g. 12ms (measured of a factory, or 0)", "s"),
+    hosts: int = _option("--hosts N", f"2 to {MOST_HOSTS}", "hosts", MISSING, type=int)
+    forward_s: float | None = _option(
+        "--forward T", "of a step, e.g. 12ms (measured of a factory, or 0)", "s"
     )
-    backward_s: float | None = field(
-        default=None, metadata=_option("--backward T", "the same; buckets hide behind it", "s")
+    backward_s: float | None = _option("--backward T", "the same; buckets hide behind it", "s")
+    update_s: float = _option("--update T", "of the optimizer (0)", "s", 0.0)
+    gradients: Sequence[torch.Tensor] | Path | None = _option(
+        "--gradients FILE", "recorded ones (of a factory, or synthetic)"
     )
-    update_s: float = field(default=0.0, metadata=_option("--update T", "of the optimizer (0)", "s"))
-    gradients: Sequence[torch.Tensor] | Path | None = field(
-        default=None, metadata=_option("--gradients FILE", "recorded ones (of a factory, or synthetic)")
+    line: Line | LineRate | Path | None = _option(
+        "--measured FILE", "the line, by 'gradwire line-rate --json'"
     )
-    line: Line | LineRate | Path | None = field(
-        default=None, metadata=_option("--measured FILE", "the line, by 'gradwire line-rate --json'")
+    elsewhere: bool = _option("--elsewhere", "FILE may be of another machine", default=False)
+    rate: str | float | None = _option("--rate R", "or the line as told, e.g. 10gbit", "B/s")
+    latency: str | float | None = _option("--latency T", "e.g. 50us, which it is by default", "s")
+    group_size: int | None = _option("--group-size N", "hosts that share an uplink", "hosts", type=int)
+    core_rate: str | float | None = _option("--core R", "rate of an uplink", "B/s")
+    shared_machine: bool | None = _option("--shared-machine", "all hosts are this one (testbed)")
+    codecs: tuple[Codec, ...] | None = _option("--codecs LIST", "allowed ones (those with a relative bound)")
+    largest_error: float | None = _option("--largest-error X", "of an element of the sum (any)", type=float)
+    algorithms: tuple[str, ...] | None = _option("--algorithms LIST", f"({_NAMES})")
+    pipelines: tuple[int, ...] = _option(
+        "--pipeline K", "offer Pipe-SGD, K-1 steps stale (1: not)", "steps", (1,), type=int
     )
-    elsewhere: bool = field(default=False, metadata=_option("--elsewhere", "FILE may be of another machine"))
-    rate: str | float | None = field(
-        default=None, metadata=_option("--rate R", "or the line as told, e.g. 10gbit", "B/s")
+    objective: Objective | None = _option(
+        "--objective WHAT",
+        "'step' or 'loss': what is shortest (loss with --gradients)",
+        choices=tuple(each.value for each in Objective),
     )
-    latency: str | float | None = field(
-        default=None, metadata=_option("--latency T", "e.g. 50us, which it is by default", "s")
+    scale: Literal["auto"] | None = _option(
+        "--scale auto", "offer scales for codecs with absolute bounds, too"
     )
-    group_size: int | None = field(
-        default=None, metadata=_option("--group-size N", "hosts that share an uplink", "hosts", type=int)
-    )
-    core_rate: str | float | None = field(
-        default=None, metadata=_option("--core R", "rate of an uplink", "B/s")
-    )
-    shared_machine: bool | None = field(
-        default=None, metadata=_option("--shared-machine", "all hosts are this one (testbed)")
-    )
-    codecs: tuple[Codec, ...] | None = field(
-        default=None, metadata=_option("--codecs LIST", "allowed ones (those with a relative bound)")
-    )
-    largest_error: float | None = field(
-        default=None, metadata=_option("--largest-error X", "of an element of the sum (any)", type=float)
-    )
-    algorithms: tuple[str, ...] | None = field(
-        default=None, metadata=_option("--algorithms LIST", f"({_NAMES})")
-    )
-    pipelines: tuple[int, ...] = field(
-        default=(1,),
-        metadata=_option("--pipeline K", "offer Pipe-SGD, K-1 steps stale (1: not)", "steps", type=int),
-    )
-    objective: Objective | None = field(
-        default=None,
-        metadata=_option(
-            "--objective WHAT",
-            "'step' or 'loss': what is shortest (loss with --gradients)",
-            choices=tuple(each.value for each in Objective),
-        ),
-    )
-    scale: Literal["auto"] | None = field(
-        default=None, metadata=_option("--scale auto", "offer scales for codecs with absolute bounds, too")
-    )
-    nic: Codec | None = field(
-        default=None, metadata=_option("--nic CODEC", "of NICs on the way; offer to leave encoding to them")
-    )
-    sharded_lr: float | None = field(
-        default=None, metadata=_option("--sharded LR", "offer Sharded; the learning rate", type=float)
-    )
-    most_hosts: int = field(
-        default=0,
-        metadata=_option("--scale-to N", f"hosts to look to; 0: not ({FARTHEST})", "hosts", type=int),
-    )
+    nic: Codec | None = _option("--nic CODEC", "of NICs on the way; offer to leave encoding to them")
+    sharded_lr: float | None = _option("--sharded LR", "offer Sharded; the learning rate", type=float)
+    most_hosts: int = _option("--scale-to N", f"hosts to look to; 0: not ({FARTHEST})", "hosts", 0, type=int)
     host: HostCost | None = None
     costs: Mapping[str, CodecCost] | None = None
 
@@ -189,13 +152,10 @@ class PlanRequest:
 
     @classmethod
     def of(cls, model: Model, hosts: int, **values: Any) -> PlanRequest:
-        """Return the request for a module, its parameters, a ``Workload`` with its seconds, or ``model``.
+        """Return the request for a module, its parameters, or ``model``.
 
         Codecs may be specs, and lists any iterables. Raises as the class does.
         """
-        if isinstance(model, Workload):
-            values |= {name: getattr(model, name) for name in ("forward_s", "backward_s", "update_s")}
-            model = model.counts
         for name in _LISTS:
             if name in values and (values[name] is not None or name == "pipelines"):
                 values[name] = _listed(name, values[name])
@@ -266,10 +226,6 @@ class PlanRequest:
             _ = self.found_line  # refuses words and numbers that no line has
 
     def _check_choices(self) -> None:
-        for name in _LISTS:
-            found = getattr(self, name)
-            if found is not None and not isinstance(found, tuple):
-                raise SpecError(f"expected a tuple for {name}, got {shown(found)}; see PlanRequest.of")
         if self.objective is Objective.LOSS and self.gradients is None:
             raise SpecError(
                 "expected recorded gradients for the objective 'loss', which needs their noise, got none; "
@@ -345,14 +301,17 @@ class PlanRequest:
 
     def to_values(self) -> dict[str, Any]:
         """Return the request as a JSON object, in which tensors are only counted."""
-        return {each.name: plain(getattr(self, each.name)) for each in fields(self)}
+        values: dict[str, Any] = to_values(self)
+        if isinstance(values["gradients"], list):
+            values["gradients"] = {"tensors": len(values["gradients"])}
+        return values
 
     @classmethod
     def from_values(cls, values: object) -> PlanRequest:
         """Read what ``to_values`` returned; missing fields have their defaults. Raises ``SpecError``."""
-        read = SOURCE.read(values, named([each.name for each in fields(cls)], ("model", "hosts")))
-        read |= {name: SOURCE.read(read[name], kind, name) for name, kind in KINDS.items() if name in read}
-        return SOURCE.read(read, lambda values: cls.of(**values))
+        read = _SOURCE.read(values, named([each.name for each in fields(cls)], ("model", "hosts")))
+        read |= {name: _SOURCE.read(read[name], kind, name) for name, kind in _KINDS.items() if name in read}
+        return _SOURCE.read(read, lambda values: cls.of(**values))
 
 
 def _sizes(model: Any) -> int | ModelSizes | str:
@@ -371,10 +330,10 @@ def _listed(name: str, value: object) -> tuple[Any, ...]:
 
 
 def _objective(value: object) -> Objective:
-    if value not in [each.value for each in Objective] and not isinstance(value, Objective):
-        known = " or ".join(repr(each.value) for each in Objective)
-        raise SpecError(f"expected {known} for the objective, got {shown(value)}")
-    return Objective(value)
+    try:
+        return Objective(value)
+    except ValueError:
+        raise SpecError(f"expected 'step' or 'loss' for the objective, got {shown(value)}") from None
 
 
 def _check_gradients(gradients: object, count: int | str) -> None:
@@ -397,3 +356,45 @@ def _check_gradients(gradients: object, count: int | str) -> None:
 def _nbytes_per_s(rate: str | float | None) -> float:
     found = parse_rate(rate) if isinstance(rate, str) else rate
     return math.inf if found is None else found
+
+
+# The kinds in which the values of a record are read again.
+
+_SOURCE = Source("a plan's request", "ask for the plan anew")
+
+
+def _quantity(value: object) -> str | float:
+    return words(value) if isinstance(value, str) and value != "inf" else number(value)
+
+
+def _line(value: object) -> Line | LineRate | Path:
+    if not isinstance(value, Mapping):
+        return Path(words(value))
+    line = of(Line, nbytes_per_s=number)
+    return of(LineRate, line=line)(value) if "points" in value else line(value)
+
+
+def _gradients(value: object) -> Path:
+    if isinstance(value, Mapping):
+        raise SpecError("the gradients were tensors of another process, which only their file can repeat")
+    return Path(words(value))
+
+
+_POINT = of(CodecPoint, largest_error=number)
+_KINDS: Mapping[str, Any] = MappingProxyType(
+    {
+        "elsewhere": flag,
+        "shared_machine": optional(flag),
+        "line": optional(_line),
+        "codecs": optional(rows(words)),
+        "algorithms": optional(rows(words)),
+        "pipelines": rows(number),
+        "rate": optional(_quantity),
+        "latency": optional(_quantity),
+        "core_rate": optional(_quantity),
+        "gradients": optional(_gradients),
+        "host": optional(of(HostCost)),
+        "costs": optional(keyed(of(CodecCost, points=rows(_POINT), finished=optional(_POINT)))),
+    }
+)
+"""The kinds of the fields that ``PlanRequest.of`` does not read from text by itself."""

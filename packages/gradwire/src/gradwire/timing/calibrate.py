@@ -81,9 +81,9 @@ def sums(samples: Sequence[torch.Tensor], world: int) -> dict[int, torch.Tensor]
     """Return what ``codec_cost`` measures on: the sums of 1, 2, 4, ... up to ``world`` of the samples."""
     if not samples or any(sample.shape != samples[0].shape for sample in samples):
         shapes = [tuple(sample.shape) for sample in samples]
-        raise TensorError(f"calibration wants one or more gradients of one shape, but got {shapes}")
+        raise TensorError(f"expected one or more gradients of one shape to calibrate on, got {shapes}")
     if samples[0].numel() == 0:
-        raise TensorError("calibration wants gradients with values in them, but these are empty")
+        raise TensorError("expected gradients with values to calibrate on, got empty ones")
     counts = {1 << k for k in range(world.bit_length()) if 1 << k <= world} | {world}
     found, total = {}, torch.zeros_like(samples[0])
     for k in range(world):

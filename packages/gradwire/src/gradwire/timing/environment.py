@@ -46,7 +46,7 @@ class CodecCost:
     """A codec's costs over the number of terms in a sum, and the seconds that any call takes besides.
 
     Checksums are included. Who publishes a chunk has to decode it too, unless the codec is ``exact``.
-    ``disagreement`` is that of the repeats that the costs are medians of; see ``timing.repeats``.
+    ``disagreement`` is that of the repeats that the costs are medians of; see ``calibrate.disagreement``.
     ``finished`` is the cost on finished sums where another codec encodes those (``Codec.of_sums``).
     """
 
@@ -61,7 +61,7 @@ class CodecCost:
         terms = [point.terms for point in self.points]
         if not terms or terms != sorted(set(terms)) or terms[0] < 1:
             raise SpecError(
-                f"the costs of {self.codec} need points with rising numbers of terms from 1 up, not {terms}"
+                f"expected points with rising numbers of terms from 1 up for {self.codec}, got {terms}"
             )
 
     @property

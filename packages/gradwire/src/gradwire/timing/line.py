@@ -10,20 +10,21 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from gradwire._native import target
 from gradwire.errors import SpecError
-from gradwire.fields import Source, of, real
+from gradwire.fields import ABOVE_ZERO, Source, anything, number, of, real, to_values, whole
 from gradwire.machine import describe_machine, machine_id
 from gradwire.plan import SEGMENT_UNIT_NBYTES
 from gradwire.records import make_record, read_record, to_json
-from gradwire.units import format_duration, format_rate, is_number
+from gradwire.units import format_duration, format_rate
 
 # What a frame costs a host beside the codec; ``calibrate`` measures it.
 
+_HOST = Source("a host's costs", "measure them with 'gradwire line-rate'")
 FRAMES, SMALL_NBYTES, LARGE_NBYTES = 8, SEGMENT_UNIT_NBYTES, 1 << 20
 """How many frames of which sizes tell what one costs, and what a byte of it."""
 
@@ -50,12 +51,8 @@ class HostCost:
     disagreement: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if name in ("cores", "ranks_per_machine"):
-                if type(value) is not int or value < 1:
-                    raise SpecError(f"a host's {name} must be a whole number from 1 up, but is {value!r}")
-            elif not (is_number(value) and 0 <= value < float("inf")):
-                raise SpecError(f"a host's {name} must be a number from 0 up, but is {value!r}")
+        counts = dict.fromkeys(("cores", "ranks_per_machine"), whole(1))
+        _HOST.check(self, **dict.fromkeys([each.name for each in fields(self)], real(0.0)) | counts)
 
 
 @dataclass(frozen=True)
@@ -103,6 +100,7 @@ def both_ends(sender: EndCost, receiver: EndCost, cores: int, ranks_per_machine:
 
 
 SCHEMA = "gradwire.line-rate/1"
+_LINE = Source("a line", "measure it with 'gradwire line-rate'")
 
 _BURST_SHOWS_NBYTES = (1 << 19, 1 << 22)
 """Messages of these sizes tell a burst of some 100 kB from the noise of their own duration."""
@@ -131,19 +129,9 @@ class Line:
     duplex_share: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("latency_s", self.latency_s, 0.0),
-            ("burst_nbytes", self.burst_nbytes, 0.0),
-        ):
-            if not (is_number(value) and least <= value < math.inf):
-                raise SpecError(f"a line's {name} must be a number from 0 up, but is {value!r}")
-        rate = self.nbytes_per_s
-        if not (is_number(rate) and rate > 0):
-            raise SpecError(f"a line's nbytes_per_s must be a number above 0, but is {rate!r}")
-        if not (is_number(self.duplex_share) and 0 < self.duplex_share <= 1):
-            raise SpecError(
-                f"a line's duplex_share must be above 0 and at most 1, but is {self.duplex_share!r}"
-            )
+        rate = anything if self.nbytes_per_s == math.inf else real(ABOVE_ZERO)
+        _LINE.check(self, latency_s=real(0.0), nbytes_per_s=rate, burst_nbytes=real(0.0))
+        _LINE.check(self, duplex_share=real(ABOVE_ZERO, 1.0))
 
     @property
     def beta_s_per_nbyte(self) -> float:
@@ -172,9 +160,7 @@ class Point:
     duplex_nbytes_per_s: float
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if not (is_number(value) and 0 < value < math.inf):
-                raise SpecError(f"a measured point's {name} must be a number above 0, but is {value!r}")
+        _LINE.check(self, **dict.fromkeys([each.name for each in fields(self)], real(ABOVE_ZERO)))
 
 
 @dataclass(frozen=True)
@@ -198,17 +184,7 @@ class LineRate:
 
     def to_json(self) -> str:
         """Return the record as readable JSON."""
-        return to_json(make_record(SCHEMA, self.fields()))
-
-    def fields(self) -> dict[str, object]:
-        """Return the record's fields."""
-        return {
-            "line": asdict(self.line),
-            "machine": dict(self.machine),
-            "machine_id": self.machine_id,
-            "points": [asdict(point) for point in self.points],
-            "host": None if self.host is None else asdict(self.host),
-        }
+        return to_json(make_record(SCHEMA, to_values(self)))
 
     @classmethod
     def load(cls, path: Path, *, elsewhere: bool = False) -> LineRate:
@@ -221,7 +197,7 @@ class LineRate:
         found = read_record(path, SCHEMA, "line rate", remedy)
         own = {name: found[name] for name in cls.__dataclass_fields__ if name in found}
         source = Source(f"the line rate {path}", "it is damaged, so measure it again")
-        rate = source.read(own, of(cls, line=of(Line, nbytes_per_s=real(0.0, finite=False))))
+        rate = source.read(own, of(cls, line=of(Line, nbytes_per_s=number)))
         if rate.machine_id != machine_id() and not elsewhere:
             processor, cores = rate.machine.get("processor", "unknown"), rate.machine.get("cores", "?")
             raise SpecError(
@@ -240,7 +216,7 @@ def fit(points: Sequence[Point]) -> Line:
     slower, and so does TCP where a stream ends before its windows have opened.
     """
     if not points:
-        raise SpecError("a line rate needs at least one measured message size, but there is none")
+        raise SpecError("expected at least one measured message size for a line rate, got none")
     ordered = sorted(points, key=lambda point: point.nbytes)
     latency_s = ordered[0].time_s
     largest = ordered[-1].nbytes

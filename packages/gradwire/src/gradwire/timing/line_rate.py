@@ -21,6 +21,7 @@ from itertools import pairwise
 import torch
 
 from gradwire.errors import SpecError
+from gradwire.fields import ABOVE_ZERO, Source, real, whole
 from gradwire.links.base import Link, Receiving, Sending
 from gradwire.timing.line import Point
 from gradwire.wire import frame_memory
@@ -135,6 +136,9 @@ _SETTLE_S = 0.05
 A limiter has it again after as long as the streams took, at the latest."""
 
 
+_EFFORT = Source("a line's measurement", "see 'gradwire line-rate --help'")
+
+
 @dataclass(frozen=True)
 class Effort:
     """How thoroughly a line is measured; the same on both ranks.
@@ -161,12 +165,8 @@ class Effort:
 
     def __post_init__(self) -> None:
         if not self.sizes or self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):
-            raise SpecError(f"message sizes must be at least 1 byte and rise, but are {self.sizes}")
-        if min(self.repeats, self.window) < 1 or not 0 < self.time_s < math.inf:
-            raise SpecError(
-                "repeats, window and seconds of a line's measurement must be above 0, but are "
-                f"{self.repeats}, {self.window} and {self.time_s:g}"
-            )
+            raise SpecError(f"expected rising message sizes from 1 byte up, got {self.sizes}")
+        _EFFORT.check(self, repeats=whole(1), window=whole(1), time_s=real(ABOVE_ZERO))
 
 
 QUICK = Effort(

@@ -11,9 +11,9 @@ import pytest
 
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Workload
+from gradwire.planner.choice import SCHEMA, Choice, scaling
 from gradwire.planner.environment import Input
 from gradwire.planner.request import PlanRequest
-from gradwire.planner.result import SCHEMA, Choice, scaling
 from gradwire.records import read_record
 from gradwire.timing.environment import Environment
 from support.planner_costs import chosen, make_request

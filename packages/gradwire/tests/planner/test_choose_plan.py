@@ -13,8 +13,8 @@ from torch import nn
 from gradwire import Choice, choose_plan
 from gradwire.errors import SpecError
 from gradwire.plan import Plan
+from gradwire.planner.choice import SCHEMA
 from gradwire.planner.encodings import WEIGHTS
-from gradwire.planner.result import SCHEMA
 from gradwire.timing.environment import CodecCost, Environment
 from gradwire.timing.line import HostCost
 

@@ -1,0 +1,270 @@
+"""Choose a plan: resolve a request, measure, rank; what the plan should take, how it scales, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from gradwire._native import target
+from gradwire.codecs import Codec
+from gradwire.fields import to_values
+from gradwire.plan import Plan
+from gradwire.planner.calibration import Show
+from gradwire.planner.encodings import CodecCandidate
+from gradwire.planner.environment import Input, inputs_of, measure, quiet, resolve
+from gradwire.planner.exchange_times import Family
+from gradwire.planner.explain import explain
+from gradwire.planner.predict import Prediction, Ranking, rank
+from gradwire.planner.request import PlanRequest
+from gradwire.records import make_record, to_json
+from gradwire.timing.environment import Environment
+
+if TYPE_CHECKING:
+    from gradwire.planner.request import Model
+
+
+def choose_plan(model: Model, hosts: int, **fields: Any) -> Choice:
+    """Return the plan with which a training step should take the least time; it may be no compression.
+
+    Codecs and the handling of frames are measured on this machine, which should be one of the hosts; that
+    takes a few seconds.
+
+    Parameters
+    ----------
+    model
+        The model, its parameters, their number or sizes, or a factory ``package.module:name``.
+    hosts
+        The number of hosts that train, from 2 up.
+    fields
+        The other fields of ``PlanRequest``: ``rate`` and ``latency``, or ``line``; ``forward_s``,
+        ``backward_s`` and ``update_s``; ``codecs``, ``algorithms`` and the rest.
+
+    Raises
+    ------
+    SpecError
+        For invalid words or numbers, and if the line isn't given.
+    TensorError
+        For gradients or parameters that cannot be used.
+    LinkError
+        Where frames cannot be measured.
+
+    Examples
+    --------
+    >>> from gradwire import choose_plan
+    >>> choice = choose_plan(25_600_000, hosts=8, rate="1gbit", backward_s=0.2)  # doctest: +SKIP
+    >>> choice.plan.save("plan.json")  # doctest: +SKIP
+    """
+    return choose(PlanRequest.of(model, hosts, **fields))
+
+
+def choose(request: PlanRequest, show: Show = quiet) -> Choice:
+    """Return the choice for a request, and how its step scales. Raises as ``choose_plan`` does.
+
+    ``show`` receives the progress of the measurement of codecs.
+    """
+    resolved = resolve(request)
+    environment = measure(resolved, show)
+    ranked = rank(resolved, environment, resolved.hosts)
+    choice = Choice(resolved, environment, ranked, inputs_of(request, resolved, environment), asked=request)
+    if not request.most_hosts:
+        return choice
+    points = scaling(
+        resolved,
+        environment,
+        worlds_around(resolved.hosts, resolved.most_hosts),
+        {resolved.hosts: ranked.prediction},
+        encodings=(ranked.plan.encoding,),
+    )
+    return replace(choice, scaling=tuple(points))
+
+
+SCHEMA = "gradwire.choice/1"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A chosen plan and how it was chosen; ``gradwire.choose_plan`` makes it.
+
+    ``plan`` is ready for ``gradwire.all_reduce``, ``gradwire.PipeSGD`` and ``Plan.save``. ``prediction`` is
+    what a step with it should take, ``uncompressed`` what one with the fastest plan without compression
+    should; ``ranking`` are the predictions that were made, the fastest first. ``request`` has the sizes and
+    times of the model, and ``asked`` is the request before its factory and its files were read.
+    """
+
+    request: PlanRequest
+    environment: Environment
+    ranked: Ranking
+    inputs: tuple[Input, ...] = ()
+    scaling: tuple[ScalePoint, ...] = ()
+    asked: PlanRequest | None = None
+
+    @property
+    def hosts(self) -> int:
+        """The number of hosts."""
+        return self.request.hosts
+
+    @property
+    def plan(self) -> Plan:
+        """The chosen plan."""
+        return self.ranked.plan
+
+    @property
+    def prediction(self) -> Prediction:
+        """The prediction of the chosen plan."""
+        return self.ranked.prediction
+
+    @property
+    def uncompressed(self) -> Prediction:
+        """The prediction of the fastest plan without compression."""
+        return self.ranked.uncompressed
+
+    @property
+    def ranking(self) -> tuple[Prediction, ...]:
+        """All predictions, the fastest first."""
+        return self.ranked.ranking
+
+    @property
+    def explanation(self) -> str:
+        """Why this plan."""
+        return explain(self.ranked)
+
+    def to_json(self) -> str:
+        """Return everything as readable JSON; ``Plan.from_json`` reads the value of ``plan``."""
+        return to_json(self.record())
+
+    def record(self) -> dict[str, object]:
+        """Return everything as the fields of a record."""
+        fields = {
+            "hosts": self.hosts,
+            "request": (self.asked or self.request).to_values(),
+            "plan": to_values(self.plan),
+            "explanation": self.explanation,
+            "prediction": self.prediction.values(),
+            "uncompressed": self.uncompressed.values(),
+            "objective": "step" if self.environment.noise is None else "loss",
+            "uncertainty": self.ranked.uncertainty,
+            "inputs": to_values(self.inputs),
+            "codecs": [_candidate(each) for each in self.ranked.codecs],
+            "considered": self.ranked.considered,
+            "ranking": [each.values() for each in self.ranked.ordered],
+            "scaling": [_point(each) for each in self.scaling],
+            "hosts_that_pay": hosts_that_pay(self.scaling) if self.scaling else None,
+        }
+        return make_record(SCHEMA, fields, target=target())
+
+
+def _candidate(candidate: CodecCandidate) -> dict[str, object]:
+    return {
+        "codec": str(candidate.codec),
+        "largest_error": candidate.error,
+        "guaranteed": candidate.guaranteed,
+        "admitted": candidate.admitted,
+    }
+
+
+def _point(point: ScalePoint) -> dict[str, object]:
+    return {
+        "hosts": point.hosts,
+        "step_s": point.step_s,
+        "speedup": point.speedup,
+        "efficiency": point.efficiency,
+        "plan": None if point.prediction is None else to_values(point.prediction.plan),
+    }
+
+
+# How a training step scales with the number of hosts, and up to how many of them it pays.
+#
+# Weak scaling: every host keeps its batch, so ``p`` hosts work on ``p`` batches in each step. The throughput
+# is ``p`` over the step's time; the efficiency is that over ``p`` times the throughput of one host, which is
+# compute over step.
+
+LEAST_GAIN = 0.5
+"""What a further host must add to the throughput to pay, as a share of what the first one does."""
+_NONE_KNOWN: Mapping[int, Prediction] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class ScalePoint:
+    """The best plan's step on ``hosts`` hosts; without a prediction for a single one."""
+
+    hosts: int
+    step_s: float
+    compute_s: float
+    prediction: Prediction | None
+
+    @property
+    def throughput(self) -> float:
+        """Batches per second of all hosts together."""
+        return self.hosts / self.step_s
+
+    @property
+    def speedup(self) -> float:
+        """How many times the throughput of one host it is."""
+        return self.hosts * self.compute_s / self.step_s
+
+    @property
+    def efficiency(self) -> float:
+        """The speedup over the number of hosts."""
+        return self.compute_s / self.step_s
+
+
+def scaling(
+    request: PlanRequest,
+    environment: Environment,
+    worlds: Sequence[int],
+    known: Mapping[int, Prediction] = _NONE_KNOWN,
+    *,
+    encodings: Sequence[Codec] | None = None,
+) -> Iterator[ScalePoint]:
+    """Yield the best plan's step for each number of hosts, rising, from 1 up.
+
+    ``known`` has choices that have been made already, by the number of hosts; ``encodings`` are as in
+    ``planner.predict.rank``. Without any time of computation there is nothing to compare with, and no point.
+    """
+    compute_s = request.workload.compute_s
+    if compute_s == 0:
+        return
+    family = Family(environment)
+    for world in worlds:
+        if world == 1:
+            yield ScalePoint(1, compute_s, compute_s, None)
+            continue
+        prediction = known.get(world)
+        if prediction is None:
+            prediction = rank(request, environment, world, encodings=encodings, family=family).prediction
+        yield ScalePoint(world, prediction.step_s, compute_s, prediction)
+
+
+def worlds_around(hosts: int, farthest: int) -> list[int]:
+    """Return the powers of two up to ``farthest``, and ``hosts``."""
+    return sorted({hosts, *(1 << k for k in range(farthest.bit_length()) if 1 << k <= farthest)})
+
+
+def hosts_that_pay(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> int:
+    """Return the number of hosts up to which every further one pays; 1 where the second does not.
+
+    From each point to the next one each further host must add at least ``least_gain`` times the throughput of
+    a single host. More hosts may pay again after some that do not; ``paying_ranges`` tells.
+    """
+    first, *_ = (*paying_ranges(points, least_gain), (1, 1))
+    return first[1] if first[0] == points[0].hosts else 1
+
+
+def gains(points: Sequence[ScalePoint]) -> list[float]:
+    """Return what each further host adds from each point to the next, as a share of one host's throughput."""
+    return [
+        (after.speedup - before.speedup) / (after.hosts - before.hosts) for before, after in pairwise(points)
+    ]
+
+
+def paying_ranges(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> list[tuple[int, int]]:
+    """Return from how many hosts to how many further ones pay, rising; neighbours are joined."""
+    ranges: list[tuple[int, int]] = []
+    for (before, after), gain in zip(pairwise(points), gains(points), strict=True):
+        if gain >= least_gain:
+            first = ranges.pop()[0] if ranges and ranges[-1][1] == before.hosts else before.hosts
+            ranges.append((first, after.hosts))
+    return ranges
