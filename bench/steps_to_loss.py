@@ -7,7 +7,7 @@ Each method sees the same batches as the exact training that it is compared with
 part of a run has a loss that exact training had some steps earlier or later: the mean of these ratios is the
 share of extra steps. ``added`` is the noise that the planner's model (``planner.loss``) expects of the
 encodings, from the gradients of all ranks at three moments of the exact training. The rows go into
-``packages/gradwire/src/gradwire/planner/loss.py``.
+``packages/gradwire-lab/src/gradwire_lab/closed_forms/extra_steps.py``.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def plan_of(method: str) -> Plan:
 
 @dataclass(frozen=True)
 class Row:
-    """What the runs of a method on a task came to, in the terms of ``planner.loss.measured.Run``."""
+    """What the runs of a method on a task came to, in the terms of ``closed_forms.extra_steps.Run``."""
 
     task: str
     method: str

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire.planner.loss import CALIBRATION, RUNS, Effect, Run, calibrate
+from gradwire.planner.loss import CALIBRATION, Effect
+from gradwire_lab.closed_forms.extra_steps import RUNS, Run, calibrate
 
 
 def test_factors_and_the_power_are_those_of_runs_on_a_curve() -> None:
@@ -35,7 +36,11 @@ def test_tasks_that_differ_by_a_factor_deviate_and_leave_the_power() -> None:
 
 
 def test_what_is_used_is_what_the_runs_say() -> None:
-    assert calibrate(RUNS) == CALIBRATION
+    found = calibrate(RUNS)
+    assert found.power == pytest.approx(CALIBRATION.power, rel=1e-12)
+    for name in ("noise", "dropped", "residual", "stale"):
+        effect, used = getattr(found, name), getattr(CALIBRATION, name)
+        assert (effect.factor, effect.deviation) == pytest.approx((used.factor, used.deviation), rel=1e-12)
     assert 0.4 < CALIBRATION.power <= 1.1, "noise costs about its share of steps"
     assert 0.2 < CALIBRATION.residual.factor < 2 * CALIBRATION.noise.factor < 3
     assert CALIBRATION.noise.factor < CALIBRATION.dropped.factor, "some values never arrive"
