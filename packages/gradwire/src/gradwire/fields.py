@@ -73,7 +73,7 @@ class Source:
             self.read(getattr(owner, name), kind, name)
 
     def of_json(self, words: object, kind: Kind[T]) -> T:
-        """Return what a JSON text holds, as ``kind`` returns it. Raises ``error``."""
+        """Read a JSON text, as ``kind`` returns its value. Raises ``error``."""
         return self.read(self.read(words, _json), kind)
 
     def fields(self, values: object, *known: str) -> Fields:
@@ -123,7 +123,7 @@ def _at(place: str, kind: Kind[T], value: object) -> T:
 
 
 def _got(value: object) -> str:
-    """Return what a value is, in words; of a tensor not its values."""
+    """Describe a value in words; of a tensor, only type, shape, and device."""
     if value is MISSING:
         return "nothing"
     kind = type(value)
@@ -359,7 +359,7 @@ def _kind(hint: Any) -> Kind[Any]:
 
 @singledispatch
 def to_values(value: object) -> Any:
-    """Return what JSON can hold of a value; the inverse of ``of``.
+    """Convert a value to one that JSON can hold; the inverse of ``of``.
 
     A dataclass becomes an object of the fields that its constructor takes, an enumerated name its value, a
     tuple a list, and infinity a text. A type with words of its own registers them: a codec becomes its spec.

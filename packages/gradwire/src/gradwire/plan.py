@@ -29,21 +29,21 @@ MAX_SEGMENT_NBYTES = FLOAT_NBYTES * (1 << 32) - SEGMENT_UNIT_NBYTES
 MAX_PIPELINE = 1024
 """Training keeps a gradient for every step under way, and a gradient 1024 steps old teaches nothing."""
 MAX_BUCKET_NBYTES = 1 << 48
-"""What a processor can address; no gradient is larger."""
+"""The memory that a processor can address; no gradient is larger."""
 SCALES = (None, "auto")
-"""What ``scale`` may be; the default first."""
+"""The values of ``scale``; the default first."""
 MOST_HOSTS = 256
 """The most that steps are predicted for."""
 EXCHANGES = ("all_reduce", "sharded")
-"""How gradients become weights on all ranks; the default first."""
+"""The values of ``exchange``: how gradients become weights on all ranks; the default first."""
 _SOURCE = Source("a plan", "write it with Plan.save")
 PLACES = ("host", "device")
-"""Where gradients can be encoded; the default first."""
+"""The values of ``encode_on``; the default first."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How gradients are exchanged; all ranks must use equal plans.
+    """The exchange of gradients, as frozen data; all ranks must use equal plans.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ class Plan:
 
     @cached_property
     def encoding(self) -> Codec:
-        """What frames are made with: ``codec``, or what leaves NICs nothing to lose; with its scale."""
+        """The codec of frames: ``codec``, or one that leaves NICs nothing to lose; with its scale."""
         chosen = self.codec if self.offload is None else Projected(offloadable(parse(str(self.offload))))
         return self._scaled(chosen)
 
@@ -174,16 +174,16 @@ class Plan:
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
-        """What ``codecs`` says."""
+        """The rules of ``codecs``."""
         return read_rules(self.codecs)
 
     @cached_property
     def encodings(self) -> tuple[Codec, ...]:
-        """What frames of any parameter are made with, each once, ``encoding`` first."""
+        """The codecs of the frames of all parameters, each once, ``encoding`` first."""
         return tuple(dict.fromkeys((self.encoding, *(self._scaled(rule.codec) for rule in self.rules))))
 
     def encoding_of(self, name: str) -> Codec:
-        """Return what the frames of the parameter of this name are made with."""
+        """Return the codec of the frames of the parameter of this name."""
         return self._scaled(codec_by_name(self.rules, name, self.codec)) if self.codecs else self.encoding
 
     @property
@@ -287,7 +287,7 @@ class Plan:
         return json.dumps(to_values(self))
 
     def to_text(self) -> str:
-        """Return what ``save`` writes: the JSON object with a checksum of its own."""
+        """Return the content of a plan's file: the JSON object with a checksum of its own."""
         return sealed_text(to_values(self)) + "\n"
 
     @classmethod
@@ -339,7 +339,7 @@ class Plan:
 
 
 PlanLike = Plan | Codec | str | os.PathLike[str] | None
-"""What ``Plan.of`` reads."""
+"""Everything that ``Plan.of`` reads."""
 
 
 def _is_path(text: str) -> bool:

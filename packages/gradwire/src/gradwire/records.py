@@ -86,7 +86,7 @@ def read_record(path: Path, schema: str, called: str, remedy: str) -> dict[str, 
 
 
 def _loaded(text: str) -> Any:
-    """Return what JSON says. Raises ``ValueError``, also for half of a character, which no file can hold."""
+    """Parse JSON. Raises ``ValueError``, also for half of a character, which no file can hold."""
     values: Any = json.loads(text)
     if _SURROGATE.search(text):
         json.dumps(values, ensure_ascii=False).encode()

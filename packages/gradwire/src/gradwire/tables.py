@@ -16,7 +16,7 @@ _LEAST_TEXT = 8
 _FEW_COLUMNS = 4
 """Up to this number of columns, gaps are two spaces wide even where text is folded."""
 _AFTER = re.compile(r"(\s+|(?<=[,:+]))")
-"""Where a codec's or an algorithm's spec may be folded."""
+"""The places where a codec's or an algorithm's spec may be folded."""
 
 
 @dataclass(frozen=True)

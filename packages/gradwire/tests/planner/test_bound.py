@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradwire.planner.exchange_times import least
+from gradwire.planner.exchange_times import BucketPlan, least
 from gradwire.timing.environment import CodecCost, CodecPoint, Environment
 from gradwire.timing.line import HostCost, Line
 from gradwire.timing.replay import replay
@@ -67,7 +67,7 @@ def test_no_replay_is_faster_than_the_bound(
 ) -> None:
     late = CodecPoint(world, growth * point.nbytes, point.encode_s, 0.0, point.decode_add_s)
     environment = Environment(line, {"c": CodecCost("c", (point, late), call_s, exact)}, host)
-    bound = least(algorithm, world, count, 1 << 14, "c", environment)
+    bound = least(BucketPlan(algorithm, 1 << 14, "c"), world, count, environment)
     found = replay(algorithm, world, count, 1 << 14, "c", environment)
     assert bound.total_s <= found.total_s * (1 + 1e-9)
     assert bound.raw_nbytes <= max(rank.raw_nbytes for rank in found.ranks)
@@ -76,7 +76,7 @@ def test_no_replay_is_faster_than_the_bound(
 
 def test_it_is_close_where_the_line_decides() -> None:
     environment = Environment(Line(1e-5, 1e8), {"c": CodecCost("c", (CodecPoint(1, 4.0, 0, 0, 0),))})
-    bound = least("ring", 4, 10_000_000, 1 << 20, "c", environment)
+    bound = least(BucketPlan("ring", 1 << 20, "c"), 4, 10_000_000, environment)
     found = replay("ring", 4, 10_000_000, 1 << 20, "c", environment)
     assert bound.total_s == pytest.approx(found.total_s, rel=0.05)
 
@@ -89,7 +89,7 @@ def test_no_half_of_a_ring_is_faster_than_its_bound(
     half: str, world: int, count: int, point: CodecPoint, host: HostCost, line: Line
 ) -> None:
     environment = Environment(line, {"c": CodecCost("c", (point,), 2e-5)}, host)
-    bound = least("ring", world, count, 1 << 14, "c", environment, half)
+    bound = least(BucketPlan("ring", 1 << 14, "c", half=half), world, count, environment)
     found = replay("ring", world, count, 1 << 14, "c", environment, half)
     assert bound.total_s <= found.total_s * (1 + 1e-9)
     assert bound.wire_nbytes <= max(rank.wire_nbytes for rank in found.ranks)

@@ -1,4 +1,4 @@
-"""What lossy and stale gradients have cost runs in steps, and the planner's factors that follow.
+"""The extra steps of runs with lossy or stale gradients, and the planner's factors that follow.
 
 ``python bench/steps_to_loss.py`` trains the runs and prints the rows.
 """
@@ -65,7 +65,7 @@ RUNS: tuple[Run, ...] = (
     Run("gpt", "quantize:4 +residual", 0.05794, 0.189, 0),
     Run("gpt", "topk:0.1 +residual", 0.05434, 0.527, 0),
 )
-"""Of the GPT, there is one seed, whose ``spread`` counts as 0."""
+"""The runs of three tasks; the GPT has one seed, whose ``spread`` counts as 0."""
 
 
 def calibrate(runs: Iterable[Run]) -> Calibration:

@@ -56,7 +56,7 @@ class Groups:
 
     @property
     def count(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         return max(self.of) + 1
 
     @classmethod
@@ -150,7 +150,7 @@ class Network:
         return value if isinstance(value, tuple) else (value,) * self.world
 
     def simulate(self, collective: Collective, nbytes: float, *, ratio: float = 1.0) -> Simulation:
-        """Return what an all-reduce of ``nbytes`` bytes of float32 per rank costs; see ``timing.simulate``.
+        """Simulate an all-reduce of ``nbytes`` bytes of float32 per rank; see ``timing.simulate``.
 
         ``ratio`` is how many bytes of float32 a codec makes one byte of.
         """

@@ -17,7 +17,7 @@ from gradwire.errors import SpecError
 from gradwire.fields import Source, of, to_values
 from gradwire.plan import FLOAT_NBYTES, MOST_HOSTS, Plan
 from gradwire.planner.candidates import Space, Workload
-from gradwire.planner.exchange_times import Family, Way
+from gradwire.planner.exchange_times import BucketPlan, Family
 from gradwire.planner.explain import name_coding, name_plan
 from gradwire.planner.loss import StepsToLoss
 from gradwire.planner.predict import Prediction, Predictor, choose
@@ -279,7 +279,7 @@ class Estimator:
 
     def _gather_s(self, place: Deployment, segment_nbytes: int) -> float:
         """Return the seconds of gathering weights, for which forward and backward passes wait."""
-        way = Way("ring", segment_nbytes, str(Identity()), half="broadcast")
+        way = BucketPlan("ring", segment_nbytes, str(Identity()), half="broadcast")
         times = self._family(place).among(place.hosts)
         return sum(times.terms(way, count).total_s for count in self._observed.gathers)
 

@@ -150,7 +150,7 @@ _LOCAL = "127.0.0.1"
 
 
 def measure_host(cores: int, ranks_per_machine: int, rounds: int = _ROUNDS) -> HostCost:
-    """Return the costs of a frame on this machine, medians of so many rounds.
+    """Return the costs of a frame on this machine, as medians of ``rounds`` measurements.
 
     Raises ``LinkError`` if it has no local network.
     """

@@ -182,7 +182,7 @@ def _point(point: ScalePoint) -> dict[str, object]:
 # compute over step.
 
 LEAST_GAIN = 0.5
-"""What a further host must add to the throughput to pay, as a share of what the first one does."""
+"""The least that a further host adds to the throughput to pay, as a share of the first one's."""
 _NONE_KNOWN: Mapping[int, Prediction] = MappingProxyType({})
 
 
@@ -202,7 +202,7 @@ class ScalePoint:
 
     @property
     def speedup(self) -> float:
-        """How many times the throughput of one host it is."""
+        """The throughput over that of one host."""
         return self.hosts * self.compute_s / self.step_s
 
     @property
@@ -254,7 +254,7 @@ def hosts_that_pay(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN)
 
 
 def gains(points: Sequence[ScalePoint]) -> list[float]:
-    """Return what each further host adds from each point to the next, as a share of one host's throughput."""
+    """Return the gain of each further host from each point to the next, in throughputs of one host."""
     return [
         (after.speedup - before.speedup) / (after.hosts - before.hosts) for before, after in pairwise(points)
     ]

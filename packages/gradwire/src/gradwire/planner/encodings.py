@@ -56,10 +56,10 @@ def _line_nbytes(encoding: Codec, nic: Codec, values: torch.Tensor) -> float:
 # shrink almost as values do.
 
 IP_AND_TCP_NBYTES = 20 + 32
-"""Of every packet; TCP's timestamps are usual."""
+"""The headers of every packet, with TCP's timestamps, which are usual."""
 ETHERNET_NBYTES = 14
 SHIM_NBYTES = 8
-"""What a compressed packet has before its body."""
+"""The header of a compressed packet before its body."""
 
 
 MOST_AT_ONCE_NBYTES = 1 << 16
@@ -156,7 +156,7 @@ _SPREAD = 0.02
 
 
 def measure_weights(gradients: Sequence[torch.Tensor], learning_rate: float, threads: int) -> CodecCost:
-    """Return what lossless changes of bfloat16 weights cost in steps of Adam with this learning rate.
+    """Return the cost of lossless changes of bfloat16 weights in steps of Adam with this learning rate.
 
     The steps use the gradients one after the other, and begin at normal weights. Frames carry a segment.
     """

@@ -26,6 +26,37 @@ from gradwire.timing.environment import CodecCost, CodecPoint, Environment, as_s
 from gradwire.timing.replay import Replay, replay
 from gradwire.timing.simulate import Wires, simulate
 
+
+@dataclass(frozen=True, slots=True)
+class BucketPlan:
+    """The exchange of one bucket: a plan without its pipeline and its buckets.
+
+    ``codec`` is the spec of the plan's encoding, and ``half`` is that of ``timing.replay.replay``; only of a
+    ring there are halves by themselves.
+    """
+
+    algorithm: str
+    segment_nbytes: int
+    codec: str
+    residual: bool = False
+    half: str = "schedule"
+
+    @classmethod
+    def of(cls, plan: Plan) -> BucketPlan:
+        """Return the exchange of each of the plan's buckets.
+
+        Raises ``SpecError`` for a plan whose costs were not measured.
+        """
+        plan.for_one_codec("the planner")
+        if plan.encodes_on_device:
+            raise SpecError(
+                "the planner knows what encoding costs on the host, but the plan encodes on a device; use "
+                "encode_on='host'"
+            )
+        half = "reduce" if plan.is_sharded else "schedule"
+        return cls(plan.algorithm, plan.segment_nbytes, str(plan.encoding), plan.keeps_residual, half)
+
+
 # An environment, converted for another number of ranks.
 
 _RESIDUAL_PASSES = 7
@@ -85,15 +116,7 @@ def _groups(groups: tuple[int, ...], world: int) -> tuple[int, ...]:
 # out costs that occur only in some cases.
 
 
-def least(
-    algorithm: str,
-    world: int,
-    count: int,
-    segment_nbytes: int,
-    codec: str,
-    environment: Environment,
-    half: str = "schedule",
-) -> ExchangeCost:
+def least(plan: BucketPlan, world: int, count: int, environment: Environment) -> ExchangeCost:
     """Return a cost whose ``total_s`` is at most that of a replay of this exchange.
 
     - One rank sends as many bytes as the algorithm's card says of the busiest rank, at best at the rate of
@@ -104,17 +127,15 @@ def least(
       exact. In each half, ``p - 1`` frames carry every segment. The rank with the most work has at least the
       average of it.
     - The cores of all machines do all of this work.
-
-    The parameters are those of ``timing.replay.replay``.
     """
-    environment = as_seen_by(algorithm, environment)
-    chunks, cost = collectives.get(algorithm).chunks(world), environment.cost(codec)
-    pieces = chunks * max(1, -(-(count // chunks) // (segment_nbytes // FLOAT_NBYTES)))
-    halves = ("reduce", "broadcast") if half == "schedule" else (half,)
+    environment = as_seen_by(plan.algorithm, environment)
+    chunks, cost = collectives.get(plan.algorithm).chunks(world), environment.cost(plan.codec)
+    pieces = chunks * max(1, -(-(count // chunks) // (plan.segment_nbytes // FLOAT_NBYTES)))
+    halves = ("reduce", "broadcast") if plan.half == "schedule" else (plan.half,)
     work = sum(
         (_average_work(each, world, count, pieces, cost, environment) for each in halves), ExchangeCost()
     )
-    raw_nbytes = _busiest_nbytes(algorithm, world, count) * len(halves) / 2
+    raw_nbytes = _busiest_nbytes(plan.algorithm, world, count) * len(halves) / 2
     wire_nbytes = raw_nbytes / FLOAT_NBYTES * _cheapest(cost, "nbytes")
     carried_nbytes = raw_nbytes / FLOAT_NBYTES * _cheapest(cost, "carried_nbytes")
     wire_s = min(
@@ -178,36 +199,6 @@ _FASTEST_NBYTES_PER_S = 1e15
 """The rate of a line that takes no time, where a finite rate is needed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
-    """The way to exchange a bucket: a plan without its pipeline and its buckets.
-
-    ``codec`` is the spec of the plan's encoding, and ``half`` is that of ``timing.replay.replay``; only of a
-    ring there are halves by themselves.
-    """
-
-    algorithm: str
-    segment_nbytes: int
-    codec: str
-    residual: bool = False
-    half: str = "schedule"
-
-    @classmethod
-    def of(cls, plan: Plan) -> Way:
-        """Return the way in which the gradient of each of the plan's buckets is exchanged.
-
-        Raises ``SpecError`` for a plan whose costs nobody has measured.
-        """
-        plan.for_one_codec("the planner")
-        if plan.encodes_on_device:
-            raise SpecError(
-                "the planner knows what encoding costs on the host, but the plan encodes on a device; use "
-                "encode_on='host'"
-            )
-        half = "reduce" if plan.is_sharded else "schedule"
-        return cls(plan.algorithm, plan.segment_nbytes, str(plan.encoding), plan.keeps_residual, half)
-
-
 class Family:
     """The times of exchanges in one environment, for any number of ranks, which share one cache."""
 
@@ -229,26 +220,24 @@ class ExchangeTimes:
         self._family, self.world = family, world
         self.environment = among(family.environment, world)
         self._with_residuals = lru_cache(None)(partial(with_residuals, self.environment))
-        self._known: dict[tuple[Way, int], ExchangeCost] = {}
-        self._bounds: dict[tuple[Way, int], ExchangeCost] = {}
+        self._known: dict[tuple[BucketPlan, int], ExchangeCost] = {}
+        self._bounds: dict[tuple[BucketPlan, int], ExchangeCost] = {}
 
-    def least(self, way: Way, count: int) -> ExchangeCost:
+    def least(self, plan: BucketPlan, count: int) -> ExchangeCost:
         """Return a lower bound for the exchange of ``count`` floats."""
-        key = way, count
+        key = plan, count
         if key not in self._bounds:
-            self._bounds[key] = least(
-                way.algorithm, self.world, count, way.segment_nbytes, way.codec, self.environment, way.half
-            )
+            self._bounds[key] = least(plan, self.world, count, self.environment)
         return self._bounds[key]
 
-    def terms(self, way: Way, count: int) -> ExchangeCost:
+    def terms(self, plan: BucketPlan, count: int) -> ExchangeCost:
         """Return the time of an exchange of ``count`` floats, by its terms."""
-        key = way, count
+        key = plan, count
         if key not in self._known:
-            self._known[key] = _at_least(self._find(way, count), self.least(way, count))
+            self._known[key] = _at_least(self._find(plan, count), self.least(plan, count))
         return self._known[key]
 
-    def between(self, way: Way, count: int) -> ExchangeCost:
+    def between(self, plan: BucketPlan, count: int) -> ExchangeCost:
         """Return the time of ``count`` floats, by linear interpolation between round numbers.
 
         There are four such numbers from one power of two to the next. This is for models with many buckets
@@ -256,29 +245,31 @@ class ExchangeTimes:
         """
         apart = max(1, (1 << max(0, count.bit_length() - 1)) // 4)
         below, beyond = divmod(count, apart)
-        found = self.terms(way, below * apart)
+        found = self.terms(plan, below * apart)
         if beyond:
-            found = found.towards(self.terms(way, (below + 1) * apart), beyond / apart)
-        return _at_least(found, self.least(way, count))
+            found = found.towards(self.terms(plan, (below + 1) * apart), beyond / apart)
+        return _at_least(found, self.least(plan, count))
 
-    def _find(self, way: Way, count: int) -> ExchangeCost:
+    def _find(self, plan: BucketPlan, count: int) -> ExchangeCost:
         if self.world <= REPLAYED_WORLD:
-            return self._replayed_or_extended(way, count)
-        return self._walked(way, count)
+            return self._replayed_or_extended(plan, count)
+        return self._walked(plan, count)
 
-    def _replayed_or_extended(self, way: Way, count: int) -> ExchangeCost:
-        chunks = collectives.get(way.algorithm).chunks(self.world)
-        whole = chunks * way.segment_nbytes // FLOAT_NBYTES  # one segment in each chunk
+    def _replayed_or_extended(self, plan: BucketPlan, count: int) -> ExchangeCost:
+        chunks = collectives.get(plan.algorithm).chunks(self.world)
+        whole = chunks * plan.segment_nbytes // FLOAT_NBYTES  # one segment in each chunk
         frames = 2 * (self.world - 1) * chunks
         fewer = max(FEWEST_SEGMENTS, MOST_FRAMES // (3 * frames))
         if frames * count / whole <= max(MOST_FRAMES, 3 * fewer * frames):
-            return self._replayed(way, count)
-        short, long = (self._replayed(way, each * whole) for each in (fewer, 2 * fewer))
+            return self._replayed(plan, count)
+        short, long = (self._replayed(plan, each * whole) for each in (fewer, 2 * fewer))
         return short.towards(long, (count / whole - fewer) / fewer)
 
-    def _replayed(self, way: Way, count: int) -> ExchangeCost:
-        environment = self._with_residuals(way.codec) if way.residual else self.environment
-        done = replay(way.algorithm, self.world, count, way.segment_nbytes, way.codec, environment, way.half)
+    def _replayed(self, plan: BucketPlan, count: int) -> ExchangeCost:
+        environment = self._with_residuals(plan.codec) if plan.residual else self.environment
+        done = replay(
+            plan.algorithm, self.world, count, plan.segment_nbytes, plan.codec, environment, plan.half
+        )
         busiest = max(done.ranks, key=lambda rank: rank.wire_nbytes)
         return replace(
             done.last,
@@ -294,17 +285,17 @@ class ExchangeTimes:
         work_s += sum(rank.wire_nbytes for rank in done.ranks) * 2 * host.beside_s_per_nbyte
         return work_s / cores(self.world, self.environment)
 
-    def _walked(self, way: Way, count: int) -> ExchangeCost:
+    def _walked(self, plan: BucketPlan, count: int) -> ExchangeCost:
         fewer = self._family.among(REPLAYED_WORLD)
-        scale = fewer.terms(way, count).total_s / fewer.walk_s(way, count)
-        terms = self.least(way, count)
-        return replace(terms, wait_s=max(0.0, scale * self.walk_s(way, count) - terms.work_s))
+        scale = fewer.terms(plan, count).total_s / fewer.walk_s(plan, count)
+        terms = self.least(plan, count)
+        return replace(terms, wait_s=max(0.0, scale * self.walk_s(plan, count) - terms.work_s))
 
-    def walk_s(self, way: Way, count: int) -> float:
+    def walk_s(self, plan: BucketPlan, count: int) -> float:
         """Return the seconds of a walk over the steps: every hop by itself, one after the other."""
-        environment = as_seen_by(way.algorithm, self.environment)
+        environment = as_seen_by(plan.algorithm, self.environment)
         host = environment.host
-        cost = environment.cost(way.codec)
+        cost = environment.cost(plan.codec)
         typical = cost.typical(self.world)
         lines = [environment.line_of(rank) for rank in range(self.world)]
         rates = np.array([min(line.nbytes_per_s, _FASTEST_NBYTES_PER_S) for line in lines])
@@ -312,7 +303,7 @@ class ExchangeTimes:
         sizes = environment.groups or (self.world,)
         uplink = min(environment.core_nbytes_per_s, _FASTEST_NBYTES_PER_S)
         done = simulate(
-            collectives.get(way.algorithm),
+            collectives.get(plan.algorithm),
             Wires(
                 rates,
                 rates,

@@ -27,8 +27,8 @@ from gradwire.timing.environment import CodecCost
 def noise_scale(gradients: Sequence[torch.Tensor]) -> float:
     """Return the noise scale of these gradients' batches; infinite where they share no direction.
 
-    They are those of different ranks or steps, of one size, at weights that differ little. Of fewer than two
-    nothing can be told, and the scale counts as infinite.
+    They are those of different ranks or steps, of one size, at weights that differ little. With fewer
+    than two, the scale counts as infinite.
     """
     count = len(gradients)
     if count < 2:
@@ -127,7 +127,7 @@ class Extra:
 
 @dataclass(frozen=True)
 class StepsToLoss:
-    """What plans cost in steps.
+    """The steps that plans need in addition to reach a loss.
 
     The share grows with the noise that encodings add to the average gradient's (``added_noise``), by a factor
     that is another one if residuals are kept or values left out. It also grows in proportion to the steps by

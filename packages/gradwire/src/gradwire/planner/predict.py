@@ -26,7 +26,7 @@ from gradwire.fields import to_values
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Part, Space, Workload, candidates
 from gradwire.planner.encodings import WEIGHTS, CodecCandidate, admit
-from gradwire.planner.exchange_times import Family, Way
+from gradwire.planner.exchange_times import BucketPlan, Family
 from gradwire.planner.loss import Extra, StepsToLoss
 from gradwire.planner.request import PlanRequest
 from gradwire.timing.environment import Environment
@@ -107,7 +107,7 @@ class Predictor:
     """Predicts the steps of ``workload`` on ``world`` hosts, and caches the times of exchanges.
 
     With ``to_loss``, it predicts what shares of extra steps plans need, too. With ``half``, buckets go
-    through that half of a ring alone (``Way``).
+    through that half of a ring alone (``BucketPlan``).
     """
 
     def __init__(
@@ -139,22 +139,23 @@ class Predictor:
         return self._prediction(plan, parts, self._costs(plan, parts, self._times.least)).to_loss_s
 
     def exchange_s(self, plan: Plan, count: int) -> float:
-        """Return the seconds that an exchange of one bucket of so many floats takes by itself."""
-        return self._times.terms(self._way(plan), count).total_s
+        """Return the seconds that an exchange of one bucket of ``count`` floats takes by itself."""
+        return self._times.terms(self._bucket_plan(plan), count).total_s
 
-    def _way(self, plan: Plan) -> Way:
-        way = Way.of(plan)
-        return way if self._half is None else replace(way, half=self._half)
+    def _bucket_plan(self, plan: Plan) -> BucketPlan:
+        found = BucketPlan.of(plan)
+        return found if self._half is None else replace(found, half=self._half)
 
     def _costs(
-        self, plan: Plan, parts: list[Part], find: Callable[[Way, int], ExchangeCost]
+        self, plan: Plan, parts: list[Part], find: Callable[[BucketPlan, int], ExchangeCost]
     ) -> list[ExchangeCost]:
-        """Return what the exchange of each bucket costs, with that of weights if they travel."""
-        way = self._way(plan)
-        costs = [find(way, part.count) for part in parts]
+        """Return the cost of each bucket's exchange; the last one includes that of weights if they travel."""
+        bucket_plan = self._bucket_plan(plan)
+        costs = [find(bucket_plan, part.count) for part in parts]
         if plan.is_sharded:
-            weights = Way(plan.algorithm, plan.segment_nbytes, WEIGHTS, half="broadcast")
-            agreement = find(Way("ring", _AGREEMENT_NBYTES, _EXACT), self.world + len(self.workload.counts))
+            weights = BucketPlan(plan.algorithm, plan.segment_nbytes, WEIGHTS, half="broadcast")
+            norms = BucketPlan("ring", _AGREEMENT_NBYTES, _EXACT)
+            agreement = find(norms, self.world + len(self.workload.counts))
             costs[-1] += replace(agreement, raw_nbytes=0) + find(weights, self.workload.count)
         return costs
 

@@ -33,14 +33,14 @@ _LOSS_LEGEND = (
 _SIZES_LEGEND = " seg, bkt: the largest segment and bucket. wire: sent by the busiest host."
 _SCALING_LEGEND = "Adds: what each host since the row before adds, in hosts. Every host keeps its batch."
 Report = list[str | Table]
-"""What ``tables.show`` takes."""
+"""The arguments of ``tables.show``."""
 
 
 def report(choice: Choice, top: int) -> Report:
     """Return inputs, ranking, choice and scaling."""
-    told = [(each.name, f"{each.value} ({each.source})") for each in choice.inputs]
+    inputs = [(each.name, f"{each.value} ({each.source})") for each in choice.inputs]
     return [
-        Table((Column.of_text(""), Column.of_text("")), told),
+        Table((Column.of_text(""), Column.of_text("")), inputs),
         *_refused(choice),
         "",
         *ranking(choice, top),
@@ -111,7 +111,7 @@ def verdict(points: Sequence[ScalePoint]) -> str:
 
 
 def _compute(choice: Choice, shown: Sequence[Prediction]) -> str:
-    """Return what computation takes, by itself and in the pipelines that are shown."""
+    """Return the seconds of computation in words, by itself and in the pipelines that are shown."""
     words = f"Compute takes {format_duration(choice.request.workload.compute_s)}"
     pipelines = sorted({each.plan.pipeline for each in shown if each.plan.pipeline > 1})
     for pipeline in pipelines:

@@ -1,1 +1,1 @@
-"""What an exchange should cost: measured lines, hosts and codecs, a replay by frames, a walk by steps."""
+"""The predicted cost of an exchange: measured lines, hosts and codecs, a replay, and a simulation."""

@@ -78,7 +78,7 @@ def codec_cost(
 
 
 def sums(samples: Sequence[torch.Tensor], world: int) -> dict[int, torch.Tensor]:
-    """Return what ``codec_cost`` measures on: the sums of 1, 2, 4, ... up to ``world`` of the samples."""
+    """Return the sums of 1, 2, 4, ... up to ``world`` of the samples, on which codecs are measured."""
     if not samples or any(sample.shape != samples[0].shape for sample in samples):
         shapes = [tuple(sample.shape) for sample in samples]
         raise TensorError(f"expected one or more gradients of one shape to calibrate on, got {shapes}")
@@ -143,7 +143,7 @@ def rest_between_segments(line: Line, segment_nbytes: int = 1 << 20) -> float:
 
 
 def end_cost(link: Link, barrier: Callable[[], None], rounds: int = REPEATS) -> EndCost:
-    """Return what frames cost this end of a link, in seconds of a core; all ranks of ``link`` call it.
+    """Return the cost of frames at this end of a link, in seconds of a core; all ranks of ``link`` call it.
 
     Every odd rank sends the one before it buckets of small and of large segments, all at once, since hosts
     that share a machine also work at once in an exchange. Both count the processor time of their own thread
@@ -158,7 +158,7 @@ def end_cost(link: Link, barrier: Callable[[], None], rounds: int = REPEATS) -> 
 
 
 def identity_cost(repeats: int = REPEATS) -> CodecPoint:
-    """Return what the identity costs in an exchange's thread, to be taken off the costs of its frames."""
+    """Return the identity's cost in an exchange's thread, which is taken off the costs of its frames."""
     return codec_cost(Identity(), [torch.zeros(LARGE_NBYTES // 4)], 1, LARGE_NBYTES, repeats=repeats).at(1)
 
 
@@ -218,7 +218,7 @@ def _point(
 
 
 def _untimed(codec: Codec, x: torch.Tensor, terms: int, count: int | None = None) -> CodecPoint:
-    """Return what payloads of ``count`` values each, by default one of all, take and lose, but no seconds."""
+    """Return the sizes and losses of payloads of ``count`` values each, or of one payload; no seconds."""
     count = x.numel() if count is None else count
     parts = _whole_parts(x, count)
     return CodecPoint(

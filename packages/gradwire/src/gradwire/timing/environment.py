@@ -1,4 +1,4 @@
-"""Where a plan runs, as far as a prediction needs to know: lines, hosts, and what codecs cost there."""
+"""The environment of a plan, as far as a prediction needs it: lines, hosts, and the costs of codecs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CodecPoint:
 
     Partial sums grow along a collective, and with them the payloads of codecs with an absolute bound.
     ``largest_error`` is the largest absolute error that was seen in one encoding, and ``lost`` the share of
-    the norm that one lost; None if nobody has measured it. ``line_nbytes`` is what the payload takes on a
+    the norm that one lost; None if it was not measured. ``line_nbytes`` is what the payload takes on a
     line whose NICs compress it; None if none do.
     """
 
@@ -143,7 +143,7 @@ class Environment:
 # What an exchange costs a host where the transport's own all-reduce does it (``collectives.backend``).
 
 MESSAGE_S = 30e-6
-"""What a message of Gloo's own all-reduce costs either end: no Python, no frame."""
+"""The cost of a message of Gloo's own all-reduce at either end: no Python, no frame."""
 
 
 def as_seen_by(algorithm: str, environment: Environment) -> Environment:

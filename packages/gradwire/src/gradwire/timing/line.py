@@ -1,4 +1,4 @@
-"""The line: what one direction of a host's network carries, as measured or as told.
+"""The line: one direction of a host's network, as measured or as given.
 
 A message of ``n`` bytes takes ``latency + max(0, n - burst) / rate``: the alpha-beta model of the measurement
 study (section on the methodology: the time of a 1-byte message is the latency, the plateau over message sizes
@@ -26,12 +26,12 @@ from gradwire.units import format_duration, format_rate
 
 _HOST = Source("a host's costs", "measure them with 'gradwire line-rate'")
 FRAMES, SMALL_NBYTES, LARGE_NBYTES = 8, SEGMENT_UNIT_NBYTES, 1 << 20
-"""How many frames of which sizes tell what one costs, and what a byte of it."""
+"""The frames of a measurement, and the sizes of small and large ones, which separate frame and byte."""
 
 
 @dataclass(frozen=True)
 class HostCost:
-    """What a host spends on a frame beside the codec, and how many of its cores do it.
+    """A host's cost of a frame beside the codec, and the number of its cores.
 
     The rank's own thread spends ``send_s`` or ``receive_s`` on every frame and ``send_s_per_nbyte`` or
     ``receive_s_per_nbyte`` on every byte of it; the threads of the transport spend ``beside_s_per_nbyte`` on
@@ -65,7 +65,7 @@ class FrameCost:
 
 @dataclass(frozen=True)
 class EndCost:
-    """What one end of a link spends on frames, sending or receiving: seconds a frame, and a byte of it."""
+    """The cost of frames at one end of a link, sending or receiving: seconds a frame, and a byte of it."""
 
     frame_s: float
     s_per_nbyte: float
@@ -148,7 +148,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Point:
-    """What was measured with messages of one size; medians.
+    """The measurement with messages of one size, by its medians.
 
     ``time_s`` is half of a round trip after a pause, ``nbytes_per_s`` a stream in one direction,
     ``duplex_nbytes_per_s`` each direction of two streams at once.

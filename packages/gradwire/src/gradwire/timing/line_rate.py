@@ -88,7 +88,7 @@ class Pair:
         self.link.isend(self.peer, torch.frombuffer(bytearray(message), dtype=torch.uint8)).wait()
 
     def hear(self, nbytes: int) -> bytes:
-        """Return what the other rank tells."""
+        """Receive ``nbytes`` bytes from the other rank."""
         return bytes(self.link.irecv(self.peer, frame_memory(nbytes)).wait().numpy().tobytes())
 
     def _make_room(self, nbytes: int) -> None:
@@ -141,7 +141,7 @@ _EFFORT = Source("a line's measurement", "see 'gradwire line-rate --help'")
 
 @dataclass(frozen=True)
 class Effort:
-    """How thoroughly a line is measured; the same on both ranks.
+    """The thoroughness of a line's measurement; the same on both ranks.
 
     Raises ``SpecError`` for values that allow no measurement.
 
@@ -198,7 +198,7 @@ def measure(
 
 
 def _transfer_s(points: list[Point]) -> float:
-    """Return what the last size's bytes took, without what even the first size's message does."""
+    """Return the seconds of the last size's bytes, beyond those of the first size's message."""
     times = [point.nbytes / point.nbytes_per_s for point in (points[0], points[-1])]
     return times[1] - times[0]
 

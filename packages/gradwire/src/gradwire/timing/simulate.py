@@ -263,7 +263,7 @@ def _share(most: Rates, source: NDArray[np.intp], target: NDArray[np.intp], upli
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Simulation:
-    """When every rank is done, counted from 0, and how long it waited.
+    """The end of every rank's last step, counted from 0, and its idle time.
 
     ``finish_s[r]`` is when rank ``r`` ends its last step. ``idle_s[r]`` are the seconds between its start and
     that in which it neither sent nor received nor added.
@@ -274,7 +274,7 @@ class Simulation:
 
     @property
     def total_s(self) -> float:
-        """When the last rank is done."""
+        """The end of the last rank's last step."""
         return float(self.finish_s.max())
 
 
@@ -306,7 +306,7 @@ def simulate(
     reduce_s_per_nbyte: Seconds | float = 0.0,
     start_s: Seconds | float = 0.0,
 ) -> Simulation:
-    """Return what an all-reduce of ``nbytes`` bytes of float32 per rank costs over these wires.
+    """Simulate an all-reduce of ``nbytes`` bytes of float32 per rank over these wires.
 
     Chunks count as equal. Raises ``SpecError`` if the schedules of the ranks do not fit together.
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 QUEUED_NBYTES = 1 << 16
-"""What a connection has in its host's queue at once (TCP small queues); a new stream waits behind it."""
+"""The bytes of a connection in its host's queue (TCP small queues), behind which a new stream waits."""
 NEWCOMER = 0.6
 """The weight of a stream relative to those that left its host earlier, as its connection's window has yet to
 open. Between 1, equal shares, and 0; measured in testbeds."""
@@ -202,7 +202,7 @@ def _fair(streams: list[Stream]) -> list[tuple[Stream, float]]:
 
 
 class Cores:
-    """The cores of one machine: whoever asks first is served first."""
+    """The cores of one machine, which are given out first come, first served."""
 
     __slots__ = ("_free",)
 
