@@ -150,7 +150,7 @@ def test_the_default_is_an_uncompressed_ring() -> None:
     ("changes", "reason"),
     [
         ({"codec": torch.zeros(2, 2)}, r"but is tensor\(\[\[0., 0.], \[0., 0.]]\); gradwire\.codecs\.parse"),
-        ({"codec": "fp16"}, r"codec must be a Codec, but is 'fp16'; gradwire\.codecs\.parse reads specs"),
+        ({"codec": "fp16"}, r"expected a Codec for codec, got 'fp16'; gradwire\.codecs\.parse reads specs"),
         ({"algorithm": "gossip"}, r"no algorithm is called 'gossip'"),
         ({"algorithm": ["ring"]}, r"no algorithm is called \['ring'\]"),
         ({"pipeline": 0}, r"pipeline must be a whole number from 1 to 1024, but is 0"),
@@ -175,11 +175,11 @@ def test_the_default_is_an_uncompressed_ring() -> None:
             {"bucket_nbytes": "25MB"},
             r"bucket_nbytes must be a whole number from 4 to 281474976710656, but is '25MB'",
         ),
-        ({"residual": 1}, r"residual must be True, False or None, but is 1$"),
-        ({"residual": "no"}, r"residual must be True, False or None, but is 'no'$"),
-        ({"exchange": "scattered"}, r"exchange must be one of all_reduce, sharded, but is 'scattered'$"),
-        ({"exchange": ["sharded"]}, r"exchange must be one of all_reduce, sharded, but is \['sharded'\]$"),
-        ({"exchange": None}, r"exchange must be one of all_reduce, sharded, but is None$"),
+        ({"residual": 1}, r"expected True, False or None for residual, got 1$"),
+        ({"residual": "no"}, r"expected True, False or None for residual, got 'no'$"),
+        ({"exchange": "scattered"}, r"expected one of all_reduce, sharded for exchange, got 'scattered'$"),
+        ({"exchange": ["sharded"]}, r"expected one of all_reduce, sharded for exchange, got \['sharded'\]$"),
+        ({"exchange": None}, r"expected one of all_reduce, sharded for exchange, got None$"),
         ({"offload": "quantize:8"}, r"a NIC cuts streams anywhere .* which quantize:8 does not; name one of"),
         ({"offload": "truncate:24"}, r"which truncate:24 does not; name one of inceptionn, truncate"),
         ({"offload": 5}, r"offload must be a codec, its spec or None, but is 5$"),
@@ -188,13 +188,13 @@ def test_the_default_is_an_uncompressed_ring() -> None:
             {"offload": "bitpack:2", "codec": parse("fp8")},
             r"ranks send floats, which NICs encode, but the plan has the codec fp8, too; leave out codec or",
         ),
-        ({"scale": "on"}, r"scale must be None or 'auto', but is 'on'$"),
-        ({"scale": 2}, r"scale must be None or 'auto', but is 2$"),
+        ({"scale": "on"}, r"expected None or 'auto' for scale, got 'on'$"),
+        ({"scale": 2}, r"expected None or 'auto' for scale, got 2$"),
         ({"scale": "auto"}, r"to values of any size, but identity has no such bound; leave out scale$"),
         ({"scale": "auto", "offload": "truncate:16"}, r"but truncate:16 has no such bound; leave out scale$"),
         ({"scale": "auto", "codec": parse("errbound:2^0")}, r"but errbound:2\^0 has no such bound"),
         ({"scale": "auto", "codec": parse("errbound:rel=0.1")}, r"but errbound:rel=0.1 has no such bound"),
-        ({"encode_on": "gpu"}, r"encode_on must be one of host, device, but is 'gpu'$"),
+        ({"encode_on": "gpu"}, r"expected one of host, device for encode_on, got 'gpu'$"),
         (
             {"encode_on": "device", "codec": parse("ecsq:1")},
             r"ecsq has no kernels for GPUs; use encode_on=",
@@ -228,9 +228,9 @@ def test_the_largest_values_are_taken() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", r"a plan must be a JSON object, but this is no JSON"),
-        ("[]", r"a plan must be a JSON object, but this is a list"),
-        ("[" * 100_000, r"a plan must be a JSON object, but this is no JSON"),
+        ("{", r"expected a JSON object for a plan, got no JSON"),
+        ("[]", r"expected a JSON object for a plan, got a list"),
+        ("[" * 100_000, r"expected a JSON object for a plan, got no JSON"),
         (
             '{"codex": "fp16"}',
             r"expected the fields codec, algorithm, segment_nbytes, pipeline, bucket_nbytes, residual, "
@@ -265,7 +265,7 @@ def test_a_plan_survives_a_file(plan: Plan, tmp_path_factory: pytest.TempPathFac
     [
         (None, r"the plan \S*plan\.json cannot be read: No such file or directory$"),
         (b"\xff\xfe", r"^\S*plan\.json holds no plan: it is no text in UTF-8$"),
-        (b"codec: fp16", r"^\S*plan\.json holds no plan that can be used: .* but this is no JSON: "),
+        (b"codec: fp16", r"^\S*plan\.json holds no plan that can be used: .* got no JSON: "),
         (
             b'{"codex": "fp16"}',
             r"^\S*plan\.json holds no plan that can be used: expected the fields .* got the unk",

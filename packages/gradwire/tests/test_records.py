@@ -76,13 +76,13 @@ def test_what_is_no_such_record_is_refused_with_its_name(
 
 @pytest.mark.parametrize("text", ["{", "", "[" * 100_000])
 def test_text_that_is_no_json_is_no_object(text: str) -> None:
-    with pytest.raises(SpecError, match=r"^a plan must be a JSON object, but this is no JSON: "):
+    with pytest.raises(SpecError, match=r"^expected a JSON object for a plan, got no JSON: "):
         read_object(text, "a plan")
 
 
 def test_an_object_is_read_and_nothing_else() -> None:
     assert read_object('{"a": [1]}', "a plan") == {"a": [1]}
-    with pytest.raises(SpecError, match=r"^a plan must be a JSON object, but this is a list$"):
+    with pytest.raises(SpecError, match=r"^expected a JSON object for a plan, got a list$"):
         read_object("[]", "a plan")
 
 

@@ -67,7 +67,7 @@ def test_without_a_command_it_names_the_demo(capsys: pytest.CaptureFixture[str])
         ("train --bucket 2", "--bucket must be a whole number from 4 "),
         ("train --plan nowhere.json", "the plan nowhere.json cannot be read: No such file or directory"),
         ("train --plan=", "name a file"),
-        ("train --plan file", "file holds no plan that can be used: a plan must be a JSON object"),
+        ("train --plan file", "file holds no plan that can be used: expected a JSON object for a plan"),
         ("train --plan deep.json", "deep.json has pipeline 17, but at most 16 can train"),
         ("train --plan deep.json --compare --codec=", "the exchange itself; leave out --codec and --compare"),
         ("train --plan deep.json --runs sync --method sync", "leave out --method and --runs"),

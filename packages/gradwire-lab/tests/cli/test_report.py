@@ -55,7 +55,7 @@ def test_two_processes_write_the_same_bytes() -> None:
         ("missing", "missing, doesn't exist; name a record"),
         ("odd.json", "has no page: its schema is gradwire.plan/1, but pages are of gradwire.choice,"),
         ("newer.json", "newer.json was written by a newer gradwire: its schema is gradwire.doctor/99"),
-        ("torn.json", "torn.json must be a JSON object, but this is no JSON"),
+        ("torn.json", "expected a JSON object for torn.json, got no JSON"),
         ("bad.json", "bad.json is damaged, or of another gradwire (KeyError: 'findings'); run the command"),
         ("bytes.json", "bytes.json cannot be read"),
         ("empty", "empty holds no records of gradwire reproduce"),

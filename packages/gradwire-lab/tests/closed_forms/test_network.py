@@ -102,8 +102,8 @@ def test_rates_and_factors_that_cannot_be_are_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "a network must be a JSON object, but this is no JSON"),
-        ("[1]", "a network must be a JSON object, but this is a list"),
+        ("{", "expected a JSON object for a network, got no JSON"),
+        ("[1]", "expected a JSON object for a network, got a list"),
         ('{"world": 2}', "expected the fields world, .* for a network, got no field 'send_nbytes_per_s'"),
         ('{"speed": 2}', "expected the fields world, .* for a network, got the unknown field 'speed'"),
     ],

@@ -109,7 +109,7 @@ class Plan:
     def __post_init__(self) -> None:
         if not isinstance(self.codec, Codec):
             raise SpecError(
-                f"codec must be a Codec, but is {shown(self.codec)}; gradwire.codecs.parse reads specs"
+                f"expected a Codec for codec, got {shown(self.codec)}; gradwire.codecs.parse reads specs"
             )
         object.__setattr__(self, "codecs", read_rules(self.codecs))
         self._check_offload()
@@ -120,7 +120,7 @@ class Plan:
         if self.bucket_nbytes is not None:
             check_count("bucket_nbytes", self.bucket_nbytes, FLOAT_NBYTES, MAX_BUCKET_NBYTES)
         if self.residual is not None and not isinstance(self.residual, bool):
-            raise SpecError(f"residual must be True, False or None, but is {shown(self.residual)}")
+            raise SpecError(f"expected True, False or None for residual, got {shown(self.residual)}")
         self._check_exchange()
         self._check_place()
         for encoding in self.encodings:
@@ -144,7 +144,7 @@ class Plan:
 
     def _check_scale(self) -> None:
         if self.scale not in SCALES:
-            raise SpecError(f"scale must be None or 'auto', but is {shown(self.scale)}")
+            raise SpecError(f"expected None or 'auto' for scale, got {shown(self.scale)}")
         if self.scale is not None:
             scalable(self.codec if self.offload is None else parse(str(self.offload)))
             for rule in self.rules:
@@ -152,7 +152,9 @@ class Plan:
 
     def _check_exchange(self) -> None:
         if self.exchange not in EXCHANGES:
-            raise SpecError(f"exchange must be one of {', '.join(EXCHANGES)}, but is {shown(self.exchange)}")
+            raise SpecError(
+                f"expected one of {', '.join(EXCHANGES)} for exchange, got {shown(self.exchange)}"
+            )
         parts = self.algorithm, self.bucket_nbytes, self.pipeline
         if self.is_sharded and parts != ("ring", None, 1):
             raise SpecError(
@@ -193,7 +195,7 @@ class Plan:
 
     def _check_place(self) -> None:
         if self.encode_on not in PLACES:
-            raise SpecError(f"encode_on must be one of {', '.join(PLACES)}, but is {shown(self.encode_on)}")
+            raise SpecError(f"expected one of {', '.join(PLACES)} for encode_on, got {shown(self.encode_on)}")
         if not self.encodes_on_device:
             return
         reasons = {f"{each.name} has no kernels for GPUs": not each.ON_CUDA for each in self.encodings} | {

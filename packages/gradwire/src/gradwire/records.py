@@ -44,9 +44,9 @@ def read_object(text: str, called: str) -> dict[str, Any]:
     try:
         values = _loaded(text)
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"{called} must be a JSON object, but this is no JSON: {_why(error)}") from error
+        raise SpecError(f"expected a JSON object for {called}, got no JSON: {_why(error)}") from error
     if not isinstance(values, dict):
-        raise SpecError(f"{called} must be a JSON object, but this is a {type(values).__name__}")
+        raise SpecError(f"expected a JSON object for {called}, got a {type(values).__name__}")
     return values
 
 

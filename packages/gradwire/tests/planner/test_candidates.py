@@ -53,7 +53,7 @@ def test_buckets_that_are_given_are_the_only_ones() -> None:
         ({"algorithms": ()}, "one or more algorithms"),
         ({"algorithms": ("gossip",)}, "no algorithm is called 'gossip'"),
         ({"pipelines": (0,)}, "pipeline must be"),
-        ({"codecs": ("bf16",)}, "codec must be a Codec"),
+        ({"codecs": ("bf16",)}, "expected a Codec for codec"),
         ({"segments_nbytes": (5,)}, "segment_nbytes must be"),
     ],
 )

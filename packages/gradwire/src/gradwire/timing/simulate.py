@@ -191,7 +191,8 @@ def _merged(several: list[Round], known: dict[tuple[Pairs, ...], Pairs]) -> Roun
 
 # The rate of each of several messages, from the rates at its ends and the uplinks that it shares.
 
-Rates = Seconds = NDArray[np.float64]
+Rates = NDArray[np.float64]
+Seconds = NDArray[np.float64]
 
 _SAME = 1 + 1e-12
 """Shares that differ only by rounding are settled together."""
