@@ -54,16 +54,28 @@ def test_neighbours_in_blocks_or_dealt() -> None:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"world": 0}, "world must be a whole number from 1 up, but is 0"),
-        ({"world": True}, "world must be a whole number"),
-        ({"send_nbytes_per_s": 0}, "send_nbytes_per_s must be a finite number above 0, but is 0"),
-        ({"send_nbytes_per_s": (1.0, math.inf)}, "must be a finite number above 0, but is inf"),
-        ({"recv_nbytes_per_s": "fast"}, "recv_nbytes_per_s must be a finite number above 0, but is 'fast'"),
-        ({"recv_nbytes_per_s": (1.0,)}, r"one number or one for each of 2 ranks, but is \(1.0,\)"),
-        ({"latency_s": -1}, "latency_s must be a finite number from 0 up, but is -1"),
-        ({"latency_s": (1.0, 1.0)}, "latency_s must be a finite number from 0 up"),
-        ({"start_s": math.nan}, "start_s must be a finite number from 0 up, but is nan"),
-        ({"reduce_s_per_nbyte": None}, "reduce_s_per_nbyte must be a finite number from 0 up, but is None"),
+        ({"world": 0}, "a whole number from 1 up for world of a network, got 0"),
+        ({"world": True}, "a whole number from 1 up for world of a network, got True"),
+        ({"send_nbytes_per_s": 0}, "a finite number above 0 for send_nbytes_per_s of a network, got 0"),
+        (
+            {"send_nbytes_per_s": (1.0, math.inf)},
+            "a finite number above 0 for send_nbytes_per_s of a network, got inf",
+        ),
+        (
+            {"recv_nbytes_per_s": "fast"},
+            "a finite number above 0 for recv_nbytes_per_s of a network, got 'fast'",
+        ),
+        (
+            {"recv_nbytes_per_s": (1.0,)},
+            r"one number or one for each of 2 ranks for recv_nbytes_per_s, got \(1.0,\)",
+        ),
+        ({"latency_s": -1}, "a finite number from 0 up for latency_s of a network, got -1"),
+        ({"latency_s": (1.0, 1.0)}, "a finite number from 0 up for latency_s of a network"),
+        ({"start_s": math.nan}, "a finite number from 0 up for start_s of a network, got nan"),
+        (
+            {"reduce_s_per_nbyte": None},
+            "a finite number from 0 up for reduce_s_per_nbyte of a network, got None",
+        ),
         ({"groups": Groups((0,), 1e9)}, "one group for each of 2 ranks, not for 1"),
     ],
 )
@@ -82,16 +94,16 @@ def test_groups_that_cannot_be_are_refused(of: Any) -> None:
 def test_uplinks_that_cannot_be_are_refused() -> None:
     with pytest.raises(SpecError, match="one number or one for each of 2 groups"):
         Groups((0, 1), (1e9, 1e9, 1e9))
-    with pytest.raises(SpecError, match="size must be a whole number from 1 up"):
+    with pytest.raises(SpecError, match="a whole number from 1 up for size of a network"):
         Groups.blocks(4, 0, 1e9)
-    with pytest.raises(SpecError, match="count must be a whole number from 1 up"):
+    with pytest.raises(SpecError, match="a whole number from 1 up for count of a network"):
         Groups.dealt(4, 0, 1e9)
 
 
 def test_rates_and_factors_that_cannot_be_are_refused() -> None:
     with pytest.raises(SpecError, match="a network needs a rate, but beta is 0"):
         Network.uniform(2, AlphaBetaGamma(1e-6, 0.0))
-    with pytest.raises(SpecError, match="factor must be a finite number above 0, but is 0"):
+    with pytest.raises(SpecError, match="a finite number above 0 for factor of a network, got 0"):
         Network(2, 1.0, 1.0).slowed(0, 0)
     with pytest.raises(SpecError, match="rank must be one of the 2 from 0 up, but is 2"):
         Network(2, 1.0, 1.0).slowed(2, 3)

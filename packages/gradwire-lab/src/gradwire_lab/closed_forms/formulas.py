@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gradwire.errors import SpecError
+from gradwire.fields import Source, real
+
+_HOP = Source("a hop's cost", "give seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,8 @@ class AlphaBetaGamma:
     gamma_s_per_nbyte: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("alpha_s", "beta_s_per_nbyte", "gamma_s_per_nbyte"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-                raise SpecError(f"{name} must be a number from 0 up, but is {value!r}")
+        names = ("alpha_s", "beta_s_per_nbyte", "gamma_s_per_nbyte")
+        _HOP.check(self, **dict.fromkeys(names, real(0.0)))
 
 
 def parameter_server_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:

@@ -6,7 +6,6 @@ A quantity that may differ between ranks is one number for all ranks, or a tuple
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
@@ -15,14 +14,14 @@ import numpy as np
 
 from gradwire.collectives import Collective
 from gradwire.errors import SpecError
-from gradwire.fields import Kind, Source, anything, of, optional
+from gradwire.fields import ABOVE_ZERO, Kind, Source, anything, of, optional, real, whole
 from gradwire.records import read_object
 from gradwire.timing.simulate import Simulation, Wires, simulate
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
 
 PerRank = float | tuple[float, ...]
 """One number for all ranks (or groups), or one for each."""
-_SOURCE = Source("a network", "write it as Network.to_json does")
+_SOURCE = Source("a network", "see gradwire_lab.closed_forms.Network")
 T = TypeVar("T")
 
 
@@ -51,8 +50,8 @@ class Groups:
         if not of or not all(type(group) is int and group >= 0 for group in of):
             raise SpecError(f"groups must be whole numbers from 0 up, one for each rank, but are {self.of!r}")
         object.__setattr__(self, "of", of)
-        _settle_each(self, "uplink_nbytes_per_s", self.count, "groups", positive=True)
-        _check("latency_s", self.latency_s, positive=False)
+        _settle_each(self, "uplink_nbytes_per_s", self.count, "groups", real(ABOVE_ZERO))
+        _SOURCE.check(self, latency_s=real(0.0))
 
     @property
     def count(self) -> int:
@@ -62,13 +61,13 @@ class Groups:
     @classmethod
     def blocks(cls, world: int, size: int, uplink_nbytes_per_s: PerRank, latency_s: float = 0.0) -> Groups:
         """Put ``size`` neighbouring ranks into each group: ranks that know where they are."""
-        _count("size", size)
+        _SOURCE.read(size, whole(1), "size")
         return cls(tuple(rank // size for rank in range(world)), uplink_nbytes_per_s, latency_s)
 
     @classmethod
     def dealt(cls, world: int, count: int, uplink_nbytes_per_s: PerRank, latency_s: float = 0.0) -> Groups:
         """Deal the ranks to ``count`` groups in turn: ranks whose neighbours are all elsewhere."""
-        _count("count", count)
+        _SOURCE.read(count, whole(1), "count")
         return cls(tuple(rank % count for rank in range(world)), uplink_nbytes_per_s, latency_s)
 
 
@@ -104,12 +103,11 @@ class Network:
     groups: Groups | None = None
 
     def __post_init__(self) -> None:
-        _count("world", self.world)
+        _SOURCE.check(self, world=whole(1), latency_s=real(0.0))
         for name in ("send_nbytes_per_s", "recv_nbytes_per_s"):
-            _settle_each(self, name, self.world, "ranks", positive=True)
-        _check("latency_s", self.latency_s, positive=False)
+            _settle_each(self, name, self.world, "ranks", real(ABOVE_ZERO))
         for name in ("reduce_s_per_nbyte", "start_s"):
-            _settle_each(self, name, self.world, "ranks", positive=False)
+            _settle_each(self, name, self.world, "ranks", real(0.0))
         if self.groups is not None and len(self.groups.of) != self.world:
             raise SpecError(
                 f"groups must name one group for each of {self.world} ranks, not for {len(self.groups.of)}"
@@ -133,7 +131,7 @@ class Network:
     def slowed(self, rank: int, factor: float) -> Network:
         """Return the network in which ``rank`` takes ``factor`` times as long to send, receive, and add."""
         self._check_rank(rank)
-        _check("factor", factor, positive=True)
+        _SOURCE.read(factor, real(ABOVE_ZERO), "factor")
         changed: dict[str, Any] = {}
         for name, scale in (
             ("send_nbytes_per_s", 1 / factor),
@@ -194,25 +192,15 @@ def _kind(made: type[T], **kinds: Kind[Any]) -> Kind[T]:
     return of(made, **{each.name: anything for each in fields(made)} | kinds)  # type: ignore[arg-type]
 
 
-def _count(name: str, value: object) -> None:
-    if type(value) is not int or value < 1:
-        raise SpecError(f"{name} must be a whole number from 1 up, but is {value!r}")
-
-
-def _check(name: str, value: object, *, positive: bool) -> None:
-    real = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
-    if not real or (positive and value == 0):
-        least = "above 0" if positive else "from 0 up"
-        raise SpecError(f"{name} must be a finite number {least}, but is {value!r}")
-
-
-def _settle_each(owner: object, name: str, count: int, each: str, *, positive: bool) -> None:
+def _settle_each(owner: object, name: str, count: int, each: str, kind: Kind[float]) -> None:
     """Check a number, or a sequence of ``count``, in a frozen dataclass, and keep a sequence as a tuple."""
     value = getattr(owner, name)
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = tuple(value)
         object.__setattr__(owner, name, value)
         if len(value) != count:
-            raise SpecError(f"{name} must be one number or one for each of {count} {each}, but is {value!r}")
+            raise SpecError(
+                f"expected one number or one for each of {count} {each} for {name}, got {value!r}"
+            )
     for number in value if isinstance(value, tuple) else (value,):
-        _check(name, number, positive=positive)
+        _SOURCE.read(number, kind, name)
