@@ -224,7 +224,7 @@ def plan_of(method: str) -> Plan:
 
 @dataclass(frozen=True)
 class Row:
-    """What the runs of a method on a task came to, in the terms of ``closed_forms.extra_steps.Run``."""
+    """What the runs of a method on a task came to, in the terms of ``closed_forms.extra_steps.MethodRun``."""
 
     task: str
     method: str

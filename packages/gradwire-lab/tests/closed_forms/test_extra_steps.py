@@ -3,15 +3,19 @@ from __future__ import annotations
 import pytest
 
 from gradwire.planner.loss import CALIBRATION, Effect
-from gradwire_lab.closed_forms.extra_steps import RUNS, Run, calibrate
+from gradwire_lab.closed_forms.extra_steps import RUNS, MethodRun, calibrate
 
 
 def test_factors_and_the_power_are_those_of_runs_on_a_curve() -> None:
     runs = [
-        *(Run(task, "ecsq:1", added, 0.5 * added**0.7, 0.0) for task in "ab" for added in (0.01, 0.1, 0.2)),
-        *(Run("a", "ecsq:1 +residual", added, 0.2 * added**0.7, 0.0) for added in (0.1, 0.2)),
-        Run("a", "topk:0.3", 0.1, 2 * 0.1**0.7, 0.0),
-        Run("a", "identity K=2", 0.0, 0.03, 0.0),
+        *(
+            MethodRun(task, "ecsq:1", added, 0.5 * added**0.7, 0.0)
+            for task in "ab"
+            for added in (0.01, 0.1, 0.2)
+        ),
+        *(MethodRun("a", "ecsq:1 +residual", added, 0.2 * added**0.7, 0.0) for added in (0.1, 0.2)),
+        MethodRun("a", "topk:0.3", 0.1, 2 * 0.1**0.7, 0.0),
+        MethodRun("a", "identity K=2", 0.0, 0.03, 0.0),
     ]
     found = calibrate(runs)
     assert found.power == pytest.approx(0.7)
@@ -23,11 +27,11 @@ def test_factors_and_the_power_are_those_of_runs_on_a_curve() -> None:
 
 def test_tasks_that_differ_by_a_factor_deviate_and_leave_the_power() -> None:
     runs = [
-        *(Run("a", "ecsq:1", added, 0.5 * added, 0.0) for added in (0.1, 0.2)),
-        *(Run("b", "ecsq:1", added, 2.0 * added, 0.0) for added in (0.01, 0.02)),
-        Run("a", "ecsq:1 +residual", 0.1, 0.1, 0.0),
-        Run("a", "topk:0.3", 0.1, 0.3, 0.0),
-        *(Run(task, "identity K=2", 0.0, extra, 0.0) for task, extra in (("a", 0.02), ("b", 0.04))),
+        *(MethodRun("a", "ecsq:1", added, 0.5 * added, 0.0) for added in (0.1, 0.2)),
+        *(MethodRun("b", "ecsq:1", added, 2.0 * added, 0.0) for added in (0.01, 0.02)),
+        MethodRun("a", "ecsq:1 +residual", 0.1, 0.1, 0.0),
+        MethodRun("a", "topk:0.3", 0.1, 0.3, 0.0),
+        *(MethodRun(task, "identity K=2", 0.0, extra, 0.0) for task, extra in (("a", 0.02), ("b", 0.04))),
     ]
     found = calibrate(runs)
     assert found.power == pytest.approx(1.0)

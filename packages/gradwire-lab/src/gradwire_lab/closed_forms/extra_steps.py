@@ -14,7 +14,7 @@ from gradwire.planner.loss import Calibration, Effect
 
 
 @dataclass(frozen=True)
-class Run:
+class MethodRun:
     """A method on a task, compared with exact training on the same batches.
 
     ``added`` is the noise that ``added_noise`` expects of the method's encodings, and ``extra`` the share of
@@ -37,44 +37,44 @@ class Run:
         return "dropped" if self.method.startswith("topk") else "noise"
 
 
-RUNS: tuple[Run, ...] = (
-    Run("digits-mlp", "ecsq:0.5", 0.03449, 0.0335, 0.0103),
-    Run("digits-mlp", "ecsq:1", 0.12579, 0.0552, 0.0337),
-    Run("digits-mlp", "ecsq:2", 0.43352, 0.1446, 0.0222),
-    Run("digits-mlp", "quantize:4", 0.06945, 0.038, 0.014),
-    Run("digits-mlp", "errbound:rel=0.25", 0.01637, 0.0398, 0.0063),
-    Run("digits-mlp", "topk:0.3", 0.0231, 0.1017, 0.0019),
-    Run("digits-mlp", "quantize:4 +residual", 0.06945, 0.029, 0.0083),
-    Run("digits-mlp", "topk:0.1 +residual", 0.28134, 0.1988, 0.0393),
-    Run("digits-mlp", "identity K=2", 0, 0.0303, 0.0148),
-    Run("digits-cnn", "ecsq:0.5", 0.03491, 0.0821, 0.0194),
-    Run("digits-cnn", "ecsq:1", 0.13494, 0.1995, 0.0527),
-    Run("digits-cnn", "ecsq:2", 0.49808, 0.4986, 0.0092),
-    Run("digits-cnn", "quantize:4", 0.06774, 0.1396, 0.0526),
-    Run("digits-cnn", "errbound:rel=0.25", 0.01961, 0.0495, 0.0249),
-    Run("digits-cnn", "topk:0.3", 0.08269, 0.2164, 0.0375),
-    Run("digits-cnn", "quantize:4 +residual", 0.06774, 0.1384, 0.0373),
-    Run("digits-cnn", "topk:0.1 +residual", 0.45755, 0.5302, 0.0262),
-    Run("digits-cnn", "identity K=2", 0, 0.0361, 0.0122),
-    Run("gpt", "ecsq:0.5", 0.01953, 0.055, 0),
-    Run("gpt", "ecsq:1", 0.06814, 0.176, 0),
-    Run("gpt", "ecsq:2", 0.21739, 0.512, 0),
-    Run("gpt", "quantize:4", 0.05794, 0.137, 0),
-    Run("gpt", "errbound:rel=0.25", 0.01842, 0.086, 0),
-    Run("gpt", "topk:0.3", 0.00989, 0.198, 0),
-    Run("gpt", "quantize:4 +residual", 0.05794, 0.189, 0),
-    Run("gpt", "topk:0.1 +residual", 0.05434, 0.527, 0),
+RUNS: tuple[MethodRun, ...] = (
+    MethodRun("digits-mlp", "ecsq:0.5", 0.03449, 0.0335, 0.0103),
+    MethodRun("digits-mlp", "ecsq:1", 0.12579, 0.0552, 0.0337),
+    MethodRun("digits-mlp", "ecsq:2", 0.43352, 0.1446, 0.0222),
+    MethodRun("digits-mlp", "quantize:4", 0.06945, 0.038, 0.014),
+    MethodRun("digits-mlp", "errbound:rel=0.25", 0.01637, 0.0398, 0.0063),
+    MethodRun("digits-mlp", "topk:0.3", 0.0231, 0.1017, 0.0019),
+    MethodRun("digits-mlp", "quantize:4 +residual", 0.06945, 0.029, 0.0083),
+    MethodRun("digits-mlp", "topk:0.1 +residual", 0.28134, 0.1988, 0.0393),
+    MethodRun("digits-mlp", "identity K=2", 0, 0.0303, 0.0148),
+    MethodRun("digits-cnn", "ecsq:0.5", 0.03491, 0.0821, 0.0194),
+    MethodRun("digits-cnn", "ecsq:1", 0.13494, 0.1995, 0.0527),
+    MethodRun("digits-cnn", "ecsq:2", 0.49808, 0.4986, 0.0092),
+    MethodRun("digits-cnn", "quantize:4", 0.06774, 0.1396, 0.0526),
+    MethodRun("digits-cnn", "errbound:rel=0.25", 0.01961, 0.0495, 0.0249),
+    MethodRun("digits-cnn", "topk:0.3", 0.08269, 0.2164, 0.0375),
+    MethodRun("digits-cnn", "quantize:4 +residual", 0.06774, 0.1384, 0.0373),
+    MethodRun("digits-cnn", "topk:0.1 +residual", 0.45755, 0.5302, 0.0262),
+    MethodRun("digits-cnn", "identity K=2", 0, 0.0361, 0.0122),
+    MethodRun("gpt", "ecsq:0.5", 0.01953, 0.055, 0),
+    MethodRun("gpt", "ecsq:1", 0.06814, 0.176, 0),
+    MethodRun("gpt", "ecsq:2", 0.21739, 0.512, 0),
+    MethodRun("gpt", "quantize:4", 0.05794, 0.137, 0),
+    MethodRun("gpt", "errbound:rel=0.25", 0.01842, 0.086, 0),
+    MethodRun("gpt", "topk:0.3", 0.00989, 0.198, 0),
+    MethodRun("gpt", "quantize:4 +residual", 0.05794, 0.189, 0),
+    MethodRun("gpt", "topk:0.1 +residual", 0.05434, 0.527, 0),
 )
 """The runs of three tasks; the GPT has one seed, whose ``spread`` counts as 0."""
 
 
-def calibrate(runs: Iterable[Run]) -> Calibration:
+def calibrate(runs: Iterable[MethodRun]) -> Calibration:
     """Return the effects that fit runs best.
 
     Noise is fitted by logarithms: the power is the slope within tasks, and the factors are geometric means,
     for tasks differ by factors.
     """
-    kinds: dict[str, list[Run]] = {"noise": [], "dropped": [], "residual": [], "stale": []}
+    kinds: dict[str, list[MethodRun]] = {"noise": [], "dropped": [], "residual": [], "stale": []}
     for run in runs:
         kinds[run.kind].append(run)
     power = _slope(kinds["noise"])
@@ -85,7 +85,7 @@ def calibrate(runs: Iterable[Run]) -> Calibration:
     return Calibration(power, stale=stale, **effects)
 
 
-def _slope(runs: list[Run]) -> float:
+def _slope(runs: list[MethodRun]) -> float:
     """Return the slope of log extra over log added, with an intercept for each task."""
     above = below = 0.0
     for task in {run.task for run in runs}:
