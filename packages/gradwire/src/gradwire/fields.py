@@ -171,12 +171,21 @@ def real(low: float = -math.inf, high: float = math.inf, *, finite: bool = True)
 
 _LARGEST = sys.float_info.max
 _INFINITE = "inf"
-"""The text of infinity, for which JSON has no word."""
+"""The text of infinity, for which the JSON of records has no word."""
 
 
 def number(value: object) -> float:
-    """Read a number; infinity, too, as ``to_values`` writes it."""
-    return math.inf if value == _INFINITE else real()(value)
+    """Read a number; infinity, too, as ``spelled`` writes it."""
+    return math.inf if value in (_INFINITE, math.inf) else real()(value)
+
+
+def spelled(value: Any) -> Any:
+    """Return the values of a JSON object with a text in place of infinity."""
+    if isinstance(value, dict):
+        return {key: spelled(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [spelled(each) for each in value]
+    return _INFINITE if isinstance(value, float) and value == math.inf else value
 
 
 def flag(value: object) -> bool:
@@ -362,7 +371,7 @@ def to_values(value: object) -> Any:
     """Convert a value to one that JSON can hold; the inverse of ``of``.
 
     A dataclass becomes an object of the fields that its constructor takes, an enumerated name its value, a
-    tuple a list, and infinity a text. A type with words of its own registers them: a codec becomes its spec.
+    tuple a list. A type with words of its own registers them: a codec becomes its spec.
     """
     if isinstance(value, Enum):
         return to_values(value.value)
@@ -372,7 +381,7 @@ def to_values(value: object) -> Any:
         return {key: to_values(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [to_values(each) for each in value]
-    return _INFINITE if isinstance(value, float) and value == math.inf else value
+    return value
 
 
 to_values.register(PurePath, str)

@@ -15,11 +15,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from gradwire import collectives
+from gradwire import fields as kinds
 from gradwire.codecs import FREE_OF_SCALE, Codec, codec_of
 from gradwire.codecs.spec import is_real
 from gradwire.errors import SpecError, TensorError, shown
-from gradwire.fields import ABOVE_ZERO, Source, flag, keyed, named, number, of, optional, rows, to_values
-from gradwire.fields import line as words
 from gradwire.plan import EXCHANGES, FLOAT_NBYTES, MOST_HOSTS, SEGMENT_UNIT_NBYTES
 from gradwire.planner.candidates import ALGORITHMS, Space, Workload, no_model, offered
 from gradwire.timing.environment import CodecCost, CodecPoint
@@ -237,7 +236,7 @@ class PlanRequest:
                 "expected a number from 0 up for the largest error, in units of the summed gradients, got "
                 f"{shown(self.largest_error)}"
             )
-        if self.sharded_lr is not None and not is_real(self.sharded_lr, ABOVE_ZERO, 1e3):
+        if self.sharded_lr is not None and not is_real(self.sharded_lr, kinds.ABOVE_ZERO, 1e3):
             raise SpecError(
                 f"expected a learning rate above 0 for sharded training, got {shown(self.sharded_lr)}; give "
                 "the one with which weights are updated"
@@ -301,15 +300,15 @@ class PlanRequest:
 
     def to_values(self) -> dict[str, Any]:
         """Return the request as a JSON object, in which tensors are only counted."""
-        values: dict[str, Any] = to_values(self)
+        values: dict[str, Any] = kinds.to_values(self)
         if isinstance(values["gradients"], list):
             values["gradients"] = {"tensors": len(values["gradients"])}
-        return values
+        return {name: kinds.spelled(each) for name, each in values.items()}
 
     @classmethod
     def from_values(cls, values: object) -> PlanRequest:
         """Read what ``to_values`` returned; missing fields have their defaults. Raises ``SpecError``."""
-        read = _SOURCE.read(values, named([each.name for each in fields(cls)], ("model", "hosts")))
+        read = _SOURCE.read(values, kinds.named([each.name for each in fields(cls)], ("model", "hosts")))
         read |= {name: _SOURCE.read(read[name], kind, name) for name, kind in _KINDS.items() if name in read}
         return _SOURCE.read(read, lambda values: cls.of(**values))
 
@@ -360,41 +359,42 @@ def _nbytes_per_s(rate: str | float | None) -> float:
 
 # The kinds in which the values of a record are read again.
 
-_SOURCE = Source("a plan's request", "ask for the plan anew")
+_SOURCE = kinds.Source("a plan's request", "ask for the plan anew")
 
 
 def _quantity(value: object) -> str | float:
-    return words(value) if isinstance(value, str) and value != "inf" else number(value)
+    return kinds.line(value) if isinstance(value, str) and value != "inf" else kinds.number(value)
 
 
 def _line(value: object) -> Line | LineRate | Path:
     if not isinstance(value, Mapping):
-        return Path(words(value))
-    line = of(Line, nbytes_per_s=number)
-    return of(LineRate, line=line)(value) if "points" in value else line(value)
+        return Path(kinds.line(value))
+    line = kinds.of(Line, nbytes_per_s=kinds.number)
+    return kinds.of(LineRate, line=line)(value) if "points" in value else line(value)
 
 
 def _gradients(value: object) -> Path:
     if isinstance(value, Mapping):
         raise SpecError("the gradients were tensors of another process, which only their file can repeat")
-    return Path(words(value))
+    return Path(kinds.line(value))
 
 
-_POINT = of(CodecPoint, largest_error=number)
+_POINT = kinds.of(CodecPoint, largest_error=kinds.number)
+_COST = kinds.of(CodecCost, points=kinds.rows(_POINT), finished=kinds.optional(_POINT))
 _KINDS: Mapping[str, Any] = MappingProxyType(
     {
-        "elsewhere": flag,
-        "shared_machine": optional(flag),
-        "line": optional(_line),
-        "codecs": optional(rows(words)),
-        "algorithms": optional(rows(words)),
-        "pipelines": rows(number),
-        "rate": optional(_quantity),
-        "latency": optional(_quantity),
-        "core_rate": optional(_quantity),
-        "gradients": optional(_gradients),
-        "host": optional(of(HostCost)),
-        "costs": optional(keyed(of(CodecCost, points=rows(_POINT), finished=optional(_POINT)))),
+        "elsewhere": kinds.flag,
+        "shared_machine": kinds.optional(kinds.flag),
+        "line": kinds.optional(_line),
+        "codecs": kinds.optional(kinds.rows(kinds.line)),
+        "algorithms": kinds.optional(kinds.rows(kinds.line)),
+        "pipelines": kinds.rows(kinds.number),
+        "rate": kinds.optional(_quantity),
+        "latency": kinds.optional(_quantity),
+        "core_rate": kinds.optional(_quantity),
+        "gradients": kinds.optional(_gradients),
+        "host": kinds.optional(kinds.of(HostCost)),
+        "costs": kinds.optional(kinds.keyed(_COST)),
     }
 )
 """The kinds of the fields that ``PlanRequest.of`` does not read from text by itself."""
