@@ -13,7 +13,6 @@ import torch
 
 from gradwire.links import Link, loopback
 from gradwire_lab.experiments.hosts.training import dataset
-from gradwire_lab.experiments.papers.inceptionn import on_hosts
 from gradwire_lab.experiments.papers.inceptionn import training as networks
 from gradwire_lab.experiments.papers.inceptionn.figure_12 import COMPRESSED, INC, TREE, WA, WAYS
 from gradwire_lab.experiments.papers.inceptionn.figure_12 import on_hosts as with_what_hosts_need
@@ -54,7 +53,7 @@ def row_of(run: str) -> dict[str, Any]:
     try:
         with ThreadPoolExecutor(len(links)) as pool:
             cells = [{**cell, "steps": STEPS, "batch": BATCH}]
-            for each in [pool.submit(on_hosts.measure, own, cells) for own in ranks]:  # type: ignore[arg-type]
+            for each in [pool.submit(networks.measure, own, cells) for own in ranks]:  # type: ignore[arg-type]
                 each.result()
     finally:
         torch.set_num_threads(threads)

@@ -34,12 +34,13 @@ from gradwire_lab.experiments.papers.exhibit import (
     paper,
     row_of,
 )
+from gradwire_lab.experiments.papers.inceptionn import training
 from gradwire_lab.experiments.papers.inceptionn.training import WORKERS
 from gradwire_lab.job.data import at_hand
 
 PLACE = "figure 12"
-ON_HOSTS = "gradwire_lab.experiments.papers.inceptionn.on_hosts"
-"""The module that trains on the hosts, by name: it imports torch there."""
+ON_HOSTS = training.__name__
+"""The module that trains on the hosts."""
 CODEC = "inceptionn:2^-10"
 
 
@@ -142,7 +143,9 @@ def find_rate(cell: Cell, report: Reporter) -> Mapping[str, Any]:
     for _ in range(TRIES):
         report.say(f"WA at {rate / 1e6:.0f} Mbit/s")
         rows = list[Row]()
-        measure_cells(ON_HOSTS, [on_hosts({**cell, "run": WA, "seed": 0}, f"{rate}bit")], rows.append)
+        measure_cells(
+            training.__name__, [on_hosts({**cell, "run": WA, "seed": 0}, f"{rate}bit")], rows.append
+        )
         compute_s, communication_s = computing_s(rows[0]), communicating_s(rows[0])
         tried.append((rate, compute_s, communication_s))
         rate = round(rate * communication_s / (compute_s * share / (1 - share)))
