@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,16 @@ def time_exchanges(
     Raises ``TestbedError`` and ``JobError``, as ``measure_cells`` does.
     """
     measure_cells(__name__, cells, report, {"most": most, "budget_s": budget_s, "line_nbytes": line_nbytes})
+
+
+@dataclass(frozen=True)
+class ExchangeOptions:
+    """Numbers of workers, the rate of all hosts together, bytes of a gradient, and exchanges of a cell."""
+
+    workers: tuple[int, ...]
+    total_mbit: int
+    nbytes: int
+    repeats: int
 
 
 def exchanging(

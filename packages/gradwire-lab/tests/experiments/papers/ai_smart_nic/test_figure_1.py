@@ -4,7 +4,8 @@ import pytest
 
 from gradwire_lab.experiments import perform
 from gradwire_lab.experiments.hosts import exchanges
-from gradwire_lab.experiments.papers.ai_smart_nic.figure_1 import EXHIBIT, SmartNicFigure1Options
+from gradwire_lab.experiments.hosts.exchanges import ExchangeOptions
+from gradwire_lab.experiments.papers.ai_smart_nic.figure_1 import EXHIBIT
 from support.fake_hosts import fake_exchanges
 
 
@@ -43,7 +44,7 @@ def test_verdicts_follow_from_the_steps_and_the_times() -> None:
 
 def test_the_ring_is_followed_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = fake_exchanges(monkeypatch, exchanges)
-    found = perform(EXHIBIT.experiment, SmartNicFigure1Options((3, 4), 1600, 40_000, 2), quiet=True)
+    found = perform(EXHIBIT.experiment, ExchangeOptions((3, 4), 1600, 40_000, 2), quiet=True)
     assert asked == {"most": 2, "budget_s": 20.0, "line_nbytes": 1 << 20}
     assert [(row["ranks"], row["hosts"], row["rate"]) for row in found] == [
         (3, 4, "400mbit"),

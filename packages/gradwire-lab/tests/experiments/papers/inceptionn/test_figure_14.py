@@ -5,9 +5,9 @@ from gradwire_lab.experiments.claim import Verdict
 from gradwire_lab.experiments.papers.inceptionn.figure_14 import (
     EXHIBIT,
     SCHEMES,
-    InceptionnFigure14Options,
     codec_of,
 )
+from gradwire_lab.experiments.papers.inceptionn.training import TrainingOptions
 
 RATIOS = {"truncate:16": 2.0, "truncate:22": 3.2, "truncate:24": 4.0}
 
@@ -90,7 +90,7 @@ def test_schemes_are_codecs() -> None:
 
 
 def test_ratios_and_errors_are_kept_over_the_training() -> None:
-    found = perform(EXHIBIT.experiment, InceptionnFigure14Options(("CNN",), (1,), 14), quiet=True)
+    found = perform(EXHIBIT.experiment, TrainingOptions(("CNN",), (1,), 14), quiet=True)
     by_scheme = {row["scheme"]: row for row in found}
     assert by_scheme["exact"]["ratios"] == []
     assert len(by_scheme["truncate:16"]["errors"]) == 4

@@ -5,12 +5,12 @@ import pytest
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
 from gradwire_lab.experiments import perform
 from gradwire_lab.experiments.hosts import exchanges
+from gradwire_lab.experiments.hosts.exchanges import ExchangeOptions
 from gradwire_lab.experiments.papers.inceptionn.figure_15 import (
     EXHIBIT,
     FORMULAS,
     INC,
     WA,
-    InceptionnFigure15Options,
 )
 from support.fake_hosts import fake_exchanges
 
@@ -69,7 +69,7 @@ def test_formulas_have_the_line_of_the_hosts() -> None:
 
 def test_all_workers_are_the_first_hosts_of_one_testbed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = fake_exchanges(monkeypatch, exchanges)
-    found = perform(EXHIBIT.experiment, InceptionnFigure15Options((4, 8), 1800, 40_000, 2), quiet=True)
+    found = perform(EXHIBIT.experiment, ExchangeOptions((4, 8), 1800, 40_000, 2), quiet=True)
     assert asked == {"most": 2, "budget_s": 15.0, "line_nbytes": 1 << 20}
     assert {(row["hosts"], row["rate"]) for row in found} == {(9, "200mbit")}
     assert [(row["ranks"], row["algorithm"], row.get("down")) for row in found] == [

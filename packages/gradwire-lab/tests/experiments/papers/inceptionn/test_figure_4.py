@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from gradwire_lab.experiments import perform
 from gradwire_lab.experiments.claim import Verdict
-from gradwire_lab.experiments.papers.inceptionn.figure_4 import EXHIBIT, InceptionnFigure4Options
+from gradwire_lab.experiments.papers.inceptionn.figure_4 import EXHIBIT
+from gradwire_lab.experiments.papers.inceptionn.training import TrainingOptions
 
 
 def rows(**lost: float) -> list[dict[str, object]]:
@@ -37,7 +38,7 @@ def test_verdicts_follow_from_the_accuracies() -> None:
 
 
 def test_each_truncation_is_trained() -> None:
-    found = perform(EXHIBIT.experiment, InceptionnFigure4Options(("CNN",), (1,), 14), quiet=True)
+    found = perform(EXHIBIT.experiment, TrainingOptions(("CNN",), (1,), 14), quiet=True)
     assert len(found) == 7
     exact, gradients = found[0]["accuracies"], found[1]["accuracies"]
     assert len(exact) == 1

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from gradwire_lab.closed_forms.formulas import ring_s
 from gradwire_lab.experiments.claim import RATIO, SHARE, Basis, Claim, Published, near, only
 from gradwire_lab.experiments.experiment import Cell, Row
-from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, exchanging, line_of, rate
+from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, ExchangeOptions, exchanging, line_of, rate
 from gradwire_lab.experiments.papers.exhibit import (
     FLOATING,
     RUN_TIME,
@@ -32,17 +31,7 @@ BUDGET_S = 20.0
 """Seconds for all exchanges of a cell; there is one at least."""
 
 
-@dataclass(frozen=True)
-class SmartNicFigure1Options:
-    """Numbers of workers, the rate of all hosts together, bytes of a gradient, and exchanges of a cell."""
-
-    workers: tuple[int, ...]
-    total_mbit: int
-    nbytes: int
-    repeats: int
-
-
-def cells(options: SmartNicFigure1Options) -> list[Cell]:
+def cells(options: ExchangeOptions) -> list[Cell]:
     """Return a cell for each number of workers, all on as many hosts, whose first ones work."""
     hosts = max(options.workers)
     network = {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": options.nbytes}
@@ -137,8 +126,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=exchanging(BUDGET_S, SHORT_NBYTES, lambda row: followed(row["workers"])),
     claims=claims,
-    quick=SmartNicFigure1Options((3, WORKERS), 1600, 1_000_000, 3),
-    full=SmartNicFigure1Options((2, 3, WORKERS, 5, 6, 8), 1600, 4 * 2048 * 2048, 9),
+    quick=ExchangeOptions((3, WORKERS), 1600, 1_000_000, 3),
+    full=ExchangeOptions((2, 3, WORKERS, 5, 6, 8), 1600, 4 * 2048 * 2048, 9),
     scaling="the steps are those of the schedule that training and the gateware follow. For the time, "
     "workers are the first hosts of a testbed of eight at 200 Mbit/s, because all share two cores, and "
     "exchange a layer of section V.B, 16.8 MB, over TCP. Without --full, there are four hosts at 400 "

@@ -25,7 +25,7 @@ from gradwire_lab.experiments.experiment import Cell, Row, cells_of, grouped, se
 from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, Trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
-from gradwire_lab.experiments.papers.inceptionn.training import NETWORKS, passed, train
+from gradwire_lab.experiments.papers.inceptionn.training import NETWORKS, TrainingOptions, passed, train
 from gradwire_lab.experiments.papers.side_by_side import side_by_side
 from gradwire_lab.job.data import at_hand
 
@@ -51,16 +51,7 @@ ROUNDED = 0.0025
 SEVEN_BITS = "the printed format gives 8 bits a last place of 2^-7, whatever the bound is."
 
 
-@dataclass(frozen=True)
-class InceptionnFigure14Options:
-    """Networks, seeds, and steps of each training."""
-
-    networks: tuple[str, ...]
-    seeds: tuple[int, ...]
-    steps: int
-
-
-def cells(options: InceptionnFigure14Options) -> list[Cell]:
+def cells(options: TrainingOptions) -> list[Cell]:
     """Return a cell for each network, seed, and scheme."""
     return cells_of({"data": at_hand()}, network=options.networks, seed=options.seeds, scheme=SCHEMES)
 
@@ -73,7 +64,7 @@ def codec_of(scheme: str) -> Codec | None:
     return Scaled(parse(name)) if scaled else parse(name)
 
 
-def measure(options: InceptionnFigure14Options, cell: Cell) -> Mapping[str, Any]:
+def measure(options: TrainingOptions, cell: Cell) -> Mapping[str, Any]:
     """Train; return accuracies, and the ratio and largest error of one gradient in four."""
     codec = codec_of(cell["scheme"])
     ratios, errors = list[float](), list[float]()
@@ -221,8 +212,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=side_by_side(measure),
     claims=claims,
-    quick=InceptionnFigure14Options(("HDC, 3 layers, He",), (1, 2, 3), 168),
-    full=InceptionnFigure14Options((*NETWORKS,), (1, 2, 3), 600),
+    quick=TrainingOptions(("HDC, 3 layers, He",), (1, 2, 3), 168),
+    full=TrainingOptions((*NETWORKS,), (1, 2, 3), 600),
     scaling="HDC in both depths that table I allows, with two initialisations, and a small CNN in the "
     "place of AlexNet, ResNet-50, and VGG-16; MNIST if GRADWIRE_DATA has it, else scikit-learn's "
     "digits. Every hop of a ring of four workers encodes, as there. Trainings are shorter than "

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from gradwire_lab.closed_forms.formulas import ring_s, worker_aggregator_s
 from gradwire_lab.experiments.claim import RATIO, Claim, Published, near, only
 from gradwire_lab.experiments.experiment import Cell, Row
-from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, exchanging, line_of, rate
+from gradwire_lab.experiments.hosts.exchanges import SHORT_NBYTES, ExchangeOptions, exchanging, line_of, rate
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, TWO_CORES, chosen, exhibit, origins, paper
 
 PLACE, FORMULA = "figure 15", "section VIII-D"
@@ -24,17 +23,7 @@ BUDGET_S = 15.0
 """Seconds for all exchanges of a cell; there is one at least."""
 
 
-@dataclass(frozen=True)
-class InceptionnFigure15Options:
-    """Numbers of workers, the rate of all hosts together, bytes of a gradient, and exchanges of a cell."""
-
-    workers: tuple[int, ...]
-    total_mbit: int
-    nbytes: int
-    repeats: int
-
-
-def cells(options: InceptionnFigure15Options) -> list[Cell]:
+def cells(options: ExchangeOptions) -> list[Cell]:
     """Return a cell for each organisation and number of workers, all on as many hosts, whose first ones work.
 
     WA has a host more than workers: its aggregator, from which weights go down a tree, as in figure 12.
@@ -128,8 +117,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=exchanging(BUDGET_S, SHORT_NBYTES),
     claims=claims,
-    quick=InceptionnFigure15Options((4, 6, 8), 1800, 1_000_000, 2),
-    full=InceptionnFigure15Options((4, 5, 6, 7, 8), 1800, 4_000_000, 9),
+    quick=ExchangeOptions((4, 6, 8), 1800, 1_000_000, 2),
+    full=ExchangeOptions((4, 5, 6, 7, 8), 1800, 4_000_000, 9),
     scaling="workers and the aggregator are the first hosts of a testbed of nine, each at 200 Mbit/s, "
     "because all share two cores. They exchange gradients of 1 MB (4 MB with --full) over TCP. The paper "
     "plots the figure without numbers: the rules are its words, that one time grows almost linearly and the "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -13,7 +12,7 @@ from gradwire_lab.experiments.experiment import Cell, Row, cells_of, grouped, se
 from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, exact_trainings
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
-from gradwire_lab.experiments.papers.inceptionn.training import train
+from gradwire_lab.experiments.papers.inceptionn.training import TrainingOptions, train
 from gradwire_lab.experiments.papers.side_by_side import side_by_side
 from gradwire_lab.job.data import at_hand
 
@@ -25,23 +24,14 @@ GENTLE, HARSH = 0.02, 0.10
 loss of weights beyond that of gradients must be the former at least: less is no difference."""
 
 
-@dataclass(frozen=True)
-class InceptionnFigure4Options:
-    """The networks, seeds, and steps."""
-
-    networks: tuple[str, ...]
-    seeds: tuple[int, ...]
-    steps: int
-
-
-def cells(options: InceptionnFigure4Options) -> list[Cell]:
+def cells(options: TrainingOptions) -> list[Cell]:
     """Return a cell for each network, seed, and truncation."""
     kinds = [(EXACT, 0), *((what, bits) for what in (GRADIENTS, WEIGHTS) for bits in BITS)]
     trained = cells_of({"data": at_hand()}, network=options.networks, seed=options.seeds)
     return [{**cell, "of": what, "bits": bits} for cell in trained for what, bits in kinds]
 
 
-def measure(options: InceptionnFigure4Options, cell: Cell) -> Mapping[str, Any]:
+def measure(options: TrainingOptions, cell: Cell) -> Mapping[str, Any]:
     """Train, and return the accuracy at the end."""
     codec = None if cell["of"] == EXACT else parse(f"truncate:{cell['bits']}")
     done = train(
@@ -106,8 +96,8 @@ EXHIBIT = exhibit(
     cells=cells,
     run=side_by_side(measure),
     claims=claims,
-    quick=InceptionnFigure4Options(("HDC, 3 layers, He",), (1, 2, 3), 168),
-    full=InceptionnFigure4Options(("CNN", "HDC, 5 layers, Xavier"), (1, 2, 3), 600),
+    quick=TrainingOptions(("HDC, 3 layers, He",), (1, 2, 3), 168),
+    full=TrainingOptions(("CNN", "HDC, 5 layers, Xavier"), (1, 2, 3), 600),
     scaling="HDC (with --full, a small CNN, too) on MNIST if GRADWIRE_DATA has it, else on scikit-learn's"
     " digits. Every hop of a ring of four workers truncates gradients. The paper plots the figure"
     " without numbers: the rules are its words, that gradients bear more than weights.",

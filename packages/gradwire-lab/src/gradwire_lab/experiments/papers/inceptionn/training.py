@@ -96,6 +96,15 @@ FALLS, FALL = 5, 0.2
 
 
 @dataclass(frozen=True)
+class TrainingOptions:
+    """The networks, and the seeds and steps of their trainings."""
+
+    networks: tuple[str, ...]
+    seeds: tuple[int, ...]
+    steps: int
+
+
+@dataclass(frozen=True)
 class TrainingResult:
     """Top-1 accuracies from 0 to 1, and the steps after which they were measured."""
 
