@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 # Marked connections between the processes of an MPI job, which MPI itself cannot have.
 #
-# INCEPTIONN's authors changed Open MPI, so that it marks its TCP connections. No MPI offers that as it is:
-# a
+# INCEPTIONN's authors changed Open MPI, so that it marks its TCP connections. No MPI offers that as it is: a
 # library opens its connections by itself, often over no TCP at all, and MPI's headers would be among the
 # floats, where a NIC would destroy them. So gradwire opens its own, and MPI only tells the ranks where.
 

@@ -142,14 +142,11 @@ def _gone() -> TestbedError:
 
 # Keep a virtual machine's cores from sleeping long while hosts run, so that links keep their rate.
 #
-# An idle core goes back to the hypervisor, which may take longer to return it than a limit's burst lasts;
-# the
+# An idle core goes back to the hypervisor, which may take longer to return it than a limit's burst lasts; the
 # tokens that the bucket would have earned beyond its burst are then lost. On two contended virtual cores, a
-# 500 Mbit line reached 446..452 Mbit, and 467..476 if its cores woke up all the time. A hypervisor waits
-# for a
-# core that it expects back soon, and a core that sleeps briefly still takes over waiting work from the
-# others,
-# which a spinning core doesn't.
+# 500 Mbit line reached 446..452 Mbit, and 467..476 if its cores woke up all the time. A hypervisor waits for
+# a core that it expects back soon, and a core that sleeps briefly still takes over waiting work from the
+# others, which a spinning core doesn't.
 
 _CPUINFO = Path("/proc/cpuinfo")
 _WAKE = (sys.executable, "-I", "-S", "-c", "import time\nwhile True: time.sleep(1e-4)")

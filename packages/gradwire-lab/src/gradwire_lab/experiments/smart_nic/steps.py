@@ -35,8 +35,7 @@ from gradwire_lab.job.batches import learning_rate
 
 # The perceptron that hosts train: square layers, each of whose passes can be run by itself.
 #
-# It is the paper's (section III), with fewer and narrower layers. Images are projected to the layers'
-# width,
+# It is the paper's (section III), with fewer and narrower layers. Images are projected to the layers' width,
 # and the first ten outputs are the classes.
 
 RATE, MOMENTUM = 0.05, 0.9
