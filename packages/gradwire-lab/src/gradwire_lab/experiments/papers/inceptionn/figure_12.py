@@ -143,9 +143,7 @@ def find_rate(cell: Cell, report: Reporter) -> Mapping[str, Any]:
     for _ in range(TRIES):
         report.say(f"WA at {rate / 1e6:.0f} Mbit/s")
         rows = list[Row]()
-        measure_cells(
-            training.__name__, [on_hosts({**cell, "run": WA, "seed": 0}, f"{rate}bit")], rows.append
-        )
+        measure_cells(ON_HOSTS, [on_hosts({**cell, "run": WA, "seed": 0}, f"{rate}bit")], rows.append)
         compute_s, communication_s = computing_s(rows[0]), communicating_s(rows[0])
         tried.append((rate, compute_s, communication_s))
         rate = round(rate * communication_s / (compute_s * share / (1 - share)))
