@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -18,10 +18,11 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire import Auto, DSync, Ledger, PipeSGD, Plan, Sharded
 from gradwire.autotune import saved
+from gradwire.autotune.autotuner import Autotuner
+from gradwire.autotune.contract import SHARDS
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.estimate import Estimate, Limit
 from gradwire.autotune.observed import Observed
-from gradwire.autotune.pilot import Pilot
 from gradwire.autotune.saved import State
 from gradwire.autotune.trial import Trial
 from gradwire.autotune.worker_method import WorkerMethod
@@ -29,7 +30,6 @@ from gradwire.checkpoints import SUM, sealed
 from gradwire.costs import ExchangeCost, Scales
 from gradwire.doctor.finding import Card, Finding
 from gradwire.fsdp.attach import AttachedFsdp
-from gradwire.fsdp.steering import Steering
 from gradwire.integrations.attachment import adopted
 from gradwire.links import loopback
 from gradwire.offload.awp import AWP
@@ -40,12 +40,15 @@ from gradwire.profile.settings import VARIABLE, Notes, Settings
 from gradwire.profile.tried import Tried
 from gradwire.records import to_json
 from gradwire.sync.checkpoint import redivide
+from gradwire.sync.context import SyncContext
+from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.counts import Decided, Tally
 from gradwire.sync.ledger.lost import LostBook, LostCounts
 from gradwire.sync.ledger.summary import ledger_record, read_summary
 from gradwire.sync.method import Method
 from gradwire.sync.residual import Residuals
 from gradwire.sync.residual import redivide as redivide_residuals
+from gradwire.sync.views import Layouts
 from gradwire.timing.line import HostCost, Line, LineRate, Point
 from gradwire_lab.benchmark.allreduce import Checked, Configuration, Result, Timing, read_result
 from gradwire_lab.closed_forms.network import Groups, Network
@@ -258,18 +261,20 @@ def _attached(closing: ExitStack) -> Iterator[tuple[str, Reader]]:
         state = with_sum(attached.state_dict() | own)
         name = "gradwire.ddp.attach.Attached.load_state_dict"
         yield name, Reader(state, attached.load_state_dict, attached.state_dict)
-        steering = (
-            Steering(Pilot(Auto(), 0, 1, [[4]], 10.0, names=["a"]), Plan(), Mock(), Mock())
-            if own
-            else None
-        )
-        office: Any = Mock(steering=steering, step=3)
-        residuals = Residuals(Plan.of("topk:0.5"), 0, 1)
-        fsdp = AttachedFsdp(Plan.of("topk:0.5"), None, Ledger(0), residuals, office, ExitStack())
+        fsdp, residuals = _sharded([Autotuner(Auto(), SHARDS, [("a", torch.zeros(4))])] if own else [])
         kept = residuals.of("0", 4)
         assert kept is not None
         name = "gradwire.fsdp.attach.AttachedFsdp.load_state_dict"
         yield name, Reader(with_sum(fsdp.state_dict() | own), fsdp.load_state_dict, fsdp.state_dict)
+
+
+def _sharded(tuners: list[Autotuner]) -> tuple[AttachedFsdp, Residuals]:
+    """Return what ``attach_fsdp`` returns after three steps of a world of one, and its residuals."""
+    plan, ledger = Plan.of("topk:0.5"), Ledger(0)
+    context = SyncContext(gradwire.Exchange(loopback(1)[0], plan), ledger=ledger, steps_done=3)
+    residuals = Residuals(plan, 0, 1)
+    sync = GradientSync(context, Layouts([]), residuals, tuners)
+    return AttachedFsdp(sync, tuners, None, ledger, ExitStack()), residuals
 
 
 def _residual_state() -> dict[str, Any]:

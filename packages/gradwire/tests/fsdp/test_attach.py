@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import os
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +11,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 import gradwire
-from gradwire.errors import AttachError, ExchangeError, SpecError, StateError
+from gradwire.errors import AttachError, SpecError, StateError
 from gradwire.plan import Plan
 from support.sharded import Case, loss_of, make_model, shard, whole
 
@@ -101,43 +99,6 @@ def test_a_torch_without_the_extension_points_is_one_clear_error(run_processes: 
     (message,) = run_processes(1, in_an_older_torch, alone=True)
     assert "attach_fsdp needs FSDPModule.set_custom_all_gather, which torch 2." in message
     assert "does not have; install a newer torch" in message
-
-
-def until_one_dies() -> tuple[list[str], float, bool]:
-    model = make_model()
-    shard(model, Case())
-    gradwire.attach_fsdp(model, "errbound:2^-10", timeout_s=5.0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    step(model)
-    optimizer.step()
-    optimizer.zero_grad()
-    kept = [parameter.detach().to_local().clone() for parameter in model.parameters()]  # type: ignore[attr-defined]
-    dist.barrier()
-    if dist.get_rank() == 1:
-        os._exit(1)
-    messages = []
-    started = time.monotonic()
-    for _ in range(2):
-        with pytest.raises(ExchangeError) as caught:
-            step(model, 1)
-        messages.append("\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])]))
-    seconds = time.monotonic() - started
-    now = [parameter.detach().to_local() for parameter in model.parameters()]  # type: ignore[attr-defined]
-    return messages, seconds, all(torch.equal(a, b) for a, b in zip(kept, now, strict=True))
-
-
-@pytest.mark.processes
-def test_a_peer_that_dies_is_an_error_that_names_it_and_shards_stay(run_processes: RunProcesses) -> None:
-    results = run_processes(3, until_one_dies, absent=(1,))
-    names = [results[rank][0][0] for rank in (0, 2)]
-    assert all(f"rank {rank} " in message for rank, message in zip((0, 2), names, strict=True))
-    assert any("rank 1" in message for message in names)
-    for rank in (0, 2):
-        (first, second), seconds, intact = results[rank]
-        assert re.search(r"in the all-gather of the weights \((0|2|root)\.weights\)", first)
-        assert f"rank {rank} cannot start the all-gather" in second
-        assert seconds < 20
-        assert intact
 
 
 def one_does_not_come() -> str:

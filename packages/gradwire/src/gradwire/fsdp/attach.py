@@ -1,49 +1,53 @@
-"""FSDP2 in one line: the reduce-scatter of its gradients and the all-gather of its weights, encoded."""
+"""FSDP2 in one line: the reduce-scatter of its gradients and the all-gather of its weights, encoded.
+
+``attach_fsdp`` checks the model, lets all ranks agree, connects the links of its groups, makes one
+``GradientSync`` over them, and puts exchanges (``fsdp.comms``) where FSDP finds its collectives. If a peer
+dies, ``SyncContext.fail`` (``sync/context.py``) ends all links, and each later exchange raises its reason.
+"""
 
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Self, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from gradwire import codecs, collectives
+from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.contract import SHARDS
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.estimate import Estimate
-from gradwire.autotune.pilot import Pilot, Recorder
+from gradwire.autotune.recorder import Recorder
 from gradwire.autotune.saved import State
 from gradwire.autotune.settings import Auto
 from gradwire.checkpoints import SUM, check_sealed, sealed
-from gradwire.codecs import Codec, Identity
-from gradwire.costs import ExchangeCost
+from gradwire.codecs import Codec
 from gradwire.deferred import outside_inference
 from gradwire.errors import AttachError, SpecError, StateError
-from gradwire.exchange import Exchange
-from gradwire.fields import Source, mapping, to_values
-from gradwire.fsdp.comms import FsdpMeter, GatherWeights, Office, ReplicaGroup, ScatterGradients
+from gradwire.fields import Source, mapping
+from gradwire.fsdp.comms import GatherWeights, ReplicaGroup, ScatterGradients, ShardedSteps
 from gradwire.fsdp.links import Links, Purpose
-from gradwire.fsdp.steering import Steering, world_group
 from gradwire.fsdp.units import Unit, UnitLayouts, units_of
 from gradwire.plan import Plan, PlanLike
-from gradwire.sync.agreement import agree
-from gradwire.sync.buckets import float_shape
+from gradwire.sync.agreement import agree, facts_of
 from gradwire.sync.connect import check_initialised, check_timeout
+from gradwire.sync.context import SyncOptions
 from gradwire.sync.deltas import Deltas, weight_codec_of
+from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.residual import AUTO, Residuals
+from gradwire.sync.views import Layouts
 
 _SOURCE = Source("a state of FSDP's residuals", "load what state_dict returned on this rank", StateError)
 
 
 class AttachedFsdp:
-    """What ``attach_fsdp`` has put into a module, until ``close``.
+    """The handle of one sharded model's exchanges, from ``attach_fsdp`` to ``close``.
 
     Attributes
     ----------
@@ -55,29 +59,24 @@ class AttachedFsdp:
 
     def __init__(
         self,
-        plan: Plan,
+        sync: GradientSync,
+        tuners: Sequence[Autotuner],
         weights: Codec | None,
         ledger: Ledger,
-        residuals: Residuals,
-        office: Office,
         undo: ExitStack,
     ) -> None:
-        self.weights = weights
-        self.ledger = ledger
-        self._plan = plan
-        self._residuals = residuals
-        self._office, self._steering = office, office.steering
-        self._undo = undo
+        self.weights, self.ledger = weights, ledger
+        self._sync, self._tuners, self._undo = sync, tuners, undo
 
     @property
     def plan(self) -> Plan:
-        """How gradients travel: what all ranks agreed on, or what they have chosen last."""
-        return self._plan if self._steering is None else self._steering.plan
+        """The plan of the gradients: what all ranks agreed on, or what they have chosen last."""
+        return self._sync.plan
 
     @property
     def decisions(self) -> list[tuple[int, Decision]]:
         """With ``"auto"``: the steps before which all ranks took a plan, and what was decided."""
-        return [] if self._steering is None else self._steering.decisions
+        return [each for tuner in self._tuners for each in tuner.decisions]
 
     @outside_inference
     def state_dict(self) -> dict[str, Any]:
@@ -85,9 +84,10 @@ class AttachedFsdp:
 
         With ``"auto"`` it has what was decided, too.
         """
-        chosen = {} if self._steering is None else self._steering.state_dict()
-        self._residuals.steps_done = self._office.step
-        return sealed({"residuals": self._residuals.state_dict(), **chosen})
+        state = self._sync.state_dict()
+        chosen = {AUTO: state[AUTO]} if AUTO in state else {}
+        own = {name: each for name, each in state.items() if name not in (AUTO, SUM)}
+        return sealed({"residuals": own, **chosen})
 
     @outside_inference
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -96,32 +96,25 @@ class AttachedFsdp:
         Raises ``StateError``, and changes nothing, for anything else. FSDP cuts gradients differently for
         every number of ranks, so the residuals of one world mean nothing in another.
         """
+        own = self._sync.feedback
         given = _SOURCE.fields(state, "residuals", AUTO, SUM)
         residuals = given.get("residuals", mapping)
-        chosen = given.get(AUTO, State.from_json, None)
-        check_sealed(state, f"the residuals of rank {self._residuals.rank}")
+        given.get(AUTO, State.from_json, None)
+        check_sealed(state, f"the residuals of rank {own.rank}")
         world = residuals.get("world")
-        if isinstance(world, int) and world != self._residuals.world:
+        if isinstance(world, int) and world != own.world:
             raise StateError(
-                f"rank {self._residuals.rank} of {self._residuals.world} cannot use the residuals of a world "
-                f"of {world} ranks, for FSDP cuts gradients differently there; go on without them, which "
-                "gives up what the last step lost"
+                f"rank {own.rank} of {own.world} cannot use the residuals of a world of {world} ranks, for "
+                "FSDP cuts gradients differently there; go on without them, which gives up what the last "
+                "step lost"
             )
-        self._residuals.load_state_dict(residuals)
-        if self._residuals.steps_done is not None:
-            self._office.resume(self._residuals.steps_done)
-        if self._steering is not None and chosen is not None:
-            self._steering.load(chosen)
+        chosen = {AUTO: state[AUTO]} if AUTO in state else {}
+        self._sync.load_state_dict({**residuals, **chosen})
 
     @outside_inference
     def estimate(self, rate: str | float | None = None, hosts: int | None = None) -> Estimate | None:
         """Return what a step would take elsewhere: see ``Attached.estimate``. All ranks call it together."""
-        if not self._office.recorders:
-            self._office.recorders.append(Recorder("FSDP2"))
-        links, recorder = self._office.links, self._office.recorders[0]
-        with links.using(Purpose.CHOOSE, world_group(), "an estimate") as link:
-            ask, plan = (lambda _, call: call(link.exchange)), self.plan
-            return recorder.estimate(ask, plan, link.exchange.link.timeout_s, rate, hosts)
+        return self._recorder.estimate(self._sync, rate, hosts)
 
     @outside_inference
     def scale_residuals(self, factor: float) -> None:
@@ -136,7 +129,13 @@ class AttachedFsdp:
         >>> scaler.update()  # doctest: +SKIP
         >>> attached.scale_residuals(scaler.get_scale() / before)  # doctest: +SKIP
         """
-        self._residuals.scale(factor)
+        self._sync.feedback.scale(factor)
+
+    @cached_property
+    def _recorder(self) -> Recorder:
+        recorder = Recorder("FSDP2")
+        self._sync.observe(recorder)
+        return recorder
 
     def close(self) -> None:
         """Give FSDP its own collectives back and close the connections; may be called twice."""
@@ -235,53 +234,41 @@ def attach_fsdp(
             f"gradients='auto' expected modules that are sharded over all {dist.get_world_size()} ranks, got "
             f"{other.name!r} on a mesh of {other.mesh_shape}; name a plan or a codec"
         )
+    tuners = [] if auto is None else [Autotuner(auto, SHARDS, module.named_parameters())]
+    options = SyncOptions(timeout_s, strict=strict)
     rank = dist.get_rank()
-    books = Ledger(rank) if ledger is None else ledger
-    residuals = Residuals(plan, rank, dist.get_world_size())
-    links = _connected(units, plan, codec, timeout_s, strict, auto)
-    layouts = [unit.layouts(module) for unit in units]
-    summed = [each for each in units[0].groups() if each[0] in (Purpose.SCATTER, Purpose.REPLICATE)]
-    meter = FsdpMeter(plan, books, layouts, partial(_sum_exactly, links, summed) if strict else None)
-    steering = None if auto is None else _steering(auto, module, plan, links, meter, books, timeout_s)
-    office = Office(links, books, residuals, meter, steering)
     with ExitStack() as undo:
+        book = Ledger(rank) if ledger is None else ledger
         if ledger is None:
-            undo.callback(books.close)
+            undo.callback(book.close)
+        links = Links(plan, codec, options, book)
         undo.callback(links.close)
+        groups = _groups(units, codec, all_agree=strict or auto is not None)
+        facts = {
+            **facts_of(plan),
+            **({} if auto is None else auto.facts),
+            "weights": str(codec),
+            "strict": str(strict),
+            "modules": ", ".join(unit.name for unit in units),
+        }
+        for group in dict.fromkeys(group for _, group in groups):
+            agree(group, facts, timeout_s)
+        contexts = [links.connect(*each).context for each in groups]
+        layouts = [unit.layouts(module) for unit in units]
+        names = Layouts([name for each in layouts for name in each.all_names()])
+        sync = GradientSync(contexts[-1], names, Residuals(plan, rank, dist.get_world_size()), tuners)
+        undo.callback(sync.close)
+        # Else a thread would keep the links of a model that is dropped.
+        end = weakref.finalize(module, sync.end)
+        end.atexit = False
+        undo.callback(end.detach)
+        steps = ShardedSteps(sync, links, book)
         # Ranks may compile differently, and what a compiled one traced would not run again.
-        forward = torch.compiler.disable(office.forward)  # type: ignore[no-untyped-call]
+        forward = torch.compiler.disable(steps.forward)  # type: ignore[no-untyped-call]
         undo.callback(module.register_forward_pre_hook(forward, prepend=True).remove)
         for unit, layout in zip(units, layouts, strict=True):
-            _install(unit, office, codec, layout, undo)
-        return AttachedFsdp(plan, codec, books, residuals, office, undo.pop_all())
-
-
-def _steering(
-    auto: Auto,
-    module: nn.Module,
-    plan: Plan,
-    links: Links,
-    meter: FsdpMeter,
-    ledger: Ledger,
-    timeout_s: float,
-) -> Steering:
-    shapes = [float_shape(each) for each in module.parameters() if each.requires_grad]
-    names = [name for name, _ in module.named_parameters()]
-    who = auto, dist.get_rank(), dist.get_world_size()
-    pilot = Pilot(*who, shapes, timeout_s, rules=SHARDS, names=names)
-    pilot.note = ledger.decided
-    return Steering(pilot, plan, links, meter)
-
-
-def _sum_exactly(
-    links: Links, groups: Sequence[tuple[Purpose, dist.ProcessGroup]], words: torch.Tensor
-) -> ExchangeCost:
-    """Sum floats over all ranks: over the groups that gradients are summed over, one after the other."""
-    total = ExchangeCost()
-    for purpose, group in groups:
-        with links.using(purpose, group, "the ranks' verdicts") as link:
-            total += Exchange(link.exchange.link, Plan()).all_reduce(words, average=False)
-    return total
+            _install(unit, steps, codec, layout, undo)
+        return AttachedFsdp(sync, tuners, codec, book, undo.pop_all())
 
 
 def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -> None:
@@ -304,7 +291,7 @@ def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -
             f"weights={str(weights)!r} keeps all weights on every rank, but the module {freeing!r} frees its "
             "own after forward; call fully_shard with reshard_after_forward=False, or use weights='identity'"
         )
-    if strict and any(set(unit.mesh_ranks) != set(range(dist.get_world_size())) for unit in units):
+    if strict and not all(unit.is_on_world for unit in units):
         raise AttachError(
             "strict lets all ranks agree, for which every FSDP module must be on one mesh of all of them; "
             "leave strict out, or shard all modules over the whole world"
@@ -323,64 +310,41 @@ def _check_free(unit: Unit) -> None:
         )
 
 
-def _connected(
-    units: list[Unit],
-    plan: Plan,
-    weights: Codec | None,
-    timeout_s: float,
-    strict: bool,
-    auto: Auto | None,
-) -> Links:
-    """Meet the members of all groups now, where a rank that does not come is an error in one place."""
-    plans = {
-        Purpose.GATHER: replace(plan, codec=Identity() if weights is None else weights, algorithm="ring"),
-        Purpose.SCATTER: replace(plan, algorithm="ring"),
-        Purpose.REPLICATE: plan,
-        Purpose.CHOOSE: Plan(),
-    }
-    wanted = list(
-        dict.fromkeys(  # each once, in an order that all ranks share
-            each
-            for unit in units
-            for each in unit.groups()
-            if each[0] is not Purpose.GATHER or weights is not None
-        )
-    )
-    facts = {
-        **{name: str(part) for name, part in to_values(plan).items()},
-        **codecs.origins(plan),
-        **collectives.origins(plan),
-        **({} if auto is None else auto.facts),
-        "weights": str(weights),
-        "strict": str(strict),
-        "modules": ", ".join(unit.name for unit in units),
-    }
-    if auto is not None:
-        wanted.append((Purpose.CHOOSE, world_group()))
-    for group in dict.fromkeys(group for _, group in wanted):
-        agree(group, facts, timeout_s)
-    links = Links(plans, timeout_s)
-    try:
-        for purpose, group in wanted:
-            links.connect(purpose, group)
-    except BaseException:
-        links.close()
-        raise
-    return links
+def _groups(
+    units: list[Unit], weights: Codec | None, *, all_agree: bool
+) -> list[tuple[Purpose, dist.ProcessGroup]]:
+    """Return the groups to connect, each once, in an order that all ranks share.
+
+    The last one is the model's own, in which ranks choose plans and agree: that of all ranks if all of them
+    have to, or else one in which gradients are reduced.
+    """
+    every = dict.fromkeys(each for unit in units for each in unit.groups())
+    gathers = [each for each in every if each[0] is Purpose.GATHER and weights is not None]
+    reductions = [each for each in every if each[0] is not Purpose.GATHER]
+    is_hybrid = any(unit.replica_group for unit in units)
+    if all_agree or (is_hybrid and all(unit.is_on_world for unit in units)):
+        world = dist.group.WORLD
+        assert world is not None, "check_initialised has passed"
+        return [*gathers, *reductions, (Purpose.AGREE, world)]
+    if reductions:
+        return [*gathers, *reductions]
+    alone = units[0].shard_group
+    assert alone is not None, "a unit without a group of shards has one of replicas"
+    return [(Purpose.AGREE, alone)]
 
 
 def _install(
-    unit: Unit, office: Office, weights: Codec | None, layouts: UnitLayouts, undo: ExitStack
+    unit: Unit, steps: ShardedSteps, weights: Codec | None, layouts: UnitLayouts, undo: ExitStack
 ) -> None:
     """Put the exchanges where FSDP finds them, and note how to take them out."""
     if weights is not None:
         put, before = unit.module.set_custom_all_gather, unit.all_gather
-        put(GatherWeights(f"{unit.name}.weights", office, before, weights))
+        put(GatherWeights(f"{unit.name}.weights", steps, before, weights))
         undo.callback(put, before)
     put, before = unit.module.set_custom_reduce_scatter, unit.reduce_scatter
-    put(ScatterGradients(f"{unit.name}.gradients", office, before, layouts))
+    put(ScatterGradients(f"{unit.name}.gradients", steps, before, layouts))
     undo.callback(put, before)
     if unit.replica_group is not None:
         group = unit.replica_group
-        unit.set_replica_group(ReplicaGroup(f"{unit.name}.replicas", office, group, layouts))
+        unit.set_replica_group(ReplicaGroup(f"{unit.name}.replicas", steps, group, layouts))
         undo.callback(partial(unit.set_replica_group, group))

@@ -1,4 +1,4 @@
-"""What FSDP2 calls instead of its own collectives: its extension points, filled with exchanges.
+"""The exchanges that FSDP2 calls instead of its own collectives, at its extension points.
 
 ``FSDPModule.set_custom_all_gather`` and ``set_custom_reduce_scatter`` take objects that allocate memory and
 communicate. Between the replicas of a hybrid mesh FSDP calls ``torch.distributed.all_reduce`` on a process
@@ -7,163 +7,101 @@ group, and a process group can be written in Python.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd import Variable
 
-from gradwire.autotune.pilot import Recorder
 from gradwire.codecs import Bf16, Codec, Fp16, Identity
-from gradwire.costs import ExchangeCost
 from gradwire.devices import FLOATS, Staged, device_of
 from gradwire.exchange.feedback import is_finite
+from gradwire.exchange.request import BucketRequest, Half
 from gradwire.fsdp.links import GroupLink, Links, Purpose
-from gradwire.fsdp.steering import Steering
 from gradwire.fsdp.units import UnitLayouts
-from gradwire.plan import Plan
 from gradwire.sync.deltas import Deltas, over
-from gradwire.sync.ledger.ledger import Ledger, profiled
+from gradwire.sync.error_feedback import FlatResidual
+from gradwire.sync.gradient_sync import GradientSync
+from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.lost import Layout
-from gradwire.sync.ledger.meter import LostMeter, Measure
-from gradwire.sync.residual import Residuals
+from gradwire.sync.work import BucketWork, GradientBucket
 
 _SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM)
 _EXACT_HALVES: dict[torch.dtype, Codec] = {torch.bfloat16: Bf16(), torch.float16: Fp16()}
 
 
-class FsdpMeter(LostMeter):
-    """Measures what is lost of all modules; a step ends with the backward pass that reduces gradients.
+class ShardedSteps:
+    """The steps of one sharded model on one rank, which the exchanges of all units share.
+
+    A step begins with the first gradient that a backward pass reduces, and ends with the pass. FSDP waits for
+    each collective, so exchanges run on the thread that calls them.
 
     Parameters
     ----------
-    plan, ledger
-        See ``LostMeter``.
-    layouts
-        Those of all modules, in an order that all ranks share.
-    all_reduce
-        Sums a few floats over all ranks, exactly; where ranks are to be strict.
+    sync
+        Plan, residuals, observers, and the count of steps.
+    links
+        The links of all groups.
+    ledger
+        Counts exchanges and bypasses.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        ledger: Ledger,
-        layouts: Sequence[UnitLayouts],
-        all_reduce: Callable[[torch.Tensor], ExchangeCost] | None = None,
-    ) -> None:
-        names = [name for each in layouts for name in each.all_names()]
-        super().__init__(dist.get_rank(), plan, names, ledger, strict=all_reduce is not None)
-        self.steps_done = 0
-        self._all_reduce = all_reduce
+    def __init__(self, sync: GradientSync, links: Links, ledger: Ledger) -> None:
+        self.sync, self.links, self.ledger = sync, links, ledger
         self._backward = -1
-
-    def measure(self, layout: Layout) -> Measure:
-        """Return what measures an exchange in the step under way, where that is measured."""
-        return Measure(layout if self.measures(self.steps_done + 1) else None)
-
-    def begins(self, then: Callable[[], object]) -> bool:
-        """Return whether the gradient at hand is the first that this backward pass reduces.
-
-        The step ends with the pass: then this calls ``then``.
-        """
-        current = torch._C._current_graph_task_id()
-        if current in (-1, self._backward):
-            return False
-        self._backward = current
-        engine: Any = torch.autograd.Variable._execution_engine
-        engine.queue_callback(partial(self._end, then))
-        return True
-
-    def _end(self, then: Callable[[], object]) -> None:
-        verdict = Measure()
-        if self._all_reduce is not None and self.agrees(self.steps_done + 1):
-            accounting, verdict.verdict = self.agree_by(
-                self._all_reduce, dist.get_rank(), dist.get_world_size()
-            )
-            self.count("verdicts", accounting, accounting.total_s, 0, verdict)
-        self.steps_done += 1
-        then()
-        self.end_step()
-
-
-@dataclass(frozen=True)
-class Office:
-    """What the communication of all modules shares on one rank."""
-
-    links: Links
-    ledger: Ledger
-    residuals: Residuals
-    meter: FsdpMeter
-    steering: Steering | None = None
-    recorders: list[Recorder] = field(default_factory=list)
-    """One, from the first time on that somebody asks for an estimate."""
-
-    def begin(self) -> None:
-        """Begin a step, if the gradient at hand is the first of its backward pass."""
-        if self.meter.begins(then=self._end):
-            self.links.step = self.step + 1
-            if self.steering is not None:
-                self.steering.begin(self.meter.steps_done + 1)
+        self._buckets = 0
 
     def forward(self, *_: object) -> None:
         """Let a forward pass that prepares a backward pass be part of the next step."""
-        self.links.step = self.step + torch.is_grad_enabled()
+        self.links.step = self.sync.step + torch.is_grad_enabled()
 
-    @property
-    def step(self) -> int:
-        """How many steps the run has taken, those before a checkpoint included."""
-        return self.links.steps_before + self.meter.steps_done
+    def begin(self) -> None:
+        """Begin a step, if the gradient at hand is the first of its backward pass."""
+        current = torch._C._current_graph_task_id()
+        if current in (-1, self._backward):
+            return
+        self._backward, self._buckets = current, 0
+        Variable._execution_engine.queue_callback(self._end)
+        self.links.step, plan = self.sync.step + 1, self.sync.plan
+        self.sync.begin()
+        if self.sync.plan is not plan:
+            self.links.follow(self.sync.plan)
 
-    def resume(self, step: int) -> None:
-        """Count on from the step that a checkpoint was written after; older ones do not say."""
-        self.links.steps_before, self.links.step = step - self.meter.steps_done, step
+    def reduce(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        values: torch.Tensor,
+        link: GroupLink,
+        layout: Layout,
+        half: Half = Half.ALL_REDUCE,
+    ) -> BucketWork:
+        """Sum ``values``, the floats of the gradient ``tensor``, in place over the members of a group."""
+        residual = self.sync.feedback.of(f"{name}/{values.numel()}", values.numel())
+        bucket = GradientBucket(
+            self._buckets,
+            tensor,
+            layout=layout,
+            name=name,
+            request=BucketRequest(half, average=False),
+            feedback=FlatResidual(residual),
+        )
+        self._buckets += 1
+        return self.sync.run(bucket, values, link.context)
 
     def _end(self) -> None:
-        if self.steering is not None:
-            self.steering.end()
-        for recorder in self.recorders:
-            recorder.took()
-
-    def count(
-        self,
-        bucket: str,
-        accounting: ExchangeCost,
-        gradient: torch.Tensor,
-        started: float,
-        measure: Measure,
-    ) -> None:
-        """Count the exchange of a gradient that backward has waited for since ``started``."""
-        waited_s = perf_counter() - started
-        self.meter.note(measure)
-        self.meter.count(bucket, accounting, waited_s, gradient.nbytes, measure)
-        if self.steering is not None:
-            self.steering.waited(waited_s)
-        for recorder in self.recorders:
-            recorder.waited(waited_s)
-
-    @contextmanager
-    def link(self, purpose: Purpose, group: dist.ProcessGroup, bucket: str) -> Iterator[GroupLink]:
-        """Lend the link of a group for an exchange of a bucket, which a profile shows."""
-        with profiled(bucket), self.links.using(purpose, group, bucket) as link:
-            yield link
-
-    def residual_of(self, bucket: str, gradient: torch.Tensor) -> torch.Tensor | None:
-        """Return what this rank's encodings lost of a bucket, where the plan keeps it."""
-        return self.residuals.of(f"{bucket}/{gradient.numel()}", gradient.numel())
+        self.sync.agree()
+        self.sync.finish()
 
 
 class _Comm:
-    """One module's side of FSDP's interface ``Comm``; memory comes from what FSDP had there before."""
+    """One unit's side of FSDP's interface ``Comm``; memory comes from the object that it replaces."""
 
-    def __init__(self, bucket: str, office: Office, before: Any) -> None:
+    def __init__(self, bucket: str, steps: ShardedSteps, before: Any) -> None:
         self.before = before
-        self._bucket = bucket
-        self._office = office
+        self._bucket, self._steps = bucket, steps
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Return memory for a communication buffer."""
@@ -172,14 +110,14 @@ class _Comm:
 
 
 class GatherWeights(_Comm):
-    """All-gathers one module's weights: each member publishes its shard, and all keep what was decoded.
+    """All-gathers one unit's weights: each member publishes its shard, and all keep what was decoded.
 
     The owner of a shard, too, gathers the decoded values, so all ranks compute with identical weights, while
     the shards that the optimizer updates stay exact.
     """
 
-    def __init__(self, bucket: str, office: Office, before: Any, codec: Codec) -> None:
-        super().__init__(bucket, office, before)
+    def __init__(self, bucket: str, steps: ShardedSteps, before: Any, codec: Codec) -> None:
+        super().__init__(bucket, steps, before)
         self._codec = codec
         self._deltas: dict[torch.dtype, Deltas] = {}
 
@@ -192,22 +130,18 @@ class GatherWeights(_Comm):
     ) -> dist.Work | None:
         """Fill ``output_tensor`` with the members' ``input_tensor``, one after the other."""
         if output_tensor.dtype not in FLOATS:
-            self._office.ledger.bypassed(_not_float(output_tensor), self._bucket, output_tensor.nbytes)
+            self._steps.ledger.bypassed(_not_float(output_tensor), self._bucket, output_tensor.nbytes)
             work: dist.Work | None = self.before(output_tensor, input_tensor, group, async_op)
             return work
-        started = perf_counter()
-        with self._office.link(Purpose.GATHER, group, self._bucket) as link:
+        began = perf_counter()
+        with self._steps.links.using(Purpose.GATHER, group, self._bucket) as link:
             gathered = link.staging.stand_in(output_tensor)
-            link.staging.load(gathered.chunk(link.world)[link.place], input_tensor).wait()
+            link.staging.load(link.own_shard(gathered), input_tensor).wait()
             codec = over(self._codec_for(output_tensor.dtype), gathered)
-            accounting = link.exchange.broadcast(gathered, codec)
+            cost = link.context.exchange.broadcast(gathered, codec)
             link.staging.store(output_tensor, gathered)
             link.staging.order()
-        waited_s = perf_counter() - started
-        self._office.ledger.exchanged(self._bucket, accounting, exposed_s=waited_s, gradient_nbytes=0)
-        for recorder in self._office.recorders:
-            recorder.gathered(output_tensor.numel())
-            recorder.waited(waited_s)
+        self._steps.sync.gathered(self._bucket, output_tensor.numel(), cost, perf_counter() - began)
         return None
 
     def _codec_for(self, dtype: torch.dtype) -> Codec:
@@ -219,18 +153,18 @@ class GatherWeights(_Comm):
         return self._codec
 
     def _deltas_of(self, dtype: torch.dtype, wanted: Deltas) -> Deltas:
-        """Return the module's own deltas of weights of that dtype."""
+        """Return the unit's own deltas of weights of that dtype."""
         if dtype not in self._deltas:
             words = "bf16" if dtype is torch.bfloat16 else wanted.dtype
-            self._deltas[dtype] = Deltas(words, self._office.ledger, self._bucket)
+            self._deltas[dtype] = Deltas(words, self._steps.ledger, self._bucket)
         return self._deltas[dtype]
 
 
 class ScatterGradients(_Comm):
-    """Reduce-scatters one module's gradients, every hop encoded."""
+    """Reduce-scatters one unit's gradients, every hop encoded."""
 
-    def __init__(self, bucket: str, office: Office, before: Any, layouts: UnitLayouts) -> None:
-        super().__init__(bucket, office, before)
+    def __init__(self, bucket: str, steps: ShardedSteps, before: Any, layouts: UnitLayouts) -> None:
+        super().__init__(bucket, steps, before)
         self._layouts = layouts
 
     def __call__(
@@ -244,53 +178,39 @@ class ScatterGradients(_Comm):
         """Fill ``output_tensor`` with this rank's shard of the sum; ``input_tensor`` is used up."""
         reason = _why_not(input_tensor, op)
         if reason is not None:
-            self._office.ledger.bypassed(reason, self._bucket, input_tensor.nbytes)
-            work: dist.Work | None = self.before(output_tensor, input_tensor, group, op, async_op)
-            return work
-        self._office.begin()
-        started = perf_counter()
-        with self._office.link(Purpose.SCATTER, group, self._bucket) as link:
-            gradient = Staged(input_tensor, staging=link.staging).floats()
-            residual = self._office.residual_of(self._bucket, gradient)
-            measure = self._office.meter.measure(self._layouts.scattered(gradient.numel(), link.world))
-            steering = self._office.steering
-            for recorder in self._office.recorders:
-                recorder.scattered(gradient, input_tensor.device)
-            sample = None if steering is None else steering.sample(gradient, self._layouts, link)
-            accounting = link.exchange.reduce(gradient, residual, measure.norms)
-            shard = gradient.chunk(link.world)[link.place]
-            if sample is not None:
-                accounting += sample.compare(shard)
-            accounting.nonfinite = int(not is_finite(shard))
+            self._steps.ledger.bypassed(reason, self._bucket, input_tensor.nbytes)
+            own: dist.Work | None = self.before(output_tensor, input_tensor, group, op, async_op)
+            return own
+        self._steps.begin()
+        began = perf_counter()
+        with self._steps.links.using(Purpose.SCATTER, group, self._bucket) as link:
+            values = Staged(input_tensor, staging=link.staging).floats()
+            layout = self._layouts.scattered(values.numel(), link.world)
+            work = self._steps.reduce(self._bucket, input_tensor, values, link, layout, Half.REDUCE)
+            shard = link.own_shard(values)
+            work.cost.nonfinite = int(not is_finite(shard))
             _scale(shard, op, link.world)
             link.staging.store(output_tensor, shard)
             link.staging.order()
-        self._office.count(self._bucket, accounting, gradient, started, measure)
+        self._steps.sync.count(work, perf_counter() - began)
         return None
-
-
-def _work_of(done: torch.futures.Future[list[torch.Tensor]]) -> dist.Work:
-    """Return a future as what collectives return; torch's stub does not know the function."""
-    make: Any = vars(torch._C._distributed_c10d)["_create_work_from_future"]
-    work: dist.Work = make(done)
-    return work
 
 
 class ReplicaGroup(dist.ProcessGroup):
     """Stands in for the group between the replicas of a hybrid mesh; its all-reduce encodes every hop.
 
-    It knows the one collective that FSDP calls on it.
+    It has the one collective that FSDP calls on it.
     """
 
-    def __init__(self, bucket: str, office: Office, group: dist.ProcessGroup, layouts: UnitLayouts) -> None:
+    def __init__(
+        self, bucket: str, steps: ShardedSteps, group: dist.ProcessGroup, layouts: UnitLayouts
+    ) -> None:
         super().__init__(group.rank(), group.size())  # type: ignore[call-arg]  # torch's stub lacks it
-        self._layouts = layouts
         self.before = group
-        self._bucket = bucket
-        self._office = office
+        self._bucket, self._steps, self._layouts = bucket, steps, layouts
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """Return what torch prints for this group."""
+        """Return the name that torch prints for this group."""
         return "gradwire"
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
@@ -301,24 +221,30 @@ class ReplicaGroup(dist.ProcessGroup):
         if reason is None:
             self._exchange(tensor, op)
         else:
-            self._office.ledger.bypassed(reason, self._bucket, tensor.nbytes)
+            self._steps.ledger.bypassed(reason, self._bucket, tensor.nbytes)
             dist.all_reduce(tensor, op, self.before)
         done: torch.futures.Future[list[torch.Tensor]] = device_of(tensor).future()
         done.set_result(tensors)
         return _work_of(done)
 
     def _exchange(self, tensor: torch.Tensor, op: Any) -> None:
-        self._office.begin()
-        started = perf_counter()
-        with self._office.link(Purpose.REPLICATE, self.before, self._bucket) as link:
+        self._steps.begin()
+        began = perf_counter()
+        with self._steps.links.using(Purpose.REPLICATE, self.before, self._bucket) as link:
             staged = Staged(tensor, staging=link.staging)
-            gradient = staged.floats()
-            residual = self._office.residual_of(self._bucket, gradient)
-            measure = self._office.meter.measure(self._layouts.replicated(gradient.numel()))
-            accounting = link.exchange.all_reduce(gradient, False, residual, measure.norms)
-            _scale(gradient, op, link.world)
+            values = staged.floats()
+            layout = self._layouts.replicated(values.numel())
+            work = self._steps.reduce(self._bucket, tensor, values, link, layout)
+            _scale(values, op, link.world)
             staged.store().order()
-        self._office.count(self._bucket, accounting, gradient, started, measure)
+        self._steps.sync.count(work, perf_counter() - began)
+
+
+def _work_of(done: torch.futures.Future[list[torch.Tensor]]) -> dist.Work:
+    """Return a future as the work that collectives return; torch's stub lacks the function."""
+    make: Any = vars(torch._C._distributed_c10d)["_create_work_from_future"]
+    work: dist.Work = make(done)
+    return work
 
 
 def _why_not(tensor: torch.Tensor, op: Any) -> str | None:
@@ -337,7 +263,7 @@ def _kind(op: Any) -> Any:
 
 
 def _scale(total: torch.Tensor, op: Any, world: int) -> None:
-    """Make of a sum what ``op`` asks for."""
+    """Turn a sum into the result of ``op``."""
     if _kind(op) == dist.ReduceOp.AVG:
         total.div_(world)
     elif _kind(op) == dist.ReduceOp.PREMUL_SUM:

@@ -112,6 +112,12 @@ class Unit:
         return self.parameters.post_forward_mesh_info is None
 
     @property
+    def shard_group(self) -> dist.ProcessGroup | None:
+        """The group of the ranks that have a shard each; None where all ranks have all of it."""
+        group: dist.ProcessGroup | None = getattr(self.parameters.mesh_info, "shard_process_group", None)
+        return group
+
+    @property
     def replica_group(self) -> dist.ProcessGroup | None:
         """The group of the ranks with the same shard on a mesh of two dimensions, else None."""
         group: dist.ProcessGroup | None = getattr(self.parameters.mesh_info, "replicate_process_group", None)
@@ -133,9 +139,14 @@ class Unit:
         return ranks
 
     @property
+    def is_on_world(self) -> bool:
+        """Whether the unit is on a mesh of all ranks."""
+        return len(self.mesh_ranks) == dist.get_world_size()
+
+    @property
     def is_over_all(self) -> bool:
         """Whether the unit is sharded over all ranks, on a mesh of one dimension."""
-        return self.replica_group is None and len(self.mesh_ranks) == dist.get_world_size()
+        return self.replica_group is None and self.is_on_world
 
     def layouts(self, root: nn.Module) -> UnitLayouts:
         """Return the layouts of the unit's buckets, with the names that ``root`` has for its parameters."""
@@ -152,7 +163,7 @@ class Unit:
         Gradients are summed over the groups for ``SCATTER`` and ``REPLICATE``, one after the other.
         """
         mesh, later = self.parameters.mesh_info, self.parameters.post_forward_mesh_info
-        shards = getattr(mesh, "shard_process_group", None)
+        shards = self.shard_group
         if shards is not None and shards.size() > 1:  # alone, FSDP communicates nothing
             yield Purpose.GATHER, shards
             yield Purpose.SCATTER, getattr(mesh, "reduce_scatter_process_group", None) or shards

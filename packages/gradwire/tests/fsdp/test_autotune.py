@@ -14,15 +14,8 @@ from torch.distributed.tensor import DTensor
 
 import gradwire
 from gradwire.autotune import costs as network
-from gradwire.autotune.samples import Samples
 from gradwire.codecs import DEFAULT
 from gradwire.errors import AttachError
-from gradwire.fsdp.links import GroupLink
-from gradwire.fsdp.steering import Sample
-from gradwire.fsdp.units import UnitLayouts
-from gradwire.links import Link
-from gradwire.plan import Plan
-from support.ranks import run_ranks
 from support.sharded import Case, loss_of, make_model, shard
 from support.told_line import WARM_UP
 
@@ -120,50 +113,3 @@ def without_a_word() -> int:
 @pytest.mark.processes
 def test_who_names_no_plan_lets_the_run_choose(run_processes: RunProcesses) -> None:
     assert run_processes(2, without_a_word) == [1, 1]
-
-
-LAYOUTS = UnitLayouts("unit", ("unit.weight", "unit.bias"), ((2, 3), (2,)))
-WORLD = 2
-
-
-def gradient(rank: int) -> torch.Tensor:
-    return torch.randn(WORLD * 8, generator=torch.Generator().manual_seed(rank))
-
-
-@pytest.mark.parametrize("drawn", [False, True])
-def test_a_sample_has_whole_parameters_and_knows_what_the_shards_lost(
-    drawn: bool,
-) -> None:
-    def rank(link: Link) -> Samples:
-        exchange = gradwire.Exchange(link, Plan.of("quantize:4", residual=False))
-        place = (link.rank + 1) % WORLD  # the owner's
-        member, samples, tensor = GroupLink(exchange, range(WORLD), place), Samples(), gradient(link.rank)
-        sample = Sample(samples, LAYOUTS, tensor, member, drawn=drawn)
-        exchange.reduce(tensor)
-        cost = sample.compare(tensor.chunk(WORLD)[place])
-        assert (cost.raw_nbytes > 0) == drawn
-        exact = torch.stack([gradient(each) for each in range(WORLD)]).sum(0).chunk(WORLD)[place]
-        if drawn:
-            lost = (tensor.chunk(WORLD)[place] - exact)[6:].norm() / exact[6:].norm()
-            assert samples.shadow is not None
-            assert samples.shadow.plain["unit.bias"] == pytest.approx(float(lost), rel=1e-3)
-        else:
-            assert samples.shadow is None
-        return samples
-
-    for number, samples in enumerate(run_ranks(WORLD, rank)):
-        own = gradient(number).view(WORLD, 8)
-        assert torch.equal(samples.flat, torch.cat([own[:, :6].reshape(-1), own[:, 6:].reshape(-1)]))
-        assert samples.names == ["unit.weight", "unit.bias"]
-        assert samples.sizes == [12, 4]
-
-
-def test_what_fsdp_leaves_out_is_sampled_as_one() -> None:
-    def rank(link: Link) -> Samples:
-        member, samples = GroupLink(gradwire.Exchange(link, Plan()), range(WORLD), 0), Samples()
-        Sample(samples, LAYOUTS, gradient(0)[:4], member, drawn=False)
-        return samples
-
-    for samples in run_ranks(WORLD, rank):
-        assert samples.names == ["unit (some of its parameters)"]
-        assert samples.sizes == [4]
