@@ -110,7 +110,7 @@ class _Comm:
 
 
 class GatherWeights(_Comm):
-    """All-gathers one unit's weights: each member publishes its shard, and all keep what was decoded.
+    """The all-gather of one unit's weights: each member sends its shard, and all keep the decoded values.
 
     The owner of a shard, too, gathers the decoded values, so all ranks compute with identical weights, while
     the shards that the optimizer updates stay exact.
@@ -161,7 +161,7 @@ class GatherWeights(_Comm):
 
 
 class ScatterGradients(_Comm):
-    """Reduce-scatters one unit's gradients, every hop encoded."""
+    """The reduce-scatter of one unit's gradients, every hop encoded."""
 
     def __init__(self, bucket: str, steps: ShardedSteps, before: Any, layouts: UnitLayouts) -> None:
         super().__init__(bucket, steps, before)
@@ -197,9 +197,9 @@ class ScatterGradients(_Comm):
 
 
 class ReplicaGroup(dist.ProcessGroup):
-    """Stands in for the group between the replicas of a hybrid mesh; its all-reduce encodes every hop.
+    """A stand-in for the group between replicas, whose all-reduce encodes every hop.
 
-    It has the one collective that FSDP calls on it.
+    It has no other collective: FSDP calls this one alone.
     """
 
     def __init__(
