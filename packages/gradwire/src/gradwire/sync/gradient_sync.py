@@ -111,15 +111,14 @@ class GradientSync:
         ``remedy`` and ``advice`` are those of ``SyncContext``. Raises ``AttachError`` on all ranks, where one
         differs, refuses or does not come in time.
         """
-        facts = {**facts_of(plan), "strict": str(options.strict), **facts}
-        agree(group, {**facts, "world": str(dist.get_world_size(group))}, options.timeout_s)
+        own = {"strict": str(options.strict), "world": str(dist.get_world_size(group))}
+        agree(group, {**facts_of(plan), **own, **facts}, options.timeout_s)
         ending = f"; {AFTER_AGREEING}"
         link = connect(group, options.timeout_s, AttachError, ending, tos=plan.tos)
         try:
             book = Ledger(link.rank) if ledger is None else ledger
             context = SyncContext(Exchange(link, plan), options, book, group, remedy=remedy, advice=advice)
-            feedback = Residuals(plan, link.rank, link.world, layouts.counts)
-            return cls(context, layouts, feedback, observers)
+            return cls(context, layouts, Residuals(plan, link.rank, link.world, layouts.counts), observers)
         except BaseException:
             link.close()
             raise
