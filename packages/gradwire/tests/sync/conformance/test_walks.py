@@ -1,14 +1,16 @@
-"""The path of a bucket is the list in CONTRIBUTING, from DDP's hook to the socket and back.
+"""The paths of attach and of a bucket are the lists in CONTRIBUTING.
 
-Each rank records a warm step of two ranks over sockets, on all threads, from the call of DDP's hook until the
-bucket's future is complete. The path are the functions under way where the bucket passes from one thread to
-the other, into the kernel, out of it, or back to DDP. Each counts once.
+Of attach, the first calls of the listed functions come in this order, and no room below ``sync`` calls it or
+one above it. Of a bucket, each rank records a warm step of two ranks over sockets, on all threads, from the
+call of DDP's hook until the bucket's future is complete. The path are the functions under way where the
+bucket passes from one thread to the other, into the kernel, out of it, or back to DDP. Each counts once.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,14 +99,63 @@ def walk(spec: str) -> list[str]:
     return names(noted.path)
 
 
+def _rooms() -> dict[str, int]:
+    """Return the rooms of the core, and which row each is in, from above."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    rows = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    return {room.strip(): number for number, row in enumerate(rows) for room in row.split("|")}
+
+
+def attach_walk(rows: dict[str, int]) -> tuple[list[str], list[tuple[str, str]]]:
+    """Attach a model; return the functions in the order of their first calls, and the calls upwards."""
+    entered, upwards = list[CodeType](), list[tuple[str, str]]()
+
+    def room_of(code: CodeType) -> str:
+        return Path(code.co_filename).relative_to(SOURCE).parts[0].removesuffix(".py")
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        code, caller = frame.f_code, frame.f_back
+        if event != "call" or not code.co_filename.startswith(SOURCE) or code.co_name == "<module>":
+            return
+        if code not in entered:
+            entered.append(code)
+        while caller is not None and not caller.f_code.co_filename.startswith(SOURCE):
+            caller = caller.f_back
+        if caller is None or room_of(caller.f_code) == "deferred":  # a decorator
+            return
+        above, below = rows.get(room_of(code), 0), rows.get(room_of(caller.f_code), 0)
+        if above < below and above <= rows["sync"]:
+            upwards.append((caller.f_code.co_qualname, code.co_qualname))
+
+    model = DistributedDataParallel(nn.Linear(3, 2))
+    sys.setprofile(note)
+    attached = gradwire.attach(model, "fp8")
+    sys.setprofile(None)
+    attached.close()
+    return names(entered), upwards
+
+
+def listed(path: str) -> list[str]:
+    """Return the functions of a path that CONTRIBUTING lists."""
+    text = (ROOT / "CONTRIBUTING.md").read_text().partition(path)[2].partition("\n    ")[2]
+    lines = f"    {text}".partition("\n\n")[0].splitlines()
+    return [" ".join(line.split()[:2]) for line in lines]
+
+
 pytestmark = pytest.mark.processes
+
+
+def test_attach_takes_the_path_that_contributing_lists(run_processes: Callable[..., list[Any]]) -> None:
+    path = listed("path of `gradwire.attach`")
+    assert len({each.partition(" ")[0] for each in path}) <= 15
+    for entered, upwards in run_processes(2, attach_walk, _rooms(), alone=True):
+        assert [each for each in entered if each in path] == path
+        assert upwards == []
 
 
 @pytest.mark.parametrize("spec", ["fp8", "identity"])
 def test_a_bucket_takes_the_path_that_contributing_lists(
     run_processes: Callable[..., list[Any]], spec: str
 ) -> None:
-    lines = (ROOT / "CONTRIBUTING.md").read_text().partition("path of one bucket")[2].splitlines()
-    listed = [" ".join(line.split()[:2]) for line in lines if line.startswith("    ") and ".py " in line]
     for path in run_processes(2, walk, spec, alone=True):
-        assert path == listed
+        assert path == listed("path of one bucket")
