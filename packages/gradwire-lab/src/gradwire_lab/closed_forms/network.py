@@ -8,16 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gradwire.collectives import Collective
+from gradwire.deferred import np
 from gradwire.errors import SpecError
 from gradwire.fields import ABOVE_ZERO, Kind, Source, anything, of, optional, real, whole
 from gradwire.records import read_object
-from gradwire.timing.simulate import Simulation, Wires, simulate
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
+
+if TYPE_CHECKING:  # it imports NumPy, for which no help of a command waits
+    from gradwire.timing.simulate import Simulation, Wires
 
 PerRank = float | tuple[float, ...]
 """One number for all ranks (or groups), or one for each."""
@@ -152,6 +153,8 @@ class Network:
 
         ``ratio`` is how many bytes of float32 a codec makes one byte of.
         """
+        from gradwire.timing.simulate import simulate
+
         return simulate(
             collective,
             self.wires(),
@@ -163,6 +166,8 @@ class Network:
 
     def wires(self) -> Wires:
         """Return the rates and latencies as arrays."""
+        from gradwire.timing.simulate import Wires
+
         groups = self.groups or Groups((0,) * self.world, 1.0)
         return Wires(
             np.array(self.per_rank(self.send_nbytes_per_s), dtype=np.float64),
