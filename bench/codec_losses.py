@@ -52,7 +52,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Lesson(ABC):
-    """What is learned: a model, every rank's own batches, and what judges."""
+    """A task to learn: a model, every rank's own batches, and a judge."""
 
     rate: float
 
@@ -204,7 +204,7 @@ def baselines(seed: int) -> dict[str, tuple[Callable[[DistributedDataParallel], 
 
 @dataclass(frozen=True)
 class Row:
-    """What one training came to."""
+    """The result of one training."""
 
     codec: str
     loss: float

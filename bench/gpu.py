@@ -62,7 +62,7 @@ AHEAD = 20
 """Copies that are queued before a call: they take longer than the host needs to queue the call."""
 SYNCHRONISES = {"cudaStreamSynchronize"}  # the profiler itself synchronises the device at its end
 PAGEABLE = "Pageable"
-"""What the profiler's name of a copy says if it is through memory that is not pinned."""
+"""The word in the profiler's name of a copy through memory that is not pinned."""
 
 
 def main(arguments: list[str] | None = None) -> int:

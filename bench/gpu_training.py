@@ -40,7 +40,7 @@ TRACED, CHECKED = 3, 3
 SETTLED = 20
 """Steps before those that are timed; an automatic choice falls within them or is counted."""
 SEGMENT_NBYTES = 1 << 24
-"""What a frame costs an accelerator hardly depends on its length."""
+"""A large segment, because a frame's cost on an accelerator hardly depends on its length."""
 COARSE = "errbound:rel=0.25,block=1024"
 POLICIES = ("static:32", "static:16", "static:8", "delta", "delta:fp32")
 SYNCHRONISES = ("cudaStreamSynchronize", "cudaDeviceSynchronize")
@@ -227,7 +227,7 @@ def offloaded(policy: str | None, args: argparse.Namespace) -> str:
 
 
 def rounded(weights: torch.Tensor, policy: str) -> torch.Tensor:
-    """Return what a device should hold of a master."""
+    """Return the weights that a device should hold of the masters."""
     if weights.dim() == 1 or policy in ("static:32", "delta:fp32"):
         return weights
     if policy == "delta":

@@ -53,7 +53,7 @@ class SGD:
         return (1 - self.momentum) * state[0]
 
     def spread(self, delay: int) -> Self:
-        """Return what ``Spike`` updates with."""
+        """Return the optimizer with which ``Spike`` updates."""
         kept = self.momentum**delay
         return replace(self, of_velocity=kept, of_gradient=(1 - kept) / (1 - self.momentum))
 
@@ -145,9 +145,9 @@ class Stale:
     Li et al., Pipe-SGD, NeurIPS 2018, algorithm 1. The other variants override what they do differently.
     """
 
-    virtual = False
+    virtual: bool = False
     """Whether it guesses."""
-    local = False
+    local: bool = False
     """Whether its guesses use the ranks' own gradients."""
     memory = (0, 0, 0)
     """Extra vectors: always, one for each in the optimizer's state, one for each step under way."""
@@ -163,7 +163,7 @@ class Stale:
         """The last one that was applied."""
 
     def guesses(self, _rank: int) -> list[torch.Tensor]:
-        """Return what stands for the averages under way, oldest first; with none, all are left out."""
+        """Return substitutes for the averages under way, oldest first; without any, all are left out."""
         return []
 
     def arrived(self, sent: Sent) -> torch.Tensor:

@@ -42,9 +42,9 @@ WORLD = 4
 EVERY = 5
 """Steps between two evaluations."""
 LONGER = 1.3
-"""How much longer exact training goes on, so that a method which learns faster has something to compare."""
+"""The length of exact training over that of a method, so that faster methods can be compared."""
 MOMENTS = (0.25, 0.5, 0.75)
-"""When the gradients of exact training are recorded, as shares of a run."""
+"""The moments at which the gradients of exact training are recorded, as shares of a run."""
 METHODS = (
     "ecsq:0.5",
     "ecsq:1",
@@ -109,7 +109,7 @@ def small_gpt() -> Task:
 
 
 def sgd(rate: float) -> Callable[[nn.Module], torch.optim.Optimizer]:
-    """Return what makes SGD with momentum."""
+    """Return a function that makes SGD with momentum."""
     return lambda net: torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
 
 
@@ -122,7 +122,7 @@ TASKS: dict[str, Callable[[], Task]] = {
 
 @dataclass(frozen=True)
 class Curve:
-    """What a run came to: losses after every ``EVERY`` steps, and gradients of all ranks at some moments."""
+    """A run's losses after every ``EVERY`` steps, and the gradients of all ranks at some moments."""
 
     losses: list[float]
     gradients: list[list[torch.Tensor]]
@@ -224,7 +224,7 @@ def plan_of(method: str) -> Plan:
 
 @dataclass(frozen=True)
 class Row:
-    """What the runs of a method on a task came to, in the terms of ``closed_forms.extra_steps.MethodRun``."""
+    """The result of a method's runs on a task, in the terms of ``closed_forms.extra_steps.MethodRun``."""
 
     task: str
     method: str

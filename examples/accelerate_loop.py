@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     options = parser.parse_args()
 
-    accelerator = Accelerator(cpu=not torch.cuda.is_available())  # on the CPU it wants to be told
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())  # Accelerate doesn't find that out
     set_seed(0)
     data = digits()
     plain = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))

@@ -74,15 +74,15 @@ def load(folder: Path, parts: Parts) -> int:
     another file than the others must not train on.
     """
     last = folder / "last.pt"
-    told = [gradwire.load_checkpoint(last)["steps_done"] if last.exists() else 0]
-    dist.broadcast_object_list(told)  # rank 0's word counts
-    if told[0]:
-        state = gradwire.load_checkpoint(_file(folder, told[0]))
+    steps_done = [gradwire.load_checkpoint(last)["steps_done"] if last.exists() else 0]
+    dist.broadcast_object_list(steps_done)  # rank 0's counts
+    if steps_done[0]:
+        state = gradwire.load_checkpoint(_file(folder, steps_done[0]))
         for name, part in parts.items():
             part.load_state_dict(state[name])
         if hasattr(parts["gradwire"], "check_replicas"):  # shards differ from rank to rank
             parts["gradwire"].check_replicas()
-    return told[0]
+    return steps_done[0]
 
 
 def _file(folder: Path, steps_done: int) -> Path:

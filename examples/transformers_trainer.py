@@ -67,7 +67,7 @@ def main() -> None:
                 save_strategy="no",
                 report_to="none",
                 disable_tqdm=True,
-                use_cpu=not torch.cuda.is_available(),  # on the CPU it wants to be told
+                use_cpu=not torch.cuda.is_available(),  # the trainer doesn't find that out
                 dataloader_pin_memory=False,
             ),
             train_dataset=data[:TRAIN],

@@ -48,7 +48,7 @@ def pages_of(paths: list[Path]) -> list[Path]:
 
 
 def complaints(page: Any, axe: Any) -> Iterator[str]:
-    """Yield what is wrong with the page that is open."""
+    """Yield the faults of the open page."""
     wide, window = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     if wide > window:
         yield f"is {wide} pixels wide in a window of {window}"

@@ -30,7 +30,7 @@ PAPER = "getComputedStyle(document.body).backgroundColor"
 
 
 def complaints(tab: Any) -> Iterator[str]:
-    """Yield what is wrong with the report that is open."""
+    """Yield the faults of the open report."""
     yield from _themes(tab)
     tables = tab.query_selector_all("table.sortable")
     if not tables:

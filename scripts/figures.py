@@ -48,7 +48,7 @@ FIGURES: Mapping[str, str] = MappingProxyType(
         "cifar-cnn-4-hosts": "training-speed --tasks cifar-cnn",
     }
 )
-"""What is measured, by the names of records, as words of ``gradwire experiment``."""
+"""The measurements by the names of their records, as words of ``gradwire experiment``."""
 AGAIN = "measure it again"
 SUMMARY, VERDICTS = "summary", "verdicts"
 """Blocks of several records: the main tasks' speeds, and the counts of the papers' exhibits."""
@@ -296,7 +296,7 @@ def rendered_verdicts(root: Path) -> str:
 
 
 def not_measured(*names: str) -> str:
-    """Return what stands in the place of a table without a record."""
+    """Return the text in place of a table without a record."""
     return f"*Not measured yet on this code: `{COMMAND} measure {' '.join(names)}`.*"
 
 

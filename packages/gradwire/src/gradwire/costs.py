@@ -1,4 +1,4 @@
-"""What an exchange costs in seconds and bytes: one record for measurements and predictions."""
+"""The cost of an exchange in seconds and bytes: one record for measurements and predictions."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ class ExchangeCost:
 
     @property
     def ratio(self) -> float:
-        """How many times fewer bytes travelled than the floats have; 1 where nothing was sent."""
+        """The bytes of the floats over the bytes that travelled; 1 if nothing was sent."""
         return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
 
     def took(self, total_s: float) -> None:
-        """Count as handling what is left of ``total_s``."""
+        """Count the rest of ``total_s``, beside codec and waits, as handling."""
         self.handling_s = max(0.0, total_s - self.codec_s - self.wait_s)
 
     def __add__(self, other: ExchangeCost) -> ExchangeCost:
@@ -129,12 +129,12 @@ class ExchangeCost:
         return ExchangeCost(*map(sub, self._amounts(), earlier._amounts()), scales=self.scales)
 
     def towards(self, other: ExchangeCost, share: float) -> ExchangeCost:
-        """Return what is ``share`` of the way to ``other``: 0 is here, 1 is there, 2 as far again."""
+        """Return the cost at ``share`` of the way to ``other``, where 0 is this one, and 1 the other."""
         pairs = zip(self._amounts(), other._amounts(), strict=True)
         return ExchangeCost(*(max(0, mine + share * (theirs - mine)) for mine, theirs in pairs))
 
     def _amounts(self) -> list[Any]:
-        """Return what adds up as numbers do: all but the scales, which are the last field."""
+        """Return all fields that add up as numbers: all but the scales, which are the last one."""
         return [getattr(self, name) for name in _AMOUNTS]
 
 

@@ -55,7 +55,7 @@ def parse_rate(text: str | None) -> float | None:
 
 
 def check_link_rate(text: str | None) -> float | None:
-    """Return what ``parse_rate`` does of the option ``--link``. Raises ``SpecError``, also out of range."""
+    """Return the rate of the option ``--link`` by ``parse_rate``. Raises ``SpecError``, also out of range."""
     rate = parse_rate(text)
     if rate is not None and not SLOWEST <= 8 * rate <= FASTEST:
         raise SpecError(f"--link must be 1kbit to 1000gbit, or unlimited, but is {text}")
