@@ -60,11 +60,11 @@ def main() -> None:
     print(f"{'':<28}{'steps':>6}{'ms':>8}{'compressed':>12}  weights")
     wanted: list[str] = []
     for case in options.cases.split(";"):
-        told = train(case, options)
-        ranks = sorted((each for each in told if "rank" in each), key=lambda each: each["rank"])
+        reports = train(case, options)
+        ranks = sorted((each for each in reports if "rank" in each), key=lambda each: each["rank"])
         wanted = wanted or ranks[0]["hashes"]
         same = all(each["hashes"] == wanted[: len(each["hashes"])] for each in ranks)
-        packets = sum(each["to_link"]["compressed"] for each in told if "to_link" in each)
+        packets = sum(each["to_link"]["compressed"] for each in reports if "to_link" in each)
         steps = "/".join(str(len(each["hashes"])) for each in ranks)
         print(
             f"{case:<28}{steps:>6}{1e3 * statistics.median(ranks[0]['seconds']):>8.1f}{packets:>12}"
@@ -80,12 +80,12 @@ def main() -> None:
 
 def train(case: str, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Train once; return what ranks and NICs tell."""
-    told: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
     rest: dict[tuple[int, Stream], bytes] = {}
 
     def keep(host: int, stream: Stream, text: bytes) -> None:
         *lines, rest[host, stream] = (rest.get((host, stream), b"") + text).split(b"\n")
-        told.extend(json.loads(line[1:]) for line in lines if line.startswith(b"@"))
+        reports.extend(json.loads(line[1:]) for line in lines if line.startswith(b"@"))
 
     with tempfile.TemporaryDirectory() as folder:
         own = [sys.executable, __file__]
@@ -95,7 +95,7 @@ def train(case: str, options: argparse.Namespace) -> list[dict[str, Any]]:
             host = [*own, "host", case, folder, options.codec, str(options.steps)]
             done = bed.run(host, sinks=(keep,), timeout_s=300)
     assert done.failure is None, (done.failure, rest)
-    return told
+    return reports
 
 
 def host(case: str, folder: str, codec: str, steps: str) -> None:
@@ -112,14 +112,14 @@ def host(case: str, folder: str, codec: str, steps: str) -> None:
 
     rank, world = launched_rank()
     data = os.environ.get("GRADWIRE_DATA")
-    told: dict[str, Any] = {"rank": rank, "hashes": [], "seconds": [], "error": ""}
-    told |= {"said": None, "heard": None}
+    report: dict[str, Any] = {"rank": rank, "hashes": [], "seconds": [], "error": ""}
+    report |= {"said": None, "heard": None}
     with joined_group(join_launched(60.0), rank, world, 60.0) as group:
         plan = Plan(offload=codec)
         link = ProcessGroupLink(group, timeout_s=PATIENCE_S, tos=plan.tos)
         task = mnist_mlp(rank, world, Files(None if data is None else Path(data)))
         method = DSync(task.model, task.optimizer(task.model), plan, group=link)
-        talking = threading.Thread(target=talk, args=(rank, told), daemon=True)
+        talking = threading.Thread(target=talk, args=(rank, report), daemon=True)
         for step in range(int(steps)):
             began = time.monotonic()
             if step == int(steps) // 2:
@@ -132,29 +132,29 @@ def host(case: str, folder: str, codec: str, steps: str) -> None:
             try:
                 method.step(lambda batch=batch: task.loss(task.model, batch))  # type: ignore[misc]
             except ExchangeError as error:
-                told["error"], told["waited_s"] = str(error), time.monotonic() - began
+                report["error"], report["waited_s"] = str(error), time.monotonic() - began
                 break
             finally:
                 weights = b"".join(each.detach().numpy().tobytes() for each in task.model.parameters())
-                told["hashes"].append(hashlib.sha256(weights).hexdigest())
-            told["seconds"].append(time.monotonic() - began)
-        if told["error"]:  # the weights are those of the last whole step, which was counted
-            assert told["hashes"].pop() == told["hashes"][-1], "a failed step has changed the weights"
+                report["hashes"].append(hashlib.sha256(weights).hexdigest())
+            report["seconds"].append(time.monotonic() - began)
+        if report["error"]:  # the weights are those of the last whole step, which was counted
+            assert report["hashes"].pop() == report["hashes"][-1], "a failed step has changed the weights"
         if case == TALK:
             talking.join(PATIENCE_S)
-        tell(told)
-        torch.distributed.barrier() if not told["error"] else os._exit(0)
+        tell(report)
+        torch.distributed.barrier() if not report["error"] else os._exit(0)
 
 
-def talk(rank: int, told: dict[str, Any]) -> None:
+def talk(rank: int, report: dict[str, Any]) -> None:
     """Send bytes without a mark from the victim to the other host; keep their hash."""
     address = json.loads(os.environ["GRADWIRE_TESTBED"])["addresses"][1 - VICTIM]
     if rank != VICTIM:
         with socket.create_server((address, TALK_PORT)) as server, server.accept()[0] as stream:
-            told["heard"] = hashlib.sha256(b"".join(iter(lambda: stream.recv(1 << 16), b""))).hexdigest()
+            report["heard"] = hashlib.sha256(b"".join(iter(lambda: stream.recv(1 << 16), b""))).hexdigest()
         return
     data = random.Random(1).randbytes(TALK_NBYTES)
-    told["said"] = hashlib.sha256(data).hexdigest()
+    report["said"] = hashlib.sha256(data).hexdigest()
     until(lambda: not sends(address, data))
 
 
@@ -215,10 +215,10 @@ def until(condition: Callable[[], object]) -> None:
 
 def ip(*lines: str) -> str:
     """Run ``ip``."""
-    told = ""
+    output = ""
     for line in lines:
-        told += subprocess.run(["ip", *line.split()], check=True, capture_output=True, text=True).stdout
-    return told
+        output += subprocess.run(["ip", *line.split()], check=True, capture_output=True, text=True).stdout
+    return output
 
 
 def tell(what: dict[str, Any]) -> None:

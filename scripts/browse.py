@@ -86,7 +86,7 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def browse(words: argparse.Namespace) -> int:
-    """Open every page in every way, print what is wrong, and return the exit code."""
+    """Open every page in every view, print its faults, and return the exit code."""
     from playwright.sync_api import sync_playwright
 
     pages = pages_of(words.pages)
@@ -112,13 +112,13 @@ def browse(words: argparse.Namespace) -> int:
 
 
 def look(
-    tab: Any, address: str, names: list[Path], words: argparse.Namespace, way: str
+    tab: Any, address: str, names: list[Path], words: argparse.Namespace, view: str
 ) -> Iterator[tuple[Path, str]]:
-    """Open pages in a tab, one after the other; yield the name of each with what is wrong."""
+    """Open pages in a tab, one after the other; yield the name of each with its faults."""
     from axe_playwright_python.sync_playwright import Axe
 
     axe, seen = Axe(), list[str]()
-    tab.on("console", lambda told: seen.append(told.text) if told.type == "error" else None)
+    tab.on("console", lambda message: seen.append(message.text) if message.type == "error" else None)
     tab.on("pageerror", lambda error: seen.append(str(error)))
     tab.on(
         "request", lambda asked: seen.append(f"asks for {asked.url}") if outside(asked.url, address) else None
@@ -128,7 +128,7 @@ def look(
         tab.goto(address + name.as_posix())
         if words.out is not None:
             file = "-".join(name.with_suffix("").parts)
-            picture(tab, words.out / f"{file}-{way}.png", words.height)
+            picture(tab, words.out / f"{file}-{view}.png", words.height)
         for text in [*complaints(tab, axe), *seen]:
             yield name, text
 
