@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from gradwire import DSync
-from gradwire.autotune.worker_method import WorkerMethod
 from gradwire.codecs import parse
 from gradwire.exchange import Exchange
 from gradwire.links import Link
 from gradwire.plan import Plan
+from gradwire.sync.method import WorkerMethod
 from gradwire_lab.job.data import Dataset, load
 from support.pipes import pipe_sgd
 

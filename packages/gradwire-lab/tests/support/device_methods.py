@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from gradwire import DSync, PipeSGD
-from gradwire.autotune.worker_method import WorkerMethod
 from gradwire.devices import device_of
 from gradwire.links import Link
 from gradwire.plan import Plan
+from gradwire.sync.method import WorkerMethod
 from gradwire_lab.parameter_server.ps_sync import Server
 from gradwire_lab.parameter_server.stale_server import StaleServer
 from gradwire_lab.simulated_device.kernels import Kernels

@@ -25,7 +25,6 @@ from gradwire.autotune.estimate import Estimate, Limit
 from gradwire.autotune.observed import Observed
 from gradwire.autotune.saved import State
 from gradwire.autotune.trial import Trial
-from gradwire.autotune.worker_method import WorkerMethod
 from gradwire.checkpoints import SUM, sealed
 from gradwire.costs import ExchangeCost, Scales
 from gradwire.doctor.finding import Card, Finding
@@ -45,7 +44,7 @@ from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.counts import Decided, Tally
 from gradwire.sync.ledger.lost import LostBook, LostCounts
 from gradwire.sync.ledger.summary import ledger_record, read_summary
-from gradwire.sync.method import Method
+from gradwire.sync.method import Method, WorkerMethod
 from gradwire.sync.residual import Residuals
 from gradwire.sync.residual import redivide as redivide_residuals
 from gradwire.sync.views import Layouts

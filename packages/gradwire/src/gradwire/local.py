@@ -10,82 +10,71 @@ from time import perf_counter
 import torch
 from torch import nn
 
+from gradwire.autotune.autotuner import Autotuner
+from gradwire.autotune.contract import whole
 from gradwire.autotune.settings import Auto
-from gradwire.autotune.worker_method import WorkerMethod
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, TensorError
-from gradwire.exchange import Exchange
 from gradwire.plan import PlanLike
-from gradwire.sync.buckets import cut
 from gradwire.sync.flat import FlatGradients
+from gradwire.sync.flat_buckets import Alone, FlatBuckets, UsedParameters
+from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.counts import StepRecord
-from gradwire.sync.ledger.ledger import Ledger, profiled
-from gradwire.sync.method import Group
-from gradwire.sync.thread import WHOLE, Buckets, average
+from gradwire.sync.ledger.ledger import Ledger
+from gradwire.sync.method import Group, WorkerMethod
 from gradwire.sync.trained import check_optimizer
-from gradwire.sync.used_parameters import Reach, backward, checked_loss, run_backward
-from gradwire.sync.work import Work
-
-# Exchange a gradient's buckets while backward still computes the rest of it.
-#
-# As ``DistributedDataParallel`` does with its hooks (Li et al., VLDB 2020, section 3.2.3): a bucket goes out
-# as soon as all of its gradients are there, in an order that all ranks share.
+from gradwire.sync.used_parameters import Reach, checked_loss, run_backward
+from gradwire.sync.work import BucketWork
 
 
-class Overlap:
-    """Averages ``gradients`` bucket by bucket on a communication thread, beginning during backward.
+class BackwardOverlap:
+    """Averages ``gradients`` bucket by bucket, beginning while backward still computes the rest of them.
 
-    Every rank hands its buckets over in the order of ``buckets``; one that is ready early waits for its turn.
-    A parameter that backward does not reach is ready, with the gradient 0, when backward ends.
+    As ``DistributedDataParallel`` does with its hooks (Li et al., VLDB 2020, section 3.2.3): a bucket goes
+    out as soon as all of its gradients are there. Every rank hands its buckets over in the order of
+    ``buckets``, so a bucket that is ready early waits for its turn. A parameter that backward does not use is
+    ready, with the gradient 0, when backward ends.
 
-    The hooks that tell which gradients are there exist during backward only. So they run after any hook of
-    the user's, whose changes are exchanged, and a backward pass within ``compute_loss`` (an accumulation over
-    smaller batches) is not mistaken for the last one.
+    The hooks that notice gradients exist during backward only. So they run after any hook of the user's,
+    whose changes are exchanged, and a backward pass within ``compute_loss`` (an accumulation over smaller
+    batches) is not mistaken for the last one. A gradient of one bucket needs no hooks.
     """
 
-    def __init__(self, exchange: Exchange, gradients: FlatGradients, buckets: Buckets) -> None:
-        self._exchange, self._gradients, self._buckets = exchange, gradients, buckets
-        self._cut = buckets.cut
-        self._reach: Reach | None = None
+    def __init__(self, sync: GradientSync, gradients: FlatGradients, buckets: FlatBuckets) -> None:
+        self._sync, self._gradients, self._buckets, self._cut = sync, gradients, buckets, buckets.cut
         self._bucket_of = {
             index: number for number, bucket in enumerate(self._cut) for index in bucket.parameters
         }
         self._waiting_for: list[set[int]] = []
-        self._handovers: list[Work] = []
-        self._step = 0
+        self._works: list[BucketWork] = []
+        self._used: Reach | None = None
 
-    def average(self, step: int, compute_loss: Callable[[], torch.Tensor]) -> tuple[float, StepRecord]:
-        """Fill the gradients with their averages over all ranks; return the loss, and what waiting cost.
+    def average(self, compute_loss: Callable[[], torch.Tensor]) -> tuple[float, StepRecord]:
+        """Fill the gradients with their averages over all ranks; return the loss, and the cost of waiting.
 
         Raises what ``compute_loss`` and the exchange raise, and ``TensorError``. An error after the first
         bucket has gone out leaves the ranks out of step: the link is closed then, and later calls raise
         ``ExchangeError``.
         """
-        self._exchange.transport.check()
-        self._step, self._handovers, self._reach = step, [], None
+        self._sync.context.exchange.transport.check()
+        self._works, self._used = [], None
         self._waiting_for = [set(bucket.parameters) for bucket in self._cut]
         self._gradients.zero()
         loss = checked_loss(compute_loss())
+        value = float(loss.detach())  # an accelerator is waited for here, not during backward
         try:
-            with self._watching():
+            with self._watching() if len(self._cut) > 1 else nullcontext():
                 run_backward(loss)
-            self._hand_over_rest()
-            waits = self._wait()
-            self._gradients.attach(() if self._reach is None else self._reach.absent)
+            self._start_rest()
+            started = perf_counter()
+            cost = sum((work.wait() for work in self._works), ExchangeCost())
+            waits = StepRecord.of_wait(perf_counter() - started, cost)
+            self._gradients.attach(() if self._used is None else self._used.absent)
         except BaseException as error:
-            if self._handovers:
+            if self._works:
                 self._give_up(error)
             raise
-        return float(loss.detach()), waits
-
-    def abort(self) -> None:
-        """Drop the buckets that have not been sent."""
-        for handover in self._handovers:
-            handover.cancel()
-
-    def close(self) -> None:
-        """Join the thread. Raises ``LinkTimeoutError`` if it does not end."""
-        self._buckets.close()
+        return value, waits
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -103,46 +92,42 @@ class Overlap:
                 handle.remove()
 
     def _note(self, index: int, _parameter: torch.Tensor) -> None:
-        """Note that the gradient of parameter ``index`` is there. Raises ``TensorError`` if it came twice."""
+        """Note that the gradient of parameter ``index`` is there. Raises ``TensorError`` for a second one."""
         number = self._bucket_of[index]
-        if number < len(self._handovers):
+        if number < len(self._works):
             raise TensorError(self._too_late(index, "a second gradient arrived"))
         self._gradients.collect_one(index)
         self._waiting_for[number].discard(index)
-        while len(self._handovers) < len(self._cut) and not self._waiting_for[len(self._handovers)]:
-            self._hand_over_next()
+        while len(self._works) < len(self._cut) and not self._waiting_for[len(self._works)]:
+            self._start_next()
 
-    def _hand_over_rest(self) -> None:
-        """Count what backward did not reach as zero. Raises ``TensorError`` if a gradient was replaced."""
+    def _start_rest(self) -> None:
+        """Count unused parameters as zero. Raises ``TensorError`` if a gradient was replaced."""
         for number, bucket in enumerate(self._cut):
-            gone = number < len(self._handovers)
+            is_started = number < len(self._works)
             for index in bucket.parameters:
-                if gone and not self._gradients.is_attached(index):
+                if is_started and not self._gradients.is_attached(index):
                     raise TensorError(self._too_late(index, "its .grad was replaced"))
                 self._gradients.collect_one(index)
-            if not gone:
-                self._hand_over_next()
+            if not is_started:
+                self._start_next()
 
-    def _hand_over_next(self) -> None:
-        number = len(self._handovers)
+    def _start_next(self) -> None:
+        number, observer = len(self._works), Alone()
         if number + 1 == len(self._cut):  # now all gradients are there
-            self._reach = Reach(self._gradients)
-        handover = self._buckets.hand_over(self._step, self._gradients, number, self._reach)
-        self._handovers.append(handover)
-
-    def _wait(self) -> StepRecord:
-        started = perf_counter()
-        accounting = sum(map(Work.wait, self._handovers), ExchangeCost())
-        return StepRecord.of_wait(perf_counter() - started, accounting)
+            self._used = Reach(self._gradients)
+            observer = UsedParameters(self._used)
+        self._works.append(self._buckets.start(self._gradients, number, observer))
 
     def _give_up(self, error: BaseException) -> None:
-        self.abort()
+        self._sync.cancel()
+        context = self._sync.context
         failure = ExchangeError(
-            f"rank {self._exchange.link.rank}: step {self._step} was left with some of its buckets on their "
+            f"rank {context.rank}: step {context.steps_done + 1} was left with some of its buckets on their "
             f"way ({str(error) or type(error).__name__}), so the ranks are out of step; begin with new links"
         )
         failure.__cause__ = error
-        self._buckets.thread.give_up(failure)
+        self._sync.fail(failure)
 
     def _too_late(self, index: int, what: str) -> str:
         shape = tuple(self._gradients.parameters[index].shape)
@@ -159,7 +144,7 @@ class DSync(WorkerMethod):
     ``w[t] = w[t-1] - lr * mean(g[t])``, where ``g[t]`` was computed at ``w[t-1]``. A step takes
     ``l_up + l_comp + l_comm`` (Pipe-SGD, equation 2) with one bucket. Where the plan's ``bucket_nbytes`` cuts
     the gradient into several, a communication thread exchanges the buckets that backward has finished while
-    it computes the others.
+    it computes the others. Every step exchanges (``sync.context.EVERY_STEP``).
 
     Parameters
     ----------
@@ -189,52 +174,18 @@ class DSync(WorkerMethod):
         self._optimizer = optimizer
         auto, first = Auto.begin(plan)
         chosen = first.for_whole_gradients("DSync")
-        super().__init__(model, optimizer, chosen, group, timeout_s, ledger, strict, auto)
+        choose = None if auto is None else partial(Autotuner, auto, whole(chosen.pipeline))
+        super().__init__(model, optimizer, chosen, group, timeout_s, ledger, strict, choose=choose)
 
     def _lay_out(self) -> None:
         on_device = self.plan.encodes_on_device
-        self._gradients = FlatGradients(self.trained.parameters, with_frozen=True, on_device=on_device)
-        self._residual = self._residual_of(self._gradients)
-        self._views = self.meter.views(self.exchange, self.meter.all)
-        self._overlap: Overlap | None = None
-        if len(cut(self._gradients.counts, self.plan.bucket_nbytes)) > 1:
-            buckets = Buckets(self.exchange, self.meter, self._gradients, self._residual)
-            self._overlap = Overlap(self.exchange, self._gradients, buckets)
-
-    def _before_growing(self) -> StepRecord:
-        self._end()
-        return StepRecord()
+        gradients = FlatGradients(self.trained.parameters, with_frozen=True, on_device=on_device)
+        buckets = self._buckets_of(gradients, self.plan.bucket_nbytes)
+        self._overlap = BackwardOverlap(self.sync, gradients, buckets)
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
-        if self._overlap is None:
-            loss = backward(compute_loss, self._gradients)
-            self._sample(self._gradients)
-            accounting = self._average()
-            waits = StepRecord.of_wait(accounting.total_s, accounting)
-        else:
-            loss, waits = self._overlap.average(self.steps_done + 1, compute_loss)
+        loss, waits = self._overlap.average(compute_loss)
         self.trained.shield()
         self._optimizer.step()
         return waits.within(perf_counter() - started, loss=loss)
-
-    def _average(self) -> ExchangeCost:
-        """Exchange the whole gradient as one bucket."""
-        buffer, step = self._gradients.buffer, self.steps_done + 1
-        reach = Reach(self._gradients)
-        measure = self.meter.measure(step, self.meter.all)
-        with nullcontext() if self.ledger is None else profiled(f"exchange {WHOLE}"):
-            waiting = reach.parts(self._residual)
-            way = self.exchange, self._views, self.meter, step, self._gradients.staged(), measure
-            accounting = average(*way, self._residual, waiting, reach)
-        self._gradients.attach(reach.absent)
-        self.meter.count(WHOLE, accounting, accounting.total_s, buffer.nbytes, measure)
-        return accounting
-
-    def _end(self) -> None:
-        if self._overlap is not None:
-            self._overlap.close()
-
-    def _cancel(self) -> None:
-        if self._overlap is not None:
-            self._overlap.abort()

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-from gradwire.autotune.worker_method import WorkerMethod
 from gradwire.collectives import ring
 from gradwire.collectives.frame_order import segments
 from gradwire.costs import ExchangeCost
@@ -26,18 +25,18 @@ from gradwire.devices import on_host
 from gradwire.entropy.delta import WordName, round_masters
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Exchange
+from gradwire.exchange.request import Half
 from gradwire.plan import Plan, PlanLike
 from gradwire.sync.checkpoint import RankState
 from gradwire.sync.deltas import Deltas
 from gradwire.sync.flat import FlatGradients
+from gradwire.sync.flat_buckets import Alone
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.method import Group
-from gradwire.sync.replicas import check_options, count_weights
-from gradwire.sync.thread import WHOLE
+from gradwire.sync.method import Group, WorkerMethod
+from gradwire.sync.replicas import count_weights
 from gradwire.sync.trained import check_optimizer, strangers
-from gradwire.sync.used_parameters import Reach, backward, check_max_norm, set_aside
-from gradwire.version import version
+from gradwire.sync.used_parameters import Reach, backward, check_max_norm
 
 # One rank's shard of the weights: exact masters, and the optimizer that steps them.
 
@@ -115,6 +114,34 @@ _FIRST: Final = 0
 """The version of the words that all ranks read from a model or a state."""
 
 
+class _SumOfShard(Alone):
+    """Finishes the reduce half: the average of this rank's shard, and what the ranks must know of the rest.
+
+    Attributes
+    ----------
+    average
+        This rank's part of the averaged gradient.
+    norm
+        The 2-norm of the whole averaged gradient.
+    """
+
+    average: torch.Tensor
+    norm: float
+
+    def __init__(self, used: Reach, shard: Shard) -> None:
+        self._used, self._shard = used, shard
+
+    def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:
+        """Agree on the norm and on the parameters that no rank has used; return the cost."""
+        link = exchange.link
+        self.average = values[self._shard.start : self._shard.stop].div_(link.world)
+        norms = torch.zeros(link.world, dtype=torch.float32, device="cpu")  # squares may be too large for it
+        norms[link.rank] = torch.linalg.vector_norm(self.average, dtype=torch.float64)
+        cost = self._used.agree_on_all(exchange, norms)
+        self.norm = math.sqrt(sum(each * each for each in norms.tolist()))
+        return cost
+
+
 class Sharded(WorkerMethod):
     """Synchronous SGD in which each rank updates its share of the weights, and the changes are exchanged.
 
@@ -176,11 +203,8 @@ class Sharded(WorkerMethod):
         self._deltas = Deltas(replicas, ledger)
         sharded = replace(chosen, exchange="sharded", pipeline=1)
         replace(sharded, codec=self._deltas)  # do their frames fit?
-        self._options = f"{sharded.to_json()}, {replicas=}, {max_norm=}, {strict=}, gradwire {version()}"
-        super().__init__(model, None, sharded, group, timeout_s, ledger, strict)
-
-    def _check_ranks(self) -> None:
-        check_options(self._options, self.exchange)
+        options = f"{sharded.to_json()}, {replicas=}, {max_norm=}, {strict=}"
+        super().__init__(model, None, sharded, group, timeout_s, ledger, strict, options=options)
 
     def masters(self) -> dict[str, torch.Tensor]:
         """Return the exact weights of all ranks, by their names; all ranks call it together.
@@ -191,7 +215,7 @@ class Sharded(WorkerMethod):
         if not self._synchronised:
             self.synchronise()
         self._read()
-        flat = self._carrier()
+        flat = self._gradients.buffer
         flat[self._shard.start : self._shard.stop] = self._shard.masters
         count_weights(self.ledger, Exchange(self.exchange.link, Plan.of("identity")).broadcast(flat))
         names = {id(each): name for name, each in self.model.named_parameters()}
@@ -204,7 +228,7 @@ class Sharded(WorkerMethod):
         parameters, link = self.trained.parameters, self.exchange.link
         check_shardable(self._optimizer, list(self.model.parameters()))
         self._gradients = FlatGradients(parameters)
-        self._residual = self._residual_of(self._gradients)
+        self._buckets = self._buckets_of(self._gradients)
         count, chunks = self._gradients.buffer.numel(), ring.chunks(link.world)
         (chunk,) = (each for each in range(chunks) if ring.owner(each, link.world) == link.rank)
         (own,) = segments(count, chunks, chunk, segment_count=max(count, 1))
@@ -212,7 +236,7 @@ class Sharded(WorkerMethod):
         self._written: list[tuple[int, int]] = []
         self._between_steps = True
 
-    def _before_growing(self) -> StepRecord:
+    def _before_layout(self) -> StepRecord:
         raise SpecError(
             "a Sharded method divides the weights once, but a parameter asks for a gradient since then; "
             "unfreeze it before, or make a new method and a new optimizer"
@@ -223,48 +247,34 @@ class Sharded(WorkerMethod):
         self._shard.check(self._optimizer)
         self._read()
         loss = backward(compute_loss, self._gradients)
-        accounting = self._exchange_gradients()
+        cost = self._reduce_gradients()
         self._between_steps = False
         self._optimizer.step()
-        accounting += self._exchange_weights()
+        cost += self._broadcast_weights()
         self._between_steps = True
         self._gradients.detach()  # nothing of the gradient is left in it
-        return StepRecord.of_wait(accounting.total_s, accounting).within(perf_counter() - started, loss=loss)
+        return StepRecord.of_wait(cost.total_s, cost).within(perf_counter() - started, loss=loss)
 
-    def _exchange_gradients(self) -> ExchangeCost:
-        """Leave the optimizer with the averages of its shard."""
-        step, shard, reach = self.steps_done + 1, self._shard, Reach(self._gradients)
-        self.exchange.link.step = step
-        measure = self.meter.measure(step, self.meter.all)
-        buffer = self._gradients.staged().floats()
-        with set_aside(reach.parts(self._residual)):
-            accounting = self.exchange.reduce(buffer, self._residual, measure.norms)
-        link = self.exchange.link
-        own = buffer[shard.start : shard.stop].div_(link.world)
-        norms = torch.zeros(link.world, dtype=torch.float32, device="cpu")  # squares may be too large for it
-        norms[link.rank] = torch.linalg.vector_norm(own, dtype=torch.float64)
-        accounting += reach.agree_on_all(self.exchange, norms)
-        norm = math.sqrt(sum(each * each for each in norms.tolist()))
-        if self._max_norm < norm < math.inf:
-            own.mul_(self._max_norm / norm)
-        shard.give(own, reach.absent)
-        accounting += self.meter.finish(step, measure, self.exchange)
-        self.meter.count(WHOLE, accounting, accounting.total_s, buffer.nbytes, measure)
-        return accounting
+    def _reduce_gradients(self) -> ExchangeCost:
+        """Give the optimizer the averages of its shard."""
+        used = Reach(self._gradients)
+        found = _SumOfShard(used, self._shard)
+        cost = self._buckets.start(self._gradients, 0, found, Half.REDUCE).wait()
+        if self._max_norm < found.norm < math.inf:
+            found.average.mul_(self._max_norm / found.norm)
+        self._shard.give(found.average, used.absent)
+        self.sync.settle()
+        return cost
 
-    def _exchange_weights(self) -> ExchangeCost:
+    def _broadcast_weights(self) -> ExchangeCost:
         """Let the replicas follow the masters of all ranks."""
-        shard, carrier = self._shard, self._carrier()
+        shard, carrier = self._shard, self._gradients.buffer  # free until the next backward pass
         carrier[shard.start : shard.stop] = shard.masters
-        accounting = self.exchange.broadcast(carrier, self._deltas.over(carrier))
+        cost = self.exchange.broadcast(carrier, self._deltas.over(carrier))
         round_masters(shard.masters, self._own_words())  # alone, a rank encodes nothing
         self._write()
-        count_weights(self.ledger, accounting)
-        return accounting
-
-    def _carrier(self) -> torch.Tensor:
-        """Return the flat gradient's memory, which is free between an update and the next backward pass."""
-        return self._gradients.buffer
+        count_weights(self.ledger, cost)
+        return cost
 
     def _own_words(self) -> torch.Tensor:
         return self._deltas.words[self._shard.start : self._shard.stop]
@@ -320,8 +330,8 @@ class Sharded(WorkerMethod):
             or not _are_rounded(masters, words.view(held)[shard.start : shard.stop])
         ):
             raise StateError(
-                f"a Sharded method of {count} weights, {shard.masters.numel()} of them on this rank "
-                "expected its own state, but got that of another model, method, rank, number of ranks, or kind of "
+                f"a Sharded method of {count} weights, {shard.masters.numel()} of them on this rank, "
+                "expected its own state, got one of another model, method, rank, number of ranks, or kind of "
                 "replicas; with other ranks, load the method.masters() of the old ones into the model"
             )
         super()._adopt(saved)

@@ -65,7 +65,7 @@ def test_a_damaged_frame_names_rank_peer_and_step_and_changes_no_weight(
     (first, done), (second, others) = run_exchanges(2, body, BUCKETS, wrap=wrap)
     assert names(first, "rank 0", "rank 1", "step 0", "checksum")
     assert names(second, "rank 0", "rank 1", "step")
-    assert first.__notes__ == ["while the communication thread averaged bucket 2 of the gradient of step 3"]
+    assert first.__notes__ == ["while the communication thread averaged bucket 2 of step 3"]
     assert done == others == 2, "the third step is not done"
 
 
@@ -215,7 +215,7 @@ def test_an_interrupt_while_waiting_leaves_the_method_closed_to_steps(
     model = make_model()
     method = sync(model, Exchange(loopback(1)[0], BUCKETS))
     with monkeypatch.context() as patch:
-        patch.setattr("gradwire.sync.work.Work.wait", interrupted)
+        patch.setattr("gradwire.sync.work.BucketWork.wait", interrupted)
         with pytest.raises(KeyboardInterrupt):
             train(method, batch_loss, 1)
     before = weights(model)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gradwire.errors import SpecError
-from gradwire.pipe.correction import CORRECTIONS, Correction, check_correction, check_model
+from gradwire.pipe.correction import CORRECTIONS, Correction, check_correction, check_forward
 from gradwire.sync.checkpoint import InFlight
 from gradwire.sync.flat import FlatGradients
 
@@ -44,9 +44,9 @@ def test_the_papers_pipeline_computes_at_the_masters_and_keeps_nothing() -> None
 )
 def test_a_model_whose_forward_pass_writes_its_weights_is_named(model: nn.Module, name: str) -> None:
     with pytest.raises(SpecError) as caught:
-        check_model(model)
+        check_forward(model)
     assert str(caught.value) == (
         f"{name} has max_norm=1.5, so its forward pass writes its weights, which an eager pipeline takes "
         'back; leave max_norm out, or use correction="none"'
     )
-    check_model(nn.Sequential(nn.Embedding(4, 2), nn.EmbeddingBag(4, 2)))
+    check_forward(nn.Sequential(nn.Embedding(4, 2), nn.EmbeddingBag(4, 2)))

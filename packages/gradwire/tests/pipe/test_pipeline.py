@@ -18,8 +18,13 @@ from gradwire.links.loopback import loopback
 from gradwire.pipe.pipeline import Pipeline, Treatment
 from gradwire.plan import Plan
 from gradwire.sync.checkpoint import InFlight
-from gradwire.sync.ledger.meter import MethodMeter
+from gradwire.sync.context import SyncContext
+from gradwire.sync.flat import FlatGradients
+from gradwire.sync.flat_buckets import FlatBuckets
+from gradwire.sync.gradient_sync import GradientSync
+from gradwire.sync.residual import Residuals
 from gradwire.sync.trained import Trained
+from gradwire.sync.views import Layouts
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 MakePipeline = Callable[..., "Made"]
@@ -40,16 +45,18 @@ class Made:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1.0)
         exchange = Exchange(loopback(1)[0], Plan(pipeline=pipeline))
         trained = Trained(self.model, self.optimizer, "PipeSGD")
-        meter, treatment = MethodMeter(self.model, exchange), Treatment(correction, max_norm, on_average)
-        self.pipeline = Pipeline(trained, self.optimizer, exchange, meter, treatment, lambda _: None)
-        self.steps = 0
+        treatment = Treatment(correction, max_norm, on_average)
+        self.sync = GradientSync(SyncContext(exchange), Layouts(["weight"]), Residuals(exchange.plan, 0, 1))
+        self.pipeline = Pipeline(trained, self.optimizer, self.sync, treatment, self._buckets_of)
 
     def add(self, *gradient: float, alone: bool = False) -> float:
         """Compute the gradient of the next step; return the loss."""
-        self.steps += 1
         weight, wanted = self.model.weight, torch.tensor([gradient])
-        loss, _ = self.pipeline.add(self.steps, lambda: (weight * wanted).sum() + 7, alone=alone)
+        loss, _ = self.pipeline.add(lambda: (weight * wanted).sum() + 7, alone=alone)
         return loss
+
+    def _buckets_of(self, gradients: FlatGradients) -> FlatBuckets:
+        return FlatBuckets(self.sync, gradients, ["weight"], [None], None, None)
 
     @property
     def weights(self) -> list[float]:
@@ -67,7 +74,7 @@ def make() -> Iterator[MakePipeline]:
 
     yield new
     for each in made:
-        each.pipeline.close()
+        each.sync.close()
 
 
 def test_gradients_are_applied_oldest_first_and_only_as_many_as_asked(make: MakePipeline) -> None:
@@ -178,6 +185,6 @@ def test_a_cancelled_gradient_is_not_sent_and_the_thread_still_ends(make: MakePi
     made = make(2)
     made.add(1.0, 0.0)
     made.pipeline.settle()
-    made.pipeline.cancel()
-    made.pipeline.close()
+    made.sync.cancel()
+    made.sync.close()
     assert made.weights == [0.0, 0.0]

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from gradwire import DSync, PipeSGD
-from gradwire.autotune.worker_method import WorkerMethod
 from gradwire.codecs import Codec, parse
 from gradwire.errors import StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.buckets import cut
+from gradwire.sync.method import WorkerMethod
 from gradwire.sync.residual import Residuals, redivide
 from support.pipes import pipe_sgd
 from support.project import DOCS

@@ -11,8 +11,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, StepLR
 
 from gradwire import DSync
-from gradwire.autotune.worker_method import WorkerMethod
 from gradwire.exchange import Exchange
+from gradwire.sync.method import WorkerMethod
 from gradwire.sync.used_parameters import in_force, scheduled
 from support.pipes import pipe_sgd
 

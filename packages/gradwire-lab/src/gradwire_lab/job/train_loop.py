@@ -14,7 +14,6 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import Store
 
-from gradwire.autotune.worker_method import WorkerMethod
 from gradwire.ddp.attach import attach
 from gradwire.entropy.delta import WordName
 from gradwire.errors import JobError
@@ -27,6 +26,7 @@ from gradwire.local import DSync
 from gradwire.pipe.pipe_sgd import PipeSGD
 from gradwire.sharded import Sharded
 from gradwire.sync.ledger.counts import StepRecord
+from gradwire.sync.method import WorkerMethod
 from gradwire_lab.job.batches import build, learning_rate, lengths, share, shuffle
 from gradwire_lab.job.data import Dataset
 from gradwire_lab.job.on_ddp import OnDDP, bf16_hook

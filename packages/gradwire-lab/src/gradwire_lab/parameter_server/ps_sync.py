@@ -16,22 +16,22 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from gradwire.autotune.worker_method import WorkerMethod
 from gradwire.codecs import Codec, Identity
 from gradwire.codecs.spec import is_whole
 from gradwire.costs import ExchangeCost
 from gradwire.errors import GradwireError, SpecError, StateError, shown
 from gradwire.exchange import Exchange
+from gradwire.exchange.request import Half
 from gradwire.plan import Plan, PlanLike
 from gradwire.sync.deltas import over, weight_codec_of
 from gradwire.sync.flat import FlatGradients, FlatWeights
+from gradwire.sync.flat_buckets import WHOLE, Alone
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.method import Group, Method
+from gradwire.sync.method import Group, Method, WorkerMethod
 from gradwire.sync.replicas import count_weights
-from gradwire.sync.thread import WHOLE
 from gradwire.sync.trained import check_optimizer
-from gradwire.sync.used_parameters import Reach, backward, set_aside
+from gradwire.sync.used_parameters import Reach, backward
 
 REACHED = "reached"
 """The ledger's name of the numbers that say which parameters the workers' backward passes reached."""
@@ -87,21 +87,19 @@ class Server(Method):
         self._gradients.zero()
         total, self.exchange.link.step = self._gradients.staged(), self.steps_done + 1
         up = self.exchange.reduce(total.floats())
-        reach = Reach(self._gradients)
-        told = reach.send_up(self.exchange)
+        used = Reach(self._gradients)
+        told = used.send_up(self.exchange)
         total.floats().div_(self.exchange.link.world - 1)
         total.store()
-        self._gradients.attach(reach.absent)
+        self._gradients.attach(used.absent)
         self.trained.shield()
         self._optimizer.step()
         weights = self._weights.gather()
         down = self.exchange.broadcast(weights, over(self.weight_codec, weights))
-        self.steps_done += 1
-        self.meter.count(WHOLE, up, up.total_s, self._gradients.buffer.nbytes)
-        self.meter.count(REACHED, told, told.total_s)
-        count_weights(self.ledger, down)
-        self.meter.end_step()
-        return start + _waits(up, told, down).within(perf_counter() - started)
+        self.sync.meter.count(WHOLE, up, up.total_s, self._gradients.buffer.nbytes)
+        count_step(self, told, down)
+        self.sync.finish()
+        return start + waits(up, told, down).within(perf_counter() - started)
 
     def serve(self, steps: int) -> StepRecord:
         """Serve ``steps`` steps; return their sum. Raises ``SpecError`` and ``ExchangeError``."""
@@ -139,29 +137,30 @@ class Worker(WorkerMethod):
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
         loss = backward(compute_loss, self._gradients)
-        step, reach = self.steps_done + 1, Reach(self._gradients)
-        self.exchange.link.step = step
-        buffer = self._gradients.staged().floats()
-        measure = self.meter.measure(step, self.meter.all)
-        with set_aside(reach.parts(self._residual)):
-            up = self.exchange.reduce(buffer, residual=self._residual, norms=measure.norms)
-        self.meter.finish(step, measure, self.exchange)
-        told = reach.send_up(self.exchange)
+        used = Reach(self._gradients)
+        up = self._buckets.start(self._gradients, 0, Alone(), Half.REDUCE).wait()
+        told = used.send_up(self.exchange)
         weights = self._weights.buffer
         down = self.exchange.broadcast(weights, over(self.weight_codec, weights))
         self._weights.scatter()
-        self.meter.count(WHOLE, up, up.total_s, buffer.nbytes, measure)
-        self.meter.count(REACHED, told, told.total_s)
-        count_weights(self.ledger, down)
-        return _waits(up, told, down).within(perf_counter() - started, loss=loss)
+        count_step(self, told, down)
+        return waits(up, told, down).within(perf_counter() - started, loss=loss)
 
     def _lay_out(self) -> None:
         self._gradients = FlatGradients(self.trained.parameters, with_frozen=True)
         self._weights = FlatWeights(self.trained.parameters)
-        self._residual = self._residual_of(self._gradients)
+        self._buckets = self._buckets_of(self._gradients)
 
 
-def _waits(*exchanges: ExchangeCost) -> StepRecord:
+def count_step(method: Method, told: ExchangeCost, down: ExchangeCost) -> None:
+    """Count the exchanges of a step that carry no gradient: which parameters are used, and the weights."""
+    if method.ledger is not None:
+        method.ledger.exchanged(REACHED, told, told.total_s, gradient_nbytes=0)
+    count_weights(method.ledger, down)
+
+
+def waits(*exchanges: ExchangeCost) -> StepRecord:
+    """Return the cost of exchanges that the training thread has waited for."""
     return sum((StepRecord.of_wait(each.total_s, each) for each in exchanges), StepRecord())
 
 

@@ -24,10 +24,10 @@ from gradwire.plan import PlanLike
 from gradwire.sync.checkpoint import RankState
 from gradwire.sync.deltas import another
 from gradwire.sync.flat import FlatGradients, FlatWeights
+from gradwire.sync.flat_buckets import WHOLE
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.method import Group, Method
-from gradwire.sync.thread import WHOLE
 from gradwire.sync.trained import Trained, check_optimizer
 from gradwire.sync.used_parameters import in_force
 from gradwire_lab.parameter_server.conversation import Conversation
@@ -219,11 +219,11 @@ class StaleServer(Method):
         except BaseException as error:
             self._stop(self.exchange.link.rank, str(error) or type(error).__name__)
             raise
-        self.steps_done += steps
         cost = sum((session.settle() for session in self._sessions), ExchangeCost())
         nbytes = steps * sum(session.gradient.nbytes for session in self._sessions)
-        self.meter.count(WHOLE, cost, wait_s, nbytes)
-        self.meter.end_step()
+        self.sync.meter.count(WHOLE, cost, wait_s, nbytes)
+        self.sync.context.steps_done += steps
+        self.sync.end_step()
         return start + StepRecord.of_wait(wait_s, cost).within(time.perf_counter() - started, steps=steps)
 
     def _state(self, drained: bool) -> RankState:

@@ -11,7 +11,6 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from gradwire.autotune.worker_method import WorkerMethod
 from gradwire.codecs import Codec
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, StateError
 from gradwire.exchange.feedback import FeedbackFactory
@@ -19,11 +18,11 @@ from gradwire.plan import PlanLike
 from gradwire.sync.checkpoint import RankState
 from gradwire.sync.deltas import over
 from gradwire.sync.flat import FlatGradients, FlatWeights
+from gradwire.sync.flat_buckets import WHOLE
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.meter import Measure
-from gradwire.sync.method import Group
-from gradwire.sync.thread import WHOLE
+from gradwire.sync.method import Group, WorkerMethod
 from gradwire.sync.used_parameters import Reach, backward, set_aside
 from gradwire_lab.parameter_server.conversation import Conversation, Kind, Message
 from gradwire_lab.parameter_server.ps_sync import check_star, check_weights, star_of, weights_through
@@ -104,12 +103,13 @@ class StaleWorker(WorkerMethod):
     def _ask(self, kind: Kind, clock: int) -> StepRecord:
         """Send a request and wait for the answer; the weights change once it is complete."""
         started = perf_counter()
-        measure = self.meter.measure(clock, self.meter.all) if kind is Kind.PUSH else Measure()
+        meter, is_push = self.sync.meter, kind is Kind.PUSH
+        measure = Measure(self._buckets.layouts[0] if is_push and meter.measures(clock) else None)
         with self._failing_for_good(clock):
             message = Message(kind, clock, staleness=self.staleness, count=self._gradients.buffer.numel())
-            if kind is Kind.PUSH:
+            if is_push:
                 self._push(message, measure)
-                self.meter.finish(clock, measure, self.exchange)
+                meter.note(measure)
             else:
                 self._talk.tell(message)
             answer = self._hear_answer(clock)
@@ -119,26 +119,27 @@ class StaleWorker(WorkerMethod):
                 self._weights.scatter()
         self.lead = clock - answer.slowest
         cost = self._talk.settle()
-        nbytes = self._gradients.buffer.nbytes if kind is Kind.PUSH else 0
-        self.meter.count(WHOLE, cost, cost.total_s, nbytes, measure)
+        nbytes = self._gradients.buffer.nbytes if is_push else 0
+        meter.count(WHOLE, cost, cost.total_s, nbytes, measure)
         return StepRecord.of_wait(perf_counter() - started, cost)
 
     def _push(self, message: Message, measure: Measure) -> None:
         """Send the gradient, preceded by what backward has not reached, if anything."""
-        codec, reach, reached = self.exchange.plan.encoding, Reach(self._gradients), None
-        if reach.own:
+        codec, used, reached = self.exchange.plan.encoding, Reach(self._gradients), None
+        if used.own:
             message = replace(message, kind=Kind.PART)
-            reached = reach.told(range(len(self._gradients.parameters)))
-        with set_aside(reach.parts(self._residual)):
-            feedback = self._feedback.of(codec, self._residual, measure.norms)
+            reached = used.told(range(len(self._gradients.parameters)))
+        residual = self._buckets.residual
+        with set_aside(used.parts(residual)):
+            feedback = self._feedback.of(codec, residual, measure.norms)
             self._talk.hand_over(message, self._gradients.staged().floats(), codec, feedback, reached)
 
     def _lay_out(self) -> None:
         self._gradients = FlatGradients(self.trained.parameters, with_frozen=True)
         self._weights = FlatWeights(self.trained.parameters)
-        self._residual = self._residual_of(self._gradients)
+        self._buckets = self._buckets_of(self._gradients)
 
-    def _before_growing(self) -> StepRecord:
+    def _before_layout(self) -> StepRecord:
         if not self._drained:
             raise StateError(
                 f"rank {self.exchange.link.rank}: a parameter was unfrozen after step {self.steps_done}, but "

@@ -23,7 +23,7 @@ from gradwire.autotune.trial import Trial, Watch
 from gradwire.codecs import parse
 from gradwire.plan import Plan
 from gradwire.sync.buckets import float_shape
-from gradwire.sync.observe import NULL_BUCKET, BetweenSteps, BucketObserver, StepCost, StepObserver
+from gradwire.sync.observe import NULL_BUCKET, BetweenSteps, BucketObserver, PlanChooser, StepCost
 from gradwire.sync.residual import AUTO
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _LOG = logging.getLogger("gradwire")
 _ROWS = {row.event: row for row in TRANSITIONS}
 
 
-class Autotuner(StepObserver):
+class Autotuner(PlanChooser):
     """Chooses one run's plans, on all ranks alike: what rank 0 decides from the measurements of all of them.
 
     Before each step, all ranks observe one ``Event`` or none, and make its transition (``TRANSITIONS``). The
@@ -50,13 +50,13 @@ class Autotuner(StepObserver):
         The model's, with their names.
     clock
         Times steps, in seconds.
+    settles_at
+        Up to this step, steps take another time than later, so that no plans are tried.
 
     Attributes
     ----------
     decisions
         The steps before which plans were chosen, and what was decided.
-    settles_at
-        Up to this step, steps take another time than later, so that no plans are tried.
     """
 
     def __init__(
@@ -65,9 +65,10 @@ class Autotuner(StepObserver):
         rules: CandidateRules,
         parameters: Iterable[tuple[str, torch.Tensor]],
         clock: Callable[[], float] = perf_counter,
+        settles_at: int = 0,
     ) -> None:
         self.decisions: list[tuple[int, Decision]] = []
-        self.settles_at = 0
+        self.settles_at = settles_at
         self._settings, self._rules, self._config = settings, rules, settings.config
         every = dict(parameters)
         self._names = list(every)

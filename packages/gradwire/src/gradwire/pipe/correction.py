@@ -59,7 +59,7 @@ def check_correction(correction: str) -> str:
     return correction
 
 
-def check_model(model: nn.Module) -> None:
+def check_forward(model: nn.Module) -> None:
     """Raise ``SpecError`` for a model whose forward pass writes parameters, which eager updates take back."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:

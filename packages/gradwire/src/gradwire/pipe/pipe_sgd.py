@@ -6,34 +6,33 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 
 import torch
 from torch import nn
 from torch.nn import Parameter
 
-from gradwire.autotune.pilot import Pilot
+from gradwire.autotune.autotuner import Autotuner
+from gradwire.autotune.contract import whole
 from gradwire.autotune.settings import Auto
-from gradwire.autotune.worker_method import WorkerMethod
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import ExchangeError, SpecError, shown
-from gradwire.pipe.correction import CORRECTIONS, check_correction, check_model
+from gradwire.pipe.correction import CORRECTIONS, check_correction, check_forward
 from gradwire.pipe.pipeline import Pipeline, Treatment
 from gradwire.plan import PlanLike
 from gradwire.sync.checkpoint import InFlight, RankState
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.method import Group
+from gradwire.sync.method import Group, WorkerMethod
 from gradwire.sync.replicas import (
     broadcast_buffers,
     check_in_flight,
-    check_options,
     check_replicas,
     count_buffers,
 )
 from gradwire.sync.trained import check_optimizer
 from gradwire.sync.used_parameters import check_max_norm, note_step
-from gradwire.version import version
 
 _PIPELINE = 2  # hides the network; more only adds staleness
 
@@ -41,10 +40,8 @@ _PIPELINE = 2  # hides the network; more only adds staleness
 class PipeSGD(WorkerMethod):
     """Update with the averaged gradient of K steps ago, while newer ones are on the network.
 
-    All ranks make it together and then make the same calls in the same order. It connects with the group's
-    other ranks by itself, so that its traffic never mixes with the script's own collectives, and the first
-    step copies rank 0's weights and buffers to all ranks. Weights are the same bits on all ranks at every
-    moment between two calls.
+    It connects with the group's other ranks by itself, so that its traffic never mixes with the script's own
+    collectives. Weights are the same bits on all ranks at every moment between two calls.
 
     Step t waits for the averaged gradient of step t-K, updates ``w[t] = w[t-1] - lr * mean(g[t-K])``,
     computes ``g[t]`` and hands it to the communication thread. Gradients of steps <= 0 are zero: the first K
@@ -54,10 +51,9 @@ class PipeSGD(WorkerMethod):
     for bit once drained.
 
     With ``correction="eager"`` a rank computes ``g[t]`` at virtual weights, where its own gradients of the
-    steps under way stand in for their averages, so that the pipeline learns about as fast as D-Sync;
-    ``eager.Eager`` tells how. They exist only while ``compute_loss`` runs: at any other time the model holds
-    the masters. With ``"none"`` it computes at ``w[t]``, as the paper does, and a larger K only adds
-    staleness.
+    steps under way stand in for their averages, so that the pipeline learns about as fast as D-Sync
+    (``correction.Eager``). They exist only while ``compute_loss`` runs: at any other time the model holds
+    the masters. With ``"none"`` it computes at ``w[t]``, as the paper does.
 
     Buffers of the model (a BatchNorm's running statistics) begin as rank 0's and are each rank's own while it
     trains. An eager pipeline agrees on rank 0's in every ``drain``. Where a parameter is unfrozen the
@@ -66,8 +62,8 @@ class PipeSGD(WorkerMethod):
     Parameters
     ----------
     model
-        Dense float32 parameters on one device. Raises ``TensorError`` otherwise. The module itself: a
-        ``DistributedDataParallel`` would average gradients, too.
+        Dense float32 parameters on one device. Raises ``TensorError`` otherwise. The module inside a
+        ``DistributedDataParallel``, which would average gradients, too.
     optimizer
         Any ``torch.optim`` optimizer of the model's parameters whose ``step`` needs no closure. The script
         does not call its ``step``; it calls the ``step`` of a learning rate scheduler as usual, once per
@@ -86,23 +82,13 @@ class PipeSGD(WorkerMethod):
         eager pipeline are clipped to it, too, each by its own norm.
     on_average
         Called with the trained parameters when the averaged gradient is in their ``.grad`` (None where no
-        rank's backward pass has reached one), before the clipping and the update. It may change or replace
-        any ``.grad`` (another that is None then counts as 0), in the same way on all ranks. Own gradients of
-        an eager pipeline do not come here.
+        rank has used one), before the clipping and the update. It may change or replace any ``.grad`` (a new
+        None counts as 0), in the same way on all ranks. Own gradients of an eager pipeline are not passed.
     correction
         ``"eager"`` or ``"none"``, which saves the local update, its time and its memory; the same on all
         ranks.
-    strict
-        Whether a step raises ``LossyError`` on all ranks, instead of a warning on one, where encoding keeps
-        taking most of a parameter's gradient away.
-    group
-        A group of ``torch.distributed`` that this process belongs to; None is the world. Or a ``Link``, such
-        as one of ``gradwire.loopback`` in a test, which stays the caller's to close.
-    timeout_s
-        How long any single wait for a peer lasts before it is an error; above 0, at most 1e6 seconds. A link
-        has its own.
-    ledger
-        Counts bytes and seconds by bucket and step; the caller closes it.
+    strict, group, timeout_s, ledger
+        See ``Method``.
 
     Raises
     ------
@@ -139,33 +125,36 @@ class PipeSGD(WorkerMethod):
             raise SpecError(f"on_average must be a function of the parameters, but is {shown(on_average)}")
         self.correction, self.pipeline, self.warmup_steps = correction, chosen.pipeline, warmup_steps
         self._treatment = Treatment(check_correction(correction), check_max_norm(max_norm), on_average)
-        self._options = f"{chosen.to_json()}, {warmup_steps=}, {max_norm=}, {correction=}, {strict=}"
-        self._options += "" if auto is None else f", {auto.facts}"
-        self._optimizer, self._dropped, self._is_resumed = optimizer, 0, False
+        options = f"{chosen.to_json()}, {warmup_steps=}, {max_norm=}, {correction=}, {strict=}"
+        self._optimizer, self._is_resumed = optimizer, False
         check_optimizer(optimizer, "PipeSGD")
-        super().__init__(model, optimizer, chosen, group, timeout_s, ledger, strict, auto)
-
-    def _new_pilot(self, auto: Auto) -> Pilot:
-        pilot = super()._new_pilot(auto)
-        pilot.settles_at = self.warmup_steps
-        return pilot
+        choose = None
+        if auto is not None:
+            options += f", {auto.facts}"
+            choose = partial(Autotuner, auto, whole(chosen.pipeline), settles_at=warmup_steps)
+        super().__init__(
+            model, optimizer, chosen, group, timeout_s, ledger, strict, choose=choose, options=options
+        )
 
     def _check_ranks(self) -> None:
-        check_options(f"{self._options}, gradwire {version()}", self.exchange)
         if self.correction != "none" and self.pipeline > 1:
-            check_model(self.model)
+            check_forward(self.model)
 
     def _lay_out(self) -> None:
-        parts = self.trained, self._optimizer, self.exchange, self.meter, self._treatment
-        self._under_way = Pipeline(*parts, self._residual_of)
+        self._under_way = Pipeline(
+            self.trained,
+            self._optimizer,
+            self.sync,
+            self._treatment,
+            lambda gradients: self._buckets_of(gradients, self.plan.bucket_nbytes),
+        )
 
-    def _settle(self) -> None:
-        self._under_way.settle()
+    @property
+    def _in_flight_count(self) -> int:
+        return len(self._under_way)
 
-    def _before_growing(self) -> StepRecord:
-        waits = self._under_way.apply_all_but(0)
-        self._under_way.close()
-        return waits
+    def _before_layout(self) -> StepRecord:
+        return self._under_way.apply_all_but(0)
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
@@ -174,16 +163,14 @@ class PipeSGD(WorkerMethod):
             self._is_resumed = False
         warms_up = self.steps_done < self.warmup_steps
         waits = self._under_way.apply_all_but(0 if warms_up else self.pipeline - 1)
-        loss, correction_s = self._under_way.add(
-            self.steps_done + 1, compute_loss, alone=warms_up, look=self._sample
-        )
+        loss, correction_s = self._under_way.add(compute_loss, alone=warms_up)
         if warms_up:
             waits += self._under_way.apply_all_but(0)
         note_step(self._optimizer)
         return waits.within(perf_counter() - started, loss=loss, correction_s=correction_s)
 
     def drain(self) -> StepRecord:
-        """Apply all outstanding gradients, oldest first, and leave the pipeline empty; return what that cost.
+        """Apply all outstanding gradients, oldest first, and leave the pipeline empty; return the cost.
 
         The last averaged gradient stays in ``.grad``. The next step starts a new pipeline. An eager pipeline
         copies rank 0's buffers to all ranks. Raises what the exchange raised, ``LinkTimeoutError``, or what a
@@ -194,7 +181,8 @@ class PipeSGD(WorkerMethod):
             return StepRecord()
         started = perf_counter()
         waits = self._under_way.apply_all_but(0) + self.agree_on_buffers()
-        self.meter.tell()
+        self.sync.settle()
+        self.sync.meter.tell()
         return waits.within(perf_counter() - started, steps=0)
 
     @contextmanager
@@ -234,7 +222,7 @@ class PipeSGD(WorkerMethod):
         return self._under_way.in_flight()
 
     def agree_on_buffers(self) -> StepRecord:
-        """Copy rank 0's buffers, exactly, to all ranks, where updates are eager; return what that cost.
+        """Copy rank 0's buffers, exactly, to all ranks, where updates are eager; return the cost.
 
         Those that a ``state_dict`` of the model holds. All ranks call it together; it waits for what is on
         the network. Raises ``ExchangeError``.
@@ -254,11 +242,12 @@ class PipeSGD(WorkerMethod):
         return StepRecord.of_wait(accounting.total_s, accounting)
 
     def _check_whole(self) -> None:
-        """Raise ``ExchangeError`` if ``close`` has dropped gradients that were on their way."""
-        if self._dropped:
+        """Raise ``ExchangeError`` if ``close`` has dropped gradients in flight."""
+        if self.closed and self._in_flight_count:
             raise ExchangeError(
-                f"rank {self.exchange.link.rank}: this {type(self).__name__} was closed with {self._dropped} "
-                "gradients on their way, which are lost; call drain() or state_dict() before close()"
+                f"rank {self.exchange.link.rank}: this {type(self).__name__} was closed with "
+                f"{self._in_flight_count} gradients on their way, which are lost; call drain() or "
+                "state_dict() before close()"
             )
 
     def _state(self, drained: bool) -> RankState:
@@ -281,10 +270,3 @@ class PipeSGD(WorkerMethod):
 
     def _drop(self) -> None:
         self._under_way.resume(())
-
-    def _cancel(self) -> None:
-        self._under_way.cancel()
-
-    def _end(self) -> None:
-        self._dropped = len(self._under_way)
-        self._under_way.close()

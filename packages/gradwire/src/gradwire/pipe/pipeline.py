@@ -15,16 +15,15 @@ from torch.nn import Parameter
 from gradwire.costs import ExchangeCost
 from gradwire.devices import on_host
 from gradwire.errors import StateError
-from gradwire.exchange import Exchange
 from gradwire.pipe.correction import Correction, Eager
 from gradwire.sync.checkpoint import InFlight
 from gradwire.sync.flat import FlatGradients
+from gradwire.sync.flat_buckets import Alone, FlatBuckets, UsedParameters
+from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.counts import StepRecord
-from gradwire.sync.ledger.meter import MethodMeter
-from gradwire.sync.thread import Buckets
 from gradwire.sync.trained import Trained
 from gradwire.sync.used_parameters import Reach, backward, clip, in_force, scheduled
-from gradwire.sync.work import Work
+from gradwire.sync.work import BucketWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +37,12 @@ class Treatment:
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    """A gradient on the network, with the learning rate of its step and what its backward reached."""
+    """A gradient on the network, with the learning rate of its step and the parameters that it uses."""
 
     gradients: FlatGradients
-    handovers: list[Work]
+    works: list[BucketWork]
     scheduled: list[dict[str, Any]]
-    reach: Reach
+    used: Reach
 
 
 class Pipeline:
@@ -53,24 +52,22 @@ class Pipeline:
     it K steps later, just before backward takes it again. Eager updates copy K - 1 own gradients, the weights
     and the optimizer's state; the paper's pipeline copies nothing. Between steps every ``.grad`` is None,
     since its buffer is on the network. Where the plan cuts the gradient into buckets, they go out one after
-    the other once backward has ended: the pipeline hides them already.
+    the other, in their order, once backward has ended: the pipeline hides them already.
 
-    The exchange, whose plan says K, belongs to the communication thread while gradients are under way.
-    ``residual_of`` returns one residual for all K buffers, laid out as these; None where the plan keeps none.
+    ``buckets_of`` returns the buckets of gradients that are laid out as all K buffers.
     """
 
     def __init__(
         self,
         trained: Trained,
         optimizer: torch.optim.Optimizer,
-        exchange: Exchange,
-        meter: MethodMeter,
+        sync: GradientSync,
         treatment: Treatment,
-        residual_of: Callable[[FlatGradients], torch.Tensor | None],
+        buckets_of: Callable[[FlatGradients], FlatBuckets],
     ) -> None:
-        self._trained, self._optimizer, self._treatment = trained, optimizer, treatment
-        self._size = exchange.plan.pipeline
-        parameters, on_device = trained.parameters, exchange.plan.encodes_on_device
+        self._trained, self._optimizer, self._sync, self._treatment = trained, optimizer, sync, treatment
+        self._size = sync.plan.pipeline
+        parameters, on_device = trained.parameters, sync.plan.encodes_on_device
         self._free = deque(
             FlatGradients(parameters, with_frozen=True, on_device=on_device) for _ in range(self._size)
         )
@@ -80,7 +77,7 @@ class Pipeline:
         if treatment.correction != "none" and self._size > 1:  # one step has nothing to correct for
             self._correction = Eager(parameters, optimizer, self._size, treatment.max_norm)
         self._free[0].detach()
-        self._buckets = Buckets(exchange, meter, self._free[0], residual_of(self._free[0]))
+        self._buckets = buckets_of(self._free[0])
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -95,41 +92,32 @@ class Pipeline:
         """The number of own gradients that are kept at most: K - 1 where updates are eager, else 0."""
         return self._size - 1 if self.corrects else 0
 
-    def add(
-        self,
-        step: int,
-        compute_loss: Callable[[], torch.Tensor],
-        *,
-        alone: bool,
-        look: Callable[[FlatGradients], None] = lambda _: None,
-    ) -> tuple[float, float]:
+    def add(self, compute_loss: Callable[[], torch.Tensor], *, alone: bool) -> tuple[float, float]:
         """Compute the gradient of a step and hand it over; return the loss and the seconds of correcting.
 
-        ``alone`` is for a step that the next one does not overtake. ``look`` sees this rank's own gradient.
+        ``alone`` is for a step that the next one does not overtake.
         """
         gradients = self._free[0]
         started = perf_counter()
         with self._correction.ahead():
             correction_s = perf_counter() - started
             loss = backward(compute_loss, gradients)
-        look(gradients)
-        reach = Reach(gradients)
+        used = Reach(gradients)
         gradients.detach()  # a zero_grad of the caller must not reach what is on the network
         values = scheduled(self._optimizer)
         if not alone:
             started = perf_counter()
-            self._correction.note(gradients, values, reach.own)
+            self._correction.note(gradients, values, used.own)
             correction_s += perf_counter() - started
-        last = len(self._buckets.cut) - 1
-        handovers = [
-            self._buckets.hand_over(step, gradients, number, reach if number == last else None)
-            for number in range(last + 1)
+        observers = [*(Alone() for _ in self._buckets.cut[1:]), UsedParameters(used)]
+        works = [
+            self._buckets.start(gradients, number, observer) for number, observer in enumerate(observers)
         ]
-        self._under_way.append(_UnderWay(self._free.popleft(), handovers, values, reach))
+        self._under_way.append(_UnderWay(self._free.popleft(), works, values, used))
         return loss, correction_s
 
     def apply_all_but(self, count: int) -> StepRecord:
-        """Apply the oldest gradients under way until ``count`` are left; return what waiting cost."""
+        """Apply the oldest gradients under way until ``count`` are left; return the cost of waiting."""
         waits = StepRecord()
         while len(self._under_way) > count:
             waits += self._apply_oldest()
@@ -139,12 +127,12 @@ class Pipeline:
         """Wait for the oldest gradient under way and update the weights with it."""
         oldest, treatment = self._under_way[0], self._treatment
         started = perf_counter()
-        accounting = sum(map(Work.wait, oldest.handovers), ExchangeCost())
+        cost = sum((work.wait() for work in oldest.works), ExchangeCost())
         wait_s = perf_counter() - started
         self._under_way.popleft()
         self._free.append(oldest.gradients)
         self._correction.keep(len(self._under_way))
-        oldest.gradients.attach(oldest.reach.absent)
+        oldest.gradients.attach(oldest.used.absent)
         treatment.on_average(oldest.gradients.parameters)
         averaged = oldest.gradients.collect()
         if not math.isinf(treatment.max_norm):
@@ -152,16 +140,17 @@ class Pipeline:
         self._trained.shield()
         with in_force(oldest.scheduled, self._optimizer):
             self._optimizer.step()
-        return StepRecord.of_wait(wait_s, accounting)
+        return StepRecord.of_wait(wait_s, cost)
 
     def settle(self) -> None:
-        """Wait until nothing is on the network any more; apply nothing.
+        """Wait until nothing is on the network; apply nothing.
 
         Raises what the exchange raised, or ``LinkTimeoutError``.
         """
         for each in self._under_way:
-            for handover in each.handovers:
-                handover.wait()
+            for work in each.works:
+                work.wait()
+        self._sync.settle()
 
     def in_flight(self) -> list[InFlight]:
         """Return copies of the averaged gradients that are still to be applied, oldest first.
@@ -176,8 +165,8 @@ class Pipeline:
                 on_host(each.gradients.buffer).clone(),
                 each.scheduled,
                 mine,
-                tuple(sorted(each.reach.absent)),
-                tuple(sorted(each.reach.own)),
+                tuple(sorted(each.used.absent)),
+                tuple(sorted(each.used.own)),
             )
             for each, mine in zip(self._under_way, [*[None] * lacking, *own], strict=True)
         ]
@@ -217,16 +206,6 @@ class Pipeline:
             gradients = self._free.popleft()
             gradients.buffer.copy_(each.gradient)
             gradients.put()
-            reach = Reach(gradients, each.own_absent, each.absent)
-            self._under_way.append(_UnderWay(gradients, [], each.scheduled, reach))
+            used = Reach(gradients, each.own_absent, each.absent)
+            self._under_way.append(_UnderWay(gradients, [], each.scheduled, used))
         self._correction.resume(in_flight)
-
-    def cancel(self) -> None:
-        """Drop what has not been sent."""
-        for each in self._under_way:
-            for handover in each.handovers:
-                handover.cancel()
-
-    def close(self) -> None:
-        """Finish what is on the network and join the thread. Raises ``LinkTimeoutError``."""
-        self._buckets.close()

@@ -110,6 +110,9 @@ class SyncContext:
         where work takes too long.
     owns_link
         Whether closing the exchange closes the link, too; a failure closes it in any case.
+    fails_late
+        Whether ``wait`` alone raises a failure, as pipelines need: the error of a step is raised when its
+        average is due. Otherwise each call raises it.
     steps_done, steps_before
         Steps of this process, and those of the run before the checkpoint that was loaded.
     is_closed
@@ -130,6 +133,7 @@ class SyncContext:
     remedy: str = "begin with a new link"
     advice: str = "give the link a longer timeout_s"
     owns_link: bool = True
+    fails_late: bool = False
     steps_done: int = 0
     steps_before: int = 0
     is_closed: bool = False
@@ -187,7 +191,7 @@ class SyncContext:
         if self.is_closed:
             raise ExchangeError(f"rank {self.rank}: {self.model} is closed; {self.remedy}")
         failure = self.exchange.transport.failure
-        if failure is not None:
+        if failure is not None and not self.fails_late:
             raise ExchangeError(
                 f"rank {self.rank}: {self.model} has failed before ({failure}), and the weights are those of "
                 f"the last complete step; {self.remedy}"

@@ -359,7 +359,7 @@ class GradientSync:
         context.is_closed = context.is_closed or context.exchange.transport.failure is None
         self.end()
         if self._communication is not None:
-            self._communication.close()
+            self._communication.close(max((work.nbytes // 4 for work in self._pending), default=0))
 
     def __repr__(self) -> str:
         state = "closed" if self.context.is_over else f"{self.context.steps_done} steps"

@@ -1,9 +1,9 @@
-"""What training methods have in common: they begin equal, step, drain, save, load and close."""
+"""The frame of all training methods: ranks begin equal, take steps, drain, save, load and close."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from inspect import isfunction
 from time import perf_counter
 from types import TracebackType
@@ -12,58 +12,32 @@ from typing import Any, Self
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import Parameter
 
 from gradwire.codecs.rules import check_names
-from gradwire.costs import ExchangeCost
 from gradwire.deferred import outside_inference
-from gradwire.errors import ExchangeError, StateError
+from gradwire.errors import ExchangeError, SpecError, StateError, shown
 from gradwire.exchange import Exchange
 from gradwire.exchange.frames import leave
 from gradwire.links.base import Link
 from gradwire.plan import Plan
 from gradwire.sync.checkpoint import RankState, State, pack, unpack
 from gradwire.sync.connect import check_timeout, connect, member_group
+from gradwire.sync.context import SyncContext, SyncOptions
 from gradwire.sync.flat import FlatGradients
-from gradwire.sync.ledger.counts import StepRecord
+from gradwire.sync.flat_buckets import FlatBuckets
+from gradwire.sync.gradient_sync import GradientSync
+from gradwire.sync.ledger.counts import PlanChoice, StepRecord
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.ledger.meter import MethodMeter
-from gradwire.sync.replicas import begin_equal, broadcast_parameters, count_weights, differing
-from gradwire.sync.residual import Residuals
+from gradwire.sync.observe import NO_CHOOSER, PlanChooser
+from gradwire.sync.replicas import begin_equal, check_options, welcome
+from gradwire.sync.residual import AUTO, Residuals
 from gradwire.sync.trained import Trained, check_extras, relaid
-
-# Parameters that join while a method trains: all ranks take in the same ones, with the same weights.
-
-
-def welcome(trained: Trained, exchange: Exchange, ledger: Ledger | None) -> ExchangeCost:
-    """Let ``trained`` grow by all that ask for a gradient; they begin with rank 0's weights.
-
-    All ranks call it before the same step, while no other exchange of the link is under way. Raises
-    ``ExchangeError``, also where they do not train the same parameters.
-    """
-    newcomers = trained.grow()
-    try:
-        different = differing(trained.layout(), exchange)
-    except ExchangeError as error:  # another rank may be at something else
-        own = exchange.link.name_of(exchange.link.rank)
-        raise ExchangeError(
-            f"{own}: {len(newcomers)} parameters were unfrozen here, but "
-            f"comparing them with the other ranks' failed ({error}); unfreeze the same ones on all ranks, "
-            "before the same step"
-        ) from error
-    if different is not None:
-        raise ExchangeError(
-            f"rank {exchange.link.rank}: all ranks train the same parameters, but those of {different}; "
-            "unfreeze the same ones on all ranks, before the same step"
-        )
-    if not newcomers:
-        return ExchangeCost()
-    accounting = broadcast_parameters(newcomers, exchange)
-    count_weights(ledger, accounting)
-    return accounting
-
+from gradwire.sync.views import Layouts
+from gradwire.version import version
 
 Group = dist.ProcessGroup | Link | None
-"""Whom a method trains with: a group of ``torch.distributed``, a link, or, where it is None, the world."""
+"""The ranks of a method: a group of ``torch.distributed``, a link, or, where it is None, the world."""
 
 
 class Method(ABC):
@@ -71,8 +45,8 @@ class Method(ABC):
 
     Replicas never begin different: the first step begins with ``synchronise()`` unless it was called before.
     A parameter that is unfrozen, or that model and optimizer got since, takes part from the next step on,
-    with rank 0's weights; all ranks do so before the same step. One that is frozen, or that backward reaches
-    on no rank, has ``.grad`` None in the update, as in plain torch.
+    with rank 0's weights; all ranks do so before the same step. A parameter that is frozen, or that no rank's
+    backward uses, has ``.grad`` None in the update, as in plain torch.
 
     As a context manager it drains and closes at the end of the block, and only closes when the block raised.
 
@@ -90,18 +64,24 @@ class Method(ABC):
     timeout_s
         How long any single wait for a peer lasts before it is an error, where the group is no link.
     ledger
-        Counts every exchange by its bucket and gets the end of every step, if there is one; the caller's.
+        Counts every exchange by its bucket, and the steps; the caller's.
     strict
         Whether a step raises ``LossyError`` on all ranks, instead of a warning on one, where encoding keeps
         taking most of a parameter's gradient away; the same on all ranks. The update is done, and the method
         can go on.
+    choose
+        Returns the chooser of each step's plan for these parameters; ``plan`` is that of the first steps.
+    options
+        A text that must be equal on all ranks; empty: it is not compared.
 
     Attributes
     ----------
+    sync, exchange
+        What averages the gradients, and what exchanges weights and all else between steps.
     residuals
-        What this rank's encodings lost, where the plan keeps it.
-    steps_done
-        How many steps were taken.
+        The encoding errors of this rank, where the plan keeps them.
+    closed
+        Whether ``close`` was called.
     """
 
     def __init_subclass__(cls, **options: object) -> None:
@@ -120,33 +100,51 @@ class Method(ABC):
         timeout_s: float,
         ledger: Ledger | None,
         strict: bool = False,
+        *,
+        choose: Callable[[Iterable[tuple[str, Parameter]]], PlanChooser] | None = None,
+        options: str = "",
     ) -> None:
         name = type(self).__name__
         check_extras(name, ledger, strict)
         check_timeout(timeout_s)
         self.trained = Trained(model, optimizer, name)
         check_names(plan.rules, (each for each, _ in model.named_parameters()))
-        self.model, self.ledger = model, ledger
-        self.steps_done, self.closed = 0, False
-        self._synchronised = False
+        self.model, self.ledger, self.closed = model, ledger, False
+        self._chooser = NO_CHOOSER if choose is None else choose(model.named_parameters())
+        self._groups_of, self._synchronised = optimizer, False
         self._laid_out: FlatGradients | None = None
         link = group if isinstance(group, Link) else _connect(group, timeout_s, name, plan)
-        self._own_link = None if link is group else link
         try:
-            self.exchange = Exchange(link, plan)
-            link.step = 0
+            context = SyncContext(
+                Exchange(link, plan),
+                SyncOptions(timeout_s, strict=strict),
+                ledger,
+                model=f"this {name}",
+                remedy="make a new one",
+                owns_link=link is not group,
+                fails_late=True,
+            )
             self.residuals = Residuals(plan, link.rank, link.world)
-            self.meter = MethodMeter(model, self.exchange, ledger, optimizer, strict)
+            self.sync = GradientSync(context, Layouts(()), self.residuals, [self._chooser])
+            self.exchange = context.exchange
+            if options:
+                check_options(f"{options}, gradwire {version()}", self.exchange)
             self._check_ranks()
             self._lay_out()
         except BaseException:
-            self._close_own_link()
+            if link is not group:
+                leave(link, None)
             raise
 
     @property
     def plan(self) -> Plan:
-        """How gradients are exchanged."""
+        """The plan in use."""
         return self.exchange.plan
+
+    @property
+    def steps_done(self) -> int:
+        """The number of steps that the run has taken."""
+        return self.sync.context.steps_done
 
     @outside_inference
     def synchronise(self) -> StepRecord:
@@ -157,15 +155,13 @@ class Method(ABC):
         self.check_open()
         drained = self.drain()
         started, self.exchange.link.step = perf_counter(), self.steps_done
-        accounting = begin_equal(self.model, self.exchange, self.ledger)
+        cost = begin_equal(self.model, self.exchange, self.ledger)
         self._synchronised = True
-        return drained + StepRecord.of_wait(accounting.total_s, accounting).within(
-            perf_counter() - started, steps=0
-        )
+        return drained + StepRecord.of_wait(cost.total_s, cost).within(perf_counter() - started, steps=0)
 
     @outside_inference
     def drain(self) -> StepRecord:
-        """Apply all outstanding gradients, oldest first; return what that cost.
+        """Apply all outstanding gradients, oldest first; return the cost.
 
         Call it before an evaluation, a checkpoint and the end.
         """
@@ -175,20 +171,20 @@ class Method(ABC):
     def state_dict(self, *, drain: bool = False) -> State:
         """Return what a checkpoint needs beside the states of model, optimizer and scheduler.
 
-        With ``"auto"`` it has what was decided, too. Every rank's is its own; ``gradwire.redivide``
-        makes states for another number of ranks. What
-        is in flight is kept as it is, and the method goes on as if nothing had been saved. With ``drain`` it
-        is applied first. All ranks call it together; take the states of model and optimizer after this call.
+        Every rank's is its own; ``gradwire.redivide`` makes states for another number of ranks. With
+        ``"auto"`` it has the decisions, too. Gradients in flight are kept as they are, and the method goes on
+        as if nothing had been saved; with ``drain`` they are applied first. All ranks call it together; take
+        the states of model and optimizer after this call.
 
         Returns
         -------
         dict
-            Flat: texts and tensors on the CPU, as ``gradwire.sync.checkpoint`` tells.
+            Flat: texts and tensors on the CPU, as ``gradwire.sync.checkpoint`` describes.
 
         Raises
         ------
         ExchangeError
-            What the exchange of a gradient in flight raised.
+            If the exchange of a gradient in flight failed.
         """
         if drain:
             self.drain()
@@ -196,7 +192,7 @@ class Method(ABC):
 
     @outside_inference
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state_dict`` was called on this rank, dropping what is in flight here.
+        """Go on where ``state_dict`` was called on this rank, dropping gradients in flight here.
 
         Model, optimizer and scheduler load their own states, in any order with this one. All ranks load.
         Raises ``StateError``, and changes nothing, for the state of another rank, another world or another
@@ -217,61 +213,64 @@ class Method(ABC):
     def close(self) -> None:
         """Give up threads and connections of the method's own; may be called twice. No step follows.
 
-        Raises ``LinkTimeoutError`` if a thread does not end.
+        Gradients in flight are finished on the network, and not applied. Raises ``LinkTimeoutError`` if a
+        thread does not end.
         """
         if not self.closed:
             self.closed = True
-            try:
-                self._end()
-            finally:
-                self._close_own_link()
+            self.sync.close()
 
     def abort(self) -> None:
         """Close after a failure, without sending what is still queued."""
-        self._cancel()
+        self.sync.cancel()
         self.close()
 
     def _ready(self) -> StepRecord:
-        """Let a step begin: with equal replicas and all that ask for a gradient; return what that cost."""
+        """Make replicas equal, and take new parameters in, before a step; return the cost."""
         self.check_open()
         start = StepRecord() if self._synchronised else self.synchronise()
         return start + self._grow()
 
     def _grow(self) -> StepRecord:
-        """Let parameters that ask for a gradient since the last step take part; return what that cost."""
+        """Let parameters that ask for a gradient since the last step take part; return the cost."""
         if not self.trained.grown():
             return StepRecord()
-        drained = self._before_growing()
+        drained = self._before_layout()
+        self.sync.settle()
         started, self.exchange.link.step = perf_counter(), self.steps_done + 1
-        accounting = welcome(self.trained, self.exchange, self.ledger)
-        self.meter.follow(self.trained.parameters)
+        cost = welcome(self.trained, self.exchange, self.ledger)
         self._lay_out()
-        return drained + StepRecord.of_wait(accounting.total_s, accounting).within(
-            perf_counter() - started, steps=0
-        )
+        return drained + StepRecord.of_wait(cost.total_s, cost).within(perf_counter() - started, steps=0)
 
-    def _before_growing(self) -> StepRecord:
-        """Finish, and give up, what is laid out as the parameters were; return what that cost."""
+    def _before_layout(self) -> StepRecord:
+        """Finish what is laid out as parameters and plan were; return the cost."""
         return self.drain()
 
-    def _residual_of(self, gradients: FlatGradients) -> torch.Tensor | None:
-        """Return the residual of ``gradients``; what had a place in the last ones keeps its own."""
+    def _buckets_of(self, gradients: FlatGradients, bucket_nbytes: int | None = None) -> FlatBuckets:
+        """Return the buckets of gradients that are laid out anew; parameters keep their residuals."""
         residual = relaid(self.residuals, gradients, self._laid_out)
         self._laid_out = gradients
-        return residual
+        name_of = {id(each): name for name, each in self.model.named_parameters()}
+        names = [name_of[id(each)] for each in gradients.parameters]
+        param_groups = [] if self._groups_of is None else self._groups_of.param_groups
+        group_of = {id(each): number for number, group in enumerate(param_groups) for each in group["params"]}
+        groups = [group_of.get(id(each)) for each in gradients.parameters]
+        self.sync.lay_out(Layouts(names))
+        return FlatBuckets(self.sync, gradients, names, groups, residual, bucket_nbytes)
 
     def _check_ranks(self) -> None:  # noqa: B027 - not every method has something to refuse
         """Refuse a place in a world that does not fit; nothing is laid out yet."""
 
     @abstractmethod
     def _lay_out(self) -> None:
-        """Make what is laid out as ``trained.parameters``; nothing is under way."""
+        """Lay gradients out for the parameters that are trained and the plan; nothing is under way."""
 
     def _state(self, drained: bool) -> RankState:  # noqa: ARG002 - for pipelines
         """Return what a checkpoint keeps of this rank."""
-        link, kept = self.exchange.link, self.residuals.state_dict()["residuals"]
+        link, residuals = self.exchange.link, self.residuals.state_dict()["residuals"]
         name, plan = type(self).__name__, self.plan.to_json()
-        return RankState(link.rank, link.world, self.steps_done, name, plan, residuals=kept)
+        auto = self._chooser.state().get(AUTO, "")
+        return RankState(link.rank, link.world, self.steps_done, name, plan, residuals=residuals, auto=auto)
 
     def _adopt(self, saved: RankState) -> None:
         """Go on from there. Raises ``StateError``, and changes nothing, for what does not fit."""
@@ -280,29 +279,19 @@ class Method(ABC):
                 f"a {type(self).__name__} has nothing in flight, but the state has {len(saved.in_flight)} "
                 "gradients; drain before saving, or resume with PipeSGD"
             )
-        self.residuals.load_state_dict(saved.of_residuals())
-        self._resume_at(saved.steps_done)
-
-    def _resume_at(self, steps_done: int) -> None:
-        self.steps_done = self.exchange.link.step = steps_done
-        self._synchronised = self._synchronised or steps_done > 0  # equal when they were saved
-
-    def _cancel(self) -> None:  # noqa: B027 - not every method has a thread
-        """Drop what has not been sent."""
-
-    def _end(self) -> None:  # noqa: B027 - as above
-        """Finish what is on the network, apply none of it, and end threads."""
-
-    def _close_own_link(self) -> None:
-        if self._own_link is not None:
-            leave(self._own_link, None)
+        residuals = saved.of_residuals()
+        self.residuals.check_state(residuals)
+        self._chooser.load({AUTO: saved.auto} if saved.auto else {})
+        self.residuals.load_state_dict(residuals)
+        self.sync.resume(saved.steps_done)
+        self._synchronised = self._synchronised or saved.steps_done > 0  # equal when they were saved
 
     def __enter__(self) -> Self:
         return self
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self.steps_done} steps"
-        pipeline = self.exchange.plan.pipeline
+        pipeline = self.plan.pipeline
         under_way = f", pipeline of {pipeline}" if pipeline > 1 else ""
         return f"<{type(self).__name__}{under_way}, {state}, by {self.exchange!r}>"
 
@@ -317,6 +306,84 @@ class Method(ABC):
                 self.drain()
         finally:
             self.close()
+
+
+class WorkerMethod(Method):
+    """A method on a rank that has batches: ``step(compute_loss)`` trains on one.
+
+    At the end of a step it warns of parameters that keep losing most of their gradients to encoding.
+    """
+
+    def step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
+        """Train on one batch.
+
+        Parameters
+        ----------
+        compute_loss
+            Runs the forward pass and returns a scalar, the mean over this rank's batch. Its gradient is
+            averaged over the workers, which is the gradient of the whole batch where all ranks have batches
+            of equal size.
+
+        Returns
+        -------
+        StepRecord
+            Loss on this rank's batch, seconds and bytes.
+
+        Raises
+        ------
+        SpecError, TensorError
+            For what is no function, for one that returns no loss, and for an optimizer that has got
+            parameters which are not the model's. Nothing has been sent.
+        ExchangeError
+            A peer is gone, too slow or sent something invalid; the message names rank, peer and step.
+        LossyError
+            Where the method is strict, on all ranks after the same step.
+        """
+        self.check_open()
+        if not callable(compute_loss):
+            raise SpecError(
+                f"step calls a function that computes the loss, but got {shown(compute_loss)}; write "
+                "step(lambda: loss_of(model(x), y)), which leaves forward and backward to it"
+            )
+        record = self._ready() + self._begin()
+        stepped = self._step(compute_loss)
+        self.sync.finish(self.steps_done + 1 - self._in_flight_count, waited_s=stepped.wait_s)
+        return record + stepped
+
+    @property
+    def decisions(self) -> list[tuple[int, PlanChoice]]:
+        """With ``"auto"``: the steps before which all ranks took a plan, and the decisions."""
+        return [*self._chooser.decisions]
+
+    @property
+    def _in_flight_count(self) -> int:
+        """The number of steps whose gradients are not applied yet."""
+        return 0
+
+    def _begin(self) -> StepRecord:
+        """Let all ranks choose the plan of the step, and follow it; return the cost."""
+        started, present, drained = perf_counter(), self.plan, StepRecord()
+        self.sync.begin()
+        if self.plan != present:
+            drained = self._before_layout()
+            self._lay_out()
+        return drained.within(perf_counter() - started, steps=0)
+
+    def _adopt(self, saved: RankState) -> None:
+        super()._adopt(saved)
+        plan = self._chooser.loaded_plan
+        if plan is not None and plan != self.plan:  # gradients in flight were made for it
+            self._drop()
+            self._before_layout()
+            self.sync.follow(plan)
+            self._lay_out()
+
+    def _drop(self) -> None:
+        """Drop gradients in flight."""
+
+    @abstractmethod
+    def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
+        """Train on one batch; the replicas have begun equal."""
 
 
 def _connect(group: dist.ProcessGroup | None, timeout_s: float, method: str, plan: Plan) -> Link:

@@ -23,7 +23,7 @@ from gradwire.sync.flat import FlatWeights, check_frozen
 from gradwire.sync.hashes import check_replicated, crc32c_of, replica_hashes, sha256_of
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.observe import BetweenSteps, StepObserver
-from gradwire.sync.trained import shared_buffers, shared_parameters
+from gradwire.sync.trained import Trained, shared_buffers, shared_parameters
 from gradwire.units import counted, ranks_in_words
 
 # Compare what all ranks must have in common: their weights and buffers, bit for bit, and their options.
@@ -336,3 +336,34 @@ def compare_now(sync: BetweenSteps, hashes: Mapping[str, bytes]) -> None:
             raise found
     finally:
         del found  # the error holds this frame
+
+
+# Parameters that join while a method trains: all ranks take in the same ones, with the same weights.
+
+
+def welcome(trained: Trained, exchange: Exchange, ledger: Ledger | None) -> ExchangeCost:
+    """Let ``trained`` grow by all parameters that ask for a gradient; they begin with rank 0's weights.
+
+    All ranks call it before the same step, while nothing else is on the network. Raises ``ExchangeError``,
+    also where ranks do not train the same parameters.
+    """
+    newcomers = trained.grow()
+    remedy = "unfreeze the same ones on all ranks, before the same step"
+    try:
+        different = differing(trained.layout(), exchange)
+    except ExchangeError as error:  # another rank may be at something else
+        own = exchange.link.name_of(exchange.link.rank)
+        raise ExchangeError(
+            f"{own}: {len(newcomers)} parameters were unfrozen here, but "
+            f"comparing them with the other ranks' failed ({error}); {remedy}"
+        ) from error
+    if different is not None:
+        raise ExchangeError(
+            f"rank {exchange.link.rank}: all ranks train the same parameters, but those of {different}; "
+            f"{remedy}"
+        )
+    if not newcomers:
+        return ExchangeCost()
+    cost = broadcast_parameters(newcomers, exchange)
+    count_weights(ledger, cost)
+    return cost

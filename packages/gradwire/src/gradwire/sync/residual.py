@@ -22,7 +22,6 @@ from gradwire.errors import SpecError, StateError
 from gradwire.exchange.feedback import is_finite
 from gradwire.fields import ABOVE_ZERO, Source, keyed, real, tensor_of, whole
 from gradwire.plan import Plan
-from gradwire.sync.buckets import Bucket
 
 GRADIENT = "gradient"
 """The key of the residual of a whole flat gradient; its buckets' residuals are parts of it."""
@@ -206,11 +205,6 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, 
             total += tensor
     shares = {key: (total / world).float() for key, total in sums.items()}
     return [sealed(_state(rank, world, shares, scale, steps)) for rank in range(world)]
-
-
-def parts(residual: torch.Tensor | None, buckets: Sequence[Bucket]) -> list[torch.Tensor | None]:
-    """Return each bucket's part of a gradient's residual, the same memory; None for each where it is None."""
-    return [None if residual is None else bucket.view(residual) for bucket in buckets]
 
 
 def write(target: torch.Tensor, values: torch.Tensor) -> None:

@@ -7,26 +7,14 @@ It works off what is handed over, in order, and stops for good at the first fail
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import TIMEOUT_MAX, Thread, current_thread
 
-import torch
-
-from gradwire.costs import ExchangeCost
-from gradwire.devices import Staged
 from gradwire.errors import LinkTimeoutError
-from gradwire.exchange import Exchange
-from gradwire.exchange.request import BucketRequest
-from gradwire.exchange.views import ParameterViews
 from gradwire.launch.store import join_all
-from gradwire.sync.buckets import cut
 from gradwire.sync.context import SyncContext
-from gradwire.sync.flat import FlatGradients
-from gradwire.sync.ledger.meter import Measure, MethodMeter
-from gradwire.sync.residual import parts
-from gradwire.sync.used_parameters import Reach, set_aside
 from gradwire.sync.work import CallWork, Work, longest_s
 
 # Threads that end before the interpreter does.
@@ -136,98 +124,3 @@ class CommunicationThread:
         while (work := self._inbox.get()) is not None:  # without limit: backward takes what it takes
             work.execute()
             del work  # it holds a bucket
-
-
-# One flat gradient on its way: averaged whole, or bucket by bucket on a communication thread.
-
-WHOLE = "gradient"
-"""What a ledger calls the gradient of a step that goes out as one bucket."""
-
-
-class Buckets:
-    """The buckets of gradients that are laid out alike, and the thread that averages them in their order.
-
-    The exchange, whose plan cuts the buckets, belongs to the thread while buckets are under way. ``residual``
-    is what this rank's encodings lost, laid out as the gradients; None where the plan keeps none.
-    """
-
-    def __init__(
-        self, exchange: Exchange, meter: MethodMeter, gradients: FlatGradients, residual: torch.Tensor | None
-    ) -> None:
-        self.cut = cut(gradients.counts, exchange.plan.bucket_nbytes)
-        self._context = SyncContext(exchange, ledger=meter.ledger)
-        self.thread = CommunicationThread(self._context)
-        self._meter = meter
-        self._residual, self._residuals = residual, parts(residual, self.cut)
-        self._views = [meter.views(exchange, bucket.parameters) for bucket in self.cut]
-
-    def hand_over(self, step: int, gradients: FlatGradients, number: int, reach: Reach | None = None) -> Work:
-        """Let the thread average bucket ``number``, from 0 up; do not touch it before it is.
-
-        ``reach`` is the step's. It comes with the last bucket: all gradients are there then, and the other
-        buckets go before.
-        """
-        bucket, residual = self.cut[number], self._residuals[number]
-        waiting: list[torch.Tensor] = []
-        if self._residual is not None:
-            unreached = gradients.unreached(bucket.parameters)
-            waiting = [gradients.part(each, self._residual) for each in unreached]
-        name = WHOLE if len(self.cut) == 1 else f"bucket {number + 1}"
-        what = f"the {WHOLE} of step {step}"
-        work = _FlatWork(
-            self._context,
-            name,
-            what if name == WHOLE else f"{name} of {what}",
-            done="averaged",
-            count=self._meter.count_work,
-        )
-        work.staged, work.measure = gradients.staged(bucket), self._meter.measure(step, bucket.parameters)
-        work.given = self._views[number], self._meter, step
-        work.nbytes, work.rest = work.staged.nbytes, (residual, waiting, reach)
-        self.thread.put(work)
-        return work
-
-    def close(self) -> None:
-        """Join the thread. Raises ``LinkTimeoutError`` if it does not end."""
-        self.thread.close(max(bucket.count for bucket in self.cut))
-
-
-class _FlatWork(Work):
-    """The average of one bucket of a flat gradient."""
-
-    staged: Staged
-    measure: Measure
-    given: tuple[ParameterViews | None, MethodMeter, int]
-    rest: tuple[torch.Tensor | None, Sequence[torch.Tensor], Reach | None]
-
-    def run(self, exchange: Exchange) -> None:
-        """Average it."""
-        self.cost = average(exchange, *self.given, self.staged, self.measure, *self.rest)
-        self.lost, self.verdict = self.measure.measured, self.measure.verdict
-
-
-def average(
-    exchange: Exchange,
-    views: ParameterViews | None,
-    meter: MethodMeter,
-    step: int,
-    staged: Staged,
-    measure: Measure,
-    residual: torch.Tensor | None,
-    waiting: Sequence[torch.Tensor],
-    reach: Reach | None,
-) -> ExchangeCost:
-    """Average a flat gradient, or a bucket of it, in place over all ranks; return what that cost.
-
-    ``views`` are its parameters, if they have codecs of their own. ``waiting`` are the parts of the
-    residual that stay out of this step. Where ``reach`` comes with it, the ranks agree on what none of them
-    has reached. Raises ``ExchangeError``.
-    """
-    exchange.link.step = step
-    with staged.stream.current, set_aside(waiting):
-        request = BucketRequest(views=views, residual=residual, norms=measure.norms)
-        accounting = exchange.run(staged.floats(), request)
-    accounting.device_nbytes += staged.crossing_nbytes
-    staged.store()
-    accounting += meter.finish(step, measure, exchange)
-    return accounting if reach is None else accounting + reach.agree(exchange)

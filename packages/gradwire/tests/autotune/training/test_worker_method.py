@@ -190,7 +190,7 @@ def test_all_of_a_large_gradient_is_sampled(monkeypatch: pytest.MonkeyPatch) -> 
 
     def body(link: Link) -> None:
         method, _ = run(link, DSync, "auto", WARM_UP)
-        seen.append(method._pilot.samples)
+        seen.append(method._chooser._samples)
 
     run_ranks(2, body)
     assert sum(seen[0].counts) == 40 * 60 + 60 + 60 * 10 + 10

@@ -13,11 +13,14 @@ from gradwire.codecs import parse
 from gradwire.exchange import Exchange
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
+from gradwire.sync.context import SyncContext
 from gradwire.sync.flat import FlatGradients
+from gradwire.sync.flat_buckets import WHOLE, Alone, FlatBuckets, UsedParameters
+from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.ledger.meter import MethodMeter
-from gradwire.sync.thread import WHOLE, Buckets
+from gradwire.sync.residual import Residuals
 from gradwire.sync.used_parameters import Reach
+from gradwire.sync.views import Layouts
 from support.ledgers import Kept
 
 Ranks = Callable[..., list[Any]]
@@ -38,6 +41,20 @@ def filled(model: nn.Module, value: float) -> FlatGradients:
     return gradients
 
 
+def cut(
+    exchange: Exchange,
+    gradients: FlatGradients,
+    residual: torch.Tensor | None = None,
+    ledger: Ledger | None = None,
+) -> tuple[GradientSync, FlatBuckets]:
+    """Return what averages the gradients in step 3, and their buckets."""
+    names, plan, link = ["a", "b", "c"], exchange.plan, exchange.link
+    context = SyncContext(exchange, ledger=ledger, owns_link=False)
+    sync = GradientSync(context, Layouts(names), Residuals(plan, link.rank, link.world))
+    sync.resume(2)
+    return sync, FlatBuckets(sync, gradients, names, [None] * 3, residual, plan.bucket_nbytes)
+
+
 def averaged(exchange: Exchange, value: float, **options: Any) -> tuple[FlatGradients, list[str], Reach]:
     """Hand all buckets of a gradient of ``value`` over; return it, their names, and what was reached."""
     model = three_layers()
@@ -45,25 +62,23 @@ def averaged(exchange: Exchange, value: float, **options: Any) -> tuple[FlatGrad
     for number in options.get("unreached", ()):
         gradients.parameters[number].grad = None
     gradients.collect()
-    buckets = Buckets(exchange, MethodMeter(model, exchange), gradients, options.get("residual"))
-    reach, last = Reach(gradients), len(buckets.cut) - 1
-    handovers = [
-        buckets.hand_over(3, gradients, number, reach if number == last else None)
-        for number in range(last + 1)
-    ]
-    for handover in handovers:
-        buckets.thread.wait(handover)
-    buckets.close()
-    return gradients, [f"{each.name}: {each.what}" for each in handovers], reach
+    sync, buckets = cut(exchange, gradients, options.get("residual"))
+    reach = Reach(gradients)
+    observers = [*(Alone() for _ in buckets.cut[1:]), UsedParameters(reach)]
+    sync.begin()
+    works = [buckets.start(gradients, number, observer) for number, observer in enumerate(observers)]
+    sync.finish()
+    sync.close()
+    return gradients, [f"{each.name}: {each.what}" for each in works], reach
 
 
 @pytest.mark.parametrize("bucket_nbytes", [None, 44, 4])
 def test_every_bucket_is_averaged_and_named(bucket_nbytes: int | None, run_exchanges: Ranks) -> None:
     """By hand: of 8, 6 and 4 floats, 44 bytes hold the last two only; 4 bytes hold none with another."""
     wanted = {
-        None: [f"{WHOLE}: the gradient of step 3"],
-        44: ["bucket 1: bucket 1 of the gradient of step 3", "bucket 2: bucket 2 of the gradient of step 3"],
-        4: [f"bucket {number}: bucket {number} of the gradient of step 3" for number in (1, 2, 3)],
+        None: [f"{WHOLE}: {WHOLE} of step 3"],
+        44: ["bucket 1: bucket 1 of step 3", "bucket 2: bucket 2 of step 3"],
+        4: [f"bucket {number}: bucket {number} of step 3" for number in (1, 2, 3)],
     }[bucket_nbytes]
 
     def body(exchange: Exchange) -> tuple[list[float], list[str]]:
@@ -106,15 +121,29 @@ def test_the_ledger_has_every_bucket_once() -> None:
     exchange, model = Exchange(loopback(1)[0], Plan(bucket_nbytes=4)), three_layers()
     ledger = Ledger(0, [sink])
     gradients = filled(model, 2.0)
-    buckets = Buckets(exchange, MethodMeter(model, exchange, ledger), gradients, None)
+    sync, buckets = cut(exchange, gradients, ledger=ledger)
     for number in range(3):
-        handover = buckets.hand_over(1, gradients, number)
-        buckets.thread.wait(handover)
-        buckets.thread.wait(handover)  # which counts nothing any more
-    ledger.end_step()
-    buckets.close()
+        work = buckets.start(gradients, number, Alone())
+        work.wait()
+        work.wait()  # which counts nothing any more
+    sync.finish()
+    sync.close()
     (step,) = sink.steps
     counted = {
         name: (counts.exchanges, counts.gradient_nbytes) for name, counts in step.tally.buckets.items()
     }
     assert counted == {"bucket 1": (1, 16), "bucket 2": (1, 24), "bucket 3": (1, 32)}
+
+
+def test_an_empty_bucket_goes_out_with_its_neighbour() -> None:
+    """By hand: of 0, 8, 0 and 4 floats, 4 bytes would leave the empty parameters alone."""
+    exchange = Exchange(loopback(1)[0], Plan(bucket_nbytes=4))
+    parameters = [nn.Parameter(torch.zeros(count)) for count in (0, 8, 0, 4)]
+    context = SyncContext(exchange, owns_link=False)
+    sync = GradientSync(context, Layouts(list("abcd")), Residuals(exchange.plan, 0, 1))
+    buckets = FlatBuckets(sync, FlatGradients(parameters), list("abcd"), [None] * 4, None, 4)
+    assert [(each.start, each.stop, each.parameters) for each in buckets.cut] == [
+        (8, 12, range(2, 4)),
+        (0, 8, range(2)),
+    ]
+    assert [each.names for each in buckets.layouts] == [("c", "d"), ("a", "b")]

@@ -1,0 +1,119 @@
+"""Flat gradients on their way: cut into buckets, which go to ``GradientSync`` one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import torch
+
+from gradwire.costs import ExchangeCost
+from gradwire.exchange import Exchange
+from gradwire.exchange.request import BucketRequest, Half
+from gradwire.sync.buckets import Bucket, cut
+from gradwire.sync.error_feedback import FlatResidual
+from gradwire.sync.flat import FlatGradients
+from gradwire.sync.gradient_sync import GradientSync
+from gradwire.sync.ledger.lost import Layout
+from gradwire.sync.observe import BucketObserver
+from gradwire.sync.used_parameters import Reach
+from gradwire.sync.work import BucketWork, GradientBucket
+
+WHOLE = "gradient"
+"""The ledger's name of the gradient of a step that goes out as one bucket."""
+
+
+class Alone(BucketObserver):
+    """Keeps a bucket on the communication thread, in one order with the buckets of other steps."""
+
+    wants_alone = True
+
+
+class UsedParameters(Alone):
+    """Lets the ranks agree, after the last bucket of a step, which parameters none of them has used."""
+
+    def __init__(self, used: Reach) -> None:
+        self._used = used
+
+    def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:  # noqa: ARG002
+        """Agree; return the cost."""
+        return self._used.agree(exchange)
+
+
+class FlatBuckets:
+    """The buckets of gradients that are laid out alike; all ranks hand them over in the order of ``cut``.
+
+    Parameters
+    ----------
+    sync
+        Averages them.
+    gradients
+        One of those that are laid out alike.
+    names, groups
+        Of each parameter: its name, and the group that shares a warning; None for the others of its bucket.
+    residual
+        The encoding errors of this rank, laid out as the gradients; None where the plan keeps none.
+    bucket_nbytes
+        See ``Plan``; None: one bucket.
+    """
+
+    def __init__(
+        self,
+        sync: GradientSync,
+        gradients: FlatGradients,
+        names: Sequence[str],
+        groups: Sequence[Hashable],
+        residual: torch.Tensor | None,
+        bucket_nbytes: int | None,
+    ) -> None:
+        counts = gradients.counts
+        self.cut, self.residual = _filled(cut(counts, bucket_nbytes)), residual
+        self.layouts = list[Layout]()
+        self._sync = sync
+        for bucket in self.cut:
+            members = slice(bucket.parameters.start, bucket.parameters.stop)
+            own = [("bucket", members.start) if each is None else each for each in groups[members]]
+            self.layouts.append(Layout(tuple(names[members]), tuple(counts[members]), tuple(own)))
+
+    def start(
+        self,
+        gradients: FlatGradients,
+        number: int,
+        observer: BucketObserver,
+        half: Half = Half.ALL_REDUCE,
+    ) -> BucketWork:
+        """Hand bucket ``number``, from 0 up, over; do not touch it before its work is done.
+
+        The residuals of parameters that this rank has not used stay out of it.
+        """
+        bucket, is_whole = self.cut[number], len(self.cut) == 1
+        residual, waiting = None, list[torch.Tensor]()
+        if self.residual is not None:
+            unused = gradients.unreached(bucket.parameters)
+            residual = bucket.view(self.residual)
+            waiting = [gradients.part(each, self.residual) for each in unused]
+        return self._sync.start(
+            GradientBucket(
+                number,
+                bucket.view(gradients.flat),
+                is_last=number + 1 == len(self.cut),
+                layout=self.layouts[number],
+                name=WHOLE if is_whole else f"bucket {number + 1}",
+                request=BucketRequest(half),
+                feedback=FlatResidual(residual, waiting),
+                staged=gradients.staged(bucket),
+                observers=[observer],
+            )
+        )
+
+
+def _filled(buckets: Sequence[Bucket]) -> list[Bucket]:
+    """Return the buckets with empty ones joined to their neighbours: an empty bucket is not exchanged."""
+    found = list[Bucket]()
+    for each in buckets:
+        if found and not (each.count and found[-1].count):
+            later = found.pop()  # buckets begin at the end of the buffer
+            members = range(each.parameters.start, later.parameters.stop)
+            found.append(Bucket(each.start, later.stop, members))
+        else:
+            found.append(each)
+    return found
