@@ -67,11 +67,7 @@ def ddp(device: Simulated | None, plan: Plan | None = None) -> list[torch.Tensor
 
 def fsdp(device: Simulated | None) -> list[torch.Tensor]:
     """Train with FSDP through lossy codecs: with shards, and with replicas of one shard."""
-    entries = [
-        (comms.GatherWeights, "__call__"),
-        (comms.ScatterGradients, "__call__"),
-        (comms.ReplicaGroup, "_exchange"),
-    ]
+    entries = [(comms.GatherWeights, "__call__"), (comms.ShardedSteps, "reduce")]
     lossy = ("quantize:4", "bf16")
     with ExitStack() as stack:
         for owner, name in entries:
@@ -123,7 +119,7 @@ def _kernels(device: Simulated | None, *tensors: torch.Tensor) -> Iterator[None]
 
 def _on_device(original: Callable[..., Any], device: Simulated | None) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **options: Any) -> Any:
-        given = [each for each in (*args, *options.values()) if isinstance(each, torch.Tensor)]
+        given = dict.fromkeys(each for each in (*args, *options.values()) if isinstance(each, torch.Tensor))
         with _kernels(device, *given):
             result = original(self, *args, **options)
         if device is not None:

@@ -19,14 +19,13 @@ from gradwire.codecs import Bf16, Codec, Fp16, Identity
 from gradwire.devices import FLOATS, Staged, device_of
 from gradwire.exchange.feedback import is_finite
 from gradwire.exchange.request import BucketRequest, Half
-from gradwire.fsdp.links import GroupLink, Links, Purpose
+from gradwire.fsdp.links import Links, Purpose
 from gradwire.fsdp.units import UnitLayouts
 from gradwire.sync.deltas import Deltas, over
 from gradwire.sync.error_feedback import FlatResidual
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.ledger.lost import Layout
-from gradwire.sync.work import BucketWork, GradientBucket
+from gradwire.sync.work import GradientBucket
 
 _SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM)
 _EXACT_HALVES: dict[torch.dtype, Codec] = {torch.bfloat16: Bf16(), torch.float16: Fp16()}
@@ -57,7 +56,46 @@ class ShardedSteps:
         """Let a forward pass that prepares a backward pass be part of the next step."""
         self.links.step = self.sync.step + torch.is_grad_enabled()
 
-    def begin(self) -> None:
+    def reduce(
+        self,
+        bucket: str,
+        layouts: UnitLayouts,
+        purpose: Purpose,
+        group: dist.ProcessGroup,
+        op: Any,
+        tensor: torch.Tensor,
+        result: torch.Tensor,
+    ) -> None:
+        """Reduce a unit's gradients over a group; this rank's part of them is ``result`` then.
+
+        With ``Purpose.SCATTER`` that is its shard, and ``tensor`` is used up.
+        """
+        self._begin()
+        began, scatters = perf_counter(), purpose is Purpose.SCATTER
+        with self.links.using(purpose, group, bucket) as link:
+            values = Staged(tensor, staging=link.staging).floats()
+            count = values.numel()
+            work = self.sync.run(
+                GradientBucket(
+                    self._buckets,
+                    tensor,
+                    layout=layouts.scattered(count, link.world) if scatters else layouts.replicated(count),
+                    name=bucket,
+                    request=BucketRequest(Half.REDUCE if scatters else Half.ALL_REDUCE, average=False),
+                    feedback=FlatResidual(self.sync.feedback.of(f"{bucket}/{count}", count)),
+                ),
+                values,
+                link.context,
+            )
+            found = link.own_shard(values) if scatters else values
+            work.cost.nonfinite = int(not is_finite(found))
+            _scale(found, op, link.world)
+            link.staging.store(result, found)
+            link.staging.order()
+        self._buckets += 1
+        self.sync.count(work, perf_counter() - began)
+
+    def _begin(self) -> None:
         """Begin a step, if the gradient at hand is the first of its backward pass."""
         current = torch._C._current_graph_task_id()
         if current in (-1, self._backward):
@@ -68,28 +106,6 @@ class ShardedSteps:
         self.sync.begin()
         if self.sync.plan is not plan:
             self.links.follow(self.sync.plan)
-
-    def reduce(
-        self,
-        name: str,
-        tensor: torch.Tensor,
-        values: torch.Tensor,
-        link: GroupLink,
-        layout: Layout,
-        half: Half = Half.ALL_REDUCE,
-    ) -> BucketWork:
-        """Sum ``values``, the floats of the gradient ``tensor``, in place over the members of a group."""
-        residual = self.sync.feedback.of(f"{name}/{values.numel()}", values.numel())
-        bucket = GradientBucket(
-            self._buckets,
-            tensor,
-            layout=layout,
-            name=name,
-            request=BucketRequest(half, average=False),
-            feedback=FlatResidual(residual),
-        )
-        self._buckets += 1
-        return self.sync.run(bucket, values, link.context)
 
     def _end(self) -> None:
         self.sync.agree()
@@ -181,18 +197,9 @@ class ScatterGradients(_Comm):
             self._steps.ledger.bypassed(reason, self._bucket, input_tensor.nbytes)
             own: dist.Work | None = self.before(output_tensor, input_tensor, group, op, async_op)
             return own
-        self._steps.begin()
-        began = perf_counter()
-        with self._steps.links.using(Purpose.SCATTER, group, self._bucket) as link:
-            values = Staged(input_tensor, staging=link.staging).floats()
-            layout = self._layouts.scattered(values.numel(), link.world)
-            work = self._steps.reduce(self._bucket, input_tensor, values, link, layout, Half.REDUCE)
-            shard = link.own_shard(values)
-            work.cost.nonfinite = int(not is_finite(shard))
-            _scale(shard, op, link.world)
-            link.staging.store(output_tensor, shard)
-            link.staging.order()
-        self._steps.sync.count(work, perf_counter() - began)
+        self._steps.reduce(
+            self._bucket, self._layouts, Purpose.SCATTER, group, op, input_tensor, output_tensor
+        )
         return None
 
 
@@ -219,25 +226,15 @@ class ReplicaGroup(dist.ProcessGroup):
         (tensor,) = tensors
         reason = _why_not(tensor, op)
         if reason is None:
-            self._exchange(tensor, op)
+            self._steps.reduce(
+                self._bucket, self._layouts, Purpose.REPLICATE, self.before, op, tensor, tensor
+            )
         else:
             self._steps.ledger.bypassed(reason, self._bucket, tensor.nbytes)
             dist.all_reduce(tensor, op, self.before)
         done: torch.futures.Future[list[torch.Tensor]] = device_of(tensor).future()
         done.set_result(tensors)
         return _work_of(done)
-
-    def _exchange(self, tensor: torch.Tensor, op: Any) -> None:
-        self._steps.begin()
-        began = perf_counter()
-        with self._steps.links.using(Purpose.REPLICATE, self.before, self._bucket) as link:
-            staged = Staged(tensor, staging=link.staging)
-            values = staged.floats()
-            layout = self._layouts.replicated(values.numel())
-            work = self._steps.reduce(self._bucket, tensor, values, link, layout)
-            _scale(values, op, link.world)
-            staged.store().order()
-        self._steps.sync.count(work, perf_counter() - began)
 
 
 def _work_of(done: torch.futures.Future[list[torch.Tensor]]) -> dist.Work:
