@@ -53,18 +53,9 @@ class Part:
 class Workload:
     """One training step of one host, without the exchange.
 
-    Parameters
-    ----------
-    counts
-        The floats of each parameter, in the order of the model.
-    forward_s, backward_s, update_s
-        Seconds of computation in a step; backward takes time in proportion to the sizes of the gradients,
-        the last parameter first.
-
-    Raises
-    ------
-    SpecError
-        If the model has no parameters, or a time is invalid.
+    ``counts`` are the floats of each parameter, in the order of the model. Backward takes time in proportion
+    to the sizes of the gradients, the last parameter first. Raises ``SpecError`` if the model has no
+    parameters, or a time is invalid.
     """
 
     counts: tuple[int, ...]
@@ -151,27 +142,19 @@ MOST_BUCKETS = 64
 
 @dataclass(frozen=True)
 class Space:
-    """The choices for each part of a plan.
+    """The choices for each part of a plan, in order of preference.
 
     Raises ``SpecError`` for unknown names, and for an empty list of choices.
 
     Parameters
     ----------
     codecs
-        What frames are made with (``Plan.encoding``), in order of preference. ``identity`` is always among
-        them.
-    algorithms
-        Names or specs of ``gradwire.collectives``, in order of preference.
-    pipelines
-        The number of steps in flight: (1,), (2,), or (1, 2).
-    segments_nbytes
-        As in a plan.
+        The encodings (``Plan.encoding``). ``identity`` is always among them.
     buckets_nbytes
         Bucket sizes to try in addition to a single bucket. They are tried only for a pipeline of 1, and only
         if backward takes time that can hide exchanges.
     exchanges
-        As in a plan, in order of preference. ``"sharded"`` is tried with a ring, one bucket, and a pipeline
-        of 1.
+        As in a plan. ``"sharded"`` is tried with a ring, one bucket, and a pipeline of 1.
     whole
         Whether a single bucket is tried. Without it, the sizes in ``buckets_nbytes`` are tried whatever
         backward takes, and however many buckets they make.

@@ -202,18 +202,9 @@ _SAME = 1 + 1e-12
 class Wires:
     """The rates and latencies of a network, as arrays.
 
-    Parameters
-    ----------
-    send_nbytes_per_s, recv_nbytes_per_s
-        Bytes per second out of and into each rank, both at the same time.
-    latency_s
-        Seconds that every message takes beyond its bytes.
-    group
-        The group of each rank, counted from 0.
-    uplink_nbytes_per_s
-        Bytes per second out of each group, and as many into it at the same time.
-    crossing_s
-        Seconds that a message between two groups takes beyond the latency.
+    Each rank sends and receives at once, and so does each group over its uplink. ``group`` is the group of
+    each rank, counted from 0. Every message takes ``latency_s`` beyond its bytes, and ``crossing_s`` more
+    between two groups.
     """
 
     send_nbytes_per_s: Rates
