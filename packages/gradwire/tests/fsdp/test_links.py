@@ -1,13 +1,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from gradwire import Ledger, Plan, loopback
+from gradwire.codecs import Identity
+from gradwire.errors import ExchangeError
 from gradwire.exchange import Exchange
-from gradwire.fsdp.links import in_ring
+from gradwire.fsdp import links
+from gradwire.fsdp.links import Links, Purpose, in_ring
+from gradwire.sync.context import SyncOptions
 
 WORLD = 4
 
@@ -46,3 +52,22 @@ def test_a_gather_goes_out_from_the_members_own_shards(
 
     wanted = torch.arange(float(world)).repeat_interleave(2)
     assert all(torch.equal(gathered, wanted) for gathered in run_exchanges(world, gather))
+
+
+def test_an_error_on_one_link_ends_all_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "connect", lambda *_: loopback(1)[0])
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda _: [0])
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    every, group = Links(Plan.of("fp8"), Identity(), SyncOptions(), Ledger(0)), cast(dist.ProcessGroup, None)
+    for purpose in (Purpose.GATHER, Purpose.SCATTER):
+        every.connect(purpose, group)
+    gathering = every.using(Purpose.GATHER, group, "0.weights")
+    with pytest.raises(ExchangeError, match=r"^gone$") as caught, gathering:
+        raise ExchangeError("gone")
+    assert caught.value.__notes__ == ["in the all-gather of the weights (0.weights)"]
+    reason = r"^rank 0: this model's exchange has failed before \(gone\), .*; save the shards, and"
+    with pytest.raises(ExchangeError, match=reason), every.using(Purpose.SCATTER, group, "0.gradients"):
+        pytest.fail("no link is lent any more")
+    every.close()
+    with pytest.raises(ExchangeError, match=reason), every.using(Purpose.GATHER, group, "0.weights"):
+        pytest.fail("the first reason counts")
