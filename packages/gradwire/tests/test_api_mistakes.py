@@ -131,8 +131,8 @@ def arguments_of_the_wrong_kind() -> dict[str, str]:
 @pytest.mark.processes
 def test_an_argument_of_the_wrong_kind_is_named_and_spoils_nothing(run_processes: RunProcesses) -> None:
     for rank, said in enumerate(run_processes(2, arguments_of_the_wrong_kind)):
-        assert said["average"] == "average must be True, or False for the sum, but is 'sum'"
-        assert "average must be" in said["average of torch"]
+        assert said["average"] == "average: expected True, or False for the sum, got 'sum'"
+        assert "average: expected" in said["average of torch"]
         assert "codec must be a codec, its spec or None, but is tensor([[1., 1., " in said["another tensor"]
         assert "codec must be a codec, its spec or None, but is <class" in said["a class"]
         assert "a group of torch.distributed, but is 'gloo'; pass what new_group or" in said["a group's name"]

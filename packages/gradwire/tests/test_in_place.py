@@ -44,12 +44,12 @@ NO_VALUES: dict[str, Callable[[], torch.Tensor]] = {
 
 
 def test_a_parameter_that_has_no_shape_yet_is_refused() -> None:
-    assert "this lazy parameter has none yet; run the model once" in refusal(torch.nn.LazyLinear(3).weight)
+    assert "got a lazy parameter without any; run the model once" in refusal(torch.nn.LazyLinear(3).weight)
 
 
 @pytest.mark.parametrize("name", NO_VALUES)
 def test_a_tensor_without_values_in_memory_is_refused(name: str) -> None:
-    assert "the test wants values in memory, but this" in refusal(NO_VALUES[name]())
+    assert "the test: expected values in memory, got a" in refusal(NO_VALUES[name]())
 
 
 def test_a_tensor_that_a_transform_stands_behind_is_refused() -> None:
@@ -75,12 +75,12 @@ FOREIGN = [
 
 @pytest.mark.parametrize("thing", FOREIGN, ids=lambda thing: type(thing).__name__)
 def test_something_else_than_a_tensor_is_refused(thing: object) -> None:
-    assert f"wants one torch tensor, but got a {type(thing).__name__}; call it for each" in refusal(thing)
+    assert f"expected one torch tensor, got a {type(thing).__name__}; call it for each" in refusal(thing)
 
 
 def test_a_dtype_that_is_no_float_is_refused_with_what_to_write() -> None:
     assert refusal(torch.ones(3, dtype=torch.int64)) == (
-        "the test wants floats, but the tensor is torch.int64; write averaged = the test(tensor.float()), "
+        "the test: expected floats, got torch.int64; write averaged = the test(tensor.float()), "
         "and go on with what it returns"
     )
     assert "torch.complex64; pass torch.view_as_real(tensor)" in refusal(torch.ones(3, dtype=torch.complex64))
@@ -97,7 +97,7 @@ def test_a_dtype_that_is_no_float_is_refused_with_what_to_write() -> None:
     ids=["rows", "one value", "windows", "overlapping rows"],
 )
 def test_elements_that_share_memory_are_refused(tensor: torch.Tensor) -> None:
-    with pytest.raises(TensorError, match="some of this tensor's share theirs"):
+    with pytest.raises(TensorError, match="elements that share theirs"):
         check_in_place(tensor, "the test")
 
 
@@ -111,7 +111,7 @@ def test_no_tensor_whose_elements_share_an_address_is_taken(axes: Sequence[tuple
     ]
     tensor = torch.zeros(max(addresses, default=0) + 1).as_strided(sizes, strides)
     if len(set(addresses)) < len(addresses):
-        assert "some of this tensor's share theirs" in refusal(tensor)
+        assert "elements that share theirs" in refusal(tensor)
     own = torch.zeros(sizes)
     check_in_place(own, "the test")
     check_in_place(own.permute(list(reversed(range(own.dim())))), "the test")

@@ -20,21 +20,21 @@ from gradwire.exchange import Exchange
 from gradwire.plan import Plan, PlanLike
 from gradwire.sync.connect import check_timeout, connect, member_group
 
-# Which tensors an exchange can change in place, itself or through their stand-ins.
+# The tensors that an exchange can change in place, themselves or through a copy in float32.
 
 _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 _TAKEN = (*FLOATS, *_EIGHT_BITS, torch.float64)
-"""What float32 stands in for; of these it holds only float64 inexactly."""
+"""The dtypes that are exchanged as float32, which holds all of them but float64 exactly."""
 
 
 def check_in_place(tensor: torch.Tensor, caller: str) -> None:
-    """Raise ``TensorError`` where ``caller`` could not change ``tensor`` in place.
+    """Raise ``TensorError`` if ``caller`` could not change ``tensor`` in place.
 
-    Who follows its advice gets the result: where that is a copy, it is what the call returns.
+    Its advice leads to the result: for a copy, it is to use the call's return value.
     """
     fault = _fault(tensor, caller)
     if fault is not None:
-        raise TensorError(f"{caller} wants {fault}")
+        raise TensorError(f"{caller}: expected {fault}")
 
 
 def _fault(tensor: object, caller: str) -> str | None:
@@ -43,31 +43,28 @@ def _fault(tensor: object, caller: str) -> str | None:
 
     if not isinstance(tensor, torch.Tensor):
         return (
-            f"one torch tensor, but got a {type(tensor).__name__}; call it for each tensor, and for an array "
+            f"one torch tensor, got a {type(tensor).__name__}; call it for each tensor, and for an array "
             "as torch.from_numpy(array), which shares its memory"
         )
     if is_lazy(tensor):  # first: it answers nothing else
-        return "values, but this lazy parameter has none yet; run the model once before"
+        return "values, got a lazy parameter without any; run the model once before"
     if tensor.is_nested:
-        return "a dense tensor, but this one is nested; pass tensor.values(), which shares its memory"
+        return "a dense tensor, got a nested one; pass tensor.values(), which shares its memory"
     if tensor.layout != torch.strided:
-        return f"a dense tensor, but this one's layout is {tensor.layout}; {returned('tensor.to_dense()')}"
+        return f"a dense tensor, got one of {tensor.layout}; {returned('tensor.to_dense()')}"
     if not _has_memory(tensor):
         return (
-            f"values in memory, but this {type(tensor).__name__} on {tensor.device} has none: it is a meta "
+            f"values in memory, got a {type(tensor).__name__} on {tensor.device} without any: it is a meta "
             "tensor, was freed, or stands for another one; pass that one, of a DTensor its to_local()"
         )
     if tensor.is_complex():
-        return (
-            f"floats, but the tensor is {tensor.dtype}; pass torch.view_as_real(tensor), which shares its "
-            "memory"
-        )
+        return f"floats, got {tensor.dtype}; pass torch.view_as_real(tensor), which shares its memory"
     if tensor.dtype not in _TAKEN:
         floats = "tensor.dequantize()" if tensor.is_quantized else "tensor.float()"
-        return f"floats, but the tensor is {tensor.dtype}; {returned(floats)}"
+        return f"floats, got {tensor.dtype}; {returned(floats)}"
     if _may_share_memory(tensor):
         return (
-            "memory of its own for every element, but some of this tensor's share theirs, as after expand; "
+            "memory of its own for every element, got elements that share theirs, as after expand; "
             + returned("tensor.clone()")
         )
     return None
@@ -78,7 +75,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
         return False  # DTensor, FakeTensor and the like
     try:
         return tensor.numel() == 0 or tensor.untyped_storage().data_ptr() != 0
-    except RuntimeError:  # what torch says within vmap and grad
+    except RuntimeError:  # torch's answer within vmap and grad
         return False
 
 
@@ -96,7 +93,7 @@ _KEPT_EXCHANGES = 8  # for a group; each has buffers of its own, which a changin
 
 
 class _Member:
-    """What this process keeps for one of the user's groups: a link, and exchanges for the latest plans.
+    """A link of this process for one of the user's groups, with exchanges for the latest plans.
 
     All ranks call with the same plans in the same order, so all of them forget the same exchange.
     """
@@ -108,7 +105,7 @@ class _Member:
 
 
 _members = weakref.WeakKeyDictionary[dist.ProcessGroup, dict[int, _Member]]()
-"""Of every group, by the type of service that a link's marked connections have."""
+"""The members of every group, by the type of service of a link's marked connections."""
 _in_use = weakref.WeakSet[dist.ProcessGroup]()
 _in_use_lock = threading.Lock()
 
@@ -158,7 +155,7 @@ def all_reduce(
         ``segment_nbytes``. A file that ``Plan.save`` or the planner wrote is read in every call. The plan's
         pipeline and buckets are for training; here, ``tensor`` is one bucket.
     timeout_s
-        How long a single wait for a peer may last before it is an error; above 0, at most 1e6.
+        The longest that a wait for a peer may last before it is an error; above 0, at most 1e6.
 
     Returns
     -------
@@ -180,7 +177,7 @@ def all_reduce(
     """
     check_in_place(tensor, "all_reduce")
     if not isinstance(average, bool):
-        raise SpecError(f"average must be True, or False for the sum, but is {shown(average)}")
+        raise SpecError(f"average: expected True, or False for the sum, got {shown(average)}")
     chosen = _choose(plan, codec, algorithm, segment_nbytes)
     check_timeout(timeout_s)
     group = member_group(group, "call all_reduce")
@@ -215,7 +212,7 @@ def _choose(
 
 @contextmanager
 def _alone_in(group: dist.ProcessGroup) -> Iterator[None]:
-    """Refuse a second thread: which of its calls would meet which call of a peer's threads is not defined."""
+    """Refuse a second thread, whose calls might meet any calls of a peer's threads."""
     with _in_use_lock:
         if group in _in_use:
             raise ExchangeError(
