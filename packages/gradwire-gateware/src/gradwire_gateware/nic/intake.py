@@ -194,36 +194,36 @@ def strip(
     ``starts`` says of each frame whether its payload is wanted, and where that is; ``meter`` watches these
     frames. A frame waits until all queues ``behind`` have room for what is found out about it.
     """
-    m.submodules.strip = strip = Trim(len(read.tdata), MOST_HEADERS)
-    stripped, may_strip = between(m, "stripped", strip.m_axis)
+    m.submodules.strip = trim = Trim(len(read.tdata), MOST_HEADERS)
+    stripped, may_strip = between(m, "stripped", trim.m_axis)
     start, within = starts.first, Signal()
-    wiring.connect(m, read, strip.s_axis)
+    wiring.connect(m, read, trim.s_axis)
     m.d.comb += [
-        strip.told.eq(_all_of(starts.has, behind, may_strip)),
-        strip.wanted.eq(start.wanted),
-        strip.skip.eq(start.headers),
-        strip.nbytes.eq(start.payload),
-        starts.takes.eq(strip.takes_last),
+        trim.told.eq(_all_of(starts.has, behind, may_strip)),
+        trim.wanted.eq(start.wanted),
+        trim.skip.eq(start.headers),
+        trim.nbytes.eq(start.payload),
+        starts.takes.eq(trim.takes_last),
         *watch(meter, read, read.tvalid & read.tready & start.wanted),
         meter.end.eq(start.end),
         meter.headers.eq(start.headers),
     ]
-    with m.If(strip.m_axis.tvalid):
-        m.d.sync += within.eq(~strip.m_axis.tlast)
-    return stripped, strip.m_axis.tvalid & ~within, strip.m_axis.tdata
+    with m.If(trim.m_axis.tvalid):
+        m.d.sync += within.eq(~trim.m_axis.tlast)
+    return stripped, trim.m_axis.tvalid & ~within, trim.m_axis.tdata
 
 
 def align(m: Module, come: Any, cuts: Queue, most_skipped: int, behind: Sequence[Queue] = ()) -> Any:
     """Return the stream of what ``cuts`` leaves of each payload, moved to the beginning of a word."""
-    m.submodules.align = align = Trim(len(come.tdata), most_skipped)
-    aligned, may_align = between(m, "aligned", align.m_axis)
-    wiring.connect(m, come, align.s_axis)
+    m.submodules.align = trim = Trim(len(come.tdata), most_skipped)
+    aligned, may_align = between(m, "aligned", trim.m_axis)
+    wiring.connect(m, come, trim.s_axis)
     m.d.comb += [
-        align.told.eq(_all_of(cuts.has, behind, may_align)),
-        align.wanted.eq(1),
-        align.skip.eq(cuts.first.skip),
-        align.nbytes.eq(cuts.first.nbytes),
-        cuts.takes.eq(align.takes_last),
+        trim.told.eq(_all_of(cuts.has, behind, may_align)),
+        trim.wanted.eq(1),
+        trim.skip.eq(cuts.first.skip),
+        trim.nbytes.eq(cuts.first.nbytes),
+        cuts.takes.eq(trim.takes_last),
     ]
     return aligned
 
