@@ -163,15 +163,8 @@ class BfpKernels(Format):
     ) -> None:
         """Queue the kernel that multiplies. Every payload of the right length is valid."""
         n, (mantissa, block) = out.numel(), params
-        tiles = Tiles(n, block)
-        launch(
-            decode_kernel,
-            tiles.programs,
-            *(payload, words_of(out), n),
-            BITS=mantissa + 1,
-            ADD=add,
-            **tiles.constants,
-        )
+        tiles, args = Tiles(n, block), (payload, words_of(out), n)
+        launch(decode_kernel, tiles.programs, *args, BITS=mantissa + 1, ADD=add, **tiles.constants)
 
 
 BFP = BfpKernels()

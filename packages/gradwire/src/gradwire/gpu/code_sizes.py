@@ -129,15 +129,8 @@ def relative_exponents(x: torch.Tensor, head: torch.Tensor, share: int, block: i
     sums = torch.empty(blocks, dtype=torch.float64, device=x.device)
     counts = torch.empty(blocks, dtype=torch.int64, device=x.device)
     rows = rows_of(length)
-    launch(
-        sum_kernel,
-        ceil_div(blocks, rows),
-        *(words_of(x), n, sums, counts, blocks),
-        warps=1,
-        BLOCK=length,
-        ROWS=rows,
-        AHEAD=ahead_of(length, rows),
-    )
+    constants = {"BLOCK": length, "ROWS": rows, "AHEAD": ahead_of(length, rows)}
+    launch(sum_kernel, ceil_div(blocks, rows), *(words_of(x), n, sums, counts, blocks), warps=1, **constants)
     if head.numel() < blocks:
         launch(add_up_kernel, 1, *(sums, counts, blocks), warps=1)
     written = head.numel()

@@ -221,13 +221,8 @@ def queue_delta(body: torch.Tensor, words: torch.Tensor, *, full: bool) -> torch
     sections = ceil_div(n, _SECTION)
     status = torch.zeros(1, dtype=torch.int32, device=device)
     starts, sizes = torch.zeros(2, (1 + word_nbytes) * sections, dtype=torch.int64, device=device)
-    launch(
-        locate_kernel,
-        1,
-        *(body, body.numel(), sections, starts, sizes, status),
-        warps=1,
-        BLOCKS=1 + word_nbytes,
-    )
+    located = body, body.numel(), sections, starts, sizes, status
+    launch(locate_kernel, 1, *located, warps=1, BLOCKS=1 + word_nbytes)
     classes = torch.empty(ceil_div(n, 4), dtype=torch.uint8, device=device)
     first = torch.arange(sections, dtype=torch.int64, device=device) * (_SECTION // 4)
     count = (classes.numel() - first).clamp(max=_SECTION // 4)
@@ -244,14 +239,8 @@ def queue_delta(body: torch.Tensor, words: torch.Tensor, *, full: bool) -> torch
     offset = torch.arange(word_nbytes, dtype=torch.int64, device=device)[:, None] * n
     counts, firsts = (after - before).repeat(word_nbytes), (offset + before).flatten()
     _decode_blocks(body, starts[sections:], sizes[sections:], counts, planes, firsts, status)
-    launch(
-        move_kernel,
-        tiles,
-        *(classes, planes, _bits_of(words), n, ends, totals, status),
-        BITS=8 * word_nbytes,
-        IS_FULL=full,
-        TILE=_TILE,
-    )
+    moved = classes, planes, _bits_of(words), n, ends, totals, status
+    launch(move_kernel, tiles, *moved, BITS=8 * word_nbytes, IS_FULL=full, TILE=_TILE)
     return status
 
 
@@ -267,12 +256,8 @@ def _decode_blocks(
     blocks, device = starts.numel(), body.device
     entries = torch.empty(256 * blocks, dtype=torch.int32, device=device)
     slots = torch.empty(_SLOTS * blocks, dtype=torch.uint8, device=device)
-    launch(
-        blocks_kernel,
-        blocks,
-        *(body, starts, sizes, counts, symbols, firsts, entries, slots, status),
-        warps=1,
-    )
+    decoded = body, starts, sizes, counts, symbols, firsts, entries, slots, status
+    launch(blocks_kernel, blocks, *decoded, warps=1)
 
 
 def _bits_of(words: torch.Tensor) -> torch.Tensor:

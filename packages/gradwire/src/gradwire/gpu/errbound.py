@@ -231,15 +231,8 @@ class ErrBoundKernels(Format):
         launch(count_tags_kernel, ceil_div(programs, _ROWS), *counted, SIZE=_SIZE, ROWS=_ROWS)
         ends = totals.cumsum(0)
         launch(compare_kernel, 1, *(ends, programs, data.numel(), status), warps=1)
-        launch(
-            decode_kernel,
-            programs,
-            *(payload, tags, data, words_of(out), n, ends, totals, status),
-            EXPONENT=exponent,
-            BLOCK=block,
-            ADD=add,
-            SIZE=_SIZE,
-        )
+        read = payload, tags, data, words_of(out), n, ends, totals, status
+        launch(decode_kernel, programs, *read, EXPONENT=exponent, BLOCK=block, ADD=add, SIZE=_SIZE)
 
 
 def _head_nbytes(n: int, params: Params) -> int:

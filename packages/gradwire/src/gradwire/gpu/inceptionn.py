@@ -298,14 +298,9 @@ class InceptionnKernels(Format):
         starts = _find_bursts(payload, ceil_div(n, 8), status)
         if n % 8:
             launch(check_padding_kernel, 1, *(payload, starts[-1:], status), warps=1, USED=2 * (n % 8))
-        launch(
-            decode_kernel,
-            ceil_div(n, 8 * _BURSTS),
-            *(payload, words_of(out), n, starts, status),
-            UNIT=2.0 ** (_classes(params)[1] - 134),
-            ADD=add,
-            BURSTS=_BURSTS,
-        )
+        programs, args = ceil_div(n, 8 * _BURSTS), (payload, words_of(out), n, starts, status)
+        unit = 2.0 ** (_classes(params)[1] - 134)
+        launch(decode_kernel, programs, *args, UNIT=unit, ADD=add, BURSTS=_BURSTS)
 
 
 def _classes(params: Params) -> tuple[int, int]:

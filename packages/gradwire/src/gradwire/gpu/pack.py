@@ -84,9 +84,8 @@ def pack_kernel(x, out, tail, n, words, nbytes, BITS: tl.constexpr, WORDS: tl.co
     packed = tl.zeros([WORDS], tl.uint32)
     for each in tl.static_range(31 // BITS + 2):
         value = first + each
-        shift = (value * BITS - word * 32).to(
-            tl.int32
-        )  # below 0 for the value that begins in the word before
+        # Below 0 for the value that begins in the word before.
+        shift = (value * BITS - word * 32).to(tl.int32)
         kept = tl.load(x + value, mask=(value < n) & (shift < 32), other=0) >> (32 - BITS)
         right = kept >> tl.minimum(tl.maximum(-shift, 0), 31).to(tl.uint32)
         left = kept << tl.minimum(tl.maximum(shift, 0), 31).to(tl.uint32)
@@ -215,13 +214,8 @@ class PackKernels(Format):
             return
         words = nbytes // 4
         whole = words_of(payload[: 4 * words])
-        launch(
-            unpack_kernel,
-            ceil_div(n, _UNPACKED),
-            *(whole, payload, words_of(out), marker, n, words, nbytes, status),
-            SIZE=_UNPACKED,
-            **constants,
-        )
+        args = whole, payload, words_of(out), marker, n, words, nbytes, status
+        launch(unpack_kernel, ceil_div(n, _UNPACKED), *args, SIZE=_UNPACKED, **constants)
 
 
 PACK = PackKernels()

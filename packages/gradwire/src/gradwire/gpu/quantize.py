@@ -186,33 +186,18 @@ class QuantizeKernels(Format):
         n, (bits, block) = x.numel(), params
         tiles = Tiles(n, block)
         scales, codes = split(out, 4 * ceil_div(n, block))
-        launch(
-            encode_kernel,
-            tiles.programs,
-            *(words_of(x), words_of(scales), codes, n),
-            BITS=bits,
-            **tiles.constants,
-        )
+        args = words_of(x), words_of(scales), codes, n
+        launch(encode_kernel, tiles.programs, *args, BITS=bits, **tiles.constants)
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
         """Queue the kernels that check scales and codes."""
         bits, block = params
         blocks = ceil_div(n, block)
         scales, codes = split(payload, 4 * blocks)
-        launch(
-            check_scales_kernel,
-            ceil_div(blocks, _CHECKED),
-            *(words_of(scales), blocks, status),
-            SIZE=_CHECKED,
-        )
-        launch(
-            check_codes_kernel,
-            ceil_div(codes.numel(), _CHECKED),
-            *(codes, codes.numel(), status),
-            IS_ODD=n % 2 == 1,
-            BITS=bits,
-            SIZE=_CHECKED,
-        )
+        programs, nbytes = ceil_div(blocks, _CHECKED), codes.numel()
+        launch(check_scales_kernel, programs, *(words_of(scales), blocks, status), SIZE=_CHECKED)
+        constants = {"IS_ODD": n % 2 == 1, "BITS": bits, "SIZE": _CHECKED}
+        launch(check_codes_kernel, ceil_div(nbytes, _CHECKED), *(codes, nbytes, status), **constants)
 
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
@@ -221,14 +206,8 @@ class QuantizeKernels(Format):
         n, (bits, block) = out.numel(), params
         tiles = Tiles(n, block)
         scales, codes = split(payload, 4 * ceil_div(n, block))
-        launch(
-            decode_kernel,
-            tiles.programs,
-            *(words_of(scales), codes, words_of(out), n, status),
-            BITS=bits,
-            ADD=add,
-            **tiles.constants,
-        )
+        args = words_of(scales), codes, words_of(out), n, status
+        launch(decode_kernel, tiles.programs, *args, BITS=bits, ADD=add, **tiles.constants)
 
 
 QUANTIZE = QuantizeKernels()

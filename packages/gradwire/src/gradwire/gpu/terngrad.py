@@ -164,40 +164,23 @@ class TernGradKernels(Format):
             return
         scale, codes = split(out, 4)
         crc, peak = queue_crc32c(x)
-        launch(
-            encode_kernel,
-            ceil_div(n, _TILES * _CODED),
-            *(words_of(x), words_of(scale), codes, n, peak, crc, *map(signed, params)),
-            warps=1,
-            TILES=_TILES,
-            SIZE=_CODED,
-        )
+        args = words_of(x), words_of(scale), codes, n, peak, crc, *map(signed, params)
+        launch(encode_kernel, ceil_div(n, _TILES * _CODED), *args, warps=1, TILES=_TILES, SIZE=_CODED)
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
         """Queue the kernel that checks the scale and the codes."""
         scale, codes = split(payload, 4)
         nbytes = codes.numel()
-        launch(
-            check_kernel,
-            max(ceil_div(nbytes, _SIZE), 1),
-            *(words_of(scale), codes, nbytes, status),
-            USED=2 * (n % 4),
-            SIZE=_SIZE,
-        )
+        programs, args = max(ceil_div(nbytes, _SIZE), 1), (words_of(scale), codes, nbytes, status)
+        launch(check_kernel, programs, *args, USED=2 * (n % 4), SIZE=_SIZE)
 
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
         """Queue the kernel that looks up the values."""
-        scale, codes = split(payload, 4)
-        n = out.numel()
-        launch(
-            decode_kernel,
-            ceil_div(n, _SIZE),
-            *(words_of(scale), codes, words_of(out), n, status),
-            ADD=add,
-            SIZE=_SIZE,
-        )
+        n, (scale, codes) = out.numel(), split(payload, 4)
+        args = words_of(scale), codes, words_of(out), n, status
+        launch(decode_kernel, ceil_div(n, _SIZE), *args, ADD=add, SIZE=_SIZE)
 
 
 TERNGRAD = TernGradKernels()
