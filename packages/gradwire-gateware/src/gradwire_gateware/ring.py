@@ -190,10 +190,7 @@ class WordAdder(Circuit):
         added, most = stream(len(come.tdata)), self._depth + 1  # the register keeps the last place free
         room, has_room = Signal(range(most + 1), init=most), Signal(init=1)
         m.d.sync += has_room.eq(room > 1)
-        m.d.comb += [
-            come.tready.eq(has_room),
-            *send(added, Cat(sums), marks[:-1], marks[-1], valid),
-        ]
+        m.d.comb += [come.tready.eq(has_room), *send(added, Cat(sums), marks[:-1], marks[-1], valid)]
         leaving = memory(m, "sums", added, self._depth, is_apart=self._is_large)
         wiring.connect(m, leaving, wiring.flipped(out))
         leaves = stage.hold(out.tvalid & out.tready, resets=True)

@@ -7,15 +7,7 @@ from typing import Any
 from amaranth import Cat, Const, Module, Mux, Signal, Value
 from amaranth.lib.wiring import In, Out
 
-from gradwire_gateware.nic.packets import (
-    ADDRESSES_AT,
-    ETHERNET_NBYTES,
-    IP_NBYTES,
-    TCP,
-    big,
-    folded,
-    swapped,
-)
+from gradwire_gateware.nic.packets import ADDRESSES_AT, ETHERNET_NBYTES, IP_NBYTES, TCP, big, folded, swapped
 from gradwire_gateware.stream import Circuit, Pipeline, clipped, first_bytes, sum_of
 
 # What meters have in common: they watch a frame that passes and give one result at the end of its packet.
@@ -64,11 +56,7 @@ class Window:
         ends = rest <= size
         valid = ports.moves & ~(within & is_over)
         with m.If(ports.moves):
-            m.d.sync += [
-                within.eq(~ports.last),
-                left.eq(rest - size),
-                is_over.eq((within & is_over) | ends),
-            ]
+            m.d.sync += [within.eq(~ports.last), left.eq(rest - size), is_over.eq((within & is_over) | ends)]
         self.within = within
         self.data = stage.hold(ports.data)
         self.count = stage.hold(clipped(rest, size))

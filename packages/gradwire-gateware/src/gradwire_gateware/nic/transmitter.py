@@ -29,15 +29,7 @@ from gradwire_gateware.nic.packets import (
 )
 from gradwire_gateware.nic.seal import Seal, TcpSum
 from gradwire_gateware.queues import Queue, open_memory, taken_together
-from gradwire_gateware.stream import (
-    Circuit,
-    Pipeline,
-    block_ports,
-    clipped,
-    first_bytes,
-    registered,
-    stream,
-)
+from gradwire_gateware.stream import Circuit, Pipeline, block_ports, clipped, first_bytes, registered, stream
 
 # The connections of which a card compresses what its host sends; the host's driver writes them.
 

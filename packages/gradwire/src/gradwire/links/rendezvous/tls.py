@@ -240,9 +240,7 @@ def wrapped(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket
     try:
         connection.getpeername()  # ssl would lose the socket of a peer that has hung up
         return context.wrap_socket(
-            connection,
-            server_side=context.protocol is ssl.PROTOCOL_TLS_SERVER,
-            do_handshake_on_connect=False,
+            connection, server_side=context.protocol is ssl.PROTOCOL_TLS_SERVER, do_handshake_on_connect=False
         )
     except BaseException:
         connection.close()
