@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from time import perf_counter
 
@@ -23,7 +23,7 @@ from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.method import Group, WorkerMethod
 from gradwire.sync.trained import check_optimizer
-from gradwire.sync.used_parameters import Reach, checked_loss, run_backward
+from gradwire.sync.used_parameters import Reach, backward, checked_loss, run_backward
 from gradwire.sync.work import BucketWork
 
 
@@ -37,7 +37,7 @@ class BackwardOverlap:
 
     The hooks that notice gradients exist during backward only. So they run after any hook of the user's,
     whose changes are exchanged, and a backward pass within ``compute_loss`` (an accumulation over smaller
-    batches) is not mistaken for the last one. A gradient of one bucket needs no hooks.
+    batches) is not mistaken for the last one.
     """
 
     def __init__(self, sync: GradientSync, gradients: FlatGradients, buckets: FlatBuckets) -> None:
@@ -61,9 +61,8 @@ class BackwardOverlap:
         self._waiting_for = [set(bucket.parameters) for bucket in self._cut]
         self._gradients.zero()
         loss = checked_loss(compute_loss())
-        value = float(loss.detach())  # an accelerator is waited for here, not during backward
         try:
-            with self._watching() if len(self._cut) > 1 else nullcontext():
+            with self._watching():
                 run_backward(loss)
             self._start_rest()
             started = perf_counter()
@@ -74,7 +73,7 @@ class BackwardOverlap:
             if self._works:
                 self._give_up(error)
             raise
-        return value, waits
+        return float(loss.detach()), waits
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
@@ -179,13 +178,21 @@ class DSync(WorkerMethod):
 
     def _lay_out(self) -> None:
         on_device = self.plan.encodes_on_device
-        gradients = FlatGradients(self.trained.parameters, with_frozen=True, on_device=on_device)
-        buckets = self._buckets_of(gradients, self.plan.bucket_nbytes)
-        self._overlap = BackwardOverlap(self.sync, gradients, buckets)
+        self._gradients = FlatGradients(self.trained.parameters, with_frozen=True, on_device=on_device)
+        self._buckets = self._buckets_of(self._gradients, self.plan.bucket_nbytes)
+        self._overlap = BackwardOverlap(self.sync, self._gradients, self._buckets)
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
         started = perf_counter()
-        loss, waits = self._overlap.average(compute_loss)
+        average = self._average if len(self._buckets.cut) == 1 else self._overlap.average
+        loss, waits = average(compute_loss)
         self.trained.shield()
         self._optimizer.step()
         return waits.within(perf_counter() - started, loss=loss)
+
+    def _average(self, compute_loss: Callable[[], torch.Tensor]) -> tuple[float, StepRecord]:
+        """Average the whole gradient as one bucket."""
+        loss, used = backward(compute_loss, self._gradients), Reach(self._gradients)
+        cost = self._buckets.run(self._gradients, UsedParameters(used))
+        self._gradients.attach(used.absent)
+        return loss, StepRecord.of_wait(cost.total_s, cost)

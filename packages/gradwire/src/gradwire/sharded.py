@@ -30,10 +30,10 @@ from gradwire.plan import Plan, PlanLike
 from gradwire.sync.checkpoint import RankState
 from gradwire.sync.deltas import Deltas
 from gradwire.sync.flat import FlatGradients
-from gradwire.sync.flat_buckets import Alone
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.method import Group, WorkerMethod
+from gradwire.sync.observe import BucketObserver
 from gradwire.sync.replicas import count_weights
 from gradwire.sync.trained import check_optimizer, strangers
 from gradwire.sync.used_parameters import Reach, backward, check_max_norm
@@ -114,7 +114,7 @@ _FIRST: Final = 0
 """The version of the words that all ranks read from a model or a state."""
 
 
-class _SumOfShard(Alone):
+class _SumOfShard(BucketObserver):
     """Finishes the reduce half: the average of this rank's shard, and what the ranks must know of the rest.
 
     Attributes
@@ -259,11 +259,10 @@ class Sharded(WorkerMethod):
         """Give the optimizer the averages of its shard."""
         used = Reach(self._gradients)
         found = _SumOfShard(used, self._shard)
-        cost = self._buckets.start(self._gradients, 0, found, Half.REDUCE).wait()
+        cost = self._buckets.run(self._gradients, found, Half.REDUCE)
         if self._max_norm < found.norm < math.inf:
             found.average.mul_(self._max_norm / found.norm)
         self._shard.give(found.average, used.absent)
-        self.sync.settle()
         return cost
 
     def _broadcast_weights(self) -> ExchangeCost:

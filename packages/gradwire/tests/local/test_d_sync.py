@@ -138,7 +138,7 @@ def test_the_record_counts_bytes_and_the_local_loss(
         assert record.steps == 1
         assert 4 * (n - 1) <= record.cost.raw_nbytes <= 4 * (n + 1)  # ring of 2: a half up, a half down
         assert record.cost.wire_nbytes == record.cost.raw_nbytes + 2 * 32  # two frames, a header each
-        assert record.cost.total_s == pytest.approx(record.wait_s, abs=0.05), "the whole gradient at once"
+        assert record.cost.total_s == pytest.approx(record.wait_s)
 
 
 def test_a_closed_method_refuses_to_step(make_model: MakeModel, run_exchanges: Ranks) -> None:

@@ -25,10 +25,11 @@ from gradwire.exchange.request import Half
 from gradwire.plan import Plan, PlanLike
 from gradwire.sync.deltas import over, weight_codec_of
 from gradwire.sync.flat import FlatGradients, FlatWeights
-from gradwire.sync.flat_buckets import WHOLE, Alone
+from gradwire.sync.flat_buckets import WHOLE
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.method import Group, Method, WorkerMethod
+from gradwire.sync.observe import NULL_BUCKET
 from gradwire.sync.replicas import count_weights
 from gradwire.sync.trained import check_optimizer
 from gradwire.sync.used_parameters import Reach, backward
@@ -138,7 +139,7 @@ class Worker(WorkerMethod):
         started = perf_counter()
         loss = backward(compute_loss, self._gradients)
         used = Reach(self._gradients)
-        up = self._buckets.start(self._gradients, 0, Alone(), Half.REDUCE).wait()
+        up = self._buckets.run(self._gradients, NULL_BUCKET, Half.REDUCE)
         told = used.send_up(self.exchange)
         weights = self._weights.buffer
         down = self.exchange.broadcast(weights, over(self.weight_codec, weights))

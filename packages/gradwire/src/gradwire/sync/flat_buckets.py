@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import nullcontext
 
 import torch
 
@@ -14,6 +15,7 @@ from gradwire.sync.error_feedback import FlatResidual
 from gradwire.sync.flat import FlatGradients
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.lost import Layout
+from gradwire.sync.ledger.sinks import profiled
 from gradwire.sync.observe import BucketObserver
 from gradwire.sync.used_parameters import Reach
 from gradwire.sync.work import BucketWork, GradientBucket
@@ -74,35 +76,59 @@ class FlatBuckets:
             own = [("bucket", members.start) if each is None else each for each in groups[members]]
             self.layouts.append(Layout(tuple(names[members]), tuple(counts[members]), tuple(own)))
 
-    def start(
-        self,
-        gradients: FlatGradients,
-        number: int,
-        observer: BucketObserver,
-        half: Half = Half.ALL_REDUCE,
-    ) -> BucketWork:
-        """Hand bucket ``number``, from 0 up, over; do not touch it before its work is done.
+    def start(self, gradients: FlatGradients, number: int, observer: BucketObserver) -> BucketWork:
+        """Let the communication thread average bucket ``number``, from 0 up; do not touch it before it is.
 
         The residuals of parameters that this rank has not used stay out of it.
         """
+        return self._sync.start(self._bucket(gradients, number, BucketRequest(), observer))
+
+    def run(
+        self, gradients: FlatGradients, observer: BucketObserver, half: Half = Half.ALL_REDUCE
+    ) -> ExchangeCost:
+        """Exchange gradients of one bucket on the calling thread, since there is nothing to hide it behind.
+
+        Returns the cost, which is counted. Raises what the exchange raises, and ends it then.
+        """
+        sync, context, (layout,) = self._sync, self._sync.context, self.layouts
+        views = sync.layouts.views(layout, sync.plan, context.world) if sync.plan.places_parameters else None
+        bucket = self._bucket(gradients, 0, BucketRequest(half, views=views), observer)
+        staged = bucket.staged
+        assert staged is not None
+        try:
+            with nullcontext() if context.ledger is None else profiled(f"exchange {WHOLE}"):
+                with staged.stream.current:
+                    work = sync.run(bucket, staged.floats(), context)
+                work.cost.device_nbytes += staged.crossing_nbytes
+                staged.store()
+                if sync.meter.agrees(work.step):
+                    cost, work.verdict = sync.meter.agree(context.exchange)
+                    work.cost += cost
+        except BaseException as error:
+            context.fail(error)
+            raise
+        sync.meter.count_work(work, work.cost.total_s)
+        return work.cost
+
+    def _bucket(
+        self, gradients: FlatGradients, number: int, request: BucketRequest, observer: BucketObserver
+    ) -> GradientBucket:
         bucket, is_whole = self.cut[number], len(self.cut) == 1
         residual, waiting = None, list[torch.Tensor]()
         if self.residual is not None:
             unused = gradients.unreached(bucket.parameters)
             residual = bucket.view(self.residual)
             waiting = [gradients.part(each, self.residual) for each in unused]
-        return self._sync.start(
-            GradientBucket(
-                number,
-                bucket.view(gradients.flat),
-                is_last=number + 1 == len(self.cut),
-                layout=self.layouts[number],
-                name=WHOLE if is_whole else f"bucket {number + 1}",
-                request=BucketRequest(half),
-                feedback=FlatResidual(residual, waiting),
-                staged=gradients.staged(bucket),
-                observers=[observer],
-            )
+        return GradientBucket(
+            number,
+            bucket.view(gradients.flat),
+            is_last=number + 1 == len(self.cut),
+            layout=self.layouts[number],
+            name=WHOLE if is_whole else f"bucket {number + 1}",
+            request=request,
+            feedback=FlatResidual(residual, waiting),
+            staged=gradients.staged(bucket),
+            observers=[observer],
         )
 
 
