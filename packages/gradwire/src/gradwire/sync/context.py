@@ -207,11 +207,9 @@ class SyncContext:
         The reason is ``error``, unless a sibling's link says that ranks are at different steps: a rank that
         waits for a peer in one group has the peer's frames, and its last one, in another group.
         """
-        every = dict.fromkeys((self, *self.siblings))
-        reason = error
-        if len(every) > 1 and isinstance(error, ExchangeError):
-            reason = self._out_of_step(every) or error
-            reason.__cause__ = error.__cause__ if reason is error else error
+        every, reason = dict.fromkeys((self, *self.siblings)), error
+        if len(every) > 1 and isinstance(error, ExchangeError) and (found := self._out_of_step(every)):
+            found.__cause__, reason = error, found
         for each in every:
             if each.thread is None or each.thread.is_current:
                 each.exchange.close(reason)
