@@ -28,8 +28,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.codecs import parse
+from gradwire.sync.encoding_error import EncodingErrorMeter
 from gradwire.sync.ledger.lost import sampled
-from gradwire.sync.ledger.meter import LostMeter
 
 WORLD = 2
 PLANS = ["bf16", "quantize:8", "errbound:rel=0.05", "quantize:4", "topk:0.01"]
@@ -84,8 +84,8 @@ def step_times(model: nn.Module, spec: str, batch: int, pairs: int) -> tuple[flo
     wrapped = DistributedDataParallel(model)
     attached = gradwire.attach(wrapped, gradwire.Plan(parse(spec)))
     forced = [False]
-    plain: Any = LostMeter.measures
-    LostMeter.measures = lambda self, step: forced[0]  # type: ignore[method-assign] # noqa: ARG005
+    plain: Any = EncodingErrorMeter.measures
+    EncodingErrorMeter.measures = lambda self, step: forced[0]  # type: ignore[method-assign] # noqa: ARG005
     step = partial(train, wrapped, torch.randn(batch, 784))
     times: dict[bool, list[float]] = {False: [], True: []}
     for number in range(2 * (pairs + 3)):
@@ -95,7 +95,7 @@ def step_times(model: nn.Module, spec: str, batch: int, pairs: int) -> tuple[flo
         step()
         if number >= 6:
             times[forced[0]].append(time.process_time() - started)
-    LostMeter.measures = plain  # type: ignore[method-assign]
+    EncodingErrorMeter.measures = plain  # type: ignore[method-assign]
     attached.close()
     return statistics.median(times[False]), statistics.median(times[True]), attached.plan.keeps_residual
 

@@ -18,8 +18,10 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from gradwire.errors import ExchangeError, GradwireError, LinkError, LossyError, StateError
 from gradwire.exchange import Exchange
+from gradwire.links.loopback import loopback
 from gradwire.sync import replicas
-from gradwire.sync.ledger.meter import LostMeter
+from gradwire.sync.context import SyncContext, SyncOptions
+from gradwire.sync.encoding_error import EncodingErrorMeter
 
 
 @pytest.fixture(autouse=True)
@@ -51,8 +53,8 @@ def _fails_out_of_turn(_monkeypatch: pytest.MonkeyPatch, attached: Any) -> None:
 
 
 def _fails_in_the_verdict(_monkeypatch: pytest.MonkeyPatch, attached: Any) -> None:
-    attached._sync.meter._heard = LossyError("rank 1: too much is lost")
-    attached.kept = attached._sync.meter._heard  # somebody holds it
+    attached._sync.meter._verdict = LossyError("rank 1: too much is lost")
+    attached.kept = attached._sync.meter._verdict  # somebody holds it
 
 
 def _is_closed(_monkeypatch: pytest.MonkeyPatch, attached: Any) -> None:
@@ -99,9 +101,10 @@ def test_replicas_that_differ_keep_no_model_alive(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_meter_holds_no_error_that_it_raised() -> None:
-    meter = LostMeter(0, gradwire.Plan(), [], None, strict=True)
+    exchange = Exchange(loopback(1)[0], gradwire.Plan())
+    meter = EncodingErrorMeter(SyncContext(exchange, SyncOptions(strict=True)), [])
     heard = LossyError("too much is lost")
-    meter._heard = heard
+    meter._verdict = heard
     with suppress(LossyError):
-        meter.tell()
+        meter.raise_verdict()
     assert heard.__traceback__ is None

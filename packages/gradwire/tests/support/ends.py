@@ -35,8 +35,7 @@ from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
 from gradwire.sync import thread as endings
 from gradwire.sync.context import SyncContext
-from gradwire.sync.thread import CommunicationThread
-from gradwire.sync.work import CallWork
+from gradwire.sync.thread import CallWork, CommunicationThread
 
 WORLD = 2
 LIMIT_S = 60.0

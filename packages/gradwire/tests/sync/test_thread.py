@@ -19,8 +19,7 @@ from gradwire.links.base import Link
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
 from gradwire.sync.context import SyncContext
-from gradwire.sync.thread import CommunicationThread
-from gradwire.sync.work import CallWork, longest_s
+from gradwire.sync.thread import CallWork, CommunicationThread, longest_s
 from support.faulty_link import Fault, FaultyLink
 from support.pipes import pipe_sgd, through
 

@@ -146,7 +146,7 @@ def test_work_of_a_thread_that_does_not_come_back_is_timed_out(monkeypatch: pyte
     exchange = OwnRoutes(Plan())
     sync, work = started(exchange)
     with monkeypatch.context() as patch:
-        patch.setattr("gradwire.sync.work.longest_s", lambda *_: 0.05)
+        patch.setattr("gradwire.sync.thread.longest_s", lambda *_: 0.05)
         with pytest.raises(LinkTimeoutError, match=r"waited 0\.05 s for bucket 0 of step 1 to be averaged"):
             work.wait()
     exchange.gate.set()

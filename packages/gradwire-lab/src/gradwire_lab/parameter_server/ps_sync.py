@@ -97,7 +97,7 @@ class Server(Method):
         self._optimizer.step()
         weights = self._weights.gather()
         down = self.exchange.broadcast(weights, over(self.weight_codec, weights))
-        self.sync.meter.count(WHOLE, up, up.total_s, self._gradients.buffer.nbytes)
+        self.sync.context.count(WHOLE, up, up.total_s, self._gradients.buffer.nbytes)
         count_step(self, told, down)
         self.sync.finish()
         return start + waits(up, told, down).within(perf_counter() - started)

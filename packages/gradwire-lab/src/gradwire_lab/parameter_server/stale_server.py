@@ -221,7 +221,7 @@ class StaleServer(Method):
             raise
         cost = sum((session.settle() for session in self._sessions), ExchangeCost())
         nbytes = steps * sum(session.gradient.nbytes for session in self._sessions)
-        self.sync.meter.count(WHOLE, cost, wait_s, nbytes)
+        self.sync.context.count(WHOLE, cost, wait_s, nbytes)
         self.sync.context.steps_done += steps
         self.sync.end_step()
         return start + StepRecord.of_wait(wait_s, cost).within(time.perf_counter() - started, steps=steps)

@@ -14,6 +14,7 @@ from torch import nn
 from gradwire.codecs import Codec
 from gradwire.errors import ExchangeError, FrameError, LinkError, PayloadError, StateError
 from gradwire.exchange.feedback import FeedbackFactory
+from gradwire.exchange.norms import Norms
 from gradwire.plan import PlanLike
 from gradwire.sync.checkpoint import RankState
 from gradwire.sync.deltas import over
@@ -21,7 +22,7 @@ from gradwire.sync.flat import FlatGradients, FlatWeights
 from gradwire.sync.flat_buckets import WHOLE
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.ledger.meter import Measure
+from gradwire.sync.ledger.lost import Measured
 from gradwire.sync.method import Group, WorkerMethod
 from gradwire.sync.used_parameters import Reach, backward, set_aside
 from gradwire_lab.parameter_server.conversation import Conversation, Kind, Message
@@ -104,12 +105,13 @@ class StaleWorker(WorkerMethod):
         """Send a request and wait for the answer; the weights change once it is complete."""
         started = perf_counter()
         meter, is_push = self.sync.meter, kind is Kind.PUSH
-        measure = Measure(self._buckets.layouts[0] if is_push and meter.measures(clock) else None)
+        layout = self._buckets.layouts[0] if is_push and meter.measures(clock) else None
+        lost: Measured | None = None
         with self._failing_for_good(clock):
             message = Message(kind, clock, staleness=self.staleness, count=self._gradients.buffer.numel())
             if is_push:
-                self._push(message, measure)
-                meter.note(measure)
+                self._push(message, None if layout is None else layout.norms)
+                lost = None if layout is None else meter.measured(layout)
             else:
                 self._talk.tell(message)
             answer = self._hear_answer(clock)
@@ -120,10 +122,10 @@ class StaleWorker(WorkerMethod):
         self.lead = clock - answer.slowest
         cost = self._talk.settle()
         nbytes = self._gradients.buffer.nbytes if is_push else 0
-        meter.count(WHOLE, cost, cost.total_s, nbytes, measure)
+        self.sync.context.count(WHOLE, cost, cost.total_s, nbytes, lost)
         return StepRecord.of_wait(perf_counter() - started, cost)
 
-    def _push(self, message: Message, measure: Measure) -> None:
+    def _push(self, message: Message, norms: Norms | None) -> None:
         """Send the gradient, preceded by what backward has not reached, if anything."""
         codec, used, reached = self.exchange.plan.encoding, Reach(self._gradients), None
         if used.own:
@@ -131,7 +133,7 @@ class StaleWorker(WorkerMethod):
             reached = used.told(range(len(self._gradients.parameters)))
         residual = self._buckets.residual
         with set_aside(used.parts(residual)):
-            feedback = self._feedback.of(codec, residual, measure.norms)
+            feedback = self._feedback.of(codec, residual, norms)
             self._talk.hand_over(message, self._gradients.staged().floats(), codec, feedback, reached)
 
     def _lay_out(self) -> None:

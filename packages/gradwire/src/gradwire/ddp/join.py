@@ -64,6 +64,5 @@ def count_active(sync: GradientSync) -> int:
         return Exchange(exchange.link, Plan()).all_reduce(active, average=False, timeout_s=timeout_s)
 
     cost = sync.exchange_now("the count of ranks with batches, under join,", count)
-    if sync.context.ledger is not None:
-        sync.context.ledger.exchanged("join", cost, perf_counter() - began, gradient_nbytes=0)
+    sync.context.count("join", cost, perf_counter() - began)
     return max(int(active.item()), 1)

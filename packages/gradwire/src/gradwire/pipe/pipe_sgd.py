@@ -182,7 +182,7 @@ class PipeSGD(WorkerMethod):
         started = perf_counter()
         waits = self._under_way.apply_all_but(0) + self.agree_on_buffers()
         self.sync.settle()
-        self.sync.meter.tell()
+        self.sync.meter.raise_verdict()
         return waits.within(perf_counter() - started, steps=0)
 
     @contextmanager

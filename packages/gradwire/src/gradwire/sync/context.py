@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 import torch.distributed as dist
 
-from gradwire.errors import ExchangeError, LinkError
+from gradwire.costs import ExchangeCost
+from gradwire.errors import AttachError, ExchangeError, LinkError
 from gradwire.exchange import Exchange
 from gradwire.exchange.frames import Difference
 from gradwire.links.base import Link
 from gradwire.plan import Plan
+from gradwire.sync.agreement import AFTER_AGREEING, agree, facts_of
+from gradwire.sync.connect import connect
 from gradwire.sync.ledger.ledger import Ledger
+from gradwire.sync.ledger.lost import Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,29 @@ class SyncContext:
     siblings: list[SyncContext] = field(default_factory=list)
     ranks: Sequence[int] = ()
 
+    @classmethod
+    def connect(
+        cls,
+        group: dist.ProcessGroup,
+        plan: Plan,
+        options: SyncOptions,
+        facts: Mapping[str, str],
+        ledger: Ledger | None,
+        *,
+        remedy: str,
+        advice: str,
+    ) -> Self:
+        """Agree with all ranks of a group on plan, options and ``facts``, and connect with them.
+
+        Without a ledger it has one of its own. Raises ``AttachError`` on all ranks, where one differs,
+        refuses or does not come in time.
+        """
+        own = {"strict": str(options.strict), "world": str(dist.get_world_size(group))}
+        agree(group, {**facts_of(plan), **own, **facts}, options.timeout_s)
+        link = connect(group, options.timeout_s, AttachError, f"; {AFTER_AGREEING}", tos=plan.tos)
+        book = Ledger(link.rank) if ledger is None else ledger
+        return cls(Exchange(link, plan), options, book, group, remedy=remedy, advice=advice)
+
     @property
     def link(self) -> Link:
         """The end of the link on this rank."""
@@ -180,6 +207,13 @@ class SyncContext:
     def is_over(self) -> bool:
         """Whether no exchange is possible any more: this context has failed or is closed."""
         return self.is_closed or self.exchange.transport.failure is not None
+
+    def count(
+        self, name: str, cost: ExchangeCost, exposed_s: float, nbytes: int = 0, lost: Measured | None = None
+    ) -> None:
+        """Count an exchange of ``nbytes`` of gradient in the ledger, if there is one."""
+        if self.ledger is not None:
+            self.ledger.exchanged(name, cost, exposed_s, gradient_nbytes=nbytes, lost=lost)
 
     def resume(self, step: int) -> None:
         """Count on from the step that a checkpoint was written after."""

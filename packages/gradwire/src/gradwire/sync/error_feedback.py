@@ -12,6 +12,8 @@ import torch
 from gradwire.devices import CPU, device_of
 from gradwire.exchange.feedback import Residual, is_finite
 from gradwire.sync.buckets import is_zero
+from gradwire.sync.ledger.lost import Layout
+from gradwire.sync.residual import Residuals
 from gradwire.sync.used_parameters import put_back, take_out
 
 
@@ -170,6 +172,13 @@ class BucketResiduals:
     def _keep_there(self) -> None:
         for is_used, own, part in zip(self._used, self._residuals, self._parts(), strict=True):
             own.copy_(torch.where(is_used, part, own + part))
+
+
+def feedback_by_name(residuals: Residuals, layout: Layout, beside: torch.Tensor) -> BucketResiduals:
+    """Return the residuals of a bucket's parameters, in its order and where ``beside`` is."""
+    pairs = zip(layout.names, layout.counts, strict=True)
+    found = [residuals.of(name, count, beside) for name, count in pairs]
+    return BucketResiduals([each for each in found if each is not None])
 
 
 def other_half(residuals: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -16,11 +16,9 @@ import torch.distributed as dist
 
 from gradwire.checkpoints import sealed
 from gradwire.costs import ExchangeCost
-from gradwire.errors import AttachError, ExchangeError, GradwireError
+from gradwire.errors import ExchangeError, GradwireError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.sync.agreement import AFTER_AGREEING, agree, facts_of
-from gradwire.sync.connect import connect
 from gradwire.sync.context import (
     EVERY_STEP,
     NO_HOST_REDUCTION,
@@ -29,14 +27,14 @@ from gradwire.sync.context import (
     SyncContext,
     SyncOptions,
 )
-from gradwire.sync.error_feedback import NO_FEEDBACK, BucketFeedback, BucketResiduals
+from gradwire.sync.encoding_error import EncodingErrorMeter, Verdict
+from gradwire.sync.error_feedback import NO_FEEDBACK, feedback_by_name
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.ledger.meter import LostMeter
 from gradwire.sync.observe import NULL_BUCKET, StepCost, StepObserver
 from gradwire.sync.residual import Residuals
-from gradwire.sync.thread import CommunicationThread
+from gradwire.sync.thread import CallWork, CommunicationThread, Work
 from gradwire.sync.views import Layouts
-from gradwire.sync.work import BucketWork, CallWork, GradientBucket, Route, Work, why_bypassed
+from gradwire.sync.work import BucketWork, GradientBucket, Route, why_bypassed
 
 T = TypeVar("T")
 
@@ -78,8 +76,7 @@ class GradientSync:
         cadence: Cadence = EVERY_STEP,
     ) -> None:
         self.context, self.layouts, self.feedback = context, layouts, feedback
-        strict = context.options.strict
-        self.meter = LostMeter(context.rank, context.plan, layouts.names, context.ledger, strict)
+        self.meter = EncodingErrorMeter(context, layouts.names)
         self._observers: tuple[StepObserver, ...] = (self.meter, *observers)
         self._host, self._cadence = host, cadence
         self._communication: CommunicationThread | None = None
@@ -106,21 +103,13 @@ class GradientSync:
         remedy: str,
         advice: str,
     ) -> Self:
-        """Agree with all ranks of a group on plan, options and ``facts``, and connect with them.
-
-        ``remedy`` and ``advice`` are those of ``SyncContext``. Raises ``AttachError`` on all ranks, where one
-        differs, refuses or does not come in time.
-        """
-        own = {"strict": str(options.strict), "world": str(dist.get_world_size(group))}
-        agree(group, {**facts_of(plan), **own, **facts}, options.timeout_s)
-        ending = f"; {AFTER_AGREEING}"
-        link = connect(group, options.timeout_s, AttachError, ending, tos=plan.tos)
+        """Connect with all ranks of a group, as ``SyncContext.connect`` does. Raises ``AttachError``."""
+        context = SyncContext.connect(group, plan, options, facts, ledger, remedy=remedy, advice=advice)
         try:
-            book = Ledger(link.rank) if ledger is None else ledger
-            context = SyncContext(Exchange(link, plan), options, book, group, remedy=remedy, advice=advice)
-            return cls(context, layouts, Residuals(plan, link.rank, link.world, layouts.counts), observers)
+            feedback = Residuals(plan, context.rank, context.world, layouts.counts)
+            return cls(context, layouts, feedback, observers)
         except BaseException:
-            link.close()
+            context.exchange.close()
             raise
 
     @property
@@ -167,7 +156,7 @@ class GradientSync:
         """
         context = self.context
         context.check()
-        work = BucketWork(context, bucket, context.steps_done + 1, self.meter.count_work)
+        work = BucketWork(context, bucket, context.steps_done + 1, self.meter.count)
         work.active, work.timeout_s = self._active, self._next_timeout_s()
         reason = why_bypassed(bucket.tensor)
         if reason is not None:
@@ -202,14 +191,13 @@ class GradientSync:
 
     def count(self, work: BucketWork, wait_s: float) -> None:
         """Count work of ``run`` for which the training thread has waited so long."""
-        self.meter.count_work(work, wait_s)
+        self.meter.count(work, wait_s)
         waited, cost = self._counted.wait_s + wait_s, self._counted.exchange + work.cost
         self._counted = StepCost(0, waited, cost)
 
     def gathered(self, name: str, count: int, cost: ExchangeCost, wait_s: float) -> None:
         """Count an all-gather of ``count`` floats of weights, for which training has waited so long."""
-        if self.context.ledger is not None:
-            self.context.ledger.exchanged(name, cost, wait_s, gradient_nbytes=0)
+        self.context.count(name, cost, wait_s)
         for each in self._observers:
             each.gathered(count, wait_s)
 
@@ -220,7 +208,7 @@ class GradientSync:
         """
         step = self.context.steps_done + 1
         if self.meter.agrees(step):
-            verdict = _Verdict(self.context, self.meter, step)
+            verdict = Verdict(self.context, self.meter, step)
             self._pending.append(verdict)
             self._thread().put(verdict)
 
@@ -306,7 +294,7 @@ class GradientSync:
     def follow(self, plan: Plan) -> None:
         """Exchange by another plan from now on; all ranks call it with nothing on the network."""
         self.context.exchange.follow(plan)
-        self.meter.judge(plan)
+        self.meter.forget()
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residuals, the steps taken, and what observers keep."""
@@ -317,10 +305,7 @@ class GradientSync:
         return sealed(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Adopt what ``state_dict`` returned on this rank.
-
-        Raises ``StateError``, and changes nothing then.
-        """
+        """Adopt what ``state_dict`` returned on this rank, or raise ``StateError`` and change nothing."""
         self.feedback.check_state(state)
         for each in self._observers:
             each.load(state)
@@ -333,37 +318,26 @@ class GradientSync:
         self.context.check()
 
     def fail(self, error: GradwireError) -> BaseException:
-        """End the exchange with ``error``, of which the peers learn; later calls raise.
-
-        Returns the error to raise: ``SyncContext.fail`` may know a better reason.
-        """
+        """End the exchange with ``error``, of which the peers learn, and return the error to raise."""
         return self.context.fail(error)
 
     def end(self) -> None:
         """Let the thread close the link and end once it has done what is queued; return at once."""
-        context = self.context
-        if self._communication is None:
+        context, thread = self.context, self._communication
+        if context.owns_link and thread is None:
+            context.exchange.close()
+        if thread is not None:
             if context.owns_link:
-                context.exchange.close()
-            return
-        if context.owns_link:
-            self._communication.put(CallWork(context, "the link", lambda exchange: exchange.close(), None))
-        self._communication.end()
+                thread.put(CallWork(context, "the link", lambda exchange: exchange.close(), None))
+            thread.end()
 
     def close(self) -> None:
-        """End the thread and close the link; no step follows. May be called twice.
-
-        Raises ``LinkTimeoutError`` if the thread does not end.
-        """
+        """End the thread and close the link; may be called twice. Raises ``LinkTimeoutError``."""
         context = self.context
         context.is_closed = context.is_closed or context.exchange.transport.failure is None
         self.end()
         if self._communication is not None:
             self._communication.close(max((work.nbytes // 4 for work in self._pending), default=0))
-
-    def __repr__(self) -> str:
-        state = "closed" if self.context.is_over else f"{self.context.steps_done} steps"
-        return f"<GradientSync, {state}, by {self.context.exchange!r}>"
 
     def _thread(self) -> CommunicationThread:
         if self._communication is None:
@@ -398,27 +372,16 @@ class GradientSync:
 
     def _start_on_thread(self, work: BucketWork, bucket: GradientBucket) -> None:
         self._may_start_native = False
-        plan, layout, request = self.plan, bucket.layout, work.request
-        has_views = plan.places_parameters and layout is not None
-        work.request = replace(
-            request,
-            average=request.average and work.active is None,
-            views=self.layouts.views(layout, plan, self.context.world) if has_views else None,
-            timeout_s=work.timeout_s,
-        )
-        work.feedback = self._feedback_of(bucket)
+        plan, layout, views, feedback = self.plan, bucket.layout, None, bucket.feedback
+        if layout is not None and plan.places_parameters:
+            views = self.layouts.views(layout, plan, self.context.world)
+        if layout is not None and feedback is None and plan.keeps_residual:
+            feedback = feedback_by_name(self.feedback, layout, bucket.tensor)
+        average = work.request.average and work.active is None
+        work.request = replace(work.request, average=average, views=views, timeout_s=work.timeout_s)
+        work.feedback = NO_FEEDBACK if feedback is None else feedback
         work.stage()
         self._thread().put(work)
-
-    def _feedback_of(self, bucket: GradientBucket) -> BucketFeedback:
-        """Return what keeps a bucket's residual; by name, those of its parameters in its order."""
-        if bucket.feedback is not None:
-            return bucket.feedback
-        if bucket.layout is None or not self.plan.keeps_residual:
-            return NO_FEEDBACK
-        pairs = zip(bucket.layout.names, bucket.layout.counts, strict=True)
-        found = [self.feedback.of(name, count, bucket.tensor) for name, count in pairs]
-        return BucketResiduals([residual for residual in found if residual is not None])
 
     def _observed(self, call: Callable[..., T], *given: object) -> T:
         """Return what an observer answers; where it breaks, the step ends on all ranks.
@@ -433,16 +396,3 @@ class GradientSync:
             name, step = getattr(call, "__qualname__", repr(call)), self.context.steps_done + 1
             what = f"rank {self.context.rank}: {name} failed in step {step}: {error!r}"
             raise self.fail(ExchangeError(what)) from error
-
-
-class _Verdict(Work):
-    """What all ranks agree, at the end of a step, to raise of what encoding has lost."""
-
-    def __init__(self, context: SyncContext, meter: LostMeter, step: int) -> None:
-        what = f"the verdicts on step {step}"
-        super().__init__(context, "verdicts", what, context.timeout_s, count=meter.count_work)
-        self._meter, self.step = meter, step
-
-    def run(self, exchange: Exchange) -> None:
-        """Agree."""
-        self.cost, self.verdict = self._meter.agree(exchange)

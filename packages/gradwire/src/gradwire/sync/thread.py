@@ -1,32 +1,43 @@
-"""The communication thread: one for pipelines, for buckets that overlap backward, and for DDP's hook.
+"""The communication thread, and its pieces of work: one thread for each rank of a model.
 
-It works off what is handed over, in order, and stops for good at the first failure. Pipe-SGD (its algorithm
-1) has one per rank.
+It works off what it is given, in order, and stops for good at the first failure. Pipe-SGD (its algorithm 1)
+has one per rank.
 """
 
 from __future__ import annotations
 
 import atexit
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future, wait
+from contextlib import nullcontext, suppress
 from queue import SimpleQueue
-from threading import TIMEOUT_MAX, Thread, current_thread
+from threading import TIMEOUT_MAX, Lock, Thread, current_thread
+from time import perf_counter
+from types import TracebackType
+from typing import Generic, TypeVar
 
-from gradwire.errors import LinkTimeoutError
+from gradwire import collectives
+from gradwire.costs import ExchangeCost
+from gradwire.errors import LinkTimeoutError, LossyError, copied
+from gradwire.exchange import Exchange
 from gradwire.launch.store import join_all
 from gradwire.sync.context import SyncContext
-from gradwire.sync.work import CallWork, Work, longest_s
+from gradwire.sync.ledger.lost import Measured
+from gradwire.sync.ledger.sinks import profiled
+
+T = TypeVar("T")
+
+_OWN_WORK_S = 30.0
 
 # Threads that end before the interpreter does.
 #
 # While it ends, the interpreter ends every daemon thread that wants to go on in Python. One that comes back
 # from a kernel or from Gloo then has C++ on its stack, which aborts the process: exit code 134 from a job
-# that
-# was done, and a launcher starts it again. So what is under way may finish first, within a limit. What does
-# not, for a peer never comes, ends when its connections are closed, and gets a little more time for that.
-# They
-# are closed in any case: what the transport does without a thread would hold the process until the peers
-# end.
+# that was done, and a launcher starts it again. So what is under way may finish first, within a limit. What
+# does not, because a peer never comes, ends when its connections are closed, and gets a little more time for
+# that. They are closed in any case: what the transport does without a thread would hold the process until the
+# peers end.
 #
 # This happens in ``atexit``, after threads that are no daemons have ended: they may be the ones that train.
 
@@ -70,6 +81,133 @@ def _end_all() -> None:
     for _, _, break_off in left:
         break_off()
     join_all([thread for thread, *_ in left], BREAK_OFF_S)
+
+
+class Work(ABC):
+    """One piece of work for the communication thread, as ``torch.distributed.Work``.
+
+    An exception reaches each caller of ``wait`` as a copy, with a note that names the work, so that nothing
+    here keeps the frames of callers.
+
+    Parameters
+    ----------
+    context
+        Whose exchange it uses.
+    name
+        What the ledger calls it, the same in every step; None for what the ledger does not count.
+    what, done
+        What errors call it, and what happens to it.
+    timeout_s
+        How long any single wait for a peer lasts in it; the link's timeout where it is None.
+    count
+        Called by the first ``wait`` of work that has a name, with the seconds that it has waited.
+
+    Attributes
+    ----------
+    nbytes, step
+        Bytes of float32 gradient that it averages, and the training step of this process that it is part of,
+        counted from 1 up; 0 for none.
+    cost
+        What it has cost, once it is done.
+    lost, verdict
+        What encoding lost, where that is measured, and what all ranks have agreed to raise.
+    """
+
+    nbytes = step = 0
+
+    def __init__(
+        self,
+        context: SyncContext,
+        name: str | None,
+        what: str,
+        timeout_s: float | None = None,
+        *,
+        done: str = "exchanged",
+        count: Callable[[Work, float], None] | None = None,
+    ) -> None:
+        self.context, self.name, self.what, self.done = context, name, what, done
+        self.timeout_s, self._count = timeout_s, count
+        self.cost = ExchangeCost()
+        self.lost: Measured | None = None
+        self.verdict: LossyError | None = None
+        self._result = Future[None]()
+        self._raised_at: TracebackType | None = None  # each wait raises from there, so no traceback grows
+        self._counted = Lock()
+
+    @abstractmethod
+    def run(self, exchange: Exchange) -> None:
+        """Do the work and set ``cost``; on the communication thread."""
+
+    def execute(self) -> None:
+        """Run, unless it was cancelled, and let ``wait`` return or raise; never raise here."""
+        if not self._result.set_running_or_notify_cancel():
+            return
+        transport = self.context.exchange.transport
+        has_begun = transport.failure is None
+        is_unseen = self.name is None or self.context.ledger is None
+        try:
+            transport.check()
+            with nullcontext() if is_unseen else profiled(f"exchange {self.name}"):
+                self.run(self.context.exchange)
+        except BaseException as error:  # it is not lost: every wait raises it
+            if has_begun:
+                error.add_note(f"while the communication thread {self.done} {self.what}")
+            self._raised_at = error.__traceback__
+            self._fail(self.context.fail(error))
+        else:
+            self._result.set_result(None)
+
+    def is_done(self) -> bool:
+        """Return whether ``wait`` would return or raise at once."""
+        return self._result.done()
+
+    def wait(self, timeout_s: float | None = None) -> ExchangeCost:
+        """Return what it cost, once it is done, and let it be counted, once.
+
+        ``timeout_s`` replaces the work's own. Raises what the work raised, or ``LinkTimeoutError``.
+        """
+        began = perf_counter()
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        patience_s = longest_s(self.context.exchange, self.nbytes // 4, timeout_s)
+        # Not result(timeout=...): its TimeoutError could not be told from a LinkTimeoutError of the work.
+        if not wait([self._result], min(patience_s, TIMEOUT_MAX)).done:
+            raise LinkTimeoutError(
+                f"rank {self.context.rank} waited {patience_s:g} s for {self.what} to be {self.done}, but "
+                f"its communication thread is still at work; look for a stopped peer, or "
+                f"{self.context.advice}"
+            )
+        error = self._result.exception()
+        if error is not None:
+            raise copied(error).with_traceback(self._raised_at)
+        self._count_once(perf_counter() - began)
+        return self.cost
+
+    def cancel(self) -> bool:
+        """Drop it if it has not begun; return whether it will not run. A later ``wait`` raises."""
+        return self._result.cancel()
+
+    def _count_once(self, exposed_s: float) -> None:
+        if self.name is not None and self._count is not None and self._counted.acquire(blocking=False):
+            self._count(self, exposed_s)
+
+    def _fail(self, error: BaseException) -> None:
+        self._result.set_exception(error)
+
+
+class CallWork(Work, Generic[T]):
+    """A call with the exchange, on the communication thread: what it returns is ``value`` once it is done."""
+
+    value: T
+
+    def __init__(
+        self, context: SyncContext, what: str, call: Callable[[Exchange], T], timeout_s: float | None
+    ) -> None:
+        super().__init__(context, None, what, timeout_s)
+        self._call = call
+
+    def run(self, exchange: Exchange) -> None:
+        """Call."""
+        self.value = self._call(exchange)
 
 
 class CommunicationThread:
@@ -124,3 +262,16 @@ class CommunicationThread:
         while (work := self._inbox.get()) is not None:  # without limit: backward takes what it takes
             work.execute()
             del work  # it holds a bucket
+
+
+def longest_s(exchange: Exchange, count: int, timeout_s: float | None = None) -> float:
+    """Return the seconds after which an all-reduce of ``count`` floats must have ended or failed by itself.
+
+    Every frame has the link's timeout (``timeout_s``, where that is given), on its way out and on its way in,
+    so a slow network that still moves is never taken for a dead one, and a dead one is reported by the
+    exchange long before.
+    """
+    link, plan = exchange.link, exchange.plan
+    steps = sum(1 for _ in collectives.get(plan.algorithm).schedule(link.rank, link.world))
+    segments = len(plan.encodings) + 4 * count // plan.segment_nbytes
+    return 2 * steps * segments * (link.timeout_s if timeout_s is None else timeout_s) + _OWN_WORK_S

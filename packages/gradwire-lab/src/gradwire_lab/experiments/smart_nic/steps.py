@@ -25,8 +25,7 @@ from gradwire.codecs import parse
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.context import SyncContext
-from gradwire.sync.thread import CommunicationThread
-from gradwire.sync.work import CallWork, Work
+from gradwire.sync.thread import CallWork, CommunicationThread, Work
 from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts.ranks import Ranks
 from gradwire_lab.experiments.hosts.training import dataset

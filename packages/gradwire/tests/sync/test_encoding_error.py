@@ -17,8 +17,9 @@ from gradwire.errors import LossyError, LossyWarning
 from gradwire.exchange import Exchange
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
+from gradwire.sync.context import SyncContext
+from gradwire.sync.encoding_error import EncodingErrorMeter
 from gradwire.sync.ledger.lost import Layout
-from gradwire.sync.ledger.meter import LostMeter, Measure
 from support.ledgers import Kept
 
 Ranks = Callable[..., list[Any]]
@@ -190,16 +191,19 @@ def test_a_parameter_that_a_rank_does_not_use_is_no_reason(run_exchanges: Ranks)
         assert counts.share_sum < 0.1
 
 
+def meter_of(plan: Plan, rank: int = 0) -> tuple[EncodingErrorMeter, Exchange]:
+    """Return the meter of a parameter ``w``, without a ledger, and its exchange."""
+    exchange = Exchange(loopback(1)[0], plan)
+    return EncodingErrorMeter(SyncContext(exchange, ranks=[rank]), ["w"]), exchange
+
+
 def test_samples_need_not_follow_each_other_and_a_step_without_finite_values_is_none() -> None:
-    exchange = Exchange(loopback(1)[0], Plan(parse(KILLS)))
-    meter = LostMeter(0, exchange.plan, ["w"])
-    told = []
+    meter, told = meter_of(Plan(parse(KILLS)))[0], []
     for own, lost in ((1.0, 1.0), (1.0, 0.1), (math.inf, 1.0), (1.0, math.nan), (1.0, 0.3), (4.0, 2.0)):
-        measure = Measure(Layout(("w",), (4,), ("all",)))
-        assert measure.norms is not None
-        measure.norms.own.fill_(own)
-        measure.norms.lost.fill_(lost)
-        meter.note(measure)
+        layout = Layout(("w",), (4,), ("all",))
+        layout.norms.own.fill_(own)
+        layout.norms.lost.fill_(lost)
+        meter.measured(layout)
         try:
             meter.end_step()
         except LossyWarning as warning:
@@ -213,29 +217,29 @@ def test_advice_is_not_what_one_has() -> None:
         ("fp8", "try the codec bf16, or a plan with residual=True"),
         ("terngrad", "try the codec fp8"),
     ):
-        meter = LostMeter(3, Plan(parse(spec)), ["w"])
+        meter, _ = meter_of(Plan(parse(spec)), rank=3)
         for _ in range(3):
-            measure = Measure(Layout(("w",), (4,), ("all",)))
-            assert measure.norms is not None
-            measure.norms.own.fill_(1.0)
-            measure.norms.lost.fill_(0.9)
-            meter.note(measure)
+            layout = Layout(("w",), (4,), ("all",))
+            layout.norms.own.fill_(1.0)
+            layout.norms.lost.fill_(0.9)
+            meter.measured(layout)
         with pytest.warns(LossyWarning, match=f"rank 3: {spec} loses .*; {advice}$"):
             meter.end_step()
 
 
 def test_another_plan_is_judged_by_its_own_losses(recwarn: pytest.WarningsRecorder) -> None:
-    meter = LostMeter(0, Plan.of(KILLS), ["w"])
+    meter, exchange = meter_of(Plan.of(KILLS))
     layout = Layout(("w",), (8,), ("w",))
 
     def lose(times: int) -> None:
         for _ in range(times):
             layout.norms.sums.copy_(torch.tensor([[1.0], [1.0], [1.0], [0.0]]))
-            meter.note(Measure(layout))
+            meter.measured(layout)
             meter.end_step()
 
     lose(2)
-    meter.judge(Plan.of("errbound:2^3"))
+    exchange.follow(Plan.of("errbound:2^3"))
+    meter.forget()
     lose(2)
     assert len(recwarn) == 0, "no plan has lost several times"
     lose(1)

@@ -1,0 +1,210 @@
+"""The error of encoding, by parameter: measured in some steps, counted, and reported where learning may stop.
+
+Training goes on where a codec drops nearly everything, and the ratio of bytes only looks better then. So on a
+few steps each rank compares what its encodings lost of every parameter with its own gradient of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from threading import Lock
+
+import torch
+
+from gradwire.codecs import Codec
+from gradwire.costs import ExchangeCost
+from gradwire.errors import LOSSY_LOGGER, LossyError, LossyWarning, copied
+from gradwire.exchange import Exchange
+from gradwire.plan import Plan
+from gradwire.sync.context import SyncContext
+from gradwire.sync.ledger.lost import Layout, Measured, sampled
+from gradwire.sync.observe import NULL_BUCKET, BucketObserver, StepObserver
+from gradwire.sync.thread import Work
+from gradwire.sync.work import BucketWork
+from gradwire.units import counted
+
+MOST = 0.5
+"""The share of a parameter's norm above which a sample counts against the codec."""
+SEVERAL = 3
+"""The samples against the codec that make a warning."""
+
+_LARGEST = float(torch.finfo(torch.float32).max)
+_LOG = logging.getLogger(LOSSY_LOGGER)
+_LOG.addHandler(logging.NullHandler())  # a program without logging reads the warning alone, once
+
+
+class EncodingErrorMeter(StepObserver):
+    """Measures what the encodings of one rank lose of a model's gradients, warns, or lets all ranks stop.
+
+    With a plan that keeps residuals, every step is measured, and there are no warnings. ``measured``
+    and ``agree`` are called on the communication thread, all else on the training thread.
+
+    Parameters
+    ----------
+    context
+        The link of the gradients. Its ledger gets the shares, the warnings, and the end of every step. With
+        strict options, ranks agree in every measured step to raise what one of them would warn of.
+    names
+        All parameters that may have a gradient, in an order that all ranks share.
+    """
+
+    def __init__(self, context: SyncContext, names: Sequence[str]) -> None:
+        self._context, self._names = context, list(names)
+        self._last: dict[str, float] = {}
+        self._often = Counter[str]()
+        self._groups: dict[str, Hashable] = {}
+        self._warned = set[Hashable]()
+        self._verdict: LossyError | None = None
+        self._counting = Lock()  # a pipeline's next exchange is under way when a step ends
+
+    def follow(self, names: Sequence[str]) -> None:
+        """Judge these parameters from now on."""
+        self._names = list(names)
+
+    def forget(self) -> None:
+        """Forget the samples of another plan, which say nothing of the one in use."""
+        with self._counting:
+            self._often.clear()
+            self._warned.clear()
+
+    def measures(self, step: int) -> bool:
+        """Return whether a step, counted from 1 up, is measured."""
+        return self._context.ledger is not None if self._context.plan.keeps_residual else sampled(step)
+
+    def agrees(self, step: int) -> bool:
+        """Return whether all ranks call ``agree`` at the end of this step; the same on all of them."""
+        plan = self._context.plan
+        may_lose = not (plan.keeps_residual or all(each.EXACT for each in plan.encodings))
+        return self._context.options.strict and may_lose and sampled(step)
+
+    def bucket(self, work: BucketWork) -> BucketObserver:
+        """Measure a bucket that has a layout, in the steps that are measured."""
+        if work.layout is None or work.is_bypassed or not self.measures(work.step):
+            return NULL_BUCKET
+        work.request = replace(work.request, norms=work.layout.norms)
+        return _MeasuredBucket(self, work, work.layout)
+
+    def measured(self, layout: Layout) -> Measured:
+        """Return what an exchange has measured by ``layout.norms``, before another one of the bucket."""
+        found = Measured.of(layout, layout.norms.sums)
+        if self._context.plan.keeps_residual or not found.usable:
+            return found
+        with self._counting:
+            for name, group, share, rounding in found.shares():
+                if share is not None:  # else the rank has not used the parameter, and cannot tell
+                    self._groups[name], self._last[name] = group, share
+                    self._often[name] += share > MOST and not rounding
+        return found
+
+    def agree(self, exchange: Exchange) -> tuple[ExchangeCost, LossyError | None]:
+        """Exchange one verdict of every rank, exactly; return what that cost, and what all ranks raise then.
+
+        All ranks call it at the same place between their exchanges. Raises ``ExchangeError``.
+        """
+        with self._counting:
+            worst = self._worst(self._names)
+        words = torch.zeros(exchange.link.world, 2, dtype=torch.float32, device="cpu")
+        if worst is not None:
+            found = self._names.index(worst) + 1, min(self._last[worst], _LARGEST)
+            words[exchange.link.rank] = torch.tensor(found)
+        cost = Exchange(exchange.link, Plan()).all_reduce(words.view(-1), average=False)
+        losers = [(rank, int(number), share) for rank, (number, share) in enumerate(words.tolist()) if number]
+        if not losers:
+            return cost, None
+        with self._counting:
+            self._often.clear()  # a run that goes on raises again after as many samples
+        loser, number, share = max(losers, key=lambda each: each[2])
+        others = f" (and {counted(len(losers) - 1, 'other rank')})" if len(losers) > 1 else ""
+        sentence = self._sentence(self._names[number - 1], share, 0)
+        return cost, LossyError(f"rank {loser}{others}: {sentence}; without strict this is a warning")
+
+    def count(self, work: Work, exposed_s: float) -> None:
+        """Count a piece of work in the ledger, and note what all ranks raise at the end of the step."""
+        if work.name is not None:
+            self._context.count(work.name, work.cost, exposed_s, work.nbytes, work.lost)
+        self._verdict = self._verdict or work.verdict
+
+    def end_step(self) -> None:
+        """End the ledger's step, then warn. Raises ``LossyError`` where all ranks have agreed to."""
+        sentences = [] if self._context.options.strict else self._findings()
+        ledger = self._context.ledger
+        if ledger is not None:
+            for sentence in sentences:
+                ledger.warned(sentence)
+            ledger.end_step()
+        for sentence in sentences:
+            _LOG.warning(sentence)
+        for sentence in sentences:
+            warnings.warn(sentence, LossyWarning, stacklevel=3)
+        self.raise_verdict()
+
+    def raise_verdict(self) -> None:
+        """Raise ``LossyError`` where all ranks have agreed to, once."""
+        verdict, self._verdict = self._verdict, None
+        if verdict is not None:
+            raise copied(verdict)
+
+    def _findings(self) -> list[str]:
+        """Return a sentence for every group that deserves one and had none yet."""
+        with self._counting:
+            if max(self._often.values(), default=0) < SEVERAL:
+                return []
+            lossy = [self._groups[name] for name, often in self._often.items() if often >= SEVERAL]
+            return [self._finding(group) for group in dict.fromkeys(lossy) if group not in self._warned]
+
+    def _finding(self, group: Hashable) -> str:
+        self._warned.add(group)
+        members = [name for name, own in self._groups.items() if own == group]
+        worst = self._worst(members)
+        assert worst is not None, "a member of the group lost much several times"
+        others = sum(self._often[name] >= SEVERAL for name in members) - 1
+        return f"rank {self._context.rank}: {self._sentence(worst, self._last[worst], others)}"
+
+    def _worst(self, names: Sequence[str]) -> str | None:
+        """Return the parameter that lost most in the last sample, of those that lost much several times."""
+        known = [name for name in names if self._often[name] >= SEVERAL]
+        return max(known, key=lambda name: self._last[name], default=None)
+
+    def _sentence(self, name: str, share: float, others: int) -> str:
+        more = f" (and more than half of {counted(others, 'other parameter')} beside it)" if others else ""
+        encoding = self._context.plan.encoding_of(name)
+        return (
+            f"{encoding} loses {share:.1%} of the norm of the gradient of {name}{more}, and keeps no "
+            f"residual, so it may not learn; {_advice(encoding)}"
+        )
+
+
+class _MeasuredBucket(BucketObserver):
+    """Takes in what the exchange of one bucket has measured."""
+
+    def __init__(self, meter: EncodingErrorMeter, work: BucketWork, layout: Layout) -> None:
+        self._meter, self._work, self._layout = meter, work, layout
+
+    def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:  # noqa: ARG002
+        """Take it in."""
+        self._work.lost = self._meter.measured(self._layout)
+        return ExchangeCost()
+
+
+class Verdict(Work):
+    """What all ranks agree, at the end of a step, to raise of what encoding has lost."""
+
+    def __init__(self, context: SyncContext, meter: EncodingErrorMeter, step: int) -> None:
+        what = f"the verdicts on step {step}"
+        super().__init__(context, "verdicts", what, context.timeout_s, count=meter.count)
+        self._meter, self.step = meter, step
+
+    def run(self, exchange: Exchange) -> None:
+        """Agree."""
+        self.cost, self.verdict = self._meter.agree(exchange)
+
+
+def _advice(encoding: Codec) -> str:
+    better = "bf16" if encoding.name == "fp8" else "fp8"
+    if encoding.name == "terngrad":  # its errors grow when they are fed back
+        return f"try the codec {better}"
+    return f"try the codec {better}, or a plan with residual=True"
