@@ -65,8 +65,8 @@ def test_autotune_decides_as_before(name: str, monkeypatch: pytest.MonkeyPatch) 
             run.step(number, scenario.scales.get(number, 1.0) if link.rank == 1 else 1.0)
         return {
             "plans": [[number, json.loads(plan.to_json())] for number, plan in changes(run.plans)],
-            "decisions": [[step, json.loads(each.to_json())] for step, each in run.pilot.decisions],
-            "state": json.loads(run.pilot.state().to_json()),
+            "decisions": [[step, json.loads(each.to_json())] for step, each in run.tuner.decisions],
+            "state": json.loads(run.state.to_json()),
         }
 
     first, *others = run_ranks(scenario.world, train, timeout_s=120.0)
