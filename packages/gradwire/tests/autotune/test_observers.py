@@ -11,8 +11,8 @@ from torch import nn
 
 from gradwire import Auto, Link, Plan
 from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.contract import BUCKETS
 from gradwire.autotune.recorder import Recorder
+from gradwire.autotune.rules import BUCKETS
 from gradwire.autotune.samples import BucketSampler, Samples
 from gradwire.errors import ExchangeError
 from gradwire.exchange import Exchange

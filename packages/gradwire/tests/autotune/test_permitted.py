@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gradwire import Auto, Plan
-from gradwire.autotune.contract import BUCKETS, SHARDS, whole
 from gradwire.autotune.decision import Decision
+from gradwire.autotune.rules import BUCKETS, SHARDS, whole
 from gradwire.autotune.saved import refusal
 
 NAMES = ["0.weight", "0.bias"]

@@ -10,8 +10,8 @@ import pytest
 
 from gradwire import Auto, Plan
 from gradwire.autotune import saved
-from gradwire.autotune.contract import BUCKETS
 from gradwire.autotune.decision import Decision
+from gradwire.autotune.rules import BUCKETS
 from gradwire.autotune.saved import Saved, State
 from gradwire.autotune.settings import terms_of
 

@@ -17,8 +17,8 @@ from torch import nn
 from gradwire import Auto, Plan
 from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.config import DEFAULT
-from gradwire.autotune.contract import whole
 from gradwire.autotune.decision import Decision
+from gradwire.autotune.rules import whole
 from gradwire.autotune.samples import Samples
 from gradwire.autotune.saved import State
 from gradwire.autotune.states import TRANSITIONS, Event, TunerState

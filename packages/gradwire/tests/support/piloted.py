@@ -11,7 +11,7 @@ from torch import nn
 
 from gradwire import Auto, Exchange, Link, Plan
 from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.contract import BUCKETS
+from gradwire.autotune.rules import BUCKETS
 from gradwire.autotune.saved import State
 from gradwire.sync.context import SyncContext, SyncOptions
 from gradwire.sync.ledger.lost import Layout

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradwire.autotune import saved
-from gradwire.autotune.contract import CandidateRules, Contract, draw
+from gradwire.autotune.contract import Contract, draw
 from gradwire.autotune.decision import Decision
+from gradwire.autotune.rules import CandidateRules
 from gradwire.autotune.samples import BucketSampler, Samples
 from gradwire.autotune.saved import Saved, State
 from gradwire.autotune.settings import Auto, terms_of

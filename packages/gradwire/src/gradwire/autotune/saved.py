@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Self
 
 from gradwire.autotune.config import DEFAULT
-from gradwire.autotune.contract import CandidateRules
 from gradwire.autotune.decision import Decision
+from gradwire.autotune.rules import CandidateRules
 from gradwire.autotune.settings import Auto, terms_of
 from gradwire.checkpoints import SUM, check_sealed, sealed
 from gradwire.codecs import parse

@@ -8,7 +8,6 @@ from math import inf
 
 from gradwire.autotune import costs as network
 from gradwire.autotune.contract import (
-    CandidateRules,
     Contract,
     RelativeErrors,
     excepted,
@@ -18,6 +17,7 @@ from gradwire.autotune.contract import (
 )
 from gradwire.autotune.costs import Costs, typical
 from gradwire.autotune.decision import Decision, decide
+from gradwire.autotune.rules import CandidateRules
 from gradwire.autotune.samples import Samples
 from gradwire.autotune.saved import State
 from gradwire.autotune.settings import Auto

@@ -9,16 +9,13 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.contract import BUCKETS
-from gradwire.autotune.decision import Decision
-from gradwire.autotune.estimate import Estimate
-from gradwire.autotune.recorder import Recorder
+from gradwire.autotune.choice import PlanChoice, new_recorder
+from gradwire.autotune.rules import BUCKETS
 from gradwire.autotune.settings import Auto
 from gradwire.codecs import Codec
 from gradwire.ddp.checks import (
@@ -49,6 +46,12 @@ from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.replicas import ReplicaWatch, compare_now
 from gradwire.sync.trained import check_extras, import_all_of_torch
 from gradwire.sync.views import Layouts
+
+if TYPE_CHECKING:
+    from gradwire.autotune.autotuner import Autotuner
+    from gradwire.autotune.decision import Decision
+    from gradwire.autotune.estimate import Estimate
+    from gradwire.autotune.recorder import Recorder
 
 _REMEDY = "wrap the module in a new DistributedDataParallel and attach that"
 
@@ -135,18 +138,18 @@ def attach(
     group = model.process_group
     with all_or_none(group, timeout_s):
         check_model(model)
-        auto, chosen = Auto.begin(plan)
-        check_plan(chosen, model)
+        choice = PlanChoice.of(plan)
+        check_plan(choice.plan, model)
     if begin_timeout_s is None:
         begin_timeout_s = max(timeout_s, timeout_s_of(group))
-    tuners = [] if auto is None else [Autotuner(auto, BUCKETS, model.module.named_parameters())]
+    tuners = choice.tuners(BUCKETS, model.module.named_parameters())
     names = {parameter: name for name, parameter in model.module.named_parameters()}
     sync = GradientSync.connect(
         group,
-        chosen,
+        choice.plan,
         SyncOptions(timeout_s, begin_timeout_s, strict),
         Layouts(list(names.values()), {name: float_count(each) for each, name in names.items()}),
-        watch.facts if auto is None else {**watch.facts, **auto.facts},
+        {**watch.facts, **choice.facts},
         ledger,
         [watch, *tuners],
         remedy=_REMEDY,
@@ -252,7 +255,7 @@ class Attached:
         it the line is measured. Raises ``SpecError``, ``DataError`` and ``ExchangeError``.
         """
         if self._recorder is None:
-            self._recorder = Recorder("DDP")
+            self._recorder = new_recorder("DDP")
             self._sync.observe(self._recorder)
         return self._recorder.estimate(self._sync, rate, hosts)
 

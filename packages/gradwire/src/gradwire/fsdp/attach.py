@@ -12,17 +12,14 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.contract import SHARDS
-from gradwire.autotune.decision import Decision
-from gradwire.autotune.estimate import Estimate
-from gradwire.autotune.recorder import Recorder
+from gradwire.autotune.choice import PlanChoice, new_recorder
+from gradwire.autotune.rules import SHARDS
 from gradwire.autotune.saved import State
 from gradwire.autotune.settings import Auto
 from gradwire.checkpoints import SUM, check_sealed, sealed
@@ -33,7 +30,7 @@ from gradwire.fields import Source, mapping
 from gradwire.fsdp.comms import GatherWeights, ReplicaGroup, ScatterGradients, ShardedSteps
 from gradwire.fsdp.links import Links, Purpose
 from gradwire.fsdp.units import Unit, UnitLayouts, units_of
-from gradwire.plan import Plan, PlanLike
+from gradwire.plan import Plan
 from gradwire.sync.agreement import agree, facts_of
 from gradwire.sync.connect import check_initialised, check_timeout
 from gradwire.sync.context import SyncOptions
@@ -42,6 +39,12 @@ from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.residual import AUTO, Residuals
 from gradwire.sync.views import Layouts
+
+if TYPE_CHECKING:
+    from gradwire.autotune.autotuner import Autotuner
+    from gradwire.autotune.decision import Decision
+    from gradwire.autotune.estimate import Estimate
+    from gradwire.autotune.recorder import Recorder
 
 _SOURCE = Source("a state of FSDP's residuals", "load what state_dict returned on this rank", StateError)
 
@@ -133,7 +136,7 @@ class AttachedFsdp:
 
     @cached_property
     def _recorder(self) -> Recorder:
-        recorder = Recorder("FSDP2")
+        recorder = new_recorder("FSDP2")
         self._sync.observe(recorder)
         return recorder
 
@@ -218,9 +221,8 @@ def attach_fsdp(
     >>> attached = gradwire.attach_fsdp(model, weights="bf16")  # doctest: +SKIP
     """
     who = "attach_fsdp"
-    auto = Auto.of(gradients)
-    plan = auto.first_plan if auto is not None else Plan.of(cast(PlanLike, gradients), "gradients")
-    plan = plan.for_whole_gradients(who).for_one_codec(who).on_host(who)
+    choice = PlanChoice.of(gradients, "gradients")
+    plan = choice.plan.for_whole_gradients(who).for_one_codec(who).on_host(who)
     codec = weight_codec_of(weights, "weights")
     check_timeout(timeout_s)
     check_initialised(AttachError)
@@ -228,13 +230,13 @@ def attach_fsdp(
     _check(units, plan, codec, strict)
     other = next((unit for unit in units if not unit.is_over_all), None)
     if other is not None and gradients is None:
-        auto = None
-    elif other is not None and auto is not None:
+        choice = PlanChoice(plan)
+    elif other is not None and choice.auto is not None:
         raise AttachError(
             f"gradients='auto' expected modules that are sharded over all {dist.get_world_size()} ranks, got "
             f"{other.name!r} on a mesh of {other.mesh_shape}; name a plan or a codec"
         )
-    tuners = [] if auto is None else [Autotuner(auto, SHARDS, module.named_parameters())]
+    tuners = choice.tuners(SHARDS, module.named_parameters())
     options = SyncOptions(timeout_s, strict=strict)
     rank = dist.get_rank()
     with ExitStack() as undo:
@@ -243,10 +245,10 @@ def attach_fsdp(
             undo.callback(book.close)
         links = Links(plan, codec, options, book)
         undo.callback(links.close)
-        groups = _groups(units, codec, all_agree=strict or auto is not None)
+        groups = _groups(units, codec, all_agree=strict or choice.auto is not None)
         facts = {
             **facts_of(plan),
-            **({} if auto is None else auto.facts),
+            **choice.facts,
             "weights": str(codec),
             "strict": str(strict),
             "modules": ", ".join(unit.name for unit in units),

@@ -1,0 +1,67 @@
+"""How a run comes to its plan: the user names one, or the run chooses, for which the tuner is loaded then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self, cast
+
+from gradwire.autotune.rules import CandidateRules
+from gradwire.autotune.settings import NAME, Auto, terms_of
+from gradwire.plan import Plan, PlanLike
+
+if TYPE_CHECKING:
+    import torch
+
+    from gradwire.autotune.autotuner import Autotuner
+    from gradwire.autotune.recorder import Recorder
+
+
+@dataclass(frozen=True)
+class PlanChoice:
+    """The plan that a run begins with, and whether the run chooses the later ones.
+
+    Attributes
+    ----------
+    plan
+        The plan of the first steps.
+    auto
+        The settings of a run that chooses; None for a plan of the user's.
+    """
+
+    plan: Plan
+    auto: Auto | None = None
+
+    @classmethod
+    def of(cls, plan: PlanLike | Auto, name: str = "plan", pipeline: int = 1) -> Self:
+        """Return the choice for a front end's argument, which errors call ``name``.
+
+        The run chooses for None, ``"auto"``, or an ``Auto``. ``pipeline`` is for a plan that does not say its
+        own. Raises ``SpecError``.
+        """
+        auto = plan if isinstance(plan, Auto) else Auto() if plan is None or plan == NAME else None
+        if auto is None:
+            return cls(Plan.of(cast(PlanLike, plan), name, pipeline=pipeline))
+        return cls(replace(auto.first_plan, pipeline=pipeline), auto)
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The facts of the choice on which all ranks must agree."""
+        return {} if self.auto is None else {NAME: terms_of(self.auto)}
+
+    def tuners(
+        self, rules: CandidateRules, parameters: Iterable[tuple[str, torch.Tensor]], settles_at: int = 0
+    ) -> tuple[Autotuner, ...]:
+        """Return the observer that chooses plans; none for a plan of the user's."""
+        if self.auto is None:
+            return ()
+        from gradwire.autotune.autotuner import Autotuner
+
+        return (Autotuner(self.auto, rules, parameters, settles_at=settles_at),)
+
+
+def new_recorder(kind: str) -> Recorder:
+    """Return an observer that records steps of ``"DDP"`` or ``"FSDP2"``, for estimates."""
+    from gradwire.autotune.recorder import Recorder
+
+    return Recorder(kind)
