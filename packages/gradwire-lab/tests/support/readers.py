@@ -19,10 +19,10 @@ import gradwire
 from gradwire import Auto, DSync, Ledger, PipeSGD, Plan, Sharded
 from gradwire.autotune import saved
 from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.contract import SHARDS
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.estimate import Estimate, Limit
 from gradwire.autotune.observed import Observed
+from gradwire.autotune.rules import SHARDS
 from gradwire.autotune.saved import State
 from gradwire.autotune.trial import Trial
 from gradwire.checkpoints import SUM, sealed
@@ -45,6 +45,7 @@ from gradwire.sync.ledger.counts import Decided, Tally
 from gradwire.sync.ledger.lost import LostBook, LostCounts
 from gradwire.sync.ledger.summary import ledger_record, read_summary
 from gradwire.sync.method import Method, WorkerMethod
+from gradwire.sync.observe import NO_CHOOSER, PlanChooser
 from gradwire.sync.residual import Residuals
 from gradwire.sync.residual import redivide as redivide_residuals
 from gradwire.sync.views import Layouts
@@ -260,20 +261,20 @@ def _attached(closing: ExitStack) -> Iterator[tuple[str, Reader]]:
         state = with_sum(attached.state_dict() | own)
         name = "gradwire.ddp.attach.Attached.load_state_dict"
         yield name, Reader(state, attached.load_state_dict, attached.state_dict)
-        fsdp, residuals = _sharded([Autotuner(Auto(), SHARDS, [("a", torch.zeros(4))])] if own else [])
+        fsdp, residuals = _sharded(Autotuner(Auto(), SHARDS, [("a", torch.zeros(4))]) if own else NO_CHOOSER)
         kept = residuals.of("0", 4)
         assert kept is not None
         name = "gradwire.fsdp.attach.AttachedFsdp.load_state_dict"
         yield name, Reader(with_sum(fsdp.state_dict() | own), fsdp.load_state_dict, fsdp.state_dict)
 
 
-def _sharded(tuners: list[Autotuner]) -> tuple[AttachedFsdp, Residuals]:
+def _sharded(chooser: PlanChooser) -> tuple[AttachedFsdp, Residuals]:
     """Return what ``attach_fsdp`` returns after three steps of a world of one, and its residuals."""
     plan, ledger = Plan.of("topk:0.5"), Ledger(0)
     context = SyncContext(gradwire.Exchange(loopback(1)[0], plan), ledger=ledger, steps_done=3)
     residuals = Residuals(plan, 0, 1)
-    sync = GradientSync(context, Layouts([]), residuals, tuners)
-    return AttachedFsdp(sync, tuners, None, ledger, ExitStack()), residuals
+    sync = GradientSync(context, Layouts([]), residuals, [chooser])
+    return AttachedFsdp(sync, chooser, None, ledger, ExitStack()), residuals
 
 
 def _residual_state() -> dict[str, Any]:

@@ -10,8 +10,8 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.contract import whole
+from gradwire.autotune.initial_plan import InitialPlan
+from gradwire.autotune.rules import whole
 from gradwire.autotune.settings import Auto
 from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError, TensorError
@@ -171,9 +171,9 @@ class DSync(WorkerMethod):
     ) -> None:
         check_optimizer(optimizer, "DSync")
         self._optimizer = optimizer
-        auto, first = Auto.begin(plan)
-        chosen = first.for_whole_gradients("DSync")
-        choose = None if auto is None else partial(Autotuner, auto, whole(chosen.pipeline))
+        initial = InitialPlan.of(plan)
+        chosen = initial.plan.for_whole_gradients("DSync")
+        choose = partial(initial.chooser, whole(chosen.pipeline))
         super().__init__(model, optimizer, chosen, group, timeout_s, ledger, strict, choose=choose)
 
     def _lay_out(self) -> None:

@@ -14,6 +14,7 @@ import gradwire
 from gradwire import Auto, Link
 from gradwire.autotune import AutoConfig
 from gradwire.autotune.config import DEFAULT
+from gradwire.autotune.initial_plan import InitialPlan
 from gradwire.autotune.settings import terms_of
 from gradwire.errors import SpecError
 from gradwire.planner.candidates import SEGMENTS_NBYTES
@@ -76,7 +77,8 @@ def test_changed_thresholds_are_terms_of_a_saved_decision() -> None:
     assert terms_of(Auto(config=AutoConfig())) == plain
     changed = Auto(config=replace(DEFAULT, turn_steps=7, stay_share=0.1))
     assert terms_of(changed) == f"{plain}; turn_steps=7, stay_share=0.1"
-    assert changed.facts != Auto().facts, "ranks with different thresholds would decide differently"
+    facts = InitialPlan.of(changed).facts
+    assert facts != InitialPlan.of("auto").facts, "ranks with different thresholds would decide differently"
 
 
 @pytest.mark.parametrize(

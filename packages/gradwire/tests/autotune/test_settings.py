@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gradwire import Auto, Plan
+from gradwire.autotune.autotuner import Autotuner
+from gradwire.autotune.initial_plan import InitialPlan
+from gradwire.autotune.rules import BUCKETS
 from gradwire.codecs import Identity, parse
 from gradwire.errors import SpecError
+from gradwire.sync.observe import NO_CHOOSER
 
 
 def test_no_compression_is_always_a_candidate_and_none_is_there_twice() -> None:
@@ -44,4 +49,21 @@ def test_the_place_is_the_path_or_the_environment_s(monkeypatch: pytest.MonkeyPa
 
 def test_ranks_that_want_different_things_have_different_facts() -> None:
     every = [Auto(), Auto(max_lost_norm=0.1), Auto(codecs=["fp8"])]
-    assert len({str(each.facts) for each in every}) == len(every)
+    assert len({str(InitialPlan.of(each).facts) for each in every}) == len(every)
+    assert InitialPlan.of("fp8").facts == {}
+
+
+@pytest.mark.parametrize("plan", [None, "auto", Auto(0.1)])
+def test_a_run_that_chooses_begins_with_a_safe_plan(plan: Any) -> None:
+    initial = InitialPlan.of(plan, pipeline=2)
+    assert initial.auto == (plan if isinstance(plan, Auto) else Auto())
+    assert initial.plan == replace(Auto().first_plan, pipeline=2)
+    assert isinstance(initial.chooser(BUCKETS, []), Autotuner)
+
+
+def test_a_plan_of_the_user_s_is_kept() -> None:
+    initial = InitialPlan.of("quantize:8")
+    assert (initial.plan, initial.auto) == (Plan.of("quantize:8"), None)
+    assert initial.chooser(BUCKETS, []) is NO_CHOOSER
+    with pytest.raises(SpecError, match="gradients"):
+        InitialPlan.of("{", "gradients")

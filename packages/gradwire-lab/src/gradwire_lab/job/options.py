@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from gradwire import _native
 from gradwire.autotune import Auto
+from gradwire.autotune.settings import NAME as AUTO
 from gradwire.codecs import parse
 from gradwire.errors import JobError, SpecError
 from gradwire.files import check_folder_new, check_folder_writable
@@ -99,14 +100,14 @@ class JobOptions:
 
     def plan_or_auto(self, run: Run) -> Plan | Auto:
         """Return the plan that a run follows, or how it chooses its own. Raises ``SpecError``."""
-        return Auto.of(run.codec) or self.plan(run)
+        return Auto() if run.codec == AUTO else self.plan(run)
 
     def plan(self, run: Run) -> Plan:
         """Return the plan that a run follows, or begins with. Raises ``SpecError``."""
-        auto, base = Auto.of(run.codec), self.exchange
-        if auto is not None:
+        base = self.exchange
+        if run.codec == AUTO:
             _check_unsaid(self)
-            return replace(auto.first_plan, pipeline=base.pipeline if run.method == "pipe" else 1)
+            return replace(Auto().first_plan, pipeline=base.pipeline if run.method == "pipe" else 1)
         codec = parse(run.codec)
         scales = run.codec != UNCOMPRESSED or base.offload is not None
         base = replace(base, codec=codec, scale=base.scale or (self.scale if scales else None))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import cast
+from dataclasses import dataclass, field
 
 from gradwire.autotune.config import AutoConfig, default
 from gradwire.codecs import DEFAULT, FREE_OF_SCALE, Codec, Identity, codec_of
 from gradwire.codecs.spec import is_real
 from gradwire.errors import SpecError, shown
-from gradwire.plan import Plan, PlanLike
+from gradwire.plan import Plan
 
 NAME = "auto"
 CODECS = (
@@ -77,22 +76,6 @@ class Auto:
         for each in self.candidates:
             Plan.of(each)
 
-    @classmethod
-    def of(cls, plan: object) -> Auto | None:
-        """Return the settings if a run is to choose its plan: for None, ``"auto"``, or an ``Auto``."""
-        return cls() if plan is None or plan == NAME else plan if isinstance(plan, cls) else None
-
-    @classmethod
-    def begin(cls, plan: PlanLike | Auto, pipeline: int = 1) -> tuple[Auto | None, Plan]:
-        """Return the settings if a run is to choose its plan, and the plan that it begins with.
-
-        ``pipeline`` is for a plan that does not say its own. Raises ``SpecError``.
-        """
-        auto = cls.of(plan)
-        if auto is not None:
-            return auto, replace(auto.first_plan, pipeline=pipeline)
-        return None, Plan.of(cast(PlanLike, plan), pipeline=pipeline)
-
     @property
     def candidates(self) -> tuple[Codec, ...]:
         """The codecs that may be chosen, no compression first."""
@@ -108,11 +91,6 @@ class Auto:
     def first_plan(self) -> Plan:
         """The plan of the first steps, with a codec that is safe for any model."""
         return Plan.of(DEFAULT, residual=False)
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """The facts on which all ranks must agree."""
-        return {NAME: terms_of(self)}
 
 
 def terms_of(settings: Auto) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.autotune.choice import PlanChoice, new_recorder
+from gradwire.autotune.initial_plan import InitialPlan, new_recorder
 from gradwire.autotune.rules import BUCKETS
 from gradwire.autotune.settings import Auto
 from gradwire.codecs import Codec
@@ -42,14 +42,14 @@ from gradwire.sync.connect import check_timeout
 from gradwire.sync.context import SyncOptions
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.hashes import replica_hashes, sha256_of
+from gradwire.sync.ledger.counts import PlanChoice
 from gradwire.sync.ledger.ledger import Ledger
+from gradwire.sync.observe import PlanChooser
 from gradwire.sync.replicas import ReplicaWatch, compare_now
 from gradwire.sync.trained import check_extras, import_all_of_torch
 from gradwire.sync.views import Layouts
 
 if TYPE_CHECKING:
-    from gradwire.autotune.autotuner import Autotuner
-    from gradwire.autotune.decision import Decision
     from gradwire.autotune.estimate import Estimate
     from gradwire.autotune.recorder import Recorder
 
@@ -138,25 +138,25 @@ def attach(
     group = model.process_group
     with all_or_none(group, timeout_s):
         check_model(model)
-        choice = PlanChoice.of(plan)
-        check_plan(choice.plan, model)
+        initial = InitialPlan.of(plan)
+        check_plan(initial.plan, model)
     if begin_timeout_s is None:
         begin_timeout_s = max(timeout_s, timeout_s_of(group))
-    tuners = choice.tuners(BUCKETS, model.module.named_parameters())
+    chooser = initial.chooser(BUCKETS, model.module.named_parameters())
     names = {parameter: name for name, parameter in model.module.named_parameters()}
     sync = GradientSync.connect(
         group,
-        choice.plan,
+        initial.plan,
         SyncOptions(timeout_s, begin_timeout_s, strict),
         Layouts(list(names.values()), {name: float_count(each) for each, name in names.items()}),
-        {**watch.facts, **choice.facts},
+        {**watch.facts, **initial.facts},
         ledger,
-        [watch, *tuners],
+        [watch, chooser],
         remedy=_REMEDY,
         advice="attach with a longer timeout_s",
     )
     watch.watch(model)
-    attached = Attached(model, sync, BucketReducer(sync, names), tuners, watch, owns_ledger=ledger is None)
+    attached = Attached(model, sync, BucketReducer(sync, names), chooser, watch, owns_ledger=ledger is None)
     try:
         _register(model, attached)
     except BaseException:
@@ -189,14 +189,14 @@ class Attached:
         model: DistributedDataParallel,
         sync: GradientSync,
         reducer: BucketReducer,
-        tuners: Sequence[Autotuner],
+        chooser: PlanChooser,
         watch: ReplicaWatch,
         *,
         owns_ledger: bool,
     ) -> None:
         assert sync.context.ledger is not None
         self.ledger, self._owns_ledger = sync.context.ledger, owns_ledger
-        self._sync, self._reducer, self._tuners, self._watch = sync, reducer, tuners, watch
+        self._sync, self._reducer, self._chooser, self._watch = sync, reducer, chooser, watch
         self._model = weakref.ref(model)  # DDP's C++ side keeps this object, unseen by the garbage collector
         self._recorder: Recorder | None = None
         self._backward_check: BackwardCheck | None = None
@@ -209,9 +209,9 @@ class Attached:
         return self._sync.plan
 
     @property
-    def decisions(self) -> list[tuple[int, Decision]]:
+    def decisions(self) -> list[tuple[int, PlanChoice]]:
         """With ``"auto"``: the steps before which all ranks took a plan, and what was decided."""
-        return [each for tuner in self._tuners for each in tuner.decisions]
+        return [*self._chooser.decisions]
 
     @outside_inference
     def state_dict(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gradwire.autotune.choice import PlanChoice, new_recorder
+from gradwire.autotune.initial_plan import InitialPlan, new_recorder
 from gradwire.autotune.rules import SHARDS
 from gradwire.autotune.saved import State
 from gradwire.autotune.settings import Auto
@@ -36,13 +36,13 @@ from gradwire.sync.connect import check_initialised, check_timeout
 from gradwire.sync.context import SyncOptions
 from gradwire.sync.deltas import Deltas, weight_codec_of
 from gradwire.sync.gradient_sync import GradientSync
+from gradwire.sync.ledger.counts import PlanChoice
 from gradwire.sync.ledger.ledger import Ledger
+from gradwire.sync.observe import PlanChooser
 from gradwire.sync.residual import AUTO, Residuals
 from gradwire.sync.views import Layouts
 
 if TYPE_CHECKING:
-    from gradwire.autotune.autotuner import Autotuner
-    from gradwire.autotune.decision import Decision
     from gradwire.autotune.estimate import Estimate
     from gradwire.autotune.recorder import Recorder
 
@@ -63,13 +63,13 @@ class AttachedFsdp:
     def __init__(
         self,
         sync: GradientSync,
-        tuners: Sequence[Autotuner],
+        chooser: PlanChooser,
         weights: Codec | None,
         ledger: Ledger,
         undo: ExitStack,
     ) -> None:
         self.weights, self.ledger = weights, ledger
-        self._sync, self._tuners, self._undo = sync, tuners, undo
+        self._sync, self._chooser, self._undo = sync, chooser, undo
 
     @property
     def plan(self) -> Plan:
@@ -77,9 +77,9 @@ class AttachedFsdp:
         return self._sync.plan
 
     @property
-    def decisions(self) -> list[tuple[int, Decision]]:
+    def decisions(self) -> list[tuple[int, PlanChoice]]:
         """With ``"auto"``: the steps before which all ranks took a plan, and what was decided."""
-        return [each for tuner in self._tuners for each in tuner.decisions]
+        return [*self._chooser.decisions]
 
     @outside_inference
     def state_dict(self) -> dict[str, Any]:
@@ -221,8 +221,8 @@ def attach_fsdp(
     >>> attached = gradwire.attach_fsdp(model, weights="bf16")  # doctest: +SKIP
     """
     who = "attach_fsdp"
-    choice = PlanChoice.of(gradients, "gradients")
-    plan = choice.plan.for_whole_gradients(who).for_one_codec(who).on_host(who)
+    initial = InitialPlan.of(gradients, "gradients")
+    plan = initial.plan.for_whole_gradients(who).for_one_codec(who).on_host(who)
     codec = weight_codec_of(weights, "weights")
     check_timeout(timeout_s)
     check_initialised(AttachError)
@@ -230,13 +230,13 @@ def attach_fsdp(
     _check(units, plan, codec, strict)
     other = next((unit for unit in units if not unit.is_over_all), None)
     if other is not None and gradients is None:
-        choice = PlanChoice(plan)
-    elif other is not None and choice.auto is not None:
+        initial = InitialPlan(plan)
+    elif other is not None and initial.auto is not None:
         raise AttachError(
             f"gradients='auto' expected modules that are sharded over all {dist.get_world_size()} ranks, got "
             f"{other.name!r} on a mesh of {other.mesh_shape}; name a plan or a codec"
         )
-    tuners = choice.tuners(SHARDS, module.named_parameters())
+    chooser = initial.chooser(SHARDS, module.named_parameters())
     options = SyncOptions(timeout_s, strict=strict)
     rank = dist.get_rank()
     with ExitStack() as undo:
@@ -245,10 +245,10 @@ def attach_fsdp(
             undo.callback(book.close)
         links = Links(plan, codec, options, book)
         undo.callback(links.close)
-        groups = _groups(units, codec, all_agree=strict or choice.auto is not None)
+        groups = _groups(units, codec, all_agree=strict or initial.auto is not None)
         facts = {
             **facts_of(plan),
-            **choice.facts,
+            **initial.facts,
             "weights": str(codec),
             "strict": str(strict),
             "modules": ", ".join(unit.name for unit in units),
@@ -258,7 +258,7 @@ def attach_fsdp(
         contexts = [links.connect(*each).context for each in groups]
         layouts = [unit.layouts(module) for unit in units]
         names = Layouts([name for each in layouts for name in each.all_names()])
-        sync = GradientSync(contexts[-1], names, Residuals(plan, rank, dist.get_world_size()), tuners)
+        sync = GradientSync(contexts[-1], names, Residuals(plan, rank, dist.get_world_size()), [chooser])
         undo.callback(sync.close)
         # Else a thread would keep the links of a model that is dropped.
         end = weakref.finalize(module, sync.end)
@@ -270,7 +270,7 @@ def attach_fsdp(
         undo.callback(module.register_forward_pre_hook(forward, prepend=True).remove)
         for unit, layout in zip(units, layouts, strict=True):
             _install(unit, steps, codec, layout, undo)
-        return AttachedFsdp(sync, tuners, codec, book, undo.pop_all())
+        return AttachedFsdp(sync, chooser, codec, book, undo.pop_all())
 
 
 def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -> None:

@@ -15,11 +15,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.autotune import Auto
+from gradwire.autotune.initial_plan import InitialPlan
 from gradwire.checkpoints import check_sealed, check_summed, save_checkpoint, sealed
 from gradwire.ddp.attach import Attached, Scaler, attach
 from gradwire.errors import AttachError, MissingPackageError, SpecError, StateError
 from gradwire.fields import Source, mapping, optional, whole
-from gradwire.plan import Plan, PlanLike
+from gradwire.plan import PlanLike
 from gradwire.sync.connect import check_timeout
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.residual import redivide
@@ -224,9 +225,8 @@ class Attachment:
         resume_residuals: bool = True,
     ) -> None:
         check_timeout(timeout_s)
-        plan = Auto.of(plan) or plan
-        self.plan = plan.first_plan if isinstance(plan, Auto) else Plan.of(plan)
-        self._auto = plan if isinstance(plan, Auto) else None
+        initial = InitialPlan.of(plan)
+        self.plan, self._auto = initial.plan, initial.auto
         self.resume_residuals = resume_residuals
         self.rank, self.world = 0, 1
         self._timeout_s = timeout_s

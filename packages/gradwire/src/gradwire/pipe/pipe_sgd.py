@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import Parameter
 
-from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.contract import whole
+from gradwire.autotune.initial_plan import InitialPlan
+from gradwire.autotune.rules import whole
 from gradwire.autotune.settings import Auto
 from gradwire.codecs.spec import is_whole
 from gradwire.errors import ExchangeError, SpecError, shown
@@ -115,8 +115,8 @@ class PipeSGD(WorkerMethod):
         timeout_s: float = 30.0,
         ledger: Ledger | None = None,
     ) -> None:
-        auto, first = Auto.begin(plan, _PIPELINE)
-        chosen = first.for_whole_gradients("PipeSGD")
+        initial = InitialPlan.of(plan, pipeline=_PIPELINE)
+        chosen = initial.plan.for_whole_gradients("PipeSGD")
         if not is_whole(warmup_steps, 0, sys.maxsize):
             raise SpecError(
                 f"warmup_steps must be a whole number of steps from 0 up, but is {shown(warmup_steps)}"
@@ -125,13 +125,12 @@ class PipeSGD(WorkerMethod):
             raise SpecError(f"on_average must be a function of the parameters, but is {shown(on_average)}")
         self.correction, self.pipeline, self.warmup_steps = correction, chosen.pipeline, warmup_steps
         self._treatment = Treatment(check_correction(correction), check_max_norm(max_norm), on_average)
-        options = f"{chosen.to_json()}, {warmup_steps=}, {max_norm=}, {correction=}, {strict=}"
+        options = (
+            f"{chosen.to_json()}, {warmup_steps=}, {max_norm=}, {correction=}, {strict=}, {initial.facts}"
+        )
         self._optimizer, self._is_resumed = optimizer, False
         check_optimizer(optimizer, "PipeSGD")
-        choose = None
-        if auto is not None:
-            options += f", {auto.facts}"
-            choose = partial(Autotuner, auto, whole(chosen.pipeline), settles_at=warmup_steps)
+        choose = partial(initial.chooser, whole(chosen.pipeline), settles_at=warmup_steps)
         super().__init__(
             model, optimizer, chosen, group, timeout_s, ledger, strict, choose=choose, options=options
         )

@@ -1,4 +1,7 @@
-"""How a run comes to its plan: the user names one, or the run chooses, for which the tuner is loaded then."""
+"""The plan that a run begins with: the user's, or a safe one of a run that chooses others, as the tuner says.
+
+The tuner and the recorder are loaded by the runs that need them.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,16 @@ from typing import TYPE_CHECKING, Self, cast
 from gradwire.autotune.rules import CandidateRules
 from gradwire.autotune.settings import NAME, Auto, terms_of
 from gradwire.plan import Plan, PlanLike
+from gradwire.sync.observe import NO_CHOOSER, PlanChooser
 
 if TYPE_CHECKING:
     import torch
 
-    from gradwire.autotune.autotuner import Autotuner
     from gradwire.autotune.recorder import Recorder
 
 
 @dataclass(frozen=True)
-class PlanChoice:
+class InitialPlan:
     """The plan that a run begins with, and whether the run chooses the later ones.
 
     Attributes
@@ -34,7 +37,7 @@ class PlanChoice:
 
     @classmethod
     def of(cls, plan: PlanLike | Auto, name: str = "plan", pipeline: int = 1) -> Self:
-        """Return the choice for a front end's argument, which errors call ``name``.
+        """Read a front end's argument, which errors call ``name``.
 
         The run chooses for None, ``"auto"``, or an ``Auto``. ``pipeline`` is for a plan that does not say its
         own. Raises ``SpecError``.
@@ -46,18 +49,18 @@ class PlanChoice:
 
     @property
     def facts(self) -> dict[str, str]:
-        """The facts of the choice on which all ranks must agree."""
+        """The facts of a choice on which all ranks must agree."""
         return {} if self.auto is None else {NAME: terms_of(self.auto)}
 
-    def tuners(
+    def chooser(
         self, rules: CandidateRules, parameters: Iterable[tuple[str, torch.Tensor]], settles_at: int = 0
-    ) -> tuple[Autotuner, ...]:
-        """Return the observer that chooses plans; none for a plan of the user's."""
+    ) -> PlanChooser:
+        """Return the ``Autotuner`` of a run that chooses, or else a chooser that keeps the plan."""
         if self.auto is None:
-            return ()
+            return NO_CHOOSER
         from gradwire.autotune.autotuner import Autotuner
 
-        return (Autotuner(self.auto, rules, parameters, settles_at=settles_at),)
+        return Autotuner(self.auto, rules, parameters, settles_at=settles_at)
 
 
 def new_recorder(kind: str) -> Recorder:
