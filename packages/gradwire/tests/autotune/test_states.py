@@ -21,7 +21,7 @@ from gradwire.autotune.decision import Decision
 from gradwire.autotune.rules import whole
 from gradwire.autotune.samples import Samples
 from gradwire.autotune.saved import State
-from gradwire.autotune.states import TRANSITIONS, Event, TunerState
+from gradwire.autotune.states import TRANSITIONS, TunerEvent, TunerState
 from gradwire.autotune.step_times import StepTime
 from gradwire.autotune.survey import STAYS, Findings
 from gradwire.autotune.trial import Trial
@@ -134,7 +134,7 @@ def run(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Dr
 
 def test_rows_are_numbered_and_each_event_leads_to_one() -> None:
     assert [each.number for each in TRANSITIONS] == [*range(1, 20)]
-    assert sorted(each.event.name for each in TRANSITIONS) == sorted(each.name for each in Event)
+    assert sorted(each.event.name for each in TRANSITIONS) == sorted(each.name for each in TunerEvent)
     for each in TRANSITIONS:
         assert getattr(Autotuner, each.action).__doc__
     left = {each.source for each in TRANSITIONS}
@@ -258,7 +258,7 @@ def test_13_another_step_time_asks_for_another_choice_once_patience_has_passed(r
 
 def test_13_new_step_times_and_new_gradients_measure_both(run: Driven) -> None:
     run.to(FIRST + WINDOW)
-    run.told.found = Findings(SLOWER, Event.SOME_NEED_OTHERS, GENTLER)
+    run.told.found = Findings(SLOWER, TunerEvent.SOME_NEED_OTHERS, GENTLER)
     vars(run.tuner)["_watch"].patience = WINDOW
     run.to(FIRST + 2 * WINDOW)
     assert [number for number, _ in run.made[3:]] == [13, 5]
@@ -269,7 +269,7 @@ LOOK = FIRST + WINDOW
 
 
 def test_14_parameters_get_other_codecs_at_once(run: Driven) -> None:
-    run.told.found = Findings(TIMES, Event.SOME_NEED_OTHERS, GENTLER)
+    run.told.found = Findings(TIMES, TunerEvent.SOME_NEED_OTHERS, GENTLER)
     run.to(LOOK)
     assert run.made[3:] == [(14, "hold to hold: parameters need other codecs than before")]
     assert (run.plan, run.decide_at, run.told.forgotten) == (GENTLER.plan, FIRST, ["gradients"])
@@ -279,9 +279,9 @@ def test_14_parameters_get_other_codecs_at_once(run: Driven) -> None:
 @pytest.mark.parametrize(
     ("found", "number", "said"),
     [
-        (Findings(TIMES, Event.MANY_NEED_OTHERS, GENTLER), 15, "many values need a gentler codec"),
-        (Findings(TIMES, Event.PLAN_IS_UNSUITED), 16, "the codec suits too few values"),
-        (Findings(TIMES, Event.LEANER_SUITS), 17, "a leaner codec suits by now"),
+        (Findings(TIMES, TunerEvent.MANY_NEED_OTHERS, GENTLER), 15, "many values need a gentler codec"),
+        (Findings(TIMES, TunerEvent.PLAN_IS_UNSUITED), 16, "the codec suits too few values"),
+        (Findings(TIMES, TunerEvent.LEANER_SUITS), 17, "a leaner codec suits by now"),
     ],
 )
 def test_15_to_17_gradients_ask_for_another_choice(

@@ -17,7 +17,7 @@ from gradwire.autotune.rules import CandidateRules
 from gradwire.autotune.samples import BucketSampler, Samples
 from gradwire.autotune.saved import Saved, State
 from gradwire.autotune.settings import Auto, terms_of
-from gradwire.autotune.states import TRANSITIONS, Event, TunerState
+from gradwire.autotune.states import TRANSITIONS, TunerEvent, TunerState
 from gradwire.autotune.step_times import StepTime, StepTimes
 from gradwire.autotune.survey import STAYS, Findings, Survey
 from gradwire.autotune.trial import Trial, Watch
@@ -38,8 +38,8 @@ _ROWS = {row.event: row for row in TRANSITIONS}
 class Autotuner(PlanChooser):
     """Chooses one run's plans, on all ranks alike: what rank 0 decides from the measurements of all of them.
 
-    Before each step, all ranks observe one ``Event`` or none, and make its transition (``TRANSITIONS``). The
-    actions are the last methods of the class.
+    Before each step, all ranks observe one ``TunerEvent`` or none, and make its transition (``TRANSITIONS``).
+    The actions are the last methods of the class.
 
     Parameters
     ----------
@@ -112,14 +112,14 @@ class Autotuner(PlanChooser):
         began = self._clock()
         self._step = step + self._before
         if self._is_loaded:
-            self._make(Event.LOADED)
+            self._make(TunerEvent.LOADED)
         elif self._state is not TunerState.START and self._step == self._steps:
-            self._make(Event.REPEATED)
+            self._make(TunerEvent.REPEATED)
             return self._chosen
         event = self._observe(sync)
         self._chosen = self._samples = None
         while event is not None or self._choice_is_next():
-            self._make(event or Event.CHOICE_IS_NEXT)
+            self._make(event or TunerEvent.CHOICE_IS_NEXT)
             event = None
         self._steps = self._step
         self._sample_for_look()
@@ -168,7 +168,7 @@ class Autotuner(PlanChooser):
         decisions = self._loaded.decisions if self._loaded else []
         return decisions[-1][1].plan if decisions else None
 
-    def _make(self, event: Event) -> None:
+    def _make(self, event: TunerEvent) -> None:
         """Make the transition of an event; rank 0 logs it."""
         row, left = _ROWS[event], self._state
         getattr(self, row.action)()
@@ -179,7 +179,7 @@ class Autotuner(PlanChooser):
             names = left.value, self._state.value
             _LOG.debug("autotune: transition %d, %s to %s: %s", row.number, *names, said)
 
-    def _observe(self, sync: BetweenSteps) -> Event | None:
+    def _observe(self, sync: BetweenSteps) -> TunerEvent | None:
         """Let all ranks look, if that is due in the present state, and return the event."""
         since, window = self._step - self._decide_at, self._config.window_steps
         if self._state is TunerState.START:
@@ -189,35 +189,35 @@ class Autotuner(PlanChooser):
         if self._state is TunerState.TRIAL and since == self._trial.steps:
             self._trial.note(*self._survey.time_turn(sync, self._times))
             if self._trial.present is None:
-                return Event.HAS_NO_TURN
-            return Event.TURNS_BACK if self._trial.is_turning else Event.HAS_NEXT_TURN
+                return TunerEvent.HAS_NO_TURN
+            return TunerEvent.TURNS_BACK if self._trial.is_turning else TunerEvent.HAS_NEXT_TURN
         if self._state is TunerState.HOLD and since > 0 and since % window == 0 and len(self._times):
             may_choose = self._watch.may_decide(self._step, self._config.early_share_of_patience)
             how = self._samples, self._times.median, self.decisions
             self._found = self._survey.look(sync, *how, may_choose=may_choose)
             has_changed = self._watch.changed(self._step, self._found.times)
-            return Event.STEP_TIME_CHANGED if has_changed else self._found.event
+            return TunerEvent.STEP_TIME_CHANGED if has_changed else self._found.event
         return None
 
-    def _hear(self, sync: BetweenSteps) -> Event:
+    def _hear(self, sync: BetweenSteps) -> TunerEvent:
         """Let all ranks hear what rank 0 has of an earlier run."""
         own = (self._loaded or self._saved.load()) if self._rank == 0 else None
         earlier = self._earlier = self._survey.hear(sync, own)
         if isinstance(earlier, State):
             holds = earlier.decide_at <= earlier.steps
-            return Event.HAS_CHECKPOINT if holds else Event.HAS_EARLY_CHECKPOINT
-        return Event.KNOWS_NOTHING if earlier is None else Event.HAS_EARLIER_CHOICE
+            return TunerEvent.HAS_CHECKPOINT if holds else TunerEvent.HAS_EARLY_CHECKPOINT
+        return TunerEvent.KNOWS_NOTHING if earlier is None else TunerEvent.HAS_EARLIER_CHOICE
 
-    def _choose(self, sync: BetweenSteps) -> Event:
+    def _choose(self, sync: BetweenSteps) -> TunerEvent:
         """Let rank 0 choose a plan, and those that may be as good."""
         found = self._survey.choose(sync, self._samples, self._times)
         if found is None:
-            return Event.LACKS_SAMPLES
+            return TunerEvent.LACKS_SAMPLES
         is_settling = self._step <= self.settles_at
         self._trial = Trial(found.decisions[:1], config=self._config) if is_settling else found
         if STAYS in found.decisions[0].reason:
-            return Event.FOUND_NO_PLAN
-        return Event.FOUND_ONE_PLAN if self._trial.present is None else Event.FOUND_RIVALS
+            return TunerEvent.FOUND_NO_PLAN
+        return TunerEvent.FOUND_ONE_PLAN if self._trial.present is None else TunerEvent.FOUND_RIVALS
 
     def _choice_is_next(self) -> bool:
         is_next = self._state is TunerState.PROBE and self._step + 1 == self._decide_at

@@ -16,7 +16,7 @@ class TunerState(Enum):
     HOLD = "hold"
 
 
-class Event(Enum):
+class TunerEvent(Enum):
     """An observation of all ranks before a step; the values are the conditions of the table."""
 
     REPEATED = "the latest step begins again"
@@ -62,7 +62,7 @@ class Transition:
 
     number: int
     source: TunerState | None
-    event: Event
+    event: TunerEvent
     action: str
     target: TunerState | None
     says: str
@@ -70,28 +70,36 @@ class Transition:
 
 START, PROBE, TRIAL, HOLD = TunerState.START, TunerState.PROBE, TunerState.TRIAL, TunerState.HOLD
 TRANSITIONS = (
-    Transition(1, START, Event.HAS_CHECKPOINT, "resume", HOLD, "the checkpoint's choice goes on"),
-    Transition(2, START, Event.HAS_EARLY_CHECKPOINT, "resume", PROBE, "the checkpoint's next choice was due"),
-    Transition(3, START, Event.HAS_EARLIER_CHOICE, "adopt_earlier", HOLD, "an earlier run has chosen a plan"),
-    Transition(4, START, Event.KNOWS_NOTHING, "plan_choice", PROBE, "nothing is known of this run"),
-    Transition(5, PROBE, Event.CHOICE_IS_NEXT, "sample_all", PROBE, "the next step chooses a plan"),
-    Transition(6, PROBE, Event.LACKS_SAMPLES, "delay_choice", PROBE, "a sample is empty or not finite"),
-    Transition(7, PROBE, Event.FOUND_NO_PLAN, "adopt", HOLD, "no plan could be chosen"),
-    Transition(8, PROBE, Event.FOUND_ONE_PLAN, "adopt", HOLD, "one plan is expected to be the best"),
-    Transition(9, PROBE, Event.FOUND_RIVALS, "adopt", TRIAL, "{plans} plans may be as good"),
-    Transition(10, TRIAL, Event.HAS_NEXT_TURN, "take_turn", TRIAL, "{turns} turns are over"),
-    Transition(11, TRIAL, Event.TURNS_BACK, "take_turn", TRIAL, "every plan had its first turn"),
-    Transition(12, TRIAL, Event.HAS_NO_TURN, "take_turn", HOLD, "all {turns} turns are over"),
+    Transition(1, START, TunerEvent.HAS_CHECKPOINT, "resume", HOLD, "the checkpoint's choice goes on"),
     Transition(
-        13, HOLD, Event.STEP_TIME_CHANGED, "measure_again", PROBE, "step time changed by {change:.0%}"
+        2, START, TunerEvent.HAS_EARLY_CHECKPOINT, "resume", PROBE, "the checkpoint's next choice was due"
     ),
-    Transition(14, HOLD, Event.SOME_NEED_OTHERS, "adapt", HOLD, "parameters need other codecs than before"),
     Transition(
-        15, HOLD, Event.MANY_NEED_OTHERS, "adapt_and_choose", PROBE, "many values need a gentler codec"
+        3, START, TunerEvent.HAS_EARLIER_CHOICE, "adopt_earlier", HOLD, "an earlier run has chosen a plan"
     ),
-    Transition(16, HOLD, Event.PLAN_IS_UNSUITED, "choose_again", PROBE, "the codec suits too few values"),
-    Transition(17, HOLD, Event.LEANER_SUITS, "choose_again", PROBE, "a leaner codec suits by now"),
-    Transition(18, None, Event.REPEATED, "repeat", None, "step {step} is taken once more"),
-    Transition(19, None, Event.LOADED, "forget", START, "a checkpoint was loaded"),
+    Transition(4, START, TunerEvent.KNOWS_NOTHING, "plan_choice", PROBE, "nothing is known of this run"),
+    Transition(5, PROBE, TunerEvent.CHOICE_IS_NEXT, "sample_all", PROBE, "the next step chooses a plan"),
+    Transition(6, PROBE, TunerEvent.LACKS_SAMPLES, "delay_choice", PROBE, "a sample is empty or not finite"),
+    Transition(7, PROBE, TunerEvent.FOUND_NO_PLAN, "adopt", HOLD, "no plan could be chosen"),
+    Transition(8, PROBE, TunerEvent.FOUND_ONE_PLAN, "adopt", HOLD, "one plan is expected to be the best"),
+    Transition(9, PROBE, TunerEvent.FOUND_RIVALS, "adopt", TRIAL, "{plans} plans may be as good"),
+    Transition(10, TRIAL, TunerEvent.HAS_NEXT_TURN, "take_turn", TRIAL, "{turns} turns are over"),
+    Transition(11, TRIAL, TunerEvent.TURNS_BACK, "take_turn", TRIAL, "every plan had its first turn"),
+    Transition(12, TRIAL, TunerEvent.HAS_NO_TURN, "take_turn", HOLD, "all {turns} turns are over"),
+    Transition(
+        13, HOLD, TunerEvent.STEP_TIME_CHANGED, "measure_again", PROBE, "step time changed by {change:.0%}"
+    ),
+    Transition(
+        14, HOLD, TunerEvent.SOME_NEED_OTHERS, "adapt", HOLD, "parameters need other codecs than before"
+    ),
+    Transition(
+        15, HOLD, TunerEvent.MANY_NEED_OTHERS, "adapt_and_choose", PROBE, "many values need a gentler codec"
+    ),
+    Transition(
+        16, HOLD, TunerEvent.PLAN_IS_UNSUITED, "choose_again", PROBE, "the codec suits too few values"
+    ),
+    Transition(17, HOLD, TunerEvent.LEANER_SUITS, "choose_again", PROBE, "a leaner codec suits by now"),
+    Transition(18, None, TunerEvent.REPEATED, "repeat", None, "step {step} is taken once more"),
+    Transition(19, None, TunerEvent.LOADED, "forget", START, "a checkpoint was loaded"),
 )
 """All transitions; an event leads to one row."""

@@ -21,7 +21,7 @@ from gradwire.autotune.rules import CandidateRules
 from gradwire.autotune.samples import Samples
 from gradwire.autotune.saved import State
 from gradwire.autotune.settings import Auto
-from gradwire.autotune.states import Event
+from gradwire.autotune.states import TunerEvent
 from gradwire.autotune.step_times import StepTime, StepTimes, slowest
 from gradwire.autotune.trial import Trial
 from gradwire.errors import GradwireError
@@ -55,7 +55,7 @@ class Findings:
     """
 
     times: StepTime
-    event: Event | None = None
+    event: TunerEvent | None = None
     gentler: Decision | None = None
 
 
@@ -189,13 +189,15 @@ class Survey:
         if names is not None:
             gentler = self._excepted(exchange, samples, present, names, decisions)
             if gentler is None:
-                return Findings(times, Event.PLAN_IS_UNSUITED)
+                return Findings(times, TunerEvent.PLAN_IS_UNSUITED)
             is_wide = samples.part(names - excepted(present, names)) > self._config.wide_share
             many = is_wide and may_choose
-            return Findings(times, Event.MANY_NEED_OTHERS if many else Event.SOME_NEED_OTHERS, gentler)
+            return Findings(
+                times, TunerEvent.MANY_NEED_OTHERS if many else TunerEvent.SOME_NEED_OTHERS, gentler
+            )
         is_finite = all(each[3] for each in rows)  # on all ranks
         if may_choose and is_finite and self._leaner(exchange, samples, present, decisions):
-            return Findings(times, Event.LEANER_SUITS)
+            return Findings(times, TunerEvent.LEANER_SUITS)
         return Findings(times)
 
     def _excepted(

@@ -29,7 +29,7 @@ from gradwire import collectives
 from gradwire.collectives.frame_order import AHEAD, Action, Do, Segment, frame_order
 from gradwire.costs import ExchangeCost
 from gradwire.timing.environment import CodecCost, Environment, as_seen_by
-from gradwire.timing.streams import Cores, Port, Stream, Streams
+from gradwire.timing.streams import Cores, ReplayPort, ReplayStream, Streams
 
 
 @dataclass
@@ -130,7 +130,7 @@ class _Machinery:
         _join(self._ranks)
         self._network = _Network([_both_ways(actions) for actions in orders], environment)
         self._streams = Streams[_Frame](self._schedule)
-        self._events: list[tuple[float, int, _Rank | _Frame | Stream, int]] = []
+        self._events: list[tuple[float, int, _Rank | _Frame | ReplayStream, int]] = []
         self._count = 0
 
     def run(self) -> Replay:
@@ -143,7 +143,7 @@ class _Machinery:
             now, _, subject, version = heapq.heappop(self._events)
             if isinstance(subject, _Rank):
                 self._go_on(subject, now)
-            elif isinstance(subject, Stream):
+            elif isinstance(subject, ReplayStream):
                 frame = self._streams.pass_first(subject, version, now)
                 if frame is not None:
                     self._leave(frame, now)
@@ -155,7 +155,7 @@ class _Machinery:
         assert not stuck, f"ranks {stuck} wait for ever: the orders do not fit together"
         return Replay([rank.times for rank in self._ranks], self._network.busiest_s)
 
-    def _schedule(self, when: float, subject: _Rank | _Frame | Stream, version: int = 0) -> None:
+    def _schedule(self, when: float, subject: _Rank | _Frame | ReplayStream, version: int = 0) -> None:
         self._count += 1
         heapq.heappush(self._events, (when, self._count, subject, version))
 
@@ -282,20 +282,21 @@ class _Network:
             for line, both in zip(lines, both_ways, strict=True)
         ]
         self._out, self._in = (
-            [Port(rate, line.burst_nbytes) for rate, line in zip(rates, lines, strict=True)] for _ in range(2)
+            [ReplayPort(rate, line.burst_nbytes) for rate, line in zip(rates, lines, strict=True)]
+            for _ in range(2)
         )
         sizes = environment.groups or (len(both_ways),)
         self._group = [number for number, size in enumerate(sizes) for _ in range(size)]
-        self._up = [Port(environment.core_nbytes_per_s) for _ in sizes]
-        self._down = [Port(environment.core_nbytes_per_s) for _ in sizes]
-        self._streams: dict[tuple[int, int], Stream] = {}
+        self._up = [ReplayPort(environment.core_nbytes_per_s) for _ in sizes]
+        self._down = [ReplayPort(environment.core_nbytes_per_s) for _ in sizes]
+        self._streams: dict[tuple[int, int], ReplayStream] = {}
 
     def latency_s(self, frame: _Frame) -> float:
         """Return the latency between two ranks: that of the slower one."""
         assert frame.receiver is not None
         return max(self._latency_s[frame.sender.number], self._latency_s[frame.receiver.number])
 
-    def stream(self, frame: _Frame) -> Stream:
+    def stream(self, frame: _Frame) -> ReplayStream:
         """Return the stream between two ranks, which passes their lines and the core links between them."""
         assert frame.receiver is not None
         sender, receiver = frame.sender.number, frame.receiver.number
@@ -303,7 +304,7 @@ class _Network:
             ports = [self._out[sender], self._in[receiver]]
             if self._group[sender] != self._group[receiver]:
                 ports += [self._up[self._group[sender]], self._down[self._group[receiver]]]
-            self._streams[sender, receiver] = Stream(ports)
+            self._streams[sender, receiver] = ReplayStream(ports)
         return self._streams[sender, receiver]
 
     @property

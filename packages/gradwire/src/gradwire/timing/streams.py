@@ -24,7 +24,7 @@ open. Between 1, equal shares, and 0; measured in testbeds."""
 Load = TypeVar("Load", bound=Hashable)
 
 
-class Port:
+class ReplayPort:
     """One direction of a line, or a core link between groups.
 
     All its streams share its rate, ``math.inf`` for a port that is never a bottleneck. ``burst_nbytes`` pass
@@ -37,7 +37,9 @@ class Port:
         self.nbytes_per_s, self.burst_nbytes = nbytes_per_s, burst_nbytes
         self.credit_nbytes, self.idle_since_s = burst_nbytes, 0.0
         self.carried_nbytes = 0.0
-        self.streams: dict[Stream, None] = {}  # a set that keeps its order, so that a replay is repeatable
+        self.streams: dict[
+            ReplayStream, None
+        ] = {}  # a set that keeps its order, so that a replay is repeatable
 
     @property
     def busy_s(self) -> float:
@@ -51,14 +53,14 @@ class Port:
             self.credit_nbytes = min(self.burst_nbytes, self.credit_nbytes + earned)
 
 
-class Stream:
+class ReplayStream:
     """The frames from one rank to another, which pass the same ports; the first is the sender's, ``home``."""
 
     __slots__ = ("begun_s", "held_s", "home", "loads", "ports", "rate", "remaining", "since_s", "version")
 
-    def __init__(self, ports: Iterable[Port]) -> None:
+    def __init__(self, ports: Iterable[ReplayPort]) -> None:
         passed = list(ports)
-        self.home = passed[0] if passed else Port(math.inf)
+        self.home = passed[0] if passed else ReplayPort(math.inf)
         self.ports = tuple(port for port in passed if port.nbytes_per_s < math.inf)
         self.loads = deque[tuple[object, float]]()
         self.remaining, self.rate, self.since_s, self.version = 0.0, 0.0, 0.0, 0
@@ -96,10 +98,10 @@ class Streams(Generic[Load]):
     version; ``pass_first`` takes the last two.
     """
 
-    def __init__(self, schedule: Callable[[float, Stream, int], None]) -> None:
+    def __init__(self, schedule: Callable[[float, ReplayStream, int], None]) -> None:
         self._schedule = schedule
 
-    def push(self, stream: Stream, load: Load, nbytes: float, now_s: float) -> None:
+    def push(self, stream: ReplayStream, load: Load, nbytes: float, now_s: float) -> None:
         """Let a frame depart."""
         stream.loads.append((load, nbytes))
         for port in stream.ports:
@@ -107,7 +109,7 @@ class Streams(Generic[Load]):
         if len(stream.loads) == 1:
             self._begin(stream, now_s)
 
-    def pass_first(self, stream: Stream, version: int, now_s: float) -> Load | None:
+    def pass_first(self, stream: ReplayStream, version: int, now_s: float) -> Load | None:
         """Return the frame that has passed, or None if rates have changed since that was scheduled."""
         if version != stream.version:
             return None
@@ -119,7 +121,7 @@ class Streams(Generic[Load]):
             self._end(stream, now_s)
         return load  # type: ignore[return-value]
 
-    def _begin(self, stream: Stream, now_s: float) -> None:
+    def _begin(self, stream: ReplayStream, now_s: float) -> None:
         nbytes, stream.begun_s = stream.loads[0][1], now_s
         for port in stream.ports:
             if not port.streams:
@@ -133,9 +135,9 @@ class Streams(Generic[Load]):
         stream.remaining, stream.since_s, stream.rate = nbytes - credit, now_s, 0.0
         self._share(_together([stream]), now_s)
 
-    def _end(self, stream: Stream, now_s: float) -> None:
+    def _end(self, stream: ReplayStream, now_s: float) -> None:
         stream.version += 1
-        others: dict[Stream, None] = {}
+        others: dict[ReplayStream, None] = {}
         for port in stream.ports:
             del port.streams[stream]
             if port.streams:
@@ -145,7 +147,7 @@ class Streams(Generic[Load]):
         if others:
             self._share(_together(others), now_s)
 
-    def _share(self, streams: list[Stream], now_s: float) -> None:
+    def _share(self, streams: list[ReplayStream], now_s: float) -> None:
         """Set the rates of ``streams``, which share ports with no other stream."""
         for stream, rate in _fair(streams):
             if rate != stream.rate:
@@ -153,12 +155,12 @@ class Streams(Generic[Load]):
                 stream.since_s, stream.rate = now_s, rate
                 self._announce(stream)
 
-    def _announce(self, stream: Stream) -> None:
+    def _announce(self, stream: ReplayStream) -> None:
         stream.version += 1
         self._schedule(stream.ends_s(), stream, stream.version)
 
 
-def _together(first: Iterable[Stream]) -> list[Stream]:
+def _together(first: Iterable[ReplayStream]) -> list[ReplayStream]:
     """Return ``first`` and all streams that share ports with them, directly or through others."""
     found = dict.fromkeys(first)
     todo = list(found)
@@ -171,11 +173,11 @@ def _together(first: Iterable[Stream]) -> list[Stream]:
     return list(found)
 
 
-def _fair(streams: list[Stream]) -> list[tuple[Stream, float]]:
+def _fair(streams: list[ReplayStream]) -> list[tuple[ReplayStream, float]]:
     """Return the weighted max-min fair rates, by filling the narrowest port first."""
     if len(streams) == 1:
         return [(streams[0], min((port.nbytes_per_s for port in streams[0].ports), default=math.inf))]
-    rates: list[tuple[Stream, float]] = []
+    rates: list[tuple[ReplayStream, float]] = []
     waiting = {stream: stream.weight for stream in streams}
     left = {port: port.nbytes_per_s for stream in streams for port in stream.ports}
     users = {port: [stream for stream in port.streams if stream in waiting] for port in left}
