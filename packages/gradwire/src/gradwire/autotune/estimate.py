@@ -185,7 +185,7 @@ class Estimator:
         settings: Auto | None = None,
     ) -> None:
         self._observed, self._host, self.costs = observed, host, costs
-        self._settings = Auto() if settings is None else settings
+        self._settings = settings or Auto()
         self._to_loss = StepsToLoss(costs, noise)
         self._workload = Workload(
             tuple(reversed(observed.counts)),

@@ -53,7 +53,7 @@ def estimator(
         raise DataError(
             "no gradients were observed, without which nothing is known of codecs; run more steps"
         )
-    settings = Auto() if settings is None else settings
+    settings = settings or Auto()
     host = replace(measure_host(cores(), 1), ranks_per_machine=1)
     samples = [excerpt(each) for each in observed.gradients]
     rest_s = max(rest_between_segments(line, SEGMENT_NBYTES) for line in lines)

@@ -221,8 +221,10 @@ def _slices(shape: tuple[int, ...], kept: int) -> tuple[int, ...]:
 def _slice_sums(own: torch.Tensor, shape: tuple[int, ...]) -> list[torch.Tensor]:
     """Return the sums of columns and of rows."""
     counts = _slices(shape, own.numel())
-    table = own[: math.prod(counts)].view(counts[::-1]) if counts else None
-    return [] if table is None else [table.sum(dim) for dim in (0, 1)]
+    if not counts:
+        return []
+    table = own[: math.prod(counts)].view(counts[::-1])
+    return [table.sum(dim) for dim in (0, 1)]
 
 
 def _shares(own: torch.Tensor, lost: torch.Tensor) -> torch.Tensor:

@@ -147,7 +147,7 @@ class Saved:
         """Return the decision of the file that the settings name, if the run may use it."""
         place = self.settings.place
         found = None if place is None else load(place, self.key, terms_of(self.settings), self._most_nbytes)
-        return found if found is not None and self._allows(found, f"the decision in {place}") else None
+        return found if found and self._allows(found, f"the decision in {place}") else None
 
     def save(self, decision: Decision) -> None:
         """Write a decision to that file."""
