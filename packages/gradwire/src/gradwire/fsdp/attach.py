@@ -20,13 +20,12 @@ from torch import nn
 
 from gradwire.autotune.initial_plan import InitialPlan, new_recorder
 from gradwire.autotune.rules import SHARDS
-from gradwire.autotune.saved import State
 from gradwire.autotune.settings import Auto
 from gradwire.checkpoints import SUM, check_sealed, sealed
 from gradwire.codecs import Codec
 from gradwire.deferred import outside_inference
 from gradwire.errors import AttachError, SpecError, StateError
-from gradwire.fields import Source, mapping
+from gradwire.fields import Source, mapping, text
 from gradwire.fsdp.comms import GatherWeights, ReplicaGroup, ScatterGradients, ShardedSteps
 from gradwire.fsdp.links import Links, Purpose
 from gradwire.fsdp.units import Unit, UnitLayouts, units_of
@@ -102,7 +101,7 @@ class AttachedFsdp:
         own = self._sync.feedback
         given = _SOURCE.fields(state, "residuals", AUTO, SUM)
         residuals = given.get("residuals", mapping)
-        given.get(AUTO, State.from_json, None)
+        given.get(AUTO, text, None)
         check_sealed(state, f"the residuals of rank {own.rank}")
         world = residuals.get("world")
         if isinstance(world, int) and world != own.world:
