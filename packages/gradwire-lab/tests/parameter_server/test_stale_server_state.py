@@ -145,11 +145,11 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(make_model: MakeModel)
     text = "gradwire/rank0/pipe"
     new = server.state_dict()
     cases: list[tuple[Any, dict[str, Any], str]] = [
-        (server, own, "rank 0 wants its own state, .* but a state of rank 1 came"),
+        (server, own, "rank 0 expected its own state, .* but got a state of rank 1"),
         (worker, good, "every rank loads what it saved itself"),
-        (server, worker.state_dict(), "rank 0 wants its own state, .* but a state of rank 1 came"),
-        (server, {**good, "world": 4}, "rank 0 of 3 wants a state of 3 ranks, but one of 4 came"),
-        (worker, {**own, "rank": 2}, "rank 1 wants its own state, .* but a state of rank 2 came"),
+        (server, worker.state_dict(), "rank 0 expected its own state, .* but got a state of rank 1"),
+        (server, {**good, "world": 4}, "rank 0 of 3 expected a state of 3 ranks, but got one of 4"),
+        (worker, {**own, "rank": 2}, "rank 1 expected its own state, .* but got a state of rank 2"),
         (server, {**good, "clock": -1}, "from 0 up for clock of the state of rank 0, got -1"),
         (server, {**good, "model": strange}, r"model: '0.weight' is \(7, 6\) of .* there and \(7, 5\)"),
         (server, {**good, "optimizer": {"state": {}, "param_groups": []}}, "the optimizer refuses the state"),

@@ -298,7 +298,7 @@ def test_only_all_ranks_of_one_moment_can_be_divided_anew(states: States) -> Non
             redivide(some, 2)
     with pytest.raises(StateError, match="world must be a whole number from 1 up, but is 0"):
         redivide(olds, 0)
-    with pytest.raises(StateError, match="the state of one rank is wanted, but a state of rank 0, 1 came"):
+    with pytest.raises(StateError, match="expected the state of one rank, but got a state of rank 0, 1"):
         redivide([{**olds[0], **olds[1]}, olds[2]], 2)
     text, _ = opened_text(olds[1]["gradwire/rank1/pipe"])
     later = {**olds[1], "gradwire/rank1/pipe": sealed_text({**text, "steps_done": 6})}
@@ -374,7 +374,7 @@ def test_processes_resume_from_a_distributed_checkpoint(
     for rank, (same, weights, refused) in enumerate(results):
         assert same
         assert torch.equal(weights, results[0][1])
-        assert f"rank {rank} wants its own state" in refused
+        assert f"rank {rank} expected its own state" in refused
         assert f"a state of rank {1 - rank} came" in refused
 
     states = read_ranks(folder, "pipe")

@@ -133,10 +133,10 @@ def test_a_ddp_model_is_refused_wherever_it_is(door: Door) -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda _: None, "wants an optimizer of torch.optim, but got None; make one"),
-        (lambda _: torch.optim.SGD, "wants an optimizer of torch.optim, but got <class"),
-        (lambda model: StepLR(sgd(model), 1), "wants an optimizer of torch.optim, but got <torch"),
-        (lambda model: model, "wants an optimizer of torch.optim, but got Linear"),
+        (lambda _: None, "expects an optimizer of torch.optim, but got None; make one"),
+        (lambda _: torch.optim.SGD, "expects an optimizer of torch.optim, but got <class"),
+        (lambda model: StepLR(sgd(model), 1), "expects an optimizer of torch.optim, but got <torch"),
+        (lambda model: model, "expects an optimizer of torch.optim, but got Linear"),
         (lambda model: torch.optim.LBFGS(model.parameters()), "that of LBFGS needs a closure"),
         (
             lambda _: sgd(new_model()),
@@ -241,7 +241,7 @@ def test_what_close_has_dropped_is_told() -> None:
 def test_a_foreign_state_is_refused(state: Any) -> None:
     model = new_model()
     pipe = gradwire.PipeSGD(model, sgd(model), group=gradwire.loopback(1)[0])
-    with refuses(StateError, "rank 0 wants its own state"):
+    with refuses(StateError, "rank 0 expected its own state"):
         pipe.load_state_dict(state)
     pipe.close()
 

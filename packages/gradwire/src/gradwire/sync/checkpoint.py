@@ -1,19 +1,19 @@
-"""What a checkpoint holds of one rank's training method, and what becomes of it in a world of another size.
+"""The state of one rank's training method in a checkpoint, and its division among another number of ranks.
 
 A state is a flat dictionary. Its keys name the rank, so that a checkpoint that all ranks write into one
 place, such as that of ``torch.distributed.checkpoint``, keeps one entry for each of them, and no rank can
 take another's by mistake:
 
-- ``gradwire/rank3/pipe``: a JSON text with version, method, plan, rank, world, steps, what an automatic
-  choice has decided and, of a pipeline, the hyperparameters of the gradients in flight (the key has its name
-  from the method that was first saved);
-- ``gradwire/rank3/residual/<key>``: what this rank's encodings lost, where the plan keeps residuals;
+- ``gradwire/rank3/pipe``: a JSON text with version, method, plan, rank, world, steps, the decisions of
+  ``"auto"`` and, of a pipeline, the hyperparameters of the gradients in flight (the key is named after the
+  method that was first saved);
+- ``gradwire/rank3/residual/<key>``: the encoding errors of this rank, where the plan keeps residuals;
 - ``gradwire/rank3/own``: float32 ``(pipeline - 1, count)``, where updates are eager: this rank's own
   gradients of the newest steps in flight, oldest first, then rows of zeros;
 - ``gradwire/in_flight``: float32 ``(pipeline, count)``, the averaged gradients in flight, oldest first, then
   rows of zeros. An average is the same on every rank, so it needs no rank in its name and is stored once;
 - ``gradwire/rank3/model/<name>`` and ``gradwire/rank0/optimizer``, of bounded staleness alone: a drained
-  worker has the weights that the server sent last, which a lossy codec makes others than the server's.
+  worker has the weights that the server sent last, which differ from the server's under a lossy codec.
 
 The shape of everything depends on model and plan alone, since ``torch.distributed.checkpoint`` loads into
 the state of a new object.
@@ -57,16 +57,16 @@ IN_FLIGHT = "gradwire/in_flight"
 _PIPE = re.compile(r"gradwire/rank(\d+)/pipe")
 _VERSION = 3
 _READABLE = (1, 2, 3)
-"""Files of version 1 have no own gradients: the averages stand in for them. Before version 3 parameters that
-backward did not reach have gradients of 0, and nothing has a checksum. The first files of version 3 name
-neither method nor plan: they are all of PipeSGD, and bounded staleness had a state of another shape."""
+"""Files of version 1 have no own gradients: the averages stand in for them. Before version 3 unused
+parameters have gradients of 0, and nothing has a checksum. The first files of version 3 name neither method
+nor plan: they are all of PipeSGD, and bounded staleness had a state of another shape."""
 
 _SEALED_SINCE = 3
 _OLDER = {"rank", "world", "clock", "model"}
-"""What the state of bounded staleness had then, beside residuals or an optimizer."""
+"""The fields of bounded staleness in its older states, beside residuals or an optimizer."""
 
 _RESIDUALS, _BESIDE = {"rank", "world", "residuals"}, {"scale", STEPS, AUTO, SUM}
-"""What a state of residuals alone has, and what it may have."""
+"""The fields of a state of residuals alone, and those that it may have, too."""
 
 _VALUES, _MATRIX = tensor_of(anywhere=True), tensor_of(torch.float32, None, None, anywhere=True)
 _NO_SUMS: dict[str, tuple[int, int]] = {}
@@ -85,13 +85,11 @@ class InFlight:
     gradient
         1-D float32 CPU tensor, laid out like the buffer of ``FlatGradients``; a copy.
     scheduled
-        What ``schedule.scheduled`` returned in the step that computed it.
+        The hyperparameters of the step that computed it (``used_parameters.scheduled``).
     own
-        This rank's own gradient of that step, as eager updates use it, laid out like the average; a copy.
-        None where none is kept.
+        This rank's own gradient of that step, as eager updates use it, laid out alike; a copy, or None.
     absent, own_absent
-        The numbers of the parameters that no rank's backward pass reached in that step, and that this rank's
-        did not.
+        The numbers of the parameters that no rank used in that step, and that this rank did not use.
     """
 
     gradient: torch.Tensor
@@ -103,22 +101,20 @@ class InFlight:
 
 @dataclass(frozen=True)
 class RankState:
-    """One rank's method: what ``pack`` turns into a state and ``unpack`` returns.
+    """One rank's method: ``pack`` turns it into a state, and ``unpack`` returns it.
 
     Attributes
     ----------
-    rank, world
-        Whose it is.
-    steps_done
-        How many steps were taken.
+    rank, world, steps_done
+        The rank, the number of ranks, and the steps taken.
     method, plan
         The method's name and its plan as JSON; empty in files of older versions.
     in_flight
         The averaged gradients that are still to be applied, oldest first.
     room
-        For how many averaged gradients a pipeline has room, for how many own ones, and of how many floats.
+        A pipeline's room: the number of averaged gradients, of own ones, and of floats in each.
     residuals
-        What the rank's encodings lost, by the keys of ``Residuals``; empty where the plan keeps none.
+        The rank's encoding errors, by the keys of ``Residuals``; empty where the plan keeps none.
     model, optimizer
         Their states, where the method keeps them.
     auto
@@ -138,44 +134,44 @@ class RankState:
     auto: str = ""
 
     def of_residuals(self, below: int = 0) -> dict[str, Any]:
-        """Return what ``Residuals.load_state_dict`` takes, as if so many ranks below did not count."""
+        """Return the state of ``Residuals``, with ranks counted from ``below`` on."""
         rank, world = self.rank - below, self.world - below
         return {"rank": rank, "world": world, "residuals": dict(self.residuals)}
 
 
-def pack(own: RankState) -> State:
-    """Return the state that holds ``own``."""
-    pipeline, own_count, count = own.room
-    kept = [each.own for each in own.in_flight if each.own is not None][-own_count:] if own_count else []
+def pack(state: RankState) -> State:
+    """Return the state that holds a rank's method."""
+    pipeline, own_count, count = state.room
+    kept = [each.own for each in state.in_flight if each.own is not None][-own_count:] if own_count else []
     text = {
         "version": _VERSION,
-        "method": own.method,
-        "plan": own.plan,
-        "rank": own.rank,
-        "world": own.world,
-        "steps_done": own.steps_done,
-        "in_flight": [[_written(group) for group in each.scheduled] for each in own.in_flight],
+        "method": state.method,
+        "plan": state.plan,
+        "rank": state.rank,
+        "world": state.world,
+        "steps_done": state.steps_done,
+        "in_flight": [[_written(group) for group in each.scheduled] for each in state.in_flight],
         "own": len(kept),
-        "absent": [each.absent for each in own.in_flight],
-        "own_absent": [each.own_absent for each in own.in_flight],
-        "keeps_model": own.model is not None,
-        "auto": own.auto,
+        "absent": [each.absent for each in state.in_flight],
+        "own_absent": [each.own_absent for each in state.in_flight],
+        "keeps_model": state.model is not None,
+        "auto": state.auto,
     }
-    prefix = _prefix(own.rank)
+    prefix = _prefix(state.rank)
     tensors = {}
     if pipeline:
-        tensors[IN_FLIGHT] = _rows([each.gradient for each in own.in_flight], pipeline, count)
+        tensors[IN_FLIGHT] = _rows([each.gradient for each in state.in_flight], pipeline, count)
     if own_count:
         tensors[f"{prefix}own"] = _rows(kept, own_count, count)
-    tensors |= {f"{prefix}residual/{key}": tensor for key, tensor in own.residuals.items()}
+    tensors |= {f"{prefix}residual/{key}": tensor for key, tensor in state.residuals.items()}
     tensors |= {
-        f"{prefix}model/{name}": tensor.detach().clone() for name, tensor in (own.model or {}).items()
+        f"{prefix}model/{name}": tensor.detach().clone() for name, tensor in (state.model or {}).items()
     }
     sums = {key: [tensor.numel(), of_tensor(tensor)] for key, tensor in tensors.items()}
-    state = {f"{prefix}pipe": sealed_text({**text, "sums": sums}), **tensors}
-    if own.optimizer is not None:
-        state[f"{prefix}optimizer"] = sealed(copy.deepcopy(own.optimizer))
-    return state
+    packed = {f"{prefix}pipe": sealed_text({**text, "sums": sums}), **tensors}
+    if state.optimizer is not None:
+        packed[f"{prefix}optimizer"] = sealed(copy.deepcopy(state.optimizer))
+    return packed
 
 
 def _rows(gradients: Sequence[torch.Tensor], most: int, count: int) -> torch.Tensor:
@@ -187,20 +183,20 @@ def _rows(gradients: Sequence[torch.Tensor], most: int, count: int) -> torch.Ten
 
 
 def unpack(state: Mapping[str, Any], rank: int, world: int, method: str = "PipeSGD") -> RankState:
-    """Return what this rank's state holds.
+    """Read this rank's state.
 
-    Raises ``StateError`` for a state of another rank or world, and for what ``pack`` has not made.
+    Raises ``StateError`` for a state of another rank or world, and for one that ``pack`` has not made.
     """
     own = f"{_prefix(rank)}pipe"
     if not isinstance(state, Mapping) or (own not in state and not _is_older(state, rank)):
         raise StateError(
-            f"rank {rank} wants its own state, with the key {own!r}, but {_whose(state)} came; every rank "
+            f"rank {rank} expected its own state, with the key {own!r}, but got {_whose(state)}; every rank "
             "loads what it saved itself"
         )
     found = _read(state, rank, method)
     if found.world != world:
         raise StateError(
-            f"rank {rank} of {world} wants a state of {world} ranks, but one of {found.world} came; "
+            f"rank {rank} of {world} expected a state of {world} ranks, but got one of {found.world}; "
             "gradwire.sync.checkpoint.redivide turns the states of all old ranks into the new ones"
         )
     return found
@@ -208,19 +204,19 @@ def unpack(state: Mapping[str, Any], rank: int, world: int, method: str = "PipeS
 
 @outside_inference
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
-    """Return states for a world of another size, of any method but ``Sharded``, or of ``attach``.
+    """Return states for another number of ranks, of any method but ``Sharded``, or of ``attach``.
 
-    The gradients in flight are averages, equal on all ranks, so every new rank keeps them as they are, with
-    the hyperparameters of their steps. Residuals are every rank's own; they are divided anew, so that their
-    sum over the ranks is kept (over the workers, where rank 0 is a server). Own gradients mean nothing to
-    other ranks: in another world the averages stand in for them.
+    The gradients in flight are averages, equal on all ranks, so every new rank keeps them, with the
+    hyperparameters of their steps. Residuals are every rank's own. They are divided anew, so that their sum
+    over the ranks is kept (over the workers, where rank 0 is a server). Own gradients mean nothing to other
+    ranks: the averages stand in for them.
 
     Parameters
     ----------
     states
         Those of all old ranks, in any order, saved after the same step.
     world
-        How many ranks there will be, from 1 up; with a server, which is one of them, from 2 up.
+        The new number of ranks, from 1 up; from 2 up with a server, which is one of them.
 
     Returns
     -------
@@ -230,7 +226,7 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
     Raises
     ------
     StateError
-        When a rank is missing or came twice, and when the states are not of the same moment.
+        If a rank is missing or occurs twice, or if the states are not of the same moment.
     """
     if all(isinstance(state, Mapping) and set(state) - _BESIDE == _RESIDUALS for state in states):
         return redivide_residuals(states, world)
@@ -305,7 +301,7 @@ def _read(state: object, rank: int, method: str = "PipeSGD") -> RankState:
 
 
 def _is_older(state: object, rank: int) -> bool:
-    """Return whether bounded staleness on this rank saved a state of its older shape."""
+    """Return whether this is the older state of bounded staleness on this rank."""
     return isinstance(state, Mapping) and set(state) >= _OLDER and is_whole(state["rank"], rank, rank)
 
 
@@ -346,7 +342,7 @@ def _rank_of(state: Mapping[str, Any]) -> int:
         return int(state["rank"])
     ranks = ranks_in(state) if isinstance(state, Mapping) else []
     if len(ranks) != 1:
-        raise StateError(f"the state of one rank is wanted, but {_whose(state)} came")
+        raise StateError(f"expected the state of one rank, but got {_whose(state)}")
     return ranks[0]
 
 

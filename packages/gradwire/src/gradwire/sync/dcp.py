@@ -69,7 +69,7 @@ def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
 
 
 def _metadata(folder: str | os.PathLike[str]) -> Mapping[str, object]:
-    """Return what is stored in a checkpoint, by its name there."""
+    """Return the entries of a checkpoint, by their names."""
     try:
         return FileSystemReader(folder).read_metadata().state_dict_metadata
     except (Exception, CheckpointException) as error:
@@ -87,7 +87,7 @@ def _unreadable(folder: str | os.PathLike[str], error: BaseException) -> StateEr
 
 
 def _room(entry: object) -> torch.Tensor | str:
-    """Return what ``dcp.load`` fills: a tensor of the stored shape, or a placeholder for a text."""
+    """Return a tensor of the stored shape for ``dcp.load`` to fill, or a placeholder for a text."""
     if isinstance(entry, TensorStorageMetadata):
         return torch.empty(entry.size, dtype=entry.properties.dtype)
     return ""

@@ -169,7 +169,7 @@ class Method(ABC):
 
     @outside_inference
     def state_dict(self, *, drain: bool = False) -> State:
-        """Return what a checkpoint needs beside the states of model, optimizer and scheduler.
+        """Return the method's state, beside those of model, optimizer and scheduler.
 
         Every rank's is its own; ``gradwire.redivide`` makes states for another number of ranks. With
         ``"auto"`` it has the decisions, too. Gradients in flight are kept as they are, and the method goes on
@@ -266,7 +266,7 @@ class Method(ABC):
         """Lay gradients out for the parameters that are trained and the plan; nothing is under way."""
 
     def _state(self, drained: bool) -> RankState:  # noqa: ARG002 - for pipelines
-        """Return what a checkpoint keeps of this rank."""
+        """Return the state of this rank for a checkpoint."""
         link, residuals = self.exchange.link, self.residuals.state_dict()["residuals"]
         name, plan = type(self).__name__, self.plan.to_json()
         auto = self._chooser.state().get(AUTO, "")

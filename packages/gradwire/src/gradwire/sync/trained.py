@@ -1,7 +1,7 @@
-"""Which parameters a method trains, kept in step with a model that is unfrozen piece by piece.
+"""The parameters that a method trains, kept in step with a model that is unfrozen piece by piece.
 
-An optimizer steps whatever has a gradient. So what it holds must be the model's, and what has no place in the
-flat gradient must have no ``.grad``: ranks would step it with gradients of their own.
+An optimizer steps every parameter that has a gradient. So its parameters must be the model's, and those
+without a place in the flat gradient must have no ``.grad``: each rank would step them with its own.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class Trained:
         if foreign:
             raise SpecError(
                 f"the optimizer of a {self._method} holds its model's parameters only, but {len(foreign)} of "
-                f"these (the first of shape {foreign[0]}) are not the model's, so nobody would average their "
-                "gradients; make it from model.parameters(), and put all that is trained into one model"
+                f"these (the first of shape {foreign[0]}) are not the model's, so their gradients are not "
+                "averaged; make it from model.parameters(), and put all that is trained into one model"
             )
 
     def _held(self) -> Iterator[Parameter]:
@@ -210,7 +210,7 @@ def check_optimizer(optimizer: object, method: str) -> None:
     step = getattr(type(optimizer), "step", None)
     if not callable(step) or not hasattr(optimizer, "param_groups"):
         raise SpecError(
-            f"a {method} wants an optimizer of torch.optim, but got {shown(optimizer)}; make one, for "
+            f"a {method} expects an optimizer of torch.optim, but got {shown(optimizer)}; make one, for "
             "example torch.optim.SGD(model.parameters(), lr=0.1)"
         )
     closure = inspect.signature(step).parameters.get("closure")
