@@ -115,15 +115,7 @@ _FIRST: Final = 0
 
 
 class _SumOfShard(BucketObserver):
-    """Finishes the reduce half: the average of this rank's shard, and what the ranks must know of the rest.
-
-    Attributes
-    ----------
-    average
-        This rank's part of the averaged gradient.
-    norm
-        The 2-norm of the whole averaged gradient.
-    """
+    """Finishes the reduce half: ``average`` is that of this rank's shard, ``norm`` that of the whole gradient."""
 
     average: torch.Tensor
     norm: float

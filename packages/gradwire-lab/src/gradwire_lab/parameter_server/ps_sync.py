@@ -98,9 +98,10 @@ class Server(Method):
         weights = self._weights.gather()
         down = self.exchange.broadcast(weights, over(self.weight_codec, weights))
         self.sync.context.count(WHOLE, up, up.total_s, self._gradients.buffer.nbytes)
-        count_step(self, told, down)
+        self.sync.context.count(REACHED, told, told.total_s)
+        count_weights(self.ledger, down)
         self.sync.finish()
-        return start + waits(up, told, down).within(perf_counter() - started)
+        return start + _waits(up, told, down).within(perf_counter() - started)
 
     def serve(self, steps: int) -> StepRecord:
         """Serve ``steps`` steps; return their sum. Raises ``SpecError`` and ``ExchangeError``."""
@@ -144,8 +145,9 @@ class Worker(WorkerMethod):
         weights = self._weights.buffer
         down = self.exchange.broadcast(weights, over(self.weight_codec, weights))
         self._weights.scatter()
-        count_step(self, told, down)
-        return waits(up, told, down).within(perf_counter() - started, loss=loss)
+        self.sync.context.count(REACHED, told, told.total_s)
+        count_weights(self.ledger, down)
+        return _waits(up, told, down).within(perf_counter() - started, loss=loss)
 
     def _lay_out(self) -> None:
         self._gradients = FlatGradients(self.trained.parameters, with_frozen=True)
@@ -153,15 +155,7 @@ class Worker(WorkerMethod):
         self._buckets = self._buckets_of(self._gradients)
 
 
-def count_step(method: Method, told: ExchangeCost, down: ExchangeCost) -> None:
-    """Count the exchanges of a step that carry no gradient: which parameters are used, and the weights."""
-    if method.ledger is not None:
-        method.ledger.exchanged(REACHED, told, told.total_s, gradient_nbytes=0)
-    count_weights(method.ledger, down)
-
-
-def waits(*exchanges: ExchangeCost) -> StepRecord:
-    """Return the cost of exchanges that the training thread has waited for."""
+def _waits(*exchanges: ExchangeCost) -> StepRecord:
     return sum((StepRecord.of_wait(each.total_s, each) for each in exchanges), StepRecord())
 
 

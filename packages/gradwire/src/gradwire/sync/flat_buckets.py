@@ -107,7 +107,7 @@ class FlatBuckets:
         except BaseException as error:
             context.fail(error)
             raise
-        sync.meter.count_work(work, work.cost.total_s)
+        sync.meter.count(work, work.cost.total_s)
         return work.cost
 
     def _bucket(
