@@ -265,11 +265,11 @@ def _is_out_of_order(header: Header, expected: Expected) -> bool:
     that is due, or that of another exchange over the same link. The last frame of an earlier step, repeated,
     has the number before it; where the last frame of this step was lost, the next one has the number after.
     """
-    came, own = header.flags >> _STEP_SHIFT, expected.flags >> _STEP_SHIFT
-    if 0 in (came, own):
+    theirs, ours = header.flags >> _STEP_SHIFT, expected.flags >> _STEP_SHIFT
+    if 0 in (theirs, ours):
         return False
-    ahead = came - own
-    if came >= _EARLY and own >= _EARLY:  # their low bits go round
+    ahead = theirs - ours
+    if theirs >= _EARLY and ours >= _EARLY:  # their low bits wrap around
         ahead = (ahead + _EARLY // 2) % _EARLY - _EARLY // 2
     return header.sequence - expected.sequence == (1 if ahead > 0 else -1)
 

@@ -1,6 +1,6 @@
 """The one seam between host memory and the devices that tensors live on.
 
-Names are loaded when they are first used: codecs ask ``owners`` without torch.
+Names are loaded when they are first used, so that codecs can import ``owners`` without importing torch.
 """
 
 import importlib

@@ -1,6 +1,6 @@
 """Accelerators whose module of torch has the streams and events of ``torch.cuda``.
 
-What torch promises, and this relies on:
+This relies on what torch promises:
 
 - A copy with ``non_blocking=True`` between pinned memory and a device returns at once and is done when its
   stream gets there; one that converts or gathers on its way goes through memory that is not pinned, so both
@@ -30,11 +30,11 @@ class CudaEvent(Event):
         self._module, self._device, self._event = module, device, event
 
     def wait(self) -> None:
-        """Let the host wait."""
+        """Let the host wait for the event."""
         self._event.synchronize()
 
     def order(self) -> None:
-        """Let the current stream wait."""
+        """Let the current stream wait for the event; the host goes on."""
         self._module.current_stream(self._device).wait_event(self._event)
 
 
@@ -47,7 +47,7 @@ class CudaStream(Stream):
 
     @property
     def current(self) -> AbstractContextManager[object]:
-        """Torch's own block."""
+        """The block in which this stream is torch's current one."""
         block: AbstractContextManager[object] = self._module.stream(self._stream)
         return block
 
@@ -56,14 +56,14 @@ class CudaStream(Stream):
         self._stream.wait_stream(self._module.current_stream(self._device))
 
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
-        """Gather and convert on the device, and copy the result."""
+        """Queue the conversion of ``tensor`` on the device and its copy to ``host``."""
         with self.current:
             values = tensor.detach().resolve_neg().to(host.dtype).contiguous()
             host.view(tensor.shape).copy_(values, non_blocking=True)
         return self._used(tensor)
 
     def store(self, tensor: torch.Tensor, host: torch.Tensor) -> Event:
-        """Copy, and convert and scatter on the device."""
+        """Queue the copy of ``host`` to the device and its conversion to ``tensor`` there."""
         with self.current, torch.inference_mode():  # as on the CPU
             target, values = tensor.detach(), host.view(tensor.shape)
             if target.dtype != host.dtype or not target.is_contiguous() or target.is_neg():

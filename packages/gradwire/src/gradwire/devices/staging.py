@@ -138,7 +138,7 @@ class Staging:
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of these values, shape and dtype on the CPU: itself, where it is there."""
+    """Return a tensor of these values, shape and dtype on the CPU: ``tensor`` detached if it is there already."""
     device = device_of(tensor)
     if device is CPU:
         return tensor.detach()
@@ -149,7 +149,7 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Staged:
-    """One tensor on its way through host memory and back, from the moment on that this is made.
+    """One tensor on its way through host memory and back; making this object begins the copy to the host.
 
     Parameters
     ----------
@@ -161,11 +161,11 @@ class Staged:
     Attributes
     ----------
     nbytes
-        Those of the float32.
+        The size of the values in float32.
     crossing_nbytes
-        How many bytes cross the device's bus in all: those, there and back.
+        How many bytes cross the device's bus in all: ``nbytes`` there and as many back, or none.
     stream
-        The owner's, which stores; a future that it completes then includes that copy.
+        The owner's stream, which copies back; a future that it completes is done after that copy.
     """
 
     def __init__(
@@ -192,5 +192,5 @@ class Staged:
         return self
 
     def order(self) -> None:
-        """Let the current stream wait for that."""
+        """Let the current stream wait for that copy."""
         self._staging.order()
