@@ -41,23 +41,13 @@ class Autotuner(PlanChooser):
     Before each step, all ranks observe one ``TunerEvent`` or none, and make its transition (``TRANSITIONS``).
     The actions are the last methods of the class.
 
-    Parameters
-    ----------
-    settings
-        The user's part of the choice.
-    rules
-        The rules for plans, by how the run exchanges its gradients.
-    parameters
-        The model's, with their names.
-    clock
-        Times steps, in seconds.
-    settles_at
-        Up to this step, steps take another time than later, so that no plans are tried.
+    ``parameters`` are all of the model's, with their names. Up to the step ``settles_at``, steps take another
+    time than later, so no plans are tried.
 
     Attributes
     ----------
     decisions
-        The steps before which plans were chosen, and what was decided.
+        The steps before which plans were chosen, and the decisions.
     """
 
     def __init__(

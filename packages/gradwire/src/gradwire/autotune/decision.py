@@ -187,24 +187,19 @@ def decide(
     steps are limited by the gradients' noise, they grow by at most that share (McCandlish et al., "An
     Empirical Model of Large-Batch Training", 2018, section 2).
 
-    Parameters of which a codec would lose too much get others (``Mixture``).
+    Parameters of which a codec would lose too much get others (``Mixture``). The ``present`` plan stays
+    unless another one is clearly better, and its pipeline in any case.
 
     Parameters
     ----------
-    environment
-        The line, the host, and the costs of the codecs.
     workload
         The buckets, as parameters, the first to be exchanged last; and the seconds of computation.
     lost
         The relative errors of the codecs that may be chosen, by algorithm, the preferred one first.
     most
-        The largest share that is admitted.
-    present
-        The plan in use, which stays unless another one is clearly better; its pipeline stays in any case.
+        The largest relative error of a parameter.
     half
         See ``CandidateRules``.
-    config
-        The thresholds of the run.
     """
     mixtures = {
         (codec, algorithm): Mixture.of(codec, names, each, most)

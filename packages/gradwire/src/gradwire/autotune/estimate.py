@@ -162,18 +162,10 @@ class Estimate:
 
 
 class Estimator:
-    """Estimates the steps of one training.
+    """Estimates the steps of one training, with the costs of frames (``host``) and of codecs by their specs.
 
-    Parameters
-    ----------
-    observed
-        Its steps.
-    host, costs
-        The costs of frames, and of the codecs by their specs, with their relative errors.
-    noise
-        The noise scale of its gradients (``planner.loss.noise``).
-    settings
-        The codecs that may be chosen, and their largest relative error.
+    ``noise`` is the noise scale of its gradients (``planner.loss``). ``settings`` has the codecs that may be
+    chosen, and their largest relative error.
     """
 
     def __init__(

@@ -76,10 +76,6 @@ class Recorder(StepObserver):
     ----------
     kind
         ``"DDP"`` or ``"FSDP2"``.
-    clock
-        Times steps, in seconds.
-    config
-        The thresholds of the run.
     warm_up
         The steps before the first whose time counts; their last ones give the excerpts. With 0, all steps
         count, and the first ones give the excerpts.

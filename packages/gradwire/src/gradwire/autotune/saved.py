@@ -123,18 +123,8 @@ def fingerprint(shapes: Sequence[Sequence[int]], world: int, way: str) -> str:
 class Saved:
     """The saved decisions that a run may go on with: those that its present settings allow.
 
-    Parameters
-    ----------
-    settings
-        The user's part of the choice.
-    rules
-        The rules for plans, by how the run exchanges its gradients.
-    names
-        The names of the model's parameters.
-    key
-        The ``fingerprint`` of the run.
-    tells
-        True on the rank that logs why a decision is left out, and that writes the file.
+    ``names`` are those of the model's parameters, and ``key`` is the run's ``fingerprint``. The rank that
+    ``tells`` logs why a decision is left out, and writes the file.
     """
 
     settings: Auto

@@ -60,21 +60,7 @@ class Findings:
 
 
 class Survey:
-    """One rank's part in the measurements of all ranks.
-
-    Parameters
-    ----------
-    settings
-        The user's part of the choice.
-    rules
-        The rules for plans, by how the run exchanges its gradients.
-    contract
-        Judges the present plan.
-    world
-        The number of ranks.
-    timeout_s
-        The seconds that a rank waits for the others.
-    """
+    """One rank's part in the measurements of all ranks; a rank waits ``timeout_s`` for the others."""
 
     def __init__(
         self,

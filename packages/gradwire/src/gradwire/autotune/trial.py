@@ -31,15 +31,8 @@ class Trial:
     meanwhile, by up to a twentieth in a turn. Those that are behind have none back: such steps cost the most,
     and tell the least.
 
-    Parameters
-    ----------
-    decisions
-        Those, of which there is none where nothing was decided yet.
-    present
-        The plan that was in use before. If it is the first to be tried, it stays unless another is clearly
-        better.
-    config
-        The thresholds of the run.
+    If the first plan is the one that was in use before (``present``), it stays unless another is clearly
+    better.
     """
 
     def __init__(
