@@ -138,7 +138,7 @@ class Staging:
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of these values, shape and dtype on the CPU: ``tensor`` detached if it is there already."""
+    """Return a tensor of these values, shape and dtype on the CPU; ``tensor`` itself if it is there."""
     device = device_of(tensor)
     if device is CPU:
         return tensor.detach()
