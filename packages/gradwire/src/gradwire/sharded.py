@@ -115,7 +115,7 @@ _FIRST: Final = 0
 
 
 class _SumOfShard(BucketObserver):
-    """Finishes the reduce half: ``average`` is that of this rank's shard, ``norm`` that of the whole gradient."""
+    """The end of the reduce half: ``average`` of this rank's shard, and ``norm`` of the whole gradient."""
 
     average: torch.Tensor
     norm: float
