@@ -81,7 +81,7 @@ class FlatBuckets:
 
         The residuals of parameters that this rank has not used stay out of it.
         """
-        return self._sync.start(self._bucket(gradients, number, BucketRequest(), observer))
+        return self._sync.start(self._bucket(gradients, number, observer))
 
     def run(
         self, gradients: FlatGradients, observer: BucketObserver, half: Half = Half.ALL_REDUCE
@@ -90,9 +90,8 @@ class FlatBuckets:
 
         Returns the cost, which is counted. Raises what the exchange raises, and ends it then.
         """
-        sync, context, (layout,) = self._sync, self._sync.context, self.layouts
-        views = sync.layouts.views(layout, sync.plan, context.world) if sync.plan.places_parameters else None
-        bucket = self._bucket(gradients, 0, BucketRequest(half, views=views), observer)
+        sync, context = self._sync, self._sync.context
+        bucket = self._bucket(gradients, 0, observer, half)
         staged = bucket.staged
         assert staged is not None
         try:
@@ -111,9 +110,14 @@ class FlatBuckets:
         return work.cost
 
     def _bucket(
-        self, gradients: FlatGradients, number: int, request: BucketRequest, observer: BucketObserver
+        self,
+        gradients: FlatGradients,
+        number: int,
+        observer: BucketObserver,
+        half: Half = Half.ALL_REDUCE,
     ) -> GradientBucket:
-        bucket, is_whole = self.cut[number], len(self.cut) == 1
+        bucket, layout, is_whole = self.cut[number], self.layouts[number], len(self.cut) == 1
+        views = self._sync.layouts.views(layout, self._sync.plan, self._sync.context.world)
         residual, waiting = None, list[torch.Tensor]()
         if self.residual is not None:
             unused = gradients.unreached(bucket.parameters)
@@ -123,9 +127,9 @@ class FlatBuckets:
             number,
             bucket.view(gradients.flat),
             is_last=number + 1 == len(self.cut),
-            layout=self.layouts[number],
+            layout=layout,
             name=WHOLE if is_whole else f"bucket {number + 1}",
-            request=request,
+            request=BucketRequest(half, views=views),
             feedback=FlatResidual(residual, waiting),
             staged=gradients.staged(bucket),
             observers=[observer],

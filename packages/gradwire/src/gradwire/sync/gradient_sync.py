@@ -372,8 +372,8 @@ class GradientSync:
 
     def _start_on_thread(self, work: BucketWork, bucket: GradientBucket) -> None:
         self._may_start_native = False
-        plan, layout, views, feedback = self.plan, bucket.layout, None, bucket.feedback
-        if layout is not None and plan.places_parameters:
+        plan, layout, views, feedback = self.plan, bucket.layout, bucket.request.views, bucket.feedback
+        if layout is not None and views is None and plan.places_parameters:
             views = self.layouts.views(layout, plan, self.context.world)
         if layout is not None and feedback is None and plan.keeps_residual:
             feedback = feedback_by_name(self.feedback, layout, bucket.tensor)
