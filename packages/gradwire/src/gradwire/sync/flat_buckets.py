@@ -117,7 +117,9 @@ class FlatBuckets:
         half: Half = Half.ALL_REDUCE,
     ) -> GradientBucket:
         bucket, layout, is_whole = self.cut[number], self.layouts[number], len(self.cut) == 1
-        views = self._sync.layouts.views(layout, self._sync.plan, self._sync.context.world)
+        views = None
+        if half is Half.ALL_REDUCE:  # the parts of each codec would have owners of their own
+            views = self._sync.layouts.views(layout, self._sync.plan, self._sync.context.world)
         residual, waiting = None, list[torch.Tensor]()
         if self.residual is not None:
             unused = gradients.unreached(bucket.parameters)
