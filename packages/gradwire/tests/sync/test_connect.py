@@ -31,9 +31,9 @@ def test_a_timeout_is_a_number_of_seconds_above_0() -> None:
 
 
 def test_without_torch_distributed_there_is_no_group() -> None:
-    with pytest.raises(AttachError, match="init_process_group first, or pass a Link$"):
+    with pytest.raises(AttachError, match=r"init_process_group first, or pass a Link$"):
         check_initialised(AttachError, ", or pass a Link")
-    with pytest.raises(ExchangeError, match="torch.distributed is not initialised"):
+    with pytest.raises(ExchangeError, match=r"torch\.distributed is not initialised"):
         member_group(None, "call it")
 
 
@@ -44,7 +44,7 @@ def test_the_default_group_is_the_world(world: Any) -> None:
 
 def test_what_is_no_group_of_this_rank_is_refused(world: Any) -> None:
     other: Any = "world"
-    with pytest.raises(ExchangeError, match="group must be a group of torch.distributed, but is 'world'"):
+    with pytest.raises(ExchangeError, match=r"group must be a group of torch\.distributed, but is 'world'"):
         member_group(other, "call it")
     absent: Any = dist.GroupMember.NON_GROUP_MEMBER
     with pytest.raises(ExchangeError, match="rank 0 is not in the group; call it on the group's ranks only"):
