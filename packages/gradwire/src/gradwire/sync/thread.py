@@ -161,14 +161,13 @@ class Work(ABC):
         """Return whether ``wait`` would return or raise at once."""
         return self._result.done()
 
-    def wait(self, timeout_s: float | None = None) -> ExchangeCost:
+    def wait(self) -> ExchangeCost:
         """Return what it cost, once it is done, and let it be counted, once.
 
-        ``timeout_s`` replaces the work's own. Raises what the work raised, or ``LinkTimeoutError``.
+        Raises what the work raised, or ``LinkTimeoutError`` if the communication thread does not come back.
         """
         began = perf_counter()
-        timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        patience_s = longest_s(self.context.exchange, self.nbytes // 4, timeout_s)
+        patience_s = longest_s(self.context.exchange, self.nbytes // 4, self.timeout_s)
         # Not result(timeout=...): its TimeoutError could not be told from a LinkTimeoutError of the work.
         if not wait([self._result], min(patience_s, TIMEOUT_MAX)).done:
             raise LinkTimeoutError(
@@ -176,19 +175,20 @@ class Work(ABC):
                 f"its communication thread is still at work; look for a stopped peer, or "
                 f"{self.context.advice}"
             )
-        error = self._result.exception()
-        if error is not None:
-            raise copied(error).with_traceback(self._raised_at)
-        self._count_once(perf_counter() - began)
-        return self.cost
+        return self._outcome(began)
 
     def cancel(self) -> bool:
         """Drop it if it has not begun; return whether it will not run. A later ``wait`` raises."""
         return self._result.cancel()
 
-    def _count_once(self, exposed_s: float) -> None:
+    def _outcome(self, began: float) -> ExchangeCost:
+        """Return the cost of work that is done, which one has waited for since ``began``, or raise."""
+        error = self._result.exception()
+        if error is not None:
+            raise copied(error).with_traceback(self._raised_at)
         if self.name is not None and self._count is not None and self._counted.acquire(blocking=False):
-            self._count(self, exposed_s)
+            self._count(self, perf_counter() - began)
+        return self.cost
 
     def _fail(self, error: BaseException) -> None:
         self._result.set_exception(error)

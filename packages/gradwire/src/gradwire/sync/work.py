@@ -222,25 +222,20 @@ class BucketWork(Work):
         self.feedback.note(values, self.share.dtype)
         self.cost = cost
 
-    def wait(self, timeout_s: float | None = None) -> ExchangeCost:
-        """Return what it cost, once the bucket is the average, and let it be counted, once.
+    def wait(self) -> ExchangeCost:
+        """Return what it cost, once the bucket is the average; see ``Work``.
 
-        Raises what the exchange raised, or ``LinkTimeoutError`` if the communication thread does not come
-        back. What fails on another route than the thread's ends the exchange here.
+        What fails on another route than the thread's ends the exchange here.
         """
-        began, timeout_s = perf_counter(), self.timeout_s if timeout_s is None else timeout_s
+        if self.route is Route.THREAD:
+            return super().wait()
+        began = perf_counter()
         if not self._result.done():
             if self._native is not None:
-                self._wait_for_native(self._native, timeout_s)
+                self._wait_for_native(self._native)
             elif self._bypass is not None:
-                self._wait_for_bypass(self._bypass, timeout_s)
-        if self.route is Route.THREAD:
-            return super().wait(timeout_s)
-        error = self._result.exception()
-        if error is not None:
-            raise copied(error).with_traceback(self._raised_at)
-        self._count_once(perf_counter() - began)
-        return self.cost
+                self._wait_for_bypass(self._bypass)
+        return self._outcome(began)
 
     def get_future(self) -> torch.futures.Future[torch.Tensor]:
         """Return torch's own kind of future of the averaged bucket.
@@ -257,10 +252,9 @@ class BucketWork(Work):
             self._future.set_exception(error)  # type: ignore[arg-type]
         return is_cancelled
 
-    def _wait_for_native(self, native: NativeAllReduce, timeout_s: float | None) -> None:
-        limit_s = longest_s(self.context.exchange, self.tensor.numel(), timeout_s)
+    def _wait_for_native(self, native: NativeAllReduce) -> None:
         try:
-            self.cost = native.wait(limit_s)
+            self.cost = native.wait(longest_s(self.context.exchange, self.nbytes // 4, self.timeout_s))
         except ExchangeError as error:
             error.add_note(f"while backward averaged {self.what}")
             self._give_up(error, error.__cause__)
@@ -268,10 +262,9 @@ class BucketWork(Work):
             self.host.gather(self.share, self.tensor)
             self._finish_now()
 
-    def _wait_for_bypass(self, work: dist.Work, timeout_s: float | None) -> None:
-        limit_s = self.context.timeout_s if timeout_s is None else timeout_s
+    def _wait_for_bypass(self, work: dist.Work) -> None:
         try:
-            work.wait(timedelta(seconds=limit_s))
+            work.wait(timedelta(seconds=self.timeout_s or self.context.timeout_s))
         except RuntimeError as error:
             rank, bucket = f"rank {self.context.rank}", f"bucket {self.index}"
             what = f"{rank}: torch's own all-reduce of {bucket} failed: {error}"
