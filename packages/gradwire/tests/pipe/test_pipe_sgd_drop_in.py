@@ -257,7 +257,7 @@ def test_replicas_can_be_compared_in_the_middle_of_a_pipeline(
         ({"plan": "fp17"}, "no codec is named 'fp17'"),
         ({"timeout_s": 0}, "timeout_s must be above 0"),
         ({"warmup_steps": -1}, "warmup_steps must be a whole number of steps from 0 up, but is -1"),
-        ({"correction": "lazy"}, "a correction is one of eager, none, but 'lazy' came"),
+        ({"correction": "lazy"}, "a correction is one of eager, none, but got 'lazy'"),
     ],
 )
 def test_what_cannot_be_is_refused(

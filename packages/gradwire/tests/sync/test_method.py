@@ -30,7 +30,7 @@ class Door:
 
 
 PIPELINES: dict[str, tuple[Any, str]] = {
-    "correction": ("shift", "a correction is one of eager, none, but 'shift' came"),
+    "correction": ("shift", "a correction is one of eager, none, but got 'shift'"),
     "on_average": ("mean", "on_average must be a function of the parameters, but is 'mean'"),
     "warmup_steps": (1.5, r"warmup_steps must be a whole number of steps from 0 up, but is 1\.5"),
 }
