@@ -190,7 +190,7 @@ def test_parameters_that_the_optimizer_gets_later_are_refused(run_exchanges: Ran
             model.append(nn.Linear(4, 4))
             optimizer.add_param_group({"params": list(model[-1].parameters())})
             with pytest.raises(
-                SpecError, match=r"has got 2 parameters since \(the first of shape \(4, 4\)\)"
+                SpecError, match=r"it got 2 parameters since \(the first of shape \(4, 4\)\)"
             ):
                 method.step(loss_of(model, 1, exchange.link.rank))
 
