@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gradwire.codecs import parse
+from gradwire.costs import ExchangeCost
 from gradwire.exchange import Exchange
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
@@ -18,6 +19,7 @@ from gradwire.sync.flat import FlatGradients
 from gradwire.sync.flat_buckets import WHOLE, Alone, FlatBuckets, UsedParameters
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.ledger import Ledger
+from gradwire.sync.observe import BucketObserver
 from gradwire.sync.residual import Residuals
 from gradwire.sync.used_parameters import Reach
 from gradwire.sync.views import Layouts
@@ -147,3 +149,33 @@ def test_an_empty_bucket_goes_out_with_its_neighbour() -> None:
         (0, 8, range(2)),
     ]
     assert [each.names for each in buckets.layouts] == [("c", "d"), ("a", "b")]
+
+
+def test_one_bucket_is_exchanged_by_the_caller(run_exchanges: Ranks) -> None:
+    def body(exchange: Exchange) -> tuple[list[float], list[str], int]:
+        sink, gradients = Kept(), filled(three_layers(), float(exchange.link.rank))
+        gradients.collect()
+        sync, buckets = cut(exchange, gradients, ledger=Ledger(exchange.link.rank, [sink]))
+        sync.begin()
+        cost = buckets.run(gradients, UsedParameters(Reach(gradients)))
+        sync.finish()
+        sync.close()
+        (step,) = sink.steps
+        return gradients.buffer.tolist(), list(step.tally.buckets), int(cost.raw_nbytes)
+
+    for values, names, nbytes in run_exchanges(2, body):
+        assert values == [0.5] * 18
+        assert names == [WHOLE]
+        assert nbytes == 4 * 18, "half of it, there and back"
+
+
+def test_an_error_in_the_callers_exchange_ends_it() -> None:
+    class Broken(BucketObserver):
+        def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:  # noqa: ARG002
+            raise ZeroDivisionError("of all things")
+
+    exchange, gradients = Exchange(loopback(1)[0], Plan()), filled(three_layers(), 1.0)
+    _, buckets = cut(exchange, gradients)
+    with pytest.raises(ZeroDivisionError):
+        buckets.run(gradients, Broken())
+    assert exchange.failure == "of all things"
