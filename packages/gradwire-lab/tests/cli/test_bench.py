@@ -159,7 +159,7 @@ def test_more_than_the_memory_holds_is_refused(
     ("variables", "words", "reason"),
     [
         ({"WORLD_SIZE": "1"}, "", "at least 2 ranks, but 1 was started; start more"),
-        ({"WORLD_SIZE": "2"}, "--workers 3", "wants 3 workers, but 2 processes were started"),
+        ({"WORLD_SIZE": "2"}, "--workers 3", "expected processes for 3 workers, got 2;"),
         ({"WORLD_SIZE": "2", "GRADWIRE_TESTBED": "{"}, "", "expected JSON in GRADWIRE_TESTBED, got"),
         ({"WORLD_SIZE": "2", "GRADWIRE_TESTBED": "1"}, "", "expected a network in GRADWIRE_TESTBED"),
     ],

@@ -277,7 +277,7 @@ def test_roles_and_staleness_are_checked(make_model: MakeModel) -> None:
         StaleServer(model, sgd(model), STAR, 1, group=second)
     with pytest.raises(SpecError, match="make a StaleServer"):
         StaleWorker(model, STAR, 1, group=first)
-    with pytest.raises(SpecError, match="wants the algorithm 'star'"):
+    with pytest.raises(SpecError, match="expects the algorithm 'star'"):
         StaleServer(model, sgd(model), Plan(), 1, group=first)
     for wrong in (-1, 1.0, True, None):
         with pytest.raises(SpecError, match="the staleness must be a whole number from 0"):

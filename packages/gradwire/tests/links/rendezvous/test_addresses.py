@@ -40,8 +40,7 @@ def test_an_interface_without_an_address_is_refused_with_those_that_are_here() -
     with pytest.raises(LinkError) as caught:
         listening_address({VARIABLE: "nope0,lo"})
     assert str(caught.value) == (
-        f"GLOO_SOCKET_IFNAME names 'nope0', which is no interface with an address here; set it to one of: "
-        f"{present}"
+        f"GLOO_SOCKET_IFNAME: expected an interface with an address, got 'nope0'; set it to one of: {present}"
     )
 
 

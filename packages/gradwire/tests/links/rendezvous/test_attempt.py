@@ -99,10 +99,10 @@ def test_two_versions_are_one_sentence_on_every_rank_at_once(odd: int) -> None:
     told = failures_of(attempts)
     assert time.monotonic() - started < 4
     others = ", ".join(f"rank {rank}" for rank in range(3) if rank != odd)
-    runs = ["0.2.0 runs on rank 0", f"0.1.0 runs on {others}"]
-    found = " and ".join(runs if odd == 0 else [f"0.1.0 runs on {others}", f"0.2.0 runs on rank {odd}"])
+    runs = ["0.2.0 on rank 0", f"0.1.0 on {others}"]
+    found = " and ".join(runs if odd == 0 else [f"0.1.0 on {others}", f"0.2.0 on rank {odd}"])
     assert told == [
-        f"rank {rank} trying: all ranks must run the same version of gradwire, but {found}; "
+        f"rank {rank} trying: expected the same version of gradwire on all ranks, got {found}; "
         "install one version everywhere"
         for rank in range(3)
     ]
@@ -113,4 +113,4 @@ def test_a_rank_that_tells_no_version_is_called_older() -> None:
     store, attempts = HashStore(), fresh(0, 1)
     attempts[1].version = ""
     told = failures_of(attempts, store)
-    assert all("an older version runs on rank 1" in each for each in told)
+    assert all("an older version on rank 1" in each for each in told)

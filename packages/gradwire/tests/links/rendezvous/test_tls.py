@@ -93,8 +93,9 @@ def test_where_only_some_encrypt_all_are_told(encrypting: int) -> None:
     environments: list[dict[str, str]] = [{}, {}]
     environments[encrypting] = variables()
     messages = errors(environments)
-    assert f"rank {1 - encrypting} talks in plain text, but this rank with TLS; set" in messages[encrypting]
-    assert f"rank {encrypting} talks with TLS, but this rank in plain text; set" in messages[1 - encrypting]
+    plain = 1 - encrypting
+    assert f"rank {plain} connects in plain text, but this rank with TLS; set" in messages[encrypting]
+    assert f"rank {encrypting} connects with TLS, but this rank in plain text; set" in messages[plain]
 
 
 def test_a_peer_that_says_nothing_in_the_handshake_is_a_timeout() -> None:
