@@ -67,4 +67,4 @@ def test_a_model_that_is_no_ddp_gets_advice_of_its_own() -> None:
     assert not_ddp(by_fsdp).endswith("use gradwire.attach_fsdp")
     compiled = torch.compile(DistributedDataParallel(nn.Linear(3, 1)), backend="eager")
     assert not_ddp(compiled).endswith("attach the DistributedDataParallel inside (model._orig_mod)")
-    assert not_ddp(nn.Linear(3, 1)).endswith("but got a Linear; wrap the model first")
+    assert not_ddp(nn.Linear(3, 1)).endswith(", got a Linear; wrap the model first")

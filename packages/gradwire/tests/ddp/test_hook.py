@@ -54,7 +54,7 @@ def backward(model: nn.Module) -> None:
 
 
 def test_a_model_that_is_no_ddp_is_refused() -> None:
-    with pytest.raises(AttachError, match="wants a DistributedDataParallel, but got a Linear; wrap"):
+    with pytest.raises(AttachError, match="expected a DistributedDataParallel, got a Linear; wrap"):
         gradwire.attach(nn.Linear(4, 2))  # type: ignore[arg-type]
 
 

@@ -51,7 +51,7 @@ def _has_gradient(module: nn.Module) -> bool:
     ],
 )
 def test_what_is_no_ddp_is_refused(make: Callable[[], Any], said: str) -> None:
-    with pytest.raises(AttachError, match=f"attach wants a DistributedDataParallel, but {said}"):
+    with pytest.raises(AttachError, match=f"attach expected a DistributedDataParallel, {said}"):
         gradwire.attach(make())
 
 

@@ -1,7 +1,7 @@
 """One line on DDP: gradwire exchanges its gradients, bucket by bucket, while backward computes the rest.
 
 The hook is the one that ``DistributedDataParallel.register_comm_hook`` takes. How DDP cuts and orders buckets
-is told in Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3.
+is described in Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def attach(
         weights then.
     check_replicas_every
         Compare the weights of all ranks, bit for bit, by a CRC32C, when the first backward pass begins and
-        again after so many steps each. Where they differ, ``backward`` raises ``StateError`` on all ranks.
-        By default no step does. It costs about 10 ms per 100 MB of weights and state on a CPU.
+        again after each such number of steps. Where they differ, ``backward`` raises ``StateError`` on all
+        ranks. By default no step does. It costs about 10 ms per 100 MB of weights and state on a CPU.
 
     Returns
     -------
@@ -167,10 +167,10 @@ def attach(
 
 
 class Scaler(Protocol):
-    """What ``torch.amp.GradScaler`` says of its scale."""
+    """The scale of a ``torch.amp.GradScaler``."""
 
     def get_scale(self) -> float:
-        """Return what losses are multiplied by now."""
+        """Return the factor of losses now."""
 
 
 class Attached:
@@ -248,7 +248,7 @@ class Attached:
 
     @outside_inference
     def estimate(self, rate: str | float | None = None, hosts: int | None = None) -> Estimate | None:
-        """Return what a step would take on another network, with another number of hosts; or on this one.
+        """Estimate the time of a step on another network, with another number of hosts; or on this one.
 
         All ranks call it together between two steps. The first call begins to record steps, and returns None;
         so do others before five are recorded. ``rate`` is one like ``"10gbit"``, or bytes per second; without
@@ -305,7 +305,7 @@ class Attached:
 
     @property
     def refusal(self) -> str:
-        """What another ``attach`` of the model says."""
+        """The text with which another ``attach`` of the model is refused."""
         if self._sync.context.is_over:
             return f"gradwire was attached to this model before, and was closed or failed; {_REMEDY}"
         return (
@@ -361,7 +361,7 @@ def _register(model: DistributedDataParallel, attached: Attached) -> None:
         model.register_comm_hook(attached, gradwire_hook)
     except RuntimeError as error:
         model._comm_hooks.pop()  # torch has put it there, and then refused it
-        raise AttachError("attach wants a model without a hook, but this one has a builtin hook") from error
+        raise AttachError("attach expected a model without a hook, got one with a builtin hook") from error
     model._comm_hooks = TakenHooks(model._comm_hooks)
     attached._backward_check = BackwardCheck(attached._sync, averaged)
     model.register_forward_pre_hook(ForwardCheck(attached._sync, averaged))

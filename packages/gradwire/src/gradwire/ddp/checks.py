@@ -1,4 +1,4 @@
-"""What attach refuses, and gradients that DDP would leave unaveraged, noticed where they are computed.
+"""Checks of models that are attached: refusals, and gradients that DDP would leave unaveraged.
 
 DDP averages one backward pass after each forward pass. It ignores a second one, whose gradients stay each
 rank's own. It also averages too late for an optimizer that steps in a hook of a parameter.
@@ -33,8 +33,8 @@ from gradwire.units import format_size
 
 
 def not_ddp(model: object) -> str:
-    """Return what to do about a model that is no ``DistributedDataParallel``."""
-    got = f"attach wants a DistributedDataParallel, but got a {type(model).__name__}"
+    """Return the advice for a model that is no ``DistributedDataParallel``."""
+    got = f"attach expected a DistributedDataParallel, got a {type(model).__name__}"
     if is_replicated(model):
         return (
             f"{got}, which {REPLICATE} has changed; leave replicate out, wrap the model in "
@@ -55,7 +55,7 @@ def check_model(model: DistributedDataParallel) -> None:
             raise AttachError(refusal)
     hooks = own_hooks(model)
     if hooks:
-        raise AttachError(f"attach wants a model without a hook, but this one has {', '.join(hooks)}")
+        raise AttachError(f"attach expected a model without a hook, got one with {', '.join(hooks)}")
     if getattr(model, "_use_python_reducer", False):
         raise AttachError(
             'torch._dynamo.config.optimize_ddp is "python_reducer", with which compiled code averages '
@@ -67,7 +67,7 @@ def check_model(model: DistributedDataParallel) -> None:
         )
     if getattr(model, "skip_all_reduce_unused_params", False):
         raise AttachError(
-            "with skip_all_reduce_unused_params DDP leaves buckets out, which no hook is told; leave it off"
+            "with skip_all_reduce_unused_params DDP leaves buckets out, of which no hook learns; leave it off"
         )
     for name, module in model.module.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:

@@ -21,7 +21,7 @@ from gradwire.plan import Plan
 from gradwire.sync.gradient_sync import GradientSync
 
 _SHADOWS = getattr(DistributedDataParallel, "_match_all_reduce_for_bwd_pass", None)
-"""Where DDP calls the hook for a rank that has joined."""
+"""DDP's function that calls the hook for a rank that has joined."""
 
 
 def joins(model: nn.Module) -> bool:

@@ -22,7 +22,7 @@ from gradwire.sync.work import GradientBucket
 
 
 class DDPBucket(Protocol):
-    """What ``torch.distributed.GradBucket`` says of a bucket."""
+    """The part of ``torch.distributed.GradBucket`` that this room uses."""
 
     def index(self) -> int:
         """Return its number, from 0 up."""

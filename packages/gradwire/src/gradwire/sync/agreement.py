@@ -26,7 +26,7 @@ REFUSED = "refused"
 """The fact by which a rank says why it cannot take part."""
 
 AFTER_AGREEING = "did a rank fail after all had agreed to attach?"
-"""What errors ask where ranks that have agreed do not connect."""
+"""The question of errors where ranks that have agreed do not connect."""
 
 _meetings = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
 

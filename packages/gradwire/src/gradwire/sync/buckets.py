@@ -1,4 +1,4 @@
-"""Where one flat gradient is cut, so that its exchange can begin before backward has ended.
+"""The cut of one flat gradient into buckets, so that its exchange begins before backward has ended.
 
 Backward finishes the parameters in about the reverse of their order, so the first bucket is the end of the
 buffer. Borders depend on sizes alone and are the same on every rank.
@@ -26,7 +26,7 @@ class Bucket:
 
     @property
     def count(self) -> int:
-        """How many floats it holds."""
+        """The number of its floats."""
         return self.stop - self.start
 
     def view(self, buffer: torch.Tensor) -> torch.Tensor:
@@ -35,7 +35,7 @@ class Bucket:
 
 
 def cut(counts: Sequence[int], bucket_nbytes: int | None) -> list[Bucket]:
-    """Cut parameters of so many floats into buckets, as ``plan.bucket_members`` does."""
+    """Cut parameters with these numbers of floats into buckets, as ``plan.bucket_members`` does."""
     starts = [0, *accumulate(counts)]
     return [
         Bucket(starts[members.start], starts[members.stop], members)

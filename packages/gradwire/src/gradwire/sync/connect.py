@@ -14,7 +14,7 @@ _LONGEST_TIMEOUT_S = 1e6
 
 
 def check_timeout(timeout_s: float, name: str = "timeout_s") -> None:
-    """Raise ``SpecError`` unless a wait may last so many seconds; ``name`` is the argument's."""
+    """Raise ``SpecError`` unless a wait may last ``timeout_s``; ``name`` is the argument's."""
     if not is_real(timeout_s, 0.0, _LONGEST_TIMEOUT_S) or timeout_s == 0:
         raise SpecError(
             f"{name} must be above 0 and at most {_LONGEST_TIMEOUT_S:g}, but is {shown(timeout_s)}"

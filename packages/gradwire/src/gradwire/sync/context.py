@@ -23,7 +23,7 @@ from gradwire.sync.ledger.lost import Measured
 
 @dataclass(frozen=True, slots=True)
 class SyncOptions:
-    """What every front end is passed alike; the same on all ranks.
+    """The options that all front ends share; the same on all ranks.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ NO_HOST_REDUCTION: HostReduction = _OneRankPerHost()
 
 
 class Cadence(Protocol):
-    """Which steps exchange their gradients; the same on all ranks."""
+    """A choice of the steps that exchange their gradients; the same on all ranks."""
 
     def is_due(self, step: int) -> bool:
         """Return whether this step, counted from 1 up, exchanges."""
@@ -190,17 +190,17 @@ class SyncContext:
 
     @property
     def step(self) -> int:
-        """How many steps the run has taken, those before a checkpoint included."""
+        """The number of steps that the run has taken, those before a checkpoint included."""
         return self.steps_before + self.steps_done
 
     @property
     def timeout_s(self) -> float:
-        """How long a single wait for a peer lasts."""
+        """The limit of a single wait for a peer."""
         return self.exchange.link.timeout_s
 
     @property
     def begin_timeout_s(self) -> float:
-        """How long a rank waits for the others to begin a step."""
+        """The limit of a wait for the others to begin a step."""
         return self.timeout_s if self.options.begin_timeout_s is None else self.options.begin_timeout_s
 
     @property
@@ -262,10 +262,10 @@ class SyncContext:
                 continue
             found = transport.difference
             (one, its_step), (other, step) = ((each.ranks[rank], step) for rank, step in found.places)
-            for told in every:
-                if {one, other} <= set(told.ranks):
-                    places = (told.ranks.index(one), its_step), (told.ranks.index(other), step)
-                    told.exchange.transport.difference = Difference(places, found.has_left)
+            for both in every:
+                if {one, other} <= set(both.ranks):
+                    places = (both.ranks.index(one), its_step), (both.ranks.index(other), step)
+                    both.exchange.transport.difference = Difference(places, found.has_left)
             is_said = each is self and not found.has_left
             return None if is_said else ExchangeError(found.in_words(each.link))
         return None

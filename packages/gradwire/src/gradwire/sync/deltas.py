@@ -20,7 +20,7 @@ CHECKED_EVERY: Final = 100
 WORTH_NBYTES: Final = 4096
 """In fewer bytes of weights, headers outweigh what a delta saves, so that a copy is nothing to note."""
 LARGER: Final = "what changed in the weights would take more bytes than a copy of them"
-"""What a ledger says of a full copy that is sent to receivers who hold the last version."""
+"""The ledger's reason for a full copy to receivers that hold the last version."""
 
 
 class Deltas(Codec):
@@ -129,7 +129,7 @@ class Deltas(Codec):
         if not 0 <= start <= stop <= self.words.numel():
             raise TensorError(
                 f"{self} takes slices of the bucket of {self.words.numel()} weights that it is over, but "
-                "another tensor came; call over(bucket) first"
+                "got another tensor; call over(bucket) first"
             )
         return (start, stop), self.words[start:stop]
 

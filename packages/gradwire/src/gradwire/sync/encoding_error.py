@@ -89,7 +89,7 @@ class EncodingErrorMeter(StepObserver):
         return _MeasuredBucket(self, work, work.layout)
 
     def measured(self, layout: Layout) -> Measured:
-        """Return what an exchange has measured by ``layout.norms``, before another one of the bucket."""
+        """Read the measurements of an exchange off ``layout.norms``, before another one of the bucket."""
         found = Measured.of(layout, layout.norms.sums)
         if self._context.plan.keeps_residual or not found.usable:
             return found
@@ -191,7 +191,7 @@ class _MeasuredBucket(BucketObserver):
 
 
 class Verdict(Work):
-    """What all ranks agree, at the end of a step, to raise of what encoding has lost."""
+    """An agreement of all ranks, at the end of a step, about the error that it raises."""
 
     def __init__(self, context: SyncContext, meter: EncodingErrorMeter, step: int) -> None:
         what = f"the verdicts on step {step}"

@@ -1,4 +1,4 @@
-"""Error feedback of one bucket: what is added to it, and what becomes of what its exchange loses."""
+"""Error feedback of one bucket: the residual that is added to it, and the one that its exchange leaves."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class BucketFeedback(Protocol):
         """Whether the average is finite, the same on all ranks; True where that does not matter."""
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:
-        """Return what ``Exchange.run`` adds to ``values``, the bucket, and changes; None for nothing."""
+        """Return the residual that ``Exchange.run`` adds to ``values``, the bucket, and changes, or None."""
 
     def give_back(self) -> None:
-        """Take back what was lent, after an exchange, or after its failure."""
+        """Take the residual back, after an exchange, or after its failure."""
 
     def note(self, average: torch.Tensor, dtype: torch.dtype) -> None:
         """Note the average, which is rounded to ``dtype`` then."""
@@ -90,7 +90,7 @@ class FlatResidual(_NoFeedback):
 
 
 class BucketResiduals:
-    """What the parameters of a bucket add to it and get back from it.
+    """The residuals of the parameters of one bucket.
 
     ``residuals`` are those of the parameters, in their order in the bucket, 1-D float32, all on the CPU or on
     the device on which the bucket is encoded; empty where the plan keeps none. Only ``keep`` changes them.
@@ -99,12 +99,12 @@ class BucketResiduals:
     def __init__(self, residuals: Sequence[torch.Tensor]) -> None:
         self._residuals = residuals
         self._waiting: list[bool] = []
-        self._used: list[torch.Tensor] = []  # the opposite, on a device, where nobody waits to read it
+        self._used: list[torch.Tensor] = []  # the opposite, on a device, where no host waits to read it
         self._lost: torch.Tensor | Residual | None = None  # the former on a device
         self._usable = True
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:
-        """Return what ``Exchange.run`` adds to ``values``, the bucket, and changes; None without any.
+        """Return the residual that ``Exchange.run`` adds to ``values``, the bucket, and changes, or None.
 
         It is 0 for parameters whose gradients are all 0: where no rank has used a parameter, DDP throws its
         average away, so its residual waits for another step.
@@ -158,7 +158,7 @@ class BucketResiduals:
             own.data = part
 
     def _parts(self) -> Sequence[torch.Tensor]:
-        """Return what is lent of each parameter's, on a device."""
+        """Return the part of each parameter in the residual of the exchange, on a device."""
         assert isinstance(self._lost, torch.Tensor)
         return torch.split(self._lost, [own.numel() for own in self._residuals])
 

@@ -148,7 +148,7 @@ class FlatGradients:
 
     @property
     def counts(self) -> list[int]:
-        """How many floats each parameter has in the buffer."""
+        """The number of floats of each parameter in the buffer."""
         return [view.numel() for view in self._views]
 
     @torch.no_grad()

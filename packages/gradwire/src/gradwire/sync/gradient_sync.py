@@ -81,7 +81,7 @@ class GradientSync:
         self._host, self._cadence = host, cadence
         self._communication: CommunicationThread | None = None
         self._pending = deque[Work]()  # what ``finish`` waits for, oldest first
-        self._counted = StepCost(0)  # what ``count`` was told of the step under way
+        self._counted = StepCost(0)  # by ``count``, in the step under way
         self._active: int | None = None
         self._has_begun = self._may_start_native = False
         self._is_due = True
@@ -119,19 +119,19 @@ class GradientSync:
 
     @property
     def step(self) -> int:
-        """How many steps the run has taken, those before a checkpoint included."""
+        """The number of steps that the run has taken, those before a checkpoint included."""
         return self.context.step
 
     @property
     def steps_done(self) -> int:
-        """How many steps this process has taken."""
+        """The number of steps that this process has taken."""
         return self.context.steps_done
 
     def begin(self, *, active: int | None = None) -> None:
         """Begin a step, before its first bucket; again for one that is retried.
 
         Observers look at the run, and at most one of them changes the plan. With ``active``, averages are
-        over so many ranks instead of all. Raises what observers raise.
+        over this number of ranks instead of all. Raises what observers raise.
         """
         context = self.context
         context.check()
@@ -279,7 +279,7 @@ class GradientSync:
         self.meter.follow(layouts.names)
 
     def exchange_now(self, what: str, call: Callable[[Exchange], T]) -> T:
-        """Return what ``call`` returns, on the communication thread, while nothing else is on the network.
+        """Call ``call`` on the communication thread, while nothing else is on the network; return its value.
 
         All ranks make the same call between the same two steps, and may come late, as to a step. An error in
         it ends the exchange. Raises that error, and ``LinkTimeoutError`` if the thread does not come back.
@@ -384,7 +384,7 @@ class GradientSync:
         self._thread().put(work)
 
     def _observed(self, call: Callable[..., T], *given: object) -> T:
-        """Return what an observer answers; where it breaks, the step ends on all ranks.
+        """Call an observer and return its answer; where it breaks, the step ends on all ranks.
 
         What it raises in gradwire's own words is an answer of all ranks, such as that their replicas differ.
         """

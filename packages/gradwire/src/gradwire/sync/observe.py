@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What the gradients of one training step cost on this rank.
+    """The cost of the gradients of one training step on this rank.
 
     Attributes
     ----------
@@ -43,14 +43,14 @@ class StepCost:
 
 
 class BetweenSteps(Protocol):
-    """What an observer may ask of ``GradientSync`` before a step."""
+    """The part of ``GradientSync`` that an observer may use before a step."""
 
     @property
     def context(self) -> SyncContext:
         """Rank, world, link, plan, ledger and step."""
 
     def exchange_now(self, what: str, call: Callable[[Exchange], T]) -> T:
-        """Return what ``call`` returns, on the communication thread; all ranks make the same call."""
+        """Call ``call`` on the communication thread and return its value; all ranks make the same call."""
 
 
 class StepObserver:
@@ -68,7 +68,7 @@ class StepObserver:
         return None
 
     def bucket(self, work: BucketWork) -> BucketObserver:  # noqa: ARG002
-        """Return what watches a bucket that is about to be handed over."""
+        """Return the observer of a bucket that is about to be handed over."""
         return NULL_BUCKET
 
     def gathered(self, count: int, wait_s: float) -> None:

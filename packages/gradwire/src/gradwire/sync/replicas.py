@@ -162,9 +162,9 @@ def _gather(own: bytes, exchange: Exchange, timeout_s: float | None = None) -> l
 
 
 WEIGHTS = "weights"
-"""What a ledger calls the weights that rank 0 sends."""
+"""The ledger's name for the weights that rank 0 sends."""
 BUFFERS = "buffers"
-"""What it calls the buffers."""
+"""The ledger's name for the buffers that rank 0 sends."""
 
 
 def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = None) -> ExchangeCost:
@@ -255,11 +255,11 @@ def count_buffers(ledger: Ledger | None, accounting: ExchangeCost) -> None:
         ledger.exchanged(BUFFERS, accounting, accounting.total_s, gradient_nbytes=0)
 
 
-# The check of replicas that a run repeats every so many steps.
+# The check of replicas that a run repeats at regular steps.
 
 
 class ReplicaWatch(StepObserver):
-    """Which steps begin with a check of the replicas, and what it compares.
+    """A check of the replicas, at the beginning of some steps.
 
     Parameters
     ----------
@@ -307,7 +307,7 @@ class ReplicaWatch(StepObserver):
 
     @property
     def facts(self) -> dict[str, str]:
-        """What must be equal on all ranks, since all of them check at once."""
+        """The facts that must be equal on all ranks, since all of them check at once."""
         what = "weights" if self.optimizer is None else "weights and optimizer"
         return {"check_replicas_every": str(self.every), "what is checked": what}
 

@@ -58,7 +58,7 @@ class Residuals:
         self.scale_followed: float | None = None
         """The scale of a loss in whose units they are, where they follow one."""
         self.steps_done: int | None = None
-        """How many steps the run had taken when they were saved, if the owner says so."""
+        """The number of steps of the run when they were saved, if the owner says so."""
 
     @property
     def kept(self) -> bool:
@@ -80,7 +80,7 @@ class Residuals:
             raise _other_count(key, found.numel(), count)
         if found is None or device_of(found) is not device:
             self._tensors[key] = device.zeros(count)
-            if found is not None:  # it was loaded before the first gradient came
+            if found is not None:  # it was loaded before the first gradient
                 write(self._tensors[key], on_host(found))
         return self._tensors[key]
 

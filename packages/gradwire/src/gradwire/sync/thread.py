@@ -42,9 +42,9 @@ _OWN_WORK_S = 30.0
 # This happens in ``atexit``, after threads that are no daemons have ended: they may be the ones that train.
 
 FINISH_S = 5.0
-"""How long an interpreter that ends waits for what its threads have under way."""
+"""The seconds that an ending interpreter gives the work that its threads have under way."""
 BREAK_OFF_S = 5.0
-"""How long it waits then for waits to end whose connections are closed."""
+"""The seconds that it gives waits to end then, after their connections are closed."""
 
 _under_way: dict[Thread, tuple[Callable[[], object], Callable[[], object]]] = {}
 
@@ -74,7 +74,7 @@ def _watched(run: Callable[[], object], thread: Thread) -> None:
 
 def _end_all() -> None:
     left = [(thread, *ways) for thread, ways in list(_under_way.items()) if thread.is_alive()]
-    with suppress(KeyboardInterrupt):  # whoever is impatient gets the next stage
+    with suppress(KeyboardInterrupt):  # an impatient user gets the next stage
         for _, finish, _ in left:
             finish()
         join_all([thread for thread, *_ in left], FINISH_S)
@@ -162,7 +162,7 @@ class Work(ABC):
         return self._result.done()
 
     def wait(self) -> ExchangeCost:
-        """Return what it cost, once it is done, and let it be counted, once.
+        """Return the cost of the work, once it is done, and let it be counted, once.
 
         Raises what the work raised, or ``LinkTimeoutError`` if the communication thread does not come back.
         """

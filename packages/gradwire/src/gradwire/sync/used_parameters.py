@@ -1,4 +1,4 @@
-"""Which parameters a step's backward passes have reached, on this rank and on any rank.
+"""The parameters that a step's backward passes use, on this rank and on any rank.
 
 The rule is DDP's with ``find_unused_parameters``: where some ranks reach a parameter, the others count as 0
 in its average; where none does, it has no gradient, so that no optimizer touches it.
@@ -95,7 +95,7 @@ class Reach:
 
 
 def _overhead(accounting: ExchangeCost) -> ExchangeCost:
-    """Return what an exchange has cost that carried no float of a gradient."""
+    """Return the cost of an exchange that carried no float of a gradient."""
     accounting.raw_nbytes = 0
     return accounting
 
@@ -138,7 +138,7 @@ def put_back(parts: Sequence[torch.Tensor], taken: Sequence[torch.Tensor]) -> No
 
 _EPSILON = 1e-6  # of torch.nn.utils.clip_grad_norm_, so that scripts keep their results
 _LANES = 1 << 16
-"""So many sums are kept side by side: 512 kB, which stays in a cache. A power of two, to be halved."""
+"""The sums that are kept side by side: 512 kB, which stays in a cache. A power of two, to be halved."""
 
 
 def check_max_norm(max_norm: float | None) -> float:
@@ -255,7 +255,7 @@ def run_backward(loss: torch.Tensor) -> None:
 
 
 def checked_loss(loss: object) -> torch.Tensor:
-    """Return what ``compute_loss`` has returned. Raises ``TensorError`` unless backward can begin there."""
+    """Return the loss of ``compute_loss``. Raises ``TensorError`` unless backward can begin there."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else shown(loss)
         raise TensorError(

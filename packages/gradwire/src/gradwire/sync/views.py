@@ -1,4 +1,4 @@
-"""Where the parameters of a model lie in its buckets, by names that all ranks share."""
+"""The places of a model's parameters in its buckets, by names that all ranks share."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from gradwire.sync.thread import Work, longest_s
 
 
 class Route(Enum):
-    """How a bucket is averaged.
+    """The way in which a bucket is averaged.
 
     The transport's calls need one order on all ranks. So the native buckets of a step come before the first
     one of the thread, which may let the transport sum, too.
@@ -119,7 +119,7 @@ class BucketWork(Work):
     route
         How it is averaged.
     active
-        The average is over so many ranks; None: over all.
+        The number of ranks that the average is over; None: all.
     feedback, observers
         What adds and keeps its residual, and what watches it on the thread.
     host, share
@@ -223,7 +223,7 @@ class BucketWork(Work):
         self.cost = cost
 
     def wait(self) -> ExchangeCost:
-        """Return what it cost, once the bucket is the average; see ``Work``.
+        """Return the cost, once the bucket is the average; see ``Work``.
 
         What fails on another route than the thread's ends the exchange here.
         """

@@ -1,1 +1,1 @@
-"""What training cost and what encoding lost: counted by bucket and step, summed up, written out."""
+"""The costs of training and the errors of encoding: counted by bucket and step, summed up, written out."""

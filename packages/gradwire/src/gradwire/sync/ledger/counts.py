@@ -1,4 +1,4 @@
-"""What a ledger counts: a bucket's bytes and seconds, a reason's bypasses, and both for a span of steps."""
+"""The counts of a ledger: a bucket's bytes and seconds, a reason's bypasses, and both for some steps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LATER_FIELDS = {"device_nbytes", "scales"}  # those that the costs of earlier s
 
 @dataclass(frozen=True, slots=True)
 class BucketCounts:
-    """What the exchanges of one bucket cost this rank; counts add up.
+    """The costs of one bucket's exchanges on this rank; counts add up.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class BucketCounts:
 
 @dataclass(frozen=True, slots=True)
 class BypassCounts:
-    """How often gradients went around the codec for one reason, and how many bytes of them."""
+    """The gradients that went around the codec for one reason, and their bytes."""
 
     count: int = 0
     nbytes: int = 0
@@ -166,7 +166,7 @@ _BYPASS = of(BypassCounts, "count", "nbytes")
 
 
 def _bucket_counts(row: object) -> BucketCounts:
-    """Read counts; versions 1 and 2 have no cost, and told no encoding from decoding."""
+    """Read counts; versions 1 and 2 have no cost, and do not distinguish encoding from decoding."""
     given = SOURCE.fields(row)
     if given.get("cost", anything, None) is not None or given.get("codec_s", anything, None) is None:
         return only(_BUCKET_NAMES, _BUCKET)(row)
@@ -200,7 +200,7 @@ class Decided:
 
     @classmethod
     def of(cls, step: int, decision: PlanChoice) -> Self:
-        """Return what is kept of a decision before ``step``."""
+        """Return the ledger's record of a decision before ``step``."""
         reason = f"from step {step} on, {decision.reason}"
         return cls(step, reason, decision.plan.to_json(), decision.step_s, decision.uncompressed_s)
 

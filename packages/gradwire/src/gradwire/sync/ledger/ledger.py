@@ -154,7 +154,7 @@ class Ledger:
             self._deciding.append(Decided.of(step, decision))
 
     def warned(self, sentence: str) -> None:
-        """Keep a warning for the summary; whoever warns raises it himself."""
+        """Keep a warning for the summary; the caller raises it."""
         with self._counting:
             self._warnings.append(sentence)
 
@@ -283,7 +283,7 @@ class Ledger:
             self._warn(f"{sentence}; training goes on without it")
 
     def _save_once(self) -> None:
-        """Save in the folder that the ledger was made with; a failure is told, and doesn't stop anything."""
+        """Save in the folder that the ledger was made with; a failure is logged and stops nothing."""
         folder, self._folder = self._folder, None
         if folder is None:
             return

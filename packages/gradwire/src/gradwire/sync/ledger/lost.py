@@ -1,4 +1,4 @@
-"""What a ledger knows of the norm that encoding lost: by bucket and by parameter, over the measured steps.
+"""The relative errors of encoding: by bucket and by parameter, over the measured steps.
 
 Where residuals are kept every step is measured, and models have thousands of parameters: so the parameters of
 a bucket are counted together, and those of many steps at once.
@@ -44,7 +44,7 @@ def share_of(own: float, lost: float) -> float | None:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parameters lie in a bucket.
+    """The places of parameters in a bucket.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class Layout:
 
     @cached_property
     def norms(self) -> Norms:
-        """What an exchange of the bucket measures with, until the next one does."""
+        """The norms that an exchange of the bucket measures, until the next one does."""
         return Norms([0, *accumulate(self.counts * self.copies)])
 
 
@@ -82,7 +82,7 @@ def is_rounding(encoded: float, decoded: float, lost: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one exchange has measured: sums of squares, float64.
+    """The measurements of one exchange: sums of squares, float64.
 
     ``sums`` has a row for each of this rank's gradient, what was lost of it, what was encoded and what was
     decoded, and a column for each parameter. ``own`` and ``lost`` are the sums of the first two rows.
@@ -153,7 +153,7 @@ class LostCounts:
 
 
 _TOGETHER = 64
-"""So many steps are counted at once, and kept until then."""
+"""The steps that are counted at once, and kept until then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Where a ledger's steps go: lines of JSON, TensorBoard, and named ranges in a profile. All are optional."""
+"""The sinks of a ledger's steps: lines of JSON, TensorBoard, and named ranges in a profile; all optional."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradwire.sync.ledger.counts import BucketCounts, Decided, Tally
 from gradwire.sync.ledger.lost import StepShares, sampled
 from gradwire.version import how_to_install
 
-_OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a pipe that nobody reads must not stop us
+_OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a pipe without a reader must not stop us
 PLAN_TAG = "gradwire/plan"
 _TAGS = ("ratio", "raw_nbytes", "wire_nbytes", "codec_s", "wait_s", "exposed_s", "lost")
 
@@ -53,7 +53,7 @@ class StepCounts:
 
 
 class Sink(Protocol):
-    """What a ledger writes to. A sink that raises is reported once and given up; training goes on."""
+    """A target of a ledger. A sink that raises is reported once and given up; training goes on."""
 
     def write(self, step: StepCounts) -> None:
         """Take one step. The calls come one at a time, in the order of the steps."""
