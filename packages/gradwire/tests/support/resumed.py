@@ -17,4 +17,4 @@ def check_resumed(seen: list[dict[str, Any]]) -> None:
         )
         assert "StateError: rank" in rank["swapped"]
         assert "StateError: replicas must agree bit for bit, but the weights of rank 1" in rank["apart"]
-        assert "wants its own residuals" in rank["swapped"]
+        assert "expected its own residuals" in rank["swapped"]

@@ -166,7 +166,7 @@ def test_a_model_without_trainable_parameters_is_refused() -> None:
 
 def test_a_model_whose_parameters_are_all_empty_is_refused() -> None:
     empty = nn.Parameter(torch.empty(0, 3))
-    with pytest.raises(TensorError, match="one trainable weight was wanted, but all its 1 trainable param"):
+    with pytest.raises(TensorError, match="one trainable weight, got 1 trainable parameters, all of"):
         FlatGradients([empty])
     assert FlatGradients([empty, nn.Parameter(torch.ones(2))]).buffer.numel() == 2
 

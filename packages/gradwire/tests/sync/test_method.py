@@ -109,7 +109,7 @@ def refuses(error: type[GradwireError], said: str) -> Any:
             TensorError,
             "none came; is requires_grad off everywhere",
         ),
-        (lambda: nn.ReLU(), TensorError, "a model with at least one trainable parameter was wanted"),
+        (lambda: nn.ReLU(), TensorError, "expected a model with at least one trainable parameter"),
     ],
 )
 def test_a_wrong_model_is_refused(

@@ -55,7 +55,7 @@ def test_a_residual_begins_at_zero_and_stays_the_same_tensor() -> None:
     assert (first.dtype, first.tolist()) == (torch.float32, [0, 0, 0])
     assert of(residuals, "a", 3) is first
     assert of(residuals, "b", 3) is not first
-    with pytest.raises(StateError, match="the residual 'a' has 3 elements, but 4 are wanted"):
+    with pytest.raises(StateError, match="expected 4 elements in the residual 'a', got 3"):
         residuals.of("a", 4)
 
 
@@ -93,7 +93,9 @@ def test_loading_changes_the_tensors_that_are_in_use() -> None:
 def test_a_loaded_residual_is_refused_to_a_bucket_of_another_length() -> None:
     residuals = Residuals(KEEPING, 0, 1)
     residuals.load_state_dict(filled(a=[1.0, 2.0]).state_dict())
-    with pytest.raises(StateError, match="'a' has 2 elements, but 3 are wanted; does the state belong to an"):
+    with pytest.raises(
+        StateError, match="expected 3 elements in the residual 'a', got 2; does the state belong to an"
+    ):
         residuals.of("a", 3)
 
 
@@ -102,7 +104,7 @@ def test_where_the_keys_are_known_a_state_with_others_changes_nothing() -> None:
     residuals.load_state_dict(filled(a=[1.0, 2.0]).state_dict())
     for strange, reason in (
         (filled(a=[5.0, 6.0], c=[7.0]), "has a residual of c, which this model does not have"),
-        (filled(a=[5.0, 6.0], b=[7.0, 8.0]), "'b' has 2 elements, but 1 are wanted"),
+        (filled(a=[5.0, 6.0], b=[7.0, 8.0]), "expected 1 elements in the residual 'b', got 2"),
     ):
         with pytest.raises(StateError, match=reason):
             residuals.load_state_dict(strange.state_dict())
@@ -117,11 +119,14 @@ GOOD: dict[str, Any] = {"rank": 0, "world": 2, "residuals": {"a": torch.ones(2)}
     [
         (
             GOOD | {"rank": 1},
-            r"rank 0 of 2 wants its own residuals, but these are of rank 1 of 2; .*redivide",
+            r"rank 0 of 2 expected its own residuals, got those of rank 1 of 2; .*redivide",
         ),
-        (GOOD | {"world": 3}, r"rank 0 of 2 wants .* rank 0 of 3; load .*, or give all .* to redivide first"),
-        (GOOD | {"residuals": {"a": torch.ones(3)}}, r"'a' has 3 elements, but 2 are wanted"),
-        (GOOD | {"residuals": {"b": torch.ones(9), "a": torch.ones(1)}}, r"'a' has 1 elements, but 2"),
+        (GOOD | {"world": 3}, r"rank 0 of 2 expected .* rank 0 of 3; load .*, or give all .* to redivide first"),
+        (GOOD | {"residuals": {"a": torch.ones(3)}}, r"expected 2 elements in the residual 'a', got 3"),
+        (
+            GOOD | {"residuals": {"b": torch.ones(9), "a": torch.ones(1)}},
+            r"expected 2 elements in the residual 'a', got 1",
+        ),
         (GOOD | {"residuals": {"a": torch.ones(2, 1)}}, r"for residuals\.a of .* of shape \(2, 1\) on"),
         (GOOD | {"residuals": {"a": torch.ones(2).double()}}, r"for residuals\.a of .*, got a .*float64"),
         (GOOD | {"residuals": {"a": [1.0, 2.0]}}, r"for residuals\.a of a .*, got \[1\.0, 2\.0\]; load"),
@@ -193,9 +198,9 @@ def test_a_key_that_a_rank_lacks_counts_as_zero() -> None:
     ("states", "world", "reason"),
     [
         ([filled(0, 2).state_dict()], 1, r"of all ranks of one world, each once, but got .* ranks \[0\], of"),
-        ([filled(0, 2).state_dict()] * 2, 1, r"each once, but got those of the ranks \[0, 0\]"),
+        ([filled(0, 2).state_dict()] * 2, 1, r"each once, got those of the ranks \[0, 0\]"),
         ([filled(0, 2).state_dict(), filled(1, 3).state_dict()], 1, r"of worlds of \[2, 3\] ranks"),
-        ([], 1, r"each once, but got those of the ranks \[\], of worlds of \[\]"),
+        ([], 1, r"each once, got those of the ranks \[\], of worlds of \[\]"),
         ([filled().state_dict()], 0, r"world must be a whole number from 1 up, but is 0"),
         ([filled(0, 2, a=[1.0]).state_dict(), filled(1, 2, a=[1.0, 2.0]).state_dict()], 1, r"'a' has 2 el"),
         ([{"rank": 0}], 1, r"a value for world of a state of residuals, got nothing"),
@@ -377,7 +382,7 @@ def test_a_state_does_not_depend_on_the_buckets(
 def test_a_state_of_another_model_is_refused(make_model: MakeModel, run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         small, large = (_method("DSync", model, exchange) for model in models)
-        with pytest.raises(StateError, match="'gradient' has 58 elements, but 8 are wanted"):
+        with pytest.raises(StateError, match="expected 8 elements in the residual 'gradient', got 58"):
             small.residuals.load_state_dict(large.residuals.state_dict())
 
     models = nn.Linear(3, 2), make_model()

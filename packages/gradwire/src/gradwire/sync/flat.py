@@ -197,8 +197,8 @@ def trainable(parameters: Iterable[Parameter]) -> list[Parameter]:
     found = _checked(parameter for parameter in parameters if parameter.requires_grad)
     if not any(parameter.numel() for parameter in found):
         raise TensorError(
-            f"a model with at least one trainable weight was wanted, but all its {len(found)} trainable "
-            "parameters are empty; look at the sizes of its layers"
+            f"expected a model with at least one trainable weight, got {len(found)} trainable parameters, "
+            "all of them empty; look at the sizes of its layers"
         )
     return found
 
@@ -207,7 +207,7 @@ def _checked(parameters: Iterable[Parameter]) -> list[Parameter]:
     unique = list({id(parameter): parameter for parameter in parameters}.values())
     if not unique:
         raise TensorError(
-            "a model with at least one trainable parameter was wanted, but none came; "
+            "expected a model with at least one trainable parameter, got none; "
             "is requires_grad off everywhere, or was a generator of parameters used twice?"
         )
     for number, parameter in enumerate(unique):

@@ -143,7 +143,7 @@ class Residuals:
         rank, world, residuals = _read(state)
         if (rank, world) != (self.rank, self.world):
             raise StateError(
-                f"rank {self.rank} of {self.world} wants its own residuals, but these are of rank {rank} of "
+                f"rank {self.rank} of {self.world} expected its own residuals, got those of rank {rank} of "
                 f"{world}; load each rank's own state, or give all ranks' states to redivide first"
             )
         if residuals and not self._keeps:
@@ -264,13 +264,13 @@ def _check_complete(read: Sequence[tuple[int, int, Mapping[str, torch.Tensor]]])
     ranks, worlds = [rank for rank, _, _ in read], {world for _, world, _ in read}
     if worlds != {len(read)} or ranks != list(range(len(read))):
         raise StateError(
-            f"redivide wants the states of all ranks of one world, each once, but got those of the ranks "
+            f"redivide expected the states of all ranks of one world, each once, got those of the ranks "
             f"{ranks}, of worlds of {sorted(worlds)} ranks"
         )
 
 
-def _other_count(key: str, found: int, wanted: int) -> StateError:
+def _other_count(key: str, found: int, expected: int) -> StateError:
     return StateError(
-        f"the residual {key!r} has {found} elements, but {wanted} are wanted; does the state belong to "
+        f"expected {expected} elements in the residual {key!r}, got {found}; does the state belong to "
         "another model or to other buckets?"
     )

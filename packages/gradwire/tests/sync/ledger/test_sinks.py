@@ -179,7 +179,7 @@ def test_tensorboard_may_have_the_sums_only() -> None:
 
 
 def test_a_writer_without_add_scalar_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"wants a writer with add_scalar, but got 'runs/1'"):
+    with pytest.raises(SpecError, match=r"expected a writer with add_scalar, got 'runs/1'"):
         TensorBoard("runs/1")
 
 

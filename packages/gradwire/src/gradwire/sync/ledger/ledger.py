@@ -71,7 +71,7 @@ class Ledger:
         folder: str | os.PathLike[str] | None = None,
     ) -> None:
         if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
-            raise SpecError(f"a ledger wants its rank, a whole number from 0 up, but got {rank!r}")
+            raise SpecError(f"expected the ledger's rank, a whole number from 0 up, got {rank!r}")
         for sink in sinks:
             if not all(callable(getattr(sink, name, None)) for name in ("write", "close")):
                 raise SpecError(
@@ -226,8 +226,8 @@ class Ledger:
         version = given.get("version", one_of(*_READ))
         if (rank := given.get("rank", whole())) != self.rank:
             raise StateError(
-                f"rank {self.rank} wants its own ledger's state, but this is rank {rank}'s; load each rank's "
-                "own, or begin a new ledger where the ranks have changed"
+                f"rank {self.rank} expected its own ledger's state, got that of rank {rank}; load each "
+                "rank's own, or begin a new ledger where the ranks have changed"
             )
         steps, wall_s = given.get("steps", whole()), float(given.get("wall_s", real(0.0)))
         ended, under_way = given.get("ended", Tally.of_state), given.get("open", Tally.of_state)

@@ -126,7 +126,7 @@ class TensorBoard:
     def __init__(self, writer: Any, buckets: bool = True) -> None:
         if not callable(getattr(writer, "add_scalar", None)):
             raise SpecError(
-                f"TensorBoard wants a writer with add_scalar, but got {writer!r}; "
+                f"TensorBoard expected a writer with add_scalar, got {writer!r}; "
                 "torch.utils.tensorboard.SummaryWriter makes one"
             )
         self._writer = writer
@@ -230,9 +230,9 @@ class WandB:
     def __init__(self, run: Any = None, buckets: bool = True) -> None:
         self._run = _needed("wandb", "WandB").run if run is None else run
         if self._run is None:
-            raise SpecError("WandB wants a run, but none is active; call wandb.init() before, or give it one")
+            raise SpecError("WandB expected an active run, got none; call wandb.init() before, or pass one")
         if not all(callable(getattr(self._run, name, None)) for name in ("log", "define_metric")):
-            raise SpecError(f"WandB wants what wandb.init() returns, but got {run!r}")
+            raise SpecError(f"WandB expected a run that wandb.init() returns, got {run!r}")
         self._buckets = buckets
         self._run.define_metric(STEP_TAG)
         self._run.define_metric("gradwire/*", step_metric=STEP_TAG)
@@ -275,7 +275,7 @@ class MLflow:
         active: Any = self._mlflow.active_run() if run_id is None else None
         if run_id is None and active is None:
             raise SpecError(
-                "MLflow wants a run, but none is active; call mlflow.start_run() before, or name one"
+                "MLflow expected an active run, got none; call mlflow.start_run() before, or name one"
             )
         self.run_id: str = active.info.run_id if run_id is None else run_id
         self._buckets = buckets
