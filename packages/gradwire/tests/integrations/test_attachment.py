@@ -90,7 +90,7 @@ def test_refused_residuals_say_how_to_go_on_without(model: DistributedDataParall
     state = attachment.state(3)
     attachment.resume(1, lambda _: state, 3)
     strange = {"step": 3, "residuals": {"rank": 1, "world": 2, "residuals": {}}}
-    with pytest.raises(StateError, match="rank 0 of 1 wants its own") as caught:
+    with pytest.raises(StateError, match="rank 0 of 1 expected its own") as caught:
         attachment.resume(1, lambda _: strange, 3)
     assert any("resume_residuals=False" in note for note in caught.value.__notes__)
     attachment.close()

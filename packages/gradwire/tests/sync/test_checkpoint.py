@@ -183,9 +183,9 @@ def test_another_ranks_state_or_another_worlds_changes_nothing(
         with pipe:
             _train(pipe, schedule, batch_loss, 3)
             if refusing:
-                with pytest.raises(StateError, match=f"rank {rank} wants its own .* of rank {1 - rank} came"):
+                with pytest.raises(StateError, match=f"rank {rank} expected its own .* of rank {1 - rank};"):
                     pipe.load_state_dict(ours[1 - rank])
-                with pytest.raises(StateError, match=r"one of 3 came; .*redivide"):
+                with pytest.raises(StateError, match=r"but got one of 3; .*redivide"):
                     pipe.load_state_dict(others[rank])
                 with pytest.raises(StateError, match="without any rank's key"):
                     pipe.load_state_dict({})
@@ -375,7 +375,7 @@ def test_processes_resume_from_a_distributed_checkpoint(
         assert same
         assert torch.equal(weights, results[0][1])
         assert f"rank {rank} expected its own state" in refused
-        assert f"a state of rank {1 - rank} came" in refused
+        assert f"got a state of rank {1 - rank}" in refused
 
     states = read_ranks(folder, "pipe")
     residuals = [state[f"gradwire/rank{rank}/residual/gradient"] for rank, state in enumerate(states)]

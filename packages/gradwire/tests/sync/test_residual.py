@@ -121,7 +121,7 @@ GOOD: dict[str, Any] = {"rank": 0, "world": 2, "residuals": {"a": torch.ones(2)}
             GOOD | {"rank": 1},
             r"rank 0 of 2 expected its own residuals, got those of rank 1 of 2; .*redivide",
         ),
-        (GOOD | {"world": 3}, r"rank 0 of 2 expected .* rank 0 of 3; load .*, or give all .* to redivide first"),
+        (GOOD | {"world": 3}, r"rank 0 of 2 expected .* rank 0 of 3; load .*, or give all .* to redivide"),
         (GOOD | {"residuals": {"a": torch.ones(3)}}, r"expected 2 elements in the residual 'a', got 3"),
         (
             GOOD | {"residuals": {"b": torch.ones(9), "a": torch.ones(1)}},

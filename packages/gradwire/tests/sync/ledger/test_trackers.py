@@ -128,7 +128,7 @@ def test_without_a_run_it_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch)
         WandB()
     with pytest.raises(SpecError, match=r"mlflow.start_run\(\) before"):
         MLflow()
-    with pytest.raises(SpecError, match=r"wants what wandb.init\(\) returns, but got 'mine'"):
+    with pytest.raises(SpecError, match=r"expected a run that wandb.init\(\) returns, got 'mine'"):
         WandB("mine")
 
 
