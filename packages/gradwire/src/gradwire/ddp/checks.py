@@ -89,8 +89,7 @@ def check_plan(plan: Plan, model: DistributedDataParallel) -> None:
 
 # The parameters that DDP averages, compared with those that the module has now.
 #
-# DDP knows the parameters that the module had when it was made. ``load_state_dict(assign=True)``, a new
-# layer,
+# DDP knows the parameters that the module had when it was made. ``load_state_dict(assign=True)``, a new layer
 # or ``requires_grad_`` after that give the module others. DDP averages none of them and says nothing.
 
 
@@ -147,10 +146,8 @@ def _in_buckets(model: DistributedDataParallel) -> set[torch.Tensor]:
 
 # What a copy of an attached model has in gradwire's place: no thread, no connections, and a warning sign.
 #
-# ``copy.deepcopy`` of a ``DistributedDataParallel`` (``torch.optim.swa_utils.AveragedModel`` makes one,
-# too)
-# gives the copy a reducer of its own, to which no hook of the original was told. It would average its
-# gradients
+# ``copy.deepcopy`` of a ``DistributedDataParallel`` (``torch.optim.swa_utils.AveragedModel`` makes one, too)
+# gives the copy a reducer of its own, of which no hook of the original learns. It would average its gradients
 # by itself, uncompressed, and say nothing.
 
 

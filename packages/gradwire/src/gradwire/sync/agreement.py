@@ -45,8 +45,7 @@ def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) 
     try:
         store = own_part(group, store_of(group), doing, timeout_s)
         words = TimedStore(PrefixStore(f"attach {number}", store), doing)
-        told = _exchange_facts(words, rank, world, facts, deadline)
-        problem = _problem(told)
+        problem = _problem(_exchange_facts(words, rank, world, facts, deadline))
         if problem is not None:
             _take_leave(words, rank, world, deadline)
     except AbsentError as error:
@@ -120,14 +119,14 @@ def _take_leave(words: TimedStore, rank: int, world: int, deadline: float) -> No
         words.wait([f"read {other}" for other in range(world)], deadline)
 
 
-def _problem(told: Sequence[Mapping[str, str]]) -> str | None:
+def _problem(every: Sequence[Mapping[str, str]]) -> str | None:
     refusals = [
-        f"rank {rank} cannot ({facts[REFUSED]})" for rank, facts in enumerate(told) if REFUSED in facts
+        f"rank {rank} cannot ({facts[REFUSED]})" for rank, facts in enumerate(every) if REFUSED in facts
     ]
     if refusals:
         return f"all ranks attach or none, and {' and '.join(refusals)}"
-    names = sorted({name for facts in told for name in facts})
-    differences = [_difference(name, [facts.get(name, "unknown") for facts in told]) for name in names]
+    names = sorted({name for facts in every for name in facts})
+    differences = [_difference(name, [facts.get(name, "unknown") for facts in every]) for name in names]
     found = [difference for difference in differences if difference]
     if not found:
         return None
@@ -147,7 +146,7 @@ def _difference(name: str, values: Sequence[str]) -> str | None:
 # Messages between two steps, over the exchange: rows of numbers, their mean, or a text from rank 0.
 
 
-def gather(exchange: Exchange, row: Sequence[float], timeout_s: float) -> list[list[float]]:
+def gather(exchange: Exchange, row: Sequence[float], timeout_s: float | None = None) -> list[list[float]]:
     """Return the rows of all ranks, in their order, as float32; all ranks call it with rows of one length.
 
     Raises ``ExchangeError``.
@@ -177,6 +176,6 @@ def broadcast(exchange: Exchange, text: str, timeout_s: float) -> str:
     return bytes(letters.to(torch.uint8).tolist()).decode()
 
 
-def _sum(exchange: Exchange, values: torch.Tensor, timeout_s: float) -> None:
+def _sum(exchange: Exchange, values: torch.Tensor, timeout_s: float | None) -> None:
     """Sum exactly: all but one of the terms of each value are 0."""
     Exchange(exchange.link, Plan()).all_reduce(values, average=False, timeout_s=timeout_s)

@@ -149,10 +149,10 @@ class BucketResiduals:
             device_of(self._lost).launch(self._keep_there, [self._lost], self._residuals)
         self._lost = None
 
-    def _exchange_halves(self, lent: Residual) -> None:
-        if not lent.replaced:
+    def _exchange_halves(self, lost: Residual) -> None:
+        if not lost.replaced:
             return
-        for own, waits, part in zip(self._residuals, self._waiting, lent.parts(), strict=True):
+        for own, waits, part in zip(self._residuals, self._waiting, lost.parts(), strict=True):
             if waits:
                 part += own
             own.data = part

@@ -24,7 +24,7 @@ def replica_hashes(
 ) -> dict[str, bytes]:
     """Return the hashes of the weights that all ranks share, and of the state of their optimizer.
 
-    Without an optimizer its hash is that of nothing, so that a rank that has one is told from a rank that
+    Without an optimizer its hash is that of nothing, so that a rank that has one differs from a rank that
     has none.
     """
     own = {id(each) for each in own_parameters(model).values()}

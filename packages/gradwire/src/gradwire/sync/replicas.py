@@ -19,6 +19,7 @@ from gradwire.devices import on_host
 from gradwire.errors import ExchangeError, SpecError, StateError, copied, shown
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
+from gradwire.sync.agreement import gather
 from gradwire.sync.flat import FlatWeights, check_frozen
 from gradwire.sync.hashes import check_replicated, crc32c_of, replica_hashes, sha256_of
 from gradwire.sync.ledger.ledger import Ledger
@@ -153,12 +154,9 @@ def _shapes(buffers: Iterable[torch.Tensor]) -> list[tuple[object, ...]]:
     return [(tuple(each.shape), str(each.dtype)) for each in buffers]
 
 
-def _gather(own: bytes, exchange: Exchange, timeout_s: float | None = None) -> list[bytes]:
-    """Return every rank's bytes: a row for each, as floats, and only the own row is not zero."""
-    rows = torch.zeros(exchange.link.world, len(own), dtype=torch.float32, device="cpu")
-    rows[exchange.link.rank] = torch.tensor(list(own), dtype=torch.float32, device="cpu")
-    Exchange(exchange.link, Plan()).all_reduce(rows.view(-1), average=False, timeout_s=timeout_s)
-    return [bytes(int(value) for value in row) for row in rows.tolist()]
+def _gather(digests: bytes, exchange: Exchange, timeout_s: float | None = None) -> list[bytes]:
+    """Return the bytes of all ranks, which travel as floats."""
+    return [bytes(map(int, row)) for row in gather(exchange, list(digests), timeout_s)]
 
 
 WEIGHTS = "weights"

@@ -168,7 +168,7 @@ class Work(ABC):
         """
         began = perf_counter()
         patience_s = longest_s(self.context.exchange, self.nbytes // 4, self.timeout_s)
-        # Not result(timeout=...): its TimeoutError could not be told from a LinkTimeoutError of the work.
+        # Not result(timeout=...): its TimeoutError would look like a LinkTimeoutError of the work.
         if not wait([self._result], min(patience_s, TIMEOUT_MAX)).done:
             raise LinkTimeoutError(
                 f"rank {self.context.rank} waited {patience_s:g} s for {self.what} to be {self.done}, but "

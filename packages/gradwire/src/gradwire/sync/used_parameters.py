@@ -186,11 +186,10 @@ def exact_order_norm(gradient: torch.Tensor) -> float:
     return math.sqrt(sums.item())
 
 
-# What a schedule of the learning rate sets, kept beside a gradient until the gradient is applied.
+# The values of a learning rate's schedule, kept beside a gradient until the gradient is applied.
 #
-# A pipelined gradient is applied some steps after it was computed. It takes with it the learning rate of
-# its
-# own step, so that a pipeline of one is synchronous SGD bit for bit under every schedule.
+# A pipelined gradient is applied some steps after it was computed. It takes the learning rate of its own step
+# with it, so that a pipeline of one is synchronous SGD bit for bit under every schedule.
 
 _SCHEDULED = ("lr", "momentum", "betas")  # what the schedulers of torch.optim change; no optimizer does
 

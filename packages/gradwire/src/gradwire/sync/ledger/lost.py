@@ -35,11 +35,11 @@ def sampled(step: int) -> bool:
     return step % _EVERY == 0 or (step >= _FIRST and step & (step - 1) == 0)
 
 
-def share_of(own: float, lost: float) -> float | None:
-    """Return the lost norm divided by the own one, from their squares; 0/0 is 0, and None stands for x/0."""
+def share_of(gradient: float, lost: float) -> float | None:
+    """Return the relative error of a gradient, from squares of norms; 0/0 is 0, and None stands for x/0."""
     if lost == 0:
         return 0.0
-    return math.sqrt(lost / own) if own else None
+    return math.sqrt(lost / gradient) if gradient else None
 
 
 @dataclass(frozen=True)
