@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.collectives.levels import ALGORITHMS, Instance, Layout, Level
+from gradwire.collectives.levels import ALGORITHMS, Instance, Level, LevelInstances
 from gradwire.collectives.step import Step
 from support.rendezvous import rendezvous
 
 names = st.sampled_from(sorted(ALGORITHMS))
 layouts = st.builds(
-    lambda first, size, last, world: Layout([Level(first, size), Level(last, None)], world),
+    lambda first, size, last, world: LevelInstances([Level(first, size), Level(last, None)], world),
     names,
     st.integers(1, 5),
     names,
@@ -37,7 +37,7 @@ def test_an_instance_speaks_of_ranks_and_chunks_of_the_whole() -> None:
 
 
 @given(layouts)
-def test_what_all_send_adds_up_to_the_sum_at_each_owner(layout: Layout) -> None:
+def test_what_all_send_adds_up_to_the_sum_at_each_owner(layout: LevelInstances) -> None:
     world, chunks = layout.world, layout.chunks
     held = [[{rank} for _ in range(chunks)] for rank in range(world)]
     for message in rendezvous([list(layout.reduce(rank)) for rank in range(world)]):
@@ -57,7 +57,7 @@ def test_what_all_send_adds_up_to_the_sum_at_each_owner(layout: Layout) -> None:
 
 
 @given(layouts)
-def test_the_busiest_rank_sends_what_its_steps_send(layout: Layout) -> None:
+def test_the_busiest_rank_sends_what_its_steps_send(layout: LevelInstances) -> None:
     def sent(rank: int) -> int:
         return sum(
             stop - start
@@ -69,7 +69,7 @@ def test_the_busiest_rank_sends_what_its_steps_send(layout: Layout) -> None:
 
 
 @given(layouts)
-def test_instances_of_a_level_cover_chunks_without_overlap(layout: Layout) -> None:
+def test_instances_of_a_level_cover_chunks_without_overlap(layout: LevelInstances) -> None:
     for level in layout.levels:
         taken = set[tuple[int, int]]()
         for instance in level:
@@ -82,7 +82,7 @@ def test_instances_of_a_level_cover_chunks_without_overlap(layout: Layout) -> No
 
 @pytest.mark.parametrize(("name", "hops"), [("ring", 2 * 7), ("star", 2), ("tree", 6), ("butterfly", 6)])
 def test_one_level_of_all_ranks_is_the_algorithm(name: str, hops: int) -> None:
-    layout = Layout([Level(name, None)], 8)
+    layout = LevelInstances([Level(name, None)], 8)
     assert layout.chunks == ALGORITHMS[name].chunks(8)
     assert layout.owners == [ALGORITHMS[name].owner(chunk, 8) for chunk in range(layout.chunks)]
     assert list(layout.reduce(3)) == list(ALGORITHMS[name].reduce(3, 8))
