@@ -1,4 +1,4 @@
-"""What processes run whose buckets may go past the communication thread."""
+"""Training in which the transport may average buckets by its own all-reduce, in the processes of a test."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gradwire.exchange.request import BucketRequest
 from support.ddp_ranks import SMALL_BUCKETS, make_model, train
 
 
-def apart(options: dict[str, Any], plan: Any, steps: int) -> dict[str, Any]:
-    """Train as ``dense``; tell how many buckets went past the communication thread, and what was counted."""
+def trained(options: dict[str, Any], plan: Any, steps: int) -> dict[str, Any]:
+    """Train as DDP does; return the buckets of the native all-reduce, and the counts."""
     past = list[int]()
     start = Exchange.start
 

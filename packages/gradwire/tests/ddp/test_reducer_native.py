@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import gradwire
-from support import apart_ranks
+from support import native_ranks
 from support.sums import bits
 
 RunProcesses = Callable[..., list[Any]]
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.processes
 def test_they_train_as_ddp_does_and_are_counted(
     world: int, options: dict[str, Any], run_processes: RunProcesses
 ) -> None:
-    results = run_processes(world, apart_ranks.apart, options, BACKEND, STEPS)
+    results = run_processes(world, native_ranks.trained, options, BACKEND, STEPS)
     for result in results:
         assert torch.equal(bits(result["ours"]), bits(results[0]["ours"]))
         torch.testing.assert_close(result["ours"], result["plain"], rtol=1e-5, atol=1e-6)
@@ -56,12 +56,12 @@ def test_they_train_as_ddp_does_and_are_counted(
     ],
 )
 def test_the_thread_exchanges_all_others(plan: Any, run_processes: RunProcesses) -> None:
-    for result in run_processes(2, apart_ranks.apart, {}, plan, 6):
+    for result in run_processes(2, native_ranks.trained, {}, plan, 6):
         assert result["past"] == []
 
 
 def test_a_run_that_chooses_no_compression_samples_and_decides_as_ever(run_processes: RunProcesses) -> None:
-    results = run_processes(2, apart_ranks.apart, {}, gradwire.Auto(codecs=["identity"]), 60)
+    results = run_processes(2, native_ranks.trained, {}, gradwire.Auto(codecs=["identity"]), 60)
     for result in results:
         assert torch.equal(bits(result["ours"]), bits(results[0]["ours"]))
         # The first steps go through fp8.
