@@ -18,13 +18,14 @@ from gradwire.exchange.norms import Norms
 from gradwire.plan import PlanLike
 from gradwire.sync.checkpoint import RankState
 from gradwire.sync.deltas import over
+from gradwire.sync.error_feedback import FlatResidual
 from gradwire.sync.flat import FlatGradients, FlatWeights
 from gradwire.sync.flat_buckets import WHOLE
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.lost import Measured
 from gradwire.sync.method import Group, WorkerMethod
-from gradwire.sync.used_parameters import Reach, backward, set_aside
+from gradwire.sync.used_parameters import Reach, backward
 from gradwire_lab.parameter_server.conversation import Conversation, Kind, Message
 from gradwire_lab.parameter_server.ps_sync import check_star, check_weights, star_of, weights_through
 from gradwire_lab.parameter_server.session import check_staleness
@@ -131,10 +132,14 @@ class StaleWorker(WorkerMethod):
         if used.own:
             message = replace(message, kind=Kind.PART)
             reached = used.told(range(len(self._gradients.parameters)))
-        residual = self._buckets.residual
-        with set_aside(used.parts(residual)):
-            feedback = self._feedback.of(codec, residual, norms)
-            self._talk.hand_over(message, self._gradients.staged().floats(), codec, feedback, reached)
+        residual = FlatResidual(self._buckets.residual, used.parts(self._buckets.residual))
+        values = self._gradients.staged().floats()
+        lost = residual.lend(values)
+        try:
+            feedback = self._feedback.of(codec, lost, norms)
+            self._talk.hand_over(message, values, codec, feedback, reached)
+        finally:
+            residual.give_back()
 
     def _lay_out(self) -> None:
         self._gradients = FlatGradients(self.trained.parameters, with_frozen=True)

@@ -14,7 +14,6 @@ from gradwire.exchange.feedback import Residual, is_finite
 from gradwire.sync.buckets import is_zero
 from gradwire.sync.ledger.lost import Layout
 from gradwire.sync.residual import Residuals
-from gradwire.sync.used_parameters import put_back, take_out
 
 
 class BucketFeedback(Protocol):
@@ -75,12 +74,28 @@ class FlatResidual(_NoFeedback):
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | None:  # noqa: ARG002
         """Lend it, with zeros in the waiting parts."""
-        self._old = [take_out(part) for part in self._waiting]
+        self._old = [_taken_out(part) for part in self._waiting]
         return self._residual
 
     def give_back(self) -> None:
         """Add the waiting parts again."""
-        put_back(self._waiting, self._old)
+        for part, old in zip(self._waiting, self._old, strict=True):
+            device_of(part).launch(partial(part.add_, old), [old], [part])
+        for part in self._waiting[-1:]:
+            device_of(part).event().wait()
+
+
+def _taken_out(part: torch.Tensor) -> torch.Tensor:
+    """Return a copy of a part's values, which become 0."""
+    device = device_of(part)
+    old = device.zeros(part.numel())
+
+    def copy() -> None:
+        old.copy_(part)
+        part.zero_()
+
+    device.launch(copy, [], [old, part])
+    return old
 
 
 # The residuals of a bucket are those of its parameters, one after the other, for DDP cuts buckets anew. What

@@ -13,13 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 
 from gradwire.costs import ExchangeCost
-from gradwire.devices import device_of
 from gradwire.errors import SpecError, TensorError, shown
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
@@ -98,40 +96,6 @@ def _overhead(accounting: ExchangeCost) -> ExchangeCost:
     """Return the cost of an exchange that carried no float of a gradient."""
     accounting.raw_nbytes = 0
     return accounting
-
-
-@contextmanager
-def set_aside(parts: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Let these parts of a residual be 0 within a ``with`` block, and add them again at its end.
-
-    They are those of parameters that this rank has not reached: their residuals wait for a step that does.
-    """
-    waiting = [take_out(part) for part in parts]
-    try:
-        yield
-    finally:
-        put_back(parts, waiting)
-
-
-def take_out(part: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a part's values, which become 0."""
-    device = device_of(part)
-    old = device.zeros(part.numel())
-
-    def copy() -> None:
-        old.copy_(part)
-        part.zero_()
-
-    device.launch(copy, [], [old, part])
-    return old
-
-
-def put_back(parts: Sequence[torch.Tensor], taken: Sequence[torch.Tensor]) -> None:
-    """Add what ``take_out`` returned, and wait until it is there."""
-    for part, old in zip(parts, taken, strict=True):
-        device_of(part).launch(partial(part.add_, old), [old], [part])
-    for part in parts[-1:]:
-        device_of(part).event().wait()
 
 
 # Clip the averaged gradient by its global norm, to the same bits on every rank.
