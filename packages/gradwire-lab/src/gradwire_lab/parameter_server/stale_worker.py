@@ -23,7 +23,7 @@ from gradwire.sync.flat import FlatGradients, FlatWeights
 from gradwire.sync.flat_buckets import WHOLE
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.ledger.lost import Measured
+from gradwire.sync.ledger.lost import ErrorSums
 from gradwire.sync.method import Group, WorkerMethod
 from gradwire.sync.used_parameters import Reach, backward
 from gradwire_lab.parameter_server.conversation import Conversation, Kind, Message
@@ -107,7 +107,7 @@ class StaleWorker(WorkerMethod):
         started = perf_counter()
         meter, is_push = self.sync.meter, kind is Kind.PUSH
         layout = self._buckets.layouts[0] if is_push and meter.measures(clock) else None
-        lost: Measured | None = None
+        lost: ErrorSums | None = None
         with self._failing_for_good(clock):
             message = Message(kind, clock, staleness=self.staleness, count=self._gradients.buffer.numel())
             if is_push:

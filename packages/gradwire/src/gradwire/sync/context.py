@@ -18,7 +18,7 @@ from gradwire.plan import Plan
 from gradwire.sync.agreement import AFTER_AGREEING, agree, facts_of
 from gradwire.sync.connect import connect
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.ledger.lost import Measured
+from gradwire.sync.ledger.lost import ErrorSums
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +209,7 @@ class SyncContext:
         return self.is_closed or self.exchange.transport.failure is not None
 
     def count(
-        self, name: str, cost: ExchangeCost, exposed_s: float, nbytes: int = 0, lost: Measured | None = None
+        self, name: str, cost: ExchangeCost, exposed_s: float, nbytes: int = 0, lost: ErrorSums | None = None
     ) -> None:
         """Count an exchange of ``nbytes`` of gradient in the ledger, if there is one."""
         if self.ledger is not None:

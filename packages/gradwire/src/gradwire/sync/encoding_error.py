@@ -21,7 +21,7 @@ from gradwire.errors import LOSSY_LOGGER, LossyError, LossyWarning, copied
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.sync.context import SyncContext
-from gradwire.sync.ledger.lost import Layout, Measured, sampled
+from gradwire.sync.ledger.lost import ErrorSums, Layout, sampled
 from gradwire.sync.observe import NULL_BUCKET, BucketObserver, StepObserver
 from gradwire.sync.thread import Work
 from gradwire.sync.work import BucketWork
@@ -88,9 +88,9 @@ class EncodingErrorMeter(StepObserver):
         work.request = replace(work.request, norms=work.layout.norms)
         return _MeasuredBucket(self, work, work.layout)
 
-    def measured(self, layout: Layout) -> Measured:
+    def measured(self, layout: Layout) -> ErrorSums:
         """Read the measurements of an exchange off ``layout.norms``, before another one of the bucket."""
-        found = Measured.of(layout, layout.norms.sums)
+        found = ErrorSums.of(layout, layout.norms.sums)
         if self._context.plan.keeps_residual or not found.usable:
             return found
         with self._counting:

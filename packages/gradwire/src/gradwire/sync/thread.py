@@ -23,7 +23,7 @@ from gradwire.errors import LinkTimeoutError, LossyError, copied
 from gradwire.exchange import Exchange
 from gradwire.launch.store import join_all
 from gradwire.sync.context import SyncContext
-from gradwire.sync.ledger.lost import Measured
+from gradwire.sync.ledger.lost import ErrorSums
 from gradwire.sync.ledger.sinks import profiled
 
 T = TypeVar("T")
@@ -128,7 +128,7 @@ class Work(ABC):
         self.context, self.name, self.what, self.done = context, name, what, done
         self.timeout_s, self._count = timeout_s, count
         self.cost = ExchangeCost()
-        self.lost: Measured | None = None
+        self.lost: ErrorSums | None = None
         self.verdict: LossyError | None = None
         self._result = Future[None]()
         self._raised_at: TracebackType | None = None  # each wait raises from there, so no traceback grows

@@ -13,15 +13,15 @@ import torch
 
 from gradwire.errors import StateError
 from gradwire.sync.ledger.ledger import JsonLines, Ledger, TensorBoard
-from gradwire.sync.ledger.lost import Layout, LostBook, LostCounts, Measured
+from gradwire.sync.ledger.lost import ErrorSums, Layout, LostBook, LostCounts
 from support.ledgers import SMALL, Kept
 
 LAYOUT = Layout(("w", "b"), (8, 2), ("all", "all"))
 OTHER = Layout(("c",), (5,), ("all",))
 
 
-def measured(layout: Layout, own: list[float], lost: list[float]) -> Measured:
-    return Measured.of(layout, torch.tensor([own, lost], dtype=torch.float64))
+def measured(layout: Layout, own: list[float], lost: list[float]) -> ErrorSums:
+    return ErrorSums.of(layout, torch.tensor([own, lost], dtype=torch.float64))
 
 
 def filled(ledger: Ledger) -> Ledger:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gradwire.codecs import parse
-from gradwire.sync.ledger.lost import Layout, Measured, is_rounding, sampled, share_of
+from gradwire.sync.ledger.lost import ErrorSums, Layout, is_rounding, sampled, share_of
 
 
 def test_samples_come_early_and_then_rarely() -> None:
@@ -28,7 +28,7 @@ def test_a_layout_that_repeats_adds_the_parts_up() -> None:
     assert norms.count == 8
     norms.own += 1.0
     norms.lost[:] = norms.lost.new_tensor([1.0, 10.0, 100.0, 1000.0])
-    found = Measured.of(layout, norms.sums)
+    found = ErrorSums.of(layout, norms.sums)
     assert found.sums[:2].tolist() == [[2.0, 2.0], [101.0, 1010.0]]
     assert (found.own, found.lost) == (4.0, 1111.0)
     norms.clear()

@@ -27,7 +27,7 @@ from gradwire.fields import one_of, real, rows, whole
 from gradwire.files import check_folder_writable
 from gradwire.page import RECORD, keep
 from gradwire.sync.ledger.counts import SOURCE, BucketCounts, BypassCounts, Decided, PlanChoice, Tally
-from gradwire.sync.ledger.lost import LostBook, Measured
+from gradwire.sync.ledger.lost import ErrorSums, LostBook
 from gradwire.sync.ledger.sinks import JsonLines, Sink, StepCounts, TensorBoard, profiled
 from gradwire.sync.ledger.summary import Summary, ledger_record, page_of
 from gradwire.units import format_size
@@ -83,7 +83,7 @@ class Ledger:
         self._reported: set[str] = set()
         self._steps, self._wall_s, self._step_began = 0, 0.0, perf_counter()
         self._ended, self._open = Tally(), Tally()
-        self._lost, self._measured = LostBook(), list[tuple[str, Measured]]()
+        self._lost, self._measured = LostBook(), list[tuple[str, ErrorSums]]()
         self._warnings: list[str] = []
         self._decided, self._deciding = list[Decided](), list[Decided]()
         self._counting = Lock()
@@ -101,7 +101,7 @@ class Ledger:
         accounting: ExchangeCost,
         exposed_s: float = 0.0,
         gradient_nbytes: int | None = None,
-        lost: Measured | None = None,
+        lost: ErrorSums | None = None,
     ) -> None:
         """Count one exchange of a bucket in the step that is under way.
 

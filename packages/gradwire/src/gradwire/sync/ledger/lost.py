@@ -81,7 +81,7 @@ def is_rounding(encoded: float, decoded: float, lost: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ErrorSums:
     """The measurements of one exchange: sums of squares, float64.
 
     ``sums`` has a row for each of this rank's gradient, what was lost of it, what was encoded and what was
@@ -94,7 +94,7 @@ class Measured:
     lost: float
 
     @classmethod
-    def of(cls, layout: Layout, sums: torch.Tensor) -> Measured:
+    def of(cls, layout: Layout, sums: torch.Tensor) -> ErrorSums:
         """Copy what an exchange has measured."""
         by_parameter = sums.view(len(sums), layout.copies, -1).sum(1)
         own, lost, *_ = by_parameter.sum(1).tolist()
@@ -198,7 +198,7 @@ class LostBook:
             self._settle(names)
         return self._parameters
 
-    def count(self, measured: Sequence[tuple[str, Measured]]) -> StepShares:
+    def count(self, measured: Sequence[tuple[str, ErrorSums]]) -> StepShares:
         """Count what the exchanges of one step have measured, by bucket; return the step's shares.
 
         A step in which anything was not finite is no sample.
