@@ -91,26 +91,24 @@ class Work(ABC):
 
     Parameters
     ----------
-    context
-        Whose exchange it uses.
     name
-        What the ledger calls it, the same in every step; None for what the ledger does not count.
+        The ledger's name of it, the same in every step; None: it is not counted.
     what, done
-        What errors call it, and what happens to it.
+        The names of the work and of its end in errors.
     timeout_s
-        How long any single wait for a peer lasts in it; the link's timeout where it is None.
+        The limit of any single wait for a peer in it; None: the link's timeout.
     count
         Called by the first ``wait`` of work that has a name, with the seconds that it has waited.
 
     Attributes
     ----------
     nbytes, step
-        Bytes of float32 gradient that it averages, and the training step of this process that it is part of,
-        counted from 1 up; 0 for none.
+        Bytes of float32 gradient that it averages, and its training step of this process, counted from 1 up;
+        0 for none.
     cost
-        What it has cost, once it is done.
+        Its cost, once it is done.
     lost, verdict
-        What encoding lost, where that is measured, and what all ranks have agreed to raise.
+        The errors of encoding, where they are measured, and the error that all ranks have agreed to raise.
     """
 
     nbytes = step = 0

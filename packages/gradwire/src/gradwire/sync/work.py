@@ -65,22 +65,20 @@ class GradientBucket:
 
     Attributes
     ----------
-    index
-        Its number in the step, from 0 up; all ranks hand the same buckets over in this order.
+    index, is_last
+        Its number in the step, from 0 up, in the order of all ranks; whether it is the last one.
     tensor
         The gradients, of any dtype and on any device; changed in place.
-    is_last
-        Whether it is the last one of its step.
     layout
         The parameters in their order in the bucket; None: one codec, nothing measured, no residual by name.
     name
-        What the ledger calls it, the same in every step; ``bucket <index>`` by default.
+        The ledger's name of it, the same in every step; ``bucket <index>`` by default.
     request
-        What is asked of the exchange. Views, residual, norms and timeout are added to it.
+        The request of the front end; residual, norms, timeout, and views by default are added to it.
     feedback
         The residual; by default those of the parameters of ``layout``.
     staged
-        The tensor's way through host memory, where the front end keeps that from step to step.
+        The tensor's copy in host memory, where the front end keeps that from step to step.
     observers
         Those of this bucket alone, beside the step's.
     """
@@ -97,33 +95,18 @@ class GradientBucket:
 
 
 class BucketWork(Work):
-    """One bucket's exchange, from hand-over to average.
-
-    ``GradientSync.start`` makes it, and chooses its route.
-
-    Parameters
-    ----------
-    context
-        Whose exchange it uses.
-    bucket
-        What the front end handed over.
-    step
-        The training step of this process, counted from 1 up.
-    count
-        See ``Work``.
+    """One bucket's exchange, from hand-over to average, on the route that ``GradientSync.start`` chooses.
 
     Attributes
     ----------
     index, tensor, layout, request
         Those of the bucket; observers may replace the request before it is handed over.
-    route
-        How it is averaged.
     active
         The number of ranks that the average is over; None: all.
     feedback, observers
-        What adds and keeps its residual, and what watches it on the thread.
+        The error feedback, and the observers on the communication thread.
     host, share
-        The reduction inside the host, and what it leaves for the exchange: the bucket itself by default.
+        The reduction inside the host, and the tensor that it leaves for the exchange: by default the bucket.
     """
 
     def __init__(

@@ -103,21 +103,10 @@ class Ledger:
         gradient_nbytes: int | None = None,
         lost: ErrorSums | None = None,
     ) -> None:
-        """Count one exchange of a bucket in the step that is under way.
+        """Count one exchange in the step under way, of a bucket with the same name in every step.
 
-        Parameters
-        ----------
-        bucket
-            Its name, the same in every step.
-        accounting
-            What the exchange returned.
-        exposed_s
-            Seconds for which the training thread waited for it.
-        gradient_nbytes
-            Bytes of float32 gradient that were averaged, 0 if it was none. By default
-            ``accounting.raw_nbytes``.
-        lost
-            What its encodings lost, where that was measured.
+        ``exposed_s`` are the seconds for which the training thread waited for it; ``gradient_nbytes`` the
+        bytes of float32 gradient that were averaged, by default those that were sent.
         """
         nbytes = int(accounting.raw_nbytes) if gradient_nbytes is None else gradient_nbytes
         counts = BucketCounts(1, nbytes, exposed_s, accounting)
@@ -127,16 +116,9 @@ class Ledger:
                 self._measured.append((bucket, lost))
 
     def bypassed(self, reason: str, bucket: str, nbytes: int) -> None:
-        """Count a gradient that went around the codec; rank 0 logs each reason once.
+        """Count a bucket's gradient that went around the codec; rank 0 logs each reason once.
 
-        Parameters
-        ----------
-        reason
-            Why, in words that stay the same each time.
-        bucket
-            Whose gradient.
-        nbytes
-            Its bytes.
+        The words of the reason stay the same each time.
         """
         with self._counting:
             self._open.add_bypass(reason, BypassCounts(1, nbytes))
