@@ -34,7 +34,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.ddp.attach import Attached
+from gradwire.attached import Attached
 from gradwire.plan import Plan
 from gradwire_lab.experiments.auto.runs import draw_rows
 from gradwire_lab.job.on_ddp import bf16_hook

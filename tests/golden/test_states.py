@@ -20,7 +20,7 @@ from support import golden
 from support.readers import Reader, holders, small_readers
 
 READ = golden.load("states")
-RENAMED: dict[str, str] = {}
+RENAMED = {"AttachedFsdp.load_state_dict": "ShardedState.load_state_dict"}
 """The reader's name before the split -> its name today."""
 
 

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
-from gradwire.ddp.attach import Attached
+from gradwire.attached import Attached
 from gradwire.sync.ledger.counts import StepRecord
 from gradwire_lab.job.on_ddp import OnDDP, bf16_hook
 

@@ -49,13 +49,14 @@ def ddp(device: Simulated | None, plan: Plan | None = None) -> list[torch.Tensor
     model = DistributedDataParallel(ddp_ranks.make_model(), **ddp_ranks.SMALL_BUCKETS)
     timeout_s = 5.0 if plan is None else 60.0  # kernels are interpreted, which takes its time
     attached = gradwire.attach(model, "quantize:4" if plan is None else plan, timeout_s=timeout_s)
-    take = attached._reducer.take
+    reducer = model._comm_hooks[0][1].reducer
+    take = reducer.take
 
     def on_device(bucket: Any, **how: bool) -> Any:
         with _kernels(device, bucket.buffer()):
             return take(bucket, **how)
 
-    with mock.patch.object(attached._reducer, "take", on_device):
+    with mock.patch.object(reducer, "take", on_device):
         weights = ddp_ranks.train(model, range(STEPS))
     residuals = attached.state_dict()["residuals"]
     attached.close()

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire import Auto, DSync, Ledger, PipeSGD, Plan, Sharded
+from gradwire.attached import ShardedState
 from gradwire.autotune import saved
 from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.decision import Decision
@@ -28,7 +29,6 @@ from gradwire.autotune.trial import Trial
 from gradwire.checkpoints import SUM, sealed
 from gradwire.costs import ExchangeCost, Scales
 from gradwire.doctor.finding import Card, Finding
-from gradwire.fsdp.attach import AttachedFsdp
 from gradwire.integrations.attachment import adopted
 from gradwire.links import loopback
 from gradwire.offload.awp import AWP
@@ -259,22 +259,24 @@ def _attached(closing: ExitStack) -> Iterator[tuple[str, Reader]]:
         if plan != "auto":
             attached.load_state_dict(_residual_state())
         state = with_sum(attached.state_dict() | own)
-        name = "gradwire.ddp.attach.Attached.load_state_dict"
+        name = "gradwire.attached.Attached.load_state_dict"
         yield name, Reader(state, attached.load_state_dict, attached.state_dict)
+        name = "gradwire.sync.gradient_sync.GradientSync.load_state_dict"
+        yield name, Reader(state, attached._sync.load_state_dict, attached._sync.state_dict)
         fsdp, residuals = _sharded(Autotuner(Auto(), SHARDS, [("a", torch.zeros(4))]) if own else NO_CHOOSER)
         kept = residuals.of("0", 4)
         assert kept is not None
-        name = "gradwire.fsdp.attach.AttachedFsdp.load_state_dict"
+        name = "gradwire.attached.ShardedState.load_state_dict"
         yield name, Reader(with_sum(fsdp.state_dict() | own), fsdp.load_state_dict, fsdp.state_dict)
 
 
-def _sharded(chooser: PlanChooser) -> tuple[AttachedFsdp, Residuals]:
-    """Return what ``attach_fsdp`` returns after three steps of a world of one, and its residuals."""
-    plan, ledger = Plan.of("topk:0.5"), Ledger(0)
-    context = SyncContext(gradwire.Exchange(loopback(1)[0], plan), ledger=ledger, steps_done=3)
+def _sharded(chooser: PlanChooser) -> tuple[ShardedState, Residuals]:
+    """Return the state of a sharded model after three steps of a world of one, and its residuals."""
+    plan = Plan.of("topk:0.5")
+    context = SyncContext(gradwire.Exchange(loopback(1)[0], plan), steps_done=3)
     residuals = Residuals(plan, 0, 1)
     sync = GradientSync(context, Layouts([]), residuals, [chooser])
-    return AttachedFsdp(sync, chooser, None, ledger, ExitStack()), residuals
+    return ShardedState(sync), residuals
 
 
 def _residual_state() -> dict[str, Any]:

@@ -7,6 +7,7 @@ mistyped option shouldn't wait for it.
 import importlib
 
 _HOMES = {
+    "Attached": "gradwire.attached",
     "Auto": "gradwire.autotune",
     "Choice": "gradwire.planner",
     "Codec": "gradwire.codecs",

@@ -1,4 +1,5 @@
 from gradwire.api import all_reduce
+from gradwire.attached import Attached
 from gradwire.autotune import Auto
 from gradwire.checkpoints import load_checkpoint, save_checkpoint
 from gradwire.codecs import Codec, parse
@@ -17,6 +18,7 @@ from gradwire.sync.checkpoint import redivide
 from gradwire.sync.ledger.ledger import Ledger
 
 __all__ = [
+    "Attached",
     "Auto",
     "Choice",
     "Codec",

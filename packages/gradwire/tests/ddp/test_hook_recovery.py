@@ -39,7 +39,7 @@ def _step(model: nn.Module) -> None:
     torch.autograd.backward(model(torch.ones(2, 3)).square().sum())
 
 
-def _fails_in_an_exchange(monkeypatch: pytest.MonkeyPatch, _attached: Any) -> None:
+def _fails_in_an_exchange(monkeypatch: pytest.MonkeyPatch, _attached: Any, _model: Any) -> None:
     def fail(exchange: Exchange, *_: Any, **__: Any) -> None:
         error = ExchangeError("rank 1 is gone")
         exchange.close(error)
@@ -48,16 +48,16 @@ def _fails_in_an_exchange(monkeypatch: pytest.MonkeyPatch, _attached: Any) -> No
     monkeypatch.setattr(Exchange, "run", fail)
 
 
-def _fails_out_of_turn(_monkeypatch: pytest.MonkeyPatch, attached: Any) -> None:
-    attached._reducer._next = 1
+def _fails_out_of_turn(_monkeypatch: pytest.MonkeyPatch, _attached: Any, model: Any) -> None:
+    model._comm_hooks[0][1].reducer._next = 1
 
 
-def _fails_in_the_verdict(_monkeypatch: pytest.MonkeyPatch, attached: Any) -> None:
+def _fails_in_the_verdict(_monkeypatch: pytest.MonkeyPatch, attached: Any, _model: Any) -> None:
     attached._sync.meter._verdict = LossyError("rank 1: too much is lost")
     attached.kept = attached._sync.meter._verdict  # somebody holds it
 
 
-def _is_closed(_monkeypatch: pytest.MonkeyPatch, attached: Any) -> None:
+def _is_closed(_monkeypatch: pytest.MonkeyPatch, attached: Any, _model: Any) -> None:
     attached.close()
 
 
@@ -65,14 +65,14 @@ def _is_closed(_monkeypatch: pytest.MonkeyPatch, attached: Any) -> None:
     "fails", [_fails_in_an_exchange, _fails_out_of_turn, _fails_in_the_verdict, _is_closed]
 )
 def test_an_error_keeps_no_model_alive(
-    fails: Callable[[pytest.MonkeyPatch, Any], None], monkeypatch: pytest.MonkeyPatch
+    fails: Callable[[pytest.MonkeyPatch, Any, Any], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
     model = DistributedDataParallel(module)
     attached = gradwire.attach(model, "fp16")
     _step(model)
     with monkeypatch.context() as patch:
-        fails(patch, attached)
+        fails(patch, attached, model)
         for _ in range(2):
             with suppress(GradwireError):
                 _step(model)

@@ -21,8 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradwire
 from faults.case import TIMEOUT_S
 from faults.model import make_model
-from gradwire.ddp.attach import Attached
-from gradwire.fsdp.attach import AttachedFsdp
+from gradwire.attached import Attached
 from gradwire.plan import SEGMENT_UNIT_NBYTES
 
 Loss = Callable[[nn.Module], torch.Tensor]
@@ -114,7 +113,7 @@ class Training(ABC):
 class Synchronous(Training):
     """Every gradient is applied in its own step, by an ordinary loop."""
 
-    _attached: Attached | AttachedFsdp | None = None
+    _attached: Attached | None = None
 
     def step(self, loss: Loss) -> None:
         self.optimizer.zero_grad()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.autograd import Variable
 
-from gradwire.ddp.attach import Attached
+from gradwire.ddp.attach import HookState
 from gradwire.profile.ddp import DdpWatch
 from gradwire.profile.settings import Settings
 
@@ -119,7 +119,7 @@ def test_a_model_that_gradwire_is_attached_to_is_a_problem() -> None:
     watch = watch_of(model, [])
     model._comm_hooks.append(("a hook of torch's", "its state"))
     assert watch.problem == ""
-    model._comm_hooks.append((None, object.__new__(Attached)))
+    model._comm_hooks.append((None, object.__new__(HookState)))
     assert "attached.estimate(rate='1gbit')" in watch.problem
 
 

@@ -12,9 +12,9 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.attached import Attached
 from gradwire.autotune.decision import Decision
 from gradwire.costs import ExchangeCost
-from gradwire.ddp.attach import Attached
 from gradwire.launch.rendezvous import in_words
 from gradwire.plan import Plan
 from gradwire.sync.ledger.counts import StepRecord

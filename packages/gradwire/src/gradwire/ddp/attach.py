@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from contextlib import ExitStack
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from gradwire.autotune.initial_plan import InitialPlan, new_recorder
+from gradwire.attached import Attached
+from gradwire.autotune.initial_plan import InitialPlan
 from gradwire.autotune.rules import BUCKETS
 from gradwire.autotune.settings import Auto
 from gradwire.codecs import Codec
@@ -33,7 +34,7 @@ from gradwire.ddp.checks import (
 from gradwire.ddp.join import divides_by_active
 from gradwire.ddp.reducer import BucketReducer, DDPBucket
 from gradwire.deferred import outside_inference
-from gradwire.errors import AttachError, SpecError
+from gradwire.errors import AttachError
 from gradwire.links.process_group import timeout_s_of
 from gradwire.plan import Plan
 from gradwire.sync.agreement import all_or_none
@@ -41,17 +42,10 @@ from gradwire.sync.buckets import float_count
 from gradwire.sync.connect import check_timeout
 from gradwire.sync.context import SyncOptions
 from gradwire.sync.gradient_sync import GradientSync
-from gradwire.sync.hashes import replica_hashes, sha256_of
-from gradwire.sync.ledger.counts import PlanChoice
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.observe import PlanChooser
-from gradwire.sync.replicas import ReplicaWatch, compare_now
+from gradwire.sync.replicas import ReplicaWatch
 from gradwire.sync.trained import check_extras, import_all_of_torch
 from gradwire.sync.views import Layouts
-
-if TYPE_CHECKING:
-    from gradwire.autotune.estimate import Estimate
-    from gradwire.autotune.recorder import Recorder
 
 _REMEDY = "wrap the module in a new DistributedDataParallel and attach that"
 
@@ -156,213 +150,67 @@ def attach(
         advice="attach with a longer timeout_s",
     )
     watch.watch(model)
-    attached = Attached(model, sync, BucketReducer(sync, names), chooser, watch, owns_ledger=ledger is None)
-    try:
-        _register(model, attached)
-    except BaseException:
-        attached.close()
-        raise
-    warn_about_broadcast_buffers(model)
-    return attached
+    with ExitStack() as undo:
+        book = sync.context.ledger
+        if ledger is None and book is not None:
+            undo.callback(book.close)
+        undo.callback(sync.close)
+        _register(model, HookState(model, sync, names))
+        warn_about_broadcast_buffers(model)
+        return Attached(sync, chooser, undo.pop_all(), watch)
 
 
-class Scaler(Protocol):
-    """The scale of a ``torch.amp.GradScaler``."""
+class HookState:
+    """The state of DDP's hook; DDP's C++ side keeps it, unseen by the garbage collector.
 
-    def get_scale(self) -> float:
-        """Return the factor of losses now."""
-
-
-class Attached:
-    """gradwire on one DDP model; ``attach`` makes it.
-
-    As a context manager it closes at the end of the block.
-
-    Attributes
-    ----------
-    ledger
-        Bytes and seconds of every bucket and step, and what went around the codec.
+    Raises ``AttachError`` if the module trains a parameter that DDP does not average.
     """
 
     def __init__(
-        self,
-        model: DistributedDataParallel,
-        sync: GradientSync,
-        reducer: BucketReducer,
-        chooser: PlanChooser,
-        watch: ReplicaWatch,
-        *,
-        owns_ledger: bool,
+        self, model: DistributedDataParallel, sync: GradientSync, names: Mapping[torch.Tensor, str]
     ) -> None:
-        assert sync.context.ledger is not None
-        self.ledger, self._owns_ledger = sync.context.ledger, owns_ledger
-        self._sync, self._reducer, self._chooser, self._watch = sync, reducer, chooser, watch
-        self._model = weakref.ref(model)  # DDP's C++ side keeps this object, unseen by the garbage collector
-        self._recorder: Recorder | None = None
-        self._backward_check: BackwardCheck | None = None
-        self._scaler: Scaler | None = None
+        self.averaged = AveragedParameters(model)
+        self.averaged.check()
+        self.sync, self.reducer, self.model = sync, BucketReducer(sync, names), weakref.ref(model)
+        self.backward_check = BackwardCheck(sync, self.averaged)
         weakref.finalize(self, sync.end)
-
-    @property
-    def plan(self) -> Plan:
-        """The plan in use: what all ranks agreed on, or what they have chosen last."""
-        return self._sync.plan
-
-    @property
-    def decisions(self) -> list[tuple[int, PlanChoice]]:
-        """With ``"auto"``: the steps before which all ranks took a plan, and what was decided."""
-        return [*self._chooser.decisions]
-
-    @outside_inference
-    def state_dict(self) -> dict[str, Any]:
-        """Return this rank's residuals, by the names of the parameters; each rank saves its own.
-
-        With ``"auto"`` it has what was decided, too. Call it between steps. ``gradwire.redivide``
-        fits the states of all ranks to another number of ranks.
-        """
-        self._look_at_scale()
-        return self._sync.state_dict()
-
-    @outside_inference
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Adopt what ``state_dict`` returned on this rank. Raises ``StateError`` and then changes nothing.
-
-        With ``"auto"`` the next step takes the plan that rank 0's state has. All ranks load between the same
-        two steps.
-        """
-        self._sync.load_state_dict(state)
-
-    @outside_inference
-    def check_replicas(self, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Compare all ranks' weights, and the states of their optimizers, bit for bit.
-
-        All ranks call it together, after loading a checkpoint. The optimizer is the one that ``attach`` got,
-        if none is given here. Parameters that DDP ignores are each rank's own. 64 bytes per rank travel.
-        Raises ``StateError`` on all ranks, naming those that differ from the majority, or from rank 0 where
-        there is none; ``SpecError`` for an optimizer that can't be compared; and ``ExchangeError``.
-        """
-        watch = self._watch if optimizer is None else ReplicaWatch(None, optimizer)
-        model = self._model()
-        if model is not None:
-            compare_now(self._sync, replica_hashes(model.module, watch.optimizer, sha256_of))
-
-    @outside_inference
-    def estimate(self, rate: str | float | None = None, hosts: int | None = None) -> Estimate | None:
-        """Estimate the time of a step on another network, with another number of hosts; or on this one.
-
-        All ranks call it together between two steps. The first call begins to record steps, and returns None;
-        so do others before five are recorded. ``rate`` is one like ``"10gbit"``, or bytes per second; without
-        it the line is measured. Raises ``SpecError``, ``DataError`` and ``ExchangeError``.
-        """
-        if self._recorder is None:
-            self._recorder = new_recorder("DDP")
-            self._sync.observe(self._recorder)
-        return self._recorder.estimate(self._sync, rate, hosts)
-
-    def check_at_next_step(self) -> None:
-        """Let the next backward pass do what ``check_replicas`` does, for weights that are still to come."""
-        self._watch.ask()
-
-    @outside_inference
-    def follow(self, scaler: Scaler) -> None:
-        """Keep this rank's residuals in the units of a scaled loss, whenever its scale changes.
-
-        All ranks call it once, before the first step or before ``load_state_dict``. The scale is read when a
-        backward pass hands its first bucket over, and saved with the residuals. Raises ``SpecError`` for what
-        has no ``get_scale``.
-
-        Examples
-        --------
-        >>> scaler = torch.amp.GradScaler()  # doctest: +SKIP
-        >>> attached.follow(scaler)  # doctest: +SKIP
-        """
-        if not callable(getattr(scaler, "get_scale", None)):
-            raise SpecError(
-                f"residuals follow a scaler with get_scale, but this is a {type(scaler).__name__}"
-            )
-        self._scaler = scaler
-        self._look_at_scale()
-
-    @outside_inference
-    def scale_residuals(self, factor: float) -> None:
-        """Multiply this rank's residuals: with a loss that is scaled, they are in units of its scale.
-
-        ``follow`` does it by itself for a ``GradScaler``. All ranks call this between two steps, whenever the
-        scale changes, with the new scale divided by the old one; a factor of 1 does nothing. Raises
-        ``SpecError`` for one that is not above 0 and finite, and where residuals follow a scaler.
-        """
-        if self._scaler is not None:
-            raise SpecError("these residuals follow their scaler by themselves; leave scale_residuals out")
-        self._sync.feedback.scale(factor)
-
-    def _look_at_scale(self) -> None:
-        """Follow the scaler between two steps; residuals that a scaled run has saved come down to 1."""
-        residuals = self._sync.feedback
-        if self._scaler is not None and residuals.kept:
-            residuals.follow(self._scaler.get_scale())
-        elif residuals.scale_followed is not None:
-            residuals.follow(1.0)
 
     @property
     def refusal(self) -> str:
         """The text with which another ``attach`` of the model is refused."""
-        if self._sync.context.is_over:
+        if self.sync.context.is_over:
             return f"gradwire was attached to this model before, and was closed or failed; {_REMEDY}"
         return (
             "gradwire is attached to this model already; go on with what the first attach returned, or "
             f"{_REMEDY}"
         )
 
-    def close(self) -> None:
-        """Give thread and connections up; the model still evaluates, but a backward pass raises.
-
-        May be called twice. Raises ``LinkTimeoutError`` if the thread does not end.
-        """
-        self._sync.close()
-        if self._owns_ledger:
-            self.ledger.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        state = "closed" if self._sync.context.is_over else f"{self._sync.steps_done} steps"
-        return f"<Attached, {state}, by {self._sync.context.exchange!r}>"
-
     def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
         """Leave this behind where the model is copied or pickled: threads and connections stay here."""
         return Copied, ()
 
 
-def gradwire_hook(attached: Attached, bucket: DDPBucket) -> torch.futures.Future[torch.Tensor]:
+def gradwire_hook(state: HookState, bucket: DDPBucket) -> torch.futures.Future[torch.Tensor]:
     """Hand a bucket over: DDP's hook, named so in its logs."""
-    model, check = attached._model(), attached._backward_check
-    if check is not None and check.versions:
-        check.check_unwritten(bucket)
-    if bucket.index() == 0:
-        attached._look_at_scale()
+    model = state.model()
+    if state.backward_check.versions:
+        state.backward_check.check_unwritten(bucket)
     # A static graph's first step begins after backward, and DDP ends it without the engine's callbacks.
-    last_waits = attached._sync.steps_done == 0 and model is not None and model.static_graph
+    last_waits = state.sync.steps_done == 0 and model is not None and model.static_graph
     by_active = model is not None and divides_by_active(model)
-    return attached._reducer.take(bucket, last_waits=last_waits, by_active=by_active)
+    return state.reducer.take(bucket, last_waits=last_waits, by_active=by_active)
 
 
 gradwire_hook.__annotations__.clear()  # DDP wants them to be classes, and they are strings
 
 
-def _register(model: DistributedDataParallel, attached: Attached) -> None:
-    averaged = AveragedParameters(model)
-    averaged.check()
+def _register(model: DistributedDataParallel, state: HookState) -> None:
     forget_original(model)
     try:
-        model.register_comm_hook(attached, gradwire_hook)
+        model.register_comm_hook(state, gradwire_hook)
     except RuntimeError as error:
         model._comm_hooks.pop()  # torch has put it there, and then refused it
         raise AttachError("attach expected a model without a hook, got one with a builtin hook") from error
     model._comm_hooks = TakenHooks(model._comm_hooks)
-    attached._backward_check = BackwardCheck(attached._sync, averaged)
-    model.register_forward_pre_hook(ForwardCheck(attached._sync, averaged))
-    model.register_forward_hook(attached._backward_check)
+    model.register_forward_pre_hook(ForwardCheck(state.sync, state.averaged))
+    model.register_forward_hook(state.backward_check)

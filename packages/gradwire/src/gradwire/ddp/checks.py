@@ -50,7 +50,7 @@ def not_ddp(model: object) -> str:
 def check_model(model: DistributedDataParallel) -> None:
     """Raise ``AttachError`` for a model whose gradients no hook can take, or another one takes."""
     for _, state in model._comm_hooks:
-        refusal = getattr(state, "refusal", None)  # an Attached of before
+        refusal = getattr(state, "refusal", None)  # a HookState of before
         if refusal is not None:
             raise AttachError(refusal)
     hooks = own_hooks(model)
@@ -152,7 +152,7 @@ def _in_buckets(model: DistributedDataParallel) -> set[torch.Tensor]:
 
 
 class Copied:
-    """Stands where the original has its ``Attached``."""
+    """Stands where the original has its ``HookState``."""
 
 
 class CopiedCheck:

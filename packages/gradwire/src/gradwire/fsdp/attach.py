@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping
 from contextlib import ExitStack
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Self
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from gradwire.autotune.initial_plan import InitialPlan, new_recorder
+from gradwire.attached import Attached
+from gradwire.autotune.initial_plan import InitialPlan
 from gradwire.autotune.rules import SHARDS
 from gradwire.autotune.settings import Auto
-from gradwire.checkpoints import SUM, check_sealed, sealed
 from gradwire.codecs import Codec
 from gradwire.deferred import outside_inference
-from gradwire.errors import AttachError, SpecError, StateError
-from gradwire.fields import Source, mapping, text
+from gradwire.errors import AttachError, SpecError
 from gradwire.fsdp.comms import GatherWeights, ReplicaGroup, ScatterGradients, ShardedSteps
 from gradwire.fsdp.links import Links, Purpose
 from gradwire.fsdp.units import Unit, UnitLayouts, units_of
@@ -35,119 +32,9 @@ from gradwire.sync.connect import check_initialised, check_timeout
 from gradwire.sync.context import SyncOptions
 from gradwire.sync.deltas import Deltas, weight_codec_of
 from gradwire.sync.gradient_sync import GradientSync
-from gradwire.sync.ledger.counts import PlanChoice
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.observe import PlanChooser
-from gradwire.sync.residual import AUTO, Residuals
+from gradwire.sync.residual import Residuals
 from gradwire.sync.views import Layouts
-
-if TYPE_CHECKING:
-    from gradwire.autotune.estimate import Estimate
-    from gradwire.autotune.recorder import Recorder
-
-_SOURCE = Source("a state of FSDP's residuals", "load what state_dict returned on this rank", StateError)
-
-
-class AttachedFsdp:
-    """The handle of one sharded model's exchanges, from ``attach_fsdp`` to ``close``.
-
-    Attributes
-    ----------
-    weights
-        The codec of the weights; None where FSDP gathers them itself.
-    ledger
-        Bytes, seconds and bypasses by module. Its steps end with the backward passes that reduce gradients.
-    """
-
-    def __init__(
-        self,
-        sync: GradientSync,
-        chooser: PlanChooser,
-        weights: Codec | None,
-        ledger: Ledger,
-        undo: ExitStack,
-    ) -> None:
-        self.weights, self.ledger = weights, ledger
-        self._sync, self._chooser, self._undo = sync, chooser, undo
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the gradients: what all ranks agreed on, or what they have chosen last."""
-        return self._sync.plan
-
-    @property
-    def decisions(self) -> list[tuple[int, PlanChoice]]:
-        """With ``"auto"``: the steps before which all ranks took a plan, and what was decided."""
-        return [*self._chooser.decisions]
-
-    @outside_inference
-    def state_dict(self) -> dict[str, Any]:
-        """Return this rank's residuals, to be saved beside its shards; call it between two steps.
-
-        With ``"auto"`` it has what was decided, too.
-        """
-        state = self._sync.state_dict()
-        chosen = {AUTO: state[AUTO]} if AUTO in state else {}
-        own = {name: each for name, each in state.items() if name not in (AUTO, SUM)}
-        return sealed({"residuals": own, **chosen})
-
-    @outside_inference
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Adopt what ``state_dict`` returned on this rank, in a world of the same size.
-
-        Raises ``StateError``, and changes nothing, for anything else. FSDP cuts gradients differently for
-        every number of ranks, so the residuals of one world mean nothing in another.
-        """
-        own = self._sync.feedback
-        given = _SOURCE.fields(state, "residuals", AUTO, SUM)
-        residuals = given.get("residuals", mapping)
-        given.get(AUTO, text, None)
-        check_sealed(state, f"the residuals of rank {own.rank}")
-        world = residuals.get("world")
-        if isinstance(world, int) and world != own.world:
-            raise StateError(
-                f"rank {own.rank} of {own.world} cannot use the residuals of a world of {world} ranks, for "
-                "FSDP cuts gradients differently there; go on without them, which gives up what the last "
-                "step lost"
-            )
-        chosen = {AUTO: state[AUTO]} if AUTO in state else {}
-        self._sync.load_state_dict({**residuals, **chosen})
-
-    @outside_inference
-    def estimate(self, rate: str | float | None = None, hosts: int | None = None) -> Estimate | None:
-        """Return what a step would take elsewhere: see ``Attached.estimate``. All ranks call it together."""
-        return self._recorder.estimate(self._sync, rate, hosts)
-
-    @outside_inference
-    def scale_residuals(self, factor: float) -> None:
-        """Multiply this rank's residuals: with a loss that is scaled, they are in units of its scale.
-
-        All ranks call it between two steps, whenever the scale changes, with the new scale divided by the
-        old one; a factor of 1 does nothing. Raises ``SpecError`` for one that is not above 0 and finite.
-
-        Examples
-        --------
-        >>> before = scaler.get_scale()  # doctest: +SKIP
-        >>> scaler.update()  # doctest: +SKIP
-        >>> attached.scale_residuals(scaler.get_scale() / before)  # doctest: +SKIP
-        """
-        self._sync.feedback.scale(factor)
-
-    @cached_property
-    def _recorder(self) -> Recorder:
-        recorder = new_recorder("FSDP2")
-        self._sync.observe(recorder)
-        return recorder
-
-    def close(self) -> None:
-        """Give FSDP its own collectives back and close the connections; may be called twice."""
-        self._undo.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @outside_inference
@@ -159,7 +46,7 @@ def attach_fsdp(
     timeout_s: float = 30.0,
     ledger: Ledger | None = None,
     strict: bool = False,
-) -> AttachedFsdp:
+) -> Attached:
     """Let FSDP2 exchange gradients, and weights, through codecs.
 
     All ranks call this together, with equal arguments, after ``fully_shard`` and before a forward pass. It
@@ -197,7 +84,7 @@ def attach_fsdp(
 
     Returns
     -------
-    AttachedFsdp
+    Attached
         Its ``close`` undoes everything.
 
     Raises
@@ -269,7 +156,7 @@ def attach_fsdp(
         undo.callback(module.register_forward_pre_hook(forward, prepend=True).remove)
         for unit, layout in zip(units, layouts, strict=True):
             _install(unit, steps, codec, layout, undo)
-        return AttachedFsdp(sync, chooser, codec, book, undo.pop_all())
+        return Attached(sync, chooser, undo.pop_all(), None)
 
 
 def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -> None:

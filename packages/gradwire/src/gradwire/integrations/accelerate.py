@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from gradwire.attached import Attached
 from gradwire.autotune import Auto
-from gradwire.ddp.attach import Attached
 from gradwire.integrations.attachment import Attachment, LedgerLike, ResidualFolder, ddp_inside, needed
 from gradwire.plan import PlanLike
 

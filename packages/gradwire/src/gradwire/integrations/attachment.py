@@ -14,10 +14,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gradwire.attached import Attached, Scaler
 from gradwire.autotune import Auto
 from gradwire.autotune.initial_plan import InitialPlan
 from gradwire.checkpoints import check_sealed, check_summed, save_checkpoint, sealed
-from gradwire.ddp.attach import Attached, Scaler, attach
+from gradwire.ddp.attach import attach
 from gradwire.errors import AttachError, MissingPackageError, SpecError, StateError
 from gradwire.fields import Source, mapping, optional, whole
 from gradwire.plan import PlanLike

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from gradwire.ddp.attach import Attached, attach
+from gradwire.attached import Attached
+from gradwire.ddp.attach import attach
 from gradwire.errors import GradwireError
 from gradwire.plan import Plan
 from gradwire.planner.explain import name_coding

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.autotune.observed import RecordedSteps, joined, shares, stretch
 from gradwire.autotune.step_times import StepTimes
-from gradwire.ddp.attach import Attached
+from gradwire.ddp.attach import HookState
 from gradwire.profile.settings import Settings
 from gradwire.sync.buckets import float_count, floats_of
 
@@ -162,7 +162,7 @@ class DdpWatch:
         """Why these steps say nothing of DDP's, in a sentence; empty where they do."""
         model = self._model()
         hooks = [] if model is None else model._comm_hooks
-        if not any(isinstance(state, Attached) for _, state in hooks):
+        if not any(isinstance(state, HookState) for _, state in hooks):
             return ""
         return (
             "the script lets gradwire exchange its gradients already; profile it without attach, or ask what "

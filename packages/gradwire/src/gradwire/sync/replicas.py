@@ -299,9 +299,22 @@ class ReplicaWatch(StepObserver):
         has_joined = getattr(getattr(model, "_join_config", None), "enable", False)
         if module is not None and self._is_asked:
             self._is_asked = False
-            compare_now(sync, replica_hashes(module, self.optimizer, sha256_of))
+            self.compare(sync)
         elif module is not None and self.is_due(step - 1) and not has_joined:
             compare_now(sync, replica_hashes(module, self.optimizer, crc32c_of))
+
+    def compare(self, sync: BetweenSteps, optimizer: torch.optim.Optimizer | None = None) -> None:
+        """Compare the replicas now, by SHA-256, with the state of ``optimizer`` in place of the watch's own.
+
+        All ranks call it between the same two steps. Raises ``SpecError`` for an optimizer whose state is
+        divided among the ranks, and what ``compare_now`` raises.
+        """
+        if optimizer is not None:
+            check_replicated(optimizer)
+        module = getattr(self._model(), "module", None)
+        if module is not None:
+            compared = self.optimizer if optimizer is None else optimizer
+            compare_now(sync, replica_hashes(module, compared, sha256_of))
 
     @property
     def facts(self) -> dict[str, str]:

@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire.attached import Attached
 from gradwire.costs import ExchangeCost
-from gradwire.ddp.attach import Attached
 from gradwire.plan import Plan
 from gradwire_lab.experiments.a2dtwp.images import PIXELS, SIDE, read_images
 from gradwire_lab.experiments.auto import FIXED
