@@ -194,7 +194,7 @@ class Scaler(Protocol):
 
 
 class ScaleFollower(StepObserver):
-    """Keeps residuals in the units of a scaled loss, from ``follow`` on.
+    """An observer that keeps residuals in the units of a scaled loss, from ``follow`` on.
 
     Attributes
     ----------
