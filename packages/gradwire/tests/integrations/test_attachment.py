@@ -26,7 +26,7 @@ def test_a_run_that_compressed_passes_the_check_and_one_that_did_not_fails(
     attachment = Attachment("errbound:2^-10")
     attachment.attach(model)
     attachment.check_it_ran(updates=0)
-    with pytest.raises(AttachError, match="weights were updated 3 times, but no gradient came to gradwire"):
+    with pytest.raises(AttachError, match="weights were updated 3 times, but no gradient reached gradwire"):
         attachment.check_it_ran(updates=3)
     backward(model)
     attachment.check_it_ran(updates=3)
@@ -59,7 +59,7 @@ def test_attaching_again_gives_the_first_model_up(model: DistributedDataParallel
 
 def test_a_ledger_is_this_rank_s_own(model: DistributedDataParallel, tmp_path: Path) -> None:
     with pytest.raises(
-        SpecError, match=r"rank 0 wants a ledger of its own, but got one of rank 3; give the fun"
+        SpecError, match=r"rank 0 expected a ledger of its own, got one of rank 3; give the fun"
     ):
         Attachment(ledger=Ledger(3)).attach(model)
     lines = tmp_path / "steps.jsonl"

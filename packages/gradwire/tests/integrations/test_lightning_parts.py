@@ -98,7 +98,7 @@ def test_a_strategy_attaches_after_lightning_has_wrapped(model: DistributedDataP
     assert made.calls == ["configure"]
     assert made.attached.ledger is made.ledger
     assert made.optimizer_step(1, 2) == (1, 2)
-    with pytest.raises(AttachError, match="weights were updated 1 times, but no gradient came"):
+    with pytest.raises(AttachError, match="weights were updated 1 times, but no gradient reached"):
         made.on_train_end()
     made.teardown()
     assert made.calls == ["configure", "step", "end", "teardown"]

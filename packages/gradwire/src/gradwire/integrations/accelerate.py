@@ -62,8 +62,7 @@ def attach_prepared(
     attachment = Attachment(
         plan, timeout_s=timeout_s, ledger=ledger, strict=strict, resume_residuals=resume_residuals
     )
-    attached = attachment.attach(ddp_inside(model, "Accelerate"))
-    attachment.follow(accelerator.scaler)
+    attached = attachment.attach(ddp_inside(model, "Accelerate"), accelerator.scaler)
     accelerator.register_load_state_pre_hook(lambda _models, _folder: attachment.loads())
     if attachment.keeps_state:
         _keep_with_checkpoints(accelerator, attachment)

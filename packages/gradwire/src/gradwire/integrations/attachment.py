@@ -89,8 +89,7 @@ def needed(package: str, extra: str) -> Iterator[None]:
 # Each rank's residuals in its own file, beside the checkpoint that a framework writes once for all ranks.
 #
 # Frameworks save the state of rank 0. Residuals differ from rank to rank, so each rank writes a file whose
-# name
-# and content identify the rank, and no rank can load another's file by mistake.
+# name and content identify the rank, and no rank can load another's file by mistake.
 
 _NAME = re.compile(r"gradwire(?P<key>.*)-rank\d+-of-(?P<world>\d+)\.pt")
 
@@ -248,24 +247,29 @@ class Attachment:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether each rank has a state: residuals, or what it has chosen; and there is a model."""
+        """Whether there is a model, and each rank has a state: residuals, or decisions."""
         return self._attached is not None and (self.plan.keeps_residual or self._auto is not None)
 
-    def attach(self, model: DistributedDataParallel) -> Attached:
-        """Attach to ``model`` on all ranks, and release an earlier one. Raises as ``gradwire.attach``."""
+    def attach(self, model: DistributedDataParallel, scaler: Scaler | None = None) -> Attached:
+        """Attach to ``model`` on all ranks, and release an earlier one. Raises as ``gradwire.attach``.
+
+        Residuals follow the framework's ``scaler``, if it scales the loss.
+        """
         self.close()
         self.rank = dist.get_rank(model.process_group)
         self.world = dist.get_world_size(model.process_group)
         ledger = self._ledger(self.rank) if callable(self._ledger) else self._ledger
         if ledger is not None and ledger.rank != self.rank:
             raise SpecError(
-                f"rank {self.rank} wants a ledger of its own, but got one of rank {ledger.rank}; give the "
-                "function that makes it of a rank: ledger=gradwire.sync.ledger.ledger.Ledger"
+                f"rank {self.rank} expected a ledger of its own, got one of rank {ledger.rank}; give the "
+                "function that makes it of a rank: ledger=gradwire.Ledger"
             )
         self._attached = attach(
             model, self._auto or self.plan, timeout_s=self._timeout_s, ledger=ledger, strict=self._strict
         )
         self._steps_before = self._attached.ledger.summary().steps
+        if scaler is not None:
+            self._attached.follow(scaler)
         if self._loads:
             self._attached.check_at_next_step()
         return self._attached
@@ -276,16 +280,11 @@ class Attachment:
         if self._attached is not None:
             self._attached.check_at_next_step()
 
-    def follow(self, scaler: Scaler | None) -> None:
-        """Keep the residuals in the units of the framework's scaled loss, if it scales the loss."""
-        if scaler is not None:
-            self.attached.follow(scaler)
-
     def check_it_ran(self, updates: int) -> None:
         """Raise ``AttachError`` if there were this many updates but no gradient reached gradwire."""
         if updates > 0 and self.attached.ledger.summary().steps == self._steps_before:
             raise AttachError(
-                f"rank {self.rank}: the weights were updated {updates} times, but no gradient came to "
+                f"rank {self.rank}: the weights were updated {updates} times, but no gradient reached "
                 "gradwire, so compression did not run; does the loop train another model?"
             )
 
@@ -297,7 +296,7 @@ class Attachment:
                 self._attached.ledger.close()
 
     def state(self, step: int | None) -> dict[str, Any]:
-        """Return this rank's state: its residuals, or choices, the step of the checkpoint, a checksum."""
+        """Return this rank's state: residuals or decisions, the step of the checkpoint, a checksum."""
         return sealed({"step": step, "residuals": self.attached.state_dict()})
 
     def resume(self, saved_world: int, read: Callable[[int], Mapping[str, Any]], step: int | None) -> None:
@@ -322,18 +321,18 @@ class Attachment:
 
 
 class Attaches:
-    """A mixin for what a framework calls: its ``Attachment``, and what users ask it for."""
+    """A mixin for a framework's classes: their ``Attachment``, and its handle and ledger for users."""
 
     _gradwire: Attachment
 
     @property
     def attached(self) -> Attached:
-        """What ``gradwire.attach`` returned. Raises ``AttachError`` before training begins."""
+        """The handle from ``gradwire.attach``. Raises ``AttachError`` before training begins."""
         return self._gradwire.attached
 
     @property
     def ledger(self) -> Ledger:
-        """What it counted, also after training. Raises ``AttachError`` before."""
+        """The ledger of the run, also after training. Raises ``AttachError`` before."""
         return self._gradwire.attached.ledger
 
 

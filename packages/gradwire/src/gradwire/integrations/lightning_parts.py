@@ -52,8 +52,8 @@ class StrategyParts(Attaches, _Base):
     def configure_ddp(self) -> None:
         """Wrap the model, and attach."""
         super().configure_ddp()
-        self._gradwire.attach(ddp_inside(self.model, "Lightning's strategy"))
-        self._gradwire.follow(getattr(self.precision_plugin, "scaler", None))
+        scaler = getattr(self.precision_plugin, "scaler", None)
+        self._gradwire.attach(ddp_inside(self.model, "Lightning's strategy"), scaler)
         self._updates = 0
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:

@@ -79,8 +79,8 @@ class GradwireCallback(Attaches, TrainerCallback):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         """Attach, and read the residuals of the checkpoint that training resumes from."""
-        self._gradwire.attach(ddp_inside(self._trainer.model_wrapped, "the Trainer"))
-        self._gradwire.follow(self._trainer.accelerator.scaler)
+        model = ddp_inside(self._trainer.model_wrapped, "the Trainer")
+        self._gradwire.attach(model, self._trainer.accelerator.scaler)
         self._began_at = state.global_step
         if state.global_step:
             self._gradwire.loads()
