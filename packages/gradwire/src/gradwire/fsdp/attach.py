@@ -162,7 +162,11 @@ def attach_fsdp(
 def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -> None:
     """Refuse what FSDP cannot do with these modules."""
     for unit in units:
-        _check_free(unit)
+        held = unit.all_gather, unit.reduce_scatter, unit.replica_group
+        if any(isinstance(each, GatherWeights | ScatterGradients | ReplicaGroup) for each in held):
+            raise AttachError(
+                f"the module {unit.name!r} is attached already; close what attach_fsdp returned first"
+            )
     if plan.pipeline != 1:
         raise SpecError(
             f"FSDP applies every gradient in the step that computes it, but the plan has pipeline="
@@ -183,18 +187,6 @@ def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -
         raise AttachError(
             "strict lets all ranks agree, for which every FSDP module must be on one mesh of all of them; "
             "leave strict out, or shard all modules over the whole world"
-        )
-
-
-def _check_free(unit: Unit) -> None:
-    taken = (
-        isinstance(unit.all_gather, GatherWeights)
-        or isinstance(unit.reduce_scatter, ScatterGradients)
-        or isinstance(unit.replica_group, ReplicaGroup)
-    )
-    if taken:
-        raise AttachError(
-            f"the module {unit.name!r} is attached already; close what attach_fsdp returned first"
         )
 
 

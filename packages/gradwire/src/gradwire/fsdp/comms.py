@@ -36,15 +36,6 @@ class ShardedSteps:
 
     A step begins with the first gradient that a backward pass reduces, and ends with the pass. FSDP waits for
     each collective, so exchanges run on the thread that calls them.
-
-    Parameters
-    ----------
-    sync
-        Plan, residuals, observers, and the count of steps.
-    links
-        The links of all groups.
-    ledger
-        Counts exchanges and bypasses.
     """
 
     def __init__(self, sync: GradientSync, links: Links, ledger: Ledger) -> None:

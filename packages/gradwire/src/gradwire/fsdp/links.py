@@ -41,16 +41,9 @@ class Purpose(Enum):
 
 @dataclass(frozen=True)
 class GroupLink:
-    """One group's link, for one purpose.
+    """One group's link for one purpose, and host memory for the tensor on its way; it serves one at a time.
 
-    Attributes
-    ----------
-    context
-        The link's; its exchange serves one tensor at a time.
-    place
-        This rank's place among the group's members.
-    staging
-        Host memory, for one tensor at a time.
+    ``place`` is this rank's place among the group's members.
     """
 
     context: SyncContext
@@ -71,16 +64,7 @@ class Links:
     """All links of one rank. All ranks connect the same ones in the same order.
 
     An error in one of them closes all: peers that wait in other groups learn of it at once
-    (``SyncContext.fail``).
-
-    Parameters
-    ----------
-    plan
-        That of the gradients.
-    weights
-        The codec of the weights; None if no link is for them.
-    options, ledger
-        Those of ``attach_fsdp``.
+    (``SyncContext.fail``). ``plan`` is that of the gradients, and ``weights`` the codec of the weights.
 
     Attributes
     ----------

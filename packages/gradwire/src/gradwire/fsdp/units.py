@@ -30,17 +30,9 @@ class UnitLayouts:
     """The layouts of one unit's buckets; its parameters are one group.
 
     FSDP scatters, for every rank, that rank's shard of every parameter, padded to the same length. Between
-    replicas it reduces the shards of one rank. It leaves parameters without a gradient out and does not name
-    them: the bucket is measured as a whole then.
-
-    Attributes
-    ----------
-    unit
-        The unit's name.
-    names
-        The names of its parameters.
-    shapes
-        The shapes of one rank's shards, with their padding.
+    replicas it reduces the shards of one rank. ``shapes`` are those of one rank's shards, with their padding.
+    FSDP leaves parameters without a gradient out and does not name them: the bucket is measured as a whole
+    then.
     """
 
     unit: str
@@ -82,14 +74,8 @@ def _layout_of(layouts: UnitLayouts, count: int, copies: int, ending: str) -> La
 class Unit:
     """The parameters that one call of ``fully_shard`` made a group of, and which travel together.
 
-    Attributes
-    ----------
-    name
-        The name of its module.
-    module
-        An ``FSDPModule``, whose annotations do not say which collectives it takes.
-    parameters
-        FSDP's own object for the group.
+    ``module`` is an ``FSDPModule``, whose annotations do not say which collectives it takes, and
+    ``parameters`` is FSDP's own object for the group.
     """
 
     name: str
@@ -129,12 +115,12 @@ class Unit:
 
     @property
     def mesh_shape(self) -> tuple[int, ...]:
-        """The shape of the mesh that the unit is on."""
+        """The shape of the unit's mesh."""
         return tuple(self.parameters.mesh_info.mesh.shape)
 
     @property
     def mesh_ranks(self) -> list[int]:
-        """The ranks of the mesh that the unit is on."""
+        """The ranks of the unit's mesh."""
         ranks: list[int] = self.parameters.mesh_info.mesh.mesh.flatten().tolist()
         return ranks
 
