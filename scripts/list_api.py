@@ -21,7 +21,6 @@ LISTS = {
         "gradwire",
         "gradwire.codecs",
         "gradwire.collectives",
-        "gradwire.devices",
         "gradwire.entropy",
         "gradwire.errors",
         "gradwire.exchange",
@@ -36,8 +35,27 @@ LISTS = {
 """File in docs -> the modules whose names are public: those of ``__all__``, or else all that they define."""
 FIRST = "gradwire.attach"
 """The name that most scripts call; all else is in the order of the alphabet."""
-PRIVATE = ("gradwire.errors.shown",)
-"""Names that modules without ``__all__`` define for gradwire itself."""
+PRIVATE = re.compile(
+    r"""
+    gradwire\.Auto\.(candidates|first_plan|place)
+    | gradwire\.ExchangeCost\.(cores_s|scales|took|towards)
+    | gradwire\.Ledger\.(decided|warned)
+    | gradwire\.Plan\.(encodes_on_device|encoding_of|encodings|for_one_codec|for_whole_gradients|from_values)
+    | gradwire\.Plan\.(keeps_residual|on_host|places_parameters|rules|to_text|tos)
+    | gradwire\.ProcessGroupLink\.(check_steps|forget|gone|send_keepalives|sleep)
+    | gradwire\.codecs\.\w+\.(compiled|is_offloadable)
+    | gradwire\.collectives\.Hierarchical\.(ROTATES|broadcast|chunks|nbytes|owner|reduce|schedule|steps)
+    | gradwire\.entropy\.(DeltaDecoder\.(check|take)|DeltaEncoder\.(header|source))
+    | gradwire\.errors\.(copied|one_line|shown)
+    | gradwire\.exchange\.Norms\.(add|clear|look|lose)
+    | gradwire\.links\.MpiLink\.(active_at|finished|has_left|send_keepalives_if_due)
+    | gradwire\.links\.(Port\.(arrive|leave)|ThrottledLink\.(arrival|give|wait_until))
+    | gradwire\.planner\.PlanRequest\.(all_algorithms|check|core_nbytes_per_s|encodings|exchanges)
+    | gradwire\.planner\.PlanRequest\.(found_line|line_rate|workload)
+    """,
+    re.VERBOSE,
+)
+"""Names that modules and classes have for gradwire itself, or that a listed protocol describes."""
 _QUOTES = re.compile(r"(: |-> )'([^']*)'")
 """Around annotations, which are text while the program runs."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
@@ -48,9 +66,7 @@ def names_of(module: ModuleType) -> list[str]:
     listed = getattr(module, "__all__", None) or [
         name
         for name, value in vars(module).items()
-        if not name.startswith("_")
-        and getattr(value, "__module__", None) == module.__name__
-        and f"{module.__name__}.{name}" not in PRIVATE
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
     ]
     return sorted(listed, key=lambda name: (f"{module.__name__}.{name}" != FIRST, name))
 
@@ -58,20 +74,24 @@ def names_of(module: ModuleType) -> list[str]:
 def lines_of(modules: Sequence[ModuleType], before: Sequence[ModuleType] = ()) -> Iterator[str]:
     """Yield a line for every public name, and one for every public part of a class.
 
-    An object that several modules show is described where it comes first. What a class inherits or overrides
-    is described in its base, if that is listed. Modules ``before`` these are in another list.
+    An object that several modules show is listed where it comes first. Members that a class inherits or
+    overrides are described in its base, if that is listed or another package's. Modules ``before`` these are
+    in another list.
     """
     values = _values(modules)
     places: dict[int, str] = {}
     for place, value in [*_values(before).items(), *values.items()]:
         places.setdefault(id(value), place)
     for place, value in values.items():
-        if callable(value) and places[id(value)] != place:
-            yield f"{place}: the same as {places[id(value)]}"
+        first = places[id(value)]
+        if callable(value) and first != place:
+            if first.rpartition(".")[0] == place.rpartition(".")[0]:
+                yield f"{place}: the same as {first}"
         elif inspect.isclass(value):
             bases = ", ".join(base.__name__ for base in value.__bases__ if base is not object)
             yield f"{place}: class{_signature(value)}{' of ' if bases else ''}{bases}"
-            yield from (f"{place}.{part}" for part in _parts(value, places))
+            parts = (f"{place}.{part}" for part in _parts(value, places))
+            yield from (part for part in parts if not PRIVATE.fullmatch(part.partition(":")[0]))
         elif callable(value):
             yield f"{place}: def{_signature(value)}"
         else:
@@ -90,7 +110,8 @@ def listing() -> dict[str, str]:
 
 
 def _values(modules: Iterable[ModuleType]) -> dict[str, object]:
-    return {f"{each.__name__}.{name}": getattr(each, name) for each in modules for name in names_of(each)}
+    places = {f"{each.__name__}.{name}": (each, name) for each in modules for name in names_of(each)}
+    return {place: getattr(*owned) for place, owned in places.items() if not PRIVATE.fullmatch(place)}
 
 
 def _signature(value: object) -> str:
@@ -102,10 +123,11 @@ def _signature(value: object) -> str:
 
 
 def _parts(owner: type, listed: Mapping[int, str]) -> Iterator[str]:
-    """Yield the methods, properties, and constants of a class, but for those that a listed base has."""
+    """Yield the methods, properties, and constants of a class, but for those that such a base has."""
     found: dict[str, object] = {}
     bases = [each for base in owner.__mro__[1:] if id(base) in listed for each in base.__mro__]
     inherited = {name for each in bases if _is_ours(each) for name in _members(each)}
+    inherited |= {name for base in owner.__mro__ if not _is_ours(base) for name in vars(base)}
     for base in reversed(owner.__mro__):
         if base is owner or (_is_ours(base) and id(base) not in listed):
             found |= _members(base)
