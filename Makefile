@@ -53,7 +53,7 @@ docs: .venv/ready ## the documentation as a site, in build/docs
 docs-browser: docs ## look at the site in Chromium: accessibility, widths, pictures in build/browse
 	$(BIN)/python scripts/browse.py build/docs --out build/browse
 
-reports-browser: .venv/ready ## reports in Chromium: click through them, and axe-core's rules (needs the extra browser)
+reports-browser: .venv/ready ## reports in Chromium: click through them, and axe-core's rules (needs the group browser)
 	$(BIN)/gradwire doctor --json build/reports/doctor.json --overwrite
 	$(BIN)/gradwire plan --model 25.6M --hosts 8 --rate 1gbit --json build/reports/plan.json --overwrite
 	$(BIN)/gradwire bench allreduce --codecs identity,fp8 --iterations 3 --json build/reports/bench.json --overwrite

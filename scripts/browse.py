@@ -29,7 +29,7 @@ from typing import Any
 
 NEEDS = (
     "browse: {missing} is missing; install the browser with 'apt-get install chromium' (or name one with "
-    "$CHROMIUM), and what drives it with '.venv/bin/pip install -e \".[browser]\" -c constraints.txt'\n"
+    "$CHROMIUM), and what drives it with '.venv/bin/pip install --group browser -c constraints.txt'\n"
 )
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 HEIGHT_OF_WINDOW = 900

@@ -14,7 +14,7 @@ def test_the_extra_has_the_tools() -> None:
 
 def test_a_missing_tool_is_one_sentence() -> None:
     with pytest.raises(
-        MissingPackageError, match=r"needs the package no-yosys, .* pip install '.\[gateware\]'"
+        MissingPackageError, match=r"needs the package no-yosys, .* pip install '.*-gateware\[gateware\]'"
     ):
         Tool("no-yosys", "no_yosys", "run").version()
 

@@ -27,7 +27,8 @@ def test_a_missing_package_is_one_sentence_that_names_the_extra(
     with pytest.raises(MissingPackageError) as caught:
         importlib.import_module(f"gradwire.integrations.{package}")
     assert str(caught.value).startswith(f"gradwire.integrations.{package} needs the package {package}")
-    assert str(caught.value).endswith(f"run pip install '.[{EXTRAS[package]}]' in gradwire's source folder")
+    extra = f"./packages/gradwire[{EXTRAS[package]}]"
+    assert str(caught.value).endswith(f"run pip install '{extra}' in gradwire's source folder")
     assert isinstance(caught.value, ImportError)
     assert isinstance(caught.value, GradwireError)
     assert caught.value.name == package

@@ -20,7 +20,7 @@ try:
 except ImportError as error:  # pragma: no cover - only in a broken installation
     raise ImportError(
         "gradwire's compiled kernels are missing or do not load on this machine; "
-        f"build them with `pip install .` or `make setup` in the source tree ({error})"
+        f"build them with `pip install ./packages/gradwire` or `make setup` in the source tree ({error})"
     ) from error
 
 __all__ = [
