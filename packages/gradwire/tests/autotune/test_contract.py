@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -34,6 +35,7 @@ LOST = RelativeErrors(
         BF16: dict.fromkeys(COUNTS, 0.002),
     },
     {Identity(): 4.0, Q4: 0.5, Q8: 1.0, BF16: 2.0},
+    0.2,
 )
 
 
@@ -68,9 +70,9 @@ def test_a_parameter_goes_back_later_than_it_came() -> None:
     assert beyond(shares, 0.2, ()) == {"a"}
     assert beyond(shares, 0.2, {"b", "c"}) == {"a", "b"}
     present = Plan(Q4, codecs=rules_for({"a+b": Q8}))
-    near = RelativeErrors(COUNTS, {Q4: {"a.weight": 0.1, "a+b": 0.19, "bias": 0.19}}, {Q4: 0.5})
-    assert near.exceptions(Q4, 0.2, present) == {"a+b"}
-    assert near.exceptions(Q4, 0.2, Plan(Q8, codecs=present.codecs)) == frozenset()
+    near = RelativeErrors(COUNTS, {Q4: {"a.weight": 0.1, "a+b": 0.19, "bias": 0.19}}, {Q4: 0.5}, 0.2)
+    assert near.exceptions(Q4, present) == {"a+b"}
+    assert near.exceptions(Q4, Plan(Q8, codecs=present.codecs)) == frozenset()
 
 
 def test_rules_are_for_these_names_alone() -> None:
@@ -96,33 +98,33 @@ def test_a_decision_says_which_parameters_have_which_codec() -> None:
 
 
 def test_a_codec_that_does_not_suit_most_values_is_left_out() -> None:
-    assert LOST.admitted(0.2, Plan()) == {
+    assert LOST.admitted(Plan()) == {
         Identity(): frozenset(),
         Q4: {"a+b", "bias"},
         Q8: {"bias"},
         BF16: frozenset(),
     }
-    few = RelativeErrors(COUNTS, LOST.shares, LOST.nbytes, most_excepted=0.05)
-    assert set(few.admitted(0.2, Plan())) == {Identity(), Q8, BF16}
-    assert set(LOST.admitted(0.05, Plan())) == {Identity(), Q8, BF16}
+    few = replace(LOST, most_excepted=0.05)
+    assert set(few.admitted(Plan())) == {Identity(), Q8, BF16}
+    assert set(replace(LOST, most=0.05).admitted(Plan())) == {Identity(), Q8, BF16}
 
 
 def test_a_codec_that_only_some_parameters_get_is_involved_in_a_decision() -> None:
     shares = {Identity(): dict.fromkeys(COUNTS, 0.0), Q4: {"a.weight": 0.1, "a+b": 0.3, "bias": 0.1}}
     shares[Q8] = {"a.weight": 0.3, "a+b": 0.1, "bias": 0.1}  # suits few values, but those that Q4 doesn't
-    lost = RelativeErrors(COUNTS, shares, {Identity(): 4.0, Q4: 0.5, Q8: 1.0})
-    assert set(lost.admitted(0.2, Plan())) == {Identity(), Q4}
-    assert lost.gentler(Q4, {"a+b"}, 0.2) == {"a+b": Q8}
-    assert lost.involved(0.2, Plan()) == (Identity(), Q4, Q8)
+    lost = RelativeErrors(COUNTS, shares, {Identity(): 4.0, Q4: 0.5, Q8: 1.0}, 0.2)
+    assert set(lost.admitted(Plan())) == {Identity(), Q4}
+    assert lost.gentler(Q4, {"a+b"}) == {"a+b": Q8}
+    assert lost.involved(Plan()) == (Identity(), Q4, Q8)
 
 
 def test_the_others_get_what_takes_the_fewest_bytes_within_the_contract() -> None:
-    assert LOST.gentler(Q4, {"a+b"}, 0.2) == {"a+b": Q8}
-    assert LOST.gentler(Q4, {"a+b"}, 0.2, {Q8}) == {"a+b": BF16}
-    assert LOST.gentler(Q4, {"a+b"}, 0.9) == {"a+b": Q8}, "another one in any case"
-    assert LOST.gentler(Q4, {"bias"}, 0.2) == {"bias": Identity()}, "one value in a thousand hardly counts"
-    assert LOST.gentler(Q4, {"a+b"}, 0.001) == {"a+b": Identity()}
-    assert LOST.gentler(Q4, set(), 0.2) == {}
+    assert LOST.gentler(Q4, {"a+b"}) == {"a+b": Q8}
+    assert LOST.gentler(Q4, {"a+b"}, {Q8}) == {"a+b": BF16}
+    assert replace(LOST, most=0.9).gentler(Q4, {"a+b"}) == {"a+b": Q8}, "another one in any case"
+    assert LOST.gentler(Q4, {"bias"}) == {"bias": Identity()}, "one value in a thousand hardly counts"
+    assert replace(LOST, most=0.001).gentler(Q4, {"a+b"}) == {"a+b": Identity()}
+    assert LOST.gentler(Q4, set()) == {}
 
 
 def test_each_gets_its_own_codec_where_that_saves_bytes_and_all_share_one_where_it_does_not() -> None:
@@ -132,11 +134,11 @@ def test_each_gets_its_own_codec_where_that_saves_bytes_and_all_share_one_where_
         codec: {name: 0.1 if codec in fit.get(name, {codec}) else 0.3 for name in counts}
         for codec in (Q4, Q8, BF16)
     } | {Identity(): dict.fromkeys(counts, 0.0)}
-    lost = RelativeErrors(counts, shares, LOST.nbytes)
-    assert lost.gentler(Q4, {"middle", "small"}, 0.2) == {"middle": Q8, "small": BF16}
-    assert lost.gentler(Q4, {"small", "tiny"}, 0.2) == {"small": BF16, "tiny": BF16}
-    assert lost.gentler(Q4, {"middle", "small", "tiny"}, 0.2) == {"middle": Q8, "tiny": Q8, "small": BF16}
-    assert lost.gentler(Q4, {"middle", "small"}, 0.2, {Q8}) == {"middle": BF16, "small": BF16}
+    lost = RelativeErrors(counts, shares, LOST.nbytes, 0.2)
+    assert lost.gentler(Q4, {"middle", "small"}) == {"middle": Q8, "small": BF16}
+    assert lost.gentler(Q4, {"small", "tiny"}) == {"small": BF16, "tiny": BF16}
+    assert lost.gentler(Q4, {"middle", "small", "tiny"}) == {"middle": Q8, "tiny": Q8, "small": BF16}
+    assert lost.gentler(Q4, {"middle", "small"}, {Q8}) == {"middle": BF16, "small": BF16}
 
 
 def test_what_suits_no_codec_does_not_let_the_others_have_one_each() -> None:
@@ -147,9 +149,9 @@ def test_what_suits_no_codec_does_not_let_the_others_have_one_each() -> None:
         codec: {name: 0.1 if codec in fit.get(name, {codec}) else 0.3 for name in counts}
         for codec in (Q4, Q8, near)
     } | {Identity(): dict.fromkeys(counts, 0.0)}
-    lost = RelativeErrors(counts, shares, {Identity(): 4.0, Q4: 0.5, Q8: 1.0, near: 1.01})
-    assert lost.gentler(Q4, {"a", "b"}, 0.2) == {"a": near, "b": near}
-    assert lost.gentler(Q4, {"a", "b", "tiny"}, 0.2) == {"a": near, "b": near, "tiny": Identity()}
+    lost = RelativeErrors(counts, shares, {Identity(): 4.0, Q4: 0.5, Q8: 1.0, near: 1.01}, 0.2)
+    assert lost.gentler(Q4, {"a", "b"}) == {"a": near, "b": near}
+    assert lost.gentler(Q4, {"a", "b", "tiny"}) == {"a": near, "b": near, "tiny": Identity()}
 
 
 def test_all_ranks_draw_the_same_bucket_and_each_its_turn() -> None:

@@ -32,21 +32,22 @@ def of_exchange(world: int, share: float) -> float:
 
 
 def lost(
-    shares: dict[str, float], world: int = WORLD, **others: dict[str, float]
+    shares: dict[str, float], world: int = WORLD, most: float = 0.2, **others: dict[str, float]
 ) -> dict[str, RelativeErrors]:
     """What exchanges lose over a ring where an encoding loses these shares, and others of some parameters."""
     every = {
         parse(spec): {name: of_exchange(world, others.get(name, {}).get(spec, share)) for name in COUNTS}
         for spec, share in shares.items()
     }
-    return {"ring": RelativeErrors(COUNTS, every, {parse(spec): nbytes for spec, nbytes in NBYTES.items()})}
+    nbytes = {parse(spec): each for spec, each in NBYTES.items()}
+    return {"ring": RelativeErrors(COUNTS, every, nbytes, most)}
 
 
 def chosen(
     rate: float, most: float = 0.2, present: str = "fp8", world: int = WORLD, **others: dict[str, float]
 ) -> Decision:
     now = Plan.of(present, residual=False)
-    return decide(environment(rate), BUCKETS, world, lost(LOST, world, **others), most, now)[0]
+    return decide(environment(rate), BUCKETS, world, lost(LOST, world, most, **others), now)[0]
 
 
 def test_a_fast_line_wants_no_compression() -> None:
@@ -73,8 +74,8 @@ def test_what_loses_more_than_the_contract_allows_is_left_out_and_named() -> Non
 
 @pytest.mark.parametrize(("share", "codec"), [(0.02, "quantize:4"), (0.2, "fp8")])
 def test_noise_counts_against_a_codec_where_its_bytes_save_little(share: float, codec: str) -> None:
-    shares = lost(LOST | {"quantize:4": share}, 16)
-    decision = decide(environment(3e8), BUCKETS, 16, shares, 0.9, Plan.of("bf16"))[0]
+    shares = lost(LOST | {"quantize:4": share}, 16, 0.9)
+    decision = decide(environment(3e8), BUCKETS, 16, shares, Plan.of("bf16"))[0]
     assert str(decision.plan.codec) == codec
 
 
@@ -106,7 +107,7 @@ def test_a_codec_that_did_not_suit_more_than_a_tenth_counts_as_left_out_unless_i
 ) -> None:
     shares, plans = lost(LOST, WORLD, **{name: {"quantize:4": 0.5}}), set()
     for rate in (1e7, 1e8, 1e9):
-        tried = decide(environment(rate), BUCKETS, WORLD, shares, 0.2, Plan.of("fp8", residual=False))
+        tried = decide(environment(rate), BUCKETS, WORLD, shares, Plan.of("fp8", residual=False))
         for each in tried:
             plans.add(str(each.plan.codec))
             own = str(each.plan.codec) == "quantize:4"
@@ -134,7 +135,7 @@ def test_of_plans_that_take_as_long_the_one_with_the_fewest_bytes_is_chosen(
     longer: float, codec: str
 ) -> None:
     def of(shares: dict[str, float]) -> Decision:
-        return decide(environment(3e8), BUCKETS, WORLD, lost(shares), 0.9, Plan.of("bf16"))[0]
+        return decide(environment(3e8), BUCKETS, WORLD, lost(shares, most=0.9), Plan.of("bf16"))[0]
 
     alone = {spec: of({"identity": 0.0, spec: 0.0}).step_s for spec in ("fp8", "quantize:4")}
     # The noise with which quantize:4 takes longer than fp8 by this share, and what an encoding then loses.
@@ -146,7 +147,7 @@ def test_of_plans_that_take_as_long_the_one_with_the_fewest_bytes_is_chosen(
 def test_a_plan_of_far_fewer_bytes_is_tried_although_it_is_expected_to_take_longer() -> None:
     def of(noise: float) -> list[str]:
         shares = {"identity": 0.0, "fp8": 0.0, "quantize:4": math.sqrt(noise) / of_exchange(WORLD, 1.0)}
-        found = decide(environment(3e8), BUCKETS, WORLD, lost(shares), 0.9, Plan.of("bf16"))
+        found = decide(environment(3e8), BUCKETS, WORLD, lost(shares, most=0.9), Plan.of("bf16"))
         return list(dict.fromkeys(str(each.plan.codec) for each in found))
 
     assert of(0.2) == ["fp8", "quantize:4"]
@@ -236,7 +237,7 @@ def test_of_plans_that_exchange_the_same_frames_one_is_tried() -> None:
     assert tried(best, options, options) == [pairwise, tree, other], "four ranks exchange others"
 
     same = dict.fromkeys(("ring", "pairwise", "butterfly"), lost(LOST, world=2)["ring"])
-    found = decide(environment(1e8), BUCKETS, 2, same, 0.2, Plan.of("bf16"))
+    found = decide(environment(1e8), BUCKETS, 2, same, Plan.of("bf16"))
     frames = {(each.plan.codec, each.plan.segment_nbytes) for each in found}
     assert len(frames) == len(found) > 1, "with two ranks, the three are the same"
 

@@ -28,10 +28,9 @@ def test_shards_go_through_half_a_ring_with_one_codec_for_all() -> None:
     found = {}
     for rules in (BUCKETS, SHARDS):
         counts, nbytes = {"a": 900_000, "b": 100_000}, dict.fromkeys(codecs, 4.0)
-        lost = RelativeErrors(counts, shares, nbytes, rules.most_excepted(DEFAULT))
-        found[rules.name] = decide(
-            environment, Workload((1_000_000,)), 4, {"ring": lost}, 0.25, Plan(), rules.half
-        )[0]
+        lost = RelativeErrors(counts, shares, nbytes, 0.25, rules.most_excepted(DEFAULT))
+        workload = Workload((1_000_000,))
+        found[rules.name] = decide(environment, workload, 4, {"ring": lost}, Plan(), rules.half)[0]
     assert str(found["buckets"].plan.codec) == "quantize:4"
     assert found["buckets"].plan.codecs
     assert str(found["shards"].plan.codec) == "fp8", "quantize:4 does not suit b"

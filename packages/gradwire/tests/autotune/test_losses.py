@@ -52,7 +52,7 @@ def test_a_leaner_codec_has_room_to_spare_and_sends_far_less(
 ) -> None:
     counts = {"weight": 900, "bias": 100}
     shares = {COARSE: {"weight": share, "bias": of_bias}, FINE: {"weight": 0.1, "bias": 0.1}}
-    lost = RelativeErrors(counts, shares, {FINE: 0.5, COARSE: nbytes}, 0.8)
+    lost = RelativeErrors(counts, shares, {FINE: 0.5, COARSE: nbytes}, 0.2)
     present = Plan.of("ecsq:0.25")
-    assert is_leaner(lost, present, [COARSE], 0.2) is is_so
-    assert not is_leaner(lost, present, [], 0.2), "nothing was left out"
+    assert is_leaner(lost, present, [COARSE]) is is_so
+    assert not is_leaner(lost, present, []), "nothing was left out"

@@ -24,8 +24,9 @@ LOST = RelativeErrors(
         BF16: dict.fromkeys(COUNTS, 0.01),
     },
     NBYTES,
+    0.2,
 )
-MIXTURE = Mixture.of(Q4, frozenset({"other", "bias"}), LOST, 0.2)
+MIXTURE = Mixture.of(Q4, frozenset({"other", "bias"}), LOST)
 
 
 def predictor(latency_s: float) -> Predictor:
@@ -58,7 +59,7 @@ def test_each_codec_more_is_an_exchange_more() -> None:
     latency_s = 1e-2
     own, slow = (Plan(Q4, residual=False), predictor(latency_s))
     without = predictor(0.0)
-    alone = Mixture.of(Q4, frozenset(), LOST, 0.9)
+    alone = Mixture.of(Q4, frozenset(), LOST)
     assert alone.step_s(own, slow, 1) == slow.predict(own).step_s
     more_s = MIXTURE.step_s(own, slow, 1) - MIXTURE.step_s(own, without, 1)
     assert more_s == pytest.approx(3 * 6 * latency_s, rel=0.1), "six steps of a ring for each of three codecs"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
 
@@ -84,6 +84,8 @@ class RelativeErrors:
         For each codec, the share of every parameter's norm.
     nbytes
         The bytes that a value takes with each codec.
+    most
+        The largest share of a parameter's norm that an exchange may lose.
     most_excepted
         A codec that suits fewer of the values than the rest is not admitted.
     config
@@ -93,6 +95,7 @@ class RelativeErrors:
     counts: Mapping[str, int]
     shares: Mapping[Codec, Mapping[str, float]]
     nbytes: Mapping[Codec, float]
+    most: float
     most_excepted: float = DEFAULT.most_excepted_share
     config: AutoConfig = DEFAULT
 
@@ -105,20 +108,20 @@ class RelativeErrors:
         squares = sum(self.shares[codec][name] ** 2 * self.counts[name] for name in names)
         return squares / max(sum(self.counts.values()), 1)
 
-    def exceptions(self, codec: Codec, most: float, present: Plan) -> frozenset[str]:
+    def exceptions(self, codec: Codec, present: Plan) -> frozenset[str]:
         """Return the parameters that need another codec; those that have one under the same plan, longer."""
         kept = excepted(present, self.counts) if codec == present.codec else frozenset[str]()
-        return beyond(self.shares[codec], most, kept, self.config.back_share)
+        return beyond(self.shares[codec], self.most, kept, self.config.back_share)
 
-    def admitted(self, most: float, present: Plan) -> dict[Codec, frozenset[str]]:
+    def admitted(self, present: Plan) -> dict[Codec, frozenset[str]]:
         """Return the codecs that may be chosen, each with the parameters that need another one."""
-        found = {codec: self.exceptions(codec, most, present) for codec in self.shares}
+        found = {codec: self.exceptions(codec, present) for codec in self.shares}
         return {codec: names for codec, names in found.items() if self.part(names) <= self.most_excepted}
 
-    def involved(self, most: float, present: Plan) -> tuple[Codec, ...]:
+    def involved(self, present: Plan) -> tuple[Codec, ...]:
         """Return the codecs that may be chosen, and those that the parameters get which they don't suit."""
-        suited = self.admitted(most, present)
-        others = (self.gentler(codec, names, most).values() for codec, names in suited.items())
+        suited = self.admitted(present)
+        others = (self.gentler(codec, names).values() for codec, names in suited.items())
         return tuple(dict.fromkeys(chain(suited, *others)))
 
     def part(self, names: Collection[str]) -> float:
@@ -126,7 +129,7 @@ class RelativeErrors:
         return part_of(names, self.counts)
 
     def gentler(
-        self, codec: Codec, names: Collection[str], most: float, refused: Collection[Codec] = ()
+        self, codec: Codec, names: Collection[str], refused: Collection[Codec] = ()
     ) -> dict[str, Codec]:
         """Return the codec of each of these parameters, where the others have ``codec``.
 
@@ -139,11 +142,11 @@ class RelativeErrors:
         order = [*sorted(usable, key=lambda each: self.nbytes[each]), none]
         groups = {each: set[str]() for each in order}
         for name in names:
-            groups[next(each for each in order if self._suits(each, [name], most))].add(name)
+            groups[next(each for each in order if self._suits(each, [name]))].add(name)
         little = self.config.few_bytes_share * self.nbytes[codec]
         for at, each in enumerate(order):
             own, larger = groups[each], order[at + 1 :]
-            other = next((it for it in larger if groups[it] and self._suits(it, own, most)), each)
+            other = next((it for it in larger if groups[it] and self._suits(it, own)), each)
             more = self.part(own) * (self._size(other) - self._size(each))
             hardly_counts = FLOAT_NBYTES * self.part(own) <= little
             target = other if other != each and more <= little else none if hardly_counts else each
@@ -151,8 +154,8 @@ class RelativeErrors:
             groups[target] |= own
         return {name: each for each, own in groups.items() for name in own}
 
-    def _suits(self, codec: Codec, names: Iterable[str], most: float) -> bool:
-        return codec.EXACT or self.worst(codec, names) <= most
+    def _suits(self, codec: Codec, names: Iterable[str]) -> bool:
+        return codec.EXACT or self.worst(codec, names) <= self.most
 
     def _size(self, codec: Codec) -> float:
         return FLOAT_NBYTES if codec == Identity() else self.nbytes[codec]
@@ -295,8 +298,8 @@ class Contract:
             }
             used = shares.get(present.codec, {})
             used |= {name: max(share, used[name]) for name, share in self.seen.items() if name in used}
-            sizes, most_excepted = samples.size_of, self.most_excepted
-            found[algorithm] = RelativeErrors(sizes, shares, nbytes, most_excepted, self.config)
+            limits = self.most, self.most_excepted, self.config
+            found[algorithm] = RelativeErrors(samples.size_of, shares, nbytes, *limits)
         return found
 
     def _exchanged(self, samples: Samples, codec: Codec, algorithm: str) -> list[float]:
@@ -304,14 +307,14 @@ class Contract:
         return [exchanged(algorithm, self.world, *pair) for pair in pairs]
 
 
-def is_leaner(lost: RelativeErrors, present: Plan, others: Collection[Codec], most: float) -> bool:
+def is_leaner(lost: RelativeErrors, present: Plan, others: Collection[Codec]) -> bool:
     """Return whether one of ``others`` keeps the contract, with room to spare, and sends far less.
 
     It does so even if parameters that it doesn't suit aren't compressed.
     """
     enough = lost.config.far_less_share * lost.nbytes[present.codec]
-    admitted = lost.admitted(most * lost.config.back_share, present)
-    parts = {codec: lost.part(names) for codec, names in admitted.items() if codec in others}
+    with_room = replace(lost, most=lost.most * lost.config.back_share).admitted(present)
+    parts = {codec: lost.part(names) for codec, names in with_room.items() if codec in others}
     return any(
         (1 - part) * lost.nbytes[codec] + part * FLOAT_NBYTES < enough for codec, part in parts.items()
     )

@@ -127,9 +127,9 @@ class Mixture:
     noise: float
 
     @classmethod
-    def of(cls, codec: Codec, names: frozenset[str], lost: RelativeErrors, most: float) -> Mixture:
+    def of(cls, codec: Codec, names: frozenset[str], lost: RelativeErrors) -> Mixture:
         """Return the codecs of the parameters in ``names``, which ``codec`` does not suit."""
-        gentler = lost.gentler(codec, names, most)
+        gentler = lost.gentler(codec, names)
         every = by_codec(dict.fromkeys(lost.counts, codec) | gentler)
         noise = sum(lost.noise(each, own) for each, own in every.items())
         parts = {each: lost.part(own) for each, own in by_codec(gentler).items()}
@@ -175,10 +175,8 @@ def decide(
     workload: Workload,
     world: int,
     lost: Mapping[str, RelativeErrors],
-    most: float,
     present: Plan,
     half: str | None = None,
-    config: AutoConfig = DEFAULT,
 ) -> tuple[Decision, ...]:
     """Return the decision, and those that may be as good, of other kinds: with another algorithm or codecs.
 
@@ -195,16 +193,17 @@ def decide(
     workload
         The buckets, as parameters, the first to be exchanged last; and the seconds of computation.
     lost
-        The relative errors of the codecs that may be chosen, by algorithm, the preferred one first.
-    most
-        The largest relative error of a parameter.
+        The relative errors of the codecs that may be chosen, by algorithm, the preferred one first, with the
+        limits that are the same for all of them.
     half
         See ``CandidateRules``.
     """
+    limits = next(iter(lost.values()))
+    most, config = limits.most, limits.config
     mixtures = {
-        (codec, algorithm): Mixture.of(codec, names, each, most)
+        (codec, algorithm): Mixture.of(codec, names, each)
         for algorithm, each in lost.items()
-        for codec, names in each.admitted(most, present).items()
+        for codec, names in each.admitted(present).items()
     }
     every = dict.fromkeys(codec for each in lost.values() for codec in each.shares)
     suited = {codec for codec, _ in mixtures}

@@ -198,10 +198,9 @@ class Survey:
 
         None where they have become too many, or the present codec is no candidate.
         """
-        most = self._settings.max_lost_norm
-        if present.codec not in self._settings.candidates:  # which no choice has made
-            return None
         codecs = self._settings.candidates
+        if present.codec not in codecs:  # which no choice has made
+            return None
         rows = gather(exchange, self._contract.own_errors(samples, codecs), self._timeout_s)
         found = self._contract.errors(rows, samples, codecs, [present.algorithm], present)
         lost = found[present.algorithm]
@@ -209,9 +208,9 @@ class Survey:
             return None
         text = ""
         if exchange.link.rank == 0:
-            gentler = lost.gentler(present.codec, names, most, self._contract.refused)
+            gentler = lost.gentler(present.codec, names, self._contract.refused)
             plan = replace(present, codecs=rules_for(gentler))
-            reason = in_words(plan.codec, gentler, most) or f"{plan.codec} for all parameters again"
+            reason = in_words(plan.codec, gentler, lost.most) or f"{plan.codec} for all parameters again"
             text = replace(decisions[-1][1], plan=plan, reason=reason).to_json()
         return Decision.from_json(broadcast(exchange, text, self._timeout_s))
 
@@ -234,9 +233,8 @@ class Survey:
         codecs = [present.codec, *others]
         rows, text = gather(exchange, self._contract.own_errors(samples, codecs), self._timeout_s), ""
         if exchange.link.rank == 0:
-            may, most = self._rules.algorithms, self._settings.max_lost_norm
-            found = self._contract.errors(rows, samples, codecs, may, present).values()
-            is_due = any(is_leaner(each, present, others, most) for each in found)
+            found = self._contract.errors(rows, samples, codecs, self._rules.algorithms, present).values()
+            is_due = any(is_leaner(each, present, others) for each in found)
             text = _ANEW if is_due else ""
         return bool(broadcast(exchange, text, self._timeout_s))
 
@@ -256,12 +254,10 @@ class Survey:
             forward_s=now.compute_s - now.backward_s,
             backward_s=now.backward_s,
         )
-        most = self._settings.max_lost_norm
-        involved = dict.fromkeys(codec for each in lost.values() for codec in each.involved(most, present))
+        involved = dict.fromkeys(codec for each in lost.values() for codec in each.involved(present))
         try:
             environment = self._costs.environment(line, involved, typical(samples.flat))
-            rules, config = self._rules, self._config
-            return decide(environment, workload, self._world, lost, most, present, rules.half, config)
+            return decide(environment, workload, self._world, lost, present, self._rules.half)
         except GradwireError as error:
             reason = f"{present.codec} over {present.algorithm} {STAYS}: {error}"
             return (Decision(present, now.step_s, now.step_s, now.compute_s, reason),)
