@@ -19,7 +19,7 @@ from pathlib import Path
 README = Path(__file__).parent.parent / "README.md"
 _TIMEOUT_S = 300.0
 _WHERE = "import gradwire._native as n; print(n.__file__, *n.available_targets(), sep='\\n')"
-_LAB = "pip install gradwire-lab"
+_LAB = "pip install ./packages/gradwire-lab"
 
 
 def example(readme: str) -> str:

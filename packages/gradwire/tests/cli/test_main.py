@@ -60,7 +60,10 @@ def test_a_command_of_a_missing_package_names_it(
     monkeypatch.setattr(sys.modules["gradwire.cli.main"], "commands", lambda: known)
     assert main([name, "--help"]) == 2
     package = ELSEWHERE[name]
-    said = f"gradwire {name} is a command of {package}, which is not installed; pip install {package}"
+    said = (
+        f"gradwire {name} is a command of {package}, which is not installed; "
+        f"run pip install ./packages/{package} in gradwire's source folder"
+    )
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", f"gradwire: {said}\n")
 

@@ -172,7 +172,8 @@ def _dispatch(words: Sequence[str]) -> int:
     if words and words[0] in ELSEWHERE and words[0] not in known:
         package = ELSEWHERE[words[0]]
         raise SpecError(
-            f"gradwire {words[0]} is a command of {package}, which is not installed; pip install {package}"
+            f"gradwire {words[0]} is a command of {package}, which is not installed; run pip install "
+            f"./packages/{package} in gradwire's source folder"
         )
     lines = "\n".join(f"  {name:<11}{summary}" for name, (summary, _) in known.items())
     parser = Parser(
