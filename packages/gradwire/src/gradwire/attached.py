@@ -31,18 +31,8 @@ _SOURCE = Source("a state of FSDP's residuals", "load what state_dict returned o
 class Attached:
     """The handle of one model's exchanges, from ``attach`` or ``attach_fsdp`` to ``close``.
 
-    As a context manager it closes at the end of the block.
-
-    Parameters
-    ----------
-    sync
-        The model's.
-    chooser
-        The observer of ``sync`` that may choose plans.
-    undo
-        Closes the exchanges and gives the model back what it had.
-    watch
-        The checks of the replicas; None where each rank has a shard of the weights.
+    As a context manager it closes at the end of the block. ``undo`` closes the exchanges, and gives the model
+    back what it had; ``watch`` is None where each rank has a shard of the weights.
 
     Attributes
     ----------
@@ -122,11 +112,6 @@ class Attached:
         All ranks call it once, before the first step or before ``load_state_dict``. The scale is read when a
         backward pass begins to average, and saved with the residuals. Raises ``SpecError`` for an object
         without ``get_scale``.
-
-        Examples
-        --------
-        >>> scaler = torch.amp.GradScaler()  # doctest: +SKIP
-        >>> attached.follow(scaler)  # doctest: +SKIP
         """
         if not callable(getattr(scaler, "get_scale", None)):
             raise SpecError(f"follow expected a scaler with get_scale, got a {type(scaler).__name__}")
@@ -140,12 +125,6 @@ class Attached:
         ``follow`` does it by itself for a ``GradScaler``. All ranks call this between two steps, whenever the
         scale changes, with the new scale divided by the old one; a factor of 1 does nothing. Raises
         ``SpecError`` for one that is not above 0 and finite, and where residuals follow a scaler.
-
-        Examples
-        --------
-        >>> before = scaler.get_scale()  # doctest: +SKIP
-        >>> scaler.update()  # doctest: +SKIP
-        >>> attached.scale_residuals(scaler.get_scale() / before)  # doctest: +SKIP
         """
         if self._scale.scaler is not None:
             raise SpecError("these residuals follow their scaler by themselves; leave scale_residuals out")
@@ -194,13 +173,7 @@ class Scaler(Protocol):
 
 
 class ScaleFollower(StepObserver):
-    """An observer that keeps residuals in the units of a scaled loss, from ``follow`` on.
-
-    Attributes
-    ----------
-    scaler
-        The scaler of the loss; None before ``follow``.
-    """
+    """An observer that keeps residuals in the units of a scaled loss, once it has a scaler."""
 
     def __init__(self, residuals: Residuals) -> None:
         self._residuals = residuals
@@ -235,11 +208,7 @@ class ShardedState:
         return sealed({"residuals": residuals, **decided})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Adopt the result of ``state_dict`` on this rank, in a world of the same size.
-
-        Raises ``StateError``, and changes nothing, for anything else. FSDP cuts gradients differently for
-        every number of ranks, so the residuals of one world mean nothing in another.
-        """
+        """Adopt the result of ``state_dict`` on this rank, in a world of the same size, or change nothing."""
         feedback = self._sync.feedback
         given = _SOURCE.fields(state, "residuals", AUTO, SUM)
         residuals = given.get("residuals", mapping)

@@ -197,22 +197,13 @@ class Attachment:
 
     Parameters
     ----------
-    plan
+    plan, timeout_s, strict
         As for ``gradwire.attach``; read here, so that mistakes are found before processes start.
-    timeout_s
-        How long a single wait for a peer may last before it is an error.
     ledger
         This rank's ledger, which the caller closes; or, if the rank isn't known yet, a function that returns
         the ledger of a rank, which ``close`` closes. By default, a new ledger.
-    strict
-        As for ``gradwire.attach``.
     resume_residuals
         Whether a resumed run restores each rank's residuals. False drops what was lost before.
-
-    Raises
-    ------
-    SpecError
-        For an invalid plan or timeout.
     """
 
     def __init__(
