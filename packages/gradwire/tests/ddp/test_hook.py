@@ -175,23 +175,26 @@ def test_a_sparse_bucket_and_one_out_of_order_are_refused_for_good() -> None:
         (FakeBucket(0, fine.to_sparse()), TensorError, "bucket 0 holds sparse gradients"),
         (FakeBucket(2, fine), ExchangeError, "bucket 2 over where bucket 0 was next"),
     ):
-        attached = gradwire.attach(make_model())
+        model = make_model()
+        attached = gradwire.attach(model)
+        state: Any = model._comm_hooks[0][1]
         with pytest.raises(kind, match=reason):
-            gradwire_hook(attached, bucket)
+            gradwire_hook(state, bucket)
         with pytest.raises(ExchangeError, match=f"has failed before .*{reason}"):
-            gradwire_hook(attached, FakeBucket(0, fine))
+            gradwire_hook(state, FakeBucket(0, fine))
         attached.close()
 
 
 def test_buckets_are_counted_and_an_empty_one_is_a_bypass(caplog: pytest.LogCaptureFixture) -> None:
-    ledger = Ledger(0)
-    attached = gradwire.attach(make_model(), "identity", ledger=ledger)
+    ledger, model = Ledger(0), make_model()
+    attached = gradwire.attach(model, "identity", ledger=ledger)
     assert attached.ledger is ledger
     first, second = torch.arange(3.0), torch.arange(5.0)
+    state: Any = model._comm_hooks[0][1]
     futures = [
-        gradwire_hook(attached, FakeBucket(0, first)),
-        gradwire_hook(attached, FakeBucket(1, torch.ones(0))),
-        gradwire_hook(attached, FakeBucket(2, second, last=True)),
+        gradwire_hook(state, FakeBucket(0, first)),
+        gradwire_hook(state, FakeBucket(1, torch.ones(0))),
+        gradwire_hook(state, FakeBucket(2, second, last=True)),
     ]
     assert [future.wait().tolist() for future in futures] == [[0, 1, 2], [], [0, 1, 2, 3, 4]]
     summary = ledger.summary()
