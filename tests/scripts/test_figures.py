@@ -100,6 +100,7 @@ def add(root: Path, text: str) -> None:
 
 def test_the_documentation_has_no_table_of_figures_without_a_record() -> None:
     assert list(figures.check(ROOT)) == []
+    assert len(figures.unrecorded(ROOT)) <= 42, "the list of exemptions only becomes shorter"
 
 
 def test_what_is_not_measured_yet_says_so_and_is_no_problem(root: Path) -> None:
