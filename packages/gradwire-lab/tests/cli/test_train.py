@@ -115,7 +115,7 @@ def test_a_scale_is_for_runs_with_a_codec() -> None:
         ("--plan plan.json --offload truncate:16 --scale auto", "leave out --offload and --scale"),
         ("--offload quantize:8", "which quantize:8 does not; name one of inceptionn"),
         ("--offload truncate:16 --codec fp8", "the plan has the codec fp8, too; leave out codec or offload"),
-        ("--offload truncate:16 --link 1gbit", "which no NIC compresses; leave out --link or --offload"),
+        ("--offload truncate:16 --link 1gbit", "cannot be combined with --offload; omit one of them"),
         ("--codec fp8 --scale auto", "but fp8 has no such bound; leave out scale"),
         ("--plan plan.json --codec fp8 --pipeline 2", "leave out --codec and --pipeline"),
         ("--plan long.json", "long.json has pipeline 17, but at most 16 can train"),

@@ -51,7 +51,7 @@ def test_methods_are_named_by_parts_and_compared_with_ddp() -> None:
         ({"tasks": "mnist"}, "expected --tasks among mnist-mlp, cifar-cnn, wide-mlp, gpt, got 'mnist'"),
         ({"methods": "fp8,Adam"}, "no method has 'Adam' in its name"),
         ({"hosts": 1}, "at least 2 hosts"),
-        ({"data_dir": "nowhere"}, "MNIST is not complete in"),
+        ({"data_dir": "nowhere"}, "MNIST is incomplete in"),
         ({"images": "nowhere"}, "expected a folder for --images, got"),
         ({"text": "nowhere"}, "expected a file for --text, got"),
         ({"seeds": 0}, "expected --seeds of 1 or more, got 0"),

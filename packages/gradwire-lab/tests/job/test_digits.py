@@ -46,5 +46,5 @@ def test_a_damaged_installation_is_named(
     file.write_bytes(content)
     spec = importlib.machinery.ModuleSpec("sklearn", None, origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: spec)
-    with pytest.raises(DataError, match="install scikit-learn anew"):
+    with pytest.raises(DataError, match="reinstall scikit-learn"):
         read_digits()

@@ -33,14 +33,14 @@ def test_images_and_labels_come_back_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "header ends after 0 of 16 bytes"),
-        (idx(IMAGES)[:15], "header ends after 15 of 16 bytes"),
-        (idx(LABELS) + bytes(20), "magic number is 0x00000801, but 0x00000803"),
-        (b"\x00\x00\x0d\x03" + idx(IMAGES)[4:], "magic number is 0x00000d03"),
+        (b"", "header of 16 bytes, got 0"),
+        (idx(IMAGES)[:15], "header of 16 bytes, got 15"),
+        (idx(LABELS) + bytes(20), "magic number 0x00000803, got 0x00000801"),
+        (b"\x00\x00\x0d\x03" + idx(IMAGES)[4:], "got 0x00000d03"),
         (struct.pack(">4I", 0x803, 0, 28, 28), r"shape \(0, 28, 28\)"),
         (struct.pack(">4I", 0x803, 2**31, 2**31, 2**31), "shape"),
-        (idx(IMAGES)[:-1], "holds 23 of the 24 values"),
-        (idx(IMAGES) + b"\x00", "more than the 24 values"),
+        (idx(IMAGES)[:-1], "expected 24 values, got 23"),
+        (idx(IMAGES) + b"\x00", "expected 24 values, got more"),
     ],
 )
 def test_damage_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -51,14 +51,14 @@ def test_damage_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
 
 
 def test_a_label_out_of_range_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="a label is 9, but labels are 0 to 8"):
+    with pytest.raises(DataError, match="expected labels from 0 to 8, got 9"):
         read_labels(put(tmp_path, idx(LABELS)), classes=9)
 
 
 @pytest.mark.parametrize("cut", [1, 5, 9, 20])
 def test_a_cut_gzip_file_is_refused(tmp_path: Path, cut: int) -> None:
     path = put(tmp_path, gzip.compress(idx(IMAGES))[:-cut], packed=False)
-    with pytest.raises(DataError, match="no whole gzip file"):
+    with pytest.raises(DataError, match="expected a complete gzip file"):
         read_images(path)
 
 

@@ -229,9 +229,9 @@ def test_a_stale_server_from_the_command_line(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (["--staleness", "2"], "only the method server has a staleness, but the method is pipe"),
-        (["--method", "sync", "--staleness", "0"], "only the method server has a staleness"),
-        (["--method", "server", "--staleness", "-1"], "a staleness must be 0 to 1000, but is -1"),
+        (["--staleness", "2"], "expected the method server with a staleness, got pipe; omit"),
+        (["--method", "sync", "--staleness", "0"], "expected the method server with a staleness"),
+        (["--method", "server", "--staleness", "-1"], "expected a staleness from 0 to 1000, got -1"),
         (["--compare", "--staleness", "2"], "--runs server@2,sync; leave out --staleness"),
         (["--runs", "server", "--staleness", "0"], "--runs server@2,sync; leave out --staleness"),
         (["--plan", "plan.json", "--staleness", "2"], "leave out --staleness"),

@@ -18,29 +18,32 @@ from gradwire_lab.job.runs import make_run, parse_runs
     [
         ({"data": "imagenet"}, "expected --data among digits, mnist, fashion, got 'imagenet'"),
         ({"model": "gpt"}, "expected --model among mlp, hdc, wide, cnn"),
-        ({"workers": 0}, "--workers must be 1 to 64, but is 0"),
-        ({"exchange": Plan(pipeline=17)}, "--pipeline must be 1 to 16"),
-        ({"epochs": 0}, "--epochs must be 1"),
-        ({"warmup_epochs": 9}, "--warmup-epochs must be 0 to 8, but is 9"),
-        ({"batch": 0}, "--batch must be 1"),
-        ({"batch": 98}, "cannot be shared equally by 4 workers; the nearest that can is 100"),
-        ({"batch": 97}, "the nearest that can is 96"),
-        ({"batch": 3}, "the nearest that can is 4"),
-        ({"batch": 1}, "the nearest that can is 4"),
-        ({"seed": -1}, "--seed must be 0"),
-        ({"max_steps": 0}, "--max-steps must be 1"),
-        ({"evaluate_every": 0}, "--evaluate-every must be 1"),
+        ({"workers": 0}, "expected --workers from 1 to 64, got 0"),
+        ({"exchange": Plan(pipeline=17)}, "expected --pipeline from 1 to 16"),
+        ({"epochs": 0}, "expected --epochs from 1 to "),
+        ({"warmup_epochs": 9}, "expected --warmup-epochs from 0 to 8, got 9"),
+        ({"batch": 0}, "expected --batch from 1 to "),
+        ({"batch": 98}, "to be a multiple of the 4 workers, got 98; pass 100, the nearest multiple"),
+        ({"batch": 97}, "pass 96, the nearest multiple"),
+        ({"batch": 3}, "pass 4, the nearest multiple"),
+        ({"batch": 1}, "pass 4, the nearest multiple"),
+        ({"seed": -1}, "expected --seed from 0 to "),
+        ({"max_steps": 0}, "expected --max-steps from 1 to "),
+        ({"evaluate_every": 0}, "expected --evaluate-every from 1 to "),
         ({"schedule": "linear"}, "expected --schedule among cosine, constant, got 'linear'"),
-        ({"runs": (make_run("ddp"),)}, "--link cannot pace ddp:identity, which has connections of its own"),
-        ({"lr": 0.0}, "--lr must be a number above 0"),
-        ({"lr": float("nan")}, "--lr must be a number above 0 and at most 1e[+]30, but is nan"),
-        ({"timeout_s": -1.0}, "--timeout must be 1 to 86400, but is -1"),
+        (
+            {"runs": (make_run("ddp"),)},
+            "--link cannot throttle ddp:identity, which uses PyTorch.s own connections",
+        ),
+        ({"lr": 0.0}, "expected --lr above 0"),
+        ({"lr": float("nan")}, "expected --lr above 0 and at most 1e[+]30, got nan"),
+        ({"timeout_s": -1.0}, "expected --timeout from 1 to 86400, got -1"),
         ({"link": "999bit"}, "--link must be 1kbit to 1000gbit, or unlimited, but is 999bit"),
         ({"link": "9" * 306 + "gbit"}, "a rate is written like"),
         ({"link": "fast"}, "a rate is written like"),
         (
             {"weights": "delta:fp32", "runs": (make_run("sync"),)},
-            "--weights is for the methods server and sharded, whose weights travel; leave it out, or add",
+            "--weights applies to the methods server and sharded only; omit it, or add one",
         ),
         (
             {"weights": "bf16", "runs": (make_run("sharded"), make_run("server"))},
@@ -53,9 +56,9 @@ from gradwire_lab.job.runs import make_run, parse_runs
         ({"weights": "fp17", "runs": (make_run("server"),)}, "no codec is named 'fp17'"),
         (
             {"runs": (make_run("sync", "auto"),), "exchange": Plan(algorithm="star", pipeline=PIPELINE)},
-            "a run with auto chooses how it exchanges, with 2 steps under way by pipe; leave --algorithm,",
+            "a run with auto chooses its own plan, with 2 steps in flight for pipe; omit --algorithm,",
         ),
-        ({"runs": (make_run("pipe", "auto"),), "scale": "auto"}, "a run with auto chooses how"),
+        ({"runs": (make_run("pipe", "auto"),), "scale": "auto"}, "a run with auto chooses its own plan"),
         (
             {"runs": (make_run("sharded"),), "exchange": Plan(algorithm="star")},
             "a sharded exchange runs around a ring with one bucket and a pipeline of 1, but the plan has",
@@ -126,7 +129,7 @@ def test_missing_extras_are_named(options: JobOptions, monkeypatch: pytest.Monke
 
 
 def test_a_batch_larger_than_the_data_is_named(options: JobOptions) -> None:
-    with pytest.raises(JobError, match=r"--batch 1440 is more than the 1438 .*ask for at most 1436"):
+    with pytest.raises(JobError, match=r"--batch of at most the 1438 .*got 1440; pass at most 1436"):
         check_data(replace(options, batch=1440), load("digits"))
 
 

@@ -71,7 +71,7 @@ def test_a_short_comparison_with_ddp_fills_its_columns_and_says_what_it_was_too_
     assert [(each.name, each.unit) for each in made.columns][-2:] == [("ratio", ""), ("speed", "/ DDP")]
     assert [row[-1] for row in made.rows] == ["1.0x", "2.0x", "4.0x", "5.0x"]
     assert all("-" not in cell for row in made.rows for cell in row[1:])
-    assert "DDP was evaluated 1 time, but times to the same loss need 3; train for more --epochs" in note
+    assert "DDP was evaluated 1 time, and times to equal loss need 3; train for more --epochs" in note
     assert "attach + auto was too short, with 30 steps, to choose a plan" in note
     decided = tuple(replace(each, decided=((5, "fp8 pays"),)) for each in short)
     assert "to choose a plan" not in table(decided)[1]

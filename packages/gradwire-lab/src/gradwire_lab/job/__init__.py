@@ -1,5 +1,5 @@
-"""The training job behind ``gradwire train``: data, models, worker processes, records, tables and plots.
+"""The training job behind ``gradwire train``: data, models, worker processes, records, tables, and plots.
 
-``job`` performs a whole job, ``launch`` starts its processes and shows their progress, ``train_loop`` is the
-work of each of them, ``record`` has their results, and ``report`` the table and the picture.
+``job`` runs a whole job, ``launch`` starts its processes and shows their progress, ``train_loop`` runs in
+each process, ``record`` defines results, and ``report`` prints the table and draws the plot.
 """

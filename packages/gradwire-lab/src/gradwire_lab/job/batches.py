@@ -1,4 +1,4 @@
-"""Images, their order, and learning rates: the same for every method."""
+"""The order of images, learning rates, and models, the same for every method."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from types import MappingProxyType
 from gradwire.deferred import torch
 
 RISE = 0.1
-"""The share of a run's steps in which the learning rate rises."""
+"""The share of a run's steps in which the learning rate warms up."""
 
 
 def lengths(steps: int, every: int) -> list[int]:
-    """Return how many steps lie between evaluations, one every ``every`` steps and one at the end."""
+    """Return the number of steps before each evaluation: one every ``every`` steps and one at the end."""
     whole, rest = divmod(steps, every)
     return [every] * whole + ([rest] if rest else [])
 
 
 def shuffle(images: int, seed: int, epoch: int) -> torch.Tensor:
-    """Return the order of the images in an epoch, the same on every rank."""
+    """Return the shuffled image indices of an epoch, the same on every rank."""
     generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % (1 << 63))
     return torch.randperm(images, generator=generator)
 
 
 def share(order: torch.Tensor, number: int, batch: int, rank: int, workers: int) -> torch.Tensor:
-    """Return the images of worker ``rank`` in the global batch ``number`` of an epoch."""
+    """Return the image indices of worker ``rank`` in global batch ``number`` of an epoch."""
     size = batch // workers
     start = number * batch + rank * size
     return order[start : start + size]
 
 
 def learning_rate(step: int, steps: int, peak: float, schedule: str = "cosine") -> float:
-    """Return the rate of a step, counted from 0.
+    """Return the learning rate of a step, counted from 0.
 
-    It rises to ``peak`` on a straight line. Then it falls to 0 along half a cosine, or stays where
-    ``schedule`` is ``constant``. The rise is for the pipeline, whose stale gradients make the steep beginning
-    of a training unstable; all methods get it, so that they are compared at equal rates.
+    It rises linearly to ``peak``, then falls to 0 along half a cosine, or stays at ``peak`` if ``schedule`` is
+    ``constant``. Pipe-SGD needs this warm-up, because stale gradients make early training unstable; all
+    methods use it, so that they are compared at equal rates.
     """
     rise = math.ceil(RISE * steps)
     if step < rise:
@@ -47,33 +47,33 @@ def learning_rate(step: int, steps: int, peak: float, schedule: str = "cosine") 
     return 0.5 * peak * (1 + math.cos(math.pi * (step - rise) / (steps - rise)))
 
 
-# The models of the job, small enough for CPUs and large enough that the network is the bottleneck.
+# The models of the job: small enough for CPUs, and large enough to make the network the bottleneck.
 
 
 def build(name: str, image_shape: tuple[int, int], classes: int, seed: int) -> torch.nn.Module:
-    """Return the model ``name``; its weights depend on ``seed`` alone, the global generator is untouched."""
+    """Return the model ``name``, initialised from ``seed`` without changing torch's global generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return MODELS[name](image_shape, classes)
 
 
 def _mlp(image_shape: tuple[int, int], classes: int) -> torch.nn.Module:
-    """Two hidden layers of 500: the MNIST-MLP of the Pipe-SGD paper, 784-500-500-10."""
+    """Return the MNIST-MLP of the Pipe-SGD paper: two hidden layers of 500, 784-500-500-10."""
     return _fully_connected(image_shape, classes, layers=3)
 
 
 def _hdc(image_shape: tuple[int, int], classes: int) -> torch.nn.Module:
-    """Five fully connected layers, hidden size 500: the HDC of the INCEPTIONN paper, table I."""
+    """Return the HDC of the INCEPTIONN paper, table I: five fully connected layers, hidden size 500."""
     return _fully_connected(image_shape, classes, layers=5)
 
 
 def _wide(image_shape: tuple[int, int], classes: int) -> torch.nn.Module:
-    """Three hidden layers of 1536: about 5 million weights, of which a network carries 20 MB a step."""
+    """Return an MLP with three hidden layers of 1536: 5 million weights, 20 MB of gradients per step."""
     return _fully_connected(image_shape, classes, layers=4, hidden=1536)
 
 
 def _cnn(image_shape: tuple[int, int], classes: int) -> torch.nn.Module:
-    """Two convolutions and two fully connected layers; few weights, much computation."""
+    """Return a model of two convolutions and two linear layers, with few weights and much computation."""
     rows, columns = image_shape
     return torch.nn.Sequential(
         torch.nn.Conv2d(1, 16, 3, padding=1),
@@ -102,4 +102,4 @@ def _fully_connected(
 MODELS: MappingProxyType[str, Callable[[tuple[int, int], int], torch.nn.Module]] = MappingProxyType(
     {"mlp": _mlp, "hdc": _hdc, "wide": _wide, "cnn": _cnn}
 )
-"""Name -> builder from image shape and number of classes."""
+"""The function that builds a model from image shape and number of classes, by name."""

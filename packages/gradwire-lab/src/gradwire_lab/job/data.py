@@ -1,4 +1,4 @@
-"""The data sets by name, loaded and ready to be cut into batches."""
+"""The data sets by name: found or downloaded, checked, and loaded."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ TEST_SHARE = 0.2
 
 
 def read_digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return train images, train labels, test images, test labels. Raises ``DataError``.
+    """Return train images, train labels, test images, and test labels. Raises ``DataError``.
 
-    The split, 80 to 20, is always the same. Images are uint8 of shape (count, 8, 8) with values 0 to 16,
-    labels int64.
+    The 80/20 split is always the same. Images are uint8 of shape (count, 8, 8) with values 0 to 16; labels
+    are int64.
     """
     # The file is ordered by writer. NumPy's legacy generator is frozen: this order is the same everywhere.
     table = _read_table(_find_file())
@@ -46,10 +46,10 @@ def read_digits() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tenso
 
 
 def _find_file() -> Path:
-    """Return the file of ``sklearn.datasets.load_digits``, whose import takes seconds in every worker."""
+    """Return the file of ``sklearn.datasets.load_digits`` without importing sklearn, which takes seconds."""
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
-        raise DataError(f"--data digits needs scikit-learn, not installed here; {how_to_install('train')}")
+        raise DataError(f"--data digits needs scikit-learn, not installed; {how_to_install('train')}")
     return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
 
 
@@ -58,21 +58,19 @@ def _read_table(path: Path) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]
         with gzip.open(path, "rt", encoding="ascii") as file:
             table = np.loadtxt(file, delimiter=",", ndmin=2)
     except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"cannot read {path} ({error}); install scikit-learn anew") from error
+        raise DataError(f"cannot read {path} ({error}); reinstall scikit-learn") from error
     if table.shape[1] != 65:
-        raise DataError(
-            f"{path} has {table.shape[1]} columns, but 65 are expected; install scikit-learn anew"
-        )
+        raise DataError(f"expected 65 columns in {path}, got {table.shape[1]}; reinstall scikit-learn")
     return table
 
 
-# A strict reader of gzipped IDX files, the format of MNIST: every byte is accounted for.
+# A strict reader of gzipped IDX files, the format of MNIST: missing or extra bytes are errors.
 #
 # Format (http://yann.lecun.com/exdb/mnist): magic ``00 00 08 d`` (unsigned bytes, d dimensions), then d
 # big-endian uint32 sizes, then the values, last index fastest.
 
 LIMIT_NBYTES = 1 << 30
-"""No data set of this kind is larger; a header that says so is damaged, and must not make us allocate."""
+"""The largest size accepted from a header; it keeps a damaged header from allocating too much memory."""
 
 
 def read_images(path: Path) -> torch.Tensor:
@@ -85,7 +83,7 @@ def read_labels(path: Path, classes: int = 10) -> torch.Tensor:
     labels = _read(path, 1)
     largest = int(labels.max())
     if largest >= classes:
-        _refuse(path, f"a label is {largest}, but labels are 0 to {classes - 1}")
+        _refuse(path, f"expected labels from 0 to {classes - 1}, got {largest}")
     return labels.to(torch.int64)
 
 
@@ -94,7 +92,7 @@ def _read(path: Path, dimensions: int) -> torch.Tensor:
         with gzip.open(path, "rb") as file:
             return _parse(path, file, dimensions)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        _refuse(path, f"it is no whole gzip file ({error})")
+        _refuse(path, f"expected a complete gzip file ({error})")
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -102,27 +100,27 @@ def _read(path: Path, dimensions: int) -> torch.Tensor:
 def _parse(path: Path, file: BinaryIO | gzip.GzipFile, dimensions: int) -> torch.Tensor:
     header = file.read(4 + 4 * dimensions)
     if len(header) < 4 + 4 * dimensions:
-        _refuse(path, f"its header ends after {len(header)} of {4 + 4 * dimensions} bytes")
+        _refuse(path, f"expected a header of {4 + 4 * dimensions} bytes, got {len(header)}")
     magic, *shape = struct.unpack(f">I{dimensions}I", header)
     expected = 0x0800 + dimensions
     if magic != expected:
-        _refuse(path, f"its magic number is 0x{magic:08x}, but 0x{expected:08x} is expected")
+        _refuse(path, f"expected the magic number 0x{expected:08x}, got 0x{magic:08x}")
     count = math.prod(shape)
     if not 0 < count <= LIMIT_NBYTES:
-        _refuse(path, f"its header gives the shape {tuple(shape)}")
+        _refuse(path, f"expected 1 to {LIMIT_NBYTES} values, got the shape {tuple(shape)} in its header")
     values = file.read(count)
     if len(values) < count:
-        _refuse(path, f"it holds {len(values)} of the {count} values that its header announces")
+        _refuse(path, f"expected {count} values, got {len(values)}")
     if file.read(1):  # reading to the end also checks the CRC of the gzip file
-        _refuse(path, f"it holds more than the {count} values that its header announces")
+        _refuse(path, f"expected {count} values, got more")
     return torch.from_numpy(np.frombuffer(bytearray(values), dtype=np.uint8).reshape(shape))
 
 
 def _refuse(path: Path, reason: str) -> NoReturn:
-    raise DataError(f"{path} is damaged: {reason}; replace it by a fresh copy")
+    raise DataError(f"{path} is damaged: {reason}; replace it with a fresh copy")
 
 
-# The checksum that published data sets are listed with.
+# The checksum that data sets are published with.
 
 
 def md5_of(path: Path) -> str:
@@ -135,11 +133,11 @@ def md5_of(path: Path) -> str:
 
 
 def _new_md5() -> hashlib._Hash:
-    """Return the checksum that published data sets are listed with."""
-    return hashlib.md5(usedforsecurity=False)  # a checksum against accidents, as the data sets publish it
+    """Return an MD5 hash that detects accidental damage only; data sets are published with MD5."""
+    return hashlib.md5(usedforsecurity=False)
 
 
-# Where the files of MNIST and Fashion-MNIST come from: a folder that the user names, else the cache.
+# The files of MNIST and Fashion-MNIST: from a folder that the user passes, else from the cache.
 
 NAMES = (
     "train-images-idx3-ubyte.gz",
@@ -152,7 +150,7 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Source:
-    """A published data set: its files' MD5 in the order of ``NAMES``, and where they are served."""
+    """A published data set: its cache folder, download URL, and files' MD5 in the order of ``NAMES``."""
 
     title: str
     folder: str
@@ -189,16 +187,16 @@ SOURCES = MappingProxyType(
 
 
 def data_folder() -> Path | None:
-    """Return the absolute path of ``$GRADWIRE_DATA``, for programs in other folders, too; None if unset."""
+    """Return the absolute path of ``$GRADWIRE_DATA``, valid in any working folder; None if unset."""
     named = os.environ.get("GRADWIRE_DATA")
     return Path(named).absolute() if named else None
 
 
 def find(name: str, data_dir: Path | None = None) -> Path | None:
-    """Return the folder that holds the files of ``name``, downloading them if need be. Raises ``DataError``.
+    """Return the folder with the files of ``name``; None for ``digits``. Raises ``DataError``.
 
-    ``digits`` has no files: None. Otherwise ``data_dir``, else ``$GRADWIRE_DATA``, else the cache. Only the
-    cache is downloaded to, since a folder that the user named is the user's.
+    The folder is ``data_dir``, else ``$GRADWIRE_DATA``, else the cache. Missing files are downloaded to the
+    cache only, never to a folder of the user's.
     """
     if name not in SOURCES:
         return None
@@ -216,7 +214,7 @@ def find(name: str, data_dir: Path | None = None) -> Path | None:
 def find_cifar10(named: Path | None = None) -> Path | None:
     """Return the folder of CIFAR-10: ``named``, else ``cifar10`` in ``$GRADWIRE_DATA``; None without either.
 
-    The path is absolute, so that programs in other folders find it. Its files aren't checked.
+    The path is absolute, so that it is valid in any working folder. Its files aren't checked.
     """
     if named is not None:
         return named.absolute()
@@ -242,7 +240,7 @@ def refuse_the_other_set(name: str, folder: Path) -> None:
     for other in SOURCES.values():
         if other != SOURCES[name] and found == other.md5[0]:
             wanted = SOURCES[name].title
-            raise DataError(f"expected {wanted}, got {other.title} in {path}; name its folder")
+            raise DataError(f"expected {wanted}, got {other.title} in {path}; pass the folder of {wanted}")
 
 
 def _folder_in(named: Path, source: Source) -> Path:
@@ -250,7 +248,7 @@ def _folder_in(named: Path, source: Source) -> Path:
     best = min(candidates, key=lambda folder: len(_missing(folder)))
     if missing := _missing(best):
         raise DataError(
-            f"{source.title} is not complete in {named}: put {', '.join(missing)} there or into its folder "
+            f"{source.title} is incomplete in {named}; put {', '.join(missing)} there or into its subfolder "
             f"{source.folder}"
         )
     return best
@@ -261,26 +259,24 @@ def _missing(folder: Path) -> list[str]:
 
 
 def _download(source: Source, name: str, md5: str, folder: Path) -> None:
-    # http and TLS, which a mistyped option need not wait for
-
     try:
         fetch(source.mirror + name, md5, folder / name)
     except DataError as error:
         raise DataError(
-            f"{error}; without a network put {', '.join(NAMES)} of {source.title} into a folder and name it "
-            "with --data-dir, or use --data digits"
+            f"{error}; to work offline, put {', '.join(NAMES)} of {source.title} into a folder and pass it "
+            "as --data-dir, or use --data digits"
         ) from error
 
 
 CLASSES = 10
 
 DATASETS = ("digits", *SOURCES)
-"""The names that ``load`` knows."""
+"""The data sets that ``load`` supports."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images as uint8 of shape (count, rows, columns), labels as int64; batches come normalised."""
+    """A data set: uint8 images of shape (count, rows, columns), int64 labels; batches are normalised."""
 
     name: str
     train_images: torch.Tensor
@@ -311,7 +307,7 @@ class Dataset:
 
 
 def load(name: str, folder: Path | None = None) -> Dataset:
-    """Read a data set; ``folder`` is what ``find`` returned. Raises ``DataError``."""
+    """Read a data set from the folder that ``find`` returned. Raises ``DataError``."""
     parts = read_digits() if folder is None else _read_idx(name, folder)
     pixels = parts[0].to(torch.float32)
     return Dataset(name, *parts, mean=float(pixels.mean()), std=float(pixels.std()))
@@ -323,32 +319,37 @@ def _read_idx(name: str, folder: Path) -> tuple[torch.Tensor, torch.Tensor, torc
     train_images, train_labels = _read_pair(paths[0], paths[1])
     test_images, test_labels = _read_pair(paths[2], paths[3])
     if train_images.shape[1:] != test_images.shape[1:]:
-        raise DataError(f"{paths[0]} and {paths[2]} hold images of different sizes; get both files anew")
+        raise DataError(
+            f"expected images of equal size, got {tuple(train_images.shape[1:])} in {paths[0]} and "
+            f"{tuple(test_images.shape[1:])} in {paths[2]}; download both files again"
+        )
     return train_images, train_labels, test_images, test_labels
 
 
 def _read_pair(images_path: Path, labels_path: Path) -> tuple[torch.Tensor, torch.Tensor]:
     images, labels = read_images(images_path), read_labels(labels_path, CLASSES)
     if len(images) != len(labels):
-        raise DataError(f"{labels_path} holds {len(labels)} labels for {len(images)} images; get both anew")
+        raise DataError(
+            f"expected {len(images)} labels in {labels_path}, got {len(labels)}; download both files again"
+        )
     return images, labels
 
 
-# Real data sets: scikit-learn's digits (offline), MNIST and Fashion-MNIST (IDX files), CIFAR-10's folder.
+# The public names: scikit-learn's digits (offline), MNIST and Fashion-MNIST (IDX files), CIFAR-10's folder.
 
 __all__ = ["DATASETS", "SOURCES", "Dataset", "at_hand", "data_folder", "find", "find_cifar10", "load"]
 
 
-# Fetch a file into the cache: checked against its published MD5, and there only when it is whole.
+# Downloads into the cache, checked against the published MD5; incomplete files never appear there.
 
 BLOCK_NBYTES = 1 << 16
 
 
 def fetch(url: str, md5: str, target: Path, timeout_s: float = 30.0) -> None:
-    """Download ``url`` to ``target``. Raises ``DataError``; then ``target`` is as it was.
+    """Download ``url`` to ``target``. Raises ``DataError`` and then leaves ``target`` unchanged.
 
-    The bytes go to a temporary name beside ``target`` and are renamed when their MD5 is right, so that a cut
-    connection, a full disk or a second process at the same work leaves no half-written file.
+    The bytes are written to a temporary file beside ``target``, which is renamed after its MD5 is verified. A
+    lost connection, a full disk, or a second process with the same download leaves no partial file.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -360,9 +361,9 @@ def fetch(url: str, md5: str, target: Path, timeout_s: float = 30.0) -> None:
             received = _copy(url, file.write, timeout_s)
         found = md5_of(Path(name))
         if found != md5:
-            raise DataError(f"{url} sent {received} bytes with MD5 {found}, but {md5} is expected")
+            raise DataError(f"expected MD5 {md5} from {url}, got {found} for {received} bytes; try again")
         os.replace(name, target)
-    except OSError as error:  # of the disk: those of the network are DataError already
+    except OSError as error:  # from the disk; network errors are already DataError
         raise DataError(f"cannot write {target}: {error.strerror or error}") from error
     finally:
         Path(name).unlink(missing_ok=True)

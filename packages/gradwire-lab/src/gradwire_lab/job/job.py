@@ -1,4 +1,4 @@
-"""A whole job, from checked options to written files."""
+"""A whole job, from checking its options to writing its files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# The page of a job: the verdict, the times and bytes of each run, and how each run learned.
+# The page of a job: the verdict, the times and bytes of each run, and learning curves.
 
 EVALUATIONS: Columns[tuple[RunResult, Epoch]] = (
     (Column.of_text("run"), lambda each: each[0].run.label),
@@ -59,7 +59,7 @@ CURVES_IN, LINE_IN = 3.2, 0.4
 
 
 def page_of(record: Mapping[str, Any]) -> str:
-    """Return the page of a job's record."""
+    """Return the HTML page of a job's record."""
     options, results = record["options"], read_results(record)
     link = links_in_words(options["link"], described_in_words(record["topology"]))
     title = title_of(options["data"], options["model"], options["workers"], link)
@@ -69,13 +69,13 @@ def page_of(record: Mapping[str, Any]) -> str:
         Section("What auto decided", _decisions(results)),
         Section("Learning", _learning(results)),
         Section("Time of a step", [_bars(results)]),
-        Section("Evaluations", [("What every evaluation found", _evaluations(results))]),
+        Section("Evaluations", [("Loss and accuracy at each evaluation", _evaluations(results))]),
     ]
     return render(Report(title, f"{in_words(results)}.", sections), record)
 
 
 def in_words(results: tuple[RunResult, ...]) -> str:
-    """Return the result: the comparison with the baseline, or the accuracy and time of the fastest run."""
+    """Return the comparison with the baseline in words, or the fastest run's accuracy and time."""
     short = "".join(f". {each}" for each in too_short(results))
     broken = [result.run.label for result in results if result.diverged]
     diverged = f"; {' and '.join(broken)} diverged" if broken else ""
@@ -84,17 +84,17 @@ def in_words(results: tuple[RunResult, ...]) -> str:
         return f"{verdict(equal)}{diverged}{short}"
     well = [result for result in results if not result.diverged]
     if not well:
-        return "No run has learnt: a loss was no number"
+        return "All runs diverged: their losses aren't finite"
     best = min(well, key=lambda each: each.train_s)
     first = f"{best.run.label} was the fastest: it" if len(results) > 1 else best.run.label
     return (
-        f"{first} has {100 * best.accuracy:.1f} % of the test set right after {best.steps} steps in "
+        f"{first} reached {100 * best.accuracy:.1f} % accuracy on the test set after {best.steps} steps in "
         f"{format_duration(best.train_s)}{_saved(best)}{diverged}{short}"
     )
 
 
 def _saved(result: RunResult) -> str:
-    """Return how many fewer bytes a run sent, if that is any at one decimal."""
+    """Return the compression ratio in words; "no fewer bytes" if it is 1.0 at one decimal."""
     ratio = f"{result.ratio:.1f}"
     return (
         f", with {ratio}x fewer bytes on the wire"
@@ -120,11 +120,11 @@ def _learning(results: tuple[RunResult, ...]) -> list[Part]:
     return [
         Picture(
             "over-time",
-            "What was learnt by the seconds of training; evaluation is left out.",
+            "Learning curves over training time, without evaluation.",
             over_time,
             height,
         ),
-        Picture("over-steps", "The mean loss on rank 0 since the evaluation before.", over_steps, height),
+        Picture("over-steps", "Rank 0's mean loss since the previous evaluation.", over_steps, height),
     ]
 
 
@@ -132,7 +132,7 @@ def _bars(results: tuple[RunResult, ...]) -> Picture:
     def paint(figure: Figure) -> None:
         draw_bars(figure.subplots(), results)
 
-    caption = "Where the time of a step goes; exposed is the communication that computation doesn't hide."
+    caption = "Parts of the step time; exposed is the communication that computation doesn't hide."
     return Picture("step-times", caption, paint, 1.2 + LINE_IN * len(results))
 
 
@@ -141,14 +141,14 @@ def _evaluations(results: tuple[RunResult, ...]) -> Table:
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})
-"""The page of a record by its schema."""
+"""The function that makes a record's page, by schema."""
 
 
 def perform_job(options: JobOptions) -> Path | None:
-    """Perform the job; return the folder of its files, None on ranks that keep none.
+    """Run the job; return the folder of its files, or None on ranks that write none.
 
-    ``options.data_folder`` is where the user says that the files are. Raises ``GradwireError``, before any
-    process is started for whatever can be known by then.
+    ``options.data_folder`` is the folder that the user passed, if any. Raises ``GradwireError``, if possible
+    before any process starts.
     """
     check(options)
     options = replace(options, data_folder=find(options.data, options.data_folder))
@@ -165,13 +165,13 @@ def perform_job(options: JobOptions) -> Path | None:
 
 
 def _keep(options: JobOptions, results: tuple[RunResult, ...]) -> None:
-    """Write the files, all or none; the table has been printed. Raises ``JobError``."""
+    """Write all files of the job or none, after its table is printed. Raises ``JobError``."""
     try:
         record, plot = (options.out / name for name in FILES)
         keep(record, job_record(options, results), page_of, {plot: draw(options, results)}, quiet=True)
     except (OSError, JobError) as error:
         raise JobError(
-            f"{error}; {' and '.join(FILES)} were not written: the table above is what is left of the job"
+            f"{error}; {' and '.join(FILES)} were not written; copy the job's results from the table above"
         ) from error
 
 

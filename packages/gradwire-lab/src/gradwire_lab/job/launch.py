@@ -1,4 +1,4 @@
-"""Perform a job, as processes of this machine or as one rank of a launcher, and show its progress."""
+"""Run a job, as processes on this machine or as one rank of a launcher, and show its progress."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gradwire_lab.job.record import Epoch, EpochDone, Progress, RunDone, RunResu
 from gradwire_lab.job.runs import Run
 from gradwire_lab.job.train_loop import Job, Team, perform
 
-# What one rank does: meet the others, perform the runs one after the other.
+# The work of one rank: join the other ranks, and perform the runs in order.
 
 
 def load_and_perform(context: RankContext[Progress], options: JobOptions) -> None:
-    """Perform the job in a process that has nothing yet. Raises ``GradwireError``."""
+    """Load the data set and run the job in a new process. Raises ``GradwireError``."""
     perform_all(context, options, load(options.data, options.data_folder))
 
 
@@ -37,11 +37,11 @@ def perform_all(context: RankContext[Progress], options: JobOptions, dataset: Da
 
 
 _PRELOAD = ("gradwire_lab.job.launch", "torch._dynamo")
-"""The second is for torch.optim."""
+"""Modules that the fork server imports before it forks ranks; ``torch.optim`` needs the second."""
 
 
 def perform_local(options: JobOptions, show: Callable[[Progress], None]) -> tuple[RunResult, ...]:
-    """Perform a job in processes of this machine, all ended on return. Raises ``JobError``."""
+    """Run a job in processes on this machine, all ended on return. Raises ``JobError``."""
     results = list[RunResult]()
     run_local(_task(options, load_and_perform), _keeping(results, show))
     return tuple(results)
@@ -50,7 +50,7 @@ def perform_local(options: JobOptions, show: Callable[[Progress], None]) -> tupl
 def perform_joined(
     options: JobOptions, dataset: Dataset, show: Callable[[Progress], None]
 ) -> tuple[RunResult, ...]:
-    """Perform the job as one rank of many; only rank 0 has results. Raises ``JobError``."""
+    """Run the job as one rank of a launcher; only rank 0 returns results. Raises ``JobError``."""
 
     def work(context: RankContext[Progress], options: JobOptions) -> None:
         perform_all(context, options, dataset)
@@ -61,7 +61,7 @@ def perform_joined(
 
 
 def _keeping(results: list[RunResult], show: Callable[[Progress], None]) -> Callable[[Progress], None]:
-    """Return the function that shows events, and adds the results among them to ``results``."""
+    """Return a function that shows an event and appends its result, if it has one, to ``results``."""
 
     def take(event: Progress) -> None:
         show(event)
@@ -96,16 +96,16 @@ def _when(event: Progress | None) -> str:
 
 
 def _shared(options: JobOptions) -> dict[str, object]:
-    """Return the options that all ranks must agree on; folders are each machine's own."""
+    """Return the options that must be equal on all ranks; folders may differ."""
     own = ("out", "overwrite", "data_folder")
     return {key: value for key, value in asdict(options).items() if key not in own}
 
 
-# Progress while a job runs: bars on a terminal, one line an epoch elsewhere.
+# Progress while a job runs: bars on a terminal, else one line per epoch.
 
 
 class Display(ABC):
-    """Shows events; a context manager, since a live display must give the terminal back."""
+    """A display of a job's events; a context manager, because a live display must restore the terminal."""
 
     def __init__(self) -> None:
         self._diverged: set[Run] = set()
@@ -117,26 +117,26 @@ class Display(ABC):
         return None
 
     def show(self, event: Progress) -> None:
-        """Take note of an event; say once of every run whose loss is no longer finite that it is so."""
+        """Show an event, and warn once per run if its loss is no longer finite."""
         self._show(event)
         if isinstance(event, EpochDone) and event.epoch.diverged and event.run not in self._diverged:
             self._diverged.add(event.run)
             self._say(
                 f"{event.run.label}: the loss is no longer finite in epoch {event.epoch.epoch}, so this run "
-                "learns nothing any more; try a lower --lr"
+                "has diverged; try a lower --lr"
             )
 
     @abstractmethod
     def _show(self, event: Progress) -> None:
-        """Take note of an event."""
+        """Show an event."""
 
     @abstractmethod
     def _say(self, sentence: str) -> None:
-        """Print a line that stays."""
+        """Print a line that later updates don't overwrite."""
 
 
 class EpochLines(Display):
-    """One line for every epoch: for log files and pipes."""
+    """A display with one line per evaluation, for log files and pipes."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -158,7 +158,7 @@ class EpochLines(Display):
 
 
 class Bars(Display):
-    """A live bar for every run."""
+    """A display with a live progress bar for every run."""
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
@@ -197,7 +197,7 @@ class Bars(Display):
 
 
 def make_display() -> Display:
-    """Return bars where standard output is a terminal, else lines."""
+    """Return ``Bars`` if standard output is a terminal, else ``EpochLines``."""
     from rich.console import Console
 
     return Bars() if Console().is_terminal else EpochLines()

@@ -1,4 +1,4 @@
-"""Training over ``DistributedDataParallel``, with one of its hooks or gradwire's: what people have."""
+"""Training with ``DistributedDataParallel``: plain, with a torch hook, or with gradwire attached."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from gradwire.sync.ledger.counts import StepRecord
 
 
 class OnDDP:
-    """One rank's training loop body on DDP, with the calls of a ``WorkerMethod``.
+    """One rank's training steps on DDP, with the methods of a ``WorkerMethod``.
 
     The wait for communication begins when backward has computed the last gradient and ends when backward
-    returns. gradwire's ledger says how codec and network share it, and how many bytes travelled. PyTorch
-    counts no bytes: what stands here is what a ring all-reduce sends.
+    returns. gradwire's ledger reports its codec and network time and the bytes sent. PyTorch reports no
+    bytes; for it, the bytes of a ring all-reduce are computed.
 
-    ``hook`` is called with the DDP model, to register a hook or to attach gradwire; None leaves DDP as it is.
-    It sends a number in ``float_nbytes`` bytes. Without ``bucket_mb``, DDP cuts its buckets as it comes: its
-    first one ends at 1 MiB, and the others at 25. ``timeout_s`` is the group's, for messages.
+    ``hook`` is called with the DDP model to register a hook or to attach gradwire; None is plain DDP. A hook
+    of torch's sends each float in ``float_nbytes`` bytes. Without ``bucket_mb``, DDP's default buckets are
+    used: the first of 1 MiB, the others of 25 MiB. ``timeout_s`` is the group's timeout, for error messages.
     """
 
     def __init__(
@@ -72,16 +72,16 @@ class OnDDP:
 
     @property
     def decisions(self) -> list[tuple[int, Decision]]:
-        """The steps before which the run has chosen a plan, where it chooses, and what was decided."""
+        """The steps before which a run with ``auto`` chose a plan, each with its decision."""
         return self._hooked.decisions if isinstance(self._hooked, Attached) else []
 
     @property
     def chosen(self) -> Plan | None:
-        """The plan that the run has chosen last, where it chooses."""
+        """The last plan that a run with ``auto`` chose, or None."""
         return self.decisions[-1][1].plan if self.decisions else None
 
     def drain(self) -> StepRecord:
-        """Return the waits of the steps since the last call; nothing is under way."""
+        """Return the waits and bytes of the steps since the last call; no exchange is in flight."""
         waits, self._waits = self._waits, StepRecord()
         if isinstance(self._hooked, Attached):
             total = self._counted()
@@ -92,18 +92,18 @@ class OnDDP:
         return StepRecord.of_wait(waits.exposed_s, cost)
 
     def close(self) -> None:
-        """Close what gradwire attached; may be called twice."""
+        """Detach gradwire, if it is attached; may be called twice."""
         if isinstance(self._hooked, Attached):
             self._hooked.close()
 
     def _in_words(self) -> AbstractContextManager[None]:
-        """Turn what torch's own exchange raises into a ``LinkError``; gradwire's errors say enough."""
+        """Convert errors of torch's own exchange into ``LinkError``; gradwire's errors pass through."""
         if isinstance(self._hooked, Attached):
             return nullcontext()
         return in_words(f"rank {dist.get_rank()} averaged gradients", self._timeout_s)
 
     def _counted(self) -> ExchangeCost:
-        """Return the counts of gradwire's ledger since the beginning, if there is one."""
+        """Return the total cost in gradwire's ledger, or zeros without gradwire."""
         return (
             self._hooked.ledger.summary().total.cost if isinstance(self._hooked, Attached) else ExchangeCost()
         )
@@ -113,7 +113,10 @@ class OnDDP:
 
 
 def bf16_hook(ddp: DistributedDataParallel) -> None:
-    """Register torch's own bfloat16 hook, which DDP refuses without NCCL by its name, though Gloo sums it."""
+    """Register torch's bfloat16 hook under another name, because DDP refuses it by name without NCCL.
+
+    Gloo can sum bfloat16.
+    """
     ddp.register_comm_hook(ddp.process_group, _bf16_on_gloo)
 
 

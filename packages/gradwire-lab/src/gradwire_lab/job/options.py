@@ -1,4 +1,4 @@
-"""The options of a job as frozen data, and every check that can be made before a process is started."""
+"""The options of a job as frozen data, and every check that is possible before a process starts."""
 
 from __future__ import annotations
 
@@ -24,38 +24,37 @@ from gradwire_lab.job.data import DATASETS, SOURCES, Dataset
 from gradwire_lab.job.runs import ON_DDP, UNCOMPRESSED, Run
 
 CORRECTIONS = ("eager", "none")
-"""Pipe-SGD's corrections, whose module can't be imported without torch; the default first."""
+"""Pipe-SGD's corrections, default first; repeated here because their module imports torch."""
 
 EPOCHS = MappingProxyType({"digits": 8, "mnist": 5, "fashion": 10})
-"""Epochs after which the models of this job have learnt the data set."""
+"""Default number of epochs for each data set, enough for this job's models to converge."""
 
 SCHEDULES = ("cosine", "constant")
-"""Courses of the learning rate once it has risen; the default first."""
+"""Learning-rate schedules after the warm-up, default first."""
 
 _MOST = 1e30
-"""Far above any rate that learns, and within float32."""
+"""Upper bound of the learning rate: far above any useful one, and within float32."""
 
 FILES = (RECORD, "training.png")
-"""The files that a job leaves in its folder, besides the page of its record."""
+"""The files that a job writes to its folder, besides the page of its record."""
 
 PIPELINE, LONGEST_PIPELINE = 2, 16
-"""Steps of Pipe-SGD that are under way by default, and at most."""
+"""Pipe-SGD's default and largest pipeline depth, in steps in flight."""
 
 DELTAS = ("delta:bf16", "delta:fp32")
-"""Specs of weights that travel as their changes: rounded to bfloat16, or exactly."""
+"""Specs that send weights as deltas: rounded to bfloat16, or exact."""
 
 
 @dataclass(frozen=True)
 class JobOptions:
-    """Everything that decides what a job computes; the same on every rank.
+    """The options of a job, the same on every rank except for folders and ``overwrite``.
 
-    ``exchange`` is the plan of all runs but for the codec and the pipeline, which are a run's own.
-    ``weights`` says how weights travel: from a server (a codec or one of ``DELTAS``; exact by default), and
-    between sharded ranks (one of ``DELTAS``, the first by default). ``scale`` is that of the plans of all
-    runs with a codec or ``offload``. ``data_folder`` holds the files of the
-    data set (None for digits), ``link`` is a rate such as ``100mbit`` to which every rank's sending is
-    throttled (None: as fast as the machine goes), ``batch`` is the global batch, ``evaluate_every`` counts
-    steps (None: an epoch's), ``overwrite`` says that an older result in ``out`` may go.
+    ``exchange`` is the plan of all runs; each run sets its own codec and pipeline. ``weights`` is the
+    encoding of weights from a server (a codec or one of ``DELTAS``; exact by default) and between sharded
+    ranks (one of ``DELTAS``, the first by default). ``scale`` applies to runs with a codec or ``offload``.
+    ``data_folder`` holds the files of the data set (None for digits). ``link`` is a rate such as ``100mbit``
+    to which every rank's sending is throttled (None: unthrottled). ``batch`` is the global batch.
+    ``evaluate_every`` is in steps (None: once per epoch). ``overwrite`` replaces an older result in ``out``.
     """
 
     runs: tuple[Run, ...]
@@ -83,27 +82,27 @@ class JobOptions:
 
     @property
     def has_server(self) -> bool:
-        """Return whether one process more is needed, after the workers."""
+        """Whether a run needs a server process, ranked after the workers."""
         return any(run.method == "server" for run in self.runs)
 
     @property
     def world(self) -> int:
-        """Processes in all: workers, and the server if a run has one."""
+        """The number of processes: the workers, and the server if a run has one."""
         return self.workers + self.has_server
 
     @property
     def exact_weights(self) -> bool:
-        """Return whether the workers of a server get its weights bit for bit."""
+        """Whether a server's weights reach its workers bit for bit."""
         if self.weights in DELTAS:
             return self.weights == "delta:fp32"
         return self.weights is None or parse(self.weights).EXACT
 
     def plan_or_auto(self, run: Run) -> Plan | Auto:
-        """Return the plan that a run follows, or how it chooses its own. Raises ``SpecError``."""
+        """Return the run's plan, or ``Auto`` if it chooses its own. Raises ``SpecError``."""
         return Auto() if run.codec == AUTO else self.plan(run)
 
     def plan(self, run: Run) -> Plan:
-        """Return the plan that a run follows, or begins with. Raises ``SpecError``."""
+        """Return the run's plan, or with ``auto`` its first plan. Raises ``SpecError``."""
         base = self.exchange
         if run.codec == AUTO:
             _check_unsaid(self)
@@ -119,26 +118,26 @@ class JobOptions:
         )
 
     def steps_per_epoch(self, dataset: Dataset) -> int:
-        """Return the global batches in an epoch; an incomplete one at the end is left out."""
+        """Return the number of complete global batches in an epoch."""
         return len(dataset.train_labels) // self.batch
 
     def steps(self, dataset: Dataset) -> int:
-        """Return the steps of a run."""
+        """Return the number of steps of a run."""
         steps = self.epochs * self.steps_per_epoch(dataset)
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
 
 def _check_unsaid(options: JobOptions) -> None:
-    """Refuse to say what a run chooses."""
+    """Raise ``SpecError`` if exchange options are set, because a run with auto chooses them."""
     if options.exchange != Plan(pipeline=PIPELINE) or options.scale is not None:
         raise SpecError(
-            f"a run with auto chooses how it exchanges, with {PIPELINE} steps under way by pipe; leave "
-            "--algorithm, --segment, --bucket, --offload, --scale, and --pipeline out, or name a codec"
+            f"a run with auto chooses its own plan, with {PIPELINE} steps in flight for pipe; omit "
+            "--algorithm, --segment, --bucket, --offload, --scale, and --pipeline, or pass a codec"
         )
 
 
 def check(options: JobOptions) -> None:
-    """Raise ``JobError`` or ``SpecError`` for options that cannot work, before anything is started."""
+    """Raise ``JobError`` or ``SpecError`` for options that cannot work, before any process starts."""
     _one_of("--data", options.data, DATASETS)
     _one_of("--model", options.model, tuple(MODELS))
     _within("--workers", options.workers, 1, 64)
@@ -165,26 +164,26 @@ def check(options: JobOptions) -> None:
     writes = not is_launched() or launched_rank()[0] == 0
     check_folder_new("--out", options.out, (*FILES, PAGE), options.overwrite or not writes)
     rates_in_words()
-    _native.target()  # what GRADWIRE_TARGET and GRADWIRE_THREADS ask for
-    _native.threads()  # the last, since it may ask torch, whose import takes seconds
+    _native.target()  # checks GRADWIRE_TARGET, and the next line GRADWIRE_THREADS
+    _native.threads()  # last, because it may import torch, which takes seconds
 
 
 def check_data(options: JobOptions, dataset: Dataset) -> None:
-    """Raise ``JobError`` if the data set does not fill one batch."""
+    """Raise ``JobError`` if the training set is smaller than one global batch."""
     images = len(dataset.train_labels)
     if images < options.batch:
         raise JobError(
-            f"--batch {options.batch} is more than the {images} training images of {options.data}; "
-            f"ask for at most {images - images % options.workers}"
+            f"expected --batch of at most the {images} training images of {options.data}, got "
+            f"{options.batch}; pass at most {images - images % options.workers}"
         )
 
 
 def check_writable(out: Path) -> None:
-    """Raise ``JobError`` unless the folder ``out`` and ``FILES`` in it can be written; leave no trace."""
+    """Raise ``JobError`` unless the folder ``out`` and ``FILES`` in it can be written; leave no files."""
     check_folder_writable("--out", out)
     for name in FILES:
         if (out / name).is_dir():
-            raise JobError(f"--out {out} cannot be written: {name} in it is a folder; name another folder")
+            raise JobError(f"--out {out} cannot be written: {name} in it is a folder; pass another folder")
 
 
 def _check_weights(options: JobOptions) -> None:
@@ -193,8 +192,7 @@ def _check_weights(options: JobOptions) -> None:
         return
     if not methods:
         raise JobError(
-            "--weights is for the methods server and sharded, whose weights travel; leave it out, or add one "
-            "of them"
+            "--weights applies to the methods server and sharded only; omit it, or add one of these methods"
         )
     if "sharded" in methods:
         _one_of("--weights of the method sharded", options.weights, DELTAS)
@@ -207,22 +205,23 @@ def _check_link(options: JobOptions) -> None:
     rate = check_link_rate(options.link)
     if rate is not None and options.exchange.offload is not None:
         raise JobError(
-            "--link paces whole frames, which no NIC compresses; leave out --link or --offload, or run in a "
-            "network with NICs: gradwire testbed run --rate RATE --nic CODEC -- gradwire train ..."
+            "--link throttles uncompressed frames, so it cannot be combined with --offload; omit one of "
+            "them, or use a testbed with NICs: gradwire testbed run --rate RATE --nic CODEC -- gradwire "
+            "train ..."
         )
     on_ddp = [str(run) for run in options.runs if run.method in ON_DDP]
     if rate is not None and on_ddp:
         raise JobError(
-            f"--link cannot pace {on_ddp[0]}, which has connections of its own; leave out --link, and run in "
-            "a network with that rate: gradwire testbed run --rate RATE -- gradwire train ..."
+            f"--link cannot throttle {on_ddp[0]}, which uses PyTorch's own connections; omit --link, and run "
+            "in a testbed with that rate: gradwire testbed run --rate RATE -- gradwire train ..."
         )
 
 
 def _check_data_folder(options: JobOptions) -> None:
     if options.data not in SOURCES and options.data_folder is not None:
         raise JobError(
-            f"--data-dir is for {' and '.join(SOURCES)}, but --data is {options.data}, which needs no files; "
-            "leave one of them out"
+            f"expected --data {' or '.join(SOURCES)} with --data-dir, got {options.data}, which needs no "
+            "files; omit one of them"
         )
 
 
@@ -232,8 +231,8 @@ def _check_batch(options: JobOptions) -> None:
         below, above = batch - batch % workers, batch - batch % workers + workers
         nearest = above if above - batch <= batch - below or below == 0 else below
         raise JobError(
-            f"--batch {batch} cannot be shared equally by {workers} workers; the nearest that can is "
-            f"{nearest}"
+            f"expected --batch to be a multiple of the {workers} workers, got {batch}; pass {nearest}, the "
+            "nearest multiple"
         )
 
 
@@ -244,7 +243,7 @@ def _check_extras(options: JobOptions) -> None:
     missing = [title for module, title in wanted.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise JobError(
-            f"gradwire train needs {' and '.join(missing)}, not installed here; {how_to_install('train')}"
+            f"gradwire train needs {' and '.join(missing)}, not installed; {how_to_install('train')}"
         )
 
 
@@ -255,9 +254,9 @@ def _one_of(option: str, value: str, choices: tuple[str, ...]) -> None:
 
 def _within(option: str, value: float, low: int, high: int) -> None:
     if not low <= value <= high:
-        raise JobError(f"{option} must be {low} to {high}, but is {value}")
+        raise JobError(f"expected {option} from {low} to {high}, got {value}")
 
 
 def _above_zero(option: str, value: float) -> None:
     if not 0 < value <= _MOST:
-        raise JobError(f"{option} must be a number above 0 and at most {_MOST:g}, but is {value:g}")
+        raise JobError(f"expected {option} above 0 and at most {_MOST:g}, got {value:g}")

@@ -1,4 +1,4 @@
-"""Results of runs: what workers report, times to equal loss, and the record of a job in JSON."""
+"""Results of runs: events from rank 0, times to equal loss, and the record of a job in JSON."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from gradwire_lab.job.runs import D_SYNC, DDP, PS_SYNC, TORCHS, Run, parse_runs
 
 @dataclass(frozen=True)
 class Epoch:
-    """The state at an evaluation, by default at the end of an epoch.
+    """One evaluation, by default at the end of an epoch.
 
-    ``accuracy`` (top-1, 0 to 1) and ``held_out_loss`` are those on the test set, ``loss`` is rank 0's mean
-    since the evaluation before, and ``train_s`` the seconds of training up to here, without evaluation.
+    ``accuracy`` (top-1, 0 to 1) and ``held_out_loss`` are measured on the test set. ``loss`` is rank 0's mean
+    training loss since the previous evaluation. ``train_s`` is the training time so far in seconds, without
+    evaluation.
     """
 
     epoch: int
@@ -35,7 +36,7 @@ class Epoch:
 
     @property
     def diverged(self) -> bool:
-        """Whether a loss was no finite number."""
+        """Whether the training or held-out loss isn't finite."""
         return not (math.isfinite(self.loss) and math.isfinite(self.held_out_loss))
 
 
@@ -43,9 +44,9 @@ class Epoch:
 class RunResult:
     """The result of a run. Times are seconds per step, averaged over steps and workers.
 
-    ``wire_nbytes`` are the bytes that all ranks together (the server too) sent in the whole run, frame
-    headers included; ``raw_nbytes`` are the bytes of the floats that they carried. ``decided`` are the steps
-    before which a run with ``auto`` took a plan, and why.
+    ``wire_nbytes`` counts the bytes that all ranks, including the server, sent in the whole run, with frame
+    headers; ``raw_nbytes`` counts the bytes of the floats that these frames carried. ``decided`` has the
+    number of each step before which a run with ``auto`` changed its plan, and the reason.
     """
 
     run: Run
@@ -61,7 +62,7 @@ class RunResult:
 
     @property
     def diverged(self) -> bool:
-        """Whether a loss was no finite number at any time."""
+        """Whether the training or held-out loss wasn't finite at any evaluation."""
         return any(epoch.diverged for epoch in self.epochs)
 
     @property
@@ -81,13 +82,13 @@ class RunResult:
 
     @property
     def ratio(self) -> float:
-        """Bytes of floats per byte on the wire."""
+        """The compression ratio: bytes of floats per byte on the wire."""
         return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
 
 
 @dataclass(frozen=True)
 class RunStarted:
-    """The ranks have begun a run of ``steps`` steps."""
+    """The event that a run of ``steps`` steps has started."""
 
     run: Run
     steps: int
@@ -96,7 +97,7 @@ class RunStarted:
 
 @dataclass(frozen=True)
 class StepDone:
-    """Rank 0 has done ``step`` steps of the run; sent a few times a second at most."""
+    """The event that rank 0 has finished ``step`` steps; sent at most every ``REPORT_EVERY_S``."""
 
     run: Run
     step: int
@@ -104,7 +105,7 @@ class StepDone:
 
 @dataclass(frozen=True)
 class EpochDone:
-    """Rank 0 has evaluated the weights after an epoch."""
+    """The event that rank 0 has evaluated the weights."""
 
     run: Run
     epoch: Epoch
@@ -112,7 +113,7 @@ class EpochDone:
 
 @dataclass(frozen=True)
 class RunDone:
-    """A run has ended well: the weights of all ranks are the same, bit for bit."""
+    """The event that a run has finished; all compared ranks have bit-identical weights."""
 
     result: RunResult
 
@@ -120,42 +121,45 @@ class RunDone:
 Progress = RunStarted | StepDone | EpochDone | RunDone
 
 
-# Time to equal loss: how long each run trains until its loss is the one at which the baseline ends.
+# Time to equal loss: each run's training time until it reaches the baseline's final loss.
 #
-# The loss to reach is the median of the baseline's last evaluations on held-out data. A run reaches it where
-# its own held-out losses, joined by straight lines, first come down to it. The baseline is judged alike.
+# The target loss is the median of the baseline's last held-out losses. A run reaches it when its held-out
+# loss, interpolated linearly, first falls to it. The same criterion applies to the baseline.
 
 LAST = 3
-"""The number of the baseline's last evaluations that say where it ends."""
+"""The number of the baseline's last evaluations whose median is the target loss."""
 BASELINES = (DDP, D_SYNC)
-"""The runs that others are compared with: the first of these that is among them."""
+"""Candidate baselines; the first one among the runs is the baseline."""
 _ALIKE = 0.05
-"""Times that differ by a smaller share print as 1.0x."""
+"""Times to equal loss that differ by less than this share are reported as equal."""
 MODEL = "25.6M"
-"""A size of a model to put one's own in its place: ResNet-50's."""
+"""The example model size in the suggested command: ResNet-50's number of parameters."""
 
 
 @dataclass(frozen=True)
 class EqualLoss:
-    """The loss to reach, and for each run the steps and seconds of training to it; None: not reached."""
+    """The target loss, and each run's steps and training seconds to reach it; None if not reached."""
 
     baseline: RunResult
     target: float
     reached: dict[Run, tuple[float, float] | None]
 
     def seconds(self, run: Run) -> float | None:
-        """Return the seconds of training to the loss."""
+        """Return the training time to the target loss in seconds; None if the run didn't reach it."""
         point = self.reached[run]
         return None if point is None else point[1]
 
     def gain(self, run: Run) -> float | None:
-        """Return how many times less time than the baseline a run needs to the loss."""
+        """Return the run's speed-up over the baseline in time to the target loss; None if not reached."""
         own, others = self.seconds(run), self.seconds(self.baseline.run)
         return others / own if own and others else None
 
 
 def equal_loss(results: Sequence[RunResult]) -> EqualLoss | None:
-    """Return who reaches the baseline's loss when; None without a baseline or with too few evaluations."""
+    """Return the times to the baseline's final loss, or None if the runs allow no comparison.
+
+    A comparison needs two runs, and a baseline that has ``LAST`` evaluations and has not diverged.
+    """
     by_run = {result.run: result for result in results}
     base = baseline_of(results)
     baseline = None if base is None else by_run[base]
@@ -169,19 +173,19 @@ def equal_loss(results: Sequence[RunResult]) -> EqualLoss | None:
 
 
 def baseline_of(results: Sequence[RunResult]) -> Run | None:
-    """Return the run that the others are compared with; None without one."""
+    """Return the baseline among the runs, or None."""
     runs = [result.run for result in results]
     return next((run for run in BASELINES if run in runs), None)
 
 
 def too_short(results: Sequence[RunResult]) -> list[str]:
-    """Return sentences about what these runs were too short for: times to equal loss, and plans to choose."""
+    """Return a sentence for each comparison or choice of plan for which the runs were too short."""
     base = baseline_of(results)
     evaluations = min((len(each.epochs) for each in results if each.run == base), default=LAST)
     said = []
     if base is not None and len(results) > 1 and evaluations < LAST:
         said.append(
-            f"{base.label} was evaluated {counted(evaluations, 'time')}, but times to the same loss need "
+            f"{base.label} was evaluated {counted(evaluations, 'time')}, and times to equal loss need "
             f"{LAST}; train for more --epochs, or lower --evaluate-every"
         )
     said += [
@@ -194,9 +198,9 @@ def too_short(results: Sequence[RunResult]) -> list[str]:
 
 
 def reach(curve: Sequence[tuple[float, float, float]], target: float) -> tuple[float, float] | None:
-    """Return where a curve first comes down to a loss, between two evaluations on a straight line.
+    """Return the steps and seconds at which a curve first falls to ``target``, interpolated linearly.
 
-    ``curve`` has the steps, seconds and loss of each evaluation. None is returned for one that stays above.
+    ``curve`` has the steps, seconds, and loss of each evaluation. Return None if the loss stays above.
     """
     before = (0.0, 0.0, float("inf"))
     for point in curve:
@@ -214,7 +218,7 @@ def prediction(hosts: int, rate: str) -> str:
 
 
 def verdict(equal: EqualLoss) -> str:
-    """Return the comparison in words."""
+    """Return a sentence that compares gradwire's fastest run to the target loss with the baseline."""
     own = [(gain, run) for run in equal.reached if _is_own(run) and (gain := equal.gain(run)) is not None]
     base = equal.baseline.run.label
     if not own:
@@ -237,7 +241,7 @@ SCHEMA = "gradwire.train/2"
 def job_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str, object]:
     """Return the record: times in seconds, sizes in bytes, accuracy 0 to 1; the options as given.
 
-    ``topology`` is that of the testbed that the job runs in, None outside of one.
+    ``topology`` describes the testbed that the job runs in, or is None.
     """
     given = asdict(options)
     del given["exchange"]
@@ -257,7 +261,7 @@ def job_record(options: JobOptions, results: tuple[RunResult, ...]) -> dict[str,
 
 
 def read_results(record: Mapping[str, Any]) -> tuple[RunResult, ...]:
-    """Return the results of a job whose record this is; times and losses that are null become NaN."""
+    """Read the results of a job's record; null times and losses become NaN."""
     return _SOURCE.fields(record).get("runs", rows(_read_run))
 
 
@@ -291,12 +295,12 @@ def _decided(row: object) -> tuple[int, str]:
     return given.get("step", whole()), given.get("reason", text)
 
 
-_SOURCE = Source("a record of training", "write it anew with 'gradwire train'")
+_SOURCE = Source("a record of training", "write it again with 'gradwire train'")
 _EPOCH = of(Epoch, **{each.name: _number for each in fields(Epoch) if each.type == "float"})
 
 
 def speed_up(result: RunResult, results: tuple[RunResult, ...], baseline: Run) -> float | None:
-    """Return how often ``result`` trains while the run ``baseline`` does once; None where it is not there."""
+    """Return the speed-up in training time over the run ``baseline``; None if it isn't among the results."""
     times = [other.train_s for other in results if other.run == baseline]
     return times[0] / result.train_s if times else None
 
@@ -328,7 +332,7 @@ def _describe_run(
 
 
 def _describe_equal_loss(results: tuple[RunResult, ...]) -> dict[str, object] | None:
-    """Return the loss to reach and, for each run, steps and seconds to it; None where nothing is compared."""
+    """Return the target loss and each run's steps and seconds to it, or None without a comparison."""
     equal = equal_loss(results)
     if equal is None:
         return None

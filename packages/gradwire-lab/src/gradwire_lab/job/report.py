@@ -1,4 +1,4 @@
-"""The table that ``gradwire train`` ends with."""
+"""The table and the plot that ``gradwire train`` ends with."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ NOTE = (
     "Per step: exposed is the communication that computation does not hide, wire what all ranks send "
     "together, headers included. Ratio: bytes of floats per byte on the wire."
 )
-SPEEDS = "The last columns are speed-ups in wall-clock training time, evaluation left out."
+SPEEDS = "The last columns are speed-ups in wall-clock training time, without evaluation."
 _SHORT = {PS_SYNC: "PS", D_SYNC: "D", DDP: "DDP"}
-"""The baselines of speeds, and their names in columns."""
+"""The baselines of speed-ups, and their names in column headers."""
 COLUMNS: Columns[RunResult] = (
     (Column.of_text("run"), lambda result: result.run.label),
     (Column("top-1", "%"), lambda result: f"{100 * result.accuracy:.2f}"),
@@ -45,7 +45,7 @@ COLUMNS: Columns[RunResult] = (
 
 
 def columns(results: tuple[RunResult, ...], equal: EqualLoss | None) -> Columns[RunResult]:
-    """Return the columns: the last ones are times to equal loss, or speeds over the baselines that ran."""
+    """Return the table's columns; the last ones are times to equal loss, or speed-ups over the baselines."""
     if equal is None:
         return [*COLUMNS, *(_speed(results, run) for run in _bases(results))]
 
@@ -59,7 +59,7 @@ def columns(results: tuple[RunResult, ...], equal: EqualLoss | None) -> Columns[
 
 
 def _speed(results: tuple[RunResult, ...], baseline: Run) -> tuple[Column, Callable[[RunResult], str]]:
-    """Return the column of speeds over a baseline."""
+    """Return the column of speed-ups over a baseline."""
     column = Column("speed", f"/ {_SHORT[baseline]}")
     return column, lambda result: _times(speed_up(result, results, baseline))
 
@@ -79,7 +79,7 @@ def show_report(options: JobOptions, results: tuple[RunResult, ...]) -> None:
 
 
 def table(results: tuple[RunResult, ...]) -> tuple[Table, str]:
-    """Return a table of all runs, and what its columns mean."""
+    """Return a table of all runs, and a note that explains its columns."""
     equal = _judged(results)
     said = _explain(equal) if equal is not None else SPEEDS if _bases(results) else ""
     note = " ".join([NOTE, *filter(None, (said, *(f"{each}." for each in too_short(results))))])
@@ -97,22 +97,22 @@ def link_text(options: JobOptions) -> str:
 
 
 def links_in_words(link: str | None, rates: str | None) -> str:
-    """Return in words what paces each rank, and the rates of the testbed."""
+    """Describe the throttled link rate and the testbed's rates."""
     if link:
         return f"{link} links" if rates is None else f"{link} links in a testbed of {rates}"
     return "unthrottled links" if rates is None else f"testbed links of {rates}"
 
 
 def _judged(results: tuple[RunResult, ...]) -> EqualLoss | None:
-    """Return the times to equal loss, where the table has room for them."""
+    """Return the times to equal loss; None with PS-Sync, whose speed-ups fill the table's last columns."""
     return None if any(result.run == PS_SYNC for result in results) else equal_loss(results)
 
 
 def _explain(equal: EqualLoss) -> str:
     return (
         f"To loss: seconds of training until the held-out loss is {equal.target:.4f}, the median of the last "
-        f"{LAST} evaluations of {equal.baseline.run.label}; between evaluations on straight lines; -: never. "
-        "Speed: how many times less time that is."
+        f"{LAST} evaluations of {equal.baseline.run.label}, interpolated linearly; -: never. "
+        "Speed: the baseline's time divided by the run's."
     )
 
 
@@ -126,9 +126,9 @@ def _times(factor: float | None) -> str:
     return "-" if factor is None else f"{factor:.1f}x"
 
 
-# The picture of a job: learning over time at the left, the parts of a step at the right.
+# The plot of a job: learning curves on the left, the parts of a step's time on the right.
 #
-# At the left is the loss on held-out data where PyTorch's DDP is among the runs, else the accuracy.
+# The left plot shows the held-out loss if PyTorch's DDP is among the runs, else the accuracy.
 
 STYLES = ("-", "--", ":")
 MARKERS = ("o", "s", "^")
@@ -136,7 +136,7 @@ PARTS = (("compute", GREY), ("codec", CURVES[4]), ("exposed communication", CURV
 
 
 def draw(options: JobOptions, results: tuple[RunResult, ...]) -> bytes:
-    """Return the picture as a PNG."""
+    """Return the plot of a job as a PNG."""
     figure = new_figure((11.5, 2.7 + 0.4 * max(len(results), 4)))
     curves, bars = figure.subplots(1, 2, gridspec_kw={"width_ratios": (1.0, 1.15)})
     draw_curves(curves, results)
@@ -147,7 +147,7 @@ def draw(options: JobOptions, results: tuple[RunResult, ...]) -> bytes:
 
 
 def draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
-    """Draw accuracies over time; or the held-out losses, and the one to reach, where DDP is compared."""
+    """Draw accuracy over training time, or with DDP among the runs, held-out losses and the target loss."""
     from matplotlib.ticker import LogLocator
 
     on_ddp = any(result.run == DDP for result in results)
@@ -191,7 +191,7 @@ def draw_losses(axes: Any, results: tuple[RunResult, ...]) -> None:
 
 
 def draw_bars(axes: Any, results: tuple[RunResult, ...]) -> None:
-    """Draw the parts of each run's step as a bar."""
+    """Draw a stacked bar of each run's step time: computation, codec, exposed communication."""
     baseline = _baseline(results)
     parts = [(name, colour, part) for (name, colour), part in zip(PARTS, _parts(results), strict=True)]
     label = f"time of a step [ms]{f', speed-up over {baseline.label}' if baseline else ''}"
@@ -203,7 +203,7 @@ def draw_bars(axes: Any, results: tuple[RunResult, ...]) -> None:
 
 
 def _style(number: int) -> dict[str, Any]:
-    """Return the looks of a curve."""
+    """Return the colour, line style, and marker of a curve."""
     return {
         "color": CURVES[number % len(CURVES)],
         "linestyle": STYLES[number // len(CURVES) % len(STYLES)],

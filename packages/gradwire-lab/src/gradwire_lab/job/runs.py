@@ -1,4 +1,4 @@
-"""The runs that a job compares, each a method of training and a codec, written ``pipe:quantize:8``.
+"""The runs that a job compares: a training method and a codec each, written ``pipe:quantize:8``.
 
 A server with bounded staleness is written ``server@2:quantize:8``: workers may be two steps ahead.
 """
@@ -25,31 +25,31 @@ METHODS = MappingProxyType(
         "server": "PS-Sync",
     }
 )
-"""Word on the command line -> name in tables; the last three are those of Pipe-SGD's paper, section 4."""
+"""Method on the command line -> name in tables; the last three are defined in Pipe-SGD's paper, section 4."""
 
 ON_DDP = ("ddp", "bf16-hook", "attach")
-"""The methods that train a ``DistributedDataParallel``, over connections that no link can pace."""
+"""The methods that train a ``DistributedDataParallel``, whose connections ``--link`` cannot throttle."""
 
 TORCHS = ("ddp", "bf16-hook")
-"""The methods whose gradients PyTorch exchanges by itself, without a plan."""
+"""The methods that use PyTorch's own gradient exchange, without a plan."""
 
 CHOOSE = ("attach", "sync", "pipe")
-"""The methods that choose their plan by themselves with ``auto`` in place of a codec."""
+"""The methods that accept ``auto`` in place of a codec and then choose their own plan."""
 
 UNCOMPRESSED = "identity"
 
 _SHORT_NUMBER = re.compile("[0-9]{1,9}")
 
 LARGEST_STALENESS = 1000
-"""The largest staleness of a job; a run that takes fewer steps is not held back at all."""
+"""The largest staleness of a job; shorter runs never wait for a slow worker."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training from scratch: ``method`` is a key of ``METHODS``, ``codec`` a spec, or ``auto``.
+    """One training run from scratch: ``method`` is a key of ``METHODS``, ``codec`` a spec or ``auto``.
 
-    ``staleness`` is for the method ``server``: by how many steps a worker may be ahead of the slowest (stale
-    synchronous parallel, SSP); None is PS-Sync.
+    ``staleness`` applies to the method ``server``: the number of steps that a worker may be ahead of the
+    slowest one (stale synchronous parallel, SSP). None is PS-Sync.
     """
 
     method: str
@@ -70,30 +70,30 @@ class Run:
 DDP = Run("ddp")
 PS_SYNC = Run("server")
 D_SYNC = Run("sync")
-"""The baselines that speed-ups refer to."""
+"""The baselines of speed-ups."""
 
 COMPARISONS = ("paper", "ddp")
-"""The words after ``--compare``; the first is what it means by itself."""
+"""The values of ``--compare``, default first."""
 
 
 def make_run(method: str, codec: str = UNCOMPRESSED, staleness: int | None = None) -> Run:
-    """Return a run with the codec's canonical spec, or ``auto``. Raises ``SpecError``."""
+    """Return a run with the codec's canonical spec or ``auto``. Raises ``SpecError``."""
     if method not in METHODS:
         raise SpecError(f"expected a method among {', '.join(METHODS)}, got {method!r}")
     if staleness is not None:
         _check_staleness(method, staleness)
     if method in TORCHS and codec != UNCOMPRESSED:
-        raise SpecError(f"{method} is PyTorch's own exchange and takes no codec; write attach:{codec}")
+        raise SpecError(f"{method} is PyTorch's own exchange and supports no codec; use attach:{codec}")
     if codec == AUTO and method not in CHOOSE:
-        raise SpecError(f"auto is for {', '.join(CHOOSE)}, but the method is {method}; name a codec")
+        raise SpecError(f"expected a method among {', '.join(CHOOSE)} with auto, got {method}; pass a codec")
     return Run(method, codec if codec == AUTO else str(parse(codec)), staleness)
 
 
 def comparison(codec: str, what: str = COMPARISONS[0]) -> tuple[Run, ...]:
-    """Return the runs of ``--compare``: baselines, then the codec alone, then with the pipeline.
+    """Return the runs of ``--compare``: the baselines, then the codec alone, then with the pipeline.
 
-    ``paper`` has the baselines of Pipe-SGD's paper, ``ddp`` those of PyTorch. No run comes twice: without
-    compression the codec alone is D-Sync. Raises ``SpecError``.
+    ``paper`` has the baselines of Pipe-SGD's paper, ``ddp`` has PyTorch's. Runs are unique: without
+    compression, the codec alone equals D-Sync. Raises ``SpecError``.
     """
     if what == "ddp":
         return DDP, Run("bf16-hook"), make_run("attach", codec), make_run("pipe", codec)
@@ -101,10 +101,9 @@ def comparison(codec: str, what: str = COMPARISONS[0]) -> tuple[Run, ...]:
 
 
 def parse_runs(text: str) -> tuple[Run, ...]:
-    """Read ``server,sync:quantize:8,block=256,pipe``. Raises ``SpecError``.
+    """Parse runs such as ``server,sync:quantize:8,block=256,pipe``. Raises ``SpecError``.
 
-    A codec spec may hold commas itself: a part that does not begin with a method belongs to the spec before
-    it.
+    Codec specs may contain commas: a part that doesn't begin with a method belongs to the previous spec.
     """
     specs: list[str] = []
     for part in text.split(","):
@@ -115,7 +114,7 @@ def parse_runs(text: str) -> tuple[Run, ...]:
     runs = tuple(_parse_one(spec) for spec in specs)
     for number, run in enumerate(runs):
         if run in runs[:number]:
-            raise SpecError(f"every run is compared once, but {run} comes twice in {text!r}")
+            raise SpecError(f"expected every run once, got {run} twice in {text!r}; remove one of them")
     return runs
 
 
@@ -134,6 +133,6 @@ def _parse_one(spec: str) -> Run:
 
 def _check_staleness(method: str, staleness: int) -> None:
     if method != "server":
-        raise SpecError(f"only the method server has a staleness, but the method is {method}; leave it out")
+        raise SpecError(f"expected the method server with a staleness, got {method}; omit the staleness")
     if not is_whole(staleness, 0, LARGEST_STALENESS):
-        raise SpecError(f"a staleness must be 0 to {LARGEST_STALENESS}, but is {staleness}")
+        raise SpecError(f"expected a staleness from 0 to {LARGEST_STALENESS}, got {staleness}")

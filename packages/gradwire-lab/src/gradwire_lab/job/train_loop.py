@@ -1,4 +1,4 @@
-"""One run on one rank: the same epochs, shuffles and learning rates for every method, then the accounts."""
+"""One run on one rank: the same epochs, shuffles, and learning rates for every method."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from gradwire_lab.parameter_server.ps_sync import Server, Worker
 from gradwire_lab.parameter_server.stale_server import StaleServer
 from gradwire_lab.parameter_server.stale_worker import StaleWorker
 
-# The processes of a job: ranks 0..p-1 are the workers, rank p is the server where a run has one.
+# The processes of a job: ranks 0..p-1 are the workers; rank p is the server, if a run has one.
 #
-# Training goes over links; what the team says here beside it (barriers, sums, hashes) is never timed.
+# Training uses links. The team's own collectives (barriers, sums, hashes) are never timed.
 
 
 class Team:
-    """One rank's membership of the default group, which the ranks have joined.
+    """One rank's membership in a job's process groups.
 
-    All ranks make the same groups in the same order, the server too: for every run one that its link takes
-    over, and one for the words beside it.
+    All ranks, including the server, create the same groups in the same order: for every run, one for its link
+    and one for the team's own collectives. The default group must exist.
     """
 
     def __init__(self, store: Store, rank: int, options: JobOptions) -> None:
@@ -62,20 +62,20 @@ class Team:
         return self.rank == self.workers
 
     def takes_part(self, run: Run) -> bool:
-        """Return whether this rank has work in ``run``: the server idles while the others run a ring."""
+        """Return whether this rank takes part in ``run``; the server is idle in runs without a server."""
         return run.method == "server" or not self.is_server
 
     def link_group(self, run: Run) -> tuple[dist.ProcessGroup, list[int]]:
-        """Return the group of a run's link, and its global ranks in the link's order: a server is 0."""
+        """Return the group of a run's link, and the global ranks in link order: a server is first."""
         return self._groups[run][0], self._members(run)
 
     def barrier(self, run: Run) -> None:
-        """Wait until all ranks of the run are here. Raises ``LinkError``."""
+        """Wait until all ranks of the run reach this barrier. Raises ``LinkError``."""
         with in_words(f"rank {self.rank} waited for the others between two epochs", self.timeout_s):
             gather(self._words(run), torch.zeros(1))
 
     def gather(self, run: Run, values: torch.Tensor) -> torch.Tensor:
-        """Return every rank's ``values`` (1-D, equal lengths), one row a rank. Raises ``LinkError``."""
+        """Return all ranks' ``values`` (1-D, equal lengths), one row per rank. Raises ``LinkError``."""
         with in_words(f"rank {self.rank} collected results", self.timeout_s):
             return gather(self._words(run), values)
 
@@ -95,9 +95,9 @@ class Team:
         self._store.set(word, "1")
 
     def wait_for(self, word: str) -> None:
-        """Sleep until somebody announces ``word``, however long that takes: a run takes as long as it takes.
+        """Block until another rank announces ``word``, without a time limit.
 
-        If the team falls apart meanwhile the store goes with its host. Raises ``LinkError``.
+        A run's length is unknown. Raises ``LinkError`` if the store's host goes away.
         """
         with in_words(f"rank {self.rank} waited for its turn", self.timeout_s):
             wait_for(self._store, word)
@@ -109,7 +109,7 @@ REHEARSALS = 2
 
 @dataclass(frozen=True)
 class Job:
-    """The options, data, and team that all runs of a rank share."""
+    """The options, data set, and process groups that all runs of a rank share."""
 
     options: JobOptions
     dataset: Dataset
@@ -118,7 +118,7 @@ class Job:
 
 
 def perform(run: Run, job: Job) -> None:
-    """Train from scratch, evaluate, compare the ranks and tell the result. Raises ``GradwireError``."""
+    """Train from scratch, evaluate, compare the ranks' weights, and report. Raises ``GradwireError``."""
     if not job.team.takes_part(run):
         job.team.wait_for(str(run))
         return
@@ -153,7 +153,7 @@ class _Side:
             self.method.synchronise()
 
     def train(self, length: int) -> tuple[StepRecord, float]:
-        """Take ``length`` steps and drain; return what they cost, and the wall-clock seconds of all ranks."""
+        """Run ``length`` steps and drain; return their total record and the wall-clock seconds."""
         team = self.job.team
         self.job.context.doing = f"{self.run.label}, before step {self._steps_done + 1}"
         team.barrier(self.run)
@@ -167,7 +167,7 @@ class _Side:
 
     @torch.inference_mode()
     def evaluate(self, loss: float, train_s: float) -> Epoch:
-        """Return accuracy and loss of the weights on the test set; ``loss`` is that of training."""
+        """Evaluate the weights on the test set; ``loss`` is the mean training loss."""
         self.job.context.doing = f"{self.run.label}, evaluation"
         right, total = 0, 0.0
         for images, labels in self.job.dataset.test_batches():
@@ -179,7 +179,7 @@ class _Side:
         return Epoch(epoch, right / count, loss, train_s, self._steps_done, total / count)
 
     def weights_sha256(self) -> bytes:
-        """Return a hash of all weights, bit for bit."""
+        """Return the SHA-256 digest of all weights' bytes."""
         digest = hashlib.sha256()
         for parameter in self.model.parameters():
             digest.update(parameter.detach().numpy().tobytes())
@@ -211,7 +211,7 @@ class _Side:
         return method.step() if isinstance(method, Server) else method.step(lambda: self._loss(number))
 
     def _loss(self, number: int) -> torch.Tensor:
-        """Return the loss on this rank's part of a batch; the first one of an epoch shuffles the images."""
+        """Return the loss on this rank's share of a batch; an epoch's first batch shuffles the images."""
         team = self.job.team
         if number == 0:
             epoch = math.ceil(self._steps_done / self._steps_per_epoch)
@@ -221,14 +221,14 @@ class _Side:
         return nn.functional.cross_entropy(self._net(images), labels)
 
     def _rehearse(self) -> None:
-        """Let memory and kernels be made before the clock runs; nothing is learnt."""
+        """Run warm-up passes, so that memory and kernels exist before timing; no weights change."""
         for _ in range(REHEARSALS):
             self._loss(0).backward()  # type: ignore[no-untyped-call]
         self._optimizer.zero_grad()
 
 
 def _train(side: _Side, counts: list[int]) -> RunResult:
-    """Train and evaluate; the result is the same on every rank but for the epochs, which rank 0 knows."""
+    """Train and evaluate; the result is the same on every rank, but only rank 0's has epochs."""
     team, run = side.job.team, side.run
     total, train_s = StepRecord(), 0.0
     epochs: list[Epoch] = []
@@ -269,9 +269,9 @@ def _decided(method: WorkerMethod | OnDDP | Server | StaleServer) -> tuple[tuple
 
 
 def _same_weights(side: _Side) -> str:
-    """Return the hash of the final weights. Raises ``JobError`` unless all ranks have the same.
+    """Return the hash of the final weights. Raises ``JobError`` unless all ranks have the same weights.
 
-    A server keeps exact weights, so where the workers' are rounded, they are compared with each other only.
+    A server keeps exact weights. If its workers receive rounded weights, only the workers are compared.
     """
     own, job = side.weights_sha256(), side.job
     rows = job.team.gather(side.run, torch.tensor(list(own), dtype=torch.uint8))
@@ -280,8 +280,8 @@ def _same_weights(side: _Side) -> str:
     different = [rank for rank, row in enumerate(rows) if bytes(row.tolist()) != bytes(rows[0].tolist())]
     if different:
         raise JobError(
-            f"{side.run.label}: the weights of rank {different[0]} differ from those of rank 0 at the end, "
-            "but replicas must agree bit for bit; please report this"
+            f"{side.run.label}: expected bit-identical final weights on all ranks, but rank {different[0]} "
+            "differs from rank 0; please report this"
         )
     return own.hex()
 
@@ -306,7 +306,7 @@ def _on_ddp(run: Run, job: Job, model: nn.Module, optimizer: torch.optim.Optimiz
 def _make_method(
     run: Run, job: Job, model: nn.Module, optimizer: torch.optim.Optimizer, stack: ExitStack
 ) -> WorkerMethod | OnDDP | Server | StaleServer:
-    """Return the run's method; ``stack`` closes its link at the end."""
+    """Return the run's training method, and register its link's ``close`` with ``stack``."""
     if run.method in ON_DDP:
         return _on_ddp(run, job, model, optimizer)
     options, link = job.options, _make_link(run, job)
