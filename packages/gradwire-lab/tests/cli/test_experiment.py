@@ -65,7 +65,7 @@ def test_options_become_those_of_the_experiment(
         ("scaling --out=", "name a folder"),
         ("scaling --hosts 1", "at least 2 hosts, got 1"),
         ("line-share --hosts two", "invalid int value: 'two'"),
-        ("prediction --networks 4", "expected HOSTS:RATE with commas between for --networks"),
+        ("prediction --networks 4", "expected a list of HOSTS:RATE for --networks"),
         ("training-speed --tasks mnist", "expected --tasks among mnist-mlp, cifar-cnn, wide-mlp, gpt"),
     ],
 )

@@ -71,7 +71,7 @@ def test_help_shows_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
         ("--grams all", "for --grams, got 'all'"),
         ("--ovens 0", "expected --ovens of 1 or more, got 0"),
         ("--sizes 0", "from 1 byte up"),
-        ("--recipes /nowhere", "expected a folder for --recipes, got /nowhere; name one that exists"),
+        ("--recipes /nowhere", "expected a folder for --recipes, got /nowhere; pass one that exists"),
     ],
 )
 def test_a_mistake_is_one_sentence(said: str, reason: str) -> None:

@@ -75,7 +75,7 @@ def test_a_finished_one_is_kept_where_that_is_asked_for(tmp_path: Path) -> None:
     found = RecordFile(EXPERIMENT, Options(), tmp_path, overwrite=False, keeps_finished=True)
     assert (found.rows, found.is_finished) == ([ROW], True)
     other = Options(numbers=(1, 2))
-    with pytest.raises(JobError, match=r"holds a finished record with other options"):
+    with pytest.raises(JobError, match=r"holds a finished record that differs in options"):
         RecordFile(EXPERIMENT, other, tmp_path, overwrite=False, keeps_finished=True)
 
 
@@ -97,21 +97,24 @@ def test_a_number_that_is_not_finite_becomes_null(tmp_path: Path) -> None:
         ({"finished": True}, "holds an older result (record.json); name another folder, or say --overwrite"),
         (
             {"options": {"numbers": [1, 2], "file": None}},
-            "numbers was [1, 2] and is [3, 1, 2]); repeat those",
+            "numbers was [1, 2] and is [3, 1, 2]); repeat with the recorded options",
         ),
-        ({"options": {"numbers": [3, 1, 2]}}, "other options (file was missing and is None)"),
-        ({"options": None}, "other options (None instead of"),
-        ({"machine": {"cores": 96}}, "holds an unfinished record with other machine (cores was 96 and is"),
-        ({"commit": "abc"}, "holds an unfinished record with other commit (abc instead of"),
-        ({"versions": {"torch": "1.0"}}, "holds an unfinished record with other versions ("),
+        ({"options": {"numbers": [3, 1, 2]}}, "differs in options (file was missing and is None)"),
+        ({"options": None}, "differs in options (None instead of"),
+        (
+            {"machine": {"cores": 96}},
+            "holds an unfinished record that differs in machine (cores was 96 and is",
+        ),
+        ({"commit": "abc"}, "holds an unfinished record that differs in commit (abc instead of"),
+        ({"versions": {"torch": "1.0"}}, "holds an unfinished record that differs in versions ("),
         ({"schema": "gradwire.experiment-squares/0"}, "an unfinished record of an older gradwire"),
         ({"schema": "gradwire.experiment-squares/9"}, "was written by a newer gradwire"),
         ({"schema": "gradwire.train/1"}, "its schema must be gradwire.experiment-squares/1"),
         ({SUM: 1}, "was altered after it was written: expected the checksum 1 over its fields and rows"),
-        ({"measured_s": "long"}, "is damaged: 'measured_s' must be seconds"),
-        ({"measured_s": -1}, "is damaged: 'measured_s' must be seconds"),
-        ({"rows": 7}, "is damaged: 'rows' must be a list of JSON objects"),
-        ({"rows": [7]}, "is damaged: 'rows' must be a list of JSON objects"),
+        ({"measured_s": "long"}, "is damaged: expected seconds as 'measured_s', got 'long'"),
+        ({"measured_s": -1}, "is damaged: expected seconds as 'measured_s', got -1"),
+        ({"rows": 7}, "is damaged: expected a list of JSON objects as 'rows'"),
+        ({"rows": [7]}, "is damaged: expected a list of JSON objects as 'rows'"),
     ],
 )
 def test_another_one_stays_as_it_is(tmp_path: Path, changed: dict[str, Any], reason: str) -> None:

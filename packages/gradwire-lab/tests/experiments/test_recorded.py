@@ -46,9 +46,9 @@ def test_an_unfinished_record_is_not_judged(tmp_path: Path) -> None:
 def test_folders_without_records_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name, reason in {
-        "none": "none, doesn't exist; name a record",
-        "file": "file, is no folder; name a record",
-        "": "holds no records of gradwire reproduce, .* such as study-table-i; name",
+        "none": "none, which doesn't exist; pass one",
+        "file": "file, which isn't a folder; pass one",
+        "": "holds no records of gradwire reproduce, .* such as study-table-i; pass",
     }.items():
         with pytest.raises(JobError, match=reason):
             read_all(tmp_path / name, BOTH)
@@ -58,10 +58,10 @@ def test_folders_without_records_are_refused(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         (lambda fields: fields.update(schema="gradwire.train/1"), "is no record of the experiment"),
-        (lambda fields: fields.update(schema=older(fields, 0)), "of an older gradwire: its schema is"),
+        (lambda fields: fields.update(schema=older(fields, 0)), "of an older gradwire: expected the schema"),
         (lambda fields: fields.update(schema=older(fields, 9)), "written by a newer gradwire"),
-        (lambda fields: fields.update(rows=None), "'rows' must be a list"),
-        (lambda fields: fields.pop("machine"), "'machine' must be a JSON object"),
+        (lambda fields: fields.update(rows=None), "expected a list of JSON objects as 'rows'"),
+        (lambda fields: fields.pop("machine"), "expected a JSON object as 'machine'"),
         (
             lambda fields: [row.pop("square") for row in fields["rows"]],
             r"its rows can't be judged \(KeyError: 'square'\)",

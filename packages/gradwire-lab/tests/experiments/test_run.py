@@ -105,7 +105,7 @@ def test_overwriting_begins_anew(tmp_path: Path) -> None:
 def test_a_cell_without_a_row_is_an_error(tmp_path: Path) -> None:
     squares = Squares().experiment()
     idle = type(squares)(**{**vars(squares), "run": lambda *_: None})
-    with pytest.raises(JobError, match="squares has 3 cells, but 0 were measured"):
+    with pytest.raises(JobError, match="squares expected 3 cells, measured 0"):
         perform(idle, Options(), tmp_path / "out", quiet=True)
     assert list(tmp_path.iterdir()) == []
 

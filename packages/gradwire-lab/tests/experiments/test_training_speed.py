@@ -68,7 +68,7 @@ def test_a_mistake_is_one_sentence(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_gpu_that_is_missing_is_told_before_anything_runs() -> None:
-    with pytest.raises(GradwireError, match="--device cuda needs a GPU that PyTorch sees, but there is none"):
+    with pytest.raises(GradwireError, match="expected a GPU that PyTorch sees for --device cuda, got none"):
         training_speed.EXPERIMENT.read(words(device="cuda"))
 
 

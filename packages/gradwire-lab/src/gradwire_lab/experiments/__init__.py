@@ -1,4 +1,4 @@
-"""Experiments: measured answers to questions, each with its cells, one record, and a table.
+"""Experiments: measured answers to questions, each with cells, a record, and a table.
 
 ``gradwire experiment NAME`` and ``perform`` run one of ``EXPERIMENTS``.
 """

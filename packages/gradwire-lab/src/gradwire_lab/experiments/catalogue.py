@@ -1,4 +1,4 @@
-"""Tables of names whose modules are imported at the first access."""
+"""Tables of objects by name whose modules are imported at the first access."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 class Catalogue(Mapping[str, T]):
-    """Objects by name. The module of each is imported when its name is looked up, and not before.
+    """Objects by name; an object's module is imported when its name is first looked up.
 
-    ``places`` says where each object is, as in entry points: ``package.module:NAME``.
+    ``places`` maps each name to the object's location in entry-point syntax, ``package.module:NAME``.
     """
 
     def __init__(self, places: Mapping[str, str]) -> None:

@@ -1,7 +1,7 @@
-"""Claims: figures that a run has measured or modelled, what is wanted of them, and the verdict.
+"""Claims: measured or modelled figures, the rule that they must meet, and the verdict.
 
-A claim has a stated rule, a ``Bound``, and its verdict follows from that alone: altered figures change it. A
-claim about a published figure names it as ``Published``.
+A claim's rule is a ``Bound``, and its verdict is computed from the figures and the rule. A claim about a
+published figure cites it as ``Published``.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gradwire.units import counted
 from gradwire_lab.experiments.learning import LEAST_SEEDS, Trainings
 
 NO_NUMBER = "in words"
-"""In the place of a published figure without one."""
+"""Shown for a published figure that has no number."""
 SHARE, RATIO = "%", "x"
-"""Units of shares, which are from 0 to 1 and shown in percent, and of ratios."""
+"""Units: shares, from 0 to 1 and shown in percent, and ratios."""
 
 
 class Basis(StrEnum):
@@ -28,15 +28,15 @@ class Basis(StrEnum):
 
     MEASURED = "measured"
     MODELLED = "modelled"
-    """A model's figures, whose parameters come from elsewhere."""
+    """From a model whose parameters have another source."""
     CALIBRATED = "calibrated"
-    """A parameter was set from the published figure, from its table, or after a look at the measured one."""
+    """A parameter was set from the published figure, from its table, or after seeing the measured figure."""
     ARITHMETIC = "arithmetic"
-    """Published numbers recombined, or bytes over a rate that was set: no run can change them."""
+    """Published numbers recombined, or bytes divided by a configured rate: no run can change them."""
 
 
 class Verdict(StrEnum):
-    """The judgement of a claim, in the order of reports: failures come first."""
+    """The judgement of a claim, in the order of reports, failures first."""
 
     DID_NOT_LEARN = "did not learn"
     NOT_REPRODUCED = "not reproduced"
@@ -53,20 +53,20 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Bound:
-    """A range that figures must lie in: at least ``least`` and at most ``most``.
+    """A range of allowed figures: at least ``least`` and at most ``most``.
 
-    No figure, NaN, and infinity never do.
+    None, NaN, and infinity are never within it.
     """
 
     least: float = -math.inf
     most: float = math.inf
 
     def holds(self, value: float | None) -> bool:
-        """Return whether a figure keeps it."""
+        """Return whether a figure is within the bound."""
         return value is not None and math.isfinite(value) and self.least <= value <= self.most
 
     def in_words(self, unit: str) -> str:
-        """Return it as it stands in tables: ``>= 3.20x``, ``0.9 to 1.1``."""
+        """Return the bound as shown in tables: ``>= 3.20x``, ``0.9 to 1.1``."""
         if self.most == math.inf:
             return f">= {shown(self.least, unit)}"
         if self.least == -math.inf:
@@ -86,7 +86,7 @@ def at_most(value: float) -> Bound:
 
 
 def near(value: float, share: float) -> Bound:
-    """Return the bound of a figure that differs from ``value`` by a share of it at most.
+    """Return the bound of figures that differ from ``value`` by at most this share of it.
 
     Examples
     --------
@@ -98,7 +98,7 @@ def near(value: float, share: float) -> Bound:
 
 
 def within(ends: tuple[float, float], share: float) -> Bound:
-    """Return the bound of a figure in a published range, which it may leave by a share of its ends.
+    """Return the bound of a published range, widened at each end by this share of the end's value.
 
     Examples
     --------
@@ -111,11 +111,11 @@ def within(ends: tuple[float, float], share: float) -> Bound:
 
 @dataclass(frozen=True)
 class Published:
-    """A figure of a paper: where it stands, its value (shares from 0 to 1), and what is wrong with it.
+    """A paper's figure: its place in the paper, its value (shares from 0 to 1), and its erratum.
 
-    The value is None where the paper has a plot or words, but no number; the rule then says what they mean.
-    A value that ``is_limit`` is one that the paper's own figures keep to, such as "at most 2 %": a rule with
-    one side judges it. All other values have rules with two sides.
+    The value is None if the paper has a plot or words but no number; the claim's rule then states their
+    meaning. ``is_limit`` marks a limit that the paper's own figures meet, such as "at most 2 %": its rule has
+    one side. All other values have rules with two sides.
     """
 
     place: str
@@ -124,7 +124,7 @@ class Published:
     is_limit: bool = False
 
     def in_words(self, unit: str) -> str:
-        """Return the figure as tables have it, a range as ``2.20x to 3.10x``."""
+        """Return the figure as shown in tables, a range as ``2.20x to 3.10x``."""
         if self.value is None:
             return NO_NUMBER
         values = self.value if isinstance(self.value, tuple) else (self.value,)
@@ -133,7 +133,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a figure isn't within its rule here, and the bound that it keeps if that is the reason."""
+    """The reason why a figure violates its rule here, and the bound that it meets if the reason is true."""
 
     reason: str
     bound: Bound
@@ -141,38 +141,39 @@ class Explanation:
 
 @dataclass(frozen=True)
 class Claim:
-    """Figures by name, such as a model's, and what is wanted of them.
+    """Figures by name, such as a model's, and the rule that they must meet.
 
     Attributes
     ----------
     text, system
-        What is claimed, and where.
+        The claimed quantity, and the system that it is about.
     figures
-        By name; None where there is none, as for a policy that doesn't reach an error.
+        The figures by name; None if missing, for example for a policy that doesn't reach an error.
     wanted
         The rule.
     of_each
-        Whether every figure must keep it, instead of their mean.
+        Whether every figure must meet the rule, instead of their mean.
     unit
-        ``SHARE``, ``RATIO``, or what stands behind a number.
+        ``SHARE``, ``RATIO``, or the unit printed after a number.
     published
-        The figure of a paper that this is the counterpart of.
+        The counterpart of the figures in a paper.
     otherwise
-        What holds instead if the rule isn't kept, and why.
+        The bound that figures meet instead of the rule, and the reason.
     better
-        The figures that are better than published, and why they are here.
+        The bound of figures that are better than published, and the reason.
     basis
-        Where the figures come from.
+        The origin of the figures.
     rests_on
-        The trainings that times, ratios, and speed-ups come from.
+        The training runs behind times, ratios, and speed-ups.
     samples
-        How often the rarest figure was measured, where no training says it; None where no scatter counts.
+        The number of measurements of the least measured figure, if no training run defines it; None if
+        scatter is irrelevant.
     not_run
-        Why there are no figures, if the claim wasn't tried.
+        The reason why the claim has no figures, if it wasn't run.
     declared
-        Why figures of a training that failed as declared before the run count for nothing.
+        The reason why the figures of a training run are void, if its failure was declared before the run.
     other_tool
-        What the rows name in the place of the tool that the claim is about; nothing if they name that one.
+        The tool that the rows name instead of the claim's tool; empty if they name the claim's tool.
     """
 
     text: str
@@ -198,18 +199,18 @@ class Claim:
 
     @property
     def mean(self) -> float | None:
-        """The mean of the figures; None where one of them is missing."""
+        """The mean of the figures; None if any figure is missing."""
         known = [each for each in self.figures.values() if each is not None]
         return fmean(known) if known and len(known) == len(self.figures) else None
 
     @property
     def is_met(self) -> bool:
-        """Whether the rule is kept."""
+        """Whether the figures meet the rule."""
         return self._keeps(self.wanted)
 
     @property
     def verdict(self) -> Verdict:
-        """The judgement of the figures."""
+        """The judgement of the claim."""
         if self.not_run:
             return Verdict.NOT_RUN
         if self.not_learned:
@@ -224,12 +225,12 @@ class Claim:
 
     @property
     def not_learned(self) -> Sequence[str]:
-        """Why trainings that the figures rest on don't count, where no failure of theirs was declared."""
+        """The problems of the training runs behind the figures, except failures declared before the run."""
         return [each.problem for each in self.rests_on if each.problem and not each.expected_failure]
 
     @property
     def explained(self) -> str:
-        """The reason for a verdict that needs one, as a sentence; nothing for the others."""
+        """A sentence with the reason for a verdict that needs one; empty for other verdicts."""
         verdict = self.verdict
         reasons = {
             Verdict.DID_NOT_LEARN: "; ".join(self.not_learned),
@@ -244,7 +245,7 @@ class Claim:
 
     @property
     def _few(self) -> str:
-        """The methods with too few trainings for a verdict, and how many it takes; empty if none has."""
+        """The methods with too few training runs for a verdict; empty if all have enough."""
         short = [
             f"{each.name} has {'no whole training' if each.stage else counted(each.seeds, 'training')}"
             for each in self.rests_on
@@ -256,7 +257,7 @@ class Claim:
 
     @property
     def _kept(self) -> Verdict | None:
-        """The verdict by the rule that the figures keep, however few trainings there are; None for none."""
+        """The verdict from the bounds alone, however few the training runs; None if no bound is met."""
         if self.is_met:
             return Verdict.REPRODUCED if self.basis is Basis.MEASURED else Verdict(self.basis.value)
         for other, verdict in ((self.better, Verdict.EXCEEDED), (self.otherwise, Verdict.EXPLAINED)):
@@ -270,12 +271,12 @@ class Claim:
 
 
 def only(value: float | None) -> Mapping[str, float | None]:
-    """Return the figures of a claim that has one."""
+    """Return the figures of a claim with a single figure."""
     return MappingProxyType({"": value})
 
 
 def shown(value: float | None, unit: str) -> str:
-    """Return a figure as tables have it.
+    """Return a figure as shown in tables.
 
     Examples
     --------
@@ -293,11 +294,11 @@ def shown(value: float | None, unit: str) -> str:
     return f"{text} {unit}".rstrip()
 
 
-# An experiment's claims: the figures, what is wanted of them, whether that is met, and why if it isn't.
+# An experiment's claims as a table: figures, rules, whether the rules are met, and reasons.
 
 
 def claims_parts(judged: Sequence[Claim], names: Sequence[str] = ()) -> list[str | Table]:
-    """Return the table, and a paragraph for each claim that is explained; nothing without claims."""
+    """Return the table and a paragraph per explained claim; empty without claims."""
     if not judged:
         return []
     reasons = [claim.explained for claim in judged if claim.explained]
@@ -305,7 +306,7 @@ def claims_parts(judged: Sequence[Claim], names: Sequence[str] = ()) -> list[str
 
 
 def claims_table(judged: Sequence[Claim], names: Sequence[str] = ()) -> Table:
-    """Return claims with the figures of these names and their mean, or with the only figure."""
+    """Return a table of claims with the named figures and their mean, or with the only figure."""
     columns = [Column.of_text("claim"), Column.of_text("on"), *map(Column, names)]
     return Table(
         [*columns, Column("mean" if names else "found"), Column("wanted"), Column("met")],

@@ -1,4 +1,4 @@
-"""The plot of an exhibit's claims: what was found, what was published, and what the rule allows."""
+"""The plot of an exhibit's claims: measured and published figures, and the range that the rule allows."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 LINE_IN, MARGIN_IN = 0.36, 0.55
 LABEL = 40
-"""Characters of a line of a label, which has two at most."""
+"""Characters per line of a label, which has at most two lines."""
 LOGARITHMIC = 50
-"""From this ratio of the largest to the smallest figure on, the scale is logarithmic."""
+"""The ratio of the largest to the smallest figure above which the scale is logarithmic."""
 
 
 def plot(claims: Sequence[Claim], name: str, caption: str) -> Picture | None:
-    """Return a picture with a line for each claim, one scale a unit; None without a figure."""
+    """Return a picture with a row per claim and a scale per unit; None without a finite figure."""
     drawn = [claim for claim in claims if [*_finite(claim.figures.values())]]
     if not drawn:
         return None
@@ -66,7 +66,7 @@ def _draw(axes: Axes, claims: Sequence[Claim]) -> None:
 
 
 def _scale(axes: Axes, claims: Sequence[Claim]) -> tuple[float, float]:
-    """Set the scale, and return its ends: a little beyond all figures and bounds."""
+    """Set the scale of the axis and return its ends, slightly beyond all figures and bounds."""
     values = [value for claim in claims for value in (*_finite(claim.figures.values()), *_published(claim))]
     values += _finite([end for claim in claims for end in (claim.wanted.least, claim.wanted.most)])
     least, most = min(values), max(values)

@@ -1,4 +1,4 @@
-"""Experiments: a question, its options, the cells that answer it, and a table."""
+"""Experiments: a question, options, cells that answer the question, and a table."""
 
 from __future__ import annotations
 
@@ -17,46 +17,46 @@ from gradwire_lab.experiments.options import add_options, read_options
 Options = TypeVar("Options")
 
 Cell = Mapping[str, Any]
-"""One thing to measure, by names with JSON values: ``{"hosts": 4, "rate": "1gbit", "algorithm": "ring"}``."""
+"""The names and JSON values of one measurement: ``{"hosts": 4, "rate": "1gbit", "algorithm": "ring"}``."""
 Row = Mapping[str, Any]
-"""A cell's names and values, and the figures that were measured."""
+"""A cell with its measured figures."""
 Report = Callable[[Row], None]
-"""Takes each row as soon as it is measured."""
+"""A function that receives each row as soon as it is measured."""
 
 
 @dataclass(frozen=True)
 class Reporter:
-    """A ``Report`` that also shows what is being measured, where a row takes minutes."""
+    """A ``Report`` that also displays progress while a row takes minutes."""
 
     take: Report
     say: Callable[[str], None]
 
     def __call__(self, row: Row) -> None:
-        """Take a row."""
+        """Report a row."""
         self.take(row)
 
 
 @dataclass(frozen=True)
 class Experiment(Generic[Options]):
-    """An experiment. The module that defines it imports torch only while it measures or shows.
+    """An experiment. The module that defines it imports torch only while it measures or plots.
 
     Parameters
     ----------
     name
-        As on the command line.
+        The name on the command line.
     question
-        What the experiment answers, in one line.
+        The question that the experiment answers, in one line.
     options
-        The options, a frozen dataclass whose fields describe their words on the command line.
+        The options: a frozen dataclass whose fields describe their command-line options.
     cells
-        Returns what to measure for the options, in the order of the table. Each cell is there once.
+        Returns the cells to measure for the options, without duplicates, in the order of the table.
     run
-        Measures the cells that it gets and reports a row for each of them; ``report.say`` shows meanwhile how
-        far it is. It also gets the rows that an interrupted run has measured before.
+        Measures the given cells and reports a row for each; ``report.say`` shows progress. It also receives
+        the rows measured by an interrupted run.
     table
         Returns tables and paragraphs for all rows.
     plot
-        Returns a picture of all rows as a PNG; None if there is nothing to draw.
+        Returns a plot of all rows as a PNG; None if there is nothing to plot.
     version
         The version of the rows' fields in the record.
     """
@@ -72,7 +72,7 @@ class Experiment(Generic[Options]):
 
     @property
     def schema(self) -> str:
-        """The schema of its record."""
+        """The schema of this experiment's records."""
         return f"gradwire.experiment-{self.name}/{self.version}"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -85,7 +85,7 @@ class Experiment(Generic[Options]):
 
 
 def turned(names: Sequence[str], number: int, rounds: int) -> list[str]:
-    """Return names in the order of one of several turns, each of which begins with another name.
+    """Return names rotated for repetition ``number``, so that each repetition begins with another name.
 
     Examples
     --------
@@ -97,14 +97,14 @@ def turned(names: Sequence[str], number: int, rounds: int) -> list[str]:
 
 
 def is_row_of(cell: Cell, row: Row) -> bool:
-    """Return whether a row is what was measured for a cell."""
+    """Return whether a row is the measurement of a cell."""
     return all(name in row and row[name] == value for name, value in cell.items())
 
 
 def cells_of(common: Cell = MappingProxyType({}), /, **values: Iterable[Any]) -> list[Cell]:
-    """Return a cell for each combination of values; those of the last name change first.
+    """Return a cell for each combination of values; the last name varies fastest.
 
-    Every cell has the names of ``common``, too.
+    Every cell also has the names of ``common``.
 
     Examples
     --------
@@ -120,7 +120,7 @@ def select(rows: Sequence[Row], **wanted: object) -> list[Row]:
 
 
 def grouped(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
-    """Return the rows by their value of a name, in the order in which values first come."""
+    """Return the rows by their value of a name, in the order in which the values first appear."""
     found: dict[Any, list[Row]] = {}
     for row in rows:
         found.setdefault(row[name], []).append(row)
@@ -128,14 +128,14 @@ def grouped(rows: Sequence[Row], name: str) -> dict[Any, list[Row]]:
 
 
 def in_order(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of the cells, in the cells' order."""
+    """Return the rows of the cells, in the order of the cells."""
     return [row for cell in cells for row in rows if is_row_of(cell, row)]
 
 
 def in_words(row: Row, cells: Sequence[Cell]) -> str:
-    """Return the texts and numbers of a row in one line, without what all cells have in common.
+    """Return a row's texts and numbers in one line, omitting values that all cells share.
 
-    Lists, such as curves, are for the record.
+    Lists, such as curves, are only in the record.
     """
     common = {name for name in row if len(cells) > 1 and all(cell.get(name) == row[name] for cell in cells)}
     return "  ".join(
@@ -145,18 +145,18 @@ def in_words(row: Row, cells: Sequence[Cell]) -> str:
     )
 
 
-# Lossy warnings that come while a cell is measured: its row keeps them, and reports show them.
+# Lossy warnings logged while a cell is measured are stored in its row and shown in reports.
 
 LOSSY = "lossy"
-"""The field of a row with the warnings that came while it was measured; missing without any."""
+"""The row's field with the warnings logged while it was measured; absent without warnings."""
 SHOWN = 3
-"""Warnings of one exhibit that a report shows; the record has them all."""
+"""The number of warnings per exhibit that a report shows; the record has all of them."""
 
 
 class HeardWarnings(logging.Handler):
-    """The lossy warnings of this process, and of the processes that it started, until they are taken.
+    """A handler that collects the lossy warnings of this process and the processes that it started.
 
-    While it is entered, it is the only handler of the logger.
+    As a context manager, it is the logger's only handler.
     """
 
     def __init__(self) -> None:
@@ -175,28 +175,28 @@ class HeardWarnings(logging.Handler):
         logging.getLogger(LOSSY_LOGGER).handlers = self._others
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take a warning, from any thread, once."""
+        """Store a warning, from any thread; duplicates are dropped."""
         self._sentences[record.getMessage()] = None
 
     def joined(self, row: Row) -> Row:
-        """Return a row with the warnings since the last one."""
+        """Return the row with the warnings logged since the previous row."""
         sentences, self._sentences = self._sentences, {}
         heard = [*dict.fromkeys([*row.get(LOSSY, ()), *sentences])]
         return {**row, LOSSY: heard} if heard else row
 
 
 def pass_on(sentence: str) -> None:
-    """Log a lossy warning of another process."""
+    """Log a lossy warning received from another process."""
     logging.getLogger(LOSSY_LOGGER).warning(sentence)
 
 
 def lossy_warnings(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Return the warnings of all rows, each once."""
+    """Return the distinct warnings of all rows."""
     return (*dict.fromkeys(sentence for row in rows for sentence in row.get(LOSSY, ())),)
 
 
 def warnings_in_words(sentences: Sequence[str]) -> str:
-    """Return a paragraph about warnings; nothing without any."""
+    """Return a paragraph about the warnings; empty if there are none."""
     if not sentences:
         return ""
     more = len(sentences) - SHOWN

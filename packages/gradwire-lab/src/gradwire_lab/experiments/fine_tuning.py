@@ -1,8 +1,8 @@
-"""Fine-tuning a GPT whose weights travel to the device as lossless deltas: time to equal loss, end to end.
+"""Fine-tuning a GPT whose weights reach the device as lossless deltas: end-to-end time to equal loss.
 
 A GPT of 0.8 million weights is trained on one half of a text and fine-tuned on the other with AdamW, with the
-masters on the host and a replica on a simulated device, whose links are those of ``a2dtwp``. All policies of
-a learning rate train side by side, batch by batch.
+master weights on the host and a replica on a simulated device, whose links are those of ``a2dtwp``. All
+policies of a learning rate train side by side, batch by batch.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ POLICIES = (FP32, BF16, *CUTTING, *DELTAS)
 DELTA = DELTAS[0]
 RATES = (3e-6, 3e-5, 1e-4)
 WANTED = ((3e-5, 10.0), (1e-4, 6.0))
-"""Learning rates, and how many times fewer bytes than bfloat16 are wanted up to them."""
+"""Upper ends of learning-rate ranges, and the required reduction in bytes over bfloat16 within each."""
 MONITORED, EVERY = 10, 10
-"""Batches that measure forward and backward, and batches between two evaluations."""
+"""Batches that time forward and backward, and batches between two evaluations."""
 COLUMNS = (
     Column("lr"),
     Column.of_text("policy"),
@@ -57,16 +57,18 @@ NOTE = (
 
 @dataclass(frozen=True)
 class FineTuningOptions(CheckedOptions):
-    """The text, the learning rates, the links, the policies, and how many batches train before and then."""
+    """The text, learning rates, links, and policies, and the numbers of batches before and of fine-tuning."""
 
     text: str | None = option(
-        None, "what to train on", shown="Python's language reference", value=FILE, read=str
+        None, "training text", shown="Python's language reference", value=FILE, read=str
     )
     rates: tuple[float, ...] = option(RATES, "learning rates", read=weight_delta.read_rates)
-    systems: tuple[str, ...] = option(tuple(SYSTEMS), "whose link", name="--system", known=SYSTEMS)
-    policies: tuple[str, ...] = option(POLICIES, "how weights travel", known=POLICIES)
-    training: int = option(300, "batches before", least=1)
-    batches: int = option(60, "batches of each fine-tuning", least=2)
+    systems: tuple[str, ...] = option(
+        tuple(SYSTEMS), "systems whose links are simulated", name="--system", known=SYSTEMS
+    )
+    policies: tuple[str, ...] = option(POLICIES, "policies of sending weights", known=POLICIES)
+    training: int = option(300, "pretraining batches", least=1)
+    batches: int = option(60, "batches of each fine-tuning run", least=2)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -79,11 +81,11 @@ def cells(options: FineTuningOptions) -> list[Cell]:
 
 
 def run(options: FineTuningOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
-    """Train once, then fine-tune a copy for each cell."""
+    """Pretrain once, then fine-tune a copy for each cell."""
     from gradwire_lab.experiments.a2dtwp.trainee import Trainee, policy_named, train_side_by_side
 
     with one_thread():
-        report.say(f"{options.training} batches before")
+        report.say(f"{options.training} pretraining batches")
         task, model = weight_delta.pretrained(options.text, options.training)
         batches = [*islice(task.batches, options.batches + 1)]
         first = Trainee(_learner(task, model, RATES[0]), policy_named(FP32), options.systems[:1])
@@ -116,7 +118,7 @@ def _learner(task: TrainingTask, model: torch.nn.Module, rate: float) -> Learner
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
-    """Return a table for each link, and the claims."""
+    """Return a table per link, and the claims."""
     by_rate: dict[str, dict[str, Row]] = {}
     for row in rows:
         by_rate.setdefault(f"{row['lr']:g}", {})[row["policy"]] = row
@@ -150,17 +152,17 @@ def _lines(by_rate: Mapping[str, Mapping[str, Row]], system: str) -> Iterator[tu
 
 
 def fewer_bytes(rows: Mapping[str, Row], policy: str, system: str) -> float:
-    """Return how many times fewer bytes a policy sends than bfloat16 has."""
+    """Return the ratio of bfloat16's bytes to the bytes that a policy sends."""
     return figure_of(rows[BF16], system, "sent_nbytes") / figure_of(rows[policy], system, "sent_nbytes")
 
 
 def saving(rows: Mapping[str, Row], policy: str, other: str, system: str) -> float | None:
-    """Return the share of another policy's time to a loss that both reach."""
+    """Return the share of ``other``'s time that a policy saves up to the loss that both reach."""
     return gain(rows[policy], rows[other], system, max(last_error(rows[policy]), last_error(rows[other])))
 
 
 def claims(by_rate: Mapping[str, Mapping[str, Row]], system: str) -> Iterator[Claim]:
-    """Yield the claims about deltas on the link of a system; ``by_rate`` has rows by rate and policy."""
+    """Yield the claims about deltas on one system's link; ``by_rate`` has rows by rate and policy."""
     trained = set.intersection(*(set(rows) for rows in by_rate.values()))
     if not {DELTA, BF16} <= trained:
         return

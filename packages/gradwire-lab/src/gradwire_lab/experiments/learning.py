@@ -1,4 +1,4 @@
-"""Goals of trainings: no time, ratio, or speed-up counts of a training that didn't learn."""
+"""Goals of training runs: a time, ratio, or speed-up is void if the training run didn't learn."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from statistics import fmean, stdev
 from types import MappingProxyType
 
 LEAST_SEEDS = 3
-"""Trainings of each method: fewer have no interval worth the name."""
+"""The minimum number of training runs of each method, because fewer have no useful interval."""
 SHARE = 0.8
-"""The part of its known gain over chance that an exact training must reach."""
+"""The share of the known accuracy gain over chance that an exact training run must reach."""
 POINTS = 0.02
-"""Accuracy by which another method may differ from the exact one at equal steps: two points."""
+"""The largest allowed difference in accuracy from the exact method at equal steps: two points."""
 T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""Student's t for a 95 % interval, by degrees of freedom from 1 up; 2.26 is used beyond the last."""
+"""Student's t for a 95 % interval, for 1 and more degrees of freedom; 2.26 is used beyond the last."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """The accuracy that an exact training must reach, named before any training runs.
+    """The accuracy that an exact training run must reach, declared before any training runs.
 
-    ``chance`` is the accuracy of guessing, and ``known`` that of this model on these images, as ``origin``
-    says. ``share`` is the part of the gain over chance that must be reached, and ``points`` the accuracy by
-    which another method may differ from the exact one.
+    ``chance`` is the accuracy of guessing, and ``known`` a reference accuracy on these data; ``origin`` cites
+    it. ``share`` is the required share of the gain over chance, and ``points`` the allowed difference in
+    accuracy from the exact method.
     """
 
     chance: float
@@ -35,7 +35,7 @@ class Goal:
 
     @property
     def least(self) -> float:
-        """The smallest accuracy of an exact training that counts."""
+        """The smallest accuracy at which an exact training run has learned."""
         return self.chance + self.share * (self.known - self.chance)
 
 
@@ -46,17 +46,17 @@ GOALS = MappingProxyType(
         "cifar-10": Goal(0.1, 0.354, "the nearest neighbour's accuracy on pixels, L2 (Stanford's CS231n)"),
     }
 )
-"""The goal of a training by its images."""
+"""The goal of a training run, by image data set."""
 
 
 @dataclass(frozen=True)
 class Trainings:
-    """The trainings that a claim rests on: one method's final accuracies, and the exact method's.
+    """The training runs behind a claim: final accuracies of one method and of the exact method, by seed.
 
-    They are those at equal steps, one for each seed; an exact method has itself as ``exact``.
-    ``expected_failure`` is why a method isn't expected to learn, if that was declared before the run.
-    ``stage`` is how far trainings went that were stopped before they could have an accuracy, such as "the
-    first 24 of 320,000 steps": what rests on them is too short for a verdict.
+    Both have equal numbers of steps; an exact method has itself as ``exact``. ``expected_failure`` is the
+    reason why a method isn't expected to learn, if that was declared before the run. ``stage`` describes runs
+    stopped before they had an accuracy, such as "the first 24 of 320,000 steps"; claims about them are too
+    short for a verdict.
     """
 
     name: str
@@ -68,17 +68,17 @@ class Trainings:
 
     @property
     def is_short(self) -> bool:
-        """Whether there are fewer trainings than an interval takes, or none was run to its end."""
+        """Whether there are too few training runs for an interval, or none ran to its end."""
         return bool(self.stage) or self.seeds < LEAST_SEEDS
 
     @property
     def seeds(self) -> int:
-        """The trainings of this method, or of the exact one, if these are fewer."""
+        """The number of training runs of this method or of the exact method, whichever is smaller."""
         return min(len(self.accuracies), len(self.exact))
 
     @property
     def problem(self) -> str:
-        """Why these trainings don't count; nothing if they learned."""
+        """The reason why these training runs are void; empty if they learned."""
         values = (*self.accuracies, *self.exact)
         if self.stage and not values:
             return ""
@@ -106,17 +106,17 @@ class Trainings:
 
 
 def exact_trainings(name: str, accuracies: Sequence[float], goal: Goal) -> Trainings:
-    """Return the trainings of an exact method, which others are compared with."""
+    """Return the training runs of an exact method, the reference for others."""
     return Trainings(name, accuracies, accuracies, goal)
 
 
 def loss_of(value: float | None) -> float:
-    """Return a loss of a row: one that isn't finite, which is null in a record, is infinite."""
+    """Return a row's loss; null, which represents a non-finite loss in a record, becomes infinity."""
     return value if value is not None and math.isfinite(value) else math.inf
 
 
 def first_steps(name: str, of: int, losses: Sequence[float | None]) -> Trainings:
-    """Return a training that was stopped early, by the losses of its steps; one that isn't finite failed."""
+    """Return a training run stopped early, from the losses of its steps; a non-finite loss is a failure."""
     known = [loss_of(loss) for loss in losses]
     stage = f"the first {len(known)} of {of:,} steps, losses {known[0]:.2f} to {known[-1]:.2f}"
     goal = Goal(0.0, 1.0, "an accuracy that is not measured")
@@ -126,7 +126,7 @@ def first_steps(name: str, of: int, losses: Sequence[float | None]) -> Trainings
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Return half of the 95 % interval of a mean; infinite for less than two values.
+    """Return half the width of a mean's 95 % interval; infinite for fewer than two values.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def half_width(values: Sequence[float]) -> float:
 
 
 def _interval(accuracies: Sequence[float]) -> str:
-    """Return a mean with half of its 95 % interval."""
+    """Return a mean with half the width of its 95 % interval, as text."""
     if len(accuracies) < 2:
         return f"{fmean(accuracies):.3f} (one seed)" if accuracies else "-"
     return f"{fmean(accuracies):.3f} ± {half_width(accuracies):.3f}"

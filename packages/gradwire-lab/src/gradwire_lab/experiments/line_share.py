@@ -1,7 +1,7 @@
-"""The share of the line that an exchange uses, and when a busy processor makes compression useless.
+"""The share of the link rate that an exchange uses, and when a busy processor makes compression useless.
 
-An uncompressed ring is compared with the line rate that the same hosts measure; a codec of ratio r is
-compared with r times the speed of the uncompressed ring.
+An uncompressed ring is compared with the link rate measured on the same hosts; a codec of ratio r is compared
+with r times the speed of the uncompressed ring.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
 BASELINE = "identity"
 SEGMENTS = (1 << 19, 1 << 20, 1 << 21)
 BUDGET_S = 2.0
-"""Seconds for all exchanges of a cell: 3 at least, and 9 at most."""
+"""Seconds for all exchanges of a cell, of which there are 3 to 9."""
 COLUMNS: Columns[Row] = (
     (Column("rate"), text_of("rate")),
     (Column("size"), lambda row: exact_size(row["nbytes"])),
@@ -51,15 +51,17 @@ def _codecs(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class LineShareOptions(CheckedOptions):
-    """An exchange for each rate, size, codec, and segment."""
+    """The hosts, rates, bucket sizes, and codecs; every combination is measured with each segment."""
 
     hosts: int = option(4, "number of hosts")
-    rates: tuple[str, ...] = option(("100mbit", "200mbit", "500mbit", "1gbit", "2gbit"), "of every host")
+    rates: tuple[str, ...] = option(
+        ("100mbit", "200mbit", "500mbit", "1gbit", "2gbit"), "link rate of each host"
+    )
     sizes: tuple[int, ...] = option(
-        (16 << 20, 64 << 20), "of buckets", shown="16MiB,64MiB", read=sizes_between_commas
+        (16 << 20, 64 << 20), "bucket sizes", shown="16MiB,64MiB", read=sizes_between_commas
     )
     codecs: tuple[str, ...] = option(
-        (BASELINE, "errbound:2^-10", "quantize:8", "bf16"), f"beside {BASELINE}", read=_codecs
+        (BASELINE, "errbound:2^-10", "quantize:8", "bf16"), f"codecs besides {BASELINE}", read=_codecs
     )
 
     def __post_init__(self) -> None:
@@ -80,7 +82,7 @@ def cells(options: LineShareOptions) -> list[Cell]:
 
 
 def run(_options: LineShareOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
-    """Measure cells in a testbed for each rate."""
+    """Measure the cells in one testbed per rate."""
     measure_cells(__name__, cells, report)
 
 
@@ -103,7 +105,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
-    """Return a row for each rate, size, and codec: that of the fastest segment."""
+    """Return a row for each rate, size, and codec, with its fastest segment."""
     best: dict[tuple[str, int, str], Row] = {}
     for row in sorted(rows, key=lambda row: row["measured_s"], reverse=True):
         best[row["rate"], row["nbytes"], row["codec"]] = row

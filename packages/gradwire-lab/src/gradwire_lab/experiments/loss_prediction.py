@@ -1,10 +1,10 @@
-"""The errors of predicted times to a loss, and the losses of plans that are chosen by prediction.
+"""The errors of predicted times to a loss, and the extra time of plans chosen by prediction.
 
-On every network, a task is trained with each codec, on DDP and by Pipe-SGD. Every evaluation of the last part
-of a run has a loss that exact DDP had some steps earlier: the mean of these ratios is the share of extra
-steps. Time to the loss that exact DDP has after all steps is the product of the steps that this takes, and of
-the seconds of a step. Predicted are the seconds of a step, from the measured line, hosts, codecs, and
-computation, and the share of extra steps, from the gradients' noise at the end of the exact training.
+On every network, each task is trained with each codec, on DDP and with Pipe-SGD. Every evaluation in the last
+part of a run has a loss that exact DDP reached some steps earlier; the mean ratio of both numbers of steps,
+less 1, is the share of extra steps. The time to exact DDP's final loss is its number of steps, increased by
+that share, times the step time. Predicted are the step time, from the measured link, hosts, codecs, and
+computation, and the share of extra steps, from the gradients' noise at the end of the exact run.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ TASKS = ("mlp", "cnn", "gpt")
 CODECS = ("identity", "quantize:8", "ecsq:0.5", "quantize:4", "ecsq:2")
 PIPELINES = (1, 2)
 LONGER = 1.3
-"""The steps of exact DDP over those of the others."""
+"""The ratio of exact DDP's steps to the other runs' steps."""
 GOOD, CLOSE = 0.05, 0.15
-"""A choice is good that loses no more to the best plan; predictions are to err by no more in the median."""
+"""Limits on a good choice's extra time over the best plan, and on the predictions' median error."""
 COLUMNS: Columns[Row] = (
     (Column.of_text("codec"), text_of("codec")),
     (Column("K"), text_of("pipeline")),
@@ -55,14 +55,14 @@ COLUMNS: Columns[Row] = (
 
 @dataclass(frozen=True)
 class LossPredictionOptions(CheckedOptions):
-    """The tasks and codecs that are trained, and the networks."""
+    """The tasks and codecs to train with, and the networks."""
 
     hosts: int = option(4, "number of hosts")
-    rates: tuple[str, ...] = option(("50mbit",), "of every host")
-    tasks: tuple[str, ...] = option(TASKS, "what to train", known=TASKS)
+    rates: tuple[str, ...] = option(("50mbit",), "link rate of each host")
+    tasks: tuple[str, ...] = option(TASKS, "tasks to train", known=TASKS)
     codecs: tuple[str, ...] = option(
         CODECS,
-        "with ';' between them",
+        "codecs, separated by ';'",
         shown=";".join(CODECS),
         read=lambda text: tuple(dict.fromkeys(text.split(";"))),
     )
@@ -75,7 +75,7 @@ class LossPredictionOptions(CheckedOptions):
 
 
 def cells(options: LossPredictionOptions) -> list[Cell]:
-    """Return a cell for each rate, task, codec, and pipeline; the exact one, which judges, comes first."""
+    """Return a cell for each rate, task, codec, and pipeline; the exact codec, the reference, is first."""
     codecs, common = dict.fromkeys((CODECS[0], *options.codecs)), {"hosts": options.hosts}
     return cells_of(common, rate=options.rates, task=options.tasks, codec=codecs, pipeline=PIPELINES)
 
@@ -83,18 +83,18 @@ def cells(options: LossPredictionOptions) -> list[Cell]:
 def run(
     _options: LossPredictionOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report
 ) -> None:
-    """Train in a testbed for each rate and task."""
+    """Train in one testbed per rate and task."""
     for _, group in groupby(cells, key=lambda cell: (cell["rate"], cell["task"])):
         measure_cells(__name__, list(group), report, variables=KEPT_MEMORY)
 
 
 def plan_of(cell: Cell) -> Plan:
-    """Return a cell's plan."""
+    """Return the plan of a cell."""
     return Plan(parse(cell["codec"]), pipeline=cell["pipeline"])
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
-    """Train one task as one of its ranks; the exact training always, for the loss that it reaches."""
+    """Train one task as one of its ranks; always run the exact training first, as the reference."""
     from gradwire_lab.experiments.methods import ComparedMethod, Pipelined, attached, train
 
     def new_task() -> TrainingTask:
@@ -105,7 +105,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
 
     exact, judged = new_task(), Plan()
     steps = exact.block * exact.blocks
-    exact = replace(exact, blocks=round(LONGER * exact.blocks))  # for those that learn faster
+    exact = replace(exact, blocks=round(LONGER * exact.blocks))  # for runs that learn faster
     found = train(ranks, method(exact, judged), exact, None)
     predictor = _predictor(ranks, new_task(), exact, [cell["codec"] for cell in cells])
     for cell in cells:
@@ -162,7 +162,7 @@ def task_of(name: str, rank: int, world: int) -> TrainingTask:
 def _predictor(
     ranks: Ranks, task: TrainingTask, trained: TrainingTask, codecs: Sequence[str]
 ) -> Predictor | None:
-    """Measure what a prediction needs, on the gradients of all ranks at trained weights; rank 0 has it."""
+    """Measure the predictor's inputs, on all ranks' gradients at trained weights; None except on rank 0."""
     import torch
 
     from gradwire.planner.candidates import Workload
@@ -190,7 +190,7 @@ def error(row: Row) -> float:
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
-    """Return a table for each rate and task, and how good predictions and choices are."""
+    """Return a table per rate and task, and a summary of the errors of predictions and choices."""
     found: list[str | Table] = []
     losses: list[float] = []
     for (rate, task), group in groupby(rows, key=lambda row: (row["rate"], row["task"])):
@@ -207,7 +207,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 
 
 def _losses(rows: Sequence[Row]) -> list[float]:
-    """Return the losses of the choices by prediction: among synchronous plans, and among all of them."""
+    """Return the choices' extra times: among synchronous plans, and among all plans."""
     found = []
     for most in PIPELINES:
         allowed = [row for row in rows if row["pipeline"] <= most]
@@ -240,14 +240,14 @@ EXPERIMENT = Experiment(
 )
 
 
-# How many more steps a training took to the losses of another one, from evaluations of both.
+# The extra steps that a training run needs to reach the losses of another run, from evaluations of both.
 
 JUDGED = 0.4
-"""The last part of a run, whose evaluations count."""
+"""The last part of a run, whose evaluations are compared."""
 
 
 def extra(exact: Sequence[float], losses: Sequence[float]) -> float:
-    """Return the share of extra steps: how much earlier exact training had the losses of the last part."""
+    """Return the share of extra steps: the mean ratio of steps to the losses of the last part, less 1."""
     smooth = _smoothed(exact)
     first = int(len(losses) * (1 - JUDGED))
     return (
@@ -261,7 +261,7 @@ def extra(exact: Sequence[float], losses: Sequence[float]) -> float:
 
 
 def _smoothed(losses: Sequence[float]) -> list[float]:
-    """Return means over two neighbours to either side; at the ends over fewer, to either side as many."""
+    """Return means over up to two neighbours on either side; the window is symmetric, also at the ends."""
     found = []
     for place in range(len(losses)):
         reach = min(2, place, len(losses) - 1 - place)
@@ -270,6 +270,6 @@ def _smoothed(losses: Sequence[float]) -> list[float]:
 
 
 def _reached(curve: Sequence[float], loss: float) -> float:
-    """Return after how many evaluations a curve comes down to ``loss``, with fractions."""
+    """Return the number of evaluations, with fractions, after which a curve falls to ``loss``."""
     point = reach([(float(place), 0.0, each) for place, each in enumerate(curve, start=1)], loss)
     return float(len(curve)) if point is None else point[0]

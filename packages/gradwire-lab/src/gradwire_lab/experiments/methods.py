@@ -1,4 +1,4 @@
-"""Train one task on the hosts of a testbed, with one method after the other."""
+"""Train one task on the hosts of a testbed with one method after another."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ from gradwire_lab.experiments.speeds import ALONE, ATTACHED, JUDGE, PIPELINED, U
 from gradwire_lab.experiments.tasks import TASKS, Files, TrainingTask
 from gradwire_lab.job import on_ddp
 
-# The training methods that are compared: torch's own hooks, and gradwire's.
+# The training methods under comparison: torch's hooks, and gradwire's plans.
 
 TIMEOUT_S = 120.0
 _ONE_BUCKET_MB = 1 << 20
 
 
 class ComparedMethod(ABC):
-    """One way to train one task from its first weights: ``train`` goes on, ``close`` ends it."""
+    """A training method under comparison, run on one task from its initial weights."""
 
     model: torch.nn.Module
     local_s: float = 0.0
-    """Seconds of an eager pipeline's own updates so far."""
+    """Seconds of the eager pipeline's local updates so far."""
     plan: Plan | None = None
-    """The plan that the run has chosen itself."""
+    """The plan that the run itself chose."""
 
     @abstractmethod
     def train(self, steps: int) -> None:
-        """Take this many steps; all of them are applied when it returns."""
+        """Train this many more steps; all of their updates are applied on return."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give connections up."""
+        """Close connections."""
 
 
 class ComparedOnDDP(ComparedMethod):
-    """DDP with a hook, or without; ``exchanging`` False leaves each rank alone with its gradients.
+    """A comparison method on DDP, with or without a hook; without ``exchanging``, gradients aren't averaged.
 
-    ``computed_s`` are the seconds of the last steps besides their waits for averages.
+    ``computed_s`` is the time of the last block's steps except their waits for averages.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ComparedOnDDP(ComparedMethod):
         self._own = on_ddp.OnDDP(task.model, task.optimizer(task.model), hook, bucket_mb=bucket_mb)
 
     def train(self, steps: int) -> None:
-        """Take this many steps."""
+        """Train this many more steps."""
         self.computed_s = 0.0
         with nullcontext() if self._exchanging else self._own.ddp.no_sync():
             for _ in range(steps):
@@ -84,14 +84,14 @@ class ComparedOnDDP(ComparedMethod):
         self.plan = self._own.chosen
 
     def close(self) -> None:
-        """Close what gradwire attached."""
+        """Detach gradwire and close its connections."""
         self._own.close()
 
 
 class Pipelined(ComparedMethod):
-    """gradwire's Pipe-SGD, drained at the end of every block, so that what it reaches is in the weights.
+    """A comparison method with gradwire's Pipe-SGD, drained after every block so that no update is in flight.
 
-    Without a plan, it chooses.
+    Without a plan, it chooses one itself.
     """
 
     def __init__(self, task: TrainingTask, plan: Plan | None, correction: str = "eager") -> None:
@@ -101,7 +101,7 @@ class Pipelined(ComparedMethod):
         )
 
     def train(self, steps: int) -> None:
-        """Take this many steps."""
+        """Train this many more steps."""
         for _ in range(steps):
             batch = next(self._task.batches)
             record = self._pipe.step(lambda batch=batch: self._task.loss(self._task.model, batch))  # type: ignore[misc]
@@ -116,18 +116,18 @@ class Pipelined(ComparedMethod):
 
 
 def attached(task: TrainingTask, plan: Plan) -> ComparedOnDDP:
-    """Return training with gradwire on DDP, with the plan's buckets."""
+    """Return DDP training with gradwire attached and the plan's bucket size."""
     bucket_mb = _ONE_BUCKET_MB if plan.bucket_nbytes is None else plan.bucket_nbytes / (1 << 20)
     return ComparedOnDDP(task, lambda ddp: gradwire.attach(ddp, plan, timeout_s=TIMEOUT_S), bucket_mb)
 
 
 def chosen_in_the_run(task: TrainingTask) -> ComparedOnDDP:
-    """Return training with gradwire on DDP, which chooses its plan; with DDP's own buckets."""
+    """Return DDP training with gradwire attached; the run chooses its plan for DDP's own buckets."""
     return ComparedOnDDP(task, lambda ddp: gradwire.attach(ddp, "auto", timeout_s=TIMEOUT_S))
 
 
 def torch_methods() -> dict[str, Callable[[TrainingTask], ComparedMethod]]:
-    """Return the methods that PyTorch ships, by name."""
+    """Return the methods that PyTorch provides, by name."""
     return {
         "DDP": ComparedOnDDP,
         "fp16 hook": lambda task: ComparedOnDDP(task, _with(default_hooks.fp16_compress_hook)),
@@ -144,7 +144,7 @@ def _with(
 
 
 def _power_sgd(rank: int) -> Callable[[DistributedDataParallel], object]:
-    """One bucket: with several, its callbacks issue collectives in different orders and Gloo aborts."""
+    """Return a PowerSGD hook for one bucket: with several, its collectives' order differs and Gloo aborts."""
 
     def register(ddp: DistributedDataParallel) -> None:
         state = powerSGD_hook.PowerSGDState(
@@ -156,16 +156,16 @@ def _power_sgd(rank: int) -> Callable[[DistributedDataParallel], object]:
 
 
 CODECS = ["bf16", "errbound:rel=0.05", "errbound:rel=0.25,block=1024", "fp8", "quantize:8", "quantize:4"]
-"""The planner's candidates: codecs that suit gradients of any scale."""
+"""The planner's candidates: codecs that work for gradients of any scale."""
 NAMED = {"fp8": "ring", "ecsq:0.5": "pairwise", "quantize:4": "ring"}
-"""Codecs that a user might choose, and their algorithms; the first one is the default."""
+"""Codecs that a user might choose, and their algorithms; the first is the default."""
 DEFAULT = next(iter(NAMED))
 PLANNED = {"planned, on DDP": 1, "planned, PipeSGD": 2}
-"""Methods whose plan the planner chooses, and their pipelines."""
+"""Methods with plans from the planner, and their pipeline depths."""
 PATIENCE = 1.5
-"""A method that needs more than this multiple of DDP's steps has not reached the loss."""
+"""A method that needs more than this multiple of DDP's steps does not reach the loss."""
 COUNTED = 4
-"""Blocks that any method trains at least, so that its step time is a median."""
+"""The minimum number of blocks per method, so that its step time is a median."""
 
 
 def measure(
@@ -177,7 +177,7 @@ def measure(
     device: str = "cpu",
     target: float | None = None,
 ) -> None:
-    """Train the cells' task, from their seed, with each method; ``target`` is the loss to reach, if known."""
+    """Train the cells' task from their seed with each method; ``target`` is the loss to reach, if known."""
     files = Files(*(None if name is None else Path(name) for name in (data_dir, images, text)))
 
     def new_task() -> TrainingTask:
@@ -199,7 +199,7 @@ def measure(
 
 
 def methods(plans: dict[str, Plan]) -> dict[str, Callable[[TrainingTask], ComparedMethod]]:
-    """Return every method by its name; ``plans`` are the planner's."""
+    """Return every method by name; ``plans`` are the planner's."""
     found: dict[str, Callable[[TrainingTask], ComparedMethod]] = {
         ALONE: partial(ComparedOnDDP, exchanging=False)
     }
@@ -223,7 +223,7 @@ def methods(plans: dict[str, Plan]) -> dict[str, Callable[[TrainingTask], Compar
 
 
 def planned(ranks: Ranks, task: TrainingTask) -> dict[str, Plan]:
-    """Return the planner's plans for this network and task; the same on all ranks."""
+    """Return the planner's plans for this network and task, identical on all ranks."""
     forward_s, backward_s, update_s, gradient = computation(task)
     environment = ranks.environment(["identity", *CODECS], samples=[gradient])
     found: dict[str, Plan] = {}
@@ -249,13 +249,13 @@ def planned(ranks: Ranks, task: TrainingTask) -> dict[str, Plan]:
 
 
 def in_words(plan: Plan) -> str:
-    """Return a plan's codec, algorithm, and segment."""
+    """Return a plan's codec, algorithm, and segment size as text."""
     segment = "" if plan.algorithm == "backend" else f" {plan.segment_nbytes >> 10}K"
     return f"{plan.codec} {plan.algorithm}{segment}"
 
 
 def computation(task: TrainingTask) -> tuple[float, float, float, torch.Tensor]:
-    """Return seconds of forward, backward and update when all hosts compute at once, and a gradient."""
+    """Return the seconds of forward, backward, and update while all hosts compute, and a gradient."""
     optimizer = task.optimizer(task.model)
     spent = []
     for _ in range(5):
@@ -278,10 +278,10 @@ def computation(task: TrainingTask) -> tuple[float, float, float, torch.Tensor]:
 
 
 def computed_s(task: TrainingTask) -> float:
-    """Return seconds of a step on DDP besides its wait for averages, while all hosts train.
+    """Return the seconds of a DDP step except its wait for averages, while all hosts train.
 
-    Beside the computation, a step loads a batch, and passes DDP and the interpreter; and hosts that share
-    cores begin their exchange when the last one has computed.
+    Besides computation, a step loads a batch and has the overhead of DDP and the interpreter; hosts that
+    share cores start their exchange when the last one has computed.
     """
     method, spent = attached(task, Plan(parse(DEFAULT))), []
     for _ in range(COUNTED):
@@ -292,7 +292,7 @@ def computed_s(task: TrainingTask) -> float:
 
 
 def train(ranks: Ranks, method: ComparedMethod, task: TrainingTask, target: float | None) -> dict[str, Any]:
-    """Train until the held-out loss is ``target``, or for as many blocks as DDP; return the curve."""
+    """Train until the held-out loss is at most ``target``, or for as many blocks as DDP; return figures."""
     curve: list[tuple[int, float, float]] = []
     accuracies: list[float] = []
     blocks: list[tuple[float, float]] = []
@@ -317,7 +317,7 @@ def train(ranks: Ranks, method: ComparedMethod, task: TrainingTask, target: floa
             break
     method.close()
     local_s = method.local_s / (task.block * len(curve))
-    later = blocks[1:]  # the first one connects, and cuts buckets anew
+    later = blocks[1:]  # the first block connects, and rebuilds buckets
     return {
         "step_s": statistics.median(undisturbed(later, 3, enough=1)),
         "curve": curve,

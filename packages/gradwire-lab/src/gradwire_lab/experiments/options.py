@@ -1,4 +1,4 @@
-"""Options of experiments: frozen dataclasses whose fields say how they are written on the command line."""
+"""Options of experiments: frozen dataclasses whose fields describe their command-line options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradwire.units import parse_size
 
 Kind = TypeVar("Kind")
 FILE, FOLDER = "FILE", "DIR"
-"""The values of options that name a file or a folder, which must exist."""
+"""Metavars of options whose value is an existing file or folder."""
 _PLACES: Mapping[str, tuple[str, Callable[[Path], bool]]] = MappingProxyType(
     {FILE: ("file", Path.is_file), FOLDER: ("folder", Path.is_dir)}
 )
@@ -23,22 +23,22 @@ _PLACES: Mapping[str, tuple[str, Callable[[Path], bool]]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Word:
-    """The option of a field: its help, how its text is read, and which values it may have.
+    """The command-line option of a dataclass field: its help, parsing, and allowed values.
 
     Attributes
     ----------
     text, shown
-        The help, and the default in it, which is by default the field's.
+        The help text, and the default shown in it (the field's default if None).
     name, value
-        The option, by default the field's name, and the name of its value in the help.
+        The option (by default, from the field's name), and its metavar.
     is_switch
-        Whether the option has no value. The field is then true.
+        Whether the option takes no value and sets the field to true.
     read
-        Returns the field for the option's text. By default, texts, numbers, paths, and lists are read.
+        Converts the option's text to the field's value. The default handles texts, numbers, paths, and lists.
     always
-        Whether ``read`` also gets None, if the option is missing.
+        Whether ``read`` also runs, with None, if the option is missing.
     known, least
-        The texts that are allowed, and the least number.
+        The allowed texts, and the smallest allowed number.
     """
 
     text: str
@@ -53,12 +53,12 @@ class Word:
 
 
 def option(default: Any, text: str, **word: Any) -> Any:
-    """Return a field that an option sets, which the fields of a ``Word`` describe."""
+    """Return a dataclass field set by a command-line option; ``word`` holds the fields of its ``Word``."""
     return field(default=default, metadata={"word": Word(text, **word)})
 
 
 class CheckedOptions:
-    """Options with the values that their words allow. Raises ``SpecError``."""
+    """Base class of options that checks each value against its ``Word``. Raises ``SpecError``."""
 
     def __post_init__(self) -> None:
         for name, each, word in _words(type(self)):
@@ -71,11 +71,11 @@ class CheckedOptions:
             if word.value in _PLACES and found is not None:
                 kind, is_one = _PLACES[word.value]
                 if not is_one(Path(found)):
-                    raise SpecError(f"expected a {kind} for {name}, got {found}; name one that exists")
+                    raise SpecError(f"expected a {kind} for {name}, got {found}; pass one that exists")
 
 
 def add_options(parser: argparse.ArgumentParser, kind: Callable[..., object]) -> None:
-    """Add the options of a dataclass to a parser."""
+    """Add a command-line option to the parser for each field of a dataclass that has a ``Word``."""
     for name, each, word in _words(kind):
         if word.is_switch:
             parser.add_argument(name, action="store_true", help=word.text)
@@ -89,7 +89,7 @@ def add_options(parser: argparse.ArgumentParser, kind: Callable[..., object]) ->
 
 
 def read_options(kind: Callable[..., Kind], words: argparse.Namespace) -> Kind:
-    """Return the dataclass for parsed options; those that are missing keep their defaults.
+    """Return the dataclass built from parsed options; missing options keep the defaults of their fields.
 
     Raises ``SpecError``.
     """
@@ -102,7 +102,7 @@ def read_options(kind: Callable[..., Kind], words: argparse.Namespace) -> Kind:
 
 
 def check_known(called: str, names: Collection[str], known: Collection[str]) -> None:
-    """Raise ``SpecError`` unless an option named some of ``known``, and nothing else."""
+    """Raise ``SpecError`` unless ``names`` is not empty and every name is in ``known``."""
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         raise SpecError(f"expected {called} among {', '.join(known)}, got {(unknown or ['nothing'])[0]!r}")
@@ -114,7 +114,7 @@ def sizes_between_commas(text: str) -> tuple[int, ...]:
 
 
 def _words(kind: Any) -> Iterator[tuple[str, Field[Any], Word]]:
-    """Yield each option with its field and description."""
+    """Yield each option with its field and its ``Word``."""
     for each in fields(kind):
         if "word" in each.metadata:
             word = each.metadata["word"]

@@ -1,4 +1,4 @@
-"""What other programs took of the cores while a row was measured, so that a busy machine shows."""
+"""The share of the cores that other programs use while a row is measured, to reveal a busy machine."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from gradwire.units import counted
 from gradwire_lab.experiments.experiment import Row
 
 OTHERS = "others"
-"""The field of a row with the share of the cores that other programs, and a hypervisor, took meanwhile."""
+"""The row's field with the share of the cores used by other programs and stolen by a hypervisor."""
 SHORTEST_S = 1.0
-"""The kernel counts in ticks of 10 ms: rows that took less than this don't say it."""
+"""Rows measured for less than this lack the field, because the kernel counts in ticks of 10 ms."""
 PROC = Path("/proc")
 _KERNEL = 2
-"""The process whose children are the kernel's threads: they work for whoever measures."""
+"""The parent process of kernel threads: their time is not counted, because they work for the measurement."""
 
 
 class OtherPrograms:
-    """The processor time of all that this process did not start; unknown without Linux's ``/proc``."""
+    """The CPU time of all processes that this process did not start; unknown without Linux's ``/proc``."""
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
         self._since, self._before = time.monotonic(), others_s(proc)
 
     def joined(self, row: Row) -> Row:
-        """Return a row with the share since the last one."""
+        """Return the row with the share since the previous row."""
         began, before = self._since, self._before
         self._since, self._before = time.monotonic(), others_s(self._proc)
         took = self._since - began
@@ -39,9 +39,9 @@ class OtherPrograms:
 
 
 def others_s(proc: Path = PROC) -> float | None:
-    """Return the seconds of processes that aren't this one's descendants, and those a hypervisor stole.
+    """Return the CPU seconds of processes not descended from this one, plus those stolen by a hypervisor.
 
-    A process that ended counts through its parent, which waited for it. None without Linux's ``/proc``.
+    The parent's time includes an ended child's, for which it waited. None without Linux's ``/proc``.
     """
     ticks: dict[int, int] = {}
     parents: dict[int, int] = {}
@@ -50,7 +50,7 @@ def others_s(proc: Path = PROC) -> float | None:
         for path in proc.glob("[0-9]*/stat"):
             try:
                 text = path.read_text(encoding="utf-8", errors="replace")
-            except OSError:  # it ended meanwhile
+            except OSError:  # the process has ended
                 continue
             fields = text.rpartition(")")[2].split()
             number = int(path.parent.name)
@@ -66,7 +66,7 @@ def others_s(proc: Path = PROC) -> float | None:
 
 
 def others_in_words(rows: Sequence[Row]) -> str:
-    """Return a sentence about the rows that say it; nothing if none does.
+    """Return a sentence about the rows that have the field; empty if none has.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The pages of one experiment's record, and of all records of ``gradwire reproduce``."""
+"""HTML pages of one experiment's record, and of all records of ``gradwire reproduce``."""
 
 from __future__ import annotations
 
@@ -29,24 +29,26 @@ from gradwire_lab.experiments.papers.reproduce import (
 )
 from gradwire_lab.experiments.record import RECORD, read_fields
 
-# The page of one experiment's record: its question, and the tables that answer it.
+# The page of one experiment's record: the question, and the tables that answer it.
 
 
 def page_of(record: Mapping[str, Any], experiments: Sequence[Experiment[Any]]) -> str:
-    """Return the page of an experiment's record.
+    """Return the HTML page of an experiment's record.
 
-    Raises ``JobError`` for a record of none of them, and for one that was altered after it was written.
+    Raises ``JobError`` if no experiment has the record's schema, or if the record was altered after it was
+    written.
     """
     if not is_as_sealed(record):
         raise JobError(
             f"the record was altered after it was written: expected the checksum {record[SUM]} over its "
-            "fields and rows, got another; restore the file, or measure it anew with --overwrite"
+            "fields and rows, got another; restore the file, or measure it again with --overwrite"
         )
     schema = record["schema"]
     found = [each for each in experiments if each.schema == schema]
     if not found:
         raise JobError(
-            f"the schema {schema} is no experiment's of this gradwire; install the one that wrote it"
+            f"no experiment of this gradwire has the schema {schema}; install the version that "
+            "wrote the record"
         )
     experiment = found[0]
     parts = experiment.table(record["rows"])
@@ -57,35 +59,36 @@ def page_of(record: Mapping[str, Any], experiments: Sequence[Experiment[Any]]) -
     return render(Report(f"Experiment {experiment.name}{unfinished}", said, sections), record)
 
 
-# Read the records in a folder of ``gradwire reproduce``, and judge each anew.
+# Read the records in a folder of ``gradwire reproduce``, and compute each verdict again.
 
 REMEDY = "repeat its gradwire reproduce with --overwrite"
-UNFINISHED = "its record is unfinished; to go on, repeat its gradwire reproduce."
+UNFINISHED = "its record is unfinished; to continue, repeat its gradwire reproduce."
 DAMAGES = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
-"""The errors of a judge for rows without its names, or with other types."""
+"""The errors that judging raises for rows with missing names or unexpected types."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """An exhibit that was judged by its record, and the record's fields."""
+    """An exhibit judged from its record, and the record's fields."""
 
     judged: Judged
     fields: Mapping[str, Any]
 
 
 def read_all(folder: Path, exhibits: Collection[Exhibit[Any]]) -> list[Recorded]:
-    """Return the exhibits that have a record in ``folder``, in their own order. Raises ``JobError``.
+    """Return the exhibits that have a record in ``folder``, in the order of ``exhibits``.
 
-    The verdicts follow from the rows alone. An unfinished record's exhibit counts as not run.
+    The verdicts are computed from the rows alone. The exhibit of an unfinished record counts as not run.
+    Raises ``JobError``.
     """
     if not folder.is_dir():
-        kind = "is no folder" if folder.exists() else "doesn't exist"
-        raise JobError(f"the folder of the records, {folder}, {kind}; name a record, or the folder of one")
+        kind = "isn't a folder" if folder.exists() else "doesn't exist"
+        raise JobError(f"expected a folder of records, got {folder}, which {kind}; pass one that exists")
     found = [each for each in exhibits if (folder / each.name / RECORD).exists()]
     if not found:
         raise JobError(
-            f"{folder} holds no records of gradwire reproduce, whose folders have names such as "
-            f"{next(iter(exhibits)).name}; name the --out of a gradwire reproduce"
+            f"{folder} holds no records of gradwire reproduce, which are in folders such as "
+            f"{next(iter(exhibits)).name}; pass the --out of a gradwire reproduce"
         )
     return [_read(folder / each.name / RECORD, each) for each in found]
 
@@ -97,12 +100,12 @@ def _read(path: Path, exhibit: Exhibit[Any]) -> Recorded:
         raise JobError(str(error)) from error
     if fields["schema"] != exhibit.experiment.schema:
         raise JobError(
-            f"{path} is of an older gradwire: its schema is {fields['schema']} instead of "
-            f"{exhibit.experiment.schema}; {REMEDY}"
+            f"{path} is of an older gradwire: expected the schema {exhibit.experiment.schema}, "
+            f"got {fields['schema']}; {REMEDY}"
         )
     for name in ("machine", "versions", "options"):
         if not isinstance(fields.get(name), dict):
-            raise JobError(f"{path} is damaged: {name!r} must be a JSON object; {REMEDY}")
+            raise JobError(f"{path} is damaged: expected a JSON object as {name!r}; {REMEDY}")
     if not fields["finished"]:
         return Recorded(Judged(exhibit, failure=UNFINISHED), fields)
     try:
@@ -142,7 +145,7 @@ MARKS = {
         Mark("not run", "\u2013", "none"),
     )
 }
-"""The sign and colour of each verdict."""
+"""The symbol and colour of each verdict."""
 RULES = Note(
     "A claim has a rule, and its verdict follows from the record's samples and that rule alone. Did not "
     "learn: a training that the figure rests on failed, so the figure counts for nothing. Reproduced: "
@@ -154,7 +157,7 @@ RULES = Note(
 
 
 def summary(recorded: Sequence[Recorded], titles: Mapping[str, str], missing: Sequence[str]) -> Section:
-    """Return the counts of all verdicts, by paper and by exhibit."""
+    """Return the section with the number of claims per verdict, by paper and by exhibit."""
     judged = [each.judged for each in recorded]
     present = [name for name, count in counts(judged).items() if count]
     verdicts = [*map(Column, present)]
@@ -189,12 +192,12 @@ BASES = (Column.of_text("figures"), Column("number"), Column.of_text("verdicts")
 
 
 def _bases(judged: Sequence[Judged]) -> list[tuple[str, ...]]:
-    """Return a row for each origin of figures: measured, modelled, or neither."""
+    """Return a row per origin of figures: measured, modelled, or neither."""
     return [(name, str(count), verdicts) for name, count, verdicts in by_basis(judged)]
 
 
 def _answer(judged: Sequence[Judged]) -> str:
-    """Return the number of measured figures and their verdicts; the table has the others."""
+    """Return a sentence with the number of measured figures and their verdicts; the table has the others."""
     name, count, verdicts = (*by_basis(judged), ("nothing", 0, ""))[0]
     return (
         f"{name.capitalize()}: {counted(count, 'figure')}. {verdicts.capitalize()}."
@@ -204,7 +207,7 @@ def _answer(judged: Sequence[Judged]) -> str:
 
 
 def _short(judged: Sequence[Judged]) -> str:
-    """Return the number of exhibits with shorter runs than --full, in words; nothing for none."""
+    """Return a sentence with the number of exhibits shorter than with --full; empty if there are none."""
     short = sum(bool(each.shortened) for each in judged)
     return (
         f"{short} of {len(judged)} tables and figures were shortened; their rows say in what."
@@ -214,7 +217,7 @@ def _short(judged: Sequence[Judged]) -> str:
 
 
 def _failed(recorded: Sequence[Recorded]) -> list[Part]:
-    """Return the table of what failed, and why; nothing where all rules are kept."""
+    """Return the table of failures and their reasons; empty without failures."""
     rows = [
         (_link(each.judged), claim.title, MARKS[claim.verdict], _why(claim))
         for verdict in (Verdict.DID_NOT_LEARN, Verdict.NOT_REPRODUCED, Verdict.DECLARED)
@@ -241,7 +244,7 @@ def _link(each: Judged) -> PageLink:
 
 
 def _why(claim: Claim) -> str:
-    """Return why a claim failed: its trainings, another tool, or else the figure beside its rule."""
+    """Return the reason for a claim's failure: training runs, another tool, or the figure and its rule."""
     if claim.not_learned or claim.declared or claim.other_tool:
         return "; ".join(claim.not_learned) or claim.declared or claim.other_tool
     worst = ""
@@ -256,7 +259,7 @@ def _why(claim: Claim) -> str:
 
 
 def _notes(*texts: str) -> list[Note]:
-    """Return a note for each text that isn't empty."""
+    """Return a note for each nonempty text."""
     return [Note(text) for text in texts if text]
 
 
@@ -301,7 +304,7 @@ def _claim(each: Judged, claim: Claim) -> tuple[str, ...]:
 
 
 def _here(claim: Claim) -> Number:
-    """Return the mean, and each figure of several with its name."""
+    """Return the mean, and each figure with its name if there are several."""
     named = [f"{name}: {shown(value, claim.unit)}" for name, value in claim.figures.items()]
     return Number(shown(claim.mean, claim.unit), claim.mean, named if len(named) > 1 else ())
 
@@ -314,7 +317,7 @@ def _rule(claim: Claim) -> str:
 
 
 def page(recorded: Sequence[Recorded], exhibits: Collection[Exhibit[Any]], titles: Mapping[str, str]) -> str:
-    """Return the HTML file of records in any order; ``exhibits`` and ``titles`` have that of the page."""
+    """Return the HTML page of records, ordered by ``exhibits`` and grouped by paper as in ``titles``."""
     order = [each.name for each in exhibits]
     known = sorted(recorded, key=lambda each: order.index(each.judged.exhibit.name))
     missing = [name for name in order if name not in {each.judged.exhibit.name for each in known}]

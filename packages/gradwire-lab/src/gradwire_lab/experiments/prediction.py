@@ -1,8 +1,8 @@
-"""The errors of predicted exchange times, and the losses of plans that are chosen by prediction.
+"""The errors of predicted exchange times, and the extra time of plans chosen by prediction.
 
-In every network (hosts and rate), the line, the hosts, and the codecs are measured first; then each plan is
-timed, and its prediction compared with the median. For every network and size, prediction alone *chooses* a
-plan; its distance from the best measured plan is what a user would lose.
+In every network (hosts and rate), the link, the hosts, and the codecs are measured first; then each plan is
+timed, and its prediction is compared with the median. For every network and size, a plan is *chosen* by
+prediction alone; its time is compared with the best measured plan's.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
 ALGORITHMS = ("backend", "ring", "butterfly", "tree", "star", "hierarchical")
 CODECS = ("identity", "errbound:2^-10", "quantize:8")
 SHARDED = "sharded"
-"""In an algorithm's place: a ring's reduce half with the codec, and changes of weights in the other half."""
+"""A value of ``algorithm``: a reduce-scatter with the codec, then an all-gather of weight updates."""
 LEARNING_RATE = 1e-3
 """The learning rate of the weights in a sharded exchange."""
 SEGMENT_NBYTES = 1 << 20
 LEAST_HOSTS = {"hierarchical": 4}
 BUDGET_S = 2.0
-"""Seconds for all exchanges of a cell: 3 at least, and 15 at most."""
+"""Seconds for all exchanges of a cell, of which there are 3 to 15."""
 GOOD = 0.03
-"""A choice is good that loses no more than this share to the best plan."""
+"""A choice is good if it is slower than the best plan by at most this share."""
 POINTS: Columns[Row] = (
     (Column.of_text("algorithm"), text_of("algorithm")),
     (Column.of_text("codec"), text_of("codec")),
@@ -69,17 +69,17 @@ def _network(text: str) -> tuple[int, str]:
     number = parse_whole(hosts)
     if number is None or not rate:
         raise SpecError(
-            f"expected HOSTS:RATE with commas between for --networks, as in 4:1gbit, got {text!r}"
+            f"expected a list of HOSTS:RATE for --networks, such as 4:1gbit,8:1gbit, got {text!r}"
         )
     return number, rate
 
 
 @dataclass(frozen=True)
 class PredictionOptions(CheckedOptions):
-    """Networks, as hosts and rate, and sizes of buckets.
+    """Networks, as hosts and rate, and bucket sizes.
 
-    The networks are as fast as two cores that all hosts share can feed: where the cores are the limit, a
-    testbed is no network.
+    By default, rates are low enough for two cores that all hosts share: beyond that, a testbed measures its
+    cores instead of the network.
     """
 
     networks: tuple[tuple[int, str], ...] = option(
@@ -89,9 +89,9 @@ class PredictionOptions(CheckedOptions):
         read=_networks,
     )
     sizes: tuple[int, ...] = option(
-        (2 << 20, 8 << 20), "of buckets", shown="2MiB,8MiB", read=sizes_between_commas
+        (2 << 20, 8 << 20), "bucket sizes", shown="2MiB,8MiB", read=sizes_between_commas
     )
-    sharded: bool = option(False, "time sharded exchanges, too", is_switch=True)
+    sharded: bool = option(False, "also time sharded exchanges", is_switch=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,7 +100,7 @@ class PredictionOptions(CheckedOptions):
 
 
 def cells(options: PredictionOptions) -> list[Cell]:
-    """Return a cell for each network, size, algorithm, and codec; ``backend`` only sums uncompressed."""
+    """Return a cell for each network, size, algorithm, and codec; ``backend`` only with ``identity``."""
     return [
         {
             "hosts": hosts,
@@ -119,7 +119,7 @@ def cells(options: PredictionOptions) -> list[Cell]:
 
 
 def run(_options: PredictionOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
-    """Measure cells in a testbed for each network."""
+    """Measure the cells in one testbed per network."""
     measure_cells(__name__, cells, report)
 
 
@@ -152,7 +152,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
 def _sharded(
     ranks: Ranks, codec: str, count: int, environment: Environment | None
 ) -> tuple[list[float], float]:
-    """Return the seconds of steps of ``Sharded`` whose computation takes next to none; those predicted."""
+    """Return the seconds of ``Sharded`` steps with almost no computation, and their predicted seconds."""
     import torch
 
     from gradwire.planner.candidates import Workload
@@ -195,7 +195,7 @@ def error(row: Row) -> float:
 
 
 def choose(rows: Sequence[Row]) -> Row:
-    """Return the row that the planner takes: the simplest row that ties with the fastest."""
+    """Return the row that the planner chooses: the simplest plan among ties with the fastest prediction."""
     from gradwire.planner.predict import UNCERTAINTY
 
     fastest_s = min(row["predicted_s"] for row in rows)
@@ -204,7 +204,7 @@ def choose(rows: Sequence[Row]) -> Row:
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
-    """Return all points of each network and size, and the choices under three accuracy budgets; a summary."""
+    """Return measurements and choices (under three codec lists) per network and size, and a summary."""
     there = defaultdict(list)
     for row in rows:
         there[row["hosts"], row["rate"], row["nbytes"]].append(row)
@@ -225,7 +225,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 
 
 def _choices(group: Sequence[Row], losses: list[float]) -> list[tuple[str, ...]]:
-    """Return the choices among these rows; what they lose is added to ``losses``."""
+    """Return the choices among these rows, and append their extra times to ``losses``."""
     found = []
     for number in range(1, len(CODECS) + 1):
         allowed = [row for row in group if row["codec"] in CODECS[:number]]
@@ -237,7 +237,7 @@ def _choices(group: Sequence[Row], losses: list[float]) -> list[tuple[str, ...]]
 
 
 def _is_sharded(row: Row) -> bool:
-    """Return whether a row moves weights, too, so that it is no choice among all-reduces."""
+    """Return whether a row's exchange is sharded, and so not comparable with all-reduces."""
     return bool(row["algorithm"] == SHARDED)
 
 

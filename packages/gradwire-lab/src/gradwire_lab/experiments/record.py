@@ -1,4 +1,4 @@
-"""The record of an experiment, which is written after every cell, so that an interrupted one can go on."""
+"""The record of an experiment, written after every cell so that an interrupted run can be resumed."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from gradwire_lab.experiments.experiment import (
 from gradwire_lab.experiments.others import OtherPrograms
 
 RECORD, PLOT = "record.json", "plot.png"
-REMEDY = "name another folder, or say --overwrite"
+REMEDY = "pass another folder, or --overwrite"
 SAME = ("options", "machine", "versions", "commit")
-"""Rows of one record share these fields; the commit only unless others are allowed."""
+"""Fields that all rows of one record share; the commit may differ with ``across_commits``."""
 COMMITS = "commits"
-"""The field that counts the rows of each commit, in a record that has rows of several."""
+"""The field with the number of rows per commit, if the rows are from several commits."""
 
 
 class RecordFile:
-    """The record of one experiment in a folder, and the rows that it holds."""
+    """The record of one experiment in a folder, and its rows."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class RecordFile:
     ) -> None:
         """Read the rows of an unfinished record with the same options. Raises ``JobError``.
 
-        With ``keeps_finished``, those of a finished one, too, which then ``is_finished``. With
-        ``across_commits``, those of another commit, too. ``expected_s`` is how long measuring should take.
+        ``keeps_finished`` also accepts a finished record and sets ``is_finished``. ``across_commits`` also
+        accepts a record of another commit. ``expected_s`` is the expected measuring time.
         """
         self._fields = make_record(
             experiment.schema,
@@ -75,7 +75,7 @@ class RecordFile:
 
     @property
     def measured_s(self) -> float:
-        """The seconds that measuring has taken until now, with those of the runs that this one continues."""
+        """Seconds spent on measuring so far, including the runs that this run continues."""
         return self._before_s + time.monotonic() - self._since
 
     def add(self, row: Row, finished: bool) -> None:
@@ -86,7 +86,7 @@ class RecordFile:
         self.write({}, finished)
 
     def write(self, files: Mapping[str, bytes], finished: bool) -> None:
-        """Write the record, and other files of the folder, all or none. Raises ``JobError``."""
+        """Write the record and other files to the folder, all or none. Raises ``JobError``."""
         record = {**self._fields, "measured_s": self.measured_s, "finished": finished, "rows": self.rows}
         if self._expected_s is not None:
             record["expected_s"] = self._expected_s
@@ -104,18 +104,19 @@ class RecordFile:
         kind = "a finished" if self.is_finished else "an unfinished"
         if found["schema"] != experiment.schema:
             raise JobError(
-                f"--out {self.folder} holds {kind} record of an older gradwire, whose schema is "
-                f"{found['schema']} instead of {experiment.schema}; {REMEDY}"
+                f"--out {self.folder} holds {kind} record of an older gradwire: expected the schema "
+                f"{experiment.schema}, got {found['schema']}; {REMEDY}"
             )
         now = as_json(self._fields)
         for name in SAME:
             if name == "commit" and (across_commits or name not in found):
-                continue  # not in records of an older gradwire
+                continue  # records of an older gradwire have no commit
             if found.get(name) != now[name]:
-                other = ", or go on with --across-commits" if name == "commit" else ""
+                other = ", pass --across-commits" if name == "commit" else ""
                 raise JobError(
-                    f"--out {self.folder} holds {kind} record with other {name} "
-                    f"({_difference(found.get(name), now[name])}); repeat those to go on{other}, or {REMEDY}"
+                    f"--out {self.folder} holds {kind} record that differs in {name} "
+                    f"({_difference(found.get(name), now[name])}); "
+                    f"repeat with the recorded {name} to continue{other}, or {REMEDY}"
                 )
         self.rows = [*found["rows"]]
         self._before_s = found["measured_s"]
@@ -123,23 +124,23 @@ class RecordFile:
 
 
 def read_rows(path: Path, experiment: Experiment[Any]) -> dict[str, Any]:
-    """Return the fields of the record in --out. Raises ``JobError`` if the file holds something else."""
+    """Return the fields of the record in --out. Raises ``JobError`` for any other content."""
     try:
         return read_fields(path, experiment, REMEDY)
     except SpecError as error:
-        raise JobError(f"--out must name a new folder or an unfinished record, but {error}") from error
+        raise JobError(f"expected a new folder or an unfinished record as --out, but {error}") from error
 
 
 def read_fields(path: Path, experiment: Experiment[Any], remedy: str) -> dict[str, Any]:
-    """Return the fields of an experiment's record. Raises ``SpecError`` if the file holds something else.
+    """Return the fields of an experiment's record. Raises ``SpecError`` for a file of another kind.
 
-    Raises ``JobError`` if its rows aren't rows, or if something altered it after it was written. A record of
-    an older gradwire may lack a checksum, and the seconds that it took, which are then 0.
+    Raises ``JobError`` if rows are malformed, or if the file was altered after it was written. A record of an
+    older gradwire may lack the checksum, and ``measured_s``, which is then 0.
     """
     record = read_record(path, experiment.schema, f"record of the experiment {experiment.name}", remedy)
     rows = record.get("rows")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise JobError(f"{path} is damaged: 'rows' must be a list of JSON objects; {remedy}")
+        raise JobError(f"{path} is damaged: expected a list of JSON objects as 'rows'; {remedy}")
     if not is_as_sealed(record):
         raise JobError(
             f"{path} was altered after it was written: expected the checksum {record[SUM]} over its fields "
@@ -147,17 +148,17 @@ def read_fields(path: Path, experiment: Experiment[Any], remedy: str) -> dict[st
         )
     measured_s = record.get("measured_s", 0.0)
     if not isinstance(measured_s, int | float) or not measured_s >= 0:
-        raise JobError(f"{path} is damaged: 'measured_s' must be seconds; {remedy}")
+        raise JobError(f"{path} is damaged: expected seconds as 'measured_s', got {measured_s!r}; {remedy}")
     return {**record, "measured_s": float(measured_s), "finished": bool(record.get("finished", True))}
 
 
 def as_json(value: Any) -> Any:
-    """Return a value as JSON has it: tuples become lists, and paths their last names."""
+    """Return a value as JSON represents it: tuples become lists, and paths their file names."""
     return json.loads(json.dumps(value, default=lambda path: path.name))
 
 
 def _difference(before: object, now: object) -> str:
-    """Return in words the first entry that differs."""
+    """Return a description of the first field that differs."""
     if not isinstance(before, dict) or not isinstance(now, dict):
         return f"{before} instead of {now}"
     names: Sequence[str] = sorted({*before, *now})
@@ -166,7 +167,7 @@ def _difference(before: object, now: object) -> str:
     return f"{name} was {was[name]} and is {is_now[name]}"
 
 
-# Perform an experiment: measure the cells that no record holds yet, keep every row, show the table.
+# Perform an experiment: measure the cells that the record lacks, store every row, and show the table.
 
 
 def perform(
@@ -186,31 +187,30 @@ def perform(
     Parameters
     ----------
     experiment
-        One of ``EXPERIMENTS``, or one of your own.
+        One of ``EXPERIMENTS``, or a custom one.
     options
         The experiment's options.
     out
-        The folder of the record and the plot. If it holds an unfinished record with the same options, made on
-        the same machine with the same versions, its cells aren't measured again. With None, nothing is
-        written.
+        The folder of the record and the plot. If it holds an unfinished record with the same options,
+        machine, and versions, its cells aren't measured again. With None, nothing is written.
     overwrite
-        Whether to replace an older result in ``out``, unfinished or not.
+        Whether to replace an older result in ``out``, finished or unfinished.
     quiet
-        Whether to show neither progress nor the table.
+        Whether to omit progress and the table.
     keeps_finished
-        Whether to return the rows of a finished record in ``out``, instead of refusing to replace it.
+        Whether to return the rows of a finished record in ``out`` instead of raising an error.
     across_commits
-        Whether to go on with a record of another commit, which then counts the rows of each.
+        Whether to continue a record of another commit; the record then holds the number of rows per commit.
     expected_s
-        The seconds that measuring all cells should take, for the record.
+        The expected seconds for measuring all cells, stored in the record.
     advance
-        Shows progress in the place of the usual display.
+        Replaces the usual progress display.
 
     Raises
     ------
     GradwireError
-        If a cell can't be measured, or ``out`` can't be written or holds another result. The record keeps the
-        cells that were measured until then.
+        If a cell can't be measured, or ``out`` isn't writable or holds another result. The record keeps the
+        cells measured so far.
     """
     cells = experiment.cells(options)
     record = (
@@ -253,7 +253,8 @@ def perform(
     rows = in_order(cells, rows)
     if len(rows) != len(cells):
         raise JobError(
-            f"the experiment {experiment.name} has {len(cells)} cells, but {len(rows)} were measured"
+            f"the experiment {experiment.name} expected {len(cells)} cells, measured {len(rows)}; "
+            "please report this"
         )
     if not quiet:
         show(*experiment.table(rows))
@@ -265,7 +266,7 @@ def perform(
 
 
 def _plot(plot: Callable[[list[Row]], bytes] | None, rows: list[Row], quiet: bool) -> bytes | None:
-    """Return the picture; None without one, and where matplotlib is missing."""
+    """Return the plot as a PNG; None if the experiment has no plot or matplotlib is missing."""
     if plot is None or importlib.util.find_spec("matplotlib") is not None:
         return None if plot is None else plot(rows)
     if not quiet:

@@ -1,8 +1,8 @@
-"""The growth of the exchange time of AlexNet's gradients with the hosts, around a ring and with a server.
+"""The time of an exchange of AlexNet's gradients by number of hosts, with a ring and with a server.
 
-The time stays flat for a ring and grows with the hosts for a server, as in INCEPTIONN, figure 15, and the
-measurement study, table 1. Two models are compared with the measured times: the closed form, with the
-latency and rate that the same hosts have measured, and the replay.
+The time stays flat with a ring and grows with the hosts with a server, as in INCEPTIONN, figure 15, and the
+measurement study, table 1. Two models are compared with the measured times: the closed form, with the latency
+and rate measured on the same hosts, and the replay.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
 FORMULAS = {"ring": ring_s, "star": star_s}
 SEGMENT_NBYTES = 1 << 20
 BUDGET_S = 10.0
-"""Seconds for all exchanges of a cell: one at least, and 5 at most."""
+"""Seconds for all exchanges of a cell, of which there are 1 to 5."""
 COLUMNS: Columns[Row] = (
     (Column.of_text("algorithm"), text_of("algorithm")),
     (Column("hosts"), text_of("hosts")),
@@ -47,11 +47,11 @@ COLUMNS: Columns[Row] = (
 
 @dataclass(frozen=True)
 class ScalingOptions(CheckedOptions):
-    """Numbers of hosts, the rate of every host, and the gradient's bytes: AlexNet's, as in INCEPTIONN."""
+    """Numbers of hosts, each host's link rate, and the gradient's bytes (AlexNet's, as in INCEPTIONN)."""
 
     hosts: tuple[int, ...] = option((2, 3, 4, 5, 6, 7, 8), "numbers of hosts")
-    rate: str = option("500mbit", "of every host", value="RATE")
-    nbytes: int = option(233_000_000, "of the gradient", shown="233MB", value="SIZE", read=parse_size)
+    rate: str = option("500mbit", "link rate of each host", value="RATE")
+    nbytes: int = option(233_000_000, "bytes of the gradient", shown="233MB", value="SIZE", read=parse_size)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -60,13 +60,13 @@ class ScalingOptions(CheckedOptions):
 
 
 def cells(options: ScalingOptions) -> list[Cell]:
-    """Return a cell for each number of hosts and algorithm."""
+    """Return a cell for each number of hosts and each algorithm."""
     common = {"rate": options.rate, "nbytes": options.nbytes}
     return cells_of(common, hosts=options.hosts, algorithm=FORMULAS)
 
 
 def run(_options: ScalingOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
-    """Measure cells in a testbed for each number of hosts."""
+    """Measure the cells in one testbed per number of hosts."""
     measure_cells(__name__, cells, report)
 
 
@@ -93,7 +93,7 @@ def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
-    """Return a row for each algorithm and number of hosts; times are compared with the fewest hosts'."""
+    """Return a row per algorithm and number of hosts, with times relative to the fewest hosts."""
     ordered = sorted(rows, key=lambda row: (row["algorithm"], row["hosts"]))
     fewest: dict[str, float] = {}
     found = [{**row, "fewest_s": fewest.setdefault(row["algorithm"], row["measured_s"])} for row in ordered]
@@ -109,7 +109,7 @@ def _error(row: Row, model: str) -> str:
 
 
 def plot(rows: Sequence[Row]) -> bytes:
-    """Return the measured and the replayed times over the number of hosts."""
+    """Return a PNG of the measured and replayed times by number of hosts."""
     canvas = new_figure((6, 4))
     axes = canvas.subplots()
     for algorithm in FORMULAS:

@@ -1,8 +1,8 @@
-"""Tables of training speeds: means over seeds with intervals, and comparisons in which ties are called ties.
+"""Tables of training speeds: means over seeds with intervals, and comparisons that report ties.
 
-A seed's trainings start from the same weights, see the same batches, and have the same loss to reach, so
-methods are compared seed by seed: a ratio is the geometric mean of the seeds' ratios, with its 95 % interval.
-Two methods tie if that interval includes 1.
+Training runs with the same seed share the initial weights, the batches, and the target loss, so methods are
+compared seed by seed: a ratio is the geometric mean of the seeds' ratios, with its 95 % interval. Two methods
+tie if that interval includes 1.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from gradwire_lab.experiments.learning import LEAST_SEEDS, Goal, exact_trainings
 from gradwire_lab.job.record import LAST, reach
 
 JUDGE, ALONE = "DDP", "alone"
-"""The method whose last losses' median the others have to reach, and the one that exchanges nothing."""
+"""The method whose last losses' median is the target loss, and the method without an exchange."""
 UNJUDGED = (ALONE, "DDP again")
 ATTACHED, PIPELINED = "attach(model)", "PipeSGD(model)"
 """gradwire without a plan: it measures and chooses within the timed steps."""
 HOOK, POWER_SGD = "bf16 hook", "PowerSGD 1"
-"""Of the hooks that PyTorch ships, those that ``attach(model)`` is compared with."""
+"""The PyTorch hooks that ``attach(model)`` is compared with."""
 FIXED = ("fp8 on DDP", "ecsq:0.5 on DDP", "quantize:4 on DDP", "planned, on DDP")
-"""Plans that don't change during the training."""
+"""Methods whose plans don't change during training."""
 EQUAL = 1.01
-"""Losses are equal that differ by less: another order of summation makes as much of a difference."""
+"""Losses within this ratio are equal, because a different summation order changes a loss as much."""
 COLUMNS = (
     Column.of_text("method"),
     Column("step", "ms"),
@@ -50,7 +50,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of two methods' times: the seeds' mean, and its interval."""
+    """The ratio of two methods' times: the mean over seeds, and its interval."""
 
     mean: float
     least: float
@@ -62,7 +62,7 @@ class Ratio:
         return self.least <= 1 <= self.most
 
     def in_words(self) -> str:
-        """Return ratio and interval, and whether it is a tie.
+        """Return the ratio and its interval, and whether it is a tie or slower.
 
         Examples
         --------
@@ -75,7 +75,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Speed:
-    """One method's trainings of a task by seed, and the loss that each of them has to reach."""
+    """One method's training runs of a task by seed, and each seed's target loss."""
 
     method: str
     rows: Mapping[int, Row]
@@ -83,12 +83,12 @@ class Speed:
 
     @cached_property
     def step_s(self) -> Mapping[int, float]:
-        """The seconds of a step."""
+        """The step time of each seed, in seconds."""
         return {seed: row["step_s"] for seed, row in self.rows.items()}
 
     @cached_property
     def reached(self) -> Mapping[int, tuple[float, float]]:
-        """Steps and seconds to the loss, of the seeds that reach it."""
+        """The steps and seconds to the target loss, for the seeds that reach it."""
         if self.method in UNJUDGED:
             return {}
         found = {seed: reach(curve_of(row), self.targets[seed]) for seed, row in self.rows.items()}
@@ -96,28 +96,28 @@ class Speed:
 
     @property
     def has_reached(self) -> bool:
-        """Whether all seeds reach the loss."""
+        """Whether all seeds reach the target loss."""
         return bool(self.reached) and len(self.reached) == len(self.rows)
 
     @property
     def time_s(self) -> Mapping[int, float]:
-        """Seconds to the loss, if all seeds reach it."""
+        """Seconds to the target loss; empty unless all seeds reach it."""
         return {seed: point[1] for seed, point in self.reached.items()} if self.has_reached else {}
 
     @property
     def accuracies(self) -> list[float]:
-        """Each seed's last accuracy on the held-out data."""
+        """Each seed's final held-out accuracy."""
         return [row["accuracies"][-1] for row in self.rows.values()]
 
     def plans(self) -> str:
-        """Return the plans that it was given or chose, and with how many seeds."""
+        """Return the given or chosen plans, each with its number of seeds, as text."""
         counts = Counter(row["plan"] for row in self.rows.values() if row["plan"])
         return ", ".join(f"{plan} ({count} of {len(self.rows)} seeds)" for plan, count in counts.items())
 
 
 @dataclass(frozen=True)
 class Trained:
-    """All methods' trainings of one task on one network."""
+    """The training runs of all methods on one task and network."""
 
     speeds: Mapping[str, Speed]
 
@@ -128,7 +128,7 @@ class Trained:
 
     @property
     def problem(self) -> str:
-        """Why none of these times counts: plain DDP has not learned, or there are too few seeds."""
+        """The reason why these times are void: plain DDP has not learned, or there are too few seeds."""
         goal = next(iter(self.judge.rows.values()))["goal"]
         if goal is None:
             return "no goal is named for this data, so nothing says whether the models learned"
@@ -141,12 +141,12 @@ class Trained:
 
     @property
     def ranking(self) -> list[Speed]:
-        """The methods that reach the loss with all seeds, the fastest first."""
+        """The methods that reach the target loss with all seeds, fastest first."""
         found = [each for each in self.speeds.values() if each.has_reached]
         return sorted(found, key=lambda each: fmean(each.time_s.values()))
 
     def pairs(self) -> Iterator[tuple[Speed, Speed]]:
-        """Yield the pairs of methods to compare, the most important first."""
+        """Yield the pairs of methods to compare, most important first."""
         ranking = self.ranking
         fixed = next((each.method for each in ranking if each.method in FIXED), "")
         hooks = [(ATTACHED, HOOK), (ATTACHED, POWER_SGD)]
@@ -159,7 +159,7 @@ class Trained:
 
 
 def trained(rows: Sequence[Row]) -> Trained:
-    """Return the trainings of one task on one network."""
+    """Return the training runs in the rows of one task on one network."""
     targets = {row["seed"]: target_of(row) for row in rows if row["method"] == JUDGE}
     methods = dict.fromkeys(row["method"] for row in rows)
     by_name = {name: {row["seed"]: row for row in rows if row["method"] == name} for name in methods}
@@ -167,17 +167,17 @@ def trained(rows: Sequence[Row]) -> Trained:
 
 
 def target_of(judge: Row) -> float:
-    """Return the loss to reach: the median of the last evaluations, because a single one scatters."""
+    """Return the target loss: the median of the last evaluations, because a single one scatters."""
     return EQUAL * median(loss for _, _, loss in curve_of(judge)[-LAST:])
 
 
 def curve_of(row: Row) -> list[tuple[float, float, float]]:
-    """Return steps, seconds, and loss of every evaluation."""
+    """Return the step, seconds, and loss of every evaluation."""
     return [(step, seconds, loss_of(loss)) for step, seconds, loss in row["curve"]]
 
 
 def ratio(times_s: Mapping[int, float], others_s: Mapping[int, float]) -> Ratio | None:
-    """Return how many times less time the first method takes; None without the same seeds."""
+    """Return the other method's time over the first method's; None unless they share two or more seeds."""
     if len(times_s) < 2 or times_s.keys() != others_s.keys():
         return None
     logs = [math.log(others_s[seed] / times_s[seed]) for seed in times_s]
@@ -186,7 +186,7 @@ def ratio(times_s: Mapping[int, float], others_s: Mapping[int, float]) -> Ratio 
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
-    """Return tables for each rate and task: the methods, and what follows from comparing them."""
+    """Return tables per rate and task: the methods, and their comparisons."""
     parts: list[str | Table] = []
     for _, group in groupby(rows, key=place_of):
         of_task = list(group)
@@ -204,9 +204,9 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 
 
 def summary(records: Mapping[str, Sequence[Row]], methods: Mapping[str, str]) -> Table:
-    """Return, for all tasks in one table, each method's step and time, and what ``attach(model)`` gains.
+    """Return one table of all tasks: each method's step time and time to loss, and ``attach(model)``'s gains.
 
-    ``records`` and ``methods`` have the titles of tasks and methods.
+    ``records`` is keyed by the titles of tasks; ``methods`` maps methods to titles.
     """
     tasks = [trained(rows) for rows in records.values()]
     body = [[title, *(_step_and_time(task, name) for task in tasks)] for name, title in methods.items()]
@@ -242,7 +242,7 @@ def _title(rows: Sequence[Row], task: Trained) -> str:
 
 
 def _entries(speed: Speed, judge: Speed) -> tuple[str, ...]:
-    """Return the entries of one method."""
+    """Return the table entries of one method."""
     judged = speed.method not in UNJUDGED
     step = _with_interval([1e3 * each for each in speed.step_s.values()])
     accuracy = f"{100 * fmean(speed.accuracies):.1f}" if judged else ""
@@ -275,5 +275,5 @@ def _ratios(one: Speed, other: Speed) -> tuple[str, str]:
 
 
 def place_of(row: Row) -> tuple[str, str]:
-    """Return the rate and the task that the trainings of one table share."""
+    """Return the rate and task, which identify the table of a row."""
     return row["rate"], row["task"]

@@ -1,4 +1,4 @@
-"""The tasks that methods train: models, optimizers, every rank's own batches, and held-out data."""
+"""The tasks that methods train: models, optimizers, each rank's batches, and held-out data."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gradwire_lab.job.data import Dataset, load
 
 SEED = 1
 HELD_OUT = 1000
-"""Images that the loss is judged by."""
+"""The number of held-out images for losses and accuracies."""
 CONTEXT, HELD_OUT_CONTEXTS = 128, 16
-"""Bytes of text that the GPT sees at once, and how many such pieces of held-out text judge its loss."""
+"""Bytes of the GPT's context, and the number of held-out contexts for its loss."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -33,7 +33,7 @@ def _cross_entropy(logits: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of tasks: folders of MNIST and of CIFAR, None for scikit-learn's digits, and a text."""
+    """The input files of tasks: folders of MNIST and CIFAR (None for scikit-learn's digits), and a text."""
 
     mnist: Path | None = None
     images: Path | None = None
@@ -42,11 +42,11 @@ class Files:
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """One training.
+    """A model, its optimizer, and its data: everything that one training run needs.
 
-    ``block`` steps are timed at once, ``blocks`` times with plain DDP. The median of its last held-out losses
-    is then what the others have to reach. ``data`` names what it learns from, ``goal`` what counts as
-    learned.
+    Steps are timed in blocks of ``block`` steps; plain DDP trains ``blocks`` of them. The median of its last
+    held-out losses is the other methods' target. ``data`` names the data set, and ``goal`` is the accuracy
+    that counts as learned.
     """
 
     name: str
@@ -61,26 +61,26 @@ class TrainingTask:
     goal: Goal | None = None
 
     def on(self, device: str) -> TrainingTask:
-        """Return this training with its model, and each batch, on a device."""
+        """Return this task with its model and batches on a device."""
         to = partial(_moved, device=device)
         return replace(
             self, model=self.model.to(device), batches=map(to, self.batches), held_out=to(self.held_out)
         )
 
     def wait(self) -> None:
-        """Wait until the model's device has done what it was given."""
+        """Wait until the model's device has finished its queued work."""
         device_of(next(self.model.parameters())).event().wait()
 
     def loss(self, model: Callable[[torch.Tensor], torch.Tensor], batch: Batch) -> torch.Tensor:
-        """Return the mean loss."""
+        """Return the mean loss of a batch."""
         return self.criterion(model(batch[0]), batch[1])
 
     def held_out_loss(self, model: nn.Module) -> float:
-        """Return the loss on what is never trained on."""
+        """Return the loss on the held-out data."""
         return float(self.criterion(self._output(model), self.held_out[1]))
 
     def judged(self, model: nn.Module) -> tuple[float, float]:
-        """Return the loss and the accuracy of a classifier on what is never trained on."""
+        """Return a classifier's loss and accuracy on the held-out data."""
         logits, classes = self._output(model), self.held_out[1]
         right = (logits.argmax(-1) == classes).float().mean()
         return float(self.criterion(logits, classes)), float(right)
@@ -94,7 +94,7 @@ class TrainingTask:
 
 
 def mnist_mlp(rank: int, world: int, files: Files, seed: int = 0) -> TrainingTask:
-    """Make 784-500-500-10 with a global batch of 100: 2.6 MB (Pipe-SGD, table 1)."""
+    """Return the 784-500-500-10 MLP with a global batch of 100: 2.6 MB (Pipe-SGD, table 1)."""
     images = _images(files.mnist)
     model = build("mlp", images.image_shape, 10, SEED + seed)
     made = _image_task(images, 100 // world, _stream(rank, seed), lr=0.05, momentum=0.9)
@@ -102,9 +102,9 @@ def mnist_mlp(rank: int, world: int, files: Files, seed: int = 0) -> TrainingTas
 
 
 def wide_mlp(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTask:
-    """Make fully connected layers of 74 MB, a batch of 8 on every rank, plain SGD.
+    """Return an MLP of 74 MB with a batch of 8 per rank and plain SGD.
 
-    Four layers with ReLU need He's weights: with PyTorch's default, 60 steps don't reach the goal.
+    Four layers with ReLU need He initialization: with PyTorch's default, 60 steps don't reach the goal.
     """
     images = _images(files.mnist)
     model = wide_layers(images, SEED + seed)
@@ -118,7 +118,7 @@ def wide_mlp(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTas
 
 
 def cifar_cnn(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTask:
-    """Make two convolutions and two fully connected layers of 4.4 MB, 16 images a rank, momentum."""
+    """Return a CNN with two convolutions and two fully connected layers: 4.4 MB, 16 images per rank."""
     images = read_images(files.images)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + seed)
@@ -136,7 +136,7 @@ def cifar_cnn(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTa
 
 
 def wide_layers(images: Dataset, seed: int) -> nn.Module:
-    """Return three hidden layers that have 18 M weights on MNIST."""
+    """Return an MLP with three hidden layers, of 18 million weights on MNIST."""
     sizes = [images.image_shape[0] * images.image_shape[1], 3584, 3584, 768]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -145,23 +145,23 @@ def wide_layers(images: Dataset, seed: int) -> nn.Module:
 
 
 def small_gpt(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTask:
-    """Make a GPT of 6 layers, 43 MB, on the bytes of a text, by default Python's language reference."""
+    """Return a GPT of 6 layers, 43 MB, on the bytes of a text, by default Python's language reference."""
     made = text_task(files.text, width=384, layers=6, heads=6, batch=1, rank=rank, seed=seed)
     data = "Python's reference" if files.text is None else files.text.name
     optimizer = partial(torch.optim.AdamW, lr=3e-4, betas=(0.9, 0.95))
     return replace(
         made,
         optimizer=lambda net: optimizer(net.parameters()),
-        blocks=24,  # with 16, and torch's own betas, one seed of three had not learned
+        blocks=24,  # with 16 and torch's default betas, one seed of three did not learn
         data=data,
         goal=goal_of_bytes(files.text),
     )
 
 
 def goal_of_bytes(text: Path | None) -> Goal:
-    """Return the goal: most of the gain of counted pairs over always the most frequent byte.
+    """Return the goal of a GPT: most of the accuracy gain of a bigram model over the most frequent byte.
 
-    Pairs are counted in what is trained on, and both guesses judged by what is held out.
+    Pairs of bytes are counted in the training data; both predictors are evaluated on the held-out data.
     """
     training, _ = _parts_of(text)
     _, (held_out, following) = text_batches(text, 1, 0)
@@ -182,7 +182,7 @@ def text_task(
     half: int | None = None,
     seed: int = 0,
 ) -> TrainingTask:
-    """Make a GPT on the bytes of a text, by default of Python's reference, or one half of it (0, 1)."""
+    """Return a GPT on the bytes of a text (by default Python's reference), or of a ``half`` of it (0, 1)."""
     training, held_out = text_batches(text, batch, 1000 * seed + rank, half)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + seed)
@@ -201,7 +201,7 @@ def text_task(
 def text_batches(
     text: Path | None, batch: int, rank: int, half: int | None = None
 ) -> tuple[Iterator[Batch], Batch]:
-    """Return a rank's contexts of nine tenths of a text, or of one half of it, and some of the last tenth."""
+    """Return a rank's batches from nine tenths of a text or of its half, and a batch from the last tenth."""
     training, held_out = _parts_of(text, half)
     return _contexts(training, batch, rank), next(_contexts(held_out, HELD_OUT_CONTEXTS, -1))
 
@@ -218,7 +218,7 @@ TASKS = {"mnist-mlp": mnist_mlp, "cifar-cnn": cifar_cnn, "wide-mlp": wide_mlp, "
 
 
 class GPT(nn.Module):
-    """A decoder-only transformer over bytes (Radford et al., 2018), with torch's own layers."""
+    """A decoder-only transformer over bytes (Radford et al., 2018), built from torch's layers."""
 
     def __init__(self, width: int, layers: int, heads: int) -> None:
         super().__init__()
@@ -230,9 +230,9 @@ class GPT(nn.Module):
         self.out = nn.Linear(width, 256)
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
-        """Return the logits of every next byte."""
+        """Return the logits of the next byte at every position."""
         count = text.shape[1]
-        # Not a buffer, which DDP would broadcast in each step.
+        # Not a buffer, because DDP would broadcast it in each step.
         mask = nn.Transformer.generate_square_subsequent_mask(count, device=text.device)
         x = self.of_byte(text) + self.of_place(torch.arange(count, device=text.device))
         logits: torch.Tensor = self.out(self.layers(x, mask=mask, is_causal=True))
@@ -245,12 +245,12 @@ def _moved(batch: Batch, device: str) -> Batch:
 
 @cache
 def _images(folder: Path | None) -> Dataset:
-    """Return MNIST where its files are named, else the digits that scikit-learn carries."""
+    """Return MNIST if its folder is given, else scikit-learn's digits."""
     return load("digits") if folder is None else load("mnist", folder)
 
 
 def _stream(rank: int, seed: int) -> int:
-    """Return the seed of a rank's own batches."""
+    """Return the random seed of a rank's batches."""
     return 1000 * (1 + seed) + rank
 
 

@@ -1,8 +1,8 @@
-"""Step time and time to equal loss on a testbed: plain DDP, the hooks that PyTorch ships, and gradwire.
+"""Step time and time to equal loss on a testbed: plain DDP, PyTorch's own hooks, and gradwire.
 
-Each seed has weights and batches of its own, which all methods share. The other methods train until they
-reach the held-out loss of plain DDP at its end; evaluations aren't timed. ``alone`` exchanges nothing and
-shows how long a step's computation takes if all hosts compute at once.
+All methods share a seed's initial weights and batches. The other methods train until they reach plain DDP's
+final held-out loss; evaluations aren't timed. ``alone`` exchanges nothing and shows the computation time of a
+step if all hosts compute at once.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from gradwire_lab.job.data import data_folder, find, find_cifar10
 from gradwire_lab.testbed.registry import KEPT_MEMORY
 
 RUNS = "gradwire_lab.experiments.methods"
-"""The module that trains on the hosts, by name: it imports torch."""
+"""The name of the module that trains on the hosts, which imports torch."""
 TASKS = ("mnist-mlp", "cifar-cnn", "wide-mlp", "gpt")
 ALWAYS = (ALONE, JUDGE)
-"""The methods that the table compares the others with."""
+"""The methods that the table compares all others with."""
 USUAL = (*ALWAYS, HOOK, "PowerSGD 1", ATTACHED, *FIXED[:2], PIPELINED)
-"""Methods of the tables in the documentation: what people have, gradwire as it comes, and two plans."""
+"""The methods in the documentation's tables: common baselines, gradwire's defaults, and two plans."""
 METHODS = (
     *USUAL,
     "fp16 hook",
@@ -55,16 +55,16 @@ DEVICES = ("cpu", "cuda")
 
 
 def _methods(text: str) -> tuple[str, ...]:
-    """Return the methods that are always there, and those with one of the words of a list in their names."""
+    """Return the methods that always run, and those whose names contain an entry of the list."""
     parts = between_commas(text)
     for part in parts:
         if not any(part in name for name in METHODS):
-            raise SpecError(f"no method has {part!r} in its name; the methods are {'; '.join(METHODS)}")
+            raise SpecError(f"no method has {part!r} in its name; choose from {'; '.join(METHODS)}")
     return tuple(name for name in METHODS if name in ALWAYS or any(part in name for part in parts))
 
 
 def mnist(named: str | None) -> Path | None:
-    """Return the folder of MNIST: the named one, else ``$GRADWIRE_DATA``; None for digits, without either."""
+    """Return MNIST's folder: ``named``, else the one in ``$GRADWIRE_DATA``; None (digits) without either."""
     folder = Path(named).absolute() if named else data_folder()
     return None if folder is None else find("mnist", folder)
 
@@ -77,16 +77,16 @@ def _cifar(named: str | None) -> Path | None:
 class TrainingSpeedOptions(CheckedOptions):
     """The networks, tasks, and methods, the files of images and texts, the device, and the seeds.
 
-    ``images`` has a version of CIFAR as ``a2dtwp`` reads it. All hosts share the machine's ``device``. Each
-    method trains ``seeds`` times.
+    ``images`` is a folder of CIFAR, as in ``a2dtwp``. All hosts share the machine's ``device``. Each method
+    trains once per seed.
     """
 
     hosts: int = option(4, "number of hosts")
-    rates: tuple[str, ...] = option(("1gbit",), "of every host")
-    tasks: tuple[str, ...] = option(TASKS, "what to train", known=TASKS)
+    rates: tuple[str, ...] = option(("1gbit",), "link rate of each host")
+    tasks: tuple[str, ...] = option(TASKS, "tasks to train", known=TASKS)
     methods: tuple[str, ...] = option(
         USUAL,
-        "DDP and methods with one of these words in their names",
+        "DDP, alone, and all methods whose names contain one of these texts",
         shown="some",
         read=_methods,
         known=METHODS,
@@ -102,9 +102,11 @@ class TrainingSpeedOptions(CheckedOptions):
         read=_cifar,
         always=True,
     )
-    text: Path | None = option(None, "for the GPT", shown="Python's language reference", value=FILE)
-    device: str = option("cpu", "cpu, or cuda: one GPU for all", value="NAME", known=DEVICES)
-    seeds: int = option(LEAST_SEEDS, "trainings of each", least=1)
+    text: Path | None = option(
+        None, "training text of the GPT", shown="Python's language reference", value=FILE
+    )
+    device: str = option("cpu", "cpu, or cuda: one GPU shared by all hosts", value="NAME", known=DEVICES)
+    seeds: int = option(LEAST_SEEDS, "seeds (training runs) of each method", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -112,7 +114,7 @@ class TrainingSpeedOptions(CheckedOptions):
         if self.data_dir is not None:
             find("mnist", self.data_dir)
         if self.device != "cpu" and not _has_gpu():
-            raise SpecError("--device cuda needs a GPU that PyTorch sees, but there is none; leave it out")
+            raise SpecError("expected a GPU that PyTorch sees for --device cuda, got none; omit the option")
 
 
 def _has_gpu() -> bool:
@@ -124,8 +126,8 @@ def _has_gpu() -> bool:
 def cells(options: TrainingSpeedOptions) -> list[Cell]:
     """Return a cell for each rate, task, seed, and method.
 
-    DDP, whose loss the others need, comes before them. They begin with another one in each seed, so that a
-    machine that becomes slower favours none.
+    DDP runs first, because the others need its loss. The others start with a different method in each seed,
+    so that a machine that becomes slower favours none.
     """
     others = [name for name in METHODS if name in options.methods and name not in ALWAYS]
     return [
@@ -138,7 +140,7 @@ def cells(options: TrainingSpeedOptions) -> list[Cell]:
 
 
 def run(options: TrainingSpeedOptions, cells: Sequence[Cell], before: Sequence[Row], report: Report) -> None:
-    """Train in a testbed for each rate, task, and seed: DDP never gives up the memory of its models."""
+    """Train in one testbed per rate, task, and seed, because DDP never frees the memory of its models."""
     files = {"data_dir": options.data_dir, "images": options.images, "text": options.text}
     given = {name: str(path) for name, path in files.items() if path is not None}
     given["device"] = options.device

@@ -1,8 +1,7 @@
-"""The bits that carry an update to a replica without loss, at the learning rates of fine-tuning.
+"""The bits per weight of a lossless update of a replica, at the learning rates of fine-tuning.
 
 A GPT of 0.8 million weights is trained on one half of a text and fine-tuned on the other with AdamW. Each
-step of the fine-tuning sends a delta to a replica in bfloat16, whose bits are then compared with the rounded
-weights.
+fine-tuning step sends a delta to a bfloat16 replica, whose bits are then compared with the rounded weights.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ NOTE = (
 
 
 def read_rates(text: str) -> tuple[float, ...]:
-    """Return the learning rates of a list. Raises ``SpecError``."""
+    """Parse a comma-separated list of learning rates. Raises ``SpecError``."""
     try:
         return tuple(dict.fromkeys(map(float, text.split(","))))
     except ValueError:
@@ -55,22 +54,22 @@ def read_rates(text: str) -> tuple[float, ...]:
 
 
 def check_rates(rates: Sequence[float]) -> None:
-    """Raise ``SpecError`` unless there are learning rates, and all of them can be one."""
+    """Raise ``SpecError`` unless there is at least one learning rate and all are between 0 and 1."""
     if not rates or any(not 0 < rate < 1 for rate in rates):
         raise SpecError(f"expected learning rates between 0 and 1, got {list(rates)}")
 
 
 @dataclass(frozen=True)
 class WeightDeltaOptions(CheckedOptions):
-    """The text, the learning rates, and how many steps train, warm up, and count."""
+    """The text, the learning rates, and the numbers of training, warm-up, and measured steps."""
 
     text: str | None = option(
-        None, "what to train on", shown="Python's language reference", value=FILE, read=str
+        None, "training text", shown="Python's language reference", value=FILE, read=str
     )
     rates: tuple[float, ...] = option((3e-6, 3e-5, 1e-4, 1e-3), "learning rates", read=read_rates)
-    training: int = option(300, "steps before", least=1)
-    warm: int = option(40, "steps of each rate first", least=1)
-    measured: int = option(20, "steps that are measured", least=1)
+    training: int = option(300, "pretraining steps", least=1)
+    warm: int = option(40, "warm-up steps per learning rate", least=1)
+    measured: int = option(20, "measured steps per learning rate", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,7 +82,7 @@ def cells(options: WeightDeltaOptions) -> list[Cell]:
 
 
 def run(options: WeightDeltaOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
-    """Train once, then fine-tune a copy for each cell."""
+    """Pretrain once, then fine-tune a copy for each cell."""
     task, model = pretrained(options.text, options.training)
     for cell in cells:
         figures = _fine_tune(task, copy.deepcopy(model), options, cell["lr"])
@@ -91,7 +90,7 @@ def run(options: WeightDeltaOptions, cells: Sequence[Cell], _before: Sequence[Ro
 
 
 def pretrained(file: str | None, steps: int) -> tuple[TrainingTask, torch.nn.Module]:
-    """Return a GPT that was trained on the first half of a text, and the task of its second half."""
+    """Return the fine-tuning task on a text's second half, and a GPT pretrained on its first half."""
     from gradwire_lab.experiments.tasks import text_task
 
     text = None if file is None else Path(file)
@@ -133,7 +132,8 @@ def _fine_tune(
         decoder.apply(payload, replica)
         if not torch.equal(replica.view(torch.int16), masters.bfloat16().view(torch.int16)):
             raise ExchangeError(
-                f"the replica has other bits than the rounded weights after step {step} at the rate {rate:g}"
+                f"expected a replica with the bits of the rounded weights, got others after step {step} at "
+                f"the learning rate {rate:g}; please report this"
             )
         moved.append(float((replica.view(torch.int16) != held.view(torch.int16)).float().mean()))
         nbytes.append(payload.numel())

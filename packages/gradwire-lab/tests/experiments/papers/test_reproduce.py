@@ -78,7 +78,9 @@ def test_the_full_run_has_its_own_options(tmp_path: Path) -> None:
     exhibit, made = squares()
     reproduce([exhibit], tmp_path, lambda _text: None, full=True)
     assert made.measured == [2, 1, 3, 4]
-    with pytest.raises(JobError, match=r"holds a finished record with other options \(numbers was \[4, 3"):
+    with pytest.raises(
+        JobError, match=r"holds a finished record that differs in options \(numbers was \[4, 3"
+    ):
         reproduce([exhibit], tmp_path, lambda _text: None)
 
 
@@ -99,7 +101,7 @@ def test_a_record_of_another_commit_goes_on_where_that_is_allowed(tmp_path: Path
     folder = tmp_path / "study-table-i"
     altered(folder, commit="abc")
     exhibit, made = squares()
-    with pytest.raises(JobError, match=r"repeat those to go on, or go on with --across-commits, or name"):
+    with pytest.raises(JobError, match=r"repeat with the recorded commit to continue, pass --across-commits"):
         reproduce([exhibit], tmp_path, lambda _text: None)
     for _ in range(2):  # a finished one counts, too
         reproduce([exhibit], tmp_path, lambda _text: None, across_commits=True)
@@ -128,8 +130,8 @@ def test_seconds_are_summed_over_the_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"commit": "abc"}, r"a finished record with other commit \(abc instead of"),
-        ({"machine": {"cores": 96}}, r"a finished record with other machine \(cores was 96"),
+        ({"commit": "abc"}, r"a finished record that differs in commit \(abc instead of"),
+        ({"machine": {"cores": 96}}, r"a finished record that differs in machine \(cores was 96"),
         ({"schema": "gradwire.train/1"}, "its schema must be gradwire.experiment-squares/1"),
     ],
 )
