@@ -81,7 +81,7 @@ def many_calls() -> dict[str, torch.Tensor]:
 def test_any_shape_is_reduced_in_place_within_the_bound(run_processes: RunProcesses, world: int) -> None:
     shares = torch.stack([share(rank, 30, 40) for rank in range(world)])
     exact = shares.double().sum(0)
-    largest = gradwire.parse(codecs.DEFAULT).bound(shares.abs().sum(0).flatten())  # of any partial sum
+    largest = gradwire.parse(codecs.DEFAULT_CODEC).bound(shares.abs().sum(0).flatten())  # of any partial sum
     every = run_processes(world, many_calls)
     for results in every:
         for name, tensor in results.items():

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradwire import codecs, collectives
-from gradwire.codecs import DEFAULT, Identity, parse
+from gradwire.codecs import DEFAULT_CODEC, Identity, parse
 from gradwire.errors import SpecError
 from gradwire.plan import MAX_BUCKET_NBYTES, MAX_SEGMENT_NBYTES, SEGMENT_UNIT_NBYTES, Plan
 from gradwire.wire import MAX_FRAME_NBYTES
@@ -343,7 +343,7 @@ def test_of_reads_all_that_a_user_may_mean(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     for meant in (plan, tmp_path / "mine", str(tmp_path / "mine"), "mine.json", "mine"):
         assert Plan.of(meant, pipeline=2) == plan, "it says its pipeline itself"
-    assert Plan.of("fp8") == Plan.of(None) == Plan(parse(DEFAULT)), "a codec before a file"
+    assert Plan.of("fp8") == Plan.of(None) == Plan(parse(DEFAULT_CODEC)), "a codec before a file"
     assert Plan.of("quantize:4", pipeline=2) == Plan.of(parse("quantize:4"), pipeline=2)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gradwire import collectives
 from gradwire.checkpoints import SUM, is_as_sealed, sealed_text
-from gradwire.codecs import DEFAULT, TABLE, Codec, Identity, codec_of, parse
+from gradwire.codecs import DEFAULT_CODEC, TABLE, Codec, Identity, codec_of, parse
 from gradwire.codecs.rules import Rule, codec_by_name, read_rules
 from gradwire.codecs.wrappers import Projected, Scaled, offloadable, scalable
 from gradwire.errors import JobError, SpecError, shown
@@ -269,7 +269,7 @@ class Plan:
             If the value is none of these, or the file can't be read.
         """
         if plan is None:
-            plan = DEFAULT
+            plan = DEFAULT_CODEC
         if isinstance(plan, str) and plan.lstrip().startswith("{"):
             raise SpecError(f"{name} is JSON; read it with Plan.from_json, or pass its file")
         if isinstance(plan, str) and not _is_path(plan):

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 import gradwire
-from gradwire.codecs import DEFAULT as DEFAULT_CODEC
+from gradwire.codecs import DEFAULT_CODEC
 from gradwire.ddp.attach import gradwire_hook
 from gradwire.errors import AttachError, ExchangeError, SpecError, StateError, TensorError
 from gradwire.sync.ledger.ledger import Ledger

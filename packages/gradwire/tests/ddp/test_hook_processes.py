@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gradwire
-from gradwire.codecs import DEFAULT as DEFAULT_CODEC
+from gradwire.codecs import DEFAULT_CODEC
 from support import ddp_ranks
 from support.sums import bits
 

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 import gradwire
 from gradwire.autotune import costs as network
-from gradwire.codecs import DEFAULT
+from gradwire.codecs import DEFAULT_CODEC
 from gradwire.errors import AttachError
 from support.sharded import Case, loss_of, make_model, shard
 from support.told_line import WARM_UP
@@ -93,7 +93,7 @@ def on_a_mesh_of_two_dimensions() -> None:
         gradwire.attach_fsdp(model, "auto")
     with gradwire.attach_fsdp(model) as attached:
         train(model, torch.optim.SGD(model.parameters(), lr=0.01), range(WARM_UP + 2))
-        assert str(attached.plan.codec) == DEFAULT
+        assert str(attached.plan.codec) == DEFAULT_CODEC
         assert attached.decisions == []
 
 

@@ -13,8 +13,7 @@ from torch.nn import Parameter
 
 import gradwire
 from gradwire import DSync
-from gradwire.codecs import DEFAULT as DEFAULT_CODEC
-from gradwire.codecs import parse
+from gradwire.codecs import DEFAULT_CODEC, parse
 from gradwire.errors import ExchangeError, SpecError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gradwire.autotune.settings import NAME as AUTO
 from gradwire.cli.parser import Parser, chosen, file_path, folder_path
-from gradwire.codecs import DEFAULT
+from gradwire.codecs import DEFAULT_CODEC
 from gradwire.collectives import NAMES as ALGORITHMS
 from gradwire.errors import SpecError
 from gradwire.launch.launched import launched_workers
@@ -238,7 +238,7 @@ def _runs(words: argparse.Namespace) -> tuple[Run, ...]:
     if words.compare:
         if words.method:
             raise SpecError("--compare chooses the methods itself; leave out --method, or use --runs")
-        return comparison(_codec(words, words.compare == "ddp", DEFAULT), words.compare)
+        return comparison(_codec(words, words.compare == "ddp", DEFAULT_CODEC), words.compare)
     method = words.method or "pipe"
     return (make_run(method, _codec(words, method in CHOOSE, UNCOMPRESSED), words.staleness),)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gradwire.autotune.config import AutoConfig, default
-from gradwire.codecs import DEFAULT, FREE_OF_SCALE, Codec, Identity, codec_of
+from gradwire.codecs import DEFAULT_CODEC, FREE_OF_SCALE, Codec, Identity, codec_of
 from gradwire.codecs.spec import is_real
 from gradwire.errors import SpecError, shown
 from gradwire.plan import Plan
@@ -89,8 +89,11 @@ class Auto:
 
     @property
     def first_plan(self) -> Plan:
-        """The plan of the first steps, with a codec that is safe for any model."""
-        return Plan.of(DEFAULT, residual=False)
+        """The plan of the first steps, with a codec that is safe for any model.
+
+        By default ``attach_fsdp`` keeps it for good on meshes of two dimensions, where no run chooses.
+        """
+        return Plan.of(DEFAULT_CODEC, residual=False)
 
 
 def terms_of(settings: Auto) -> str:

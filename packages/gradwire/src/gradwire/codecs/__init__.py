@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gradwire.codecs.truncate import Truncate
 
 __all__ = [
-    "DEFAULT",
+    "DEFAULT_CODEC",
     "FREE_OF_SCALE",
     "TABLE",
     "Bf16",
@@ -91,7 +91,7 @@ TABLE = (
     Row("ecsq", 13, "ecsq:Ecsq"),
 )
 """The codecs of this package. Wire ids are part of the protocol: they never change and are never reused."""
-DEFAULT = "fp8"
+DEFAULT_CODEC = "fp8"
 """Works at any scale of the gradients; docs/which_codec.md has the measured losses behind the choice."""
 FREE_OF_SCALE = ("identity", "bf16", "fp8", "quantize:8", "bfp:7x16", "errbound:rel=0.05")
 """The codecs that a choice tries by default, in the order in which they win ties.
