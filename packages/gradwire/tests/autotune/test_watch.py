@@ -6,7 +6,7 @@ import pytest
 
 from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.step_times import StepTime
-from gradwire.autotune.trial import Watch
+from gradwire.autotune.watch import Watch
 from support.told_line import WINDOW
 
 PATIENCE, MOST_PATIENCE, QUIET = DEFAULT.patience_steps, DEFAULT.most_patience_steps, DEFAULT.quiet_steps

@@ -19,7 +19,8 @@ def _of(value: T, unit: str, why: str, least: int = 1) -> T:
 class AutoConfig:
     """The thresholds of an automatic choice; the defaults suit trainings of minutes and more.
 
-    Each field's metadata has its ``unit`` and ``why`` it has its value; docs/auto.md lists them.
+    Each field's metadata has its ``unit`` and ``why`` it has its value. ``make docs`` writes them as a table
+    into build/docs/auto.html, where docs/auto.md has a comment alone.
 
     Raises
     ------
@@ -40,7 +41,9 @@ class AutoConfig:
         0.25, "share of the patience", "Gradients change faster than networks early in a training."
     )
     changed_step_share: float = _of(
-        0.25, "share of the shorter step", "A smaller change of the step time seldom changes the best plan."
+        0.25,
+        "share of the shorter step",
+        "Faster steps count as slower ones do; a smaller change seldom changes the best plan.",
     )
 
     # Trials of plans
