@@ -20,6 +20,7 @@ from support.sharded import Case, loss_of, make_model, shard
 RunProcesses = Callable[..., list[Any]]
 WORLD = 3
 DEAD = 1
+REMEDY = "save model.state_dict(), which has the shards, and restart all ranks"
 CASES = {  # each has its collective first after the death
     "all-gather of the weights": Case(),
     "reduce-scatter of the gradients": Case(reshard_after_forward=False),
@@ -90,9 +91,10 @@ def test_a_peer_that_dies_is_one_sentence_that_names_it_and_shards_stay(
     for rank in left:
         found = results[rank]
         assert f"rank {rank} " in found.first
-        assert re.search(rf"^in the {purpose} \((0|2|root)\.\w+\)", found.first, re.MULTILINE)
+        note = rf"^in the {purpose} \((0|2|root)\.\w+\); {re.escape(REMEDY)}$"
+        assert re.search(note, found.first, re.MULTILINE)
         assert found.second.startswith(f"rank {rank}: this model's exchange has failed before (")
-        assert found.second.endswith("; save the shards, and begin again on all ranks")
+        assert found.second.endswith(f"; {REMEDY}")
         assert found.seconds < 20
         assert found.are_closed
         assert found.is_intact

@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from gradwire.errors import AttachError
-from gradwire.fsdp.links import Purpose
+from gradwire.fsdp.sync_contexts import Purpose
 from gradwire.fsdp.units import units_of
 
 WORLD = 4

@@ -147,7 +147,7 @@ def attach(
         ledger,
         [watch, chooser],
         remedy=_REMEDY,
-        advice="attach with a longer timeout_s",
+        late_advice="attach with a longer timeout_s",
     )
     watch.watch(model)
     with ExitStack() as undo:

@@ -2,7 +2,8 @@
 
 ``attach_fsdp`` checks the model, lets all ranks agree, connects the links of its groups, makes one
 ``GradientSync`` over them, and puts exchanges (``fsdp.comms``) where FSDP finds its collectives. If a peer
-dies, ``SyncContext.fail`` (``sync/context.py``) ends all links, and each later exchange raises its reason.
+dies, ``SyncContexts.using`` (``fsdp/sync_contexts.py``) adds the collective and what to do to the error, and
+``SyncContext.fail`` (``sync/context.py``) ends all links; each later exchange raises the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gradwire.codecs import Codec
 from gradwire.deferred import outside_inference
 from gradwire.errors import AttachError, SpecError
 from gradwire.fsdp.comms import GatherWeights, ReplicaGroup, ScatterGradients, ShardedSteps
-from gradwire.fsdp.links import Links, Purpose
+from gradwire.fsdp.sync_contexts import Purpose, SyncContexts
 from gradwire.fsdp.units import Unit, UnitLayouts, units_of
 from gradwire.plan import Plan
 from gradwire.sync.agreement import agree, facts_of
@@ -99,7 +100,7 @@ def attach_fsdp(
         From ``backward``, where ``strict``. All gradients are reduced then, and the next step can be taken.
     ExchangeError
         From forward and backward passes, when a peer fails: the shards are what the last optimizer step left,
-        but FSDP is in the middle of a pass; save them, and begin again.
+        but FSDP is in the middle of a pass. Save ``module.state_dict()``, and restart all ranks.
 
     Examples
     --------
@@ -129,8 +130,8 @@ def attach_fsdp(
         book = Ledger(rank) if ledger is None else ledger
         if ledger is None:
             undo.callback(book.close)
-        links = Links(plan, codec, options, book)
-        undo.callback(links.close)
+        contexts = SyncContexts(plan, codec, options, book)
+        undo.callback(contexts.close)
         groups = _groups(units, codec, all_agree=strict or initial.auto is not None)
         facts = {
             **facts_of(plan),
@@ -141,16 +142,17 @@ def attach_fsdp(
         }
         for group in dict.fromkeys(group for _, group in groups):
             agree(group, facts, timeout_s)
-        contexts = [links.connect(*each).context for each in groups]
+        members = [contexts.connect(*each) for each in groups]
         layouts = [unit.layouts(module) for unit in units]
         names = Layouts([name for each in layouts for name in each.all_names()])
-        sync = GradientSync(contexts[-1], names, Residuals(plan, rank, dist.get_world_size()), [chooser])
+        residuals = Residuals(plan, rank, dist.get_world_size())
+        sync = GradientSync(members[-1].context, names, residuals, [chooser])
         undo.callback(sync.close)
         # Else a thread would keep the links of a model that is dropped.
         end = weakref.finalize(module, sync.end)
         end.atexit = False
         undo.callback(end.detach)
-        steps = ShardedSteps(sync, links, book)
+        steps = ShardedSteps(sync, contexts, book)
         # Ranks may compile differently, and what a compiled one traced would not run again.
         forward = torch.compiler.disable(steps.forward)  # type: ignore[no-untyped-call]
         undo.callback(module.register_forward_pre_hook(forward, prepend=True).remove)

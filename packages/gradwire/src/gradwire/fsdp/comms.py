@@ -19,7 +19,7 @@ from gradwire.codecs import Bf16, Codec, Fp16, Identity
 from gradwire.devices import FLOATS, Staged, device_of
 from gradwire.exchange.feedback import is_finite
 from gradwire.exchange.request import BucketRequest, Half
-from gradwire.fsdp.links import Links, Purpose
+from gradwire.fsdp.sync_contexts import Purpose, SyncContexts
 from gradwire.fsdp.units import UnitLayouts
 from gradwire.sync.deltas import Deltas, over
 from gradwire.sync.error_feedback import FlatResidual
@@ -38,14 +38,14 @@ class ShardedSteps:
     each collective, so exchanges run on the thread that calls them.
     """
 
-    def __init__(self, sync: GradientSync, links: Links, ledger: Ledger) -> None:
-        self.sync, self.links, self.ledger = sync, links, ledger
+    def __init__(self, sync: GradientSync, contexts: SyncContexts, ledger: Ledger) -> None:
+        self.sync, self.contexts, self.ledger = sync, contexts, ledger
         self._backward = -1
         self._buckets = 0
 
     def forward(self, *_: object) -> None:
         """Let a forward pass that prepares a backward pass be part of the next step."""
-        self.links.step = self.sync.step + torch.is_grad_enabled()
+        self.contexts.step = self.sync.step + torch.is_grad_enabled()
 
     def reduce(
         self,
@@ -63,26 +63,26 @@ class ShardedSteps:
         """
         self._begin()
         began, scatters = perf_counter(), purpose is Purpose.SCATTER
-        with self.links.using(purpose, group, bucket) as link:
-            values = Staged(tensor, staging=link.staging).floats()
+        with self.contexts.using(purpose, group, bucket) as member:
+            values = Staged(tensor, staging=member.staging).floats()
             count = values.numel()
             work = self.sync.run(
                 GradientBucket(
                     self._buckets,
                     tensor,
-                    layout=layouts.scattered(count, link.world) if scatters else layouts.replicated(count),
+                    layout=layouts.scattered(count, member.world) if scatters else layouts.replicated(count),
                     name=bucket,
                     request=BucketRequest(Half.REDUCE if scatters else Half.ALL_REDUCE, average=False),
                     feedback=FlatResidual(self.sync.feedback.of(f"{bucket}/{count}", count)),
                 ),
                 values,
-                link.context,
+                member.context,
             )
-            found = link.own_shard(values) if scatters else values
+            found = member.own_shard(values) if scatters else values
             work.cost.nonfinite = int(not is_finite(found))
-            _scale(found, op, link.world)
-            link.staging.store(result, found)
-            link.staging.order()
+            _scale(found, op, member.world)
+            member.staging.store(result, found)
+            member.staging.order()
         self._buckets += 1
         self.sync.count(work, perf_counter() - began)
 
@@ -93,10 +93,10 @@ class ShardedSteps:
             return
         self._backward, self._buckets = current, 0
         Variable._execution_engine.queue_callback(self._end)
-        self.links.step, plan = self.sync.step + 1, self.sync.plan
+        self.contexts.step, plan = self.sync.step + 1, self.sync.plan
         self.sync.begin()
         if self.sync.plan is not plan:
-            self.links.follow(self.sync.plan)
+            self.contexts.follow(self.sync.plan)
 
     def _end(self) -> None:
         self.sync.agree()
@@ -141,13 +141,13 @@ class GatherWeights(_Comm):
             work: dist.Work | None = self.before(output_tensor, input_tensor, group, async_op)
             return work
         began = perf_counter()
-        with self._steps.links.using(Purpose.GATHER, group, self._bucket) as link:
-            gathered = link.staging.stand_in(output_tensor)
-            link.staging.load(link.own_shard(gathered), input_tensor).wait()
+        with self._steps.contexts.using(Purpose.GATHER, group, self._bucket) as member:
+            gathered = member.staging.stand_in(output_tensor)
+            member.staging.load(member.own_shard(gathered), input_tensor).wait()
             codec = over(self._codec_for(output_tensor.dtype), gathered)
-            cost = link.context.exchange.broadcast(gathered, codec)
-            link.staging.store(output_tensor, gathered)
-            link.staging.order()
+            cost = member.context.exchange.broadcast(gathered, codec)
+            member.staging.store(output_tensor, gathered)
+            member.staging.order()
         self._steps.sync.gathered(self._bucket, output_tensor.numel(), cost, perf_counter() - began)
         return None
 

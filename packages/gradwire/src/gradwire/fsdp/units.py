@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from gradwire.errors import AttachError
-from gradwire.fsdp.links import Purpose
+from gradwire.fsdp.sync_contexts import Purpose
 from gradwire.sync.ledger.lost import Layout
 from gradwire.sync.trained import REPLICATE, is_replicated
 

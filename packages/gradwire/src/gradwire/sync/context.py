@@ -109,9 +109,9 @@ class SyncContext:
         Counts every piece of work that has a name; None: nothing is counted.
     group
         Averages buckets that no codec takes, by torch's own all-reduce; None where there are none.
-    model, remedy, advice
-        What errors call this exchange, what they tell to do once it has failed or is closed, and what to do
-        where work takes too long.
+    model, remedy, late_advice
+        The name of this exchange in errors, what they advise once it has failed or is closed, and what they
+        advise where the communication thread is late.
     owns_link
         Whether closing the exchange closes the link, too; a failure closes it in any case.
     fails_late
@@ -135,7 +135,7 @@ class SyncContext:
     group: dist.ProcessGroup | None = None
     model: str = "this model's exchange"
     remedy: str = "begin with a new link"
-    advice: str = "give the link a longer timeout_s"
+    late_advice: str = "give the link a longer timeout_s"
     owns_link: bool = True
     fails_late: bool = False
     steps_done: int = 0
@@ -155,7 +155,7 @@ class SyncContext:
         ledger: Ledger | None,
         *,
         remedy: str,
-        advice: str,
+        late_advice: str,
     ) -> Self:
         """Agree with all ranks of a group on plan, options and ``facts``, and connect with them.
 
@@ -166,7 +166,8 @@ class SyncContext:
         agree(group, {**facts_of(plan), **own, **facts}, options.timeout_s)
         link = connect(group, options.timeout_s, AttachError, f"; {AFTER_AGREEING}", tos=plan.tos)
         book = Ledger(link.rank) if ledger is None else ledger
-        return cls(Exchange(link, plan), options, book, group, remedy=remedy, advice=advice)
+        exchange = Exchange(link, plan)
+        return cls(exchange, options, book, group, remedy=remedy, late_advice=late_advice)
 
     @property
     def link(self) -> Link:
@@ -232,11 +233,13 @@ class SyncContext:
             )
 
     def fail(self, error: BaseException) -> BaseException:
-        """Refuse all later exchanges, close the links, so that the peers learn of it, and return the reason.
+        """Refuse all later exchanges, close all links, so that the peers learn of it, and return the reason.
 
-        This is the one place where an error reaches the peers: the communication thread calls it for what
-        fails there, and ``GradientSync.fail`` for what fails elsewhere. The first error counts. A link that
-        the communication thread is using is closed once that piece of work is done.
+        An exchange that fails has closed its own link already (``Exchange._fail``). This closes those of the
+        siblings, and the own one if something else failed, such as an observer. Whatever catches an error
+        calls it: the communication thread (``Work.execute``), FSDP's collectives (``SyncContexts.using``),
+        and what runs on the training thread. The first error counts. A link that the communication thread is
+        using is closed once that piece of work is done.
 
         The reason is ``error``, unless a sibling's link says that ranks are at different steps: a rank that
         waits for a peer in one group has the peer's frames, and its last one, in another group.

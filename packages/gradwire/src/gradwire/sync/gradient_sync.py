@@ -101,10 +101,12 @@ class GradientSync:
         observers: Sequence[StepObserver] = (),
         *,
         remedy: str,
-        advice: str,
+        late_advice: str,
     ) -> Self:
         """Connect with all ranks of a group, as ``SyncContext.connect`` does. Raises ``AttachError``."""
-        context = SyncContext.connect(group, plan, options, facts, ledger, remedy=remedy, advice=advice)
+        context = SyncContext.connect(
+            group, plan, options, facts, ledger, remedy=remedy, late_advice=late_advice
+        )
         try:
             feedback = Residuals(plan, context.rank, context.world, layouts.counts)
             return cls(context, layouts, feedback, observers)

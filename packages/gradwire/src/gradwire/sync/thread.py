@@ -171,7 +171,7 @@ class Work(ABC):
             raise LinkTimeoutError(
                 f"rank {self.context.rank} waited {patience_s:g} s for {self.what} to be {self.done}, but "
                 f"its communication thread is still at work; look for a stopped peer, or "
-                f"{self.context.advice}"
+                f"{self.context.late_advice}"
             )
         return self._outcome(began)
 

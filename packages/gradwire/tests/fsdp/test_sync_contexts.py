@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -11,8 +12,8 @@ from gradwire import Ledger, Plan, loopback
 from gradwire.codecs import Identity
 from gradwire.errors import ExchangeError
 from gradwire.exchange import Exchange
-from gradwire.fsdp import links
-from gradwire.fsdp.links import Links, Purpose, in_ring
+from gradwire.fsdp import sync_contexts
+from gradwire.fsdp.sync_contexts import Purpose, SyncContexts, in_ring
 from gradwire.sync.context import SyncOptions
 
 WORLD = 4
@@ -55,17 +56,19 @@ def test_a_gather_goes_out_from_the_members_own_shards(
 
 
 def test_an_error_on_one_link_ends_all_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "connect", lambda *_: loopback(1)[0])
+    monkeypatch.setattr(sync_contexts, "connect", lambda *_: loopback(1)[0])
     monkeypatch.setattr(dist, "get_process_group_ranks", lambda _: [0])
     monkeypatch.setattr(dist, "get_rank", lambda: 0)
-    every, group = Links(Plan.of("fp8"), Identity(), SyncOptions(), Ledger(0)), cast(dist.ProcessGroup, None)
+    every = SyncContexts(Plan.of("fp8"), Identity(), SyncOptions(), Ledger(0))
+    group = cast(dist.ProcessGroup, None)
     for purpose in (Purpose.GATHER, Purpose.SCATTER):
         every.connect(purpose, group)
     gathering = every.using(Purpose.GATHER, group, "0.weights")
     with pytest.raises(ExchangeError, match=r"^gone$") as caught, gathering:
         raise ExchangeError("gone")
-    assert caught.value.__notes__ == ["in the all-gather of the weights (0.weights)"]
-    reason = r"^rank 0: this model's exchange has failed before \(gone\), .*; save the shards, and"
+    remedy = "save model.state_dict(), which has the shards, and restart all ranks"
+    assert caught.value.__notes__ == [f"in the all-gather of the weights (0.weights); {remedy}"]
+    reason = rf"^rank 0: this model's exchange has failed before \(gone\), .*; {re.escape(remedy)}$"
     with pytest.raises(ExchangeError, match=reason), every.using(Purpose.SCATTER, group, "0.gradients"):
         pytest.fail("no link is lent any more")
     every.close()

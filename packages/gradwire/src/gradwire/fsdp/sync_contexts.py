@@ -1,4 +1,4 @@
-"""The links of sharded training: one for each group of processes and purpose.
+"""The sync contexts of sharded training: one for each group of processes and purpose, each with its own link.
 
 FSDP gives shard ``r`` to member ``r`` of a group. A ring's reduce half leaves chunk ``c`` with another rank,
 ``collectives.ring.owner``. So the members of a sharding group sit in the ring in an order in which the owner
@@ -26,8 +26,8 @@ from gradwire.sync.connect import connect
 from gradwire.sync.context import SyncContext, SyncOptions
 from gradwire.sync.ledger.ledger import Ledger, profiled
 
-_REMEDY = "save the shards, and begin again on all ranks"
-_ADVICE = "call attach_fsdp with a longer timeout_s"
+_REMEDY = "save model.state_dict(), which has the shards, and restart all ranks"
+_LATE_ADVICE = "call attach_fsdp with a longer timeout_s"
 
 
 class Purpose(Enum):
@@ -40,10 +40,10 @@ class Purpose(Enum):
 
 
 @dataclass(frozen=True)
-class GroupLink:
-    """One group's link for one purpose, and host memory for the tensor on its way; it serves one at a time.
+class GroupMember:
+    """One rank as a member of one group, for one purpose; it exchanges one tensor at a time.
 
-    ``place`` is this rank's place among the group's members.
+    ``place`` is its place among the members, and ``staging`` is host memory for the tensor on its way.
     """
 
     context: SyncContext
@@ -60,11 +60,11 @@ class GroupLink:
         return values.chunk(self.world)[self.place]
 
 
-class Links:
-    """All links of one rank. All ranks connect the same ones in the same order.
+class SyncContexts:
+    """All contexts of one rank. All ranks connect the same ones in the same order.
 
-    An error in one of them closes all: peers that wait in other groups learn of it at once
-    (``SyncContext.fail``). ``plan`` is that of the gradients, and ``weights`` the codec of the weights.
+    An error in one of them closes the links of all (``SyncContext.fail``): peers that wait in other groups
+    learn of it at once. ``plan`` is that of the gradients, and ``weights`` the codec of the weights.
 
     Attributes
     ----------
@@ -81,36 +81,37 @@ class Links:
             Purpose.AGREE: plan,
         }
         self._options, self._ledger = options, ledger
-        self._links: dict[tuple[Purpose, dist.ProcessGroup], GroupLink] = {}
+        self._members: dict[tuple[Purpose, dist.ProcessGroup], GroupMember] = {}
         self._contexts: list[SyncContext] = []
         self.step = 0
 
-    def connect(self, purpose: Purpose, group: dist.ProcessGroup) -> GroupLink:
-        """Return the link of a group; the first call connects with the other members.
+    def connect(self, purpose: Purpose, group: dist.ProcessGroup) -> GroupMember:
+        """Return this rank as a member of a group; the first call connects with the other members.
 
         Raises ``AttachError`` if a member is missing.
         """
-        if (purpose, group) not in self._links:
-            self._links[purpose, group] = self._new_link(purpose, group)
-        return self._links[purpose, group]
+        if (purpose, group) not in self._members:
+            self._members[purpose, group] = self._new_member(purpose, group)
+        return self._members[purpose, group]
 
     @contextmanager
-    def using(self, purpose: Purpose, group: dist.ProcessGroup, what: str) -> Iterator[GroupLink]:
-        """Lend the link of a group for the exchange of ``what``, which a profile shows.
+    def using(self, purpose: Purpose, group: dist.ProcessGroup, what: str) -> Iterator[GroupMember]:
+        """Yield the member of a group for the exchange of ``what``, which a profile shows.
 
-        An error in it ends all links. Raises ``ExchangeError`` once they have ended.
+        An error in it, such as a dead peer, ends all contexts; its note names the collective and the module,
+        and says what to do. Raises ``ExchangeError`` once the contexts have ended.
         """
-        link = self.connect(purpose, group)
-        context = link.context
+        member = self.connect(purpose, group)
+        context = member.context
         context.check()
         context.link.step = self.step
         try:
             with profiled(what):
-                yield link
+                yield member
         except BaseException as error:
             failure = context.fail(error)
             if isinstance(failure, GradwireError):
-                failure.add_note(f"in the {purpose.value} ({what})")
+                failure.add_note(f"in the {purpose.value} ({what}); {context.remedy}")
             if failure is not error:
                 raise failure from error
             raise
@@ -118,8 +119,8 @@ class Links:
     def follow(self, plan: Plan) -> None:
         """Let gradients go by another plan from now on; all ranks call this between the same two steps."""
         self._plans |= dict.fromkeys((Purpose.SCATTER, Purpose.REPLICATE, Purpose.AGREE), plan)
-        for (purpose, _), link in self._links.items():
-            link.context.exchange.follow(self._plans[purpose])
+        for (purpose, _), member in self._members.items():
+            member.context.exchange.follow(self._plans[purpose])
 
     def close(self) -> None:
         """Close all links; later calls raise. May be called twice."""
@@ -127,7 +128,7 @@ class Links:
             context.is_closed = context.is_closed or not context.is_over
             context.exchange.close("what attach_fsdp returned is closed")
 
-    def _new_link(self, purpose: Purpose, group: dist.ProcessGroup) -> GroupLink:
+    def _new_member(self, purpose: Purpose, group: dist.ProcessGroup) -> GroupMember:
         members = dist.get_process_group_ranks(group)
         ranks = in_ring(members) if purpose in (Purpose.GATHER, Purpose.SCATTER) else members
         ending = f", for the {purpose.value}; {AFTER_AGREEING}"
@@ -139,12 +140,12 @@ class Links:
             self._ledger,
             group,
             remedy=_REMEDY,
-            advice=_ADVICE,
+            late_advice=_LATE_ADVICE,
             ranks=ranks,
             siblings=self._contexts,
         )
         self._contexts.append(context)
-        return GroupLink(context, members.index(dist.get_rank()))
+        return GroupMember(context, members.index(dist.get_rank()))
 
 
 def in_ring(members: Sequence[int]) -> list[int]:
