@@ -33,7 +33,7 @@ class PlanChoice(Protocol):
         """The sentence that users read."""
 
 
-_LATER_FIELDS = {"device_nbytes", "scales"}  # those that the costs of earlier states lack
+_LATER_FIELDS = {"device_nbytes", "scales"}  # those that the counts and costs of earlier states lack
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,12 @@ _COST = of(
     **{each.name: _NUMBER for each in fields(ExchangeCost) if each.type == "float"},
 )
 _BUCKET_NAMES = [each.name for each in fields(BucketCounts)]
-_BUCKET = of(BucketCounts, *_BUCKET_NAMES, exposed_s=_NUMBER, cost=only(_COST_NAMES, _COST))
+_BUCKET = of(
+    BucketCounts,
+    *(name for name in _BUCKET_NAMES if name not in _LATER_FIELDS),
+    exposed_s=_NUMBER,
+    cost=only(_COST_NAMES, _COST),
+)
 _BYPASS = of(BypassCounts, "count", "nbytes")
 
 
