@@ -1,13 +1,16 @@
-"""The paths of attach and of a bucket are the lists in CONTRIBUTING.
+"""The paths of attach, of a bucket and of a dead peer's error are the lists in CONTRIBUTING.
 
 Of attach, the first calls of the listed functions come in this order, and no room below ``sync`` calls it or
 one above it. Of a bucket, each rank records a warm step of two ranks over sockets, on all threads, from the
 call of DDP's hook until the bucket's future is complete. The path are the functions under way where the
-bucket passes from one thread to the other, into the kernel, out of it, or back to DDP. Each counts once.
+bucket passes from one thread to the other, into the kernel, out of it, or back to DDP. Each counts once. Of a
+dead peer's error, the other rank records which functions are called, call another one, or are left, from the
+moment when a channel knows that its connection has ended.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import tomllib
@@ -19,17 +22,28 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.ddp.attach import gradwire_hook
+from gradwire.errors import ExchangeError
+from gradwire.links.channel import Channel
 from support.project import ROOT
+from support.sharded import Case, loss_of, make_model, shard
 
 SOURCE = str(Path(gradwire.__file__).parent)
 WARM_STEPS, STEPS = 2, 3
 CROSSINGS = ("put", "sendmsg", "recv_into", "set_result")
 """What carries a bucket on: between threads, into the kernel and out of it, and back to DDP."""
+DEAD = 1
+"""The rank of two that dies."""
+OTHERS_ALONE = {
+    "gradients": ["fsdp/comms.py GatherWeights.__call__"],
+    "weights": ["sync/gradient_sync.py GradientSync.run", "fsdp/comms.py ScatterGradients.__call__"],
+}
+"""What the errors of other collectives alone pass."""
 
 
 class Walk:
@@ -135,6 +149,44 @@ def attach_walk(rows: dict[str, int]) -> tuple[list[str], list[tuple[str, str]]]
     return names(entered), upwards
 
 
+class ErrorWalk:
+    """Recorder of the functions that an error passes, once a channel has read a connection's end."""
+
+    def __init__(self) -> None:
+        self.path: list[CodeType] = []
+
+    def profile(self, frame: FrameType, event: str, _: object) -> None:
+        """Note a function of gradwire that is called or left, and before that the one that calls it."""
+        code, caller = frame.f_code, frame.f_back
+        if event not in ("call", "return") or not code.co_filename.startswith(SOURCE):
+            return
+        has_ended = code in (Channel._gone.__code__, Channel._reason.__code__)
+        if not self.path and not (has_ended and caller and caller.f_code is Channel.pull.__code__):
+            return
+        for each in (caller, frame) if event == "call" else (frame,):
+            if each is not None and each.f_code.co_filename.startswith(SOURCE):
+                self.path += [each.f_code] * (each.f_code not in self.path)
+
+
+def dead_peer_walk(collective: str) -> list[str]:
+    """Let a peer die before FSDP's collective; return what the error passes on the other rank."""
+    model, rank, gathers = make_model(), dist.get_rank(), collective == "weights"
+    shard(model, Case(reshard_after_forward=gathers))  # if not, backward gathers no weights
+    gradwire.attach_fsdp(model, "errbound:2^-10", timeout_s=5.0)
+    loss_of(model, rank, 0).backward()  # type: ignore[no-untyped-call]
+    model.zero_grad()
+    loss = None if gathers else loss_of(model, rank, 1)
+    dist.barrier()
+    if rank == DEAD:
+        os._exit(1)
+    noted = ErrorWalk()
+    sys.setprofile(noted.profile)
+    with pytest.raises(ExchangeError):
+        (loss_of(model, rank, 1) if loss is None else loss).backward()  # type: ignore[no-untyped-call]
+    sys.setprofile(None)
+    return names(noted.path)
+
+
 def listed(path: str) -> list[str]:
     """Return the functions of a path that CONTRIBUTING lists."""
     text = (ROOT / "CONTRIBUTING.md").read_text().partition(path)[2].partition("\n    ")[2]
@@ -159,3 +211,14 @@ def test_a_bucket_takes_the_path_that_contributing_lists(
 ) -> None:
     for path in run_processes(2, walk, spec, alone=True):
         assert path == listed("path of one bucket")
+
+
+@pytest.mark.parametrize("collective", OTHERS_ALONE)
+def test_the_error_of_a_dead_peer_takes_the_path_that_contributing_lists(
+    run_processes: Callable[..., list[Any]], collective: str
+) -> None:
+    path = listed("path of a dead peer")
+    noted = run_processes(2, dead_peer_walk, collective, absent=(DEAD,))[1 - DEAD]
+    own = [each for each in path if each not in OTHERS_ALONE[collective]]
+    assert len(path) == len(own) + len(OTHERS_ALONE[collective])
+    assert [each for each in noted if each in path] == own
