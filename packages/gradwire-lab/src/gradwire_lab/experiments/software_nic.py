@@ -1,8 +1,8 @@
-"""Training over software NICs: how long a step takes, beside the prediction that counts packets' headers.
+"""Step times of training over software NICs, compared with predictions that include packet headers.
 
-Hosts train an MLP with the codec in the library, with NICs that merge segments, and with NICs whose packets
-stand for one segment each. The prediction is the time of computing, measured on all hosts at once, and the
-replay of the exchange, over the line as hosts see it behind NICs.
+Hosts train an MLP with the codec in the library, with NICs that merge segments, and with NICs that encode
+each segment in one packet. The prediction is the computation time, measured on all hosts at once, plus the
+replay of the exchange over the link as hosts see it behind NICs.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
 
 LIBRARY, MERGED, SINGLE = "library", "NICs", "NICs, single segments"
 WAYS = {LIBRARY: "", MERGED: "{}", SINGLE: "{} --no-merge"}
-"""The place of the codec, and the words of ``gradwire nic`` for it."""
+"""The place of the codec, and the arguments of ``gradwire nic`` for it."""
 SEGMENT_NBYTES = 1 << 18
 WARM_STEPS = 150
 SAMPLES = 3
-"""Batches of each rank, before the timed steps and after them, whose gradients tell the ratio."""
+"""Batches of each rank, before and after the timed steps, whose gradients give the ratio."""
 BUDGET_S = 8.0
-"""Seconds for all steps of a cell: 7 at least, and 40 at most."""
+"""Seconds for all steps of a cell, of which there are 7 to 40."""
 PACING_S = 1.2 / 1024
-"""Linux hands over what leaves within this time at most: 1/1024 s at 1.2 times the rate."""
+"""The longest transmission that Linux hands over at once: 1/1024 s at 1.2 times the rate."""
 GOOD = 0.05
-"""A prediction is good whose error is no larger."""
+"""A prediction is good if its error is at most this."""
 COLUMNS: Columns[Row] = (
     (Column("rate"), text_of("rate")),
     (Column("MTU"), text_of("mtu")),
@@ -65,13 +65,13 @@ class SoftwareNicOptions(CheckedOptions):
     """The networks, the codec and its scale, and the folder of MNIST."""
 
     hosts: int = option(4, "number of hosts")
-    rates: tuple[str, ...] = option(("25mbit", "100mbit", "200mbit"), "of every host")
-    mtus: tuple[int, ...] = option((1400, 9000), "of every link")
-    codec: str = option("inceptionn:2^-10", "of the NICs, or in the library", value="SPEC")
+    rates: tuple[str, ...] = option(("25mbit", "100mbit", "200mbit"), "link rate of each host")
+    mtus: tuple[int, ...] = option((1400, 9000), "MTU of each link")
+    codec: str = option("inceptionn:2^-10", "codec of the NICs or the library", value="SPEC")
     scale: str | None = option(
-        "auto", "leave out the scale of each frame", name="--unscaled", is_switch=True, read=lambda _: None
+        "auto", "omit the scale of each frame", name="--unscaled", is_switch=True, read=lambda _: None
     )
-    data_dir: Path | None = option(None, "the four files of MNIST", shown="digits", value=FOLDER)
+    data_dir: Path | None = option(None, "folder of MNIST's four files", shown="digits", value=FOLDER)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -87,13 +87,13 @@ def cells(options: SoftwareNicOptions) -> list[Cell]:
 
 
 def run(options: SoftwareNicOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
-    """Train in a testbed for each cell."""
+    """Train in one testbed per cell."""
     given = {} if options.data_dir is None else {"data_dir": str(options.data_dir)}
     measure_cells(__name__, cells, report, given)
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None) -> None:
-    """Train and predict, as one of the ranks, with the one cell of a network."""
+    """Train and predict with the only cell of a network, as one of its ranks."""
     import torch
 
     from gradwire_lab.experiments.methods import computation
@@ -132,9 +132,9 @@ def measure(ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None) ->
 
 
 def behind_nics(line: Line, ratio: float, mtu_nbytes: int, *, merge: bool = True) -> Line:
-    """Return the line as hosts see it whose NICs encode what they send with a codec of this ratio.
+    """Return the link as seen by hosts whose NICs encode with a codec of this ratio.
 
-    Headers count (``packet_ratio``); what the NICs' own processors take does not.
+    Headers are included (``packet_ratio``); the NICs' processing time is not.
     """
     from gradwire.planner.encodings import MOST_AT_ONCE_NBYTES, packet_ratio
 
@@ -144,13 +144,13 @@ def behind_nics(line: Line, ratio: float, mtu_nbytes: int, *, merge: bool = True
 
 
 def plan_of(cell: Cell) -> Plan:
-    """Return the plan of a cell: its codec encodes on the hosts, or in NICs."""
+    """Return a cell's plan: the codec encodes on the hosts or in NICs."""
     codec, parts = parse(cell["codec"]), {"segment_nbytes": SEGMENT_NBYTES, "scale": cell["scale"]}
     return Plan(codec, **parts) if cell["way"] == LIBRARY else Plan(offload=codec, **parts)
 
 
 def _warm_up(task: TrainingTask, first: TrainingTask) -> None:
-    """Train every rank alike without the network: gradients change fastest in the first steps."""
+    """Train every rank on the same batches without the network: gradients change fastest at first."""
     optimizer = task.optimizer(task.model)
     for _ in range(WARM_STEPS):
         optimizer.zero_grad()
@@ -159,7 +159,7 @@ def _warm_up(task: TrainingTask, first: TrainingTask) -> None:
 
 
 def _steps_s(ranks: Ranks, task: TrainingTask, plan: Plan) -> list[float]:
-    """Return the seconds of steps, over connections of their own."""
+    """Return the seconds of steps, over separate connections."""
     import torch.distributed as dist
 
     from gradwire.links import ProcessGroupLink
@@ -173,14 +173,14 @@ def _steps_s(ranks: Ranks, task: TrainingTask, plan: Plan) -> list[float]:
             batch = next(task.batches)
             method.step(lambda: task.loss(task.model, batch))
 
-        step()  # the first one connects
+        step()  # the first step connects
         return ranks.repeat_s(step, budget_s=BUDGET_S, least=7, most=40)
     finally:
         link.close()
 
 
 def _gradients(task: TrainingTask, batches: Iterator[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
-    """Return the gradients of some batches of any rank, whose weights are the same, one after the other."""
+    """Return the concatenated gradients of some batches of a rank, at this rank's weights."""
     import torch
 
     found = []
@@ -192,9 +192,9 @@ def _gradients(task: TrainingTask, batches: Iterator[tuple[torch.Tensor, torch.T
 
 
 def ring_ratio(plan: Plan, gradients: Sequence[torch.Tensor]) -> float:
-    """Return how many times smaller the codec makes what a ring of these ranks sends.
+    """Return the codec's compression ratio over everything that a ring of these ranks sends.
 
-    Each of its first hops carries the sum of one gradient more, and the others carry the whole sum.
+    Each of the first hops carries the sum of one more gradient; all later hops carry the whole sum.
     """
     world, total, nbytes = len(gradients), gradients[0].clone(), 0
     for terms in range(1, world + 1):
@@ -206,7 +206,7 @@ def ring_ratio(plan: Plan, gradients: Sequence[torch.Tensor]) -> float:
 
 
 def _carried_nbytes(plan: Plan, values: torch.Tensor) -> int:
-    """Return the bytes that the codec makes of values, segment by segment, on the host or in NICs."""
+    """Return the encoded bytes of values, segment by segment, on the host or in NICs."""
     count, nbytes = SEGMENT_NBYTES // FLOAT_NBYTES, 0
     for start in range(0, values.numel(), count):
         segment = values[start : start + count]
@@ -224,7 +224,7 @@ def error(row: Row) -> float:
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
-    """Return a row for each cell, and how many predictions are good."""
+    """Return a row per cell, and the number of good predictions."""
     libraries = {(row["rate"], row["mtu"]): row["measured_s"] for row in select(rows, way=LIBRARY)}
     found = [{**row, "library_s": libraries[row["rate"], row["mtu"]]} for row in rows]
     good = sum(abs(error(row)) <= GOOD for row in rows)

@@ -102,6 +102,6 @@ def test_a_command_runs_on_every_host_and_one_that_fails_is_an_error() -> None:
     command = [sys.executable, "-c", PROGRAM]
     run_on_hosts(2, "1gbit", command, found.append, {"GIVEN": "here"})
     assert found == [{"rank": "0", "world": "2", "given": "here"}]
-    with pytest.raises(JobError, match="measuring on 2 hosts with 1gbit failed: h1 ended with exit code 3"):
+    with pytest.raises(JobError, match="measuring on 2 hosts at 1gbit failed: h1 ended with exit code 3"):
         run_on_hosts(2, "1gbit", [*command, "fail"], found.append, {"GIVEN": "here"})
     assert len(found) == 2

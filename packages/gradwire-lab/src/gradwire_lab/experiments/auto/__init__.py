@@ -1,9 +1,9 @@
-"""The cost of automatic choices: the loss after equal steps, compared with plain DDP, and the bytes sent.
+"""The loss after equal steps with automatic plans, compared with plain DDP, and the bytes sent.
 
-Six tasks are trained from several seeds. The methods that compress nothing, or as PyTorch does, train between
-hosts without a limit, for their losses do not depend on it; the others on hosts with a slow link, where a
-choice compresses as much as its contract lets it. Fixed plans, of codecs with algorithms, say how fast the
-best choice would have been.
+Six tasks are trained from several seeds. DDP and PyTorch's bf16 hook train over unlimited links, because
+their losses don't depend on the rate; all other methods train over slow links, where an automatic plan
+compresses as much as its contract allows. Fixed plans, of a codec and an algorithm, show how fast the best
+choice would have been.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gradwire_lab.experiments.options import FILE, FOLDER, CheckedOptions, optio
 from gradwire_lab.testbed.registry import KEPT_MEMORY
 
 RUNS = "gradwire_lab.experiments.auto.runs"
-"""The module that trains on the hosts, by name: it imports torch."""
+"""The name of the module that trains on the hosts, which imports torch."""
 TASKS = ("mlp", "cnn", "batch-norm", "gpt", "lstm", "table")
 DDP, AUTO = "DDP", "auto"
 UNLIMITED = (DDP, "bf16 hook")
 METHODS = (*UNLIMITED, AUTO)
 FIXED = " over "
-"""Between a fixed plan's codec and its algorithm."""
+"""The separator between a fixed plan's codec and its algorithm."""
 COLUMNS = (
     Column.of_text("task"),
     Column.of_text("method"),
@@ -49,21 +49,21 @@ NOTE = (
 
 @dataclass(frozen=True)
 class AutoOptions(CheckedOptions):
-    """The trainings, how many seeds they have, and how fast the links of compressing methods are.
+    """The tasks and methods, the seeds, and the link rate of compressing methods.
 
-    ``codecs`` and ``algorithms`` make fixed plans, each of the former with each of the latter. ``data_dir``
-    has images as ``a2dtwp`` reads them.
+    Every combination of ``codecs`` and ``algorithms`` is a fixed plan. ``data_dir`` holds images in a format
+    that ``a2dtwp`` reads.
     """
 
     hosts: int = option(4, "number of hosts")
-    rate: str = option("100mbit", "of every host", value="RATE")
-    tasks: tuple[str, ...] = option(TASKS, "what to train", known=TASKS)
-    methods: tuple[str, ...] = option(METHODS, "how", known=METHODS)
-    codecs: tuple[str, ...] = option((), "fixed plans with these", shown="none", read=codec_specs)
-    algorithms: tuple[str, ...] = option(("ring",), "each over these", read=algorithm_specs)
-    seeds: int = option(3, "trainings of each", least=1)
+    rate: str = option("100mbit", "link rate of each host", value="RATE")
+    tasks: tuple[str, ...] = option(TASKS, "tasks to train", known=TASKS)
+    methods: tuple[str, ...] = option(METHODS, "methods besides DDP", known=METHODS)
+    codecs: tuple[str, ...] = option((), "codecs of fixed plans", shown="none", read=codec_specs)
+    algorithms: tuple[str, ...] = option(("ring",), "algorithms of fixed plans", read=algorithm_specs)
+    seeds: int = option(3, "seeds (training runs) of each", least=1)
     data_dir: Path | None = option(None, "images of CIFAR", shown="digits", value=FOLDER)
-    text: Path | None = option(None, "for gpt and lstm", shown="Python's language reference", value=FILE)
+    text: Path | None = option(None, "text of gpt and lstm", shown="Python's language reference", value=FILE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +71,7 @@ class AutoOptions(CheckedOptions):
 
 
 def cells(options: AutoOptions) -> list[Cell]:
-    """Return a cell for each method, task, and seed; DDP, with which others are compared, is always there."""
+    """Return a cell for each method, task, and seed; always including DDP, the baseline."""
     methods = [name for name in METHODS if name == DDP or name in options.methods]
     methods += [FIXED.join(pair) for pair in product(options.codecs, options.algorithms)]
     seeds = range(1, options.seeds + 1)
@@ -80,14 +80,14 @@ def cells(options: AutoOptions) -> list[Cell]:
 
 
 def run(options: AutoOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Report) -> None:
-    """Train in one testbed without a limit, and in one with it."""
+    """Train in a testbed with unlimited links, and in one with limited links."""
     files = {"data_dir": options.data_dir, "text": options.text}
     given = {name: str(path) for name, path in files.items() if path is not None}
     measure_cells(RUNS, cells, report, given, KEPT_MEMORY)
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
-    """Return a table of all tasks and methods, and what the automatic choices came to on the mean."""
+    """Return a table of all tasks and methods, and a summary of the automatic choices."""
     by_place = {(row["task"], row["method"], row["seed"]): row for row in rows}
     tasks, methods = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "method"))
     seeds = sorted({row["seed"] for row in rows})
@@ -128,7 +128,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 def _changes(
     rows: Mapping[tuple[str, str, int], Row], task: str, method: str, seeds: Sequence[int]
 ) -> Iterator[float]:
-    """Yield by which share of DDP's loss a method's is higher, for each seed."""
+    """Yield, for each seed, the share by which a method's loss exceeds DDP's."""
     for seed in seeds:
         yield loss_of(rows[task, method, seed]["loss"]) / loss_of(rows[task, DDP, seed]["loss"]) - 1
 

@@ -1,4 +1,4 @@
-"""Train tasks on the hosts of a testbed: with DDP, with its bf16 hook, and with a plan that a run chooses."""
+"""Train tasks on a testbed's hosts: with DDP, its bf16 hook, an automatic plan, or a fixed plan."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from gradwire_lab.experiments.hosts.ranks import Ranks
 from gradwire_lab.experiments.tasks import Batch, TrainingTask, text_batches, text_task
 from gradwire_lab.job.on_ddp import bf16_hook
 
-# Six trainings that differ in model, optimizer, and scale of the gradients, from any seed.
+# Six tasks that differ in model, optimizer, and scale of the gradients.
 
 STEPS = 240
 HELD_OUT = 1000
-"""Images or rows of a table that judge."""
+"""Held-out images, or rows of the table, that the loss is computed on."""
 COLUMNS, TARGETS = 16, 4
 
 
 def image_mlp(rank: int, seed: int, data: Path | None, _text: Path | None) -> TrainingTask:
-    """Make 3072-256-256-C on images, SGD with momentum."""
+    """Return the task of a 3072-256-256-C MLP on images, with SGD and momentum."""
 
     def model(classes: int) -> nn.Module:
         hidden = nn.Linear(PIXELS, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU()
@@ -45,7 +45,7 @@ def image_mlp(rank: int, seed: int, data: Path | None, _text: Path | None) -> Tr
 
 
 def image_cnn(rank: int, seed: int, data: Path | None, _text: Path | None) -> TrainingTask:
-    """Make two convolutions and two fully connected layers on images, SGD with momentum."""
+    """Return the task of a small CNN on images, with SGD and momentum."""
 
     def model(classes: int) -> nn.Module:
         first = nn.Conv2d(3, 16, 5, stride=2, padding=2), nn.ReLU()
@@ -57,7 +57,7 @@ def image_cnn(rank: int, seed: int, data: Path | None, _text: Path | None) -> Tr
 
 
 def batch_norm(rank: int, seed: int, data: Path | None, _text: Path | None) -> TrainingTask:
-    """Make convolutions with batch normalisation between them on images, AdamW."""
+    """Return the task of a CNN with batch normalization on images, with AdamW."""
 
     def model(classes: int) -> nn.Module:
         ways = ((3, 16), (16, 32), (32, 64))
@@ -76,13 +76,13 @@ def batch_norm(rank: int, seed: int, data: Path | None, _text: Path | None) -> T
 
 
 def gpt(rank: int, seed: int, _data: Path | None, text: Path | None) -> TrainingTask:
-    """Make a GPT of 0.2 M weights on the bytes of a text, AdamW."""
+    """Return the task of a GPT of 0.2 million weights on the bytes of a text, with AdamW."""
     task = text_task(text, width=64, layers=3, heads=4, batch=2, rank=_stream(rank, seed))
     return replace(task, block=STEPS, blocks=1)
 
 
 def lstm(rank: int, seed: int, _data: Path | None, text: Path | None) -> TrainingTask:
-    """Make an LSTM of 0.2 M weights on the bytes of a text, AdamW."""
+    """Return the task of an LSTM of 0.2 million weights on the bytes of a text, with AdamW."""
     training, held_out = text_batches(text, 4, _stream(rank, seed))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -91,7 +91,7 @@ def lstm(rank: int, seed: int, _data: Path | None, text: Path | None) -> Trainin
 
 
 def table(rank: int, seed: int, _data: Path | None, _text: Path | None) -> TrainingTask:
-    """Make a small MLP on rows of a table, AdamW."""
+    """Return the task of a small MLP on rows of a table, with AdamW."""
 
     def batches(source: torch.Generator) -> Iterator[Batch]:
         while True:
@@ -107,9 +107,9 @@ def table(rank: int, seed: int, _data: Path | None, _text: Path | None) -> Train
 
 
 def draw_rows(count: int, source: torch.Generator) -> Batch:
-    """Draw rows of a table whose columns have scales from 0.01 to 10, which aren't normalised.
+    """Draw rows of a table whose columns have scales from 0.01 to 10 and aren't normalized.
 
-    The target depends on all columns, by a small network, and has noise.
+    The targets are computed from all columns by a small network, with noise.
     """
     hidden, out = _teacher()
     x = torch.randn(count, COLUMNS, generator=source)
@@ -146,13 +146,13 @@ class Lstm(nn.Module):
         self.out = nn.Linear(width, 256)
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
-        """Return the logits of every next byte."""
+        """Return the logits of the next byte at every position."""
         logits: torch.Tensor = self.out(self.layer(self.of_byte(text))[0])
         return logits
 
 
 def _stream(rank: int, seed: int) -> int:
-    """Return a number for a rank's own batches."""
+    """Return the random seed of a rank's batches."""
     return 100 * seed + rank
 
 
@@ -186,7 +186,7 @@ TIMEOUT_S = 120.0
 def measure(
     ranks: Ranks, cells: Sequence[Cell], data_dir: str | None = None, text: str | None = None
 ) -> None:
-    """Train each of the cells' tasks with their methods."""
+    """Train each cell's task with its method."""
     folder, file = (None if name is None else Path(name) for name in (data_dir, text))
     for cell in cells:
         task = TASKS[cell["task"]](ranks.rank, cell["seed"], folder, file)
@@ -195,7 +195,7 @@ def measure(
 
 
 def train(task: TrainingTask, register: Callable[[DistributedDataParallel], object]) -> Cell:
-    """Return the held-out loss after the task's steps, at rates that fall to zero, and what was sent."""
+    """Train with a learning rate that falls to zero; return the held-out loss, step times, and bytes sent."""
     model = DistributedDataParallel(task.model)
     attached = register(model)
     optimizer, steps = task.optimizer(model), task.block * task.blocks

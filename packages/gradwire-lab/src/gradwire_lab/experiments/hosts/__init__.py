@@ -1,4 +1,4 @@
-"""Measure on the hosts of testbeds: start a program on every host, and collect the rows of rank 0."""
+"""Measure on the hosts of testbeds: run a program on every host, and collect the rows that rank 0 prints."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gradwire_lab.testbed.output import Stream, show
 from gradwire_lab.testbed.topology import USUAL_MTU_NBYTES, Topology
 
 MARK = b"gradwire-row "
-"""Precedes each row on rank 0's standard output, where libraries may write, too."""
+"""The prefix of each row on rank 0's standard output, which libraries may also write to."""
 WARNING = b": LossyWarning: "
 """The text that Python prints before a lossy warning."""
 LEAST_HOSTS = 2
 
 
 def check_networks(networks: Sequence[tuple[int, str]]) -> None:
-    """Raise ``SpecError`` or ``JobError`` unless testbeds of these hosts and rates can be described."""
+    """Raise ``SpecError`` or ``JobError`` unless all networks of hosts and rate are valid testbeds."""
     for hosts, rate in networks:
         if hosts < LEAST_HOSTS:
-            raise JobError(f"expected at least {LEAST_HOSTS} hosts, got {hosts}; name more")
+            raise JobError(f"expected at least {LEAST_HOSTS} hosts, got {hosts}; pass more")
         Topology.even(hosts, rate)
 
 
@@ -35,13 +35,13 @@ def measure_cells(
     more: Mapping[str, object] | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> None:
-    """Call ``measure`` of a module on all hosts, in one testbed for each network of the cells.
+    """Call ``measure`` of a module on all hosts, in one testbed per network of the cells.
 
-    It gets the ``Ranks``, the cells of one network, and ``more``, which JSON can hold. Cells name ``hosts``
-    and ``rate``, and may name the links' ``mtu``, and the words of ``gradwire nic`` for a ``nic`` at each
-    host; those of one network follow each other. ``variables`` are added to the hosts' environment.
+    Its arguments are the ``Ranks``, the cells of one network, and ``more``, which is JSON. Cells have
+    ``hosts`` and ``rate``, and may have the links' ``mtu`` and, for a ``nic`` at each host, the arguments of
+    ``gradwire nic``; cells of one network are consecutive. ``variables`` are added to the hosts' environment.
 
-    Raises ``TestbedError`` if this machine can't have such a testbed, and ``JobError`` if a host fails.
+    Raises ``TestbedError`` if this machine can't create such a testbed, and ``JobError`` if a host fails.
     """
     for (hosts, rate, mtu, nic), group in groupby(cells, key=_network):
         work = json.dumps({**(more or {}), "cells": [dict(cell) for cell in group]})
@@ -72,13 +72,13 @@ def run_on_hosts(
         environment = inherited_environment() | dict(variables or {})
         failure = bed.run(command, environment=environment, sinks=(Rows(report),)).failure
     if failure is not None:
-        raise JobError(f"measuring on {hosts} hosts with {rate} failed: {failure}; its output is above")
+        raise JobError(f"measuring on {hosts} hosts at {rate} failed: {failure}; see the output above")
 
 
 class Rows:
-    """Takes the output of hosts: reports rank 0's rows and shows all other lines on standard error.
+    """A sink for the hosts' output: reports rank 0's rows and copies all other lines to standard error.
 
-    Lossy warnings among them are logged here, too.
+    Lossy warnings in the output are also logged in this process.
     """
 
     def __init__(self, report: Report) -> None:
@@ -87,7 +87,7 @@ class Rows:
         self._begun: dict[int, bytes] = {}
 
     def __call__(self, host: int, stream: Stream, text: bytes) -> None:
-        """Take output; a row may come in parts."""
+        """Process a piece of output, which may end within a line."""
         if (host, stream) != (0, "out"):
             show(host, "err", text)
             if stream == "err":

@@ -1,4 +1,4 @@
-"""All-reduces between the hosts of a testbed: their seconds, and the line between two of the hosts."""
+"""All-reduces between the hosts of a testbed: their times, and the link between two hosts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     from gradwire_lab.experiments.hosts.ranks import Ranks
 
 SHORT_NBYTES = 1 << 20
-"""The longest message of a line that is measured in about 3 s at 200 Mbit/s; 16 MB take 15 s."""
+"""The largest message for measuring a link in about 3 s at 200 Mbit/s; 16 MB take 15 s."""
 FIRST_COUNT = 1 << 16
-"""Values of the exchange that precedes those that are timed: enough to connect, on slow links, too."""
+"""Values in the untimed first exchange: enough to connect, and few enough for slow links."""
 
 
 def rate(hosts: int, total_mbit: int) -> str:
-    """Return the rate of each host, if all together have ``total_mbit`` Mbit/s each way.
+    """Return the rate of each host if all hosts together have ``total_mbit`` Mbit/s in each direction.
 
     Examples
     --------
@@ -38,7 +38,7 @@ def rate(hosts: int, total_mbit: int) -> str:
 def time_exchanges(
     cells: Sequence[Cell], report: Report, most: int, budget_s: float, line_nbytes: int | None = None
 ) -> None:
-    """Time exchanges on a testbed for each network of the cells, as ``measure`` describes them.
+    """Time exchanges in one testbed per network of the cells; ``measure`` describes cells and arguments.
 
     Raises ``TestbedError`` and ``JobError``, as ``measure_cells`` does.
     """
@@ -47,7 +47,7 @@ def time_exchanges(
 
 @dataclass(frozen=True)
 class ExchangeOptions:
-    """Numbers of workers, the rate of all hosts together, bytes of a gradient, and exchanges of a cell."""
+    """Numbers of workers, the total rate of all hosts, bytes of a gradient, and exchanges per cell."""
 
     workers: tuple[int, ...]
     total_mbit: int
@@ -60,9 +60,9 @@ def exchanging(
     line_nbytes: int | None = None,
     also: Callable[[Row], Mapping[str, Any]] = lambda _row: {},
 ) -> Callable[[Any, Sequence[Cell], Sequence[Row], Reporter], None]:
-    """Return the run of an exhibit whose options have the most ``repeats`` of a cell's exchanges.
+    """Return the ``run`` of an exhibit; its option ``repeats`` limits the exchanges of a cell.
 
-    ``also`` returns other figures of a row.
+    ``also`` returns additional figures of a row.
     """
 
     def run(options: Any, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
@@ -78,9 +78,9 @@ def measure(
 ) -> None:
     """Measure the cells of one network as one of its ranks: up to ``most`` exchanges in ``budget_s`` each.
 
-    A cell names the ``algorithm``, and the ``nbytes`` of a gradient. It may name the ``codec``; ``ranks``, if
-    only the first hosts exchange; and the algorithm that brings the sum ``down``, if it is another one.
-    Messages of at most ``line_nbytes`` measure the line; None has no limit.
+    A cell has the ``algorithm`` and the ``nbytes`` of a gradient. Optional are the ``codec``; ``ranks``, if
+    only the first hosts exchange; and ``down``, if another algorithm broadcasts the sum. The link is measured
+    with messages of at most ``line_nbytes``; None has no limit.
     """
     from gradwire.machine import cores
 
@@ -100,7 +100,7 @@ def measure(
 
 
 def exchange_of(cell: Cell, link: Link | None) -> Callable[[torch.Tensor], object]:
-    """Return a cell's exchange over a link; a rank without a link does nothing."""
+    """Return the exchange of a cell over a link; on a rank without a link, it does nothing."""
     from gradwire.codecs import parse
     from gradwire.exchange import Exchange
     from gradwire.plan import Plan
@@ -120,5 +120,5 @@ def exchange_of(cell: Cell, link: Link | None) -> Callable[[torch.Tensor], objec
 
 
 def line_of(row: Row) -> AlphaBetaGamma:
-    """Return the line that a row's hosts have measured, for formulas; additions take no time."""
+    """Return the link measured by a row's hosts, for closed forms; additions take no time."""
     return AlphaBetaGamma(row["line_latency_s"], 1 / row["line_nbytes_per_s"])

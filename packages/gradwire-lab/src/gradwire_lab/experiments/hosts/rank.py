@@ -14,7 +14,9 @@ EXIT_FAILED = 2
 
 def main(module: str, work: str) -> int:
     """Call the module's ``measure`` with this process's rank; return the exit code."""
-    from gradwire_lab.experiments.hosts.ranks import met_ranks  # torch: after the interrupt below is set
+    from gradwire_lab.experiments.hosts.ranks import (
+        met_ranks,
+    )  # imports torch: after the signal handler is set
 
     try:
         with met_ranks() as ranks:
@@ -26,5 +28,5 @@ def main(module: str, work: str) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt leaves nothing to tidy up, nor to trace back
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no cleanup or traceback is needed on an interrupt
     sys.exit(main(*sys.argv[1:]))

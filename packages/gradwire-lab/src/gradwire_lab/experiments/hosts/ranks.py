@@ -1,4 +1,4 @@
-"""One rank of an experiment on a testbed: connect, measure the environment, time plans, report rows."""
+"""One rank of an experiment on a testbed: connects, measures, times plans, and reports rows."""
 
 from __future__ import annotations
 
@@ -31,16 +31,19 @@ from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts import MARK
 
 TIMEOUT_S = 300.0
-"""The longest wait for another rank, which may measure codecs or search for a plan meanwhile."""
+"""The longest wait for another rank, which may be measuring codecs or searching for a plan."""
 SETTLE_S = 0.02
-"""Between two exchanges, so that a rate limiter has its burst again, as it has between training steps."""
+"""The pause between two exchanges, so that a rate limiter regains its burst, as between training steps."""
 MOST_STOLEN = 0.02
-"""The share of the cores' time that a hypervisor may take while an exchange is timed."""
+"""The largest share of the cores' time that a hypervisor may steal during a timed exchange."""
 
 
 @contextmanager
 def met_ranks() -> Iterator[Ranks]:
-    """Meet the other hosts' ranks, on one thread each, and leave together. Raises ``GradwireError``."""
+    """Connect to the other hosts' ranks, with one thread each, and leave together.
+
+    Raises ``GradwireError``.
+    """
     torch.set_num_threads(1)
     os.environ.setdefault("GRADWIRE_THREADS", "1")
     rank, world = launched_rank()
@@ -55,11 +58,11 @@ def met_ranks() -> Iterator[Ranks]:
 
 
 class TimedExchanges(NamedTuple):
-    """Seconds of repeated exchanges.
+    """The times of repeated exchanges.
 
-    ``seconds`` last from the first rank's begin until the last one's end, of the repetitions that count; they
-    are the same on all ranks. ``processor_s`` are those that this rank needed for each repetition, also for
-    those that don't count.
+    ``seconds`` are measured from the common start until the last rank's end, without disturbed repetitions;
+    they are the same on all ranks. ``processor_s`` is this rank's CPU time of every repetition, including
+    disturbed ones.
     """
 
     seconds: list[float]
@@ -67,13 +70,13 @@ class TimedExchanges(NamedTuple):
 
 
 class Ranks:
-    """The place of this process among the hosts' ranks; ``met_ranks`` makes it."""
+    """A process as one of the hosts' ranks; created by ``met_ranks``."""
 
     def __init__(self, rank: int, world: int, link: Link) -> None:
         self.rank, self.world, self.link = rank, world, link
 
     def line(self, longest_nbytes: int | None = None) -> Line:
-        """Measure the line between ranks 0 and 1 with messages of all sizes up to ``longest_nbytes``.
+        """Measure the link between ranks 0 and 1 with messages of all sizes up to ``longest_nbytes``.
 
         Return it on all ranks. None has no limit.
         """
@@ -89,11 +92,11 @@ class Ranks:
         segment_nbytes: int = 1 << 20,
         samples: list[torch.Tensor] | None = None,
     ) -> Environment | None:
-        """Measure line, hosts and codecs, these on ``samples`` or made gradients; rank 0 has it."""
+        """Measure link, hosts, and codecs (on ``samples`` or synthetic gradients); return them on rank 0."""
         line = self.line()
         ends = self.gather(end_cost(self.link, dist.barrier))
         table = {}
-        if self.rank < cores():  # as many at once as share the memory in an exchange; the others are still
+        if self.rank < cores():  # one rank per core shares the memory, as in an exchange; others idle
             if samples is None:
                 samples = [gradient(1 << 20, seed) for seed in range(4)]
             rest_s = rest_between_segments(line, segment_nbytes)
@@ -108,7 +111,7 @@ class Ranks:
 
     @contextmanager
     def first(self, count: int) -> Iterator[Link | None]:
-        """Yield a link between the first ``count`` ranks, or None on the others; all ranks call this."""
+        """Yield a link between the first ``count`` ranks, or None on other ranks; all ranks must call it."""
         if count == self.world:
             yield self.link
             return
@@ -121,9 +124,9 @@ class Ranks:
 
     @contextmanager
     def linked(self, group: dist.ProcessGroup | None = None, tos: int = 0) -> Iterator[Link]:
-        """Yield a new link between the members of a group, by default all ranks; all members call this.
+        """Yield a new link between the members of a group (by default, all ranks); all members must call it.
 
-        With ``tos``, it has connections that are marked with this type of service, too.
+        With ``tos``, it also has connections with this IP type of service.
         """
         members: Any = dist.group.WORLD if group is None else group
         link = ProcessGroupLink(members, timeout_s=self.link.timeout_s, tos=tos)
@@ -134,7 +137,7 @@ class Ranks:
             link.close()
 
     def time_s(self, plan: Plan, count: int, budget_s: float, least: int = 5, most: int = 15) -> list[float]:
-        """Return the seconds of all-reduces, as ``repeat_s`` takes them."""
+        """Return the seconds of all-reduces, as measured by ``repeat_s``."""
         return self.timed(Exchange(self.link, plan).all_reduce, count, budget_s, least, most).seconds
 
     def timed(
@@ -146,12 +149,12 @@ class Ranks:
         most: int,
         first_count: int = 1 << 20,
     ) -> TimedExchanges:
-        """Time exchanges of a gradient of ``count`` values as ``repeat_s`` does; all ranks call this.
+        """Time exchanges of a gradient of ``count`` values as ``repeat_s`` does; all ranks must call it.
 
-        One more of the first ``first_count`` values is made before, which isn't timed.
+        An untimed exchange of the first ``first_count`` values precedes them.
         """
         source, processor_s = self.gradient(count), list[float]()
-        exchange(source[:first_count].clone())  # makes the buffers
+        exchange(source[:first_count].clone())  # allocates the buffers
         bucket = torch.empty_like(source)
 
         def run() -> None:
@@ -171,11 +174,11 @@ class Ranks:
         least: int,
         most: int,
     ) -> list[float]:
-        """Return the seconds of runs, each until the last rank is done; the same list on all ranks.
+        """Return the seconds of runs, each until the last rank has finished; identical on all ranks.
 
-        Those during which a hypervisor took the cores away are left out: what is timed then is a neighbour on
-        its machine. Where that leaves fewer than ``least`` within four times the budget, the least disturbed
-        count. What prepares a run isn't timed.
+        Runs during which a hypervisor stole the cores are discarded, because they measure a neighbour on its
+        machine. If fewer than ``least`` are left after four times the budget, the least disturbed ones are
+        returned. ``prepare`` isn't timed.
         """
         found: list[tuple[float, float]] = []
         calm, started = 0, time.monotonic()
@@ -194,22 +197,22 @@ class Ranks:
         return undisturbed(found, least)
 
     def ratio(self, plan: Plan, count: int) -> float:
-        """Return the bytes of floats per byte sent of an all-reduce; all ranks take part."""
+        """Return the compression ratio of an all-reduce on the wire; all ranks must call it."""
         return Exchange(self.link, plan).all_reduce(self.gradient(count)).ratio
 
     def _meet(self) -> float:
-        """Return at the same moment on all ranks, whose clock is one: a barrier lets them go ms apart."""
+        """Wait until the same moment on all ranks, which share a clock; return it. Barriers end ms apart."""
         moment = torch.tensor([time.monotonic() + SETTLE_S], dtype=torch.float64)
         dist.all_reduce(moment, dist.ReduceOp.MAX)
         time.sleep(max(0.0, float(moment[0]) - time.monotonic()))
         return float(moment[0])
 
     def gradient(self, count: int) -> torch.Tensor:
-        """Return a gradient of this rank's own."""
+        """Return a synthetic gradient that differs between ranks."""
         return gradient(count, 100 + self.rank)
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every rank's value."""
+        """Return the values of all ranks, in the order of ranks."""
         values: list[Any] = [None] * self.world
         dist.all_gather_object(values, value)
         return values
@@ -222,10 +225,10 @@ class Ranks:
 
 
 def undisturbed(timed: Sequence[tuple[float, float]], least: int, enough: int | None = None) -> list[float]:
-    """Return the seconds of repetitions during which a hypervisor left the cores alone.
+    """Return the seconds of the repetitions during which a hypervisor stole little CPU time.
 
-    ``timed`` has the share of the cores' time that it took, and the seconds. If fewer than ``enough`` (by
-    default ``least``) had the cores, return the ``least`` that were least disturbed.
+    ``timed`` has the stolen share of the cores' time, and the seconds. If fewer than ``enough`` (by default
+    ``least``) are undisturbed, return the ``least`` with the smallest shares.
     """
     calm = [seconds for share, seconds in timed if share <= MOST_STOLEN]
     if len(calm) >= (least if enough is None else enough):
@@ -234,12 +237,12 @@ def undisturbed(timed: Sequence[tuple[float, float]], least: int, enough: int | 
 
 
 def stolen_s() -> float:
-    """Return for how long the hypervisor has kept this machine's cores waiting, since it began."""
+    """Return the seconds for which a hypervisor has kept this machine's cores waiting since boot."""
     cpu = Path("/proc/stat").read_text(encoding="utf-8").split(maxsplit=9)
     return int(cpu[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def gradient(count: int, seed: int) -> torch.Tensor:
-    """Return gradient-like values: Laplace of scale 1e-3, independent between seeds."""
+    """Return synthetic gradient values: Laplace of scale 1e-3, independent between seeds."""
     torch.manual_seed(seed)
     return torch.distributions.Laplace(0.0, 1e-3).sample((count,))

@@ -1,4 +1,4 @@
-"""Common parts of trainings: images, a worker's part of a step, flat gradients, and accuracy."""
+"""Common parts of training runs: images, a worker's part of a step, flat gradients, and accuracy."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _order = lru_cache(maxsize=1)(shuffle)
 
 @lru_cache(maxsize=1)
 def dataset(name: str) -> Dataset:
-    """Return the images of a data set; the last one is kept. Raises ``DataError``."""
+    """Return the images of a data set; the most recent one is cached. Raises ``DataError``."""
     return load(name, find(name))
 
 
 @contextmanager
 def one_thread(seed: int | None = None) -> Iterator[None]:
-    """Compute on one thread, so that sums have one order, with random numbers of their own.
+    """Compute on one thread, so that summation order is fixed, with a separate random state.
 
-    With a ``seed``, these begin with it.
+    The random state starts from ``seed`` if it is given.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -41,16 +41,16 @@ def one_thread(seed: int | None = None) -> Iterator[None]:
 
 
 def part_of_step(count: int, seed: int, step: int, batch: int, worker: int, workers: int) -> torch.Tensor:
-    """Return the images of one worker in a step, from 0 up; each epoch has an order of its own.
+    """Return the indices of one worker's images in a step (from 0); the order differs in each epoch.
 
-    All workers together have ``batch`` images in a step. The orders follow from ``count`` and ``seed``.
+    All workers together use ``batch`` images per step. The orders depend on ``count`` and ``seed``.
     """
     epoch, number = divmod(step, count // batch)
     return share(_order(count, seed, epoch), number, batch, worker, workers)
 
 
 def flat(tensors: Iterable[torch.Tensor], out: torch.Tensor | None = None) -> torch.Tensor:
-    """Return tensors one after the other as a single one of one dimension, in ``out`` if it is given."""
+    """Return tensors concatenated into one of one dimension, in ``out`` if it is given."""
     return torch.cat([each.flatten() for each in tensors], out=out)
 
 

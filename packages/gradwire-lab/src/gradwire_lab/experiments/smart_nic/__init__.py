@@ -1,7 +1,7 @@
-"""An all-reduce in the NIC: a circuit, a model and a testbed beside the figures that were published.
+"""An all-reduce in the NIC: a simulated circuit, a model, and a testbed, compared with published figures.
 
-The gateware's ring is simulated and its cycles compared with the model's, the model's figures with the
-paper's, and training steps on a testbed with what the same model, calibrated elsewhere, predicts for them.
+The cycles of the simulated gateware ring are compared with the model, the model's figures with the paper, and
+training steps on a testbed with the predictions of the same model, calibrated on another configuration.
 Source: Ma and others, FPGA-based AI smart NICs (arXiv 2204.10943).
 """
 
@@ -24,11 +24,11 @@ from gradwire_lab.experiments.smart_nic.report import plot, table
 __all__ = ["EXPERIMENT", "SmartNicOptions"]
 
 STEPS = "gradwire_lab.experiments.smart_nic.steps"
-"""The module that takes steps on the hosts, by name: it imports torch."""
+"""The name of the module that runs steps on the hosts, which imports torch."""
 
 
 def _run(_options: SmartNicOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
-    """Model, simulate, and measure."""
+    """Compute the model's rows, simulate the rings, and measure the steps."""
     published([cell for cell in cells if cell["part"] not in (RING, CALIBRATION, STEP)], report)
     rings = select(cells, part=RING)
     if rings:

@@ -1,4 +1,4 @@
-"""The options and the cells of the smart NIC's experiment."""
+"""The options and cells of the smart NIC experiment."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ from gradwire_lab.job.data import at_hand
 PAPER, RING, STEP = "paper", "ring", "step"
 PARTS = (PAPER, RING, STEP)
 CONSTANT, FIGURE, SCALING = "constant", "figure", "scaling"
-"""The kinds of cells of the part ``paper``."""
+"""The kinds of cells in the part ``paper``."""
 CALIBRATION = "calibration"
-"""The first cell of the part ``step``, which the model's parameters come from."""
+"""The first cell of the part ``step``, which the model's parameters are calibrated on."""
 NODES = (3, 4, 5, 6, 8, 12, 16, 24, 32)
 IDENTITY, BFP = "identity", "bfp:7x16"
 RINGS = ((IDENTITY, 3, 1), (IDENTITY, 6, 1), (IDENTITY, 3, 3), (BFP, 3, 1), (BFP, 4, 1), (BFP, 3, 3))
-"""Codec, nodes, and how many all-reduces follow each other."""
+"""Codec, nodes, and the number of consecutive all-reduces."""
 NAIVE, OVERLAPPED, LAYERWISE = "naive", "overlapped", "layer-wise"
 METHODS = (NAIVE, OVERLAPPED, LAYERWISE)
 NICS = ((LAYERWISE, IDENTITY), (LAYERWISE, BFP))
 """Schedule and codec of the smart NIC, without and with BFP."""
 COMPARED = ((NAIVE, IDENTITY), (OVERLAPPED, IDENTITY), *NICS)
-"""The paper's: its two baselines, and its smart NIC."""
+"""The paper's two baselines and its smart NIC."""
 ALL = (*COMPARED, (NAIVE, BFP), (OVERLAPPED, BFP))
 
 
 @dataclass(frozen=True)
 class SmartNicOptions(CheckedOptions):
-    """The parts to perform; the sizes of simulated rings; and the testbed's networks and perceptrons.
+    """The parts to perform, the sizes of simulated rings, and the testbed's networks and perceptrons.
 
-    The first of ``hosts``, ``rates``, ``widths``, and ``batches`` is where the model is calibrated. It
-    predicts what is measured with each of the others, and with all other batches on the most hosts.
+    The model is calibrated on the first of ``hosts``, ``rates``, ``widths``, and ``batches``. It predicts the
+    measurements that differ in one of them, and those with other batches on the most hosts.
     """
 
-    parts: tuple[str, ...] = option(PARTS, "what to perform", known=PARTS)
+    parts: tuple[str, ...] = option(PARTS, "parts to perform", known=PARTS)
     rings: int = len(RINGS)
     chunk_words: int = 160
     hosts: tuple[int, ...] = option(
-        (2, 3, 4), "numbers of hosts; the model is calibrated on the first of each list"
+        (2, 3, 4), "numbers of hosts; the model is calibrated on the first value of each list"
     )
-    rates: tuple[str, ...] = option(("200mbit", "100mbit"), "of every host, each way")
+    rates: tuple[str, ...] = option(("200mbit", "100mbit"), "link rate of each host, in each direction")
     widths: tuple[int, ...] = option((256, 512), "inputs and outputs of a layer", least=64)
-    batches: tuple[int, ...] = option(BATCHES, "samples of each host", least=1)
+    batches: tuple[int, ...] = option(BATCHES, "samples per host and step", least=1)
     layers: int = option(6, "layers of the perceptron on the testbed", least=2)
-    steps: int = option(40, "of each training", least=5)
-    seeds: int = option(3, "trainings of each method", least=1)
+    steps: int = option(40, "steps of each training run", least=5)
+    seeds: int = option(3, "seeds (training runs) of each method", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,7 +66,7 @@ class SmartNicOptions(CheckedOptions):
 
 
 def cells(options: SmartNicOptions) -> list[Cell]:
-    """Return a cell for each constant, figure, and point of the model, each ring, and each way to step."""
+    """Return a cell for each constant, figure, and point of the model, each ring, and each training run."""
     found: list[Cell] = []
     if PAPER in options.parts:
         found += _of_the_paper()
@@ -94,7 +94,7 @@ def _of_the_paper() -> list[Cell]:
 
 
 def _of_the_testbed(options: SmartNicOptions) -> list[Cell]:
-    """Return the calibration, and trainings that differ from it in one thing, or on the most hosts."""
+    """Return the calibration, and configurations that differ from it in one value or use the most hosts."""
     (first, *more), (rate, *rates) = options.hosts, options.rates
     (width, *widths), (batch, *batches) = options.widths, options.batches
     most = max(options.hosts)
@@ -123,11 +123,11 @@ def _of_the_testbed(options: SmartNicOptions) -> list[Cell]:
 # The rows of the model: its constants, the published figures, and the curves of figure 4b.
 
 BASELINE, NIC, NIC_BFP = "baseline", "nic", "nic_bfp"
-"""The three curves: throughput over that of one node."""
+"""The three curves: throughput relative to one node."""
 
 
 def published(cells: Sequence[Cell], report: Report) -> None:
-    """Report the rows of these cells."""
+    """Report the rows of cells that the model answers."""
     prototype = calibrate()
     known = {
         (kind, each.what): asdict(each)

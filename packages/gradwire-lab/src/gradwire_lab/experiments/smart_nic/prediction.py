@@ -1,7 +1,7 @@
-"""The model's seconds of a step on a testbed, with parameters of one configuration alone.
+"""The model's step time on a testbed, with parameters from one configuration alone.
 
 The equations are those of the paper's section IV.C, with ``T_AR = max(T_ring, T_add, T_mem)``. Hosts share
-one core for computing and one for the ring, so that each has an equal share of it.
+one core for computing and one for the ring, each with an equal share.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from gradwire_lab.experiments.experiment import Row
 from gradwire_lab.experiments.smart_nic.options import LAYERWISE, NAIVE
 
 CONFIGURATION = ("hosts", "rate", "layers", "width", "batch")
-"""The names that a calibration and a prediction must not have in common."""
+"""The fields of a configuration: a prediction must differ from its calibration in at least one."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """The parameters that a calibration gives.
+    """The model's parameters from a calibration.
 
-    ``flops_per_s`` and ``update_s_per_parameter`` are P_Worker and T_U of a worker with the whole core,
-    ``usable_share`` is alpha, the part of the line that the ring reaches, and ``adds_per_s`` is P_FPGA of a
-    NIC with the whole core: the rate at which a ring on a host adds and moves values.
+    ``flops_per_s`` and ``update_s_per_parameter`` are P_Worker and T_U of a worker with a whole core,
+    ``usable_share`` is alpha, the share of the link rate that the ring reaches, and ``adds_per_s`` is P_FPGA
+    of a NIC with a whole core: the rate at which a host's ring adds and moves values.
     """
 
     flops_per_s: float
@@ -43,7 +43,7 @@ class Parameters:
 
 
 def parameters(row: Row) -> Parameters:
-    """Return the parameters that the row of a calibration gives."""
+    """Return the model's parameters from the row of a calibration."""
     hosts, width, layers = row["hosts"], row["width"], row["layers"]
     flops = layers * 6 * width**2 * row["batch"]
     on_line_nbytes = padded_nbytes(width, hosts) * 2 * (hosts - 1) / hosts
@@ -73,12 +73,12 @@ def predicted(known: Parameters, row: Row) -> Trace:
 
 
 def is_calibrated_on(calibration: Row, row: Row) -> bool:
-    """Return whether a row has the configuration that the parameters come from."""
+    """Return whether a row has the configuration of the calibration."""
     return all(calibration[name] == row[name] for name in CONFIGURATION)
 
 
 def compression(spec: str) -> float:
-    """Return the bytes of float32 that are one on the wire, of a codec whose payloads have one size."""
+    """Return the compression ratio of a codec whose payloads have a fixed size."""
     from gradwire.codecs import Bfp, parse
 
     codec = parse(spec)

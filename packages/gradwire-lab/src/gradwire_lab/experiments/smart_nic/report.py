@@ -1,4 +1,4 @@
-"""The tables: constants and figures, rings, measured steps, and the claims."""
+"""The tables: constants and figures, rings, measured steps, and claims."""
 
 from __future__ import annotations
 
@@ -113,13 +113,13 @@ def _calibrated(row: Row) -> str:
     )
 
 
-# The picture: throughput over the nodes (figure 4b), and the measured steps.
+# The plot: throughput over the number of nodes (figure 4b), and the measured steps.
 
 PLOT_CURVES = ((BASELINE, "conventional NICs"), (NIC, "smart NICs"), (NIC_BFP, "smart NICs with BFP"))
 
 
 def plot(rows: Sequence[Row]) -> bytes:
-    """Return a picture of each batch's curves, and one of the steps."""
+    """Return a PNG with a panel per batch's curves, and one of the steps."""
     batches = sorted({row["batch"] for row in select(rows, part=SCALING)})
     steps = select(rows, part=STEP)
     count = max(1, len(batches) + bool(steps))

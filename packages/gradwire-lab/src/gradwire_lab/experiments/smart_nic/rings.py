@@ -1,4 +1,4 @@
-"""The cycles that simulated ring engines take, and those that the model says."""
+"""The cycles of simulated ring engines, and the model's prediction."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gradwire_lab.experiments.smart_nic.prediction import compression
 
 WIDTH = 256
 PROBE_NODES = 2
-"""The smallest ring tells the latency of each codec's circuit."""
+"""The smallest ring, which gives the latency of each codec's circuit."""
 
 
 def simulate(cells: Sequence[Cell], reporter: Reporter) -> None:
-    """Report the cells' rows. Raises ``MissingPackageError`` without the package amaranth."""
+    """Simulate and report the cells. Raises ``MissingPackageError`` without the package amaranth."""
     latency = dict[tuple[str, int], float]()
     for cell in cells:
         spec, nodes, words = cell["codec"], cell["nodes"], cell["chunk_words"]
@@ -55,7 +55,7 @@ def _ring(spec: str, nodes: int, words: int) -> tuple[Ring, RingCircuit]:
 
 
 def cycles_of(ring: Ring, nodes: int, rounds: int) -> int:
-    """Return after how many cycles the last word of the last sum has left the last engine."""
+    """Return the number of cycles until the last word of the last sum leaves the last engine."""
     try:
         from amaranth import Module
         from amaranth.lib import wiring
@@ -65,7 +65,7 @@ def cycles_of(ring: Ring, nodes: int, rounds: int) -> int:
     except ImportError as error:
         raise MissingPackageError(
             f"the rings of smart-nic need the package amaranth, which does not load here ({error}); "
-            f"{how_to_install('gateware')}, or leave them out with --parts",
+            f"{how_to_install('gateware')}, or omit them with --parts",
             name="amaranth",
         ) from error
     m = Module()
@@ -84,7 +84,7 @@ def cycles_of(ring: Ring, nodes: int, rounds: int) -> int:
 
 
 def _fed(stream: Any, ring: Ring, chunks: int, draw: random.Random) -> Callable[[Any], Any]:
-    """Return the process that gives an engine a word in every cycle."""
+    """Return the process that feeds an engine a word in every cycle."""
 
     async def feed(ctx: Any) -> None:
         ctx.set(stream.tkeep, -1)
@@ -99,7 +99,7 @@ def _fed(stream: Any, ring: Ring, chunks: int, draw: random.Random) -> Callable[
 
 
 def _drained(stream: Any, chunks: int, ends: list[int]) -> Callable[[Any], Any]:
-    """Return the process that takes sums, and adds the number of cycles until the last one to ``ends``."""
+    """Return the process that reads the sums, and appends the cycle of the last word to ``ends``."""
 
     async def drain(ctx: Any) -> None:
         ctx.set(stream.tready, 1)
@@ -113,5 +113,5 @@ def _drained(stream: Any, chunks: int, ends: list[int]) -> Callable[[Any], Any]:
 
 
 def _word(draw: random.Random, lanes: int) -> int:
-    """Return a word of floats between 1 and 2."""
+    """Return a word of random floats between 1 and 2."""
     return sum((0x3F800000 | draw.getrandbits(23)) << LANE_BITS * lane for lane in range(lanes))

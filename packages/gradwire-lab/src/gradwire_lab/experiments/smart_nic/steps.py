@@ -1,10 +1,10 @@
-"""Training steps on the hosts of a testbed, in the three schedules of the paper (its figures 2 and 3b).
+"""Training steps on a testbed's hosts, in the three schedules of the paper (its figures 2 and 3b).
 
-Workers compute for real. All hosts of a testbed share the machine, so that its first core is that of all
-workers, and its last core that of all smart NICs, whose role a software ring plays there. Without smart
-NICs, the ring runs on the workers' core, beside backward or after it. Hosts that share a core wait for each
-other. An exchange waits for the last worker to begin it, and for each ring to get the core. All of this
-counts as exposed, because no host can tell it from communication.
+Workers compute for real. All hosts of a testbed share the machine: all workers run on its first core, and the
+software rings that act as smart NICs on its last core. Without smart NICs, the ring runs on the workers'
+core, during backward or after it. Hosts that share a core wait for each other. An exchange waits for the last
+worker to start it, and for each ring to get the core. All of these waits count as exposed communication,
+because a host can't distinguish them.
 """
 
 from __future__ import annotations
@@ -32,20 +32,19 @@ from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.smart_nic.options import CALIBRATION, IDENTITY, LAYERWISE, NAIVE, OVERLAPPED
 from gradwire_lab.job.batches import learning_rate
 
-# The perceptron that hosts train: square layers, each of whose passes can be run by itself.
-#
-# It is the paper's (section III), with fewer and narrower layers. Images are projected to the layers' width,
-# and the first ten outputs are the classes.
+# The perceptron that hosts train: square layers whose passes can run separately. It is the paper's (section
+# III), with fewer and narrower layers. Images are projected to the layers' width, and the first ten outputs
+# are the classes.
 
 RATE, MOMENTUM = 0.05, 0.9
-"""The peak of the learning rate, which falls along a cosine, and SGD's momentum; the paper has neither."""
+"""The peak learning rate, which falls along a cosine, and SGD's momentum; the paper states neither."""
 PROJECTION = 0
 """The seed of the projection, which all hosts share."""
 
 
 @dataclass(frozen=True)
 class ProjectedImages:
-    """One host's own training images and all test images, projected, with their classes."""
+    """One host's training images and all test images, projected, with their classes."""
 
     own: torch.Tensor
     classes: torch.Tensor
@@ -54,7 +53,7 @@ class ProjectedImages:
 
 
 def images(name: str, width: int, rank: int, world: int) -> ProjectedImages:
-    """Read a data set and project it to ``width`` values by a random matrix."""
+    """Load a data set and project it to ``width`` values with a random matrix."""
     data = dataset(name)
     share = torch.arange(rank, len(data.train_labels), world)
     own, classes = data.train_batch(share)
@@ -68,9 +67,9 @@ def images(name: str, width: int, rank: int, world: int) -> ProjectedImages:
 class Perceptron:
     """Layers of ``width`` x ``width`` weights with ReLU between them, trained by SGD with momentum.
 
-    ``seed`` is that of the weights, which are the same on all hosts, and with ``rank`` that of the batches.
-    After ``steps``, the learning rate is zero. ``buckets`` are the gradients of each layer, from the input
-    up; an exchange replaces them by the average.
+    ``seed`` determines the initial weights, which are identical on all hosts, and ``seed`` and ``rank``
+    determine the batches. After ``steps``, the learning rate is zero. ``buckets`` are the gradients of each
+    layer, from the input up; an exchange replaces them by the average.
     """
 
     def __init__(
@@ -108,7 +107,7 @@ class Perceptron:
         self._delta /= self._batch
 
     def backward(self, layer: int) -> None:
-        """Compute a layer's gradients, into its bucket, and what the layer below needs."""
+        """Compute a layer's gradients, in its bucket, and the gradient of the layer below's output."""
         inputs, weights = self._inputs[layer], self.weights[layer]
         torch.mm(inputs.T, self._delta, out=self.buckets[layer].view_as(weights))
         if layer > 0:
@@ -138,14 +137,14 @@ class Perceptron:
 
 SEGMENT_NBYTES = 1 << 18
 WARM_STEPS = 3
-"""The first steps of a training connect and fill caches; they train, but their times don't count."""
+"""The first steps of a training run, which connect and fill caches and aren't timed."""
 REPEATS = 15
-"""Repeats of what is timed for the calibration."""
+"""Repetitions of each measurement for the calibration."""
 ACTIVITIES = ("forward", "backward", "update", "exposed")
 
 
 class TimedWorker:
-    """A perceptron whose activities on the training thread are timed and noted; layers count from 1."""
+    """A perceptron whose activities on the training thread are timed and logged; layers count from 1."""
 
     def __init__(self, perceptron: Perceptron) -> None:
         self.perceptron = perceptron
@@ -168,7 +167,7 @@ class TimedWorker:
             self.perceptron.update(layer)
 
     def wait(self, launched: Work) -> None:
-        """Wait for an exchange, and for hosts that share a core. Raises ``ExchangeError``."""
+        """Wait for an exchange, which includes hosts that share a core. Raises ``ExchangeError``."""
         with self._timed("exposed"):
             launched.wait()
 
@@ -182,7 +181,7 @@ class TimedWorker:
 
 
 class Communication:
-    """A thread on a core of its own choice that exchanges a perceptron's buckets while others compute."""
+    """A thread, pinned to a core, that exchanges a perceptron's buckets while others compute."""
 
     def __init__(self, perceptron: Perceptron, exchange: Exchange, core: int) -> None:
         self._perceptron, self._context = perceptron, SyncContext(exchange)
@@ -190,7 +189,7 @@ class Communication:
         self._put("a core", lambda _: os.sched_setaffinity(0, {core})).wait()
 
     def launch(self, layer: int, then: Callable[[int], None] | None = None) -> Work:
-        """Average a layer's gradients, and do something on the thread ``then``; return at once."""
+        """Start averaging a layer's gradients, followed by ``then`` on the thread; don't block."""
         bucket = self._perceptron.buckets[layer]
 
         def call(exchange: Exchange) -> None:
@@ -201,7 +200,7 @@ class Communication:
         return self._put(f"the gradients of layer {layer + 1}", call, bucket.nbytes)
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._thread.close()
 
     def _put(self, what: str, call: Callable[[Exchange], None], nbytes: int = 0) -> Work:
@@ -212,7 +211,7 @@ class Communication:
 
 
 def naive(worker: TimedWorker, communication: Communication) -> None:
-    """Compute all gradients, then exchange and apply one layer after the other."""
+    """Compute all gradients, then exchange and apply them layer by layer."""
     worker.forward()
     for layer in reversed(worker.perceptron.layers):
         worker.backward(layer)
@@ -223,7 +222,7 @@ def naive(worker: TimedWorker, communication: Communication) -> None:
 
 
 def overlapped(worker: TimedWorker, communication: Communication) -> None:
-    """Compute gradients, while the communication thread exchanges and applies those that are there."""
+    """Compute gradients while the communication thread exchanges and applies those already computed."""
     worker.forward()
     launched = []
     for layer in reversed(worker.perceptron.layers):
@@ -234,7 +233,7 @@ def overlapped(worker: TimedWorker, communication: Communication) -> None:
 
 
 def layerwise(worker: TimedWorker, communication: Communication) -> None:
-    """Launch a layer's exchange, compute the layer below, wait, launch that one, and update (figure 3b)."""
+    """Start a layer's exchange, compute the layer below, wait, start its exchange, and update (figure 3b)."""
     worker.forward()
     launched: Work | None = None
     for layer in reversed(worker.perceptron.layers):
@@ -253,7 +252,7 @@ METHODS = MappingProxyType({NAIVE: naive, OVERLAPPED: overlapped, LAYERWISE: lay
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
-    """Calibrate and train for the cells of one network, as one of its ranks."""
+    """Calibrate and train the cells of one network, as one of its ranks."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[0]})
     read: dict[int, ProjectedImages] = {}
@@ -269,9 +268,9 @@ def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
 
 
 def trained(ranks: Ranks, cell: Cell, images: ProjectedImages, core: int) -> dict[str, Any]:
-    """Train with each seed, and exchange on ``core``; return seconds of a step, and accuracies.
+    """Train with each seed, with exchanges on ``core``; return step times and accuracies.
 
-    Seconds of a step are the medians of each training, those of its activities the hosts' mean.
+    A step time is the median of a training run; times of activities are means over the hosts' medians.
     """
     found: dict[str, list[float]] = {"accuracies": [], "losses": [], "step_s": []}
     found |= {f"{each}_s": [] for each in ACTIVITIES}
@@ -302,9 +301,9 @@ def trained(ranks: Ranks, cell: Cell, images: ProjectedImages, core: int) -> dic
 
 
 def calibrate(ranks: Ranks, cell: Cell, images: ProjectedImages, core: int) -> dict[str, float]:
-    """Return the origins of the model's parameters: seconds of a core, and those of an all-reduce.
+    """Measure the model's parameters: seconds of computing and updating on a core, and of an all-reduce.
 
-    All hosts are at work at the same time, as they are in a step.
+    All hosts work at the same time, as in a step.
     """
     perceptron = _perceptron(cell, images, 0, ranks.rank, 2 * REPEATS)
     computing, updating = list[float](), list[float]()

@@ -1,4 +1,4 @@
-"""The errors of the model, and the claims."""
+"""The model's errors, and the claims."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from gradwire_lab.experiments.smart_nic.prediction import (
 )
 
 OF_STEPS = 0.03
-"""The published model is within it of the published prototype, on 3 to 6 nodes."""
+"""The published model's largest error against the published prototype, on 3 to 6 nodes."""
 ERROR = Published("section V.B", OF_STEPS, is_limit=True)
 OF_CYCLES = 0.01
-"""A circuit's cycles are counted, so that the model of them has no scatter."""
+"""The allowed error in cycles, which are counted, so that the model's error has no scatter."""
 WITHIN = 0.10
-"""The share of a published figure by which another may differ: published ones have two digits."""
+"""The allowed difference as a share of a published figure: published ones have two digits."""
 BASES = {
     How.PREDICTED: Basis.MODELLED,
     How.CALIBRATED: Basis.CALIBRATED,
@@ -44,7 +44,7 @@ CONVENTIONAL = ((NAIVE, IDENTITY), (OVERLAPPED, IDENTITY))
 
 
 def error(row: Row, calibration: Row | None = None) -> float:
-    """Return the model's figure over the published, simulated, or measured one, minus 1."""
+    """Return the model's figure relative to the published, simulated, or measured one, minus 1."""
     if row["part"] == RING:
         return float(row["model_cycles"] / row["cycles"] - 1)
     if calibration is not None:
@@ -58,7 +58,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def figure_claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare each published figure with the model's; those that hold by construction say so."""
+    """Compare each published figure with the model's; figures that hold by construction are marked."""
     return [
         Claim(
             row["what"],
@@ -81,7 +81,7 @@ def _erratum(row: Row) -> str:
 
 
 def ring_claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the model's T_AR, in cycles, with those of simulated engines: no chip is measured."""
+    """Compare the model's T_AR, in cycles, with simulated engines; no chip is measured."""
     errors = [abs(error(row)) for row in select(rows, part=RING)]
     if not errors:
         return []
@@ -90,7 +90,7 @@ def ring_claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def step_claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare measured steps with the model that was calibrated elsewhere, and schedules with each other."""
+    """Compare measured steps with the model's predictions, and schedules with each other."""
     steps, (calibration, *_) = select(rows, part=STEP), [*select(rows, part=CALIBRATION), None]
     if not steps or calibration is None:
         return []
@@ -103,9 +103,9 @@ def step_claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _errors(steps: Sequence[Row], calibration: Row) -> list[Claim]:
-    """Return the errors of the predictions.
+    """Return the claims about the predictions' errors.
 
-    If a prediction has the calibration's own configuration, the model was fitted to what it is compared with.
+    A prediction for the calibration's own configuration makes a claim calibrated instead of measured.
     """
     found = []
     for name, pairs, published in (
@@ -135,7 +135,7 @@ class MeasuredSteps:
     rows: Sequence[Row]
 
     def s(self, method: str, codec: str, activity: str = "step") -> float | None:
-        """Return the mean seconds of a method's step, or of an activity in it; None if it wasn't measured."""
+        """Return the mean seconds of a method's step, or of an activity in it; None if not measured."""
         row = self._row(method, codec)
         return None if row is None else fmean(row[f"{activity}_s"])
 
@@ -149,7 +149,7 @@ class MeasuredSteps:
         of: Sequence[tuple[str, str]],
         unit: str = SHARE,
     ) -> Claim:
-        """Return the counterpart of a published figure."""
+        """Return the claim about the counterpart of a published figure."""
         rows = [row for row in (self._row(*each) for each in of) if row is not None]
         return Claim(
             text,
@@ -166,7 +166,7 @@ class MeasuredSteps:
 
 
 def _bars(steps: MeasuredSteps, where: str) -> list[Claim]:
-    """Return the counterparts of figure 4a, and of its speed-up."""
+    """Return the counterparts of figure 4a and its speed-up."""
     before, found = (OVERLAPPED, IDENTITY), []
     for name, own, shares in (
         ("NIC", NICS[0], (("step", 0.18), ("exposed", 0.37), ("backward", 0.10))),
@@ -247,7 +247,7 @@ def _over(before: float | None, after: float | None) -> float | None:
 
 
 def trainings(rows: Sequence[Row], row: Row) -> list[Trainings]:
-    """Return the trainings of a row, beside exact ones of the same configuration."""
+    """Return the training runs of a row, with exact ones of the same configuration."""
     name, goal = f"{row['codec']}, {_where(row)}", GOALS[row["data"]]
     if row["codec"] == IDENTITY:
         return [exact_trainings(name, row["accuracies"], goal)]
