@@ -46,5 +46,5 @@ def test_headers_cap_what_a_packet_for_each_segment_gains() -> None:
 
 
 def test_an_mtu_without_room_is_refused() -> None:
-    with pytest.raises(SpecError, match="MTU of more than 60 bytes"):
+    with pytest.raises(SpecError, match="MTU above 60 bytes for a NIC, got 60"):
         packet_ratio(2.0, 60)

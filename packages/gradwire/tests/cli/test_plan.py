@@ -35,11 +35,11 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("plan --model 5M --hosts 1 --rate 1gbit", "nothing to exchange"),
         ("plan --model 5M --hosts 257 --rate 1gbit", "expected 2 to 256 for --hosts, got 257"),
         ("plan --model 5M --hosts many --rate 1gbit", "invalid int value: 'many'"),
-        ("plan --model 5M --hosts 4", "tell --rate and --latency"),
+        ("plan --model 5M --hosts 4", "give --rate and --latency"),
         ("plan --model 5M --hosts 4 --rate 1gbps", "a rate is written like"),
         ("plan --model 5M --hosts 4 --rate 0gbit", "a rate is written like"),
         ("plan --model 5M --hosts 4 --rate 1gbit --latency 50", "a time is written like"),
-        ("plan --model 5M --hosts 4 --measured line.json --rate 1gbit", "leave out --rate"),
+        ("plan --model 5M --hosts 4 --measured line.json --rate 1gbit", "omit --rate"),
         ("plan --model 5M --hosts 4 --measured none.json", "none.json cannot be read"),
         ("plan --model 5M --hosts 4 --measured damaged.json", "damaged.json is no JSON"),
         ("plan --model 5M --hosts 4 --measured other.json", "measured on another machine"),
@@ -57,7 +57,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (f"{BASE} --forward 5", "a time is written like"),
         (f"{BASE} --update soon", "a time is written like"),
         (f"{BASE} --gradients none.pt", "none.pt cannot be read"),
-        (f"{BASE} --gradients damaged.json", "holds no gradients"),
+        (f"{BASE} --gradients damaged.json", "expected gradients that torch.load can read"),
         (f"{BASE} --group-size 2", "expected both the hosts in a group"),
         (f"{BASE} --group-size 2 --core slow", "a rate is written like"),
         (f"{BASE} --group-size 3 --core 1gbit", "expected groups of 2 to 2 hosts"),
@@ -177,11 +177,11 @@ def test_it_says_what_it_knows_ranks_chooses_and_writes(capsys: pytest.CaptureFi
     assert main(words.split()) == 0
     printed = capsys.readouterr().out
     for told in (
-        "300,000 parameters, 1.2MB (told)",
-        "10mbit (told)",
+        "300,000 parameters, 1.2MB (given)",
+        "10mbit (given)",
         "50us (assumed)",
         "synthetic (Laplace) (assumed)",
-        "60ms a step (told)",
+        "60ms a step (given)",
         "codec",
         "quantize:8 over ring: a step of",
         "efficiency",
@@ -211,7 +211,7 @@ def test_a_budget_that_only_identity_meets_is_no_mistake(capsys: pytest.CaptureF
     assert main(f"{BASE} --codecs bf16,quantize:8 --largest-error 0".split()) == 0
     printed = capsys.readouterr().out
     assert "no compression" in printed
-    assert "beyond the largest error of 0: bf16" in printed
+    assert "above the largest error of 0: bf16" in printed
 
 
 @pytest.mark.usefixtures("no_measuring")

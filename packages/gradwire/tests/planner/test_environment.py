@@ -38,7 +38,7 @@ def told(request: PlanRequest) -> dict[str, Input]:
 
 def test_a_line_that_is_told_says_so() -> None:
     found = told(ask(rate="1gbit", latency="20us"))
-    assert [found[name].source for name in ("rate", "latency")] == ["told", "told"]
+    assert [found[name].source for name in ("rate", "latency")] == ["given", "given"]
     assert told(ask(rate=5e7))["latency"].source == "assumed"
 
 
@@ -49,7 +49,7 @@ def test_a_measured_line_says_where_it_is_from(tmp_path: Path) -> None:
     for given in (path, str(path), rate):
         assert measure(ask(line=given)).line == rate.line
         assert told(ask(line=given))["line"].source.startswith("measured")
-    assert told(ask(line=rate.line))["line"].source == "told"
+    assert told(ask(line=rate.line))["line"].source == "given"
 
 
 def test_a_line_of_another_machine_wants_a_word(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_frames_cost_what_was_measured_with_the_line() -> None:
     found = measure(ask(line=measured, host=None))
     assert (found.host.send_s, found.host.cores) == (1e-3, 2)
     assert told(ask(line=measured, host=None))["frames"].source == "measured"
-    assert told(ask(line=measured))["frames"].source == "told"
+    assert told(ask(line=measured))["frames"].source == "given"
 
 
 def test_hosts_have_their_own_cores_unless_they_share_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:

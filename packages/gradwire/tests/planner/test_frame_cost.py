@@ -21,6 +21,6 @@ def test_frames_cost_something_but_not_the_world() -> None:
 
 def test_without_a_local_network_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "_LOCAL", "192.0.2.1")
-    with pytest.raises(LinkError, match="cannot be measured over the local network") as caught:
+    with pytest.raises(LinkError, match="cannot measure the cost of frames over the loopback") as caught:
         measure_host(2, 1)
     assert "\n" not in str(caught.value)

@@ -105,12 +105,12 @@ def test_a_factory_may_give_inputs_too() -> None:
         ("no_such_module:net", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module'"),
         ("broken_factories:net", "cannot be imported: ModuleNotFoundError: No module named 'nothing_like"),
         ("some_factories:nett", "some_factories has no nett"),
-        ("some_factories:number", "must be a function without arguments, but is a int"),
+        ("some_factories:number", "to be a function without arguments, got a int"),
         ("some_factories:raises", "raised ValueError: no weights here"),
         ("some_factories:wants", "raised TypeError"),
-        ("some_factories:leaves", "ended the program with exit code 3 and gave no model"),
-        ("some_factories:text", "must return a torch.nn.Module, .* but returned a str"),
-        ("some_factories:frozen", "without trainable parameters"),
+        ("some_factories:leaves", "expected .* to return a model, but it exited with code 3"),
+        ("some_factories:text", "to return a torch.nn.Module, .* got a str"),
+        ("some_factories:frozen", "a model with trainable parameters, got none"),
     ],
 )
 def test_a_factory_that_is_none_is_one_sentence(text: str, reason: str) -> None:
@@ -154,8 +154,8 @@ def test_the_loss_is_of_the_first_tensor_that_comes_out() -> None:
     [
         ((torch.ones(1, 7),), "x", "failed on its example inputs: RuntimeError"),
         ((), "x", "failed on its example inputs: TypeError"),
-        ((torch.ones(1, 1),), "text", "must return a floating point tensor"),
-        ((torch.ones(1, 1),), (), "must return a floating point tensor"),
+        ((torch.ones(1, 1),), "text", "to return a floating point tensor, got a str"),
+        ((torch.ones(1, 1),), (), "to return a floating point tensor, got a tuple"),
         ((torch.ones(1, 1),), torch.ones(1), "failed on its example inputs: RuntimeError"),
     ],
 )

@@ -77,7 +77,7 @@ def test_the_way_to_a_loss_has_columns(choice: Choice) -> None:
 
 def test_codecs_beyond_the_budget_are_named(choice: Choice) -> None:
     text = "\n".join(lines(*report(choice, 3)))
-    assert "beyond the largest error of 0.001" in text
+    assert "above the largest error of 0.001" in text
     assert LONG in text
 
 
@@ -92,5 +92,5 @@ def test_the_last_host_that_pays_is_told() -> None:
     text = "The throughput still grows at 4 hosts, with 2.00x that of one; each further host adds 0.5 of a"
     assert text in told(points)
     assert "adds 0.5 of a host or more from 1 to 2, and less elsewhere" in told(points)
-    assert "nowhere does each further host add 0.5" in told([points[0], ScalePoint(2, 2.0, 1.0, None)])
-    assert "everywhere each further host adds 0.5 of a host or more" in told(points[:2])
+    assert "hosts add less than 0.5 of a host each" in told([points[0], ScalePoint(2, 2.0, 1.0, None)])
+    assert "; each further host adds 0.5 of a host or more." in told(points[:2])

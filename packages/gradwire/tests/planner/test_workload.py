@@ -34,9 +34,9 @@ def test_a_model_of_which_only_the_size_is_known_is_cut_into_few_pieces(count: i
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: Workload(()), "at least one parameter"),
-        (lambda: Workload((0, 0)), "at least one parameter"),
-        (lambda: Workload((1, -1)), "at least one parameter"),
+        (lambda: Workload(()), "expected parameter sizes"),
+        (lambda: Workload((0, 0)), "expected parameter sizes"),
+        (lambda: Workload((1, -1)), "expected parameter sizes"),
         (lambda: Workload.of_count(0), "from 1 up"),
         (lambda: Workload((1,), forward_s=-1.0), "for forward_s of a training step, got -1"),
         (lambda: Workload((1,), backward_s=float("nan")), "for backward_s of a training step, got nan"),

@@ -1,6 +1,6 @@
 """Choose a plan: request, measure, rank, explain. "No compression" is a plan, too.
 
-Names are loaded when they are first used: the command line reads a request without torch.
+Names are imported on first use, so that the command line reads a request without importing torch.
 """
 
 import importlib

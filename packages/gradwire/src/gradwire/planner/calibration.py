@@ -1,4 +1,4 @@
-"""Measure the codecs that a search considers: on recorded gradients, or on synthetic ones."""
+"""Measure the costs of candidate codecs on recorded or synthetic gradients, and of frames on this machine."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ from gradwire.timing.line import (
 
 
 def threads_of(hosts: int, *, shared: bool) -> int:
-    """Return the number of threads of one rank, if ``hosts`` ranks share this machine or each has its own."""
+    """Return the number of threads of one rank; if ``shared``, ``hosts`` ranks share this machine's cores."""
     return max(1, cores() // hosts) if shared else cores()
 
 
 @contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """Let PyTorch, and the codecs that follow it, use ``count`` threads within a ``with`` block."""
+    """Run a ``with`` block with this number of threads in PyTorch, and so in the codecs."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -59,16 +59,16 @@ def use_threads(count: int) -> Iterator[None]:
 
 
 SAMPLE_COUNT = 1 << 20
-"""Floats of a gradient that are measured on: stretches of it from the first layer to the last."""
+"""The floats that are sampled from a gradient, in stretches from the first layer to the last."""
 STRETCHES = 16
 SYNTHETIC_SCALE = 1e-3
 SYNTHETIC_SAMPLES = 4
 SEGMENT_NBYTES = 1 << 20
 ROUNDS = 3
-"""The measurements of each codec, seconds apart, because other work on the machine varies."""
+"""Measurements of each codec, seconds apart, because the machine's other load varies."""
 
 Show = Callable[[int, int, str], None]
-"""Called with the number of codecs done, the number of codecs, and the codec that is measured now."""
+"""A progress callback: receives the measurements done, their total number, and the codec measured next."""
 
 
 def measure_codecs(
@@ -81,9 +81,9 @@ def measure_codecs(
 ) -> dict[str, CodecCost]:
     """Return the cost of every codec, by its spec, on sums of up to ``world`` of the gradients.
 
-    The gradients are those of different steps or ranks, of any shape and floating dtype, all of one size; the
-    threads are those of one rank; frames will wait for the line. Raises ``TensorError`` for gradients that
-    are empty or of different sizes.
+    The gradients belong to different steps or ranks; they have any shape and floating dtype, and one size.
+    ``threads`` is the number of threads of one rank. Codecs rest between segments for the time that ``line``
+    takes to send one. Raises ``TensorError`` if gradients are empty or differ in size.
     """
     samples = [excerpt(gradient) for gradient in gradients]
     rest_s, total = rest_between_segments(line, SEGMENT_NBYTES), ROUNDS * len(codecs)
@@ -118,9 +118,9 @@ def synthetic_gradients(count: int) -> list[torch.Tensor]:
 
 
 def excerpt(gradient: torch.Tensor, count: int = SAMPLE_COUNT) -> torch.Tensor:
-    """Return at most ``count`` values as 1-D float32 on the CPU, from all over the gradient.
+    """Return at most ``count`` values as 1-D float32 on the CPU, in stretches spread over the gradient.
 
-    Raises ``TensorError`` for anything but a tensor of finite floating point numbers.
+    Raises ``TensorError`` unless ``gradient`` is a tensor of finite floating point numbers.
     """
     if not isinstance(gradient, torch.Tensor) or not gradient.is_floating_point():
         kind = gradient.dtype if isinstance(gradient, torch.Tensor) else type(gradient).__name__
@@ -138,11 +138,11 @@ def excerpt(gradient: torch.Tensor, count: int = SAMPLE_COUNT) -> torch.Tensor:
     return values
 
 
-# Measure the cost of a frame on this machine, with two ends of a link in this process.
+# Measure the cost of a frame on this machine, with both ends of a link in this process.
 #
-# This replaces a measurement between hosts if there is none. The frames are those of an exchange over a local
-# connection. Local packets are large: a network card without offloads costs more for every byte (two to four
-# times as much between namespaces, measured). Measuring takes some tenths of a second and starts no process.
+# It substitutes for a measurement between hosts. The frames are those of an exchange over the loopback
+# interface, whose packets are large: a network card without offloads costs more per byte (two to four times
+# as much between namespaces, measured). Measuring takes some tenths of a second and starts no process.
 
 _ROUNDS = 9
 _TIMEOUT_S = 20.0
@@ -152,14 +152,14 @@ _LOCAL = "127.0.0.1"
 def measure_host(cores: int, ranks_per_machine: int, rounds: int = _ROUNDS) -> HostCost:
     """Return the costs of a frame on this machine, as medians of ``rounds`` measurements.
 
-    Raises ``LinkError`` if it has no local network.
+    Raises ``LinkError`` if it has no loopback interface.
     """
     try:
         small, large, disagrees = _measure(rounds)
     except OSError as error:
         raise LinkError(
-            f"the cost of frames cannot be measured over the local network ({error.strerror or error}); "
-            "give one that was measured, or bring the interface 'lo' up"
+            f"cannot measure the cost of frames over the loopback interface ({error.strerror or error}); "
+            "bring the interface 'lo' up, or pass a measured cost"
         ) from error
     identity = identity_cost(rounds)
     sender = EndCost.fit(small.sender, large.sender, identity.encode_s / FLOAT_NBYTES)
@@ -168,14 +168,14 @@ def measure_host(cores: int, ranks_per_machine: int, rounds: int = _ROUNDS) -> H
 
 
 class _Spent(NamedTuple):
-    """The cost of one frame at either end."""
+    """The cost of one frame at its sender and at its receiver."""
 
     sender: FrameCost
     receiver: FrameCost
 
 
 def _measure(rounds: int) -> tuple[_Spent, _Spent, float]:
-    """Return the costs of small and large frames, as medians over several rounds, and their spread."""
+    """Return the costs of small and large frames, as medians of ``rounds`` measurements, and their spread."""
     barrier = Barrier(2, timeout=_TIMEOUT_S)
     with ThreadPoolExecutor(2) as pool, local_pair() as ends:
         receiver, sender = pool.map(lambda rank: _run(ends[rank], barrier, rounds), (0, 1))
@@ -205,7 +205,7 @@ class _Clocks(NamedTuple):
 
 @contextmanager
 def local_pair() -> Iterator[tuple[SocketLink, SocketLink]]:
-    """Yield the two ends of a link over the local network."""
+    """Yield the two ends of a link over the loopback interface."""
     with socket.create_server((_LOCAL, 0)) as listening:
         called = socket.create_connection(listening.getsockname(), timeout=_TIMEOUT_S)
         answered = listening.accept()[0]
@@ -221,7 +221,7 @@ def local_pair() -> Iterator[tuple[SocketLink, SocketLink]]:
 
 
 def _run(link: Link, barrier: Barrier, rounds: int) -> list[list[_Clocks]]:
-    """Be rank 1, which sends, or rank 0, which receives; return the processor times of all rounds."""
+    """Run one end (rank 1 sends, rank 0 receives); return the CPU times for small and for large frames."""
     return [_clocks_of(link, barrier, nbytes, rounds) for nbytes in (SMALL_NBYTES, LARGE_NBYTES)]
 
 

@@ -1,4 +1,4 @@
-"""The plans that a search considers."""
+"""The candidate plans of a search, and the training step that they are predicted for."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from gradwire.wire import MAX_FRAME_NBYTES
 # The workload that determines the time of a step: sizes of gradients, seconds of computation.
 
 PIECE_COUNT, MOST_PIECES = 1 << 18, 1024
-"""A model of which only the size is known counts as parameters of 1 MiB each, or as 1024 larger ones."""
+"""The division of a model of known size: into parameters of 1 MiB, or into at most 1024 larger ones."""
 
 
 LOCAL_UPDATES = 2.5
-"""The local update of an eager pipeline, in optimizer steps: one such step, and copies of the rank's own
-gradient, the weights, and the optimizer's state. ``bench/local_update.py`` measures it."""
+"""The time of an eager pipeline's local update, in optimizer steps. It is one such step, and copies of the
+rank's gradient, the weights, and the optimizer's state. ``bench/local_update.py`` measures it."""
 MOST_COUNT = 10**15
 """No model has more parameters, so a larger number is a typing error."""
 
@@ -43,7 +43,7 @@ _STEP = Source("a training step", "give seconds")
 
 @dataclass(frozen=True)
 class Part:
-    """One bucket: its floats, and when backward has it ready, in seconds from the start of backward."""
+    """One bucket: its floats, and when its gradients are ready, in seconds from the start of backward."""
 
     count: int
     ready_s: float
@@ -53,9 +53,9 @@ class Part:
 class Workload:
     """One training step of one host, without the exchange.
 
-    ``counts`` are the floats of each parameter, in the order of the model. Backward takes time in proportion
-    to the sizes of the gradients, the last parameter first. Raises ``SpecError`` if the model has no
-    parameters, or a time is invalid.
+    ``counts`` has the floats of each parameter, in the order of the model. Backward visits the parameters in
+    reverse, each for a time in proportion to its size. Raises ``SpecError`` if the model has no parameters,
+    or a time is invalid.
     """
 
     counts: tuple[int, ...]
@@ -68,7 +68,7 @@ class Workload:
         object.__setattr__(self, "counts", counts)
         if not counts or not all(type(count) is int and count >= 0 for count in counts) or not sum(counts):
             raise SpecError(
-                f"expected a model with at least one parameter, and whole sizes, got {counts[:4]!r}"
+                f"expected parameter sizes that are whole numbers with a sum above 0, got {counts[:4]!r}"
             )
         _STEP.check(self, **dict.fromkeys(("forward_s", "backward_s", "update_s"), real(0.0)))
 
@@ -76,7 +76,7 @@ class Workload:
     def of_count(
         cls, count: int, forward_s: float = 0.0, backward_s: float = 0.0, update_s: float = 0.0
     ) -> Workload:
-        """Return the workload of a model of which only the number of parameters is known."""
+        """Return the workload of a model with ``count`` parameters and unknown layers."""
         if type(count) is not int or count < 1:
             raise SpecError(f"expected a whole number of parameters from 1 up, got {count!r}")
         if count > MOST_COUNT:
@@ -89,12 +89,12 @@ class Workload:
 
     @property
     def count(self) -> int:
-        """The floats of the whole gradient."""
+        """The number of floats in the whole gradient."""
         return sum(self.counts)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the whole gradient."""
+        """The size of the whole gradient as float32."""
         return FLOAT_NBYTES * self.count
 
     @property
@@ -103,16 +103,17 @@ class Workload:
         return self.forward_s + self.backward_s + self.update_s
 
     def compute_with_s(self, pipeline: int, shards: int = 1) -> float:
-        """Return the same for a pipeline of this many steps, including the local update if it is eager.
+        """Return the seconds of computation in a step with ``pipeline`` steps in flight.
 
-        ``shards`` is the number of ranks that the update is divided among.
+        From 2 steps up, this includes the eager pipeline's local update. ``shards`` is the number of ranks
+        that divide the update among them.
         """
         replays = pipeline - 2  # of own gradients, beyond the first
         update_s = self.update_s * (1 + LOCAL_UPDATES + replays if pipeline > 1 else 1 / shards)
         return self.forward_s + self.backward_s + update_s
 
     def parts(self, bucket_nbytes: int | None) -> list[Part]:
-        """Return the buckets in the order of their exchange, as training cuts them."""
+        """Return the buckets in the order of their exchange, divided as in training."""
         sizes = [
             sum(self.counts[members.start : members.stop])
             for members in bucket_members(self.counts, bucket_nbytes)
@@ -125,7 +126,7 @@ class Workload:
 
 
 def no_model(found: object) -> SpecError:
-    """Return the error for a model that is none."""
+    """Return the error to raise if ``found`` is no description of a model."""
     return SpecError(
         "expected a torch.nn.Module, its parameters, a whole number of them (25.6M), or a factory "
         f"package.module:name, got {found!r:.60}"
@@ -133,8 +134,8 @@ def no_model(found: object) -> SpecError:
 
 
 ALGORITHMS = (backend.NAME, "ring", "pairwise", "butterfly", "tree", "star")
-"""The order in which they win ties: the transport's own all-reduce, for buckets that are not compressed; then
-from the simplest to tune to the one that loads a single rank."""
+"""Algorithms in the order in which they win ties. The transport's native all-reduce, for uncompressed
+buckets, is first; the others follow from the simplest to tune to the star, which loads a single rank."""
 SEGMENTS_NBYTES = (1 << 18, 1 << 20, 1 << 22)
 BUCKETS_NBYTES = (1 << 20, 1 << 22, 1 << 24, 1 << 26)
 MOST_BUCKETS = 64
@@ -142,24 +143,24 @@ MOST_BUCKETS = 64
 
 @dataclass(frozen=True)
 class Space:
-    """The choices for each part of a plan, in order of preference.
+    """The search space: the values of each part of a plan, in order of preference.
 
-    Raises ``SpecError`` for unknown names, and for an empty list of choices.
+    Raises ``SpecError`` if a name is unknown or a list is empty.
 
     Parameters
     ----------
     codecs
         The encodings (``Plan.encoding``). ``identity`` is always among them.
     buckets_nbytes
-        Bucket sizes to try in addition to a single bucket. They are tried only for a pipeline of 1, and only
-        if backward takes time that can hide exchanges.
+        Bucket sizes to try besides a single bucket. They are tried only for a pipeline of 1, and only if
+        backward takes time that exchanges can overlap.
     exchanges
         As in a plan. ``"sharded"`` is tried with a ring, one bucket, and a pipeline of 1.
     whole
-        Whether a single bucket is tried. Without it, the sizes in ``buckets_nbytes`` are tried whatever
-        backward takes, and however many buckets they make.
+        Whether a single bucket is tried. If not, all sizes in ``buckets_nbytes`` are tried, regardless of
+        backward's time and of the number of buckets.
     refused
-        Codecs that are left out with an algorithm, in pairs.
+        Pairs of a codec and an algorithm that aren't tried together.
     """
 
     codecs: tuple[Codec, ...]
@@ -193,7 +194,10 @@ class Space:
 def offered(
     codecs: Sequence[str | Codec], scale: str | None = None, nic: str | Codec | None = None
 ) -> tuple[Codec, ...]:
-    """Return the encodings that ``PlanRequest`` offers, each once, identity first. Raises ``SpecError``."""
+    """Return the candidate encodings of a ``PlanRequest`` without duplicates, identity first.
+
+    Raises ``SpecError`` for an invalid codec or scale.
+    """
     named = [found for each in codecs if (found := codec_of(each, "codecs")) is not None]
     if scale not in SCALES:
         raise SpecError(f"expected None or 'auto' for scale, got {shown(scale)}")
@@ -203,8 +207,8 @@ def offered(
     scaled = [] if scale is None else [Scaled(each) for each in named if _is_scalable(each)]
     if scale is not None and not scaled:
         raise SpecError(
-            "expected a codec with an absolute bound for scale, which fits such bounds to all values, got "
-            f"{', '.join(map(str, named)) or 'none'}; name one (errbound:2^-8), or leave out scale"
+            "expected a codec with an absolute bound for scale, got "
+            f"{', '.join(map(str, named)) or 'none'}; add one (errbound:2^-8), or omit scale"
         )
     return tuple(dict.fromkeys((Identity(), *named, *scaled)))
 
@@ -214,22 +218,22 @@ def _is_scalable(codec: Codec) -> bool:
 
 
 def coded(encoding: Codec) -> dict[str, Any]:
-    """Return the parts of a plan with this ``encoding``."""
+    """Return the arguments of ``Plan`` that give it this ``encoding``."""
     if isinstance(encoding, Scaled):
         return coded(encoding.codec) | {"scale": "auto"}
     return {"offload": encoding.codec} if isinstance(encoding, Projected) else {"codec": encoding}
 
 
 def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
-    """Yield the plans for ``world`` ranks, in order of preference among plans that may take equally long.
+    """Yield the candidate plans for ``world`` ranks, in order of preference among equally fast plans.
 
-    The transport segments its own all-reduce, so one segment size is enough for it.
+    The transport segments its native all-reduce itself, so only one segment size is tried with it.
     """
     for pipeline, codec, algorithm, exchange in product(
         space.pipelines, space.codecs, space.algorithms, space.exchanges
     ):
         if algorithm == backend.NAME and not isinstance(codec, Identity):
-            continue  # it would be a ring
+            continue  # with a codec, it would be a ring
         if (codec, algorithm) in space.refused:
             continue
         sharded = exchange == "sharded"
@@ -251,7 +255,7 @@ def candidates(space: Space, workload: Workload, world: int) -> Iterator[Plan]:
 
 
 def _buckets(space: Space, workload: Workload, pipeline: int) -> Iterator[int | None]:
-    """Yield sizes that cut the model into different numbers of buckets, starting with a single bucket."""
+    """Yield bucket sizes that divide the model into different numbers of buckets, a single bucket first."""
     if not space.whole:
         yield from space.buckets_nbytes
         return
@@ -267,7 +271,7 @@ def _buckets(space: Space, workload: Workload, pipeline: int) -> Iterator[int | 
 
 
 def _segments(space: Space, count: int, chunks: int) -> Iterator[int]:
-    """Yield sizes up to the first that holds a whole chunk; larger sizes give the same frames."""
+    """Yield segment sizes up to the first that holds a whole chunk; larger ones give the same frames."""
     chunk_nbytes = FLOAT_NBYTES * math.ceil(count / chunks)
     for segment_nbytes in sorted(space.segments_nbytes):
         yield segment_nbytes

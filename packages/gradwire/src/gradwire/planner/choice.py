@@ -1,4 +1,4 @@
-"""Choose a plan: resolve a request, measure, rank; what the plan should take, how it scales, and why."""
+"""Choose a plan: resolve the request, measure, rank, and predict how the chosen plan scales."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 def choose_plan(model: Model, hosts: int, **fields: Any) -> Choice:
-    """Return the plan with which a training step should take the least time; it may be no compression.
+    """Return the choice of the plan with the shortest predicted step, which may use no compression.
 
-    Codecs and the handling of frames are measured on this machine, which should be one of the hosts; that
-    takes a few seconds.
+    Codecs and the handling of frames are measured for a few seconds on this machine, which should be one of
+    the hosts.
 
     Parameters
     ----------
@@ -40,16 +40,16 @@ def choose_plan(model: Model, hosts: int, **fields: Any) -> Choice:
         The number of hosts that train, from 2 up.
     fields
         The other fields of ``PlanRequest``: ``rate`` and ``latency``, or ``line``; ``forward_s``,
-        ``backward_s`` and ``update_s``; ``codecs``, ``algorithms`` and the rest.
+        ``backward_s`` and ``update_s``; ``codecs``, ``algorithms``, and so on.
 
     Raises
     ------
     SpecError
-        For invalid words or numbers, and if the line isn't given.
+        If an argument is invalid, or the network's rate isn't given.
     TensorError
-        For gradients or parameters that cannot be used.
+        If gradients or parameters cannot be used.
     LinkError
-        Where frames cannot be measured.
+        If the cost of frames cannot be measured.
 
     Examples
     --------
@@ -61,9 +61,9 @@ def choose_plan(model: Model, hosts: int, **fields: Any) -> Choice:
 
 
 def choose(request: PlanRequest, show: Show = quiet) -> Choice:
-    """Return the choice for a request, and how its step scales. Raises as ``choose_plan`` does.
+    """Return the choice for a request, with its scaling if requested. Raises as ``choose_plan`` does.
 
-    ``show`` receives the progress of the measurement of codecs.
+    ``show`` is called with the progress of the codecs' measurement.
     """
     resolved = resolve(request)
     environment = measure(resolved, show)
@@ -86,12 +86,12 @@ SCHEMA = "gradwire.choice/1"
 
 @dataclass(frozen=True)
 class Choice:
-    """A chosen plan and how it was chosen; ``gradwire.choose_plan`` makes it.
+    """A chosen plan with the predictions and measurements behind it, as ``gradwire.choose_plan`` returns it.
 
     ``plan`` is ready for ``gradwire.all_reduce``, ``gradwire.PipeSGD`` and ``Plan.save``. ``prediction`` is
-    what a step with it should take, ``uncompressed`` what one with the fastest plan without compression
-    should; ``ranking`` are the predictions that were made, the fastest first. ``request`` has the sizes and
-    times of the model, and ``asked`` is the request before its factory and its files were read.
+    the predicted step with this plan, ``uncompressed`` the predicted step with the fastest plan without
+    compression, and ``ranking`` has all predictions, the fastest first. ``request`` has the sizes and times
+    of the model; ``asked`` is the request before its factory and its files were read.
     """
 
     request: PlanRequest
@@ -128,15 +128,15 @@ class Choice:
 
     @property
     def explanation(self) -> str:
-        """Why this plan."""
+        """The reasons for this plan, in sentences."""
         return explain(self.ranked)
 
     def to_json(self) -> str:
-        """Return everything as readable JSON; ``Plan.from_json`` reads the value of ``plan``."""
+        """Return the choice's record as indented JSON; ``Plan.from_json`` reads the value of ``plan``."""
         return to_json(self.record())
 
     def record(self) -> dict[str, object]:
-        """Return everything as the fields of a record."""
+        """Return the choice as a record of schema ``SCHEMA``."""
         fields = {
             "hosts": self.hosts,
             "request": (self.asked or self.request).to_values(),
@@ -175,20 +175,20 @@ def _point(point: ScalePoint) -> dict[str, object]:
     }
 
 
-# How a training step scales with the number of hosts, and up to how many of them it pays.
+# How a training step scales with the number of hosts, and up to what number further hosts pay.
 #
-# Weak scaling: every host keeps its batch, so ``p`` hosts work on ``p`` batches in each step. The throughput
-# is ``p`` over the step's time; the efficiency is that over ``p`` times the throughput of one host, which is
-# compute over step.
+# Weak scaling: every host keeps its batch size, so ``p`` hosts process ``p`` batches per step. The throughput
+# is ``p`` over the step time. The efficiency is the throughput over ``p`` times the throughput of one host,
+# which is the time of computation over the step time.
 
 LEAST_GAIN = 0.5
-"""The least that a further host adds to the throughput to pay, as a share of the first one's."""
+"""The throughput that a further host must add to pay, as a share of a single host's throughput."""
 _NONE_KNOWN: Mapping[int, Prediction] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """The best plan's step on ``hosts`` hosts; without a prediction for a single one."""
+    """The best plan's step on ``hosts`` hosts; a single host exchanges nothing and has no prediction."""
 
     hosts: int
     step_s: float
@@ -202,12 +202,12 @@ class ScalePoint:
 
     @property
     def speedup(self) -> float:
-        """The throughput over that of one host."""
+        """The throughput relative to a single host."""
         return self.hosts * self.compute_s / self.step_s
 
     @property
     def efficiency(self) -> float:
-        """The speedup over the number of hosts."""
+        """The speedup divided by the number of hosts."""
         return self.compute_s / self.step_s
 
 
@@ -219,10 +219,11 @@ def scaling(
     *,
     encodings: Sequence[Codec] | None = None,
 ) -> Iterator[ScalePoint]:
-    """Yield the best plan's step for each number of hosts, rising, from 1 up.
+    """Yield the best plan's step for each number of hosts in ``worlds``, in the same order.
 
-    ``known`` has choices that have been made already, by the number of hosts; ``encodings`` are as in
-    ``planner.predict.rank``. Without any time of computation there is nothing to compare with, and no point.
+    ``known`` has predictions that were already made, by the number of hosts; ``encodings`` is as in
+    ``planner.predict.rank``. If the time of computation is 0, throughputs are undefined, and nothing is
+    yielded.
     """
     compute_s = request.workload.compute_s
     if compute_s == 0:
@@ -244,24 +245,24 @@ def worlds_around(hosts: int, farthest: int) -> list[int]:
 
 
 def hosts_that_pay(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> int:
-    """Return the number of hosts up to which every further one pays; 1 where the second does not.
+    """Return the number of hosts up to which every further host pays; 1 if already the second doesn't.
 
-    From each point to the next one each further host must add at least ``least_gain`` times the throughput of
-    a single host. More hosts may pay again after some that do not; ``paying_ranges`` tells.
+    A host pays if it adds at least ``least_gain`` times the throughput of a single host. Beyond a range that
+    doesn't pay, more hosts may pay again; ``paying_ranges`` returns all such ranges.
     """
     first, *_ = (*paying_ranges(points, least_gain), (1, 1))
     return first[1] if first[0] == points[0].hosts else 1
 
 
 def gains(points: Sequence[ScalePoint]) -> list[float]:
-    """Return the gain of each further host from each point to the next, in throughputs of one host."""
+    """Return the throughput that each further host adds between neighbouring points, in hosts."""
     return [
         (after.speedup - before.speedup) / (after.hosts - before.hosts) for before, after in pairwise(points)
     ]
 
 
 def paying_ranges(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> list[tuple[int, int]]:
-    """Return from how many hosts to how many further ones pay, rising; neighbours are joined."""
+    """Return the ranges of host numbers (first, last) in which every further host pays, in rising order."""
     ranges: list[tuple[int, int]] = []
     for (before, after), gain in zip(pairwise(points), gains(points), strict=True):
         if gain >= least_gain:

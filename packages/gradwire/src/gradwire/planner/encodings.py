@@ -1,4 +1,4 @@
-"""The encodings that a search may use, and what NICs on the way make of their frames."""
+"""Costs of encodings behind compressing NICs, the accuracy budget, and the cost of weight deltas."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ _MTU_NBYTES = 1500
 def behind_nics(
     costs: Mapping[str, CodecCost], encodings: Sequence[Codec], summed: Mapping[int, torch.Tensor]
 ) -> dict[str, CodecCost]:
-    """Return the costs with what frames for NICs take on the line, on the sums of ``calibrate.sums``.
+    """Return the costs with the bytes that NICs send on the link for encodings that they compress.
 
-    NICs merge segments, as ``gradwire nic`` does, and keep up with the line.
+    ``summed`` has the sums of gradients to encode (``calibrate.sums``). The NICs are assumed to merge
+    segments, as ``gradwire nic`` does, and to keep up with the link.
     """
     found = dict(costs)
     for encoding in encodings:
@@ -45,25 +46,24 @@ def behind_nics(
 
 
 def _line_nbytes(encoding: Codec, nic: Codec, values: torch.Tensor) -> float:
-    """Return the bytes of a value behind a NIC with this codec, in packets with their headers."""
+    """Return the bytes per value on the link behind a NIC with this codec, including packet headers."""
     floats = encoding.encode(values)[-FLOAT_NBYTES * values.numel() :].clone().view(torch.float32)
     ratio = floats.nbytes / max(1, nic.encode(floats).numel())
     return FLOAT_NBYTES / packet_ratio(ratio, _MTU_NBYTES)
 
 
-# What NICs make of a stream: they encode what TCP sends, not the headers of its packets. Where a NIC encodes
-# each segment by itself, headers cap what a codec gains; where a packet stands for several segments, they
-# shrink almost as values do.
+# NICs encode the payload of TCP segments, not the packet headers. If a NIC encodes each segment separately,
+# headers limit a codec's gain; if a packet merges several segments, headers shrink almost as values do.
 
 IP_AND_TCP_NBYTES = 20 + 32
-"""The headers of every packet, with TCP's timestamps, which are usual."""
+"""The headers of every packet, including TCP's usual timestamps."""
 ETHERNET_NBYTES = 14
 SHIM_NBYTES = 8
 """The header of a compressed packet before its body."""
 
 
 MOST_AT_ONCE_NBYTES = 1 << 16
-"""A host's kernel leaves no larger packets to a NIC."""
+"""The largest packet that a host's kernel passes to a NIC for segmentation."""
 FILL = 0.97
 """The share of a packet that a NIC which merges segments tries to fill (kCaution in native/nic/engine.cc)."""
 
@@ -71,21 +71,21 @@ FILL = 0.97
 def packet_ratio(
     ratio: float, mtu_nbytes: int, *, merge: bool = True, at_once_nbytes: float = MOST_AT_ONCE_NBYTES
 ) -> float:
-    """Return how many times fewer bytes of frames cross a link for a codec with this ratio.
+    """Return the compression ratio on the link, headers included, for a codec with the ratio ``ratio``.
 
-    Acknowledgements aren't counted.
+    Acknowledgements aren't included.
 
     Parameters
     ----------
     merge
-        As the NICs' setting.
+        Whether NICs merge segments into packets.
     at_once_nbytes
-        The payload that a host's kernel leaves to its NIC at once. The last packet of it isn't full.
+        The payload that a host's kernel passes to its NIC at once. Its last packet isn't full.
 
     Raises
     ------
     SpecError
-        For an MTU that has no room for a segment.
+        If the MTU has no room for a segment.
 
     Examples
     --------
@@ -94,7 +94,8 @@ def packet_ratio(
     """
     segment_nbytes = mtu_nbytes - IP_AND_TCP_NBYTES
     if segment_nbytes <= SHIM_NBYTES:
-        raise SpecError(f"a NIC needs an MTU of more than {mtu_nbytes - segment_nbytes + SHIM_NBYTES} bytes")
+        least_nbytes = mtu_nbytes - segment_nbytes + SHIM_NBYTES
+        raise SpecError(f"expected an MTU above {least_nbytes} bytes for a NIC, got {mtu_nbytes}")
     headers_nbytes = IP_AND_TCP_NBYTES + ETHERNET_NBYTES
     frame_nbytes = segment_nbytes + headers_nbytes
     single_nbytes = headers_nbytes + min(segment_nbytes, segment_nbytes / ratio + SHIM_NBYTES)
@@ -107,16 +108,16 @@ def packet_ratio(
     return max(frame_nbytes / single_nbytes, segments * frame_nbytes / merged_nbytes)
 
 
-# Which codecs an accuracy budget admits.
+# The codecs that an accuracy budget admits.
 
 
 @dataclass(frozen=True)
 class CodecCandidate:
-    """A codec that may be chosen, and its largest error in units of the gradients' sum over all ranks.
+    """A candidate codec, and the largest error that it may cause in the sum of all ranks' gradients.
 
-    ``error`` is ``p`` times that of one encoding, because an exchange encodes a value ``p`` times.
-    ``guaranteed`` says that it is a bound for all gradients; otherwise it is the largest error in the
-    calibration. ``admitted`` says whether it is within the budget.
+    ``error`` is ``p`` times the error of one encoding, because an exchange encodes a value ``p`` times.
+    ``guaranteed`` says whether ``error`` is a bound for all gradients; otherwise it is the largest error in
+    the calibration. ``admitted`` says whether it is within the accuracy budget.
     """
 
     codec: Codec
@@ -128,37 +129,38 @@ class CodecCandidate:
 def admit(
     codecs: Iterable[Codec], costs: Mapping[str, CodecCost], world: int, largest_error: float | None
 ) -> list[CodecCandidate]:
-    """Return each codec's error in a sum over ``world`` ranks, and whether the budget allows it.
+    """Return each codec's error in a sum over ``world`` ranks, and whether it is within the budget.
 
-    ``largest_error`` is the largest absolute error that an element of the sum may have (for the average,
-    divide by ``world``); None means no limit.
+    ``largest_error`` is the largest allowed absolute error of an element of the sum (for the average, divide
+    by ``world``); None means no limit.
     """
     limit = math.inf if largest_error is None else largest_error
     return [_candidate(codec, costs[str(codec)], world, limit) for codec in codecs]
 
 
 def _candidate(codec: Codec, cost: CodecCost, world: int, limit: float) -> CodecCandidate:
-    # what it promises without having seen a value; a scale's bound is in proportion to the values
+    # a bound that doesn't depend on the values; a scale's bound is in proportion to them
     promised = 0.0 if isinstance(codec, Scaled) else codec.bound(torch.empty(0))
     measured = max(point.largest_error for point in cost.points)
     error = world * (promised or measured)
     return CodecCandidate(codec, error, guaranteed=promised > 0 or codec.EXACT, admitted=error <= limit)
 
 
-# Measure what the changes of weights take, which a sharded exchange sends without loss.
+# Measure the cost of weight deltas, which a sharded exchange sends losslessly.
 
 WEIGHTS = "delta:bf16"
 """The encoding of weights that ``Sharded`` uses by default."""
 WARM_UP, MEASURED = 10, 9
-"""Steps of an optimizer, before its averages are those of a training, and after."""
+"""Optimizer steps before its moving averages are typical of a training run, and measured steps after them."""
 _SPREAD = 0.02
-"""The standard deviation of made-up weights, as in many a transformer."""
+"""The standard deviation of the synthetic weights, as in many transformers."""
 
 
 def measure_weights(gradients: Sequence[torch.Tensor], learning_rate: float, threads: int) -> CodecCost:
-    """Return the cost of lossless changes of bfloat16 weights in steps of Adam with this learning rate.
+    """Return the cost of lossless bfloat16 weight deltas between Adam steps with this learning rate.
 
-    The steps use the gradients one after the other, and begin at normal weights. Frames carry a segment.
+    The steps cycle through the gradients and start from normally distributed weights. A delta covers one
+    segment of weights.
     """
     samples = [excerpt(each, SEGMENT_NBYTES // 4) for each in gradients]
     count = samples[0].numel()

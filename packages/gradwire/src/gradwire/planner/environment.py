@@ -1,4 +1,4 @@
-"""Measure the environment of a request: model, line, hosts, codecs, and the noise of gradients."""
+"""Measure the environment of a request: model, link, hosts, codecs, and gradient noise."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Gradients = Sequence[torch.Tensor]
 
 @dataclass(frozen=True)
 class Input:
-    """An input of the choice, and its source: measured, given ("told"), or assumed."""
+    """An input of the choice as text, and its source: measured, given, or assumed."""
 
     name: str
     value: str
@@ -47,25 +47,26 @@ def quiet(_done: int, _total: int, _what: str) -> None:
 
 
 def is_shared(shared_machine: bool | None) -> bool:
-    """Return whether all hosts are this machine; None asks for a testbed."""
+    """Return whether all hosts are this machine; None detects whether this process is inside a testbed."""
     return is_inside() if shared_machine is None else shared_machine
 
 
 def resolve(request: PlanRequest) -> PlanRequest:
-    """Return the request with the sizes and times of its factory's model, and with its file's gradients.
+    """Return the request with its factory replaced by the model's sizes and times, and its gradients loaded.
 
-    Raises ``GradwireError`` for a file or a factory that cannot be used.
+    Raises ``GradwireError`` if a file or the factory cannot be used.
     """
-    _ = request.found_line  # a file that cannot be read shows before a model is measured
+    _ = request.found_line  # an unreadable file fails before a model is measured
     if isinstance(request.gradients, Path):
         request = replace(request, gradients=tuple(load_gradients(request.gradients)))
     return _called(request, request.model) if isinstance(request.model, str) else request
 
 
 def _called(request: PlanRequest, factory: str) -> PlanRequest:
-    """Return the request with the sizes of the factory's model; measure it with its example inputs, if any.
+    """Return the request with the sizes of the factory's model, and its times if it has example inputs.
 
-    A factory's own gradients, taken at its first weights, say nothing of the noise in training.
+    The gradients of this measurement are those of the initial weights and say nothing about the noise during
+    training, so plans are then compared by their steps.
     """
     model, example = load_factory(factory)
     sizes = sizes_of(model)
@@ -87,10 +88,10 @@ def _called(request: PlanRequest, factory: str) -> PlanRequest:
 
 
 def measure(request: PlanRequest, show: Show = quiet) -> Environment:
-    """Return the environment of a request that ``resolve`` returned; measure what the request does not tell.
+    """Return the environment of a resolved request; measure the costs that the request doesn't have.
 
-    Raises ``SpecError`` where costs are missing, ``TensorError`` for gradients that cannot be used, and
-    ``LinkError`` where frames cannot be measured.
+    Raises ``SpecError`` if given costs lack an encoding, ``TensorError`` if gradients cannot be used, and
+    ``LinkError`` if the cost of frames cannot be measured.
     """
     noise = _noise(request)
     line, host = request.found_line, _host(request)
@@ -104,9 +105,9 @@ def measure(request: PlanRequest, show: Show = quiet) -> Environment:
 
 
 def _noise(request: PlanRequest) -> float | None:
-    """Return the noise scale by which plans are compared; None to compare their steps.
+    """Return the noise scale to compare plans by their time to a loss, or None to compare their steps.
 
-    By default the step counts where costs are given, which need not say what codecs lose.
+    By default, plans are compared by their steps if costs are given, which may lack the encoding error.
     """
     objective = request.objective
     if objective is None:
@@ -116,14 +117,14 @@ def _noise(request: PlanRequest) -> float | None:
 
 
 def _tensors(request: PlanRequest) -> Gradients | None:
-    """Return the gradients of a resolved request. Raises ``SpecError`` for their file."""
+    """Return the gradients of a resolved request. Raises ``SpecError`` if they aren't loaded yet."""
     if isinstance(request.gradients, Path):
         raise SpecError(f"expected gradients, got their file {request.gradients}; resolve the request first")
     return request.gradients
 
 
 def _host(request: PlanRequest) -> HostCost:
-    """Return the cost of frames: as given, as measured with the line, or measured here."""
+    """Return the cost of frames: given, measured with the link, or measured now."""
     found = request.host
     if found is None and request.line_rate is not None:
         found = request.line_rate.host
@@ -154,11 +155,11 @@ def _measured_costs(request: PlanRequest, show: Show) -> Mapping[str, CodecCost]
     return costs
 
 
-# The inputs of a choice in words, with their sources.
+# The inputs of a choice as text, with their sources.
 
 
 def inputs_of(asked: PlanRequest, request: PlanRequest, environment: Environment) -> tuple[Input, ...]:
-    """Return the inputs of a choice: ``asked`` became ``request``, measured as ``environment``."""
+    """Return the inputs of a choice as text; ``request`` is ``asked`` after ``resolve``."""
     measured = [
         name
         for name in ("forward", "backward")
@@ -173,7 +174,7 @@ def inputs_of(asked: PlanRequest, request: PlanRequest, environment: Environment
         Input(
             "codecs",
             ", ".join(map(name_coding, request.encodings)),
-            "measured here" if request.costs is None else "told",
+            "measured here" if request.costs is None else "given",
         ),
         *_gradients(request, environment),
         *_weights(request, environment),
@@ -183,7 +184,7 @@ def inputs_of(asked: PlanRequest, request: PlanRequest, environment: Environment
 
 def _model(asked: PlanRequest, request: PlanRequest) -> Input:
     work = request.workload
-    source = asked.model if isinstance(asked.model, str) else "told"
+    source = asked.model if isinstance(asked.model, str) else "given"
     return Input("model", f"{work.count:,} parameters, {format_size(work.nbytes)}", source)
 
 
@@ -194,8 +195,8 @@ def _computation(request: PlanRequest, measured: Sequence[str]) -> Input:
         value = ", ".join(f"{name} {format_duration(each)}" for name, each in seconds.items())
         return Input("computation", value, f"{' and '.join(measured)} measured here")
     if work.compute_s == 0:
-        return Input("computation", "none: the fastest exchange is looked for", "assumed")
-    return Input("computation", f"{format_duration(work.compute_s)} a step", "told")
+        return Input("computation", "none: choose the fastest exchange", "assumed")
+    return Input("computation", f"{format_duration(work.compute_s)} a step", "given")
 
 
 def _line(request: PlanRequest, environment: Environment) -> list[Input]:
@@ -203,15 +204,15 @@ def _line(request: PlanRequest, environment: Environment) -> list[Input]:
     if request.line is not None:
         return [Input("line", str(line), _source_of_line(request))]
     return [
-        Input("rate", format_rate(line.nbytes_per_s), "told"),
-        Input("latency", format_duration(line.latency_s), "assumed" if request.latency is None else "told"),
+        Input("rate", format_rate(line.nbytes_per_s), "given"),
+        Input("latency", format_duration(line.latency_s), "assumed" if request.latency is None else "given"),
     ]
 
 
 def _source_of_line(request: PlanRequest) -> str:
     if isinstance(request.line, Path):
         return f"measured{' elsewhere' if request.elsewhere else ''}, {request.line}"
-    return "told" if request.line_rate is None else "measured"
+    return "given" if request.line_rate is None else "measured"
 
 
 def _frames(request: PlanRequest, environment: Environment) -> list[Input]:
@@ -219,14 +220,14 @@ def _frames(request: PlanRequest, environment: Environment) -> list[Input]:
     frame_s = host.send_s + host.receive_s
     source = "measured here"
     if request.host is not None:
-        source = "told"
+        source = "given"
     elif request.line_rate is not None and request.line_rate.host is not None:
         source = _source_of_line(request)
     shared = is_shared(request.shared_machine)
     where = f"all {hosts} hosts share {host.cores} cores" if shared else f"{host.cores} cores each"
     return [
         Input("frames", f"{format_duration(frame_s)} each, both ends together", source),
-        Input("hosts", f"{hosts}, {where}", "assumed" if request.shared_machine is None else "told"),
+        Input("hosts", f"{hosts}, {where}", "assumed" if request.shared_machine is None else "given"),
     ]
 
 
@@ -236,7 +237,7 @@ def _gradients(request: PlanRequest, environment: Environment) -> list[Input]:
         return [Input("gradients", "synthetic (Laplace)", "assumed")]
     found = [Input("gradients", f"{len(given)} recorded", "measured")]
     if noise is not None:
-        value = f"{noise:.3g} batches of a host" if noise < math.inf else "beyond what these gradients show"
+        value = f"{noise:.3g} batches of a host" if noise < math.inf else "too large to measure"
         found.append(Input("noise scale", value, "measured"))
     return found
 
@@ -245,5 +246,5 @@ def _weights(request: PlanRequest, environment: Environment) -> list[Input]:
     if request.sharded_lr is None:
         return []
     bits = 8 * environment.cost(WEIGHTS).at(1).nbytes
-    value = f"{bits:.2g} bits of each change, at the learning rate {request.sharded_lr:g}"
+    value = f"{bits:.2g} bits per change, at the learning rate {request.sharded_lr:g}"
     return [Input("weights", value, "measured here")]

@@ -1,12 +1,12 @@
-"""The times of exchanges in one environment, cached, each found by the cheapest method that is exact enough.
+"""Times of exchanges in one environment, cached, and computed by the cheapest method that is exact enough.
 
 - Up to ``REPLAYED_WORLD`` ranks, an exchange is replayed frame by frame.
-- A bucket of very many frames isn't replayed as a whole: with whole segments of one size, the time grows by
-  the same amount with each segment, so two shorter buckets determine the time of the whole bucket.
-- With more ranks, the steps of the schedule are walked, and the result is scaled by the ratio of replay and
-  walk for ``REPLAYED_WORLD`` ranks.
+- A bucket of very many frames isn't replayed as a whole: with segments of one size, the time grows by the
+  same amount with each segment, so two shorter buckets determine the time of the whole bucket.
+- With more ranks, the schedule is simulated step by step, and the result is scaled by the ratio of replay
+  and simulation for ``REPLAYED_WORLD`` ranks.
 
-No time is less than the lower bound of ``least``.
+No time is below the lower bound of ``least``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from gradwire.timing.simulate import Wires, simulate
 
 @dataclass(frozen=True, slots=True)
 class BucketPlan:
-    """The exchange of one bucket: a plan without its pipeline and its buckets.
+    """The plan of one bucket's exchange, without pipeline and bucket size.
 
-    ``codec`` is the spec of the plan's encoding, and ``half`` is that of ``timing.replay.replay``; only of a
-    ring there are halves by themselves.
+    ``codec`` is the spec of the plan's encoding. ``half`` is the parameter of ``timing.replay.replay``; only
+    a ring has separate halves.
     """
 
     algorithm: str
@@ -43,30 +43,30 @@ class BucketPlan:
 
     @classmethod
     def of(cls, plan: Plan) -> BucketPlan:
-        """Return the exchange of each of the plan's buckets.
+        """Return the bucket plan of a plan.
 
-        Raises ``SpecError`` for a plan whose costs were not measured.
+        Raises ``SpecError`` if the plan has several codecs or encodes on a device, which isn't measured.
         """
         plan.for_one_codec("the planner")
         if plan.encodes_on_device:
             raise SpecError(
-                "the planner knows what encoding costs on the host, but the plan encodes on a device; use "
-                "encode_on='host'"
+                "expected a plan that encodes on the host, got one that encodes on a device, for which the "
+                "planner has no costs; use encode_on='host'"
             )
         half = "reduce" if plan.is_sharded else "schedule"
         return cls(plan.algorithm, plan.segment_nbytes, str(plan.encoding), plan.keeps_residual, half)
 
 
-# An environment, converted for another number of ranks.
+# An environment, converted to another number of ranks.
 
 _RESIDUAL_PASSES = 7
 
 
 def among(environment: Environment, world: int) -> Environment:
-    """Return the environment of ``world`` ranks, in which lines and groups repeat.
+    """Return the environment for ``world`` ranks, with links and groups repeated.
 
-    All groups have the size of the first, except that the last may be smaller; lines repeat from the first.
-    If ranks share a machine, all of them share it.
+    All groups have the size of the first, except that the last may be smaller; links repeat from the first.
+    If ranks share a machine, all ``world`` ranks share it.
     """
     host = environment.host
     if host.ranks_per_machine > 1:
@@ -83,8 +83,8 @@ def with_residuals(environment: Environment, codec: str) -> Environment:
     """Return the environment with the cost of keeping residuals for ``codec``.
 
     To compute a residual, a rank decodes every encoded value and subtracts it. It gathers and adds the
-    residuals of a bucket before the exchange, and checks, keeps, and returns them after it. The cost is one
-    decoding and ``_RESIDUAL_PASSES`` passes over memory for every value, each as long as identity's decoding.
+    residuals of a bucket before the exchange, and checks, stores, and returns them after it. The cost per
+    value is one decoding and ``_RESIDUAL_PASSES`` passes over memory, each as long as identity's decoding.
     """
     cost, identity = environment.cost(codec), environment.codecs.get(str(Identity()))
 
@@ -98,7 +98,7 @@ def with_residuals(environment: Environment, codec: str) -> Environment:
 
 
 def cores(world: int, environment: Environment) -> int:
-    """Return the number of cores that the machines of ``world`` ranks have together."""
+    """Return the total number of cores of the machines of ``world`` ranks."""
     per_machine = max(1, environment.host.ranks_per_machine)
     return -(-world // per_machine) * environment.host.cores
 
@@ -110,23 +110,22 @@ def _groups(groups: tuple[int, ...], world: int) -> tuple[int, ...]:
     return (groups[0],) * whole + ((rest,) if rest else ())
 
 
-# A lower bound for the time of an exchange, without a replay, with which the planner prunes its search.
+# A lower bound for the time of an exchange, without a replay, which prunes the planner's search.
 #
-# For all lines, hosts, and costs, no bound may exceed the result of the replay. Each bound therefore leaves
-# out costs that occur only in some cases.
+# For all links, hosts, and costs, no bound may exceed the result of the replay. Each bound therefore omits
+# costs that occur only in some cases.
 
 
 def least(plan: BucketPlan, world: int, count: int, environment: Environment) -> ExchangeCost:
-    """Return a cost whose ``total_s`` is at most that of a replay of this exchange.
+    """Return a cost whose ``total_s`` is a lower bound of this exchange's replayed time.
 
-    - One rank sends as many bytes as the algorithm's card says of the busiest rank, at best at the rate of
-      the fastest line after a burst, and its last frame takes the latency. In each half of a ring, it sends
-      half of them.
+    - The busiest rank sends the bytes on the algorithm's card, at best at the rate of the fastest link after
+      a burst, and its last frame takes the latency. In each half of a ring, it sends half of them.
     - In the reduce half, all ranks together encode ``p - 1`` partial sums of every value and add them. In the
       broadcast half, they encode the result once and decode it ``p`` times, or once less if the codec is
       exact. In each half, ``p - 1`` frames carry every segment. The rank with the most work has at least the
       average of it.
-    - The cores of all machines do all of this work.
+    - All of this work runs on the cores of the machines.
     """
     environment = as_seen_by(plan.algorithm, environment)
     chunks, cost = collectives.get(plan.algorithm).chunks(world), environment.cost(plan.codec)
@@ -155,7 +154,7 @@ def least(plan: BucketPlan, world: int, count: int, environment: Environment) ->
 def _average_work(
     half: str, world: int, count: int, pieces: int, cost: CodecCost, environment: Environment
 ) -> ExchangeCost:
-    """Return the average work of a rank's thread in one half; a bucket consists of ``pieces`` pieces."""
+    """Return the average work of a rank's thread in one half, for a bucket of ``pieces`` segments."""
     host, others = environment.host, world - 1
     frames = others * pieces / world
     nbytes = others / world * count * _cheapest(cost, "nbytes") + frames * environment.header_nbytes
@@ -178,43 +177,43 @@ def _cheapest(cost: CodecCost, name: str) -> float:
 
 
 def _busiest_nbytes(algorithm: str, world: int, count: int) -> float:
-    """Return the busiest rank's bytes, minus what unequal chunks may save: one float in every step."""
+    """Return the busiest rank's bytes, less one float per step, which unequal chunks may save."""
     share, steps = _card(algorithm, world)
     return FLOAT_NBYTES * max(0.0, share * count - steps)
 
 
 @lru_cache(maxsize=1024)
 def _card(algorithm: str, world: int) -> tuple[float, int]:
-    """Return the busiest rank's share of a bucket and its steps, which every candidate asks for."""
+    """Return the busiest rank's share of a bucket, and its number of steps; cached for all candidates."""
     collective = collectives.get(algorithm)
     return collective.nbytes(world, 1), collective.steps(world)
 
 
 REPLAYED_WORLD = 16
 MOST_FRAMES = 1200
-"""A replay takes about 50 us per frame."""
+"""The frames of the longest replay, which takes about 50 us per frame."""
 FEWEST_SEGMENTS = 3
-"""The segments in each chunk of the shorter of two buckets, with which the lines are fully busy."""
+"""The segments in each chunk of the shorter of two buckets: enough to keep the links busy."""
 _FASTEST_NBYTES_PER_S = 1e15
-"""The rate of a line that takes no time, where a finite rate is needed."""
+"""The rate of an infinitely fast link where a finite rate is needed."""
 
 
 class Family:
-    """The times of exchanges in one environment, for any number of ranks, which share one cache."""
+    """The times of exchanges in one environment, cached for each number of ranks."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
         self._of_world: dict[int, ExchangeTimes] = {}
 
     def among(self, world: int) -> ExchangeTimes:
-        """Return the times between ``world`` ranks."""
+        """Return the times of exchanges between ``world`` ranks."""
         if world not in self._of_world:
             self._of_world[world] = ExchangeTimes(self, world)
         return self._of_world[world]
 
 
 class ExchangeTimes:
-    """The times of exchanges between ``world`` ranks, as ``Family`` creates it."""
+    """The times of exchanges between ``world`` ranks; ``Family.among`` creates it."""
 
     def __init__(self, family: Family, world: int) -> None:
         self._family, self.world = family, world
@@ -231,17 +230,17 @@ class ExchangeTimes:
         return self._bounds[key]
 
     def terms(self, plan: BucketPlan, count: int) -> ExchangeCost:
-        """Return the time of an exchange of ``count`` floats, by its terms."""
+        """Return the cost of an exchange of ``count`` floats, divided into its terms."""
         key = plan, count
         if key not in self._known:
             self._known[key] = _at_least(self._find(plan, count), self.least(plan, count))
         return self._known[key]
 
     def between(self, plan: BucketPlan, count: int) -> ExchangeCost:
-        """Return the time of ``count`` floats, by linear interpolation between round numbers.
+        """Return the cost of ``count`` floats by linear interpolation between round numbers of floats.
 
-        There are four such numbers from one power of two to the next. This is for models with many buckets
-        of different sizes.
+        There are four round numbers from one power of two to the next. Use it for models with many buckets of
+        different sizes.
         """
         apart = max(1, (1 << max(0, count.bit_length() - 1)) // 4)
         below, beyond = divmod(count, apart)
@@ -292,7 +291,7 @@ class ExchangeTimes:
         return replace(terms, wait_s=max(0.0, scale * self.walk_s(plan, count) - terms.work_s))
 
     def walk_s(self, plan: BucketPlan, count: int) -> float:
-        """Return the seconds of a walk over the steps: every hop by itself, one after the other."""
+        """Return the seconds of the schedule if its steps run one after the other, without pipelining."""
         environment = as_seen_by(plan.algorithm, self.environment)
         host = environment.host
         cost = environment.cost(plan.codec)

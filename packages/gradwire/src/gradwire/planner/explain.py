@@ -1,4 +1,4 @@
-"""Why a plan was chosen, in sentences."""
+"""Explain in sentences why a plan was chosen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradwire.units import format_duration
 
 
 def explain(ranking: Ranking) -> str:
-    """Return the reasons for a choice: what it gains, what decides its time, what it costs the training."""
+    """Return the reasons for a choice: its gain, its extra steps, ties, and the largest term of its time."""
     compressed = not is_exact(ranking.plan)
     sentences = [_gain(ranking) if compressed else _no_compression(ranking)]
     sentences += [
@@ -21,10 +21,10 @@ def explain(ranking: Ranking) -> str:
     ]
     if ranking.plan.pipeline > 1:
         late = ranking.plan.pipeline - 1
-        averages = "the average still travels" if late == 1 else f"the averages of {late} steps still travel"
+        averages = "the average is in flight" if late == 1 else f"the averages of {late} steps are in flight"
         sentences.append(
-            f"The pipeline computes while {averages}; its own gradients stand in for what has "
-            "not come (eager updates, a part of compute), which learns about as fast as synchronous training."
+            f"The pipeline computes while {averages}; until then, each host updates with its own gradients "
+            "(eager updates, a part of compute), which learns about as fast as synchronous training."
         )
     return " ".join(sentences)
 
@@ -48,15 +48,15 @@ def _extra_steps(chosen: Prediction) -> list[str]:
         return []
     share, deviation = 100 * chosen.extra.share, 100 * chosen.extra.deviation
     return [
-        f"To a loss, it should need {share:.1f} % more steps (give or take {deviation:.1f} %), so a step "
-        f"counts as {format_duration(chosen.to_loss_s)}."
+        f"To reach a loss, it should need {share:.1f} % more steps (± {deviation:.1f} %), so a step is "
+        f"compared as {format_duration(chosen.to_loss_s)}."
     ]
 
 
 def _gain(ranking: Ranking) -> str:
     chosen, plain = ranking.prediction, ranking.uncompressed
     return (
-        f"{name_plan(chosen.plan)}: a step of {format_duration(chosen.step_s)}, where the fastest without "
+        f"{name_plan(chosen.plan)}: a step of {format_duration(chosen.step_s)}; the fastest plan without "
         f"compression ({name_plan(plain.plan)}) takes {format_duration(plain.step_s)}, "
         f"{plain.step_s / chosen.step_s:.2f} times as long."
     )
@@ -67,14 +67,14 @@ def _no_compression(ranking: Ranking) -> str:
     begin = f"no compression: {name_plan(chosen.plan)} takes {format_duration(chosen.to_loss_s)} a step"
     others = [each for each in ranking.codecs if not isinstance(each.codec, Identity)]
     if not others:
-        return f"{begin}, and no other codec was to be tried."
+        return f"{begin}, and no other codec was offered."
     if not any(each.admitted for each in others):
-        return f"{begin}, and no other codec is allowed within the accuracy budget."
+        return f"{begin}, and no other codec is within the accuracy budget."
     best = next((each for each in ranking.ranking if not is_exact(each.plan)), None)
     least = 1 - ranking.uncertainty
     if (
         best is None or best.to_loss_s * least > plain.to_loss_s
-    ):  # then others may be faster that were not predicted
+    ):  # unpredicted plans may be faster than `best`
         return f"{begin}, and every plan with compression takes longer."
     percent = 100 * (1 - best.to_loss_s / plain.to_loss_s)
     than = "" if plain is chosen else f" than {name_plan(plain.plan)}"
@@ -83,12 +83,12 @@ def _no_compression(ranking: Ranking) -> str:
     reason = f"{begin}, and at best {best_step}, {compared}"
     if percent > 0:
         percent = 100 * ranking.uncertainty
-        reason += f"; a codec must gain more than {percent:.0f} %, which predictions may be wrong by"
+        reason += f"; a codec must gain more than {percent:.0f} %, the uncertainty of predictions"
     return f"{reason}."
 
 
 def _tie(ranking: Ranking) -> list[str]:
-    """Return why a faster plan of the same kind, if the ranking has one, wasn't chosen."""
+    """Return the reason why a faster plan of the same kind, if any, wasn't chosen."""
     chosen, kind = ranking.prediction, is_exact(ranking.plan)
     same = (each for each in ranking.ranking if is_exact(each.plan) == kind)
     fastest = next(same, chosen)
@@ -105,8 +105,8 @@ def _noise(uncertainty: float) -> list[str]:
     if uncertainty <= UNCERTAINTY:
         return []
     return [
-        f"Repeats of the calibration disagree, so that steps may be wrong by {100 * uncertainty:.0f} %: "
-        "measure on a quiet machine to know better."
+        f"Repeated calibrations disagree, so step times may be off by {100 * uncertainty:.0f} %; measure on "
+        "an idle machine for better predictions."
     ]
 
 

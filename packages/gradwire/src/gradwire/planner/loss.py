@@ -1,4 +1,4 @@
-"""The share of extra steps that a plan needs to a loss, compared with exact gradients, never stale."""
+"""The share of extra steps that a plan needs to reach a loss, compared with exact, fresh gradients."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ from gradwire.timing.environment import CodecCost
 
 # The noise of gradients, and what a plan's encodings add to it.
 #
-# Gradients of batches scatter around their mean G. Their variance over its square, ``tr(Sigma) / |G|^2``, is
-# the simple noise scale of McCandlish et al., "An Empirical Model of Large-Batch Training" (2018), section
-# 2.2, here in batches of a rank: averaging more of those than that gains little.
+# The gradients of batches scatter around their mean G with covariance Sigma. ``tr(Sigma) / |G|^2`` is the
+# simple noise scale of McCandlish et al., "An Empirical Model of Large-Batch Training" (2018), section 2.2,
+# here in batches of one rank: averaging more batches than the noise scale gains little.
 
 
 def noise_scale(gradients: Sequence[torch.Tensor]) -> float:
-    """Return the noise scale of these gradients' batches; infinite where they share no direction.
+    """Return the noise scale of gradients; infinite if they share no direction or are fewer than two.
 
-    They are those of different ranks or steps, of one size, at weights that differ little. With fewer
-    than two, the scale counts as infinite.
+    The gradients belong to different ranks or steps, at weights that differ little, and have one size.
     """
     count = len(gradients)
     if count < 2:
@@ -42,11 +41,11 @@ def noise_scale(gradients: Sequence[torch.Tensor]) -> float:
 def added_noise(
     algorithm: str, world: int, noise: float, lost: Callable[[int], float], *, exact: bool = False
 ) -> float:
-    """Return the variance that encodings add to that of the average of all ranks' gradients, as a share.
+    """Return the variance that encodings add to the ranks' average gradient, as a share of its second moment.
 
-    An encoding of a sum of k gradients loses ``lost(k)`` of its norm. The square of that norm is
-    ``k^2 |G|^2 + k tr(Sigma)``, and steps to a loss are in proportion to ``1 + tr(Sigma) / (p |G|^2)``
-    (equation 2.11), p being ``world``, to which the losses of all encodings add.
+    ``lost(k)`` is the relative error of encoding a sum of k gradients, whose squared norm is
+    ``k^2 |G|^2 + k tr(Sigma)``. Steps to a loss are in proportion to ``1 + tr(Sigma) / (p |G|^2)`` (equation
+    2.11, with p for ``world``), to which the squared errors of all encodings add.
     """
     if exact:
         return 0.0
@@ -62,7 +61,7 @@ def added_noise(
 
 @lru_cache(maxsize=256)
 def encoded_terms(algorithm: str, world: int) -> Mapping[int, float]:
-    """Return how often an element is encoded in an all-reduce, by the number of gradients in it then."""
+    """Return the encodings per element in an all-reduce, by the number of gradients in the encoded sum."""
     collective = collectives.get(algorithm)
     chunks = collective.chunks(world)
     held = [[1] * chunks for _ in range(world)]
@@ -79,12 +78,12 @@ def _square(values: torch.Tensor) -> float:
     return float(torch.linalg.vector_norm(values, dtype=torch.float64)) ** 2
 
 
-# What lossy and stale gradients cost in steps.
+# The cost of lossy and stale gradients, in extra steps.
 
 
 @dataclass(frozen=True)
 class Effect:
-    """Extra steps for a unit of a cause, and the standard deviation between runs."""
+    """The extra steps per unit of a cause, and their standard deviation between runs."""
 
     factor: float
     deviation: float
@@ -92,12 +91,13 @@ class Effect:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The effects of noise, of noise that residuals send later, and of a step of staleness.
+    """The effects of encoding noise and of staleness on the number of steps to a loss.
 
-    ``dropped`` is that of codecs which leave values out and keep no residual: the same ones again and again.
-    The cause of all but the last is the added noise to the ``power``. Theory has a power of 1 for training
-    whose learning rate always suits the noise; runs with one learning rate spend more steps on little noise,
-    and fewer on much.
+    ``noise`` is the effect without error feedback, and ``residual`` the effect with it. ``dropped`` is the
+    effect of codecs that drop values without error feedback, because they drop the same values again and
+    again. ``stale`` is the effect per step of staleness; the cause of all others is the added noise to the
+    ``power``. In theory, the power is 1 if the learning rate is adapted to the noise; runs with a fixed
+    learning rate need more steps for little noise, and fewer for much.
     """
 
     power: float
@@ -114,7 +114,7 @@ CALIBRATION = Calibration(
     residual=Effect(0.7249900122171496, 1.1015494558463068),
     stale=Effect(0.0332, 0.0029),
 )
-"""The effects that fit runs of three tasks best: ``gradwire_lab.closed_forms.extra_steps`` has them."""
+"""The best fit to runs of three tasks, which ``gradwire_lab.closed_forms.extra_steps`` has."""
 
 
 @dataclass(frozen=True)
@@ -127,16 +127,16 @@ class Extra:
 
 @dataclass(frozen=True)
 class StepsToLoss:
-    """The steps that plans need in addition to reach a loss.
+    """A model of the extra steps that plans need to reach a loss.
 
-    The share grows with the noise that encodings add to the average gradient's (``added_noise``), by a factor
-    that is another one if residuals are kept or values left out. It also grows in proportion to the steps by
-    which gradients are stale. The factors are those of ``CALIBRATION``.
+    The share grows with the noise that encodings add to the average gradient (``added_noise``); error
+    feedback and dropped values change its factor. It also grows in proportion to the gradients' staleness in
+    steps. The factors are in ``CALIBRATION``.
 
     Parameters
     ----------
     costs
-        Those of encodings, by their specs, with what they lose.
+        The costs of encodings, by their specs, including their relative errors.
     noise
         The gradients' noise scale, in a rank's batches (``noise_scale``).
     """
@@ -145,7 +145,10 @@ class StepsToLoss:
     noise: float
 
     def extra(self, plan: Plan, world: int) -> Extra:
-        """Return the share for ``world`` ranks. Raises ``SpecError`` for a codec whose loss is not known."""
+        """Return the share of extra steps for ``world`` ranks.
+
+        Raises ``SpecError`` if the codec's relative error is unknown.
+        """
         dropped = CALIBRATION.dropped if isinstance(plan.encoding, TopK) else CALIBRATION.noise
         lossy = CALIBRATION.residual if plan.keeps_residual else dropped
         noise = self._added(plan, world) ** CALIBRATION.power
@@ -158,7 +161,8 @@ class StepsToLoss:
             share = self.costs[spec].of(terms, world).lost
             if share is None:
                 raise SpecError(
-                    f"the costs of {spec} do not say what it loses; measure them anew, or plan for the step"
+                    f"expected the relative error of {spec} in its costs, got none; measure them again, or "
+                    "plan for the step"
                 )
             return share
 

@@ -26,11 +26,11 @@ from gradwire.files import open_ordinary, write_files
 from gradwire.planner.calibration import use_threads
 from gradwire.planner.candidates import no_model
 
-# Record real gradients in a training loop, on which the planner measures codecs.
+# Record gradients in a training loop, so that the planner can measure codecs on them.
 
 
 class RecordedGradients:
-    """The gradients of a few backward passes, each flat: 1-D float32 on the CPU, zeros if missing."""
+    """The gradients of a few backward passes, each as 1-D float32 on the CPU, with zeros for missing ones."""
 
     def __init__(self, parameters: list[nn.Parameter], steps: int) -> None:
         self._parameters, self._steps = parameters, steps
@@ -44,7 +44,7 @@ class RecordedGradients:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the gradients for ``gradwire plan --gradients``. Raises ``DataError``."""
         if not self.gradients:
-            raise DataError("no gradient was recorded: let a backward pass run before saving")
+            raise DataError("expected one recorded gradient or more, got none; run backward before saving")
         try:
             write_files({Path(path): summed(self.gradients)})
         except (JobError, RuntimeError) as error:
@@ -78,8 +78,8 @@ class RecordedGradients:
 def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[RecordedGradients]:
     """Record the gradients of the first ``steps`` backward passes within a ``with`` block.
 
-    Hooks copy what backward leaves in every ``.grad``; nothing else changes. If gradients accumulate over
-    several backward passes, each pass counts as one.
+    Hooks copy every ``.grad`` after backward has written it; nothing else changes. If gradients accumulate
+    over several backward passes, each pass is recorded separately.
 
     Parameters
     ----------
@@ -126,21 +126,27 @@ def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
         raise DataError(f"the gradients {path} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # torch.load raises anything for a damaged file
         raise DataError(
-            f"{path} holds no gradients that torch.load can read; write them with gradwire.record_gradients"
+            f"expected gradients that torch.load can read in {path}; write them with "
+            "gradwire.record_gradients"
         ) from error
     source = Source(f"the gradients in {path}", "write them with gradwire.record_gradients", DataError)
     gradients = source.read([found] if isinstance(found, torch.Tensor) else found, rows(tensor_of()))
     for each in gradients:
         if not each.is_floating_point():
-            raise DataError(f"{path} must hold tensors of floating point numbers, but {each.dtype} is in it")
+            raise DataError(
+                f"expected tensors of floating point numbers in {path}, got {each.dtype}; write them with "
+                "gradwire.record_gradients"
+            )
     sizes = {each.numel() for each in gradients}
     if len(sizes) != 1 or 0 in sizes:
-        raise DataError(f"{path} must hold gradients of one size, but they have {sorted(sizes)} values")
+        raise DataError(
+            f"expected gradients of one size in {path}, got {sorted(sizes)} values; record one model's"
+        )
     return list(gradients)
 
 
 def sizes_of(model: nn.Module | Iterable[nn.Parameter]) -> tuple[int, ...]:
-    """Return the floats of each trainable parameter, each once. Raises ``SpecError`` for anything else."""
+    """Return the sizes of the trainable parameters, shared ones once. Raises ``SpecError`` if it cannot."""
     found: object = model.parameters() if isinstance(model, nn.Module) else model
     if not isinstance(found, Iterable) or isinstance(found, (bytes, torch.Tensor)):
         raise no_model(found)
@@ -150,8 +156,7 @@ def sizes_of(model: nn.Module | Iterable[nn.Parameter]) -> tuple[int, ...]:
             raise no_model(each)
     if any(is_lazy(each) for each in parameters):
         raise SpecError(
-            "expected a model that knows the sizes of its parameters, got one before its first forward pass; "
-            "let it see an input first"
+            "expected a model with initialized parameters, got lazy ones; run a forward pass first"
         )
     return tuple({id(each): each.numel() for each in parameters if each.requires_grad}.values())
 
@@ -162,7 +167,7 @@ _EXITS_BY_SIGNAL = tuple(128 + number for number in (signal.SIGTERM, signal.SIGH
 
 @dataclass(frozen=True)
 class Measured:
-    """The times of a model's passes on this machine, in seconds, and the resulting gradients."""
+    """The times of a model's passes on this machine, in seconds, and the gradients of these passes."""
 
     forward_s: float
     backward_s: float
@@ -172,7 +177,7 @@ class Measured:
 def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
     """Return the model that ``package.module:function`` returns, and its example inputs, if any.
 
-    Modules are also searched for in the current folder. Raises ``SpecError`` for every failure.
+    Modules are also imported from the current folder. Raises ``SpecError`` for every failure.
     """
     factory = _find(text)
     with _code_of(text, f"{text}, called without arguments, raised"):
@@ -180,19 +185,19 @@ def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module) or not (inputs is None or isinstance(inputs, (tuple, torch.Tensor))):
         raise SpecError(
-            f"{text} must return a torch.nn.Module, or a pair of it and a tuple of example inputs, but "
-            f"returned {_describe(made)}"
+            f"expected {text} to return a torch.nn.Module, or a pair of it and a tuple of example inputs, "
+            f"got {_describe(made)}"
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise SpecError(f"{text} returned a model without trainable parameters; there is nothing to exchange")
+        raise SpecError(f"expected {text} to return a model with trainable parameters, got none")
     return model, (inputs,) if isinstance(inputs, torch.Tensor) else inputs
 
 
 def measure_model(model: nn.Module, inputs: tuple[Any, ...], threads: int) -> Measured:
-    """Return the medians of some forward and backward passes, the loss being the mean of the output.
+    """Return the median times of forward and backward passes, with the mean of the output as the loss.
 
-    Raises ``SpecError`` if a pass fails, or if the output isn't a floating point tensor (or a tuple or dict
-    that begins with one).
+    Raises ``SpecError`` if a pass fails, or if the output isn't a floating point tensor (or a tuple, list, or
+    dict that begins with one).
     """
     forward_s, backward_s = [], []
     try:
@@ -218,23 +223,23 @@ def measure_model(model: nn.Module, inputs: tuple[Any, ...], threads: int) -> Me
 
 def _find(text: str) -> Callable[[], object]:
     module_name, _, names = text.partition(":")
-    with _code_of(text, f"the model {text} cannot be imported:", "; run where it can be, or set PYTHONPATH"):
+    with _code_of(text, f"the model {text} cannot be imported:", "; run in its folder, or set PYTHONPATH"):
         found: object = importlib.import_module(module_name)
     for name in names.split("."):
         if not hasattr(found, name):
             raise SpecError(f"the model {text} cannot be found: {module_name} has no {names}")
         found = getattr(found, name)
     if not callable(found):
-        raise SpecError(f"{text} must be a function without arguments, but is {_describe(found)}")
+        raise SpecError(f"expected {text} to be a function without arguments, got {_describe(found)}")
     return found
 
 
 @contextmanager
 def _code_of(text: str, failed: str, remedy: str = "") -> Iterator[None]:
-    """Run the code of a factory within a ``with`` block: modules of the current folder are found.
+    """Run a factory's code in a ``with`` block, where it can import modules from the current folder.
 
-    Whatever it raises becomes a ``SpecError`` that begins with ``failed``. Code that ends the program is an
-    error, too, so that its exit isn't taken for a plan; a signal ends it all the same.
+    Any exception becomes a ``SpecError`` that begins with ``failed``. ``SystemExit`` is an error, too, so
+    that its exit code isn't mistaken for the command's; an exit after a signal still ends the program.
     """
     here = str(Path.cwd())
     sys.path.insert(0, here)
@@ -244,7 +249,7 @@ def _code_of(text: str, failed: str, remedy: str = "") -> Iterator[None]:
         if leaving.code in _EXITS_BY_SIGNAL:
             raise
         raise SpecError(
-            f"the model {text} ended the program with exit code {leaving.code!r} and gave no model"
+            f"expected {text} to return a model, but it exited with code {leaving.code!r}; remove the exit"
         ) from leaving
     except Exception as error:
         raise SpecError(f"{failed} {type(error).__name__}: {_first_line(error)}{remedy}") from error
@@ -257,8 +262,8 @@ def _output(found: object) -> torch.Tensor:
         found = next(iter(found.values())) if isinstance(found, dict) else found[0]
     if not isinstance(found, torch.Tensor) or not found.is_floating_point():
         raise SpecError(
-            "the model must return a floating point tensor to take a loss of, but returned "
-            f"{_describe(found)}"
+            "expected the model to return a floating point tensor, got "
+            f"{_describe(found)}; let its factory return one"
         )
     return found
 

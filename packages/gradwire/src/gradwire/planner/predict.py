@@ -1,17 +1,17 @@
-"""Predict the time of a step with a plan.
+"""Predict the step time of a plan.
 
-A step computes for ``compute_s`` (forward, backward, update). Its gradient's exchange takes ``exchange_s``,
-of which computation doesn't hide ``exposed_s``; these add to the step.
+A step computes for ``compute_s`` (forward, backward, update). The gradient's exchange takes ``exchange_s``;
+its part ``exposed_s`` doesn't overlap computation and adds to the step.
 
-- One step at a time (``pipeline`` 1): buckets are sent one after the other, each when backward has it ready;
-  a single bucket hides nothing (Pipe-SGD, equation 2).
+- One step at a time (``pipeline`` 1): buckets are sent one after the other, each once its gradients are
+  ready; a single bucket overlaps nothing (Pipe-SGD, equation 2).
 - Pipelined (``pipeline`` from 2 up): the exchange of all buckets runs during the computation of the next
   step, and the slower of the two determines the step (Pipe-SGD, equation 4). Computation includes the local
   update of an eager pipeline, which is the default.
-- Sharded (``exchange`` "sharded"): the gradient's reduce half, an agreement on norms, and the broadcast half
-  of the weights' changes follow one another, and each rank computes its share of the update.
-- If ranks share the cores of one machine, hidden work takes cores from computation: the step takes at least
-  as long as the cores need for both.
+- Sharded (``exchange`` "sharded"): the gradient's reduce half, an all-reduce of norms, and the broadcast
+  half of the weight deltas follow one another, and each rank computes its share of the update.
+- If ranks share the cores of one machine, overlapped work takes cores from computation: the step takes at
+  least the time that the cores need for both.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _NOTHING = Extra()
 _EXACT = str(Identity())
 _AGREEMENT_NBYTES = Plan().segment_nbytes
 _FEW_SIZES = 3
-"""Beyond this number of bucket sizes, times are interpolated between round sizes, which saves replays."""
+"""With more different bucket sizes, times are interpolated between round sizes, to save replays."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The time of one step with a plan, in seconds, and the cost of exchanging all its buckets.
+    """The predicted step time with a plan, in seconds, and the cost of exchanging all its buckets.
 
-    ``step_s`` is ``compute_s + exposed_s``. Computation hides ``hidden_s`` of the exchange, but not
-    ``exposed_s``. The bytes of ``cost`` are those of the rank that sends most. ``extra`` is the share of
-    steps that the plan needs in addition to reach a loss; 0 if only steps are asked for.
+    ``step_s`` is ``compute_s + exposed_s``. ``hidden_s`` of the exchange overlaps computation, ``exposed_s``
+    doesn't. The bytes of ``cost`` are those of the busiest rank. ``extra`` is the share of extra steps that
+    the plan needs to reach a loss; 0 if plans are compared by their steps.
     """
 
     plan: Plan
@@ -56,27 +56,27 @@ class Prediction:
 
     @property
     def step_s(self) -> float:
-        """Seconds of the step."""
+        """The step time in seconds."""
         return self.compute_s + self.exposed_s
 
     @property
     def to_loss_s(self) -> float:
-        """Seconds that bring training as far as one exact step does: plans are compared by these."""
+        """The seconds that reduce the loss as much as one exact step; plans are compared by this time."""
         return self.step_s * (1 + self.extra.share)
 
     @property
     def to_loss_deviation_s(self) -> float:
-        """The standard deviation of these seconds that comes from the share of extra steps."""
+        """The standard deviation of ``to_loss_s``, from the deviation of the share of extra steps."""
         return self.step_s * self.extra.deviation
 
     @property
     def exchange_s(self) -> float:
-        """Seconds of the exchange of all buckets."""
+        """The seconds of the exchange of all buckets."""
         return self.cost.total_s
 
     @property
     def hidden_s(self) -> float:
-        """Seconds of the exchange that computation hides."""
+        """The seconds of the exchange that overlap computation."""
         return max(0.0, self.exchange_s - self.exposed_s)
 
     @property
@@ -86,11 +86,11 @@ class Prediction:
 
     @property
     def efficiency(self) -> float:
-        """The part of the step that computes; the scaling efficiency of Pipe-SGD, section 3.2."""
+        """Computation as a share of the step time: the scaling efficiency of Pipe-SGD, section 3.2."""
         return self.compute_s / self.step_s if self.step_s else 1.0
 
     def values(self) -> dict[str, object]:
-        """Return all values and the derived ones as a JSON object."""
+        """Return the prediction, including derived values, as a JSON object."""
         times = ("compute_s", "exposed_s", "step_s", "exchange_s", "hidden_s")
         shares = ("buckets", "ratio", "efficiency")
         to_loss = ("to_loss_s", "to_loss_deviation_s")
@@ -104,10 +104,10 @@ class Prediction:
 
 
 class Predictor:
-    """Predicts the steps of ``workload`` on ``world`` hosts, and caches the times of exchanges.
+    """A predictor of the step times of ``workload`` on ``world`` hosts, with cached times of exchanges.
 
-    With ``to_loss``, it predicts what shares of extra steps plans need, too. With ``half``, buckets go
-    through that half of a ring alone (``BucketPlan``).
+    With ``to_loss``, it also predicts the plans' shares of extra steps. With ``half``, buckets run through
+    only that half of a ring (``BucketPlan``).
     """
 
     def __init__(
@@ -126,7 +126,8 @@ class Predictor:
     def predict(self, plan: Plan) -> Prediction:
         """Return the prediction for ``plan``.
 
-        Raises ``SpecError`` for a codec without costs, and for a plan that the planner can't price.
+        Raises ``SpecError`` if the codec's costs are missing, or the plan encodes on a device or has several
+        codecs.
         """
         parts = self._parts(plan.bucket_nbytes)
         sizes = {part.count for part in parts}
@@ -134,12 +135,12 @@ class Predictor:
         return self._prediction(plan, parts, self._costs(plan, parts, find))
 
     def least_s(self, plan: Plan) -> float:
-        """Return a lower bound of the seconds to a loss, at the cost of a formula."""
+        """Return a lower bound of ``Prediction.to_loss_s``, without a replay."""
         parts = self._parts(plan.bucket_nbytes)
         return self._prediction(plan, parts, self._costs(plan, parts, self._times.least)).to_loss_s
 
     def exchange_s(self, plan: Plan, count: int) -> float:
-        """Return the seconds that an exchange of one bucket of ``count`` floats takes by itself."""
+        """Return the seconds of one exchange of ``count`` floats without other buckets."""
         return self._times.terms(self._bucket_plan(plan), count).total_s
 
     def _bucket_plan(self, plan: Plan) -> BucketPlan:
@@ -149,7 +150,7 @@ class Predictor:
     def _costs(
         self, plan: Plan, parts: list[Part], find: Callable[[BucketPlan, int], ExchangeCost]
     ) -> list[ExchangeCost]:
-        """Return the cost of each bucket's exchange; the last one includes that of weights if they travel."""
+        """Return the cost of each bucket's exchange; if sharded, the last one includes the weight deltas."""
         bucket_plan = self._bucket_plan(plan)
         costs = [find(bucket_plan, part.count) for part in parts]
         if plan.is_sharded:
@@ -185,7 +186,7 @@ class Predictor:
         return max(exposed_s, self._taken_s(compute_s, total))
 
     def _taken_s(self, compute_s: float, total: ExchangeCost) -> float:
-        """Return the seconds of the exchange that a shared machine's busy cores can't hide."""
+        """Return the exchange's CPU time that cannot overlap computation because ranks share the cores."""
         ranks = self._host.ranks_per_machine
         if ranks <= 1:
             return 0.0
@@ -194,10 +195,10 @@ class Predictor:
 
 
 def beyond_backward_s(ready_s: Iterable[float], exchange_s: Iterable[float], backward_s: float) -> float:
-    """Return how long the exchanges of a step's buckets continue after its backward pass.
+    """Return the seconds for which the exchanges of a step's buckets continue after its backward pass.
 
-    They run one after the other, each as soon as its bucket is ready and the previous one is done, and don't
-    slow down backward. Time counts from the start of backward.
+    Exchanges run one after the other, each as soon as its bucket is ready and the previous one is done, and
+    don't slow down backward. ``ready_s`` is measured from the start of backward.
     """
     end_s = 0.0
     for ready, takes in zip(ready_s, exchange_s, strict=True):
@@ -205,23 +206,23 @@ def beyond_backward_s(ready_s: Iterable[float], exchange_s: Iterable[float], bac
     return max(0.0, end_s - backward_s)
 
 
-# Select the plan that is the fastest to a loss, or the simplest of those that may be as fast.
+# Select the plan with the shortest time to a loss, or the simplest plan that ties with it.
 #
 # Candidates are sorted by a lower bound of their time and predicted in that order, until no remaining bound
 # can win or tie. Most candidates are never replayed, and the choice equals that of an exhaustive search.
 
 UNCERTAINTY = 0.03
-"""The smallest assumed error of predictions: steps that differ by less count as equal."""
+"""The smallest assumed relative error of predictions: step times that differ by less tie."""
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The predictions of the plans that were considered, and the one that was chosen.
+    """The predictions of the considered plans, and the prediction of the chosen plan.
 
-    ``uncompressed`` is the fastest without compression, with which a codec's gain is compared. ``ranking``
-    has all predictions, the fastest first; according to their lower bounds, the other candidates of those
-    ``considered`` are slower by more than ``uncertainty``, the relative error that a prediction may have.
-    ``codecs`` are the codecs that were considered, and which of them the budget admits.
+    ``uncompressed`` is the fastest prediction without compression, the baseline of a codec's gain.
+    ``ranking`` has all predictions, the fastest first. The remaining plans of the ``considered`` ones are
+    slower by more than ``uncertainty``, the predictions' relative error, according to their lower bounds.
+    ``codecs`` has the candidate codecs, and whether the accuracy budget admits them.
     """
 
     prediction: Prediction
@@ -243,15 +244,14 @@ class Ranking:
 
 
 def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY) -> Ranking:
-    """Return the choice among the plans of ``space``.
+    """Return the ranking of the plans of ``space``; the fastest, or the simplest that ties, is chosen.
 
-    A time (``Prediction.to_loss_s``) that is longer than the shortest by less than the share ``uncertainty``
-    of itself ties with no compression, which wins over compression: that must be faster by more than the
-    uncertainty, even if it needs a standard deviation more steps than predicted. Among plans of one kind only
-    ``UNCERTAINTY`` counts as a tie, because a codec's measured cost is wrong for all its plans alike. There
-    a pipeline of 1 wins over a longer one (which changes the training), then the earlier algorithm of
-    ``space``, the earlier codec, fewer buckets, and larger segments, which have fewer frames; finally, the
-    shorter time wins.
+    Plans are compared by ``Prediction.to_loss_s``. Compression is chosen only if it is faster than the
+    fastest plan without compression by more than ``uncertainty``, even if it needs one standard deviation
+    more extra steps than predicted. Among the remaining plans, times within ``UNCERTAINTY`` tie: errors of a
+    codec's measured cost affect all its plans equally. Ties are broken in this order: no compression, the
+    shorter pipeline (a longer one changes training), the earlier algorithm of ``space``, the earlier codec,
+    all-reduce before sharded, fewer buckets, larger segments (which have fewer frames), and the shorter time.
     """
     plans = list(candidates(space, predictor.workload, predictor.world))
     exact = _search(predictor, [plan for plan in plans if is_exact(plan)], uncertainty)
@@ -273,7 +273,7 @@ def choose(predictor: Predictor, space: Space, uncertainty: float = UNCERTAINTY)
 def _search(
     predictor: Predictor, plans: Iterable[Plan], uncertainty: float, fastest_s: float | None = None
 ) -> list[Prediction]:
-    """Predict all plans that may be the fastest or tie with the fastest."""
+    """Return the predictions of all plans that may be the fastest or tie with the fastest."""
     bounds = {plan: predictor.least_s(plan) for plan in plans}
     found: list[Prediction] = []
     for plan in sorted(bounds, key=bounds.__getitem__):
@@ -314,7 +314,7 @@ def _time_s(prediction: Prediction) -> float:
 
 
 def is_exact(plan: Plan) -> bool:
-    """Return whether a plan compresses nothing: neither gradients nor, in a sharded exchange, weights."""
+    """Return whether a plan compresses neither gradients nor, in a sharded exchange, weights."""
     return isinstance(plan.encoding, Identity) and not plan.is_sharded
 
 
@@ -326,7 +326,7 @@ def rank(
     encodings: Sequence[Codec] | None = None,
     family: Family | None = None,
 ) -> Ranking:
-    """Return the ranking of the plans that a request allows, for ``hosts`` hosts.
+    """Return the ranking of a request's candidate plans for ``hosts`` hosts.
 
     Parameters
     ----------
@@ -337,9 +337,9 @@ def rank(
     hosts
         The number of hosts, from 2 up; it may differ from the request's.
     encodings
-        The encodings to choose from, besides identity; None for those of the request.
+        The candidate encodings, besides identity; None for the request's encodings.
     family
-        The known times of exchanges in the environment; None to find all of them.
+        A cache of exchange times in the environment; None for a new one.
     """
     offered = request.encodings if encodings is None else encodings
     codecs = tuple(admit(offered, environment.codecs, hosts, request.largest_error))
@@ -356,16 +356,17 @@ def rank(
     return replace(found, codecs=codecs)
 
 
-# The uncertainty of predictions: that of the model, or more if the repeats of the calibration disagree.
+# The uncertainty of predictions: ``UNCERTAINTY``, or more if repeated calibrations disagree.
 
 MOST = 0.9
-"""The largest uncertainty, because even a noisy measurement allows some comparison."""
+"""The largest uncertainty, because even noisy measurements allow some comparison."""
 
 
 def uncertainty_of(ranking: Ranking, environment: Environment) -> float:
-    """Return the relative error that the chosen step, or the best one without compression, may have.
+    """Return the relative error of the predicted step of the chosen plan, or of the best uncompressed one.
 
-    The cost of codecs and frames in a step is known only as precisely as its repeated measurements agree.
+    The larger of the two is returned. The costs of codecs and frames are only as precise as their repeated
+    measurements agree.
     """
     noise = max(_noise(each, environment) for each in (ranking.prediction, ranking.uncompressed))
     return min(MOST, max(UNCERTAINTY, noise))

@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_STEP_LEGEND = "step = compute + exposed; exposed: what computation does not hide of the exchange"
+_STEP_LEGEND = "step = compute + exposed; exposed: the part of the exchange that does not overlap computation"
 _TERMS_LEGEND = (
-    ", which is codec + frames + wait. codec: encoding and decoding; frames: handing them over and taking "
-    "them; wait: for the wire, other hosts and cores."
+    ", where the exchange is codec + frames + wait. codec: encoding and decoding; frames: sending and "
+    "receiving them; wait: for the network, other hosts and cores."
 )
 _LOSS_LEGEND = (
-    ". extra: steps that the plan needs in addition to reach a loss, from the gradients' noise and what such "
-    "plans have cost other runs; to loss: the product, and its standard deviation."
+    ". extra: extra steps that the plan needs to reach a loss, from the gradients' noise and the results of "
+    "other runs; to loss: the step times 1 + extra, and its standard deviation."
 )
 _SIZES_LEGEND = " seg, bkt: the largest segment and bucket. wire: sent by the busiest host."
-_SCALING_LEGEND = "Adds: what each host since the row before adds, in hosts. Every host keeps its batch."
+_SCALING_LEGEND = "Adds: the throughput added per host since the last row. Every host keeps its batch size."
 Report = list[str | Table]
 """The arguments of ``tables.show``."""
 
 
 def report(choice: Choice, top: int) -> Report:
-    """Return inputs, ranking, choice and scaling."""
+    """Return the report of a choice: its inputs, ranking, explanation, and scaling."""
     inputs = [(each.name, f"{each.value} ({each.source})") for each in choice.inputs]
     return [
         Table((Column.of_text(""), Column.of_text("")), inputs),
@@ -51,7 +51,7 @@ def report(choice: Choice, top: int) -> Report:
 
 
 def ranking(choice: Choice, top: int) -> Report:
-    """Return the table of plans: the chosen one has a mark and the first row, then the fastest follow."""
+    """Return the table of plans: the chosen plan first and marked, then the others, the fastest first."""
     shown = choice.ranked.ordered[:top]
     slowest_s = max(each.to_loss_s for each in shown)
     unit, scale = ("s", 1.0) if slowest_s >= 10 else ("ms", 1e3)
@@ -72,12 +72,12 @@ def ranking(choice: Choice, top: int) -> Report:
     note = f"{legend} {_compute(choice, shown)}"
     if more > 0 or pruned > 0:
         within = f"{100 * choice.ranked.uncertainty:.0f} % of the fastest"
-        note += f" Not shown: {max(0, more)} slower plans, and {pruned} that cannot come within {within}."
+        note += f" Not shown: {max(0, more)} slower plans, and {pruned} that cannot be within {within}."
     return [Table(columns, rows), note]
 
 
 def scaling(points: Sequence[ScalePoint]) -> Report:
-    """Return the table over numbers of hosts, and what further hosts add."""
+    """Return the table of step times by number of hosts, and the gain of further hosts in a sentence."""
     figures = ("hosts", "step", "throughput", "adds", "efficiency")
     columns = (*map(Column, figures), Column.of_text("plan"))
     adds = ["", *(f"{gain:.2f}" for gain in gains(points))]
@@ -96,22 +96,22 @@ def scaling(points: Sequence[ScalePoint]) -> Report:
 
 
 def verdict(points: Sequence[ScalePoint]) -> str:
-    """Return the highest throughput, and between which numbers of hosts each further one adds much."""
+    """Return a sentence with the highest throughput and the ranges in which further hosts pay."""
     ranges, last = paying_ranges(points), points[-1].hosts
     best = max(points, key=lambda each: each.speedup)
     grows = "still grows" if best.hosts == last else "is highest"
     peak = f"The throughput {grows} at {best.hosts} hosts, with {best.speedup:.2f}x that of one"
     enough = f"{LEAST_GAIN:g} of a host or more"
     if not ranges:
-        return f"{peak}; nowhere does each further host add {enough}."
+        return f"{peak}; further hosts add less than {LEAST_GAIN:g} of a host each."
     if ranges == [(points[0].hosts, last)]:
-        return f"{peak}; everywhere each further host adds {enough}."
+        return f"{peak}; each further host adds {enough}."
     where = " and ".join(f"from {low} to {high}" for low, high in ranges)
     return f"{peak}; each further host adds {enough} {where}, and less elsewhere."
 
 
 def _compute(choice: Choice, shown: Sequence[Prediction]) -> str:
-    """Return the seconds of computation in words, by itself and in the pipelines that are shown."""
+    """Return the seconds of computation as a sentence, also with the pipelines' local updates."""
     words = f"Compute takes {format_duration(choice.request.workload.compute_s)}"
     pipelines = sorted({each.plan.pipeline for each in shown if each.plan.pipeline > 1})
     for pipeline in pipelines:
@@ -151,7 +151,7 @@ def _refused(choice: Choice) -> list[str]:
     ]
     if not over:
         return []
-    return [f"beyond the largest error of {choice.request.largest_error:g}: {', '.join(over)}"]
+    return [f"above the largest error of {choice.request.largest_error:g}: {', '.join(over)}"]
 
 
 def _size(nbytes: int) -> str:
@@ -161,7 +161,7 @@ def _size(nbytes: int) -> str:
     return str(nbytes)
 
 
-# The page of a choice: which plan and why, all plans that were predicted, and how many hosts pay.
+# The page of a choice: the plan and its reasons, all predicted plans, and the scaling.
 
 RANKING = (
     *map(Column.of_text, ("plan", "segment", "bucket")),
@@ -171,13 +171,13 @@ RANKING = (
     *(Column(name, unit) for name, unit in (("extra steps", "%"), ("to loss", "ms"))),
 )
 LEGEND = (
-    "Step = compute + exposed; exposed: what computation doesn't hide of the exchange. Codec: encoding and "
-    "decoding. Wait: for the wire, other hosts, and cores. Wire: sent by the busiest host. Extra steps: what "
-    "the plan needs in addition to reach a loss; to loss: the product of both."
+    "Step = compute + exposed; exposed: the part of the exchange that doesn't overlap computation. Codec: "
+    "encoding and decoding. Wait: for the network, other hosts, and cores. Wire: sent by the busiest host. "
+    "Extra steps: extra steps that the plan needs to reach a loss; to loss: the step times 1 + extra steps."
 )
 SCALING = (*map(Column, ("hosts", "step", "throughput", "efficiency")), Column.of_text("plan"))
 SHOWN = 12
-"""Plans in the picture."""
+"""The number of plans in the picture."""
 PARTS = (("compute_s", "compute", CURVES[2]), ("exposed_s", "exposed communication", CURVES[5]))
 
 
@@ -188,7 +188,7 @@ def page_of(record: Mapping[str, Any]) -> str:
     ranking, scaling = record["ranking"], record["scaling"]
     sections = [
         Section("Why", [why] if why else []),
-        Section("What it is based on", [("Inputs", Table(_texts("input", "value", "source"), inputs))]),
+        Section("Inputs", [("Inputs", Table(_texts("input", "value", "source"), inputs))]),
         Section(
             "Plans",
             [
@@ -287,7 +287,7 @@ def _scaling(points: Sequence[Mapping[str, Any]], hosts: int) -> list[Part]:
         axes.legend(fontsize=8, frameon=False)
         without_frame(axes)
 
-    caption = "Throughput by hosts; each keeps its batch."
+    caption = "Throughput by number of hosts; each host keeps its batch size."
     return [
         ("Throughput with other numbers of hosts", Table(SCALING, rows)),
         Picture("hosts", caption, paint, 3.0),
@@ -295,4 +295,4 @@ def _scaling(points: Sequence[Mapping[str, Any]], hosts: int) -> list[Part]:
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})
-"""The page of a record by its schema."""
+"""The function that makes the page, by the record's schema."""

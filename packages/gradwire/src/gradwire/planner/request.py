@@ -1,4 +1,4 @@
-"""The request for a plan, which Python, the command line and records share; it needs no torch."""
+"""The request for a plan, shared by Python, the command line, and records; it doesn't import torch."""
 # ruff: noqa: RUF009 (``_option`` returns a field)
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     Model = int | str | ModelSizes | nn.Module | Iterable[nn.Parameter]
 ASSUMED_LATENCY_S = 50e-6
-"""The latency if only the rate of a line is given: that of a small message on ordinary Ethernet."""
+"""The latency assumed if only a rate is given: a small message on ordinary Ethernet."""
 FARTHEST = 64
-"""The number of hosts up to which ``gradwire plan`` says how steps scale, by default."""
+"""The default number of hosts up to which ``gradwire plan`` predicts the scaling."""
 _LARGEST = math.nextafter(math.inf, 0.0)
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _LISTS = ("codecs", "algorithms", "pipelines")
@@ -43,21 +43,21 @@ _NAMES = ",".join(name for name in collectives.NAMES if name != "hierarchical")
 
 
 class Objective(Enum):
-    """The time by which plans are compared: of one step, or of all steps to a loss."""
+    """The time by which plans are compared: one step, or all steps to a loss."""
 
     STEP = "step"
     LOSS = "loss"
 
 
 def _option(option: str, text: str, unit: str = "", default: Any = None, **more: object) -> Any:
-    """Return a field with its option of ``gradwire plan``, the help of that, and its unit."""
+    """Return a dataclass field with its option of ``gradwire plan``, the option's help, and its unit."""
     metadata = {"option": option, "help": text, "unit": unit, **more}
     return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """The request for a plan: what is trained, where, and which plans are allowed.
+    """The request for a plan: the model, the hosts and their network, and the allowed plans.
 
     ``of`` also reads modules, specs of codecs, and lists. Invalid values raise ``SpecError`` or
     ``TensorError`` before anything is measured.
@@ -65,84 +65,88 @@ class PlanRequest:
     Parameters
     ----------
     model
-        The number of parameters, the sizes of all, or a factory ``package.module:name``, which returns a
-        module, or a module and a tuple of example inputs, with which it is measured.
+        The number of parameters, the sizes of all parameters, or a factory ``package.module:name``. A factory
+        returns a module, or a module and a tuple of example inputs, on which the module's times are measured.
     hosts
         The number of hosts that train, from 2 up.
     forward_s, backward_s, update_s
-        Seconds of computation in a step. None: measured if a factory has example inputs, otherwise 0. Without
-        any computation, the plan with the fastest exchange is chosen.
+        Seconds of computation in a step. None: measured if a factory has example inputs, otherwise 0. If all
+        computation is 0, the plan with the fastest exchange is chosen.
     gradients
-        Real gradients to measure codecs on, such as ``record_gradients`` keeps, or their file. None: those of
-        a measured factory, or synthetic ones. Their noise is that of different steps or ranks.
+        Gradients of different steps or ranks (``record_gradients``), or their file; codecs and the noise
+        scale are measured on them. None: gradients of a measured factory, or synthetic ones.
     line, elsewhere
-        The line between two hosts: a ``Line``, or a ``LineRate`` or its file, by ``gradwire line-rate --json
-        FILE``; and whether the file may be of another machine.
+        The link between two hosts: a ``Line``, or a ``LineRate`` or its file from ``gradwire line-rate --json
+        FILE``; and whether the file may be from another machine.
     rate, latency
-        The figures of the line, instead of ``line``: ``"10gbit"`` or bytes per second, ``"50us"`` or seconds.
+        The link's rate and latency, instead of ``line``: ``"10gbit"`` or bytes per second, ``"50us"`` or
+        seconds.
     group_size, core_rate
-        The number of neighbouring hosts in a group, and the rate at which a group reaches the others.
+        The number of neighbouring hosts in a group, and the rate of the uplink that a group shares.
     shared_machine
-        Whether all hosts are this machine, as in a testbed; None looks for a testbed.
+        Whether all hosts are this machine, as in a testbed; None detects a testbed.
     codecs, algorithms
-        Those that may be used, the preferred first; None for ``codecs.FREE_OF_SCALE``, and for ``ALGORITHMS``
-        with hierarchical if there are groups.
+        The allowed codecs and algorithms, the preferred first. None: ``codecs.FREE_OF_SCALE``, and
+        ``ALGORITHMS``, with hierarchical if there are groups.
     largest_error
-        The largest absolute error that an element of the gradients' sum over all hosts may have.
+        The largest allowed absolute error of an element of the gradients' sum over all hosts.
     pipelines
-        The numbers of steps in flight. ``(1, 2)`` also offers Pipe-SGD, which computes before the average of
-        the step before has arrived: faster, but another training.
+        The numbers of steps in flight. ``(1, 2)`` also offers Pipe-SGD, which computes before the previous
+        step's average has arrived: faster, but with stale gradients.
     objective
-        The shortest step, or the shortest time to a loss: the step's, times the share of extra steps that the
-        codec's noise and staleness may cost. None: the loss if there are gradients, otherwise the step.
+        The time to minimize: the step, or the time to a loss, which is the step times 1 + the share of extra
+        steps due to the codec's noise and staleness. None: the loss if there are gradients and ``costs`` is
+        None, otherwise the step.
     scale, nic, sharded_lr
-        What is offered, too: ``"auto"``, scales for those codecs that can have one; the codec of NICs on the
-        way, as a plan's ``offload``; ``gradwire.sharded.Sharded``, at the learning rate of an optimizer like
-        Adam, on which the bytes of weights' changes depend.
+        Further candidates: ``"auto"`` adds scales for codecs that support them; ``nic`` adds encoding in NICs
+        with this codec, as a plan's ``offload``; ``sharded_lr`` adds ``gradwire.sharded.Sharded``, with the
+        learning rate of an optimizer like Adam, on which the sizes of weight deltas depend.
     most_hosts
-        The number of hosts up to which the choice says how steps scale; 0 for no scaling.
+        The number of hosts up to which the choice predicts the scaling; 0 for no scaling.
     host, costs
-        The cost of frames, and those of encodings (``Plan.encoding``) by their specs; None measures them.
+        The cost of frames, and the costs of encodings (``Plan.encoding``) by their specs; None measures them.
     """
 
     model: int | ModelSizes | str = _option(
         "--model M", "parameters (25.6M), or a factory package.module:name", default=MISSING
     )
     hosts: int = _option("--hosts N", f"2 to {MOST_HOSTS}", "hosts", MISSING, type=int)
-    forward_s: float | None = _option(
-        "--forward T", "of a step, e.g. 12ms (measured of a factory, or 0)", "s"
-    )
-    backward_s: float | None = _option("--backward T", "the same; buckets hide behind it", "s")
-    update_s: float = _option("--update T", "of the optimizer (0)", "s", 0.0)
+    forward_s: float | None = _option("--forward T", "time of forward, e.g. 12ms (a factory's, or 0)", "s")
+    backward_s: float | None = _option("--backward T", "time of backward; exchanges overlap it", "s")
+    update_s: float = _option("--update T", "time of the optimizer's step (0)", "s", 0.0)
     gradients: Sequence[torch.Tensor] | Path | None = _option(
-        "--gradients FILE", "recorded ones (of a factory, or synthetic)"
+        "--gradients FILE", "recorded gradients (a factory's, or synthetic)"
     )
     line: Line | LineRate | Path | None = _option(
-        "--measured FILE", "the line, by 'gradwire line-rate --json'"
+        "--measured FILE", "the link, from 'gradwire line-rate --json FILE'"
     )
-    elsewhere: bool = _option("--elsewhere", "FILE may be of another machine", default=False)
-    rate: str | float | None = _option("--rate R", "or the line as told, e.g. 10gbit", "B/s")
-    latency: str | float | None = _option("--latency T", "e.g. 50us, which it is by default", "s")
+    elsewhere: bool = _option("--elsewhere", "FILE may be from another machine", default=False)
+    rate: str | float | None = _option("--rate R", "or the link's rate, e.g. 10gbit", "B/s")
+    latency: str | float | None = _option("--latency T", "and its latency (50us)", "s")
     group_size: int | None = _option("--group-size N", "hosts that share an uplink", "hosts", type=int)
     core_rate: str | float | None = _option("--core R", "rate of an uplink", "B/s")
-    shared_machine: bool | None = _option("--shared-machine", "all hosts are this one (testbed)")
-    codecs: tuple[Codec, ...] | None = _option("--codecs LIST", "allowed ones (those with a relative bound)")
+    shared_machine: bool | None = _option("--shared-machine", "all hosts share this machine (testbed)")
+    codecs: tuple[Codec, ...] | None = _option("--codecs LIST", "allowed codecs (all with a relative bound)")
     largest_error: float | None = _option("--largest-error X", "of an element of the sum (any)", type=float)
     algorithms: tuple[str, ...] | None = _option("--algorithms LIST", f"({_NAMES})")
     pipelines: tuple[int, ...] = _option(
-        "--pipeline K", "offer Pipe-SGD, K-1 steps stale (1: not)", "steps", (1,), type=int
+        "--pipeline K", "offer Pipe-SGD, K-1 steps stale (1: don't)", "steps", (1,), type=int
     )
     objective: Objective | None = _option(
         "--objective WHAT",
-        "'step' or 'loss': what is shortest (loss with --gradients)",
+        "minimize the time of a 'step' or to a 'loss' (loss with --gradients)",
         choices=tuple(each.value for each in Objective),
     )
     scale: Literal["auto"] | None = _option(
-        "--scale auto", "offer scales for codecs with absolute bounds, too"
+        "--scale auto", "also offer scales for codecs with absolute bounds"
     )
-    nic: Codec | None = _option("--nic CODEC", "of NICs on the way; offer to leave encoding to them")
-    sharded_lr: float | None = _option("--sharded LR", "offer Sharded; the learning rate", type=float)
-    most_hosts: int = _option("--scale-to N", f"hosts to look to; 0: not ({FARTHEST})", "hosts", 0, type=int)
+    nic: Codec | None = _option("--nic CODEC", "also offer encoding in NICs with this codec")
+    sharded_lr: float | None = _option(
+        "--sharded LR", "also offer Sharded, at this learning rate", type=float
+    )
+    most_hosts: int = _option(
+        "--scale-to N", f"predict scaling to N hosts; 0: don't ({FARTHEST})", "hosts", 0, type=int
+    )
     host: HostCost | None = None
     costs: Mapping[str, CodecCost] | None = None
 
@@ -151,7 +155,7 @@ class PlanRequest:
 
     @classmethod
     def of(cls, model: Model, hosts: int, **values: Any) -> PlanRequest:
-        """Return the request for a module, its parameters, or ``model``.
+        """Return the request for a model, which may be a module, its parameters, or as in the class.
 
         Codecs may be specs, and lists any iterables. Raises as the class does.
         """
@@ -171,7 +175,7 @@ class PlanRequest:
         return cls(_sizes(model), hosts, **values)
 
     def check(self) -> None:
-        """Raise ``SpecError`` or ``TensorError`` for values that no plan can be made for; read no file."""
+        """Raise ``SpecError`` or ``TensorError`` if a value is invalid; read no file."""
         self._check_model()
         self._check_hosts()
         self._check_line()
@@ -189,22 +193,25 @@ class PlanRequest:
             raise no_model(model)
         Workload.of_count(1, *self._seconds)
         if not isinstance(model, str):
-            _ = self.workload  # refuses sizes that no model has
+            _ = self.workload  # raises for invalid sizes
 
     def _check_hosts(self) -> None:
         if type(self.hosts) is not int or self.hosts < 1:
             raise SpecError(f"expected a whole number of hosts from 2 up, got {shown(self.hosts)}")
         if self.hosts == 1:
-            raise SpecError("expected 2 hosts or more, got 1, which has nothing to exchange")
+            raise SpecError("expected 2 hosts or more, got 1, which has nothing to exchange; give more hosts")
         if type(self.most_hosts) is not int or self.most_hosts < 0:
             raise SpecError(f"expected a whole number from 0 up for most_hosts, got {shown(self.most_hosts)}")
         size = self.group_size
         if size is not None and self.hosts == 2:
-            raise SpecError("expected 3 hosts or more to make groups of, got 2; leave the groups out")
+            raise SpecError("expected 3 hosts or more to divide into groups, got 2; omit the groups")
         if size is not None and (type(size) is not int or not 1 < size < self.hosts):
             raise SpecError(f"expected groups of 2 to {self.hosts - 1} hosts, got {shown(size)}")
         if (size is None) != (self.core_rate is None):
-            raise SpecError("expected both the hosts in a group and the rate between groups, got only one")
+            raise SpecError(
+                "expected both the hosts in a group and the rate between groups, got only one; give "
+                "--group-size and --core (group_size, core_rate)"
+            )
         if not (isinstance(self.core_nbytes_per_s, (int, float)) and self.core_nbytes_per_s > 0):
             raise SpecError(f"expected a rate above 0 (10gbit) for core_rate, got {self.core_rate!r}")
 
@@ -213,22 +220,22 @@ class PlanRequest:
             raise SpecError(f"expected a Line, a LineRate or its file for line, got {shown(self.line)}")
         if self.line is not None and (self.rate is not None or self.latency is not None):
             raise SpecError(
-                "expected a line that is either measured or given by its rate, got both; leave out --rate "
-                "and --latency (rate, latency), or the measured line"
+                "expected either a measured link or its rate, got both; omit --rate and --latency (rate, "
+                "latency), or the measured link"
             )
         if self.line is None and self.rate is None:
             raise SpecError(
-                "expected the network's line, got none; measure it with 'gradwire line-rate --json "
-                "FILE' and give --measured FILE (line), or tell --rate and --latency (rate, latency)"
+                "expected the network's rate, got none; measure it with 'gradwire line-rate --json "
+                "FILE' and give --measured FILE (line), or give --rate and --latency (rate, latency)"
             )
         if not isinstance(self.line, Path):
-            _ = self.found_line  # refuses words and numbers that no line has
+            _ = self.found_line  # raises for invalid rates and latencies
 
     def _check_choices(self) -> None:
         if self.objective is Objective.LOSS and self.gradients is None:
             raise SpecError(
-                "expected recorded gradients for the objective 'loss', which needs their noise, got none; "
-                "record some with gradwire.record_gradients and pass them, or plan for the step"
+                "expected recorded gradients for the objective 'loss', got none; record some with "
+                "gradwire.record_gradients and pass them, or choose the objective 'step'"
             )
         Space(self.encodings, self.all_algorithms, self.pipelines, exchanges=self.exchanges)
         if self.largest_error is not None and not is_real(self.largest_error, 0.0, _LARGEST):
@@ -239,7 +246,7 @@ class PlanRequest:
         if self.sharded_lr is not None and not is_real(self.sharded_lr, kinds.ABOVE_ZERO, 1e3):
             raise SpecError(
                 f"expected a learning rate above 0 for sharded training, got {shown(self.sharded_lr)}; give "
-                "the one with which weights are updated"
+                "the optimizer's learning rate"
             )
 
     @property
@@ -249,10 +256,10 @@ class PlanRequest:
 
     @cached_property
     def workload(self) -> Workload:
-        """The training step of one host. Raises ``SpecError`` for a factory that was not called yet."""
+        """The training step of one host. Raises ``SpecError`` if the model is still a factory."""
         if isinstance(self.model, str):
             raise SpecError(
-                f"expected the sizes of a model, got the factory {self.model}; resolve the request"
+                f"expected the sizes of a model, got the factory {self.model}; resolve the request first"
             )
         if isinstance(self.model, int):
             return Workload.of_count(self.model, *self._seconds)
@@ -260,14 +267,14 @@ class PlanRequest:
 
     @cached_property
     def line_rate(self) -> LineRate | None:
-        """The measured line, read once from its file; None for any other line. Raises ``SpecError``."""
+        """The measured link, read once from its file; None if its rate is given. Raises ``SpecError``."""
         if isinstance(self.line, Path):
             return LineRate.load(self.line, elsewhere=self.elsewhere)
         return self.line if isinstance(self.line, LineRate) else None
 
     @cached_property
     def found_line(self) -> Line:
-        """The line of each host. Raises ``SpecError``."""
+        """The link of each host. Raises ``SpecError`` if its file or figures are invalid."""
         if isinstance(self.line, Line):
             return self.line
         if self.line_rate is not None:
@@ -278,28 +285,28 @@ class PlanRequest:
 
     @property
     def core_nbytes_per_s(self) -> float:
-        """The rate between groups."""
+        """The rate of the uplink between groups; infinite if none is given."""
         return _nbytes_per_s(self.core_rate)
 
     @cached_property
     def encodings(self) -> tuple[Codec, ...]:
-        """The encodings of the plans that are allowed (``Plan.encoding``), identity first."""
+        """The encodings of the candidate plans (``Plan.encoding``), identity first."""
         return offered(FREE_OF_SCALE if self.codecs is None else self.codecs, self.scale, self.nic)
 
     @property
     def all_algorithms(self) -> tuple[str, ...]:
-        """The algorithms of the plans that are allowed."""
+        """The algorithms of the candidate plans."""
         if self.algorithms is not None:
             return self.algorithms
         return ALGORITHMS if self.group_size is None else (*ALGORITHMS, f"hierarchical:{self.group_size}")
 
     @property
     def exchanges(self) -> tuple[str, ...]:
-        """The exchanges of the plans that are allowed."""
+        """The exchanges of the candidate plans."""
         return EXCHANGES[:1] if self.sharded_lr is None else EXCHANGES
 
     def to_values(self) -> dict[str, Any]:
-        """Return the request as a JSON object, in which tensors are only counted."""
+        """Return the request as a JSON object, with the number of tensors in place of gradients."""
         values: dict[str, Any] = kinds.to_values(self)
         if isinstance(values["gradients"], list):
             values["gradients"] = {"tensors": len(values["gradients"])}
@@ -307,7 +314,10 @@ class PlanRequest:
 
     @classmethod
     def from_values(cls, values: object) -> PlanRequest:
-        """Read what ``to_values`` returned; missing fields have their defaults. Raises ``SpecError``."""
+        """Return the request from the values of ``to_values``; missing fields have their defaults.
+
+        Raises ``SpecError`` if a value is invalid.
+        """
         read = _SOURCE.read(values, kinds.named([each.name for each in fields(cls)], ("model", "hosts")))
         read |= {name: _SOURCE.read(read[name], kind, name) for name, kind in _KINDS.items() if name in read}
         return _SOURCE.read(read, lambda values: cls.of(**values))
@@ -322,7 +332,7 @@ def _sizes(model: Any) -> int | ModelSizes | str:
 
 
 def _listed(name: str, value: object) -> tuple[Any, ...]:
-    """Return a list as a tuple; refuse a word, whose letters would be taken one by one."""
+    """Return an iterable as a tuple. Raises ``SpecError`` for a string, whose letters would be the items."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise SpecError(f"expected a list for {name}, got {shown(value)}; write [{shown(value)}]")
     return tuple(value)
@@ -336,19 +346,22 @@ def _objective(value: object) -> Objective:
 
 
 def _check_gradients(gradients: object, count: int | str) -> None:
-    """Refuse gradients that codecs cannot be measured on: of few values, only a call's cost would show."""
+    """Raise ``TensorError`` unless gradients are tensors that are long enough to measure codecs on.
+
+    With few values, the cost of a call would outweigh the cost of the values.
+    """
     if gradients is None or isinstance(gradients, Path):
         return
     if not isinstance(gradients, Sequence) or isinstance(gradients, str):
         raise TensorError(f"expected a list of tensors for gradients, got a {type(gradients).__name__}")
     if not gradients:
-        raise TensorError("expected one tensor or more for gradients, got none; None has synthetic ones made")
+        raise TensorError("expected one tensor or more for gradients, got none; record some, or pass None")
     fewest = 1 if isinstance(count, str) else min(count, SEGMENT_UNIT_NBYTES // FLOAT_NBYTES)
     shortest = min(each.numel() if hasattr(each, "numel") else fewest for each in gradients)
     if shortest < fewest:
         raise TensorError(
-            f"expected {fewest} values or more in each of the gradients, got {shortest}; record those of the "
-            "model itself"
+            f"expected {fewest} values or more in each of the gradients, got {shortest}; record the "
+            "gradients of the model itself"
         )
 
 
@@ -357,9 +370,9 @@ def _nbytes_per_s(rate: str | float | None) -> float:
     return math.inf if found is None else found
 
 
-# The kinds in which the values of a record are read again.
+# The kinds of fields with which a record's values are read.
 
-_SOURCE = kinds.Source("a plan's request", "ask for the plan anew")
+_SOURCE = kinds.Source("a plan's request", "request the plan again")
 
 
 def _quantity(value: object) -> str | float:
@@ -375,7 +388,7 @@ def _line(value: object) -> Line | LineRate | Path:
 
 def _gradients(value: object) -> Path:
     if isinstance(value, Mapping):
-        raise SpecError("the gradients were tensors of another process, which only their file can repeat")
+        raise SpecError("expected a file of gradients, got tensors of another process; save them in a file")
     return Path(kinds.line(value))
 
 
@@ -397,4 +410,4 @@ _KINDS: Mapping[str, Any] = MappingProxyType(
         "costs": kinds.optional(kinds.keyed(_COST)),
     }
 )
-"""The kinds of the fields that ``PlanRequest.of`` does not read from text by itself."""
+"""The kinds of the fields that ``PlanRequest.of`` doesn't parse from text."""
