@@ -37,7 +37,7 @@ def test_without_torch_distributed_the_error_says_what_to_call() -> None:
     ("arguments", "reason"),
     [
         ({"codec": "fp17"}, "no codec is named 'fp17'"),
-        ({"codec": 17}, "codec must be a codec, its spec or None, but is 17"),
+        ({"codec": 17}, "codec: expected a codec, its spec or None, got 17"),
         ({"algorithm": "gossip"}, "no algorithm is called 'gossip'"),
         ({"segment_nbytes": 5}, "segment_nbytes must be"),
         ({"plan": 17}, "plan must be a Plan, a codec, its spec or the path of a plan's file, but is 17"),

@@ -133,8 +133,8 @@ def test_an_argument_of_the_wrong_kind_is_named_and_spoils_nothing(run_processes
     for rank, said in enumerate(run_processes(2, arguments_of_the_wrong_kind)):
         assert said["average"] == "average: expected True, or False for the sum, got 'sum'"
         assert "average: expected" in said["average of torch"]
-        assert "codec must be a codec, its spec or None, but is tensor([[1., 1., " in said["another tensor"]
-        assert "codec must be a codec, its spec or None, but is <class" in said["a class"]
+        assert "codec: expected a codec, its spec or None, got tensor([[1., 1., " in said["another tensor"]
+        assert "codec: expected a codec, its spec or None, got <class" in said["a class"]
         assert "a group of torch.distributed, but is 'gloo'; pass what new_group or" in said["a group's name"]
         assert "but is DeviceMesh" in said["a mesh"]
         assert "but is [0, 1]" in said["ranks"]
@@ -145,7 +145,7 @@ def test_an_argument_of_the_wrong_kind_is_named_and_spoils_nothing(run_processes
         assert said["an endless number"].endswith("but is a value of the type int")
         assert "segment_nbytes must be a whole number from 16384 to 17179852800" in said["a segment"]
         assert "read it with Plan.from_json" in said["a pipeline"]
-        assert "codec must be a codec, its spec or None, but is Plan(" in said["a plan as codec"]
+        assert "codec: expected a codec, its spec or None, got Plan(" in said["a plan as codec"]
 
 
 def twice_and_out_of_order() -> tuple[list[float], str, list[float]]:

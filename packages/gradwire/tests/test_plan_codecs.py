@@ -39,8 +39,8 @@ def test_any_codec_may_want_residuals() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"codecs": "bias$"}, "codecs must be a list of"),
-        ({"codecs": [{"match": "(", "codec": "fp8"}]}, "isn't a regular expression"),
+        ({"codecs": "bias$"}, "codecs: expected a list of"),
+        ({"codecs": [{"match": "(", "codec": "fp8"}]}, "expected a regular expression for parameter names"),
         ({"codecs": RULES, "offload": "inceptionn:2^-10"}, "but the plan has the codec identity, too"),
         ({"codecs": RULES[:1], "codec": parse("errbound:2^-4"), "scale": "auto"}, "identity"),
         ({"codecs": RULES, "exchange": "sharded"}, "a sharded exchange uses one codec for all parameters"),

@@ -33,7 +33,7 @@ def test_options_become_settings() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--codec", "bfp:7x16"], "gradwire: a NIC cuts streams anywhere"),
+        (["--codec", "bfp:7x16"], "gradwire: expected a codec that NICs can apply"),
         (["--codec", "bfb:7"], "gradwire: no codec is named 'bfb'; did you mean 'bfp'?"),
         (["--codec", "inceptionn:2^-10", "--tos", "x"], "argument --tos: name a byte like 0x28, not 'x'"),
         (["--codec", "inceptionn:2^-10", "--tos", "0"], "gradwire: a NIC compresses what a type of service"),

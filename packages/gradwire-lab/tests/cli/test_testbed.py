@@ -338,7 +338,7 @@ def test_an_ordinary_user_may_have_one() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("bfp:7x16", "gradwire: a NIC cuts streams anywhere"),
+        ("bfp:7x16", "gradwire: expected a codec that NICs can apply"),
         ("", "gradwire: --nic is a codec and options, as 'inceptionn:2^-10 --json', not ''"),
         ("'inceptionn", "gradwire: --nic is a codec and options"),
         ("inceptionn:2^-10 --drop 2", "gradwire: the share of frames to drop is"),

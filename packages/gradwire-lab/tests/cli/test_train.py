@@ -113,10 +113,10 @@ def test_a_scale_is_for_runs_with_a_codec() -> None:
     ("words", "reason"),
     [
         ("--plan plan.json --offload truncate:16 --scale auto", "leave out --offload and --scale"),
-        ("--offload quantize:8", "which quantize:8 does not; name one of inceptionn"),
+        ("--offload quantize:8", "expected a codec that NICs can apply, got quantize:8"),
         ("--offload truncate:16 --codec fp8", "the plan has the codec fp8, too; leave out codec or offload"),
         ("--offload truncate:16 --link 1gbit", "cannot be combined with --offload; omit one of them"),
-        ("--codec fp8 --scale auto", "but fp8 has no such bound; leave out scale"),
+        ("--codec fp8 --scale auto", "got fp8; omit scale"),
         ("--plan plan.json --codec fp8 --pipeline 2", "leave out --codec and --pipeline"),
         ("--plan long.json", "long.json has pipeline 17, but at most 16 can train"),
         ("--compare --method sync", "--compare chooses the methods itself"),

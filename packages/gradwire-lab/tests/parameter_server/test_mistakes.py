@@ -20,7 +20,7 @@ from sync.test_method import Door, new_model, refuses, sgd
 
 ALIKE: dict[str, tuple[Any, str]] = {
     "ledger": ("x.jsonl", "must be a gradwire.Ledger or None, but is 'x.jsonl'"),
-    "weight_codec": (3, "weight_codec must be a codec, its spec or None, but is 3"),
+    "weight_codec": (3, "weight_codec: expected a codec, its spec or None, got 3"),
 }
 DOORS = {
     "Server": Door(

@@ -72,7 +72,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (f"{BASE} --json a.json --out folder/../a.json", "both name folder/../a.json"),
         (f"{BASE} --out=", "name a file"),
         (f"{BASE} --objective loss", "expected recorded gradients for the objective 'loss'"),
-        (f"{BASE} --nic quantize:8", "a NIC cuts streams anywhere"),
+        (f"{BASE} --nic quantize:8", "expected a codec that NICs can apply"),
         (f"{BASE} --scale auto", "expected a codec with an absolute bound for scale"),
         (f"{BASE} --sharded 0", "expected a learning rate above 0 for sharded training"),
     ],

@@ -99,7 +99,7 @@ def test_a_view_that_only_claims_to_be_negated_is_refused() -> None:
 
 @pytest.mark.parametrize("spec", [None, 5, b"fp16", ["fp16"]])
 def test_what_is_no_text_is_no_spec(spec: object) -> None:
-    with pytest.raises(SpecError, match="a spec is a text like"):
+    with pytest.raises(SpecError, match="expected a spec such as"):
         parse(spec)  # type: ignore[arg-type]
 
 

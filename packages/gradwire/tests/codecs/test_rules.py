@@ -31,17 +31,17 @@ def test_rules_come_back_from_their_values_and_are_equal_and_hashable() -> None:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ("bias$", r"codecs must be a list of .*, but is 'bias\$'"),
-        (BIASES, "codecs must be a list"),
-        (None, "codecs must be a list .* but is None"),
-        (["bias"], "each of codecs must be like .* but one is 'bias'"),
-        ([{"match": "bias"}], "each of codecs must be like"),
-        ([{**BIASES, "why": ""}], "each of codecs must be like"),
-        ([{"match": 3, "codec": "fp8"}], "a rule has a regular expression and a codec, but one is 3"),
-        ([{"match": "b", "codec": None}], "a rule has a regular expression and a codec"),
+        ("bias$", r"codecs: expected a list of .*, got 'bias\$'; pass a list$"),
+        (BIASES, "codecs: expected a list"),
+        (None, "codecs: expected a list .* got None"),
+        (["bias"], "codecs: expected items such as .* got 'bias'; pass both keys"),
+        ([{"match": "bias"}], "codecs: expected items such as"),
+        ([{**BIASES, "why": ""}], "codecs: expected items such as"),
+        ([{"match": 3, "codec": "fp8"}], "codecs: expected a regular expression and a codec, got 3"),
+        ([{"match": "b", "codec": None}], "codecs: expected a regular expression and a codec"),
         ([{"match": "b", "codec": "fp9"}], "no codec is named 'fp9'"),
-        ([{"match": "b", "codec": 9}], "the codec of a rule must be a codec, its spec or None, but is 9"),
-        ([{"match": "(b", "codec": "fp8"}], r"'\(b' isn't a regular expression for names of parameters: "),
+        ([{"match": "b", "codec": 9}], "the codec of a rule: expected a codec, its spec or None, got 9"),
+        ([{"match": "(b", "codec": "fp8"}], r"a regular expression for parameter names, got '\(b' \("),
     ],
 )
 def test_what_is_no_rule_is_refused_in_a_sentence(wrong: object, reason: str) -> None:
@@ -54,7 +54,7 @@ def test_a_rule_for_no_parameter_is_an_error_that_names_it() -> None:
     check_names(read_rules([BIASES, EMBEDDING]), NAMES)
     check_names([], [])
     wrong = read_rules([BIASES, {"match": "norm", "codec": "fp8"}])
-    with pytest.raises(SpecError, match=r"has fp8 for parameters that match 'norm', .* like 'embed.weight'$"):
+    with pytest.raises(SpecError, match=r"that match 'norm', for which .* has fp8, .* as 'embed.weight'$"):
         check_names(wrong, NAMES)
-    with pytest.raises(SpecError, match=r"this model has none$"):
+    with pytest.raises(SpecError, match=r"got none in this model; change the rule$"):
         check_names(wrong, [])

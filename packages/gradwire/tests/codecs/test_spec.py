@@ -26,14 +26,14 @@ from gradwire.codecs.spec import split, write_real
 from gradwire.errors import SpecError
 
 BAD = {
-    "": "named like 'quantize:8' or 'identity', but this spec is ''",
-    ":8": "but this spec is ':8'",
-    "quantize:": "but this spec is 'quantize:'",
+    "": "a codec such as 'quantize:8' or 'identity', got ''",
+    ":8": "'identity', got ':8'",
+    "quantize:": "'identity', got 'quantize:'",
     "quantize:8,": "incomplete ''",
     "quantize:8,block=": "incomplete 'block='",
     "quantize:8,=5": "incomplete '=5'",
     "quantize:8,block=16,block=32": "'block' twice",
-    "quantize:8,block": "expected a value, as in 'block=1', got a bare 'block'",
+    "quantize:8,block": "expected a value, as in 'block=1', got 'block' without one",
     "quantize:8,blocks=16": "quantize has no blocks=16; for example, write 'quantize:8'",
     "quantize": "quantize: expected 4 or 8 bits after a colon, got none; for example, write 'quantize:8'",
     "quantize:7": "quantize: expected 4 or 8 bits, got 7",
@@ -64,7 +64,7 @@ BAD = {
     "inceptionn:2^-21": "from 2^-20 to 2^-1, got .*; for example, write 'inceptionn:2^-20'",
     "inceptionn:1": "for example, write 'inceptionn:2^-1'",
     "inceptionn:2^-15,bounded": "2^-14 or more with 'bounded', got '2^-15'",
-    "inceptionn:2^-10,bounded=yes": "the bare word 'bounded', got 'bounded=yes'",
+    "inceptionn:2^-10,bounded=yes": "the flag 'bounded', got 'bounded=yes'",
     "inceptionn:2^-10,bound": "inceptionn has no bound; for example, write",
     "truncate:0": "1 to 31 low bits to drop, got 0",
     "truncate:32": "got 32; for example, write 'truncate:16'",

@@ -10,8 +10,8 @@ from gradwire.errors import SpecError
 
 MODULES = [wrappers]
 REMEDIES = {
-    Projected: "what NICs may do is a plan's offload",
-    Scaled: "a plan says whether values are scaled",
+    Projected: "offload has no spec; use a plan's offload",
+    Scaled: "a scale has no spec; use a plan's scale",
 }
 
 

@@ -142,8 +142,8 @@ def test_a_spec_has_one_canonical_form(spec: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        ("hierarchical:", r"hierarchical: expected group sizes, whole numbers from 1 up .* got ''"),
-        ("hierarchical:0", r"hierarchical: expected group sizes, whole numbers from 1 up .* got '0'"),
+        ("hierarchical:", r"hierarchical: expected group sizes of at least 1, .* got ''"),
+        ("hierarchical:0", r"hierarchical: expected group sizes of at least 1, .* got '0'"),
         ("hierarchical:4x-2", r"got '4x-2'; for example, write 'hierarchical:4,ring\+star'"),
         ("hierarchical:4x", r"got '4x'"),
         ("hierarchical:ring", r"got 'ring'"),
@@ -155,10 +155,10 @@ def test_a_spec_has_one_canonical_form(spec: str, canonical: str) -> None:
         ("hierarchical:4,ring+star+star", r"got 3 and 1"),
         (
             "hierarchical:4,ring+rign",
-            r"no level of hierarchical can be 'rign'; choose one of butterfly, pairwise",
+            r"a level's algorithm, got 'rign'; choose one of butterfly, pairwise",
         ),
-        ("hierarchical:4,hierarchical+ring", r"no level of hierarchical can be 'hierarchical'"),
-        ("hierarchical:4,", r"no level of hierarchical can be ''"),
+        ("hierarchical:4,hierarchical+ring", r"a level's algorithm, got 'hierarchical'"),
+        ("hierarchical:4,", r"a level's algorithm, got ''"),
         ("ring:4", r"no algorithm is called 'ring:4'"),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_spec_that_cannot_be_is_refused_in_a_sentence(spec: str, reason: str) 
     ("sizes", "names", "reason"),
     [
         (None, ("ring", "star"), "hierarchical: expected group sizes before algorithms"),
-        ((), ("ring",), "whole numbers from 1 up .* got ''"),
+        ((), ("ring",), "of at least 1, .* got ''"),
         ((4, 0), ("ring",) * 3, "got '4x0'"),
     ],
 )

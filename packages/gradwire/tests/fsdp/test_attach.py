@@ -45,7 +45,7 @@ def refuse_what_cannot_be() -> None:
             {"gradients": Plan(algorithm="star")},
             "'star' would serve between replicas, but this mesh has no replica dimension",
         ),
-        ({"weights": 17}, "weights must be a codec, its spec or None, but is 17"),
+        ({"weights": 17}, "weights: expected a codec, its spec or None, got 17"),
         ({"timeout_s": 0}, "timeout_s must be above 0"),
     ):
         with pytest.raises(SpecError, match=re.escape(reason)):

@@ -59,7 +59,7 @@ def check_refusals() -> None:
     payload = codec.encode(x)
     with pytest.raises(TensorError, match="must begin at a multiple of 16 bytes, but begins 2 past one"):
         gpu.decode(codec, payload[2:], x)
-    with pytest.raises(PayloadError, match=r"198 bytes is no bf16 encoding of 100 .* length does not match"):
+    with pytest.raises(PayloadError, match=r"a bf16 encoding of 100 .* of 198 bytes: its length does not"):
         gpu.decode(codec, payload[:-2], x)
 
 

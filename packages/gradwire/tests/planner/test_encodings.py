@@ -27,7 +27,7 @@ def test_what_cannot_be_is_refused() -> None:
         offered(["bf16", "quantize:8"], "auto")
     with pytest.raises(SpecError, match="expected None or 'auto' for scale, got 2"):
         offered([], 2)  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match="a NIC cuts streams anywhere"):
+    with pytest.raises(SpecError, match="expected a codec that NICs can apply"):
         offered([], nic="quantize:8")
 
 

@@ -151,7 +151,7 @@ def test_words_become_values() -> None:
         ({"objective": "loss"}, SpecError, "expected recorded gradients for the objective 'loss'"),
         ({"objective": "time"}, SpecError, "expected 'step' or 'loss' for the objective, got 'time'"),
         ({"scale": "auto"}, SpecError, "expected a codec with an absolute bound for scale"),
-        ({"nic": "quantize:8"}, SpecError, "a NIC cuts streams anywhere"),
+        ({"nic": "quantize:8"}, SpecError, "expected a codec that NICs can apply"),
         *(
             ({"sharded_lr": rate}, SpecError, "expected a learning rate above 0 for sharded training")
             for rate in (0, -1.0, math.nan, math.inf, True, "1e-3")

@@ -119,7 +119,7 @@ def test_a_codec_is_found_by_its_name(found: Found) -> None:
     [
         (Low, "a wire id from 128 to 255 for codec other of package example==1.5, got 127; change Low"),
         (Identity, "a subclass of gradwire.codecs.Codec with name = 'other' for codec other of package"),
-        (7, "got 7; mend the package's entry point"),
+        (7, "got 7; fix the package's entry point"),
     ],
 )
 def test_a_codec_that_frames_cannot_name_is_refused(found: Found, what: object, reason: str) -> None:

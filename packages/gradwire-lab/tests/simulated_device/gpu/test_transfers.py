@@ -55,7 +55,7 @@ def check_waits(codec: Codec, x: torch.Tensor, wanted: torch.Tensor) -> None:
 def check_malformed(codec: Codec, x: torch.Tensor, valid: torch.Tensor) -> None:
     device = Simulated()
     here = device.own(x.clone())
-    with pytest.raises(PayloadError, match="do all ranks use the same codec"):
+    with pytest.raises(PayloadError, match="use the same codec on all ranks"):
         codec.decode(valid[:-1], here)
     gpu_cases.assert_same_bits(on_host(here), x, "a refused payload")
     with pytest.raises(

@@ -345,8 +345,8 @@ def _run(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int,
 
 def _refusal(name: str, payload: torch.Tensor, n: int, reason: str) -> PayloadError:
     return PayloadError(
-        f"a payload of {payload.numel()} bytes is no {name} encoding of {n} elements: {reason}; do all "
-        "ranks use the same codec?"
+        f"expected a {name} encoding of {n} elements, got an invalid payload of {payload.numel()} bytes: "
+        f"{reason}; use the same codec on all ranks"
     )
 
 

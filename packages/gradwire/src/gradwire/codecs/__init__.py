@@ -1,6 +1,6 @@
-"""Codecs turn a chunk of float32 into a payload and back. Each has a row of TABLE, a file, and a card.
+"""Codecs encode a chunk of float32 as a payload and decode it. Each has a row in TABLE, a module, and a card.
 
-A class is loaded when it is first used. Other packages bring codecs as entry points (``gradwire.plugins``).
+A class is loaded on first use. Other packages provide codecs as entry points (``gradwire.plugins``).
 
 >>> from gradwire.codecs import parse
 >>> parse("quantize:8")
@@ -61,7 +61,7 @@ __all__ = [
 
 
 class Row(NamedTuple):
-    """A codec's row in the table: its name in specs, its number in frames, and where its class is."""
+    """A codec's row in the table: its name in specs, its wire id in frames, and ``module:class``."""
 
     name: str
     wire_id: int
@@ -69,7 +69,7 @@ class Row(NamedTuple):
 
     @property
     def codec(self) -> type[Codec]:
-        """The class, loaded when it is first used."""
+        """The codec's class, loaded on first use."""
         found: type[Codec] = plugins.resolve(f"gradwire.codecs.{self.where}")
         return found
 
@@ -92,41 +92,43 @@ TABLE = (
 )
 """The codecs of this package. Wire ids are part of the protocol: they never change and are never reused."""
 DEFAULT_CODEC = "fp8"
-"""Works at any scale of the gradients; docs/which_codec.md has the measured losses behind the choice."""
+"""The default codec: it works at any gradient scale. docs/which_codec.md has the measurements behind it."""
 FREE_OF_SCALE = ("identity", "bf16", "fp8", "quantize:8", "bfp:7x16", "errbound:rel=0.05")
-"""The codecs that a choice tries by default, in the order in which they win ties.
+"""The codecs that the planner tries by default; of equally fast ones, the first is chosen.
 
-Their error is a known share of the values, so they need no knowledge of the gradients' scale. Left out are
+Their error is relative to the values, so they need no knowledge of the gradients' scale. The others are
 
-- ``errbound`` with an absolute bound, which must suit the gradients (and then is the best);
-- ``fp16``, whose range ends at 65520 and at 6e-8; ``truncate:16``, which is bf16 without its rounding;
-- ``ecsq``, whose step is a choice between bytes and loss;
+- ``errbound`` with an absolute bound, which must match the gradients' scale (and then is the best);
+- ``fp16``, whose range is 6e-8 to 65520; ``truncate:16``, which is bf16 without its rounding;
+- ``ecsq``, whose step trades bytes for error;
 - ``quantize:4``, ``terngrad`` and ``topk``, which need error feedback; ``lossless``, slower than most links.
 """
 
 
 def codec_of(codec: Codec | str | None, name: str = "codec") -> Codec | None:
-    """Return a codec, given the codec or its spec; None for None.
+    """Return ``codec``, parsed if it is a spec; None for None.
 
-    Raises ``SpecError``, whose message calls the argument ``name``.
+    Raises ``SpecError``, whose message names the argument ``name``.
     """
     if codec is None or isinstance(codec, Codec):
         return codec
     if isinstance(codec, str):
         return parse(codec)
-    raise SpecError(f"{name} must be a codec, its spec or None, but is {shown(codec)}")
+    raise SpecError(
+        f"{name}: expected a codec, its spec or None, got {shown(codec)}; pass a spec such as 'fp8'"
+    )
 
 
 def parse(spec: str) -> Codec:
-    """Return the codec that a spec like ``quantize:8`` names. Raises ``SpecError``."""
+    """Return the codec of a spec such as ``quantize:8``. Raises ``SpecError``."""
     if not isinstance(spec, str):
-        raise SpecError(f"a spec is a text like 'quantize:8', but this one is {shown(spec)}")
+        raise SpecError(f"expected a spec such as 'quantize:8', got {shown(spec)}; pass a string")
     name, argument, options = split(spec)
     return class_of(name).from_spec(argument, options)
 
 
 def class_of(name: str) -> type[Codec]:
-    """Return the class of the codec of this name, of any installed package. Raises ``SpecError``."""
+    """Return the class of the codec ``name`` from any installed package. Raises ``SpecError``."""
     row = next((row for row in TABLE if row.name == name), None)
     if row is not None:
         return row.codec
@@ -137,21 +139,21 @@ def class_of(name: str) -> type[Codec]:
     near = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"did you mean {near[0]!r}? The codecs are" if near else "the codecs are"
     raise SpecError(
-        f"no codec is named {shown(name)}; {hint} {', '.join(known)}, or install the package that has it"
+        f"no codec is named {shown(name)}; {hint} {', '.join(known)}, or install the package that provides it"
     )
 
 
 LEAST_WIRE_ID = 128
-"""Other packages' codecs have this wire id or a larger one; rows of ``TABLE`` get those below."""
+"""The smallest wire id of other packages' codecs; smaller ones are reserved for ``TABLE``."""
 
 
 def _checked(name: str, found: object) -> type[Codec]:
-    """Return another package's codec. Raises ``SpecError`` for one that frames could not name."""
+    """Return another package's codec class. Raises ``SpecError`` unless its name and wire id are valid."""
     whose = f"codec {name} of package {plugins.origin(plugins.CODECS, name)}"
     if not isinstance(found, type) or not issubclass(found, Codec) or getattr(found, "name", "") != name:
         raise SpecError(
             f"expected a subclass of gradwire.codecs.Codec with name = {name!r} for {whose}, "
-            f"got {shown(found)}; mend the package's entry point or its class"
+            f"got {shown(found)}; fix the package's entry point or its class"
         )
     wire_id = getattr(found, "wire_id", None)
     if not is_whole(wire_id, LEAST_WIRE_ID, 255):
@@ -163,21 +165,21 @@ def _checked(name: str, found: object) -> type[Codec]:
 
 
 class HasEncodings(Protocol):
-    """A plan, as far as its codecs go."""
+    """The part of a plan's interface that lists its codecs."""
 
     @property
     def encodings(self) -> tuple[Codec, ...]:
-        """Its codecs, perhaps within others."""
+        """The plan's codecs, possibly inside wrappers."""
 
 
 def origins(plan: HasEncodings) -> dict[str, str]:
-    """Return facts for ranks to agree on: the package of each codec of ``plan`` that is another's."""
+    """Return the package of each third-party codec in ``plan``, which must be the same on all ranks."""
     used = {codec.name for each in plan.encodings for codec in _unwrapped(each)}
     return plugins.origins(plugins.CODECS, "codec", sorted(used - {row.name for row in TABLE}))
 
 
 def _unwrapped(codec: Codec) -> Iterator[Codec]:
-    """Yield a codec, and those inside it (``gradwire.codecs.wrappers``)."""
+    """Yield a codec and the codecs that it wraps (``gradwire.codecs.wrappers``)."""
     yield codec
     inside = getattr(codec, "codec", None)
     if isinstance(inside, Codec):

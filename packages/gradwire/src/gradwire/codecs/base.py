@@ -1,19 +1,19 @@
-"""The base class of codecs, and the contract that every codec keeps.
+"""The base class of codecs, and the contract of every codec.
 
-A codec turns a *chunk* (a 1-D contiguous float32 CPU tensor of any length, including 0) into a *payload* (a
-1-D uint8 tensor on the CPU) and back. A codec with kernels for accelerators takes chunks there, too
+A codec encodes a *chunk* (a 1-D contiguous float32 CPU tensor of any length, including 0) as a *payload* (a
+1-D uint8 tensor on the CPU) and decodes it. A codec with GPU kernels also accepts chunks on a GPU
 (``gradwire.gpu.transfers``).
 
-- **A codec is a value.** It is a frozen dataclass without memory. Equal parameters mean equal codecs, one
+- **A codec is a value.** It is a frozen dataclass without state. Equal parameters mean equal codecs, one
   instance serves all chunks and threads, and the same chunk gives the same bytes on every machine, with every
   instruction set and number of threads. ``str(codec)`` is its spec, which ``gradwire.codecs.parse`` reads.
-- **The payload doesn't contain the element count**; the frame does. ``decode`` gets it from ``out``.
+- **The payload doesn't contain the element count**; the frame does. ``decode`` reads it from ``out``.
 - **Memory belongs to the caller.** ``encode(x, out)`` writes to ``out`` (at least ``max_nbytes(len(x))``
   bytes) and returns the part that it filled, as a view; without ``out``, it allocates memory. ``decode`` and
   ``decode_add`` write only to ``out`` and ``acc``.
 - **``decode_add(payload, acc)``** gives the same bits as ``decode`` followed by ``acc += decoded``.
-- **``bound(x)``** is the guarantee: no finite element of ``x`` changes by more than this when it is encoded
-  and decoded. It may be ``inf`` only if the codec can't guarantee a bound, and the card says so.
+- **``bound(x)``** is the guaranteed error bound: encoding and decoding change no finite element of ``x`` by
+  more. It may be ``inf`` only if the codec can't guarantee a bound, and the card says so.
 - **Non-finite values stay non-finite.** A codec carries them exactly, or marks a block or the chunk so that
   it decodes to NaN. No NaN or infinity becomes a finite number. Finite values stay finite unless the card
   says otherwise.
@@ -38,44 +38,44 @@ from gradwire.fields import to_values
 
 
 class Codec(ABC):
-    """The base of all codecs: chunks become payloads and back; the module's docstring has their contract."""
+    """The base class of all codecs; the module's docstring states the contract."""
 
     name: ClassVar[str]
     """The word before the colon of a spec string."""
 
     wire_id: ClassVar[int]
-    """The number of the codec in frames; part of the protocol, never reused."""
+    """The codec's id in frames; part of the protocol, never reused."""
 
     EXAMPLES: ClassVar[tuple[str, ...]]
     """The specs that the conformance tests use."""
 
     EXACT: ClassVar[bool] = False
-    """Whether decoding always returns the encoded bits, so that the owner of a chunk needn't decode it."""
+    """Whether decoding always returns the encoded bits, so that a chunk's owner need not decode it."""
 
     ON_CUDA: ClassVar[bool] = False
-    """Whether this codec takes chunks on a GPU, too."""
+    """Whether this codec also accepts chunks on a GPU."""
 
     SEGMENT_NBYTES: ClassVar[int] = 1 << 22
-    """The segments, in bytes of float32, with which an exchange through this codec is fast."""
+    """The default segment size for this codec, in bytes of float32; measured to be fast."""
 
     @property
     def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - a constant of most codecs
-        """Whether training suffers unless the next gradient includes what encoding lost."""
+        """Whether training needs error feedback with this codec."""
         return False
 
     @property
     def of_sums(self) -> Codec:
-        """The codec for finished sums, which all ranks adopt; this codec decodes its payloads."""
+        """The codec that encodes finished sums; this codec decodes its payloads."""
         return self
 
     @property
     def parameter_unit(self) -> int:
-        """The unit, in values, at whose multiples parameters should begin in a bucket."""
+        """The alignment, in values, of parameters in a bucket."""
         return 1
 
     @property
     def is_scalable(self) -> bool:
-        """Whether the bound is absolute, so that values need a scale to fit it."""
+        """Whether the error bound is absolute, so that a scale can match it to the values."""
         return False
 
     @abstractmethod
@@ -84,7 +84,7 @@ class Codec(ABC):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Codec:
-        """Return the codec of a spec ``name:argument,key=value,flag``, given its parts.
+        """Return the codec of a spec ``name:argument,key=value,flag`` from its parts.
 
         ``argument`` is the text after the colon if it contains no ``=``, otherwise ""; a flag is an option
         whose value is "". Raises ``SpecError``.
@@ -96,12 +96,12 @@ class Codec(ABC):
 
     @classmethod
     def _fields(cls, reader: Reader) -> tuple[Any, ...]:  # noqa: ARG003 - a codec without parameters
-        """Return the codec's fields in their order, as ``reader`` finds them in a spec."""
+        """Return the codec's field values, in order, from a spec's ``reader``."""
         return ()
 
     @cached_property
     def fingerprint(self) -> int:
-        """The CRC32C of the spec, which frames carry so that two ranks notice if their codecs differ."""
+        """The CRC32C of the spec; frames carry it so that ranks detect different codecs."""
         return _native.crc32c(torch.frombuffer(bytearray(str(self), "ascii"), dtype=torch.uint8))
 
     @abstractmethod
@@ -110,14 +110,14 @@ class Codec(ABC):
 
     @property
     def sends_floats(self) -> bool:
-        """Whether payloads end with all elements as float32, which NICs may compress."""
+        """Whether payloads end with all elements as float32, so that NICs may compress them."""
         return False
 
     @abstractmethod
     def bound(self, x: torch.Tensor) -> float:
-        """Return the largest absolute error that any finite element of ``x`` can have.
+        """Return an upper bound of the absolute error of any finite element of ``x``.
 
-        Non-finite elements don't count; for an empty ``x``, the bound is 0.0 or the codec's absolute bound.
+        Non-finite elements are ignored; for an empty ``x``, the bound is 0.0 or the codec's absolute bound.
         """
 
     def encode(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -130,8 +130,8 @@ class Codec(ABC):
             check_bytes(out, "out")
             if out.numel() < capacity:
                 raise TensorError(
-                    f"{self}: out must hold at least {capacity} bytes for {x.numel()} elements, "
-                    f"but holds {out.numel()}; allocate max_nbytes(n)"
+                    f"{self}: expected out of at least {capacity} bytes for {x.numel()} elements, "
+                    f"got {out.numel()}; allocate max_nbytes(n)"
                 )
         return out[: self._encode(x.detach(), out.detach())]
 
@@ -148,9 +148,9 @@ class Codec(ABC):
         self._decode_add(payload.detach(), acc.detach())
 
     def decode_finished(self, payload: torch.Tensor, out: torch.Tensor, divisor: int) -> bool:
-        """Decode to ``out``, on the CPU, divide, and return whether all quotients are finite.
+        """Decode to ``out`` on the CPU, divide by ``divisor``, and return whether all quotients are finite.
 
-        A ``divisor`` of 1 leaves all bits as they are. Raises ``PayloadError`` or ``TensorError``.
+        A ``divisor`` of 1 changes no bits. Raises ``PayloadError`` or ``TensorError``.
         """
         check_bytes(payload, "payload")
         check_chunk(out, "out")
@@ -158,24 +158,24 @@ class Codec(ABC):
 
     @abstractmethod
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
-        """Fill ``out`` and return the number of bytes used; the arguments are checked and detached."""
+        """Encode ``x`` to ``out`` and return the payload's size; the arguments are checked and detached."""
 
     @abstractmethod
     def _decode(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        """Validate, then write ``out``; dtypes and layouts are checked, the payload is not."""
+        """Validate the payload, then decode it to ``out``; dtypes and layouts are already checked."""
 
     def _decode_add(self, payload: torch.Tensor, acc: torch.Tensor) -> None:
-        """Validate, then add to ``acc``; the arguments are checked as for ``_decode``.
+        """Validate the payload, then add the decoded chunk to ``acc``; arguments are as for ``_decode``.
 
         This is the reference; compiled kernels do the same without the intermediate chunk.
         """
         decoded = torch.empty(4 * acc.numel(), dtype=torch.uint8, device="cpu")
         self._decode(payload, decoded.view(torch.float32))
-        # acc += decoded, even where the caller's thread flushes subnormals: the format that keeps 32 bits.
+        # acc += decoded with subnormals, even if the caller's thread flushes them: ``pack`` with 32 bits.
         _native.decode_add("pack", decoded, acc, (32,))
 
     def _decode_finished(self, payload: torch.Tensor, out: torch.Tensor, divisor: int) -> bool:
-        """Decode and divide; the arguments are checked as for ``_decode``. Compiled kernels take one pass."""
+        """Decode and divide; arguments are as for ``_decode``. Compiled kernels need one pass."""
         self._decode(payload, out)
         return _native.finish(out, divisor)
 
@@ -194,14 +194,14 @@ def check_bytes(x: torch.Tensor, what: str) -> None:
 
 
 def malformed(codec: Codec, payload: torch.Tensor, n: int, reason: str) -> PayloadError:
-    """Return the error for a payload that isn't an encoding of ``n`` elements."""
+    """Return the error for a payload that isn't a valid encoding of ``n`` elements."""
     return PayloadError(
-        f"a payload of {payload.numel()} bytes is no {codec} encoding of {n} elements: {reason}; "
-        "do all ranks use the same codec?"
+        f"expected a {codec} encoding of {n} elements, got an invalid payload of {payload.numel()} bytes: "
+        f"{reason}; use the same codec on all ranks"
     )
 
 
-# The magnitudes of a chunk's finite values, from which codecs derive error bounds.
+# The magnitudes of a chunk's finite values; error bounds follow from them.
 
 
 def largest_finite(x: torch.Tensor) -> float:
@@ -215,7 +215,7 @@ def largest_rms(x: torch.Tensor, block: int) -> float:
     """Return the largest root mean square of a block's finite elements, or 0.0 if there are none."""
     if x.numel() == 0:
         return 0.0
-    # NaN fills up the last block: like every element that is not finite, it does not count.
+    # Pad the last block with NaN, because non-finite elements are ignored.
     rows = torch.nn.functional.pad(x.detach(), (0, -x.numel() % block), value=math.nan).view(-1, block)
     finite = rows.isfinite()
     squares = torch.where(finite, rows, 0.0).double().square().sum(dim=1)
@@ -230,7 +230,7 @@ def floor_log2(value: float) -> int:
 def half_ulp(value: float, mantissa_bits: int, min_exponent: int) -> float:
     """Return half a unit in the last place of ``value`` in a binary format, and 0.0 for 0.
 
-    ``mantissa_bits`` counts the stored bits; ``min_exponent`` is the exponent of the smallest normal number.
+    ``mantissa_bits`` is the number of stored bits; ``min_exponent`` is the smallest normal number's exponent.
     """
     if value == 0.0:
         return 0.0
@@ -238,7 +238,7 @@ def half_ulp(value: float, mantissa_bits: int, min_exponent: int) -> float:
 
 
 def truncation_bound(x: torch.Tensor, dropped_bits: int) -> float:
-    """Return the largest error of clearing the low bits of floats."""
+    """Return an upper bound of the error of clearing the ``dropped_bits`` low bits of floats."""
     largest = largest_finite(x)
     if largest == 0.0 or dropped_bits == 0:
         return 0.0

@@ -15,7 +15,7 @@ from gradwire.deferred import torch
 SMALLEST_EXPONENT = 32
 """Blocks with exponents below this are sent as zeros."""
 NAN_EXPONENT = 255
-"""The exponent of a block that holds a value that is not finite."""
+"""The exponent that marks a block with a non-finite value."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,16 @@ class Bfp(NativeCodec):
     little-endian; the last block is padded with zeros. A block with E < 32 is sent as E = 0 and is all zero.
 
     Bound: one unit of the block with the largest magnitude, plus 2^-95 for blocks sent as zero. Non-finite
-    values: one of them, NaN or infinity, makes NaN of its block (E = 255); other blocks are as they were.
-    Ratio: 32 B / (B (M + 1) + 8), 3.76 for 7x16. Source: Ma et al., "FPGA-Based AI Smart NICs for Scalable
+    values: any NaN or infinity turns its block into NaN (E = 255); other blocks are unaffected. Ratio:
+    32 B / (B (M + 1) + 8), 3.76 for 7x16. Source: Ma et al., "FPGA-Based AI Smart NICs for Scalable
     Distributed AI Training Systems", section IV.B, BFP16.
 
     Parameters
     ----------
     mantissa_bits
-        M, 1 to 15; the sign comes on top.
+        M, 1 to 15, without the sign bit.
     block
-        B, values that share an exponent: a multiple of 8 from 8 to 1024.
+        B, the number of values that share an exponent: a multiple of 8 from 8 to 1024.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class Bfp(NativeCodec):
         return int(match[1]), int(match[2])
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return one unit of the block with the largest magnitude, plus the flush to zero."""
+        """Return one unit of the block with the largest magnitude, plus the flush-to-zero threshold."""
         largest = largest_finite(x)
         if largest == 0.0:
             return 0.0

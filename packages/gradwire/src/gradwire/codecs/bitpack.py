@@ -1,4 +1,4 @@
-"""Keep the most significant bytes of every float: approximate data transfer."""
+"""Truncation of every float to its most significant bytes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _EXPECTED = "1 to 4 bytes to keep"
 class BitPack(NativeCodec):
     """The r most significant bytes of every float; the others decode to 0.
 
-    Formula: y = x with its 4 - r low bytes cleared: towards zero. Payload: r bytes a value, least significant
-    first; for r = 1 one more byte: 1 if the chunk held a non-finite value, else 0. The bytes are those of
-    ``truncate`` with 32 - 8r dropped bits, and for r = 4 those of ``identity``.
+    Formula: y = x with its 4 - r low bytes cleared, which rounds towards zero. Payload: r bytes per value,
+    least significant first; for r = 1 one more byte: 1 if the chunk held a non-finite value, else 0. The
+    bytes equal those of ``truncate`` with 32 - 8r dropped bits, and for r = 4 those of ``identity``.
 
-    Bound: 2^(9 - 8r) of the largest element's binade (r = 4: 0), never more than that element. Non-finite
+    Bound: 2^(9 - 8r) of the largest element's binade (r = 4: 0), at most that element. Non-finite
     values: as ``truncate``, for r = 1 the whole chunk. Ratio: 4/r. Source: Zhuang, Malossi and Casas, A2DTWP
     ("Reducing Data Motion to Accelerate the Training of Deep Neural Networks"), section III, Bitpack and
     Bitunpack.
@@ -29,7 +29,7 @@ class BitPack(NativeCodec):
     Parameters
     ----------
     kept_bytes
-        1 to 4, what the paper calls RoundTo.
+        r, 1 to 4; RoundTo in the paper.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class BitPack(NativeCodec):
 
     @property
     def is_offloadable(self) -> bool:
-        """Whether values keep their exponent, so that no marker covers a whole chunk."""
+        """Whether values keep their exponent, so that payloads have no marker for the whole chunk."""
         return self._params[0] > 8
 
     def __str__(self) -> str:
@@ -66,5 +66,5 @@ class BitPack(NativeCodec):
         return (reader.whole(_EXPECTED, reader.argument(_EXPECTED)),)
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return the value of the dropped bytes in the largest element."""
+        """Return the largest value of the dropped bytes in the largest element."""
         return truncation_bound(x, 32 - 8 * self.kept_bytes)

@@ -1,4 +1,4 @@
-"""Casts to 16-bit floats, which frameworks also offer, as codecs."""
+"""Casts to 16-bit floats as codecs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Fp16(PlainCodec):
 
     Formula: y = the nearest half-precision number. Payload: 2n bytes, little-endian. Bound: half a unit in
     the last place of the largest element, 2^-11 of its binade and at least 2^-25. Values from 65520 up
-    overflow to infinity, as IEEE 754 specifies; the bound is then ``inf``. Non-finite values: each for
-    itself, infinities exact, NaN stays NaN. Ratio: 2. Source: IEEE 754-2019, section 5.4.2 (conversion) and
-    table 3.5 (binary16).
+    overflow to infinity, as IEEE 754 specifies; the bound is then ``inf``. Non-finite values: each
+    independently; infinities are exact, and NaN stays NaN. Ratio: 2. Source: IEEE 754-2019, section 5.4.2
+    (conversion) and table 3.5 (binary16).
 
     Examples
     --------
@@ -49,8 +49,8 @@ class Bf16(PlainCodec):
     Formula: y = the nearest number with 8 significant bits. Payload: 2n bytes, little-endian. Bound: half a
     unit in the last place of the largest element, 2^-8 of its binade and at least 2^-134. The largest finite
     floats, from (2 - 2^-8) 2^127 up, overflow to infinity; the bound is then ``inf``. Non-finite values: each
-    for itself, infinities exact, NaN stays NaN. Ratio: 2. Source: Kalamkar et al., "A Study of BFLOAT16 for
-    Deep Learning Training", section 2.
+    independently; infinities are exact, and NaN stays NaN. Ratio: 2. Source: Kalamkar et al., "A Study of
+    BFLOAT16 for Deep Learning Training", section 2.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Uniform scalar quantisation by blocks, and an entropy coder for its levels."""
+"""Entropy-coded uniform scalar quantisation by blocks."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ _EXAMPLE = "ecsq:0.5,block=1024"
 
 @dataclass(frozen=True)
 class Ecsq(NativeCodec):
-    """Entropy-coded scalar quantisation: whole numbers of steps, the frequent ones in few bits.
+    """Entropy-coded scalar quantisation: integer multiples of a step; frequent ones take few bits.
 
-    Formula: scale = step (1 - 2^-8) RMS of the block, cut to a float of 8 significant bits and at most 2^127;
-    q = round_half_even(x / scale); y = q scale, within the range of floats. No q is cut off: outliers keep
-    the bound.
+    Formula: scale = step (1 - 2^-8) RMS of the block, truncated to a float of 8 significant bits and at most
+    2^127; q = round_half_even(x / scale); y = q scale, within the range of floats. q is not clipped:
+    outliers keep the bound.
 
     Payload: 4 bytes for the size of each section of 2^17 values, then the sections. A section has the sizes
-    of its blocks of symbols but the last, 4 bytes each; the low bytes of the scales, of which each block of
-    values has one, in two bytes, the upper half of a float32; the blocks of symbols. The first has the high
-    bytes of the scales; the second q from -7 to 7 as two signed nibbles to a byte, low nibble first, unused
-    nibble 0, and -8 for an escape; the others the low and the high bytes of the escapes, 2 (|q| - 8), plus 1
-    where q is negative. Each is coded as ``gradwire.entropy`` does it, with a table of its own; that of the
-    codes may have the frequencies of nibbles instead of those of bytes.
+    of all its blocks of symbols except the last, 4 bytes each; the low bytes of the scales; the blocks of
+    symbols. Each block of values has one scale of two bytes, the upper half of a float32. The first block of
+    symbols has the high bytes of the scales; the second has q from -7 to 7 as two signed nibbles per byte,
+    low nibble first, unused nibble 0, and -8 for an escape; the others have the low and the high bytes of
+    the escapes, 2 (|q| - 8), plus 1 if q is negative. Each is coded by ``gradwire.entropy`` with its own
+    table; the second block's may have the frequencies of nibbles instead of bytes.
 
     With a foot, values whose q is 0 keep a sign, an exponent, and one bit of mantissa, down to 2^-16 of the
-    scale: the largest relative error is a fifth, however small a value is beside others of its block. Another
-    block has a byte for each: 0 for 0, and 1 + 2d, plus 1 where it is negative, for the float that is d
-    places below 1/2 among 1/2, 3/8, 1/4, 3/16 .... Blocks with a scale below 2^-110 have no feet.
+    scale: the largest relative error is a fifth, however small a value is relative to its block. One more
+    block of symbols has a byte for each: 0 for 0, and 1 + 2d, plus 1 if it is negative, for the float that is
+    d places below 1/2 among 1/2, 3/8, 1/4, 3/16 .... Blocks with a scale below 2^-110 have no foot.
 
-    With a step for sums, finished sums are encoded with that one, and partial sums and gradients, whose
-    errors average out, with the other. The payload says nothing of it: it holds scales, not steps.
+    With ``sum``, finished sums are encoded with that step, and partial sums and gradients, whose errors
+    average out, with ``step``. The payload does not depend on it: it holds scales, not steps.
 
     Bound: step / 2 RMS of the block, plus 2^-112 for blocks whose scale would be subnormal, which are sent as
-    zeros; ``bound`` returns the largest. Non-finite values: one of them, NaN or infinity, makes NaN of its
-    block (scale NaN), or of the whole chunk if that is shorter; other blocks are as they were. Ratio: 8
+    zeros; ``bound`` returns the largest. Non-finite values: any NaN or infinity turns its block into NaN
+    (the scale is NaN), or the whole chunk if that is shorter; other blocks are unaffected. Ratio: 8
     for gradients at the step 0.25, 10 at 0.5, 15 at 1; 1.6 at worst. Source: Gish and Pierce, "Asymptotically
     Efficient Quantizing" (IEEE Trans. Information Theory, 1968): at these rates, uniform steps and an entropy
-    coder are within a quarter of a bit a value of any quantiser. The entropy coder is rANS (Duda, arXiv
+    coder are within a quarter of a bit per value of any quantiser. The entropy coder is rANS (Duda, arXiv
     1311.2540, 2013); blocks and layout are gradwire's.
 
     Parameters
@@ -55,11 +55,11 @@ class Ecsq(NativeCodec):
     step
         The step as a share of the root mean square of each block, from 2^-5 to 4.
     block
-        Values that share a scale: a power of two from 64 to 65536.
+        The number of values that share a scale: a power of two from 64 to 65536.
     foot
         Whether values of less than half a step keep an approximate value instead of becoming 0.
     sum
-        The step for finished sums, which all ranks adopt (``of_sums``), at most ``step``; None for the same.
+        The step for finished sums (``of_sums``), at most ``step``; by default, ``step``.
 
     Examples
     --------
@@ -98,7 +98,7 @@ class Ecsq(NativeCodec):
         if self.sum is not None and not is_real(self.sum, 2.0**-5, self.step):
             raise error(self.name, _SUM_EXPECTED, self.sum, "ecsq:0.5,sum=0.25")
         if not isinstance(self.foot, bool):
-            raise error(self.name, "foot to be True or False", self.foot, "ecsq:0.25,foot")
+            raise error(self.name, "True or False for foot", self.foot, "ecsq:0.25,foot")
 
     @property
     def _params(self) -> tuple[int, ...]:
@@ -116,7 +116,7 @@ class Ecsq(NativeCodec):
 
     @property
     def parameter_unit(self) -> int:
-        """The block: zeros behind a parameter cost little, because frequent symbols are short."""
+        """The block size: padding with zeros costs little, because frequent symbols are short."""
         return self.block
 
     @classmethod

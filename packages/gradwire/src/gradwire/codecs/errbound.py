@@ -1,4 +1,4 @@
-"""Four size classes with a guaranteed error bound and an unbiased error."""
+"""Quantisation with a guaranteed error bound, in four size classes."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _BLOCK_EXAMPLE = "errbound:rel=0.25,block=1024"
 
 @dataclass(frozen=True)
 class ErrBound(NativeCodec):
-    """Multiples of twice the bound, in as few bytes as possible.
+    """Rounding to multiples of twice the error bound, in as few bytes as possible.
 
     Formula: q = round_half_even(x / (2 bound)), y = 2 bound q. The bound is a power of two, so division and
     product are exact. q = 0 takes no data, |q| <= 127 one byte, |q| <= 32767 two; any other value, including
     NaN and infinity, is sent as its four bytes.
 
-    Payload: with ``relative``, one byte E, where the chunk's bound is 2^(E - 127); with ``block``, one such
+    Payload: with ``relative``, one byte E for the chunk's bound 2^(E - 127); with ``block``, one such
     byte for each of the ceil(n / block) blocks. Then ceil(n / 4) tag bytes, value i of a quartet in bits
     2i+1..2i, tags 0..3 for 0, 1, 2, 4 bytes, unused tags 0; then the data of all values, little-endian.
 
     Bound: ``absolute`` itself. With ``relative`` = f, the bound of a chunk (with ``block``, of each block) is
     f times the root mean square of its finite elements, rounded down to a power of two within 2^-126..2^126;
-    ``bound`` returns the largest. Non-finite values: exact, each for itself. Ratio: up to 16, at 2 bits per
-    value; 16/17 at worst; the bytes of blocks add little. Source: gradwire's own; the classes are those of
-    INCEPTIONN (MICRO 2018, algorithm 2), the two streams those of Stream VByte (Lemire, Kurz and Rupp, 2018,
+    ``bound`` returns the largest. Non-finite values: exact, each independently. Ratio: up to 16, at 2 bits
+    per value; 16/17 at worst; the blocks' bytes add little. Source: gradwire's own; the classes are from
+    INCEPTIONN (MICRO 2018, algorithm 2), and the two streams from Stream VByte (Lemire, Kurz and Rupp, 2018,
     section 3).
 
     Parameters
@@ -54,10 +54,10 @@ class ErrBound(NativeCodec):
     absolute
         The bound, a power of two from 2^-126 to 2^126.
     relative
-        The bound as a share of each chunk's root mean square, from 2^-24 to 1. Give one of the two.
+        The bound relative to each chunk's root mean square, from 2^-24 to 1. Pass this or ``absolute``.
     block
-        Values that share a relative bound, a power of two from 64 to 65536; by default, the whole chunk
-        shares one. With blocks, small layers keep their precision beside large ones in the same chunk.
+        The number of values that share a relative bound, a power of two from 64 to 65536; by default, the
+        whole chunk. With blocks, layers with small gradients keep their precision in a chunk with large ones.
 
     Examples
     --------
@@ -118,7 +118,7 @@ class ErrBound(NativeCodec):
 
     @property
     def is_scalable(self) -> bool:
-        """Whether the bound is absolute, below the largest scaled value, and not below its precision."""
+        """Whether the bound is absolute and from 2^-24 to 2^-1, the precision and range of scaled values."""
         return self.absolute is not None and 2**-24 <= self.absolute <= 2**-1
 
     def __str__(self) -> str:
@@ -141,13 +141,13 @@ class ErrBound(NativeCodec):
         )
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return the absolute bound; with ``relative``, the chunk's largest, or 0.0 if all values are 0."""
+        """Return the absolute bound or, with ``relative``, the chunk's largest; 0.0 if all values are 0."""
         if self.absolute is not None:
             return self.absolute
         rms = largest_rms(x, self.block or x.numel())
         if rms == 0.0:
             return 0.0
         share: float = struct.unpack("<f", struct.pack("<f", self.relative))[0]
-        # A sum in another order than the kernels' may fall below a power of two where theirs does not.
+        # The kernels sum in another order, so this sum may be just below a power of two when theirs is not.
         target = share * rms * (1.0 + 2.0**-40)
         return math.ldexp(1.0, min(max(floor_log2(target), _LOW), _HIGH))

@@ -16,23 +16,23 @@ _BLOCK = 256
 
 @dataclass(frozen=True)
 class Fp8(NativeCodec):
-    """Every value as an 8-bit float, with a power-of-two scale that its block shares.
+    """8-bit floats with a power-of-two scale per block.
 
-    A value keeps 3 to 4 significant bits over a range of 2^17 within its block. A weight whose gradients are
-    a thousand times smaller than its neighbours' therefore keeps its precision. Optimizers such as Adam need
-    this, because they divide by each weight's own scale; ``quantize:8``, with one step size per block, rounds
-    such gradients to 0.
+    A value keeps 3 to 4 significant bits over a range of 2^17 within its block. Gradients a thousand times
+    smaller than their neighbours therefore keep their precision. Optimizers such as Adam need this, because
+    they divide by each weight's own scale; ``quantize:8``, with one step size per block, rounds such
+    gradients to 0.
 
     Formula: E is the biased exponent of the block's largest magnitude, u = x 2^(134 - E), so that the largest
-    |u| is within [128, 256); u is rounded half to even to 3 mantissa bits where |u| >= 2^-6 and to multiples
-    of 2^-9 below, and to at most 256 (240 where E = 254, whose 256 would overflow); y = u 2^(E - 134).
+    |u| is within [128, 256); u is rounded half to even to 3 mantissa bits if |u| >= 2^-6 and otherwise to
+    multiples of 2^-9, and to at most 256 (240 if E = 254, because 256 would overflow); y = u 2^(E - 134).
 
     Payload: ceil(n / block) bytes E, then n codes of a sign bit, 4 exponent bits with the bias 7 and 3
     mantissa bits (exponent 0: subnormal). A block below 2^-95 has E = 0 and only zeros.
 
-    Bound: 2^(e - 4) + 2^-95 where e = floor(log2 max|x|), twice the first term where e = 127; of each value,
-    max(|x| / 16, 2^(e - 17)) with the e of its block. Non-finite values: one of them, NaN or infinity, makes
-    NaN of its block (E = 255), or of the whole chunk if that is shorter; other blocks are as they were.
+    Bound: 2^(e - 4) + 2^-95 with e = floor(log2 max|x|), twice the first term if e = 127; for each value,
+    max(|x| / 16, 2^(e - 17)) with the e of its block. Non-finite values: any NaN or infinity turns its block
+    into NaN (E = 255), or the whole chunk if that is shorter; other blocks are unaffected.
     Ratio: 4 block / (block + 1), 3.98 at the default block. Source: Micikevicius et al., "FP8 Formats for
     Deep Learning", 2022, E4M3, without its NaN and its 448, which the scale makes unnecessary; block scales
     as in the OCP Microscaling Formats (MX) specification, 2023.
@@ -40,7 +40,7 @@ class Fp8(NativeCodec):
     Parameters
     ----------
     block
-        Values that share a scale: a multiple of 16 from 16 to 65536.
+        The number of values that share a scale: a multiple of 16 from 16 to 65536.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class Fp8(NativeCodec):
         return (_BLOCK if block is None else reader.whole("a block that is a whole number", block),)
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return half a unit in the last place of the largest magnitude, plus the flush to zero."""
+        """Return half a unit in the last place of the largest magnitude, plus the flush-to-zero threshold."""
         largest = largest_finite(x)
         if largest == 0.0:
             return 0.0

@@ -1,4 +1,4 @@
-"""No compression: the baseline, which uses the same path as every other codec."""
+"""No compression: the baseline, on the same code path as every other codec."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ class Identity(PlainCodec):
     _params: ClassVar[tuple[int, ...]] = (32,)
 
     def bound(self, x: torch.Tensor) -> float:  # noqa: ARG002 - the contract's parameter
-        """Return 0: nothing is lost."""
+        """Return 0, because the codec is lossless."""
         return 0.0

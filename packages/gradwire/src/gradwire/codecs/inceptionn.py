@@ -1,4 +1,4 @@
-"""The format of the INCEPTIONN network card, bit for bit, and a variant that keeps its bound."""
+"""The format of the INCEPTIONN NIC, bit for bit, and a variant with the threshold as its error bound."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _EXPECTED = "a power of two from 2^-20 to 2^-1"
 
 @dataclass(frozen=True)
 class Inceptionn(NativeCodec):
-    """Four classes by exponent: nothing, 8, 16 or all 32 bits of a value.
+    """Four size classes by exponent: 0, 8, 16 or all 32 bits of a value.
 
-    Formula: with the threshold 2^-k and mid = ceil(k / 2) - k: |x| < 2^-k costs nothing and becomes 0; up to
-    2^mid it costs 8 bits, sign and 7 fraction bits; below 1 it costs 16 bits, sign and 15 fraction bits; from
-    1 up it is carried whole. All classes truncate towards zero.
+    Formula: with the threshold 2^-k and mid = ceil(k / 2) - k: |x| < 2^-k takes no bits and becomes 0; up to
+    2^mid, x takes 8 bits, sign and 7 fraction bits; below 1, it takes 16 bits, sign and 15 fraction bits;
+    from 1 up, it is sent whole. All classes truncate towards zero.
 
     Payload: bursts of 8 values, the last one padded with zeros. A burst is 16 tag bits (lane i in bits
     2i+1..2i: 0 none, 1 for 8, 2 for 16, 3 for 32 bits), then the payloads in lane order, all little-endian; 8
     bits are ``sign << 7 | fraction``, 16 bits ``sign << 15 | fraction``.
 
-    Bound: as published the 8 bits end at 2^-7, whatever the threshold, so the error reaches max(2^-k,
-    min(2^-7, 2^mid)): twice the threshold at 2^-8, eight times at 2^-10. With ``bounded`` the 8 bits count
-    from 2^mid instead of 1, with the same tags and sizes: no error exceeds 2^-k, and those of the 8-bit class
-    are below 1/4, 1/8, 1/16 of it at 2^-10, 2^-8, 2^-6. Non-finite values: exact, each for itself. Ratio: 16
-    where all is small, 16/17 at worst.
+    Bound: as published, the lowest of the 8 bits is 2^-7 for any threshold, so the error is up to max(2^-k,
+    min(2^-7, 2^mid)): twice the threshold at 2^-8, eight times at 2^-10. With ``bounded``, the highest of the
+    8 bits follows 2^mid instead of 1, with the same tags and sizes: no error exceeds 2^-k, and errors of the
+    8-bit class are below 1/4, 1/8, 1/16 of it at 2^-10, 2^-8, 2^-6. Non-finite values: exact, each
+    independently. Ratio: 16 if all values are small, 16/17 at worst.
 
     Source: Li et al., "A Network-Centric Hardware/Algorithm Co-Design to Accelerate Distributed Training of
     Deep Neural Networks" (INCEPTIONN, MICRO 2018), algorithms 2 and 3, figures 9 and 10.
@@ -38,9 +38,9 @@ class Inceptionn(NativeCodec):
     Parameters
     ----------
     threshold
-        2^-1 to 2^-20, what the paper calls the error bound.
+        2^-1 to 2^-20; the paper's error bound.
     bounded
-        Keep the threshold as a bound; 2^-1 to 2^-14 only.
+        Whether the threshold bounds the error; for 2^-1 to 2^-14 only.
 
     Examples
     --------
@@ -82,12 +82,12 @@ class Inceptionn(NativeCodec):
 
     @property
     def is_offloadable(self) -> bool:
-        """Whether a NIC may apply the codec to any piece of a stream: always."""
+        """Whether a NIC may apply the codec to any piece of a stream: always True."""
         return True
 
     @property
     def is_scalable(self) -> bool:
-        """Whether the bound is absolute: always."""
+        """Whether the error bound is absolute: always True."""
         return True
 
     def __str__(self) -> str:
@@ -98,7 +98,7 @@ class Inceptionn(NativeCodec):
         return reader.real(_EXPECTED, reader.argument(_EXPECTED)), reader.flag("bounded")
 
     def bound(self, x: torch.Tensor) -> float:  # noqa: ARG002 - the same for every chunk
-        """Return the largest error of a value below 1: the threshold if ``bounded``, else the true bound."""
+        """Return the error bound of values below 1: the threshold if ``bounded``, else up to 2^-7."""
         if self.bounded:
             return self.threshold
         exponent = floor_log2(self.threshold)

@@ -17,11 +17,11 @@ class Lossless(Codec):
     """Zstandard over the four byte planes of the floats.
 
     Formula: y = x. Payload: one Zstandard frame of 4n bytes, first the lowest byte of every float, last the
-    highest (sign and exponent, where the redundancy is); nothing for n = 0. Another version of the Zstandard
-    library may choose other bytes for the same chunk, all of which decode alike.
+    highest (sign and exponent, which have the redundancy); nothing for n = 0. Versions of the Zstandard
+    library may encode the same chunk differently, but all payloads decode to the same values.
 
-    Bound: 0. Non-finite values: carried exactly, with all bits. Ratio: 1.1 to 1.2 on gradients, more where
-    many are 0. Source: RFC 8878 (Zstandard); the byte shuffle is that of Blosc and HDF5.
+    Bound: 0. Non-finite values: carried exactly, with all bits. Ratio: 1.1 to 1.2 on gradients, more if
+    many are 0. Source: RFC 8878 (Zstandard); the byte shuffle is from Blosc and HDF5.
 
     Parameters
     ----------
@@ -58,13 +58,13 @@ class Lossless(Codec):
         return (1 if level is None else reader.whole(_EXPECTED, level),)
 
     def max_nbytes(self, n: int) -> int:
-        """Return Zstandard's own worst case, ``ZSTD_COMPRESSBOUND`` of 4n bytes."""
+        """Return Zstandard's worst case, ``ZSTD_COMPRESSBOUND`` of 4n bytes."""
         raw = 4 * n
         margin = ((128 << 10) - raw) >> 11 if raw < 128 << 10 else 0
         return raw + (raw >> 8) + margin
 
     def bound(self, x: torch.Tensor) -> float:  # noqa: ARG002 - the contract's parameter
-        """Return 0: nothing is lost."""
+        """Return 0, because the codec is lossless."""
         return 0.0
 
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
@@ -84,7 +84,7 @@ class Lossless(Codec):
     def _decompress(self, payload: torch.Tensor, n: int) -> bytes:
         try:
             frame = payload.numpy().data
-            # The size is checked first: a damaged frame must not make us allocate what it claims.
+            # Check the size first, so that a damaged frame can't cause a huge allocation.
             if n == 0 or zstandard.frame_content_size(frame) != 4 * n:
                 raise zstandard.ZstdError(f"it does not hold {4 * n} bytes")
             return zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)

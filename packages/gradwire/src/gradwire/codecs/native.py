@@ -1,4 +1,4 @@
-"""Codecs that are implemented by compiled kernels."""
+"""Codecs implemented by compiled kernels."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from gradwire.devices.owners import owner_of
 
 
 class Kernels(Protocol):
-    """Compiled kernels for the memory of one kind of device; ``gradwire._native`` describes them."""
+    """Compiled kernels for one kind of device; ``gradwire._native`` documents them."""
 
     def encode(self, name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
-        """Encode ``x`` into ``out``; return the bytes used."""
+        """Encode ``x`` into ``out`` and return the payload's size in bytes."""
 
     def decode(self, name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
-        """Decode into ``out``."""
+        """Decode ``payload`` into ``out``."""
 
     def decode_add(
         self, name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]
     ) -> None:
-        """Decode and add to ``acc``."""
+        """Decode ``payload`` and add the values to ``acc``."""
 
 
 def kernels_beside(x: torch.Tensor) -> Kernels | None:
-    """Return the kernels of a chunk's accelerator, or None for a chunk on the CPU."""
+    """Return the kernels for a chunk's accelerator, or None for a chunk on the CPU."""
     if x.is_cpu and owner_of(x) is None:
         return None
     return _on_accelerators()
@@ -46,7 +46,7 @@ def _on_accelerators() -> Kernels:
 
 
 class NativeCodec(Codec):
-    """A codec of a compiled format, whose kernels encode and decode."""
+    """A codec whose compiled kernels encode and decode."""
 
     ON_CUDA = True
     _format: ClassVar[str]
@@ -59,14 +59,14 @@ class NativeCodec(Codec):
 
     @property
     def compiled(self) -> tuple[str, tuple[int, ...]]:
-        """The format and its parameters, for kernels elsewhere (``gradwire.gpu``)."""
+        """The format's name and parameters, for the GPU kernels (``gradwire.gpu``)."""
         return self._format, self._params
 
     @property
     def is_offloadable(self) -> bool:
         """Whether a NIC may apply the codec to any piece of a stream.
 
-        It encodes each value by itself, and a decoded value without further loss.
+        That requires that values are encoded independently, and decoded values without further error.
         """
         return False
 
@@ -88,13 +88,13 @@ class NativeCodec(Codec):
 
 
 class PlainCodec(NativeCodec):
-    """A compiled codec without parameters, whose spec is its name."""
+    """A compiled codec without parameters; its spec is its name."""
 
     def __str__(self) -> str:
         return self.name
 
 
 def as_int32(bits: int) -> int:
-    """Return the signed number with these low 32 bits, as the kernels take parameters."""
+    """Return the low 32 bits of ``bits`` as a signed number, the type of kernel parameters."""
     low = bits & 0xFFFF_FFFF
     return low - (1 << 32) if low >> 31 else low

@@ -1,4 +1,4 @@
-"""Scalar quantisation to 8 or 4 bits, by blocks."""
+"""Scalar quantisation to 8 or 4 bits per value, with a scale per block."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gradwire.deferred import torch
 SMALLEST_PEAK = 2.0**-100
 """Blocks whose largest magnitude is below this are sent as zeros."""
 CLEARED_BITS = 8
-"""The lowest bits of a scale, which are 0."""
+"""The number of low bits of a scale that are cleared."""
 _BLOCK = 1024
 _EXPECTED = "4 or 8 bits"
 
 
 @dataclass(frozen=True)
 class Quantize(NativeCodec):
-    """Every value as a whole number of steps; the step size follows the largest magnitude of its block.
+    """Scalar quantisation with a step proportional to each block's largest magnitude.
 
     Formula: with qmax = 127 (8 bits) or 7 (4 bits), scale = max|x| / qmax over the block, its low 8 mantissa
     bits cleared so that products are exact; q = round_half_even(x / scale) within +-qmax; y = q scale.
@@ -28,17 +28,17 @@ class Quantize(NativeCodec):
     Payload: ceil(n / block) float32 scales, then n bytes, or ceil(n / 2) bytes of two signed nibbles, low
     nibble first, unused nibble 0. A block below 2^-100 has scale 0 and only zeros.
 
-    Bound: 0.51 max|x| / qmax + 2^-100. Non-finite values: one of them, NaN or infinity, makes NaN of its
-    block (scale NaN), or of the whole chunk if that is shorter; other blocks are as they were. Ratio: 3.98 (8
-    bits) or 7.94 (4 bits) at the default block. Source: Pipe-SGD (Li et al., NeurIPS 2018), section 3.2, "Q":
-    8-bit scalar quantisation with the range of the largest element; the blocks are gradwire's.
+    Bound: 0.51 max|x| / qmax + 2^-100. Non-finite values: any NaN or infinity turns its block into NaN (the
+    scale is NaN), or the whole chunk if that is shorter; other blocks are unaffected. Ratio: 3.98 (8 bits)
+    or 7.94 (4 bits) at the default block. Source: Pipe-SGD (Li et al., NeurIPS 2018), section 3.2, "Q":
+    8-bit scalar quantisation over the range of the largest element; the blocks are gradwire's.
 
     Parameters
     ----------
     bits
         8 or 4.
     block
-        Values that share a scale: a multiple of 16 from 16 to 65536.
+        The number of values that share a scale: a multiple of 16 from 16 to 65536.
 
     Examples
     --------
@@ -72,12 +72,12 @@ class Quantize(NativeCodec):
 
     @property
     def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - a constant of other codecs
-        """Whether training suffers without a residual: with the coarse steps of 4 bits."""
+        """Whether training needs error feedback: with the coarse steps of 4 bits."""
         return self.bits == 4
 
     @property
     def largest_code(self) -> int:
-        """The largest code, 127 or 7; its negative is the smallest."""
+        """The largest code, 127 or 7; the smallest is its negative."""
         return (1 << (self.bits - 1)) - 1
 
     @property
@@ -93,6 +93,6 @@ class Quantize(NativeCodec):
         return bits, _BLOCK if block is None else reader.whole("a block that is a whole number", block)
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return about half a step of the block with the largest magnitude."""
+        """Return slightly more than half a step of the block with the largest magnitude."""
         largest = largest_finite(x)
         return 0.51 * largest / self.largest_code + SMALLEST_PEAK if largest else 0.0

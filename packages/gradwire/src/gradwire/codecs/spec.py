@@ -1,6 +1,6 @@
 """Parse and write spec strings, ``name:argument,key=value,flag``.
 
-Every error is a ``SpecError`` of one sentence: the expected text, the given one, and a spec that works.
+Every error is a ``SpecError`` of one sentence: the expected text, the actual one, and a valid spec.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _DECIMAL = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf", re.ASCII | 
 
 
 def split(spec: str) -> tuple[str, str, dict[str, str]]:
-    """Cut a spec into name, argument ("" if none) and options (the value of a flag is "").
+    """Split a spec into name, argument ("" if none) and options (a flag's value is "").
 
     Raises ``SpecError``.
     """
     name, colon, rest = spec.partition(":")
     if not name or (colon and not rest):
-        raise SpecError(f"a codec is named like 'quantize:8' or 'identity', but this spec is {spec!r}")
+        raise SpecError(f"expected a codec such as 'quantize:8' or 'identity', got {spec!r}")
     parts = rest.split(",") if rest else []
     argument = parts.pop(0) if parts and "=" not in parts[0] else ""
     options: dict[str, str] = {}
@@ -29,29 +29,30 @@ def split(spec: str) -> tuple[str, str, dict[str, str]]:
         key, equals, value = part.partition("=")
         if not key or (equals and not value):
             raise SpecError(
-                f"a codec's options look like 'key=value' or 'flag', but {spec!r} has an incomplete {part!r}"
+                f"expected options such as 'key=value' or 'flag', got an incomplete {part!r} in {spec!r}; "
+                "complete or remove it"
             )
         if key in options:
-            raise SpecError(f"an option is given once, but {spec!r} has {key!r} twice")
+            raise SpecError(f"expected each option once, got {key!r} twice in {spec!r}; remove one")
         options[key] = value
     return name, argument, options
 
 
 def join(name: str, *parts: str) -> str:
-    """Return a spec made of ``name`` and the non-empty parts."""
+    """Return the spec with this ``name`` and the non-empty ``parts``."""
     kept = ",".join(part for part in parts if part)
     return f"{name}:{kept}" if kept else name
 
 
 def error(name: str, expected: str, got: object, example: str) -> SpecError:
-    """Return the error of the codec ``name`` for a value of its spec."""
+    """Return the ``SpecError`` for an invalid value in a spec of the codec ``name``."""
     return SpecError(f"{name}: expected {expected}, got {shown(got)}; for example, write {example!r}")
 
 
 class Reader:
-    """A reader of a spec's values by name; ``finish`` raises an error if any value is left.
+    """A reader of a spec's values by name; ``finish`` raises an error if any value is unread.
 
-    Errors name ``example``, a spec that works.
+    Errors contain ``example``, a valid spec.
     """
 
     def __init__(self, name: str, example: str, argument: str, options: dict[str, str]) -> None:
@@ -62,7 +63,7 @@ class Reader:
 
     @property
     def has_argument(self) -> bool:
-        """Whether an argument is given and not yet read."""
+        """Whether the spec has an argument that is not read yet."""
         return self._argument is not None
 
     def argument(self, expected: str) -> str:
@@ -74,27 +75,29 @@ class Reader:
         return argument
 
     def option(self, key: str) -> str | None:
-        """Return the value of ``key=value``, or None if it isn't given."""
+        """Return the value of ``key=value``, or None if the spec doesn't have it."""
         value = self._options.pop(key, None)
         if value == "":
-            raise SpecError(f"{self._name}: expected a value, as in '{key}=1', got a bare {key!r}")
+            raise SpecError(f"{self._name}: expected a value, as in '{key}=1', got {key!r} without one")
         return value
 
     def flag(self, key: str) -> bool:
-        """Return whether the flag ``key`` is given."""
+        """Return whether the spec has the flag ``key``."""
         value = self._options.pop(key, None)
         if value:
-            raise SpecError(f"{self._name}: expected the bare word {key!r}, got '{key}={value}'")
+            raise SpecError(
+                f"{self._name}: expected the flag {key!r}, got '{key}={value}'; write it without a value"
+            )
         return value is not None
 
     def whole(self, expected: str, text: str) -> int:
-        """Read a whole number. Raises ``SpecError``."""
+        """Return the whole number in ``text``. Raises ``SpecError``."""
         if not re.fullmatch(r"[+-]?\d{1,20}", text, re.ASCII):
             raise error(self._name, expected, text, self.example)
         return int(text)
 
     def real(self, expected: str, text: str) -> float:
-        """Read a number, plain or written as a power, ``2^-10``. Raises ``SpecError``."""
+        """Return the number in ``text``, in decimal or as a power, ``2^-10``. Raises ``SpecError``."""
         power = _POWER.fullmatch(text)
         if power is None and _DECIMAL.fullmatch(text) is None:
             raise error(self._name, expected, text, self.example)
@@ -104,7 +107,7 @@ class Reader:
             raise error(self._name, expected, text, self.example) from None
 
     def finish(self) -> None:
-        """Raise ``SpecError`` for an argument or option that the codec doesn't have."""
+        """Raise ``SpecError`` for an unread argument or option, which the codec doesn't have."""
         left = [self._argument] if self._argument else []
         left += [f"{key}={value}" if value else key for key, value in self._options.items()]
         if left:
@@ -112,12 +115,12 @@ class Reader:
 
 
 def is_whole(value: object, low: int, high: int) -> bool:
-    """Return whether ``value`` is an int (no bool, no float) within ``low..high``."""
+    """Return whether ``value`` is an int (not a bool) within ``low..high``."""
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
 
 def is_real(value: object, low: float, high: float) -> bool:
-    """Return whether ``value`` is a number (no bool, no NaN) within ``low..high``."""
+    """Return whether ``value`` is an int or float (not a bool or NaN) within ``low..high``."""
     return isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high
 
 
@@ -127,18 +130,18 @@ def is_power(value: float, low: int, high: int) -> bool:
 
 
 def nearest_power(value: float, low: int, high: int) -> str:
-    """Return the text of the power of two within ``2^low..2^high`` with the nearest ratio, or 2^-10."""
+    """Return the power of two within ``2^low..2^high`` nearest to ``value`` in ratio, as text, or 2^-10."""
     if not is_real(value, 0.0, math.inf) or value == 0:
         return "2^-10"
     return f"2^{round(math.log2(min(max(value, math.ldexp(1.0, low)), math.ldexp(1.0, high))))}"
 
 
 def write_power(value: float) -> str:
-    """Return the text of a power of two, such as ``2^-10``."""
+    """Return a power of two as text, such as ``2^-10``."""
     return f"2^{math.frexp(value)[1] - 1}"
 
 
 def write_real(value: float) -> str:
-    """Return the shortest text that reads back as the same number."""
+    """Return ``value`` as text with six digits, or more if needed to read back the same number."""
     short = f"{value:g}"
     return short if float(short) == value else repr(float(value))

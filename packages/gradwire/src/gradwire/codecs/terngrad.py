@@ -1,4 +1,4 @@
-"""TernGrad: three values, randomly rounded without bias."""
+"""TernGrad: unbiased stochastic rounding to three values."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _EXPECTED, _EXAMPLE = "a seed from 0 to 2^64 - 1", "terngrad:seed=1"
 
 @dataclass(frozen=True)
 class TernGrad(NativeCodec):
-    """Every value as -s, 0, or +s, chosen so that the expectation is the value.
+    """Unbiased stochastic rounding of every value to -s, 0, or +s.
 
     Formula: s = max|x| over the chunk; y = s sign(x) b with P(b = 1) = |x| / s. The random numbers are a
     counter-based hash of the seed, the CRC32C of the chunk, and the index: the same chunk gives the same
-    bytes everywhere, and another step's chunk gives other random numbers.
+    bytes on every machine, and another step's chunk gives other random numbers.
 
-    Payload: float32 s, then 2 bits per value (0 zero, 1 +s, 2 -s; 3 is malformed), four to a byte from the
-    low bits up, unused bits 0. Bound: max|x|; only the expectation is exact. Non-finite values: one of them,
-    NaN or infinity, makes NaN of the whole chunk (s NaN), in an exchange of a segment of it. Ratio: 16.
-    Source: Wen et al., "TernGrad" (NIPS 2017), equations 1 to 3, without clipping and layer-wise scales (the
-    chunk is the layer).
+    Payload: float32 s, then 2 bits per value (0 zero, 1 +s, 2 -s; 3 is malformed), four per byte from the
+    low bits up, unused bits 0. Bound: max|x|; only the expectation is exact. Non-finite values: any NaN or
+    infinity turns the whole chunk, in an exchange the segment, into NaN (s is NaN). Ratio: 16. Source: Wen et
+    al., "TernGrad" (NIPS 2017), equations 1 to 3, without clipping and layer-wise scales (the chunk takes the
+    layer's place).
 
     Parameters
     ----------
@@ -64,5 +64,5 @@ class TernGrad(NativeCodec):
         return (0 if seed is None else reader.whole(_EXPECTED, seed),)
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return the largest magnitude: a value can become 0, or as large as the largest one."""
+        """Return the largest finite magnitude, because any value can become 0 or as large as the largest."""
         return largest_finite(x)

@@ -1,4 +1,4 @@
-"""Only the largest values."""
+"""Top-k sparsification: only the largest magnitudes are sent."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class TopK(Codec):
     """The k = ceil(f n) largest magnitudes, exactly; all others become 0.
 
     Formula: y = x where |x| is among the k largest magnitudes, else 0. Of equal magnitudes the lowest index
-    wins, and non-finite values count as the largest of all.
+    wins, and non-finite values rank above all others.
 
     Payload: k indices (uint32, ascending), then their k float32 values, little-endian; nothing for n = 0.
     More than k non-finite values turn the chunk into NaN: every index is 0xFFFFFFFF and every value the quiet
     NaN 0x7FC00000.
 
-    Bound: the largest dropped magnitude. Non-finite values: exact, in the place of as many of the largest;
-    more than k make NaN of the whole chunk. Ratio: 1 / (2 f). Source: Aji and Heafield, "Sparse Communication
-    for Distributed Gradient Descent" (EMNLP 2017), section 3. Training suffers unless a residual keeps the
-    dropped values.
+    Bound: the largest dropped magnitude. Non-finite values: exact, in the place of finite ones; more than k
+    turn the whole chunk into NaN. Ratio: 1 / (2 f). Source: Aji and Heafield, "Sparse Communication for
+    Distributed Gradient Descent" (EMNLP 2017), section 3. Training needs error feedback for the dropped
+    values.
 
     Parameters
     ----------
     fraction
-        f, above 0 and at most 1; taken as the decimal it is written as, so 0.01 of 700 values is 7.
+        f, above 0 and at most 1; an exact decimal, so 0.01 of 700 values is 7.
 
     Examples
     --------
@@ -68,21 +68,21 @@ class TopK(Codec):
         return (reader.real(_EXPECTED, reader.argument(_EXPECTED)),)
 
     def kept(self, n: int) -> int:
-        """Return k, the number of values that are kept of ``n``."""
+        """Return k, the number of values sent for a chunk of ``n``."""
         numerator, denominator = self.compiled[1]
         return -(-numerator * n // denominator)
 
     @property
     def compiled(self) -> tuple[str, tuple[int, ...]]:
-        """The format, and f as a fraction, for kernels on GPUs (``gradwire.gpu``)."""
+        """The format's name, and f as a fraction, for the GPU kernels (``gradwire.gpu``)."""
         return self.name, Fraction(repr(float(self.fraction))).as_integer_ratio()
 
     def max_nbytes(self, n: int) -> int:
-        """Return 8 bytes per kept value."""
+        """Return the payload size: 8 bytes per kept value."""
         return 8 * self.kept(n)
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return the largest finite magnitude that is dropped."""
+        """Return the largest finite magnitude that is not sent."""
         x = x.detach()
         dropped = torch.ones(x.numel(), dtype=torch.bool, device="cpu")
         dropped[torch.from_numpy(_largest(_magnitudes(x), self.kept(x.numel())))] = False
@@ -112,7 +112,7 @@ class TopK(Codec):
         k = self.kept(n)
         if payload.numel() != 8 * k:
             raise malformed(self, payload, n, "its length does not match")
-        # A copy, because a view of other bytes need not be aligned.
+        # Copy, because the payload may be unaligned.
         words = payload.numpy().copy().view(np.uint32)
         indices, values = words[:k].astype(np.int64), words[k:]
         if k and (indices == _NAN_INDEX).all():
@@ -136,7 +136,7 @@ class TopK(Codec):
 
 
 def _magnitudes(x: torch.Tensor) -> Words:
-    """Return bit patterns without the sign, ordered like magnitudes; all non-finite ones are equal."""
+    """Return bit patterns without the sign, which order like magnitudes; all non-finite ones are equal."""
     words: Words = x.numpy().view(np.uint32) & np.uint32(0x7FFF_FFFF)
     return np.minimum(words, np.uint32(_INFINITY_BITS), out=words)
 

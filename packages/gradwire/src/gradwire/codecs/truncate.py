@@ -1,4 +1,4 @@
-"""Drop the low bits of every float."""
+"""Truncation of every float to its most significant bits."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _EXPECTED = "1 to 31 low bits to drop"
 
 @dataclass(frozen=True)
 class Truncate(NativeCodec):
-    """The top 32 - b bits of every float; the b dropped ones decode to 0.
+    """The top 32 - b bits of every float; the b dropped bits decode to 0.
 
-    Formula: y = x with its b low bits cleared: towards zero. Payload: values of k = 32 - b bits packed
-    little-endian into ceil(n k / 8) bytes, unused bits 0; for k <= 8, where the exponent itself is cut, one
-    more byte: 1 if the chunk held a non-finite value, else 0.
+    Formula: y = x with its b low bits cleared, which rounds towards zero. Payload: values of k = 32 - b bits
+    packed little-endian into ceil(n k / 8) bytes, unused bits 0; for k <= 8, which truncates the exponent,
+    one more byte: 1 if the chunk held a non-finite value, else 0.
 
-    Bound: 2^(b - 23) of the largest element's binade, and never more than that element. Non-finite values:
-    each for itself; infinities are exact, and a NaN whose kept mantissa bits are 0 becomes an infinity. For k
-    <= 8 one of them makes NaN of the whole chunk, in an exchange of a segment of it.
+    Bound: 2^(b - 23) of the largest element's binade, at most that element. Non-finite values: each
+    independently; infinities are exact, and a NaN whose kept mantissa bits are 0 becomes an infinity. For k
+    <= 8 one turns the whole chunk, in an exchange the segment, into NaN.
     Ratio: 32/k. Source: Li et al., INCEPTIONN (MICRO 2018), section VIII, "xb-T"; with b = 16 the "T" of
     Pipe-SGD (NeurIPS 2018, section 3.2).
 
     Parameters
     ----------
     dropped_bits
-        1 to 31.
+        b, 1 to 31.
 
     Examples
     --------
@@ -67,7 +67,7 @@ class Truncate(NativeCodec):
 
     @property
     def is_offloadable(self) -> bool:
-        """Whether values keep their exponent, so that no marker covers a whole chunk."""
+        """Whether values keep their exponent, so that payloads have no marker for the whole chunk."""
         return self._params[0] > 8
 
     def __str__(self) -> str:
@@ -78,5 +78,5 @@ class Truncate(NativeCodec):
         return (reader.whole(_EXPECTED, reader.argument(_EXPECTED)),)
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return the value of the dropped bits in the largest element."""
+        """Return the largest value of the dropped bits in the largest element."""
         return truncation_bound(x, self.dropped_bits)

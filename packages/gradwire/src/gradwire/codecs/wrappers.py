@@ -1,4 +1,4 @@
-"""Codecs around another one, which a plan makes and no spec names."""
+"""Codecs that wrap another codec; a plan makes them, and they have no spec."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gradwire.errors import SpecError
 
 @dataclass(frozen=True)
 class CodecWrapper(Codec):
-    """A codec around ``codec``; its name in ``str`` is for errors and fingerprints."""
+    """A codec that wraps ``codec``; its ``str`` is for errors and fingerprints."""
 
     codec: Codec
 
     REMEDY: ClassVar[str]
-    """The error's remedy: the part of a plan that makes such a codec."""
+    """The error message of ``from_spec``: the plan's option for such a codec."""
 
     @property
     def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - as the base class has it
@@ -32,11 +32,11 @@ class CodecWrapper(Codec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Codec:  # noqa: ARG003
-        """Raise ``SpecError``: no spec names such a codec."""
+        """Raise ``SpecError``, because such a codec has no spec."""
         raise SpecError(cls.REMEDY)
 
 
-# Floats that network cards may encode on the way without further loss.
+# Floats that NICs may compress on the link without further error.
 
 _WHOLE = (32,)
 """The parameters of the format ``pack`` with all bits of a float."""
@@ -45,15 +45,15 @@ _OFFLOADABLE = "inceptionn, truncate, and bitpack, the last two with more than 8
 
 @dataclass(frozen=True)
 class Projected(CodecWrapper):
-    """The floats that a codec decodes: a NIC with this codec compresses them without further loss.
+    """Values encoded and decoded on the host and sent as float32, so that NICs compress them without error.
 
-    Formula: y is what the codec decodes from x. Payload: 4n bytes, the floats y, little-endian. Bound: the
-    codec's. Non-finite values: the codec's. Ratio: 1 at the host; that of the codec on the link, if NICs are
-    there.
+    Formula: y is the codec's decoding of its encoding of x. Payload: 4n bytes, the floats y, little-endian.
+    Bound: the codec's. Non-finite values: the codec's. Ratio: 1 at the host; the codec's on a link with NICs
+    that compress.
 
-    A NIC may be absent, restart in the middle of a stream, or leave the edges of packets as they are. So that
-    all ranks still end with identical bits, the host makes of every value what the codec makes of it, before
-    it sends it. This takes a codec that encodes each value by itself, and decoded values without loss.
+    A NIC may be absent, restart in the middle of a stream, or send the edges of packets uncompressed. For
+    identical bits on all ranks, the host therefore encodes and decodes every value before it sends it. This
+    requires a codec that encodes values independently, and decoded values without further error.
 
     Examples
     --------
@@ -68,19 +68,19 @@ class Projected(CodecWrapper):
 
     name: ClassVar[str] = "projected"
     wire_id: ClassVar[int] = 129
-    REMEDY: ClassVar[str] = "what NICs may do is a plan's offload, as in Plan(offload='inceptionn:2^-10')"
+    REMEDY: ClassVar[str] = "offload has no spec; use a plan's offload, Plan(offload='inceptionn:2^-10')"
 
     def max_nbytes(self, n: int) -> int:
-        """Return the size of the floats."""
+        """Return the size of ``n`` floats in bytes."""
         return 4 * n
 
     @property
     def sends_floats(self) -> bool:
-        """Whether payloads end with all elements as float32: always."""
+        """Whether payloads end with all elements as float32: always True."""
         return True
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return the codec's bound."""
+        """Return the wrapped codec's bound."""
         return self.codec.bound(x)
 
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
@@ -99,35 +99,35 @@ def offloadable(codec: Codec) -> NativeCodec:
     """Return the codec if NICs can apply it. Raises ``SpecError`` for others."""
     if not isinstance(codec, NativeCodec) or not codec.is_offloadable:
         raise SpecError(
-            "a NIC cuts streams anywhere and may compress values again, so its codec must encode each value "
-            f"by itself and the same way twice, which {codec} does not; name one of {_OFFLOADABLE}"
+            f"expected a codec that NICs can apply, got {codec}; NICs split streams anywhere and may "
+            f"compress values again, so use {_OFFLOADABLE}"
         )
     return codec
 
 
-# An exact power of two for each chunk, which fits absolute bounds to values of any size.
+# An exact power-of-two scale for each chunk, so that absolute bounds work for gradients of any scale.
 
 _EXPONENT = struct.Struct("<i")
 _MOST = 126
-"""2^k and 2^-k are normal floats."""
+"""The largest exponent of a scale: up to it, 2^k and 2^-k are normal floats."""
 
 
 @dataclass(frozen=True)
 class Scaled(CodecWrapper):
-    """A codec with an absolute bound, for values that a power of two brings just below 1.
+    """A codec with an absolute bound, applied to chunks that a power of two scales to just below 1.
 
     Formula: y = 2^-k C(2^k x), with k such that the largest magnitude of 2^k x is at least 1/2 and below 1. k
-    is at most 126, so largest magnitudes below 2^-127 come less near to 1. It is 0, so y = C(x), for a chunk
-    of zeros, one with a value that isn't finite, and one with a magnitude of 2^126 or more.
+    is at most 126, so largest magnitudes below 2^-127 are scaled to less than 1/2. k is 0, so y = C(x), for
+    a chunk of zeros, with a non-finite value, or with a magnitude of 2^126 or more.
 
     Payload: k, a signed 32-bit number, little-endian; then the codec's payload of 2^k x.
 
     Bound: 2^-k times the codec's: at most twice the codec's bound times the largest magnitude. The products
-    are exact, but for values of 2^k x below 2^-126, which every codec with a scale takes for 0. Non-finite
+    are exact, except for values of 2^k x below 2^-126, which every scalable codec rounds to 0. Non-finite
     values: the codec's. Ratio: the codec's.
 
-    Every payload says its own k. So there is nothing on which ranks must agree before they send, and an
-    exchange has no more round trips than without a scale.
+    Every payload carries its own k, so ranks need not agree on it before they send, and an exchange needs no
+    more round trips than without a scale.
 
     Examples
     --------
@@ -141,24 +141,24 @@ class Scaled(CodecWrapper):
 
     name: ClassVar[str] = "scaled"
     wire_id: ClassVar[int] = 130
-    REMEDY: ClassVar[str] = "a plan says whether values are scaled, as in Plan(codec, scale='auto')"
+    REMEDY: ClassVar[str] = "a scale has no spec; use a plan's scale, as in Plan(codec, scale='auto')"
 
     def max_nbytes(self, n: int) -> int:
-        """Return the codec's largest payload and the bytes before it."""
+        """Return the size of the exponent plus the wrapped codec's largest payload."""
         return _EXPONENT.size + self.codec.max_nbytes(n)
 
     @property
     def sends_floats(self) -> bool:
-        """Whether the wrapped codec's payload, which is at the end, is floats."""
+        """Whether the wrapped codec's payload, which is last, is all elements as float32."""
         return self.codec.sends_floats
 
     @staticmethod
     def exponent_of(payload: torch.Tensor) -> int:
-        """Return k, the exponent that a payload begins with."""
+        """Return k, the scale's exponent, from the start of a payload."""
         return int(_EXPONENT.unpack_from(memoryview(payload.numpy()))[0])  # type: ignore[arg-type]
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return the codec's bound for values just below 1, times the power of two that brings them back."""
+        """Return the wrapped codec's bound, divided by the chunk's scale."""
         largest = largest_finite(x)
         if largest == 0.0:
             return self.codec.bound(x)
@@ -191,24 +191,24 @@ class Scaled(CodecWrapper):
 
     def _parts(self, payload: torch.Tensor, n: int) -> tuple[int, torch.Tensor]:
         if payload.numel() < _EXPONENT.size:
-            raise malformed(self, payload, n, f"it begins with {_EXPONENT.size} bytes for the scale")
+            raise malformed(self, payload, n, f"it is shorter than the {_EXPONENT.size} bytes of the scale")
         exponent = self.exponent_of(payload)
         if not -_MOST <= exponent <= _MOST:
-            raise malformed(self, payload, n, f"the scale 2^{exponent} is beyond 2^{_MOST}")
+            raise malformed(self, payload, n, f"the scale 2^{exponent} is not within 2^-{_MOST}..2^{_MOST}")
         return exponent, payload[_EXPONENT.size :]
 
 
 def _exponent(x: torch.Tensor) -> int:
-    """Return the exponent k that scales a chunk."""
+    """Return the exponent k of a chunk's scale."""
     exponent = _native.largest_exponent(x)
     return 0 if exponent is None or exponent >= _MOST else min(-(exponent + 1), _MOST)
 
 
 def scalable(codec: Codec) -> Codec:
-    """Return the codec if its bound is absolute and a scale fits it to values. Raises ``SpecError``."""
+    """Return the codec if a scale can be used with its absolute bound. Raises ``SpecError`` otherwise."""
     if not codec.is_scalable:
         raise SpecError(
-            "a scale fits the absolute bounds of inceptionn and of errbound, 2^-24 to 2^-1, to values of any "
-            f"size, but {codec} has no such bound; leave out scale"
+            "expected a codec with an absolute bound for scale (inceptionn, or errbound with 2^-24 to 2^-1), "
+            f"got {codec}; omit scale"
         )
     return codec

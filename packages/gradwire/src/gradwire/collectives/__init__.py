@@ -1,6 +1,6 @@
-"""Algorithms as data: who sends what to whom. One module each; ``step`` defines the terms.
+"""Collective algorithms as data: the sends and receives of each rank. ``step`` defines the terms.
 
-A module is loaded when it is first used. Other packages bring algorithms as entry points
+Each algorithm is a module, loaded on first use. Other packages provide algorithms as entry points
 (``gradwire.plugins``).
 """
 
@@ -18,13 +18,13 @@ from gradwire.errors import SpecError, shown
 __all__ = ["NAMES", "TABLE", "Collective", "Hierarchical", "Step", "get"]
 
 TABLE = Algorithms(MODULES | {"hierarchical": "gradwire.collectives.hierarchical:TWO_LEVELS"})
-"""The algorithms of this package that have steps of their own."""
+"""The algorithms of this package except ``backend``, which uses a ring's steps."""
 NAMES = (*TABLE, backend.NAME)
-"""All of this package that ``get`` knows."""
+"""The names of all algorithms of this package."""
 
 
 def get(spec: str) -> Collective:
-    """Return the algorithm that ``spec`` names, such as ``ring`` or ``hierarchical:4,ring+star``.
+    """Return the algorithm for a spec such as ``ring`` or ``hierarchical:4,ring+star``.
 
     Raises ``SpecError``.
     """
@@ -41,32 +41,32 @@ def get(spec: str) -> Collective:
     known = sorted({*NAMES, *plugins.names(plugins.ALGORITHMS)})
     raise SpecError(
         f"no algorithm is called {shown(spec)}; choose one of {', '.join(known)}, "
-        "or install the package that has it"
+        "or install the package that provides it"
     )
 
 
 def _checked(name: str, found: object) -> Collective:
-    """Return another package's algorithm. Raises ``SpecError`` where a name of ``Collective`` is missing."""
+    """Return another package's algorithm. Raises ``SpecError`` if it lacks a name of ``Collective``."""
     wanted = ("ROTATES", *(each for each in vars(Collective) if not each.startswith("_")))
     missing = [each for each in dict.fromkeys(wanted) if not hasattr(found, each)]
     if missing:
         raise SpecError(
             f"expected the names of gradwire.collectives.Collective for algorithm {name} of package "
             f"{plugins.origin(plugins.ALGORITHMS, name)}, got {shown(found)} without {', '.join(missing)}; "
-            "define these"
+            "define them"
         )
     return cast("Collective", found)
 
 
 class HasAlgorithm(Protocol):
-    """A plan, as far as its algorithm goes."""
+    """The part of a plan's interface that names its algorithm."""
 
     @property
     def algorithm(self) -> str:
-        """The spec of its algorithm."""
+        """The spec of the plan's algorithm."""
 
 
 def origins(plan: HasAlgorithm) -> dict[str, str]:
-    """Return a fact for ranks to agree on: the package of the algorithm of ``plan``, if it is another's."""
+    """Return the package of the plan's algorithm if it is third-party; it must be the same on all ranks."""
     used = [] if plan.algorithm in NAMES else [plan.algorithm]
     return plugins.origins(plugins.ALGORITHMS, "algorithm", used)

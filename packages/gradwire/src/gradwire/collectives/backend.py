@@ -1,20 +1,20 @@
-"""The transport's own all-reduce for uncompressed buckets, as in plain DDP; a ring for all others.
+"""The transport's native all-reduce for uncompressed buckets, as in plain DDP; a ring for all others.
 
-Without a codec, gradwire's own frames bring no benefit, and on a fast network their cost on the hosts is most
-of the time. A link between processes therefore sums uncompressed buckets with Gloo's all-reduce. Every other
-link, and every codec, uses a ring. (Links over MPI are among them, because MPI's collectives have no
-timeout.) Gloo itself uses a ring for large buckets, and the timing models treat ``backend`` as one.
+Without a codec, gradwire's own frames have no benefit, and on a fast network their cost on the hosts
+dominates. A link between processes therefore sums uncompressed buckets with Gloo's all-reduce. Every other
+link, and every codec, uses a ring. (So do links over MPI, because MPI's collectives have no timeout.) Gloo
+itself uses a ring for large buckets, and the timing models treat ``backend`` as one.
 
-Values don't travel in frames, and only TCP's own checksums protect them. A frame without a payload announces
-every bucket to the next rank, because Gloo ends the process if two ranks disagree about a length. Buckets
-of DDP, which are the same on all ranks, need none once their lengths are known.
+Values are not sent in frames, and only TCP's checksums protect them. A frame without a payload announces
+every bucket to the next rank, because Gloo ends the process if two ranks disagree about a length. DDP's
+buckets, which are the same on all ranks, need no announcement once their lengths are known.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 
 - steps: ``2 (p - 1)``
-- bytes sent by every rank: ``2 (p - 1) / p n``; received: as many
+- bytes sent by every rank: ``2 (p - 1) / p n``; received: the same
 - extra memory: Gloo's own, two segments of a megabyte at most
-- exactness: as in a ring, chunk by chunk, though Gloo cuts the bucket at other places
+- exactness: as in a ring, chunk by chunk, but with other chunk boundaries
 - source: Li et al., PyTorch Distributed, VLDB 2020, section 3; Patarasuk and Yuan, JPDC 69 (2009)
 """
 

@@ -7,14 +7,15 @@ chunk ``r``. In the broadcast half, ranks exchange all finished chunks, starting
 the lowest bit.
 
 If ``p`` isn't a power of two, every rank ``r`` from ``m`` up first sends its bucket to its partner ``r - m``,
-which works for both and returns the sum at the end.
+which adds it to its own and returns the sum at the end.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 
-- steps: ``2 lg m``, and 2 more where ``p`` is above ``m``
-- bytes sent by every rank: ``2 (m - 1) / m n``; by a partner of a rank above: ``n`` more; received: as many
+- steps: ``2 lg m``, and 2 more if ``p`` is above ``m``
+- bytes sent by every rank: ``2 (m - 1) / m n``; by a partner of a rank from ``m`` up: ``n`` more; received:
+  the same
 - extra memory: a rank keeps all encoded sums that it must forward, up to half of the encoded bucket, and a
-  partner of a rank above all of it
+  partner of a rank from ``m`` up all of it
 - exactness: chunk ``c`` is summed along a tree of ``lg m`` levels, each partial sum rounded to float32; a
   codec encodes ``p - 1`` partial sums and the sum, so the error is at most ``p`` times its bound
 - source: ``2 (p - 1) / p n / BW + 2 lg(p) latency`` of the measurement study of distributed training;
@@ -39,12 +40,12 @@ def chunks(world: int) -> int:
 
 
 def owner(chunk: int, world: int) -> int:  # noqa: ARG001 - the signature of all algorithms
-    """Return the rank that finishes a chunk: the one of the same number."""
+    """Return the rank that finishes a chunk: the rank with the chunk's number."""
     return chunk
 
 
 def reduce(rank: int, world: int) -> Iterator[Step]:
-    """Yield the folding and the recursive halving; at its end the rank owns the sum of chunk ``rank``."""
+    """Yield the folding step and recursive halving, after which the rank owns the sum of chunk ``rank``."""
     core = chunks(world)
     if rank >= core:
         yield Step(rank - core, (0, core), None, _NOTHING, combine=True)
@@ -59,7 +60,7 @@ def reduce(rank: int, world: int) -> Iterator[Step]:
 
 
 def broadcast(rank: int, world: int) -> Iterator[Step]:
-    """Yield the recursive doubling, which begins with the chunk ``rank``, and the unfolding."""
+    """Yield the recursive doubling, which starts with chunk ``rank``, and the unfolding step."""
     core = chunks(world)
     if rank >= core:
         yield Step(None, _NOTHING, rank - core, (0, core), combine=False)
@@ -74,7 +75,7 @@ def broadcast(rank: int, world: int) -> Iterator[Step]:
 
 
 def schedule(rank: int, world: int) -> Iterator[Step]:
-    """Yield both halves."""
+    """Yield the reduce half, then the broadcast half."""
     yield from reduce(rank, world)
     yield from broadcast(rank, world)
 
@@ -92,6 +93,6 @@ def nbytes(world: int, n: int) -> float:
 
 
 def _block(rank: int, size: int) -> tuple[int, int]:
-    """Return the aligned block of ``size`` chunks that has the chunk ``rank``."""
+    """Return the aligned block of ``size`` chunks that contains chunk ``rank``."""
     first = rank // size * size
     return first, first + size

@@ -1,20 +1,20 @@
-"""The frames of one rank, in the order in which the rank handles them, from the steps of its schedule.
+"""The processing order of one rank's frames, derived from the steps of its schedule.
 
 The order is data, like the schedule: it depends only on lengths, never on arrival times. Chunks are cut into
 segments, each of which is a frame. A segment is forwarded as soon as it is finished, while the rest of its
-chunk is still in flight, and a rank sends only a few frames ahead of those received, so that their memory
+chunk is still in flight, and a rank sends only a few frames ahead of its receives, so that their memory
 stays in the cache.
 
 Frames are matched by their order, the pair of step and place within the step. Two rules keep a
-schedule free of deadlock, even where a send returns only once it is received:
+schedule free of deadlock, even if a send returns only once it is received:
 
 - before a rank waits for a frame, it has sent all its frames up to that order;
 - a rank waits for a send only if it has posted its own receives up to that order (``exchange`` keeps this).
 
-Proof: assume that all ranks are blocked. Among all frames that have not passed, take one with the smallest
-step and place. Both of its ends wait for frames that have not passed either, so for none of an earlier
-order. By the first rule, its sender has sent it; by the second, its receiver has posted the receive. So it
-passes, which contradicts the assumption.
+Proof: assume that all ranks are blocked. Among all undelivered frames, take one with the smallest step and
+place. Both of its ends wait for undelivered frames, so for none of an earlier order. By the first rule, its
+sender has sent it; by the second, its receiver has posted the receive. So it is delivered, which contradicts
+the assumption.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from itertools import pairwise
 from gradwire.collectives.step import Step
 
 AHEAD = 4
-"""The most frames that a rank sends before their turn, receives before their turn, and leaves in flight."""
+"""The largest number of frames that a rank sends early, of receives posted early, and of frames in flight."""
 
 
 class Do(Enum):
@@ -42,7 +42,7 @@ class Do(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The elements ``start`` up to ``stop`` of the bucket: number ``index`` of the chunk ``chunk``."""
+    """The elements ``start`` up to ``stop`` of the bucket: segment ``index`` of the chunk ``chunk``."""
 
     chunk: int
     index: int
@@ -52,9 +52,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One frame of one rank, at a ``place`` among the frames that its step sends, or receives.
+    """A rank's operation on one frame, at ``place`` among the frames that its step sends or receives.
 
-    With ``keep``, the rank needs the frame again, to forward it.
+    With ``keep``, the rank keeps the frame's buffer to forward it later.
     """
 
     do: Do
@@ -66,7 +66,7 @@ class Action:
 
     @property
     def order(self) -> tuple[int, int]:
-        """The key by which sends and receives are compared: the step and the place within it."""
+        """The sort key of sends and receives: the step and the place within it."""
         return self.step, self.place
 
     @property
@@ -76,17 +76,20 @@ class Action:
 
 
 def segments(n: int, chunks: int, chunk: int, segment_count: int) -> list[Segment]:
-    """Cut one of ``chunks`` nearly equal chunks of ``n`` elements; an empty chunk is one empty segment."""
+    """Return the segments of ``chunk``, one of ``chunks`` nearly equal chunks of ``n`` elements.
+
+    An empty chunk has one empty segment.
+    """
     start, stop = n * chunk // chunks, n * (chunk + 1) // chunks
     borders = [*range(start, max(stop, start + 1), segment_count), stop]
     return [Segment(chunk, i, *pair) for i, pair in enumerate(pairwise(borders))]
 
 
 def frame_order(steps: Iterable[Step], n: int, chunks: int, segment_count: int, ahead: int) -> list[Action]:
-    """Return the actions of the rank whose schedule, or a half of it, is ``steps``.
+    """Return the ordered actions for ``steps``, one rank's schedule or a half of it.
 
-    The bucket has ``n`` elements in ``chunks`` chunks, and a segment at most ``segment_count``. At most
-    ``ahead`` frames, at least 1, are sent before their turn.
+    The bucket has ``n`` elements in ``chunks`` chunks, and a segment at most ``segment_count`` elements. Up
+    to ``ahead`` frames, at least 1, are sent early.
     """
     cut = [segments(n, chunks, chunk, segment_count) for chunk in range(chunks)]
     sends: list[Action] = []
@@ -121,7 +124,7 @@ def _interleave(sends: list[Action], receives: list[Action], ahead: int) -> Iter
 
 
 def _needs(sends: list[Action], receives: list[Action]) -> list[int]:
-    """Return the number of receives before each send: those of its segment in earlier steps."""
+    """Return, for each send, the number of receives up to the last one of its segment in earlier steps."""
     needs, seen, last = [], 0, dict[Segment, int]()
     for send in sends:
         while seen < len(receives) and receives[seen].step < send.step:
@@ -132,7 +135,7 @@ def _needs(sends: list[Action], receives: list[Action]) -> list[int]:
 
 
 def _mark_kept(actions: list[Action]) -> list[Action]:
-    """Mark the frames to keep, and turn all but the first publication of a segment into forwarding."""
+    """Mark the frames to keep, and replace all but the first PUBLISH of a segment by FORWARD."""
     known = set[Segment]()
     for i, action in enumerate(actions):
         if action.do is Do.PUBLISH and action.segment in known:

@@ -1,4 +1,4 @@
-"""Groups of ranks, and groups of groups, each level with its own algorithm."""
+"""Hierarchical all-reduce over nested groups of ranks, with an algorithm per level."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Hierarchical:
     rank owns a chunk, so every link is busy on every level. With stars or trees, only the first rank of a
     group continues, with the whole bucket.
 
-    A spec lists the group sizes, from the leaves up, and the algorithms of the levels. There is one more
-    algorithm than sizes, because the last level joins all remaining groups: ``hierarchical:4,ring+star``,
+    A spec lists the group sizes, from the leaves up, and the levels' algorithms. There is one algorithm more
+    than sizes, because the last level joins all remaining groups: ``hierarchical:4,ring+star``,
     ``hierarchical:4x2,star+star+star``. Without algorithms, all levels are rings. Without sizes, there are
     two levels with groups of about the square root of the world size: its smallest divisor from the root up
     to twice the root, or otherwise the root rounded up. The last group of a level may be smaller.
@@ -36,14 +36,14 @@ class Hierarchical:
     Card, for ``p`` ranks in equal groups and a bucket of ``n`` bytes:
 
     - steps: the sum of the levels' steps; for rings ``2 (g - 1) + 2 (p / g - 1)`` in groups of ``g``
-    - bytes sent by the busiest rank: the sum of the levels', where a level above has the ``c``-th part of the
-      bucket if the one below cuts its part into ``c`` chunks; for rings ``2 (p - 1) / p n`` on any number of
-      levels. Smaller last groups take more of both, and the methods count it
-    - extra memory: a rank keeps the encoded sums that it gets from above until its group has them; for rings
-      with rings above ``n / g`` encoded bytes
-    - exactness: a group's sums are added in the order of its algorithm, and the groups' sums in that of the
-      next, each partial sum rounded to float32; a codec encodes ``p - 1`` partial sums of a chunk and the
-      sum, so the error is at most ``p`` times its bound
+    - bytes sent by the busiest rank: the sum over the levels; if a level cuts its part into ``c`` chunks, the
+      level above exchanges ``1 / c`` of it; for rings ``2 (p - 1) / p n`` on any number of levels. A smaller
+      last group increases steps and bytes, and ``steps`` and ``nbytes`` include that
+    - extra memory: a rank keeps the encoded sums from the level above until its group has them; for rings
+      below rings ``n / g`` encoded bytes
+    - exactness: a group's sums are added in the order of its algorithm, and the groups' sums in the order of
+      the next level's, each partial sum rounded to float32; a codec encodes ``p - 1`` partial sums of a chunk
+      and the sum, so the error is at most ``p`` times its bound
     - source: figure 1 of INCEPTIONN, MICRO 2018: the worker-aggregator tree (a), rings in its leaves (b),
       rings on every level (c); Cho and others, BlueConnect, SysML 2019
 
@@ -52,7 +52,7 @@ class Hierarchical:
     sizes
         The number of nodes in a group, from the leaves up; None for groups of about the square root.
     algorithms
-        A name of ``levels.ALGORITHMS`` for every level; one more than there are sizes.
+        A name in ``levels.ALGORITHMS`` for every level; one more than sizes.
 
     Raises
     ------
@@ -69,7 +69,9 @@ class Hierarchical:
         for name in self.algorithms:
             if name not in ALGORITHMS:
                 known = ", ".join(sorted(ALGORITHMS))
-                raise SpecError(f"no level of hierarchical can be {name!r}; choose one of {known}")
+                raise SpecError(
+                    f"hierarchical: expected a level's algorithm, got {name!r}; choose one of {known}"
+                )
         if self.sizes is None:
             if self.algorithms != _TWO_RINGS:
                 raise SpecError(
@@ -87,7 +89,7 @@ class Hierarchical:
 
     @classmethod
     def parse(cls, spec: str) -> Hierarchical:
-        """Read a spec. Raises ``SpecError``."""
+        """Return the algorithm of a spec. Raises ``SpecError``."""
         _, colon, levels = spec.partition(":")
         if not colon:
             return cls()
@@ -104,7 +106,7 @@ class Hierarchical:
         return spec if set(self.algorithms) == {"ring"} else f"{spec},{'+'.join(self.algorithms)}"
 
     def chunks(self, world: int) -> int:
-        """Return the number of chunks that a bucket is cut into: the product over the levels."""
+        """Return the number of chunks of a bucket: the product over the levels."""
         return layout(self, world).chunks
 
     def owner(self, chunk: int, world: int) -> int:
@@ -120,7 +122,7 @@ class Hierarchical:
         return layout(self, world).broadcast(rank)
 
     def schedule(self, rank: int, world: int) -> Iterator[Step]:
-        """Yield both halves."""
+        """Yield the reduce half, then the broadcast half."""
         yield from self.reduce(rank, world)
         yield from self.broadcast(rank, world)
 
@@ -135,12 +137,12 @@ class Hierarchical:
 
 
 TWO_LEVELS = Hierarchical()
-"""The algorithm of the spec without levels."""
+"""The algorithm of the spec ``hierarchical``: two levels of rings."""
 
 
 @lru_cache(maxsize=64)
 def layout(hierarchical: Hierarchical, world: int) -> LevelInstances:
-    """Return the instances of the levels among ``world`` ranks."""
+    """Return the instances of all levels for ``world`` ranks; cached."""
     sizes = (_near_root(world),) if hierarchical.sizes is None else hierarchical.sizes
     levels = zip(hierarchical.algorithms, (*sizes, None), strict=True)
     return LevelInstances([Level(name, size) for name, size in levels], world)
@@ -153,6 +155,6 @@ def _near_root(world: int) -> int:
 
 def _wrong_sizes(got: str) -> SpecError:
     return SpecError(
-        f"hierarchical: expected group sizes, whole numbers from 1 up like '4' or '4x2', got {got!r}; "
+        f"hierarchical: expected group sizes of at least 1, such as '4' or '4x2', got {got!r}; "
         f"for example, write {_EXAMPLE}"
     )

@@ -1,9 +1,9 @@
-"""Algorithms of several levels: which ranks join in which part of the bucket, and what that costs.
+"""Multi-level algorithms: the ranks and chunks of each instance, and the cost in hops and chunks.
 
-The ranks are nodes. Every level combines a number of neighbouring nodes into a group, and the groups are the
-nodes of the next level; the last group of a level may have fewer nodes. A node's sums are distributed over
-its ranks, chunk by chunk. The ranks of a group that own the same chunks run the level's algorithm on these
-chunks, as an instance of it, and then own chunks of the result.
+The ranks are nodes. Every level combines neighbouring nodes into groups, and the groups are the nodes of the
+next level; the last group of a level may have fewer nodes. A node's sums are distributed over its ranks,
+chunk by chunk. The ranks of a group that own the same chunks run the level's algorithm on these chunks, as
+an instance of it, and then own chunks of the result.
 
 All levels use the same fine chunks. Their number is the product, over all levels, of the number of chunks of
 a full group. A smaller instance cuts its part into fewer pieces, each of one or more chunks of a full group,
@@ -25,12 +25,12 @@ from gradwire.plugins import resolve
 
 
 class Algorithms(Mapping[str, Collective]):
-    """Algorithms by name, each loaded when it is first used.
+    """A mapping of names to algorithms, each loaded on first use.
 
     Parameters
     ----------
     places
-        Name -> module, or ``module:object``.
+        The module, or ``module:object``, of each name.
     """
 
     def __init__(self, places: Mapping[str, str]) -> None:
@@ -53,25 +53,25 @@ class Algorithms(Mapping[str, Collective]):
 
 
 MODULES = {name: f"gradwire.collectives.{name}" for name in ("ring", "pairwise", "star", "tree", "butterfly")}
-"""The algorithms that a level can have, and their modules."""
+"""The algorithms that can be used for a level, and their modules."""
 ALGORITHMS = Algorithms(MODULES)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """The name of an algorithm and how many nodes it joins; None joins all that there are."""
+    """One level: its algorithm's name and group size in nodes; None joins all remaining nodes."""
 
     name: str
     size: int | None
 
     def joined(self, nodes: int) -> int:
-        """Return how many of ``nodes`` a full group has."""
+        """Return the size of a full group, given the number of nodes."""
         return nodes if self.size is None else min(self.size, nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An algorithm among some ranks in a part of the bucket; ``cuts`` are the borders of its chunks there."""
+    """An algorithm's instance: its ranks, and ``cuts``, its chunks' borders in units of fine chunks."""
 
     name: str
     members: tuple[int, ...]
@@ -99,11 +99,11 @@ class Instance:
 
 
 class LevelInstances:
-    """All instances of the levels among ``world`` ranks.
+    """All instances of all levels for ``world`` ranks.
 
     ``chunks`` is the number of fine chunks, ``owners`` has the rank that finishes each, and ``levels`` has
-    the instances of every level. All ranks go through their instances in this order, which keeps schedules
-    free of deadlock.
+    the instances of every level. All ranks run their instances in this order, which keeps schedules free of
+    deadlock.
     """
 
     def __init__(self, levels: Sequence[Level], world: int) -> None:
@@ -111,7 +111,7 @@ class LevelInstances:
         self.world = world
         self.chunks = prod(counts)
         self.levels: list[list[Instance]] = []
-        nodes = [[rank] for rank in range(world)]  # of each node, the owners of the units of the bucket
+        nodes = [[rank] for rank in range(world)]  # each node's list of owners, one per unit of the bucket
         unit = self.chunks
         for level, count in zip(levels, counts, strict=True):
             unit //= count
@@ -125,19 +125,19 @@ class LevelInstances:
         self._of_rank = self._find_ranks()
 
     def reduce(self, rank: int) -> Iterator[Step]:
-        """Yield the reduce half: from the leaves up."""
+        """Yield the reduce half of one rank, from the leaves up."""
         for level in self._of_rank[rank]:
             for instance, place in level:
                 yield from instance.reduce(place)
 
     def broadcast(self, rank: int) -> Iterator[Step]:
-        """Yield the broadcast half: down to the leaves."""
+        """Yield the broadcast half of one rank, down to the leaves."""
         for level in reversed(self._of_rank[rank]):
             for instance, place in level:
                 yield from instance.broadcast(place)
 
     def hops(self) -> int:
-        """Return the length of the critical path."""
+        """Return the length of the critical path in hops."""
         clocks = [0] * self.world
         for half, levels in (("reduce", self.levels), ("broadcast", self.levels[::-1])):
             for instance in (instance for level in levels for instance in level):
@@ -149,7 +149,7 @@ class LevelInstances:
         return max(clocks)
 
     def sent(self) -> int:
-        """Return how many fine chunks the busiest rank sends."""
+        """Return the number of fine chunks that the busiest rank sends."""
         sent = [0] * self.world
         for instance in (instance for level in self.levels for instance in level):
             widths = tuple(stop - start for start, stop in itertools.pairwise(instance.cuts))
@@ -181,9 +181,9 @@ def _groups(nodes: list[list[int]], size: int) -> Iterator[list[list[int]]]:
 
 
 def _joined(name: str, group: list[list[int]], count: int, unit: int, instances: list[Instance]) -> list[int]:
-    """Add the instances of a group; return the owners of its units, ``count`` for each unit of its nodes.
+    """Append a group's instances to ``instances``, and return the owners of the group's units.
 
-    A unit of the group has ``unit`` chunks.
+    Each unit of its nodes is divided into ``count`` units, each of ``unit`` chunks.
     """
     owners: list[int] = []
     for members, equal in groupby(zip(*group, strict=True)):

@@ -1,7 +1,7 @@
-"""The messages of the schedules of all ranks, each after the messages that it depends on.
+"""The matched messages of all ranks' schedules, in dependency order.
 
 A message is a send and its matching receive. Between two ranks, they match in the order of the schedules,
-and both ends must have reached the step: the rendezvous that every model here assumes.
+and both ends must have reached the step: a rendezvous, which all timing models assume.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from gradwire.errors import SpecError
 
 
 class MatchedMessage(NamedTuple):
-    """The chunks ``first`` up to ``last``, from a step of ``source`` to a step of ``target``.
+    """A message with the chunks ``first`` up to ``last``, from a step of ``source`` to a step of ``target``.
 
-    ``combine`` says whether the target adds them. ``round``, its communication round, is the length of the
+    ``combine`` is whether the target adds them. ``round``, its communication round, is the length of the
     longest chain of messages before this one. In one communication round, each rank is the source and the
     target of at most one message, both in one step.
     """
@@ -34,7 +34,7 @@ class MatchedMessage(NamedTuple):
 
     @property
     def chunks(self) -> int:
-        """The number of chunks."""
+        """The number of chunks in the message."""
         return self.last - self.first
 
 
@@ -49,7 +49,7 @@ class _Position:
         self.last_round = begun - 1
 
     def advance(self) -> Step | None:
-        """Go to the next step; None at the end."""
+        """Advance to the next step and return it; None at the end."""
         step = next(self.steps, None)
         if step is not None:
             self.step = step
@@ -62,8 +62,8 @@ class _Position:
 def messages(schedules: Iterable[Iterator[Step]], begun: Sequence[int] = ()) -> Iterator[MatchedMessage]:
     """Yield the messages of all ranks, in the order of each rank's steps.
 
-    Rank ``r`` begins with the communication round ``begun[r]``, by default 0. Raises ``SpecError`` if a
-    rank waits forever, or the two ends of a message differ in their chunks.
+    Rank ``r`` starts in the communication round ``begun[r]``, by default 0. Raises ``SpecError`` for a
+    deadlock, or if the two ends of a message have different chunks.
     """
     ranks = [
         _Position(steps, first) for steps, first in zip(schedules, chain(begun, repeat(0)), strict=False)
@@ -88,14 +88,15 @@ def messages(schedules: Iterable[Iterator[Step]], begun: Sequence[int] = ()) -> 
             free.extend(end for end in (source, target) if ranks[end].open == 0)
     for source, target in sorted(waiting):
         raise SpecError(
-            f"these schedules never end: the message from rank {source} to rank {target} waits forever"
+            f"expected matching sends and receives, got none for the message from rank {source} to rank "
+            f"{target}, so the schedules deadlock; correct the algorithm"
         )
 
 
 def hops_after(schedules: Iterable[Iterator[Step]], begun: Sequence[int]) -> list[int]:
-    """Return the number of hops after which each rank ends, if rank ``r`` begins after ``begun[r]`` hops.
+    """Return the number of hops after which each rank finishes, if rank ``r`` starts after ``begun[r]`` hops.
 
-    A message passes in one hop once both its ends are at their steps. Raises ``SpecError`` as ``messages``.
+    A message takes one hop once both ends have reached their steps. Raises the ``SpecError`` of ``messages``.
     """
     through = list(begun)
     for message in messages(schedules, begun):
@@ -109,7 +110,7 @@ def _meet(ranks: list[_Position], source: int, target: int) -> MatchedMessage:
     if sender.step.send != receiver.step.recv:
         raise SpecError(
             f"expected the chunks {receiver.step.recv} at rank {target}, got {sender.step.send} in the step "
-            f"{sender.index} of rank {source}"
+            f"{sender.index} of rank {source}; correct the algorithm"
         )
     round_ = max(sender.round, receiver.round)
     for end in (sender, receiver):

@@ -1,15 +1,15 @@
-"""Pairwise all-reduce: every rank sends each other rank its chunk, then all of them the sum that it owns.
+"""Pairwise all-reduce: every rank sends each chunk to its owner, then the sum of its own chunk to all.
 
 The bucket is cut into one chunk per rank. In step ``k`` of the reduce half, rank ``r`` sends its values of
 chunk ``r + k`` to that chunk's owner, the rank ``r + k``, and adds what it receives from rank ``r - k`` to
 chunk ``r``. In step ``k`` of the broadcast half, it sends the sum of chunk ``r`` to rank ``r + k``. Only
-the sums wait for the frames of other ranks, so a bucket takes two latencies. Encoded are each rank's own
-gradient, once, and the sum.
+the sums wait for the frames of other ranks, so a bucket takes two latencies. Only each rank's own gradient
+and the sum are encoded, once each.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 
 - steps: ``2 (p - 1)``; the steps of a half don't wait for each other
-- bytes sent by every rank: ``2 (p - 1) / p n``; received: as many
+- bytes sent by every rank: ``2 (p - 1) / p n``; received: the same
 - extra memory: a rank keeps its encoded sum, one part in ``p`` of the bucket, until the last rank has it
 - exactness: chunk ``c`` is summed in the order ``c, c - 1, ..., c - p + 1`` (modulo ``p``), each partial sum
   rounded to float32; a codec encodes ``p - 1`` terms and the sum, so the error is at most ``p`` times its
@@ -28,37 +28,37 @@ ROTATES = True
 
 
 def chunks(world: int) -> int:
-    """Return the number of chunks that a bucket is cut into: one per rank."""
+    """Return the number of chunks of a bucket: one per rank."""
     return world
 
 
 def owner(chunk: int, world: int) -> int:  # noqa: ARG001 - the signature of all algorithms
-    """Return the rank that finishes a chunk: the one of the same number."""
+    """Return the rank that finishes a chunk: the rank with the chunk's number."""
     return chunk
 
 
 def reduce(rank: int, world: int) -> Iterator[Step]:
-    """Yield the reduce-scatter of one rank; at its end the rank owns the sum of chunk ``rank``."""
+    """Yield the reduce-scatter of one rank, after which it owns the sum of chunk ``rank``."""
     for k in range(1, world):
         to, source = (rank + k) % world, (rank - k) % world
         yield Step(to, (to, to + 1), source, (rank, rank + 1), combine=True)
 
 
 def broadcast(rank: int, world: int) -> Iterator[Step]:
-    """Yield the all-gather of one rank, which sends the chunk ``rank`` to every other rank."""
+    """Yield the all-gather of one rank, which sends chunk ``rank`` to every other rank."""
     for k in range(1, world):
         to, source = (rank + k) % world, (rank - k) % world
         yield Step(to, (rank, rank + 1), source, (source, source + 1), combine=False)
 
 
 def schedule(rank: int, world: int) -> Iterator[Step]:
-    """Yield both halves."""
+    """Yield the reduce half, then the broadcast half."""
     yield from reduce(rank, world)
     yield from broadcast(rank, world)
 
 
 def steps(world: int) -> int:
-    """Return the number of messages that pass through a rank one after the other, in each direction."""
+    """Return the number of messages that a rank sends, and receives, one after the other."""
     return 2 * (world - 1)
 
 

@@ -8,7 +8,7 @@ the ring once more.
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 
 - steps: ``2 (p - 1)``
-- bytes sent by every rank: ``2 (p - 1) / p n``; received: as many
+- bytes sent by every rank: ``2 (p - 1) / p n``; received: the same
 - extra memory: none beyond the frames in flight
 - exactness: chunk ``c`` is summed in the order ``c, c + 1, ..., c + p - 1`` (modulo ``p``), each partial sum
   rounded to float32; a codec encodes a sum ``p`` times, so the error is at most ``p`` times its bound
@@ -26,27 +26,27 @@ ROTATES = True
 
 
 def chunks(world: int) -> int:
-    """Return the number of chunks that a bucket is cut into: one per rank."""
+    """Return the number of chunks of a bucket: one per rank."""
     return world
 
 
 def owner(chunk: int, world: int) -> int:
-    """Return the rank that finishes a chunk: the left neighbour of the one that began its sum."""
+    """Return the rank that finishes a chunk: the left neighbour of the rank that started its sum."""
     return (chunk - 1) % world
 
 
 def reduce(rank: int, world: int) -> Iterator[Step]:
-    """Yield the reduce-scatter of one rank; at its end the rank owns the sum of chunk ``rank + 1``."""
+    """Yield the reduce-scatter of one rank, after which it owns the sum of chunk ``rank + 1``."""
     return _around(rank, world, first=rank, combine=True)
 
 
 def broadcast(rank: int, world: int) -> Iterator[Step]:
-    """Yield the all-gather of one rank, which begins with the chunk ``rank + 1`` that it owns."""
+    """Yield the all-gather of one rank, which starts with chunk ``rank + 1``, which it owns."""
     return _around(rank, world, first=rank + 1, combine=False)
 
 
 def schedule(rank: int, world: int) -> Iterator[Step]:
-    """Yield both halves."""
+    """Yield the reduce half, then the broadcast half."""
     yield from reduce(rank, world)
     yield from broadcast(rank, world)
 

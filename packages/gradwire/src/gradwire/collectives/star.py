@@ -1,12 +1,12 @@
 """Star all-reduce: every rank sends its bucket to rank 0, which adds the buckets and sends the sum back.
 
-This is the parameter server, or worker-aggregator, organization. Training with a server uses its two halves
-with different codecs, and the ring is measured against it.
+This is the parameter-server, or worker-aggregator, organization. Training with a server uses its two halves
+with different codecs, and it is the baseline for the ring.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 
 - steps: ``2 (p - 1)``, all of them at the root
-- bytes sent by the root: ``(p - 1) n``; received by it: as many; every other rank sends and receives ``n``
+- bytes sent by the root: ``(p - 1) n``; received: the same; every other rank sends and receives ``n``
 - extra memory: none beyond the frames in flight; the root keeps the encoded sum until the last rank has it
 - exactness: summed in the order of the ranks, ``((x0 + x1) + x2) + ...``, each partial sum rounded to
   float32; a codec encodes ``p - 1`` terms and the sum, so the error is at most ``p`` times its bound
@@ -27,7 +27,7 @@ _WHOLE, _NOTHING = (0, 1), (0, 0)
 
 
 def chunks(world: int) -> int:  # noqa: ARG001 - the signature of all algorithms
-    """Return the number of chunks that a bucket is cut into: it stays whole."""
+    """Return the number of chunks of a bucket: 1."""
     return 1
 
 
@@ -37,7 +37,7 @@ def owner(chunk: int, world: int) -> int:  # noqa: ARG001
 
 
 def reduce(rank: int, world: int) -> Iterator[Step]:
-    """Yield the steps to the root, which receives from the ranks in order."""
+    """Yield the steps towards the root, which receives from the ranks in order."""
     if rank != _ROOT:
         yield Step(_ROOT, _WHOLE, None, _NOTHING, combine=True)
         return
@@ -55,7 +55,7 @@ def broadcast(rank: int, world: int) -> Iterator[Step]:
 
 
 def schedule(rank: int, world: int) -> Iterator[Step]:
-    """Yield both halves."""
+    """Yield the reduce half, then the broadcast half."""
     yield from reduce(rank, world)
     yield from broadcast(rank, world)
 

@@ -1,18 +1,17 @@
 """The steps of a collective. A collective is data: each algorithm is a pure generator of steps.
 
-A bucket is cut into ``chunks(world)`` chunks of nearly equal size. A schedule is what one rank does, in
-order. An all-reduce consists of two halves:
+A bucket is cut into ``chunks(world)`` chunks of nearly equal size. A schedule is the ordered steps of one
+rank. An all-reduce consists of two halves:
 
 - In the **reduce** half, every received chunk is combined (decoded and added), and every sent chunk is the
-  sender's current partial sum, encoded anew.
+  sender's current partial sum, encoded again.
 - In the **broadcast** half, the owner of a finished chunk encodes it once and adopts its own decoded value.
   Every other rank stores the received values and forwards the payload unchanged, so that all ranks end with
   identical bits.
 
-An algorithm is a module, or an object, with the names of ``Collective``. The messages of
-all ranks can be numbered so that both directions of a step have the same number and the numbers increase
-along every rank's schedule. This keeps an exchange free of deadlock. ``steps`` and
-``nbytes`` are the card; tests count them from the steps.
+An algorithm is a module, or an object, with the names of ``Collective``. The messages of all ranks can be
+numbered so that both directions of a step have the same number and the numbers increase along every rank's
+schedule. This keeps an exchange free of deadlock. Tests check ``steps`` and ``nbytes`` against the schedules.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One entry of a schedule: what this rank sends and receives, possibly both at once.
+    """One step of a rank's schedule: a send, a receive, or both at once.
 
     ``send_to`` and ``recv_from`` are ranks or None. ``send`` and ``recv`` are half-open ranges of chunk
-    numbers, ``(0, 0)`` if nothing is sent or received. ``combine`` says whether received values are added to
-    the rank's own chunk (the reduce half) or replace it (the broadcast half); a combining step
-    encodes anew what it sends.
+    numbers, ``(0, 0)`` without a send or receive. ``combine`` is whether received values are added to the
+    rank's own chunk (the reduce half) or replace it (the broadcast half); a combining step encodes its
+    chunks again before it sends them.
     """
 
     send_to: int | None
@@ -40,32 +39,32 @@ class Step:
 
 
 class Collective(Protocol):
-    """The names that an algorithm has, for any world from 1 rank up."""
+    """The interface of an algorithm, for any world size from 1 up."""
 
     ROTATES: bool
-    """Whether each schedule is that of rank 0 with all ranks and chunks shifted by the rank's number.
+    """Whether each rank's schedule is rank 0's with all ranks and chunks shifted by the rank's number.
 
     Numbers are modulo ``world`` and ``chunks``, and all ranges are single chunks. A simulation of thousands
     of ranks then needs one schedule.
     """
 
     def chunks(self, world: int) -> int:
-        """Return the number of chunks that a bucket is cut into."""
+        """Return the number of chunks of a bucket."""
 
     def owner(self, chunk: int, world: int) -> int:
-        """Return the rank that has the finished chunk after the reduce half and begins its broadcast."""
+        """Return the rank that has the finished chunk after the reduce half and starts its broadcast."""
 
     def reduce(self, rank: int, world: int) -> Iterator[Step]:
-        """Yield the reduce half."""
+        """Yield the reduce half of one rank."""
 
     def broadcast(self, rank: int, world: int) -> Iterator[Step]:
-        """Yield the broadcast half."""
+        """Yield the broadcast half of one rank."""
 
     def schedule(self, rank: int, world: int) -> Iterator[Step]:
-        """Yield both halves."""
+        """Yield the reduce half, then the broadcast half."""
 
     def steps(self, world: int) -> int:
         """Return the length of the critical path in hops."""
 
     def nbytes(self, world: int, n: int) -> float:
-        """Return the bytes that the busiest rank sends for a bucket of ``n`` bytes, cut into equal chunks."""
+        """Return the bytes that the busiest rank sends for a bucket of ``n`` bytes in equal chunks."""

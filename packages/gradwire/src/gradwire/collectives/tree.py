@@ -1,16 +1,16 @@
 """Tree all-reduce: a reduction up a binomial tree to rank 0, and a broadcast down the same tree.
 
 In step ``k`` of the reduce half, every rank ``r`` whose lowest set bit is ``2^k`` sends its partial sum of
-the whole bucket to rank ``r - 2^k`` and is done; the receivers add it. The broadcast half is the same in
+the whole bucket to rank ``r - 2^k``, which adds it, and is finished. The broadcast half is the same in
 reverse, largest subtrees first.
 
 Card, for ``p`` ranks and a bucket of ``n`` bytes:
 
 - steps: ``2 ceil(lg p)``
-- bytes sent by the busiest rank, the root: ``ceil(lg p) n``; received by it: as many
+- bytes sent by the busiest rank, the root: ``ceil(lg p) n``; received: the same
 - extra memory: an inner rank keeps the encoded sum until its last child has it
 - exactness: rank ``r`` adds the sums of the ranks ``r + 1``, ``r + 2 .. r + 3``, ``r + 4 .. r + 7`` and so
-  on to its own share, each partial sum rounded to float32; a codec encodes ``p - 1`` partial sums and the
+  on to its own values, each partial sum rounded to float32; a codec encodes ``p - 1`` partial sums and the
   sum, so the error is at most ``p`` times its bound
 - source: ``2 lg(p) n / BW + 2 lg(p) latency`` of the measurement study of distributed training; Thakur,
   Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, IJHPCA 19 (2005)
@@ -29,7 +29,7 @@ _WHOLE, _NOTHING = (0, 1), (0, 0)
 
 
 def chunks(world: int) -> int:  # noqa: ARG001 - the signature of all algorithms
-    """Return the number of chunks that a bucket is cut into: it stays whole."""
+    """Return the number of chunks of a bucket: 1."""
     return 1
 
 
@@ -39,7 +39,7 @@ def owner(chunk: int, world: int) -> int:  # noqa: ARG001
 
 
 def reduce(rank: int, world: int) -> Iterator[Step]:
-    """Yield the way up: the children from the smallest subtree to the largest, then the parent."""
+    """Yield receives from the children, from the smallest subtree to the largest, then the send up."""
     for child in _children(rank, world):
         yield Step(None, _NOTHING, child, _WHOLE, combine=True)
     if rank != _ROOT:
@@ -47,7 +47,7 @@ def reduce(rank: int, world: int) -> Iterator[Step]:
 
 
 def broadcast(rank: int, world: int) -> Iterator[Step]:
-    """Yield the way down: the parent, then the children from the largest subtree to the smallest."""
+    """Yield the receive from the parent, then sends to the children, from the largest subtree down."""
     if rank != _ROOT:
         yield Step(None, _NOTHING, _parent(rank), _WHOLE, combine=False)
     for child in reversed(_children(rank, world)):
@@ -55,7 +55,7 @@ def broadcast(rank: int, world: int) -> Iterator[Step]:
 
 
 def schedule(rank: int, world: int) -> Iterator[Step]:
-    """Yield both halves."""
+    """Yield the reduce half, then the broadcast half."""
     yield from reduce(rank, world)
     yield from broadcast(rank, world)
 

@@ -1,4 +1,4 @@
-"""Lossless coding: an entropy coder of bytes, and deltas of weights."""
+"""Lossless coding: an entropy coder for bytes, and weight deltas."""
 
 from gradwire.entropy.coder import decode, encode, max_nbytes
 from gradwire.entropy.delta import DeltaDecoder, DeltaEncoder

@@ -18,11 +18,9 @@ from gradwire._native.tensors import check_tensor
 from gradwire.deferred import torch
 from gradwire.errors import PayloadError, TensorError
 
-# The memory that an encoder writes to: the caller's, or new memory.
-
 
 def front_of(out: torch.Tensor | None, nbytes: int, write: Callable[[torch.Tensor], int]) -> torch.Tensor:
-    """Return the front of ``out``, or of ``nbytes`` of new memory, that ``write`` has used."""
+    """Call ``write`` on ``out``, or on ``nbytes`` of new memory, and return the part that it filled."""
     if out is None:
         out = torch.empty(nbytes, dtype=torch.uint8)
     check_tensor(out, "out", torch.uint8)
@@ -32,12 +30,12 @@ def front_of(out: torch.Tensor | None, nbytes: int, write: Callable[[torch.Tenso
 
 
 def max_nbytes(n: int) -> int:
-    """Return the largest payload of ``n`` symbols."""
+    """Return the size of the largest payload of ``n`` symbols, in bytes."""
     return _native.entropy_max_nbytes(n)
 
 
 def encode(symbols: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the payload of a 1-D uint8 tensor, in new memory or in front of ``out`` of ``max_nbytes``.
+    """Return the payload of a 1-D uint8 tensor, in new memory or at the start of ``out`` (``max_nbytes``).
 
     Examples
     --------
@@ -50,15 +48,15 @@ def encode(symbols: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tens
 
 
 def decode(payload: torch.Tensor, out: torch.Tensor) -> None:
-    """Decode into ``out``, a 1-D uint8 tensor with as many elements as there were symbols.
+    """Decode into ``out``, a 1-D uint8 tensor with one element per symbol.
 
-    Raises ``PayloadError`` for a malformed payload or one of another length; ``out`` is then undefined.
+    Raises ``PayloadError`` for a malformed payload or another number of symbols; ``out`` is then undefined.
     """
     check_tensor(payload, "payload", torch.uint8)
     check_tensor(out, "out", torch.uint8)
     reason = _native.entropy_decode(payload, out)
     if reason is not None:
         raise PayloadError(
-            f"a payload of {payload.numel()} bytes is no entropy coding of {out.numel()} symbols: {reason}; "
-            "send it again"
+            f"expected an entropy coding of {out.numel()} symbols, got an invalid payload of "
+            f"{payload.numel()} bytes: {reason}; send it again"
         )

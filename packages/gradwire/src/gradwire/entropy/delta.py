@@ -1,8 +1,8 @@
-"""Lossless deltas of weights: the changes since the version that a receiver holds, bit for bit.
+"""Lossless weight deltas: the changes since the version that a receiver holds, bit for bit.
 
-A delta carries, for each weight, the number of units in the last place that it moved. The bits are integers
-in total order, so that -0, infinities, and the payloads of NaN survive. Most weights move by -1, 0, or 1. A
-full copy is the delta from weights that are all +0. ``docs/weight_delta.md`` describes the format.
+A delta carries, for each weight, its change in units in the last place. The bits are integers in total
+order, which preserves -0, infinities, and the payloads of NaN. Most weights change by -1, 0, or 1. A full
+copy is the delta from weights that are all +0. ``docs/weight_delta.md`` describes the format.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _LAYOUT = struct.Struct("<4B3Q")
 
 @dataclass(frozen=True)
 class DeltaHeader:
-    """The header before the body of a delta.
+    """The header of a delta.
 
     ``base`` is None for a full copy, and ``check`` is None without a hash. The body of a ``plain`` full copy
-    is the words themselves.
+    is the weights, uncoded.
     """
 
     word_nbytes: int
@@ -54,7 +54,7 @@ class DeltaHeader:
 
     @property
     def nbytes(self) -> int:
-        """The size of the header."""
+        """The size of the header in bytes."""
         return HEADER_NBYTES + (0 if self.check is None else HASH_NBYTES)
 
     @classmethod
@@ -64,7 +64,7 @@ class DeltaHeader:
 
     @classmethod
     def parse(cls, front: bytes, nbytes: int) -> DeltaHeader:
-        """Return the header of a payload of ``nbytes``, which begins with ``front``, or raise as ``read``."""
+        """Return the header at ``front``, the start of a payload of ``nbytes``. Raises ``PayloadError``."""
         if len(front) < HEADER_NBYTES:
             raise _malformed(nbytes, f"it ends within the {HEADER_NBYTES} bytes of its header")
         version, word_nbytes, flags, unused, n, base, made = _LAYOUT.unpack_from(front)
@@ -81,12 +81,14 @@ class DeltaHeader:
 
 
 def _malformed(nbytes: int, reason: str) -> PayloadError:
-    return PayloadError(f"a payload of {nbytes} bytes is no delta of weights: {reason}; send a full copy")
+    return PayloadError(
+        f"expected a weight delta, got an invalid payload of {nbytes} bytes: {reason}; send a full copy"
+    )
 
 
 @dataclass(frozen=True)
 class _Kind:
-    """A type of the words that a receiver holds, one for each weight."""
+    """The type of a receiver's weights, for kernels and for torch."""
 
     words: Words
     dtype: torch.dtype
@@ -98,7 +100,7 @@ def _kind(dtype: str) -> _Kind:
         return _Kind(Words.BF16, torch.bfloat16, 2)
     if dtype == "fp32":
         return _Kind(Words.FP32, torch.float32, 4)
-    raise SpecError(f"the dtype of a delta must be 'bf16' or 'fp32', but is {shown(dtype)}")
+    raise SpecError(f"expected 'bf16' or 'fp32' as the dtype of a delta, got {shown(dtype)}; pass either")
 
 
 def words_dtype(dtype: WordName) -> torch.dtype:
@@ -107,12 +109,12 @@ def words_dtype(dtype: WordName) -> torch.dtype:
 
 
 def max_nbytes(dtype: WordName, n: int) -> int:
-    """Return the largest payload of ``n`` weights."""
+    """Return the size of the largest payload of ``n`` weights, in bytes."""
     return HEADER_NBYTES + HASH_NBYTES + _native.delta_max_nbytes(_kind(dtype).words, n)
 
 
 def round_masters(masters: torch.Tensor, words: torch.Tensor) -> None:
-    """Round float32 masters to a receiver's bfloat16 or float32 ``words``, one for each master."""
+    """Round float32 master weights to ``words``, a receiver's bfloat16 or float32 weights."""
     if words.dtype == torch.bfloat16:
         _native.encode("bf16", masters, words.view(torch.uint8), ())
     else:
@@ -120,24 +122,24 @@ def round_masters(masters: torch.Tensor, words: torch.Tensor) -> None:
 
 
 class DeltaEncoder:
-    """An encoder of the changes of float32 master weights, for a receiver that holds bfloat16 or float32.
+    """An encoder of changes of float32 master weights, for a receiver with bfloat16 or float32 weights.
 
     The receiver's weights are the masters rounded to nearest even (a NaN keeps its sign and the upper bits of
-    its payload and becomes quiet), or the masters themselves. Receivers of different versions need an encoder
-    each.
+    its payload and becomes quiet), or the masters themselves. Receivers with different versions need separate
+    encoders.
 
     Parameters
     ----------
     like
-        The masters, or a tensor with as many elements.
+        The masters, or a tensor with the same number of elements.
     dtype
         ``"bf16"`` or ``"fp32"``: the type of the receiver's weights.
     entropy
-        False leaves out the entropy coder: two bits for each weight, and in full the weights that move far;
-        a full copy is then the weights themselves.
+        Whether to use the entropy coder. Without it, a delta has two bits per weight, and weights with large
+        changes in full; a full copy is the weights, uncoded.
     base, version
-        The weights that the receiver holds already, and their version; ``encode`` changes ``base``. By
-        default the receiver holds nothing.
+        The weights that the receiver holds, and their version; ``encode`` changes ``base``. By default, the
+        receiver has no weights yet.
 
     Examples
     --------
@@ -171,11 +173,11 @@ class DeltaEncoder:
         self.base = torch.zeros(like.numel(), dtype=self._kind.dtype) if base is None else base
         """The weights that the receiver holds after the last payload."""
         self.version = version
-        """The version that the last payload made; None before the first."""
+        """The version of the last payload; None before the first."""
 
     @property
     def max_nbytes(self) -> int:
-        """The size of the largest payload."""
+        """The size of the largest payload, in bytes."""
         return max_nbytes(self._dtype, self.base.numel())
 
     def encode(
@@ -188,22 +190,22 @@ class DeltaEncoder:
         bounded: bool = False,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return the payload that takes a receiver from the last version to this one.
+        """Return the payload that updates a receiver from the last version to this one.
 
         Parameters
         ----------
         masters
             1-D, contiguous, float32, on the CPU.
         version
-            The masters' version, such as the number of the step; larger than the one before unless ``full``.
+            The masters' version, such as the step number; larger than the last one unless ``full``.
         full
-            Send a full copy, which any receiver can apply. The first payload always is one.
+            Whether to send a full copy, which any receiver can apply. The first payload always is one.
         checked
-            Send a hash of the weights, too, which the receiver compares with its own.
+            Whether to add a hash of the weights, which the receiver compares with its own.
         bounded
-            Send the weights themselves where anything else would be larger.
+            Whether to send the weights uncoded if a delta would be larger.
         out
-            Memory of ``max_nbytes``, whose used front is returned; without it, new memory.
+            Memory of ``max_nbytes`` for the payload, which is returned as a view; by default, new memory.
         """
         header = self.header(masters, version, full=full, checked=checked)
         return front_of(
@@ -211,12 +213,12 @@ class DeltaEncoder:
         )
 
     def header(self, masters: torch.Tensor, version: int, *, full: bool, checked: bool) -> DeltaHeader:
-        """Return the header of the next payload; raise where ``encode`` would."""
+        """Return the header of the next payload. Raises the errors of ``encode``."""
         check_tensor(masters, "masters", torch.float32)
         if masters.numel() != self.base.numel():
             raise SpecError(
-                f"expected {self.base.numel()} masters, as the encoder was made for, got {masters.numel()}; "
-                "make an encoder for each tensor"
+                f"expected {self.base.numel()} masters for this encoder, got {masters.numel()}; "
+                "use one encoder per tensor"
             )
         self._check_version(version, full=full)
         base = None if full else self.version
@@ -224,7 +226,7 @@ class DeltaEncoder:
         return DeltaHeader(self._kind.nbytes, masters.numel(), version, base, 0 if checked else None, plain)
 
     def source(self, masters: torch.Tensor, header: DeltaHeader) -> DeltaSource:
-        """Return the source for the kernels, after whose encoding the receiver holds the header's version."""
+        """Return the kernels' input for the delta with this ``header``; clear ``base`` for a full copy."""
         if header.base is None:
             self.base.zero_()
         return DeltaSource(masters, self.base, header.write(), header.check is not None)
@@ -251,43 +253,43 @@ class DeltaEncoder:
     def _check_version(self, version: int, *, full: bool) -> None:
         if not 0 <= version <= LAST_VERSION:
             raise SpecError(
-                f"expected a version from 0 to 2^64 - 1, got {shown(version)}; pass the number of the step"
+                f"expected a version from 0 to 2^64 - 1, got {shown(version)}; pass the step number"
             )
         if not full and self.version is not None and version <= self.version:
             raise VersionError(
                 f"expected a version above {self.version} for a delta, got {version}; "
-                "pass full=True to start again from an earlier version"
+                "pass full=True to restart from an earlier version"
             )
 
 
 class DeltaDecoder:
-    """A receiver of deltas: it applies them to weights in place, and keeps their version.
+    """A receiver of deltas, which applies them to weights in place and tracks the version.
 
     Parameters
     ----------
     dtype
         ``"bf16"`` or ``"fp32"``, as in the encoder.
     version
-        The version of the weights; by default none.
+        The version of the weights; by default, none yet.
     """
 
     def __init__(self, dtype: WordName = "bf16", *, version: int | None = None) -> None:
         self._kind = _kind(dtype)
         self.version = version
-        """The version of the weights; None before the first full copy, and after a hash that differed."""
+        """The version of the weights; None before the first full copy and after a hash mismatch."""
 
     def apply(self, payload: torch.Tensor, weights: torch.Tensor) -> int:
-        """Take ``weights`` to the payload's version, and return that version.
+        """Update ``weights`` to the payload's version, and return that version.
 
         ``weights`` is a 1-D contiguous tensor on the CPU of dtype bfloat16 or float32.
 
         Raises
         ------
         PayloadError
-            The payload is malformed or belongs to another tensor. ``weights`` are as before.
+            The payload is malformed or belongs to another tensor. ``weights`` are unchanged.
         VersionError
-            The payload starts from another version, and ``weights`` are as before; or its hash differs from
-            that of the new weights. In both cases, request a full copy.
+            The payload's base is another version, and ``weights`` are unchanged; or its hash differs from the
+            new weights' hash. In both cases, request a full copy.
         """
         check_tensor(payload, "payload", torch.uint8)
         check_tensor(weights, "weights", self._kind.dtype)
@@ -301,17 +303,16 @@ class DeltaDecoder:
         return self._kind.words
 
     def take(self, header: DeltaHeader, hash64: Callable[[], int]) -> None:
-        """Adopt the header's version for the weights. Raises ``VersionError`` if their hash differs."""
+        """Adopt the header's version. Raises ``VersionError`` if the weights' hash differs."""
         self.version = header.version
         if header.check is not None and header.check != hash64():
             self.version = None
             raise VersionError(
-                f"the weights differ from version {header.version} after its delta was applied; "
-                "send a full copy"
+                f"the weights differ from version {header.version} after its delta; send a full copy"
             )
 
     def check(self, header: DeltaHeader, nbytes: int, weights: torch.Tensor) -> None:
-        """Raise ``PayloadError`` or ``VersionError`` unless a payload with this header is the next one."""
+        """Raise ``PayloadError`` or ``VersionError`` unless a payload with this header can be applied."""
         if (header.word_nbytes, header.n) != (self._kind.nbytes, weights.numel()):
             raise PayloadError(
                 f"expected a delta of {weights.numel()} weights of {self._kind.nbytes} bytes, got one of "
@@ -324,8 +325,8 @@ class DeltaDecoder:
             )
         if header.plain and nbytes != header.nbytes + weights.nbytes:
             raise PayloadError(
-                f"a body of {nbytes - header.nbytes} bytes is no delta of {weights.numel()} weights: "
-                f"a plain copy has {weights.nbytes} bytes; send a full copy"
+                f"expected a plain copy of {weights.nbytes} bytes for {weights.numel()} weights, got "
+                f"{nbytes - header.nbytes} bytes; send a full copy"
             )
 
 
@@ -340,9 +341,9 @@ def encode_message(
     checked: bool,
     align: int,
 ) -> list[tuple[int, int]]:
-    """Write the payloads of several encoders one after the other; return where they begin and end.
+    """Write the payloads of several encoders to ``out``, and return the start and end of each.
 
-    Masters without an encoder are written as they are. ``out`` has room for the largest payloads, each at a
+    Masters without an encoder are written uncoded. ``out`` has room for the largest payloads, each at a
     multiple of ``align`` bytes.
     """
     headers = list[DeltaHeader | None]()
@@ -369,9 +370,9 @@ def apply_message(
     decoders: Sequence[DeltaDecoder],
     weights: Sequence[torch.Tensor],
 ) -> None:
-    """Apply the payloads at ``spans`` of a message, as ``DeltaDecoder.apply`` does and with its errors.
+    """Apply the payloads at ``spans`` of a message, with the errors of ``DeltaDecoder.apply``.
 
-    The dtypes of the decoders are the same. Payloads before an invalid one may have been applied.
+    All decoders have the same dtype. Payloads before an invalid one may have been applied.
     """
     data, address, headers = message.numpy(), message.data_ptr(), list[DeltaHeader]()
     for (begin, end), decoder, each in zip(spans, decoders, weights, strict=True):
@@ -395,6 +396,6 @@ def apply_message(
         decoder.take(header, partial(_native.hash64, each))
     if reason is not None:
         raise PayloadError(
-            f"a body of {bodies[applied].nbytes} bytes is no delta of {weights[applied].numel()} weights: "
-            f"{reason}; send a full copy"
+            f"expected a delta of {weights[applied].numel()} weights, got an invalid body of "
+            f"{bodies[applied].nbytes} bytes: {reason}; send a full copy"
         )

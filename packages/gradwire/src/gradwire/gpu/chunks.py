@@ -98,7 +98,8 @@ def _decode(codec: Named, payload: torch.Tensor, out: torch.Tensor, *, add: bool
     _check(payload, "payload", torch.uint8)
     _check(out, "acc" if add else "out", torch.float32)
     n = out.numel()
-    described = f"a payload of {payload.numel()} bytes is no {codec} encoding of {n} elements"
+    nbytes = payload.numel()
+    described = f"expected a {codec} encoding of {n} elements, got an invalid payload of {nbytes} bytes"
     if found.is_fixed and payload.numel() != found.max_nbytes(name, n, params):
         raise malformed(described, "its length does not match")
     with _on(out):
@@ -148,7 +149,7 @@ def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
 
 def malformed(described: str, reason: str) -> PayloadError:
     """Return the error for a malformed payload."""
-    return PayloadError(f"{described}: {reason}; do all ranks use the same codec?")
+    return PayloadError(f"{described}: {reason}; use the same codec on all ranks")
 
 
 def _is_interpreted() -> bool:

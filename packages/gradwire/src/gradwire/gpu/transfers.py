@@ -62,7 +62,8 @@ def _decode(
     name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...], *, add: bool
 ) -> None:
     found, device = format_of(name), device_of(out)
-    described = f"a payload of {payload.numel()} bytes is no {name} encoding of {out.numel()} elements"
+    nbytes, n = payload.numel(), out.numel()
+    described = f"expected a {name} encoding of {n} elements, got an invalid payload of {nbytes} bytes"
     if found.is_fixed and payload.numel() != found.max_nbytes(name, out.numel(), params):
         raise malformed(described, "its length does not match")
     there, fault = _pinned(out, payload.numel()), _pinned(out, STATUS_NBYTES).view(torch.int32)

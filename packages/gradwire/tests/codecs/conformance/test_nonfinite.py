@@ -42,10 +42,10 @@ UNITS: dict[str, Unit] = {
 }
 """Of how many values a single one that is not finite makes NaN, beginning at a multiple of that."""
 SAYS = {
-    ITSELF: "each for itself|^carried exactly, with all|^exact, (as|in the place of)",
-    BLOCK: "NaN or infinity, (makes NaN of|gives) its block.*other blocks are as they were",
-    CHUNK: "NaN or infinity, makes .*whole chunk.* segment",
-    UNITS["truncate"]: "each for itself.*for k <= 8 one .*makes NaN of the whole chunk.* segment",
+    ITSELF: "each independently|^carried exactly, with all|^exact, (as|in the place of)",
+    BLOCK: "NaN or infinity,? (turns|gives) its block.*other blocks are unaffected",
+    CHUNK: "NaN or infinity,? (turns|makes) .*whole chunk.* segment",
+    UNITS["truncate"]: "each independently.*for k <= 8 one .*turns the whole chunk.* segment.* into NaN",
     UNITS["bitpack"]: "as `+truncate`+.*for r = 1 the whole chunk",
 }
 """How cards and pages put it."""
