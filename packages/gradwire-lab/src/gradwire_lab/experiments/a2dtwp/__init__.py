@@ -1,8 +1,8 @@
-"""Weights that travel in fewer bits: how much sooner three networks reach the error of float32.
+"""Weights sent with fewer bits: how much sooner three networks reach float32's error.
 
-Narrow AlexNet, VGG-A, and ResNet-34 train with the master weights on the host, to show errors and bits batch
-by batch. Batches of the networks in full size are timed apart from that, on a simulated device whose links
-are as slow, compared with VGG's computation, as those of two published systems.
+Narrow AlexNet, VGG-A, and ResNet-34 train with the master weights on the host and show errors and bits batch
+by batch. Batches of the full-size networks are timed separately, on a simulated device; relative to VGG's
+computation, its links are as slow as the links of two published systems.
 Source: Zhuang, Malossi and Casas, "Reducing Data Motion to Accelerate the Training of Deep Neural Networks"
 (A2DTWP).
 """
@@ -31,7 +31,7 @@ __all__ = ["EXPERIMENT", "A2dtwpOptions"]
 
 
 def _run(options: A2dtwpOptions, cells: Sequence[Cell], before: Sequence[Row], report: Reporter) -> None:
-    """Train the networks, which imports torch."""
+    """Measure the cells; torch is imported only here."""
     run(options, cells, before, report)
 
 
@@ -47,7 +47,7 @@ EXPERIMENT = Experiment(
 )
 
 
-# Train narrow networks, then time batches in full size, one after the other.
+# Train narrow networks, then time batches of full-size networks one after another.
 
 Run = Callable[[A2dtwpOptions, Sequence[Cell], Sequence[Row], Reporter], None]
 
@@ -59,7 +59,7 @@ def run(
     report: Reporter,
     trainings: Run | None = None,
 ) -> None:
-    """Measure the cells. ``trainings`` measures those without times, by default one after the other."""
+    """Measure the cells. ``trainings`` measures the untimed cells, by default one after another."""
     from gradwire_lab.experiments.a2dtwp.training import pace, time_batches
 
     trained = [cell for cell in cells if cell["kind"] in (LONGER, TRAINING)]
@@ -77,7 +77,7 @@ def run(
 
 
 def train_cell(options: A2dtwpOptions, cell: Cell) -> dict[str, Any]:
-    """Return the figures of a training."""
+    """Return the figures of a training run."""
     from gradwire_lab.experiments.a2dtwp.training import train
 
     if cell["kind"] == LONGER:

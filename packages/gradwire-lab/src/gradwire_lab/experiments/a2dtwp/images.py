@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 from a folder, and scikit-learn's digits where none is given."""
+"""CIFAR-10 and CIFAR-100 from a folder, and scikit-learn's digits without one."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gradwire_lab.job.data import load
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
 BINARY = (("data_batch_*.bin", "test_batch.bin", 1), ("train.bin", "test.bin", 2))
-"""The binary versions of CIFAR-10 and CIFAR-100: training, test, and how many labels precede an image."""
+"""Binary versions of CIFAR-10 and CIFAR-100: training files, test file, and label bytes per image."""
 SOME = 1000
-"""Images whose mean and deviation normalise all."""
+"""Images whose mean and standard deviation normalize all images."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images as uint8 of shape (count, 3, 32, 32), and labels as int64; batches come normalised."""
+    """Images as uint8 of shape (count, 3, 32, 32), and labels as int64; batches are normalized."""
 
     train: torch.Tensor
     train_labels: torch.Tensor
@@ -37,7 +37,7 @@ class Images:
         return int(self.train_labels.max()) + 1
 
     def part(self, count: int) -> Images:
-        """Return the same images with the first ``count`` of those to train on."""
+        """Return the same images with only the first ``count`` training images."""
         return replace(self, train=self.train[:count], train_labels=self.train_labels[:count])
 
     def epoch(self, size: int) -> int:
@@ -45,7 +45,7 @@ class Images:
         return max(len(self.train_labels) // size, 1)
 
     def batches(self, size: int, seed: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield training batches without end: each epoch in an order of its own."""
+        """Yield training batches without end; the order differs in each epoch."""
         generator = torch.Generator().manual_seed(seed)
         while True:
             order = torch.randperm(len(self.train_labels), generator=generator)
@@ -70,18 +70,19 @@ class Images:
 
 
 def name_of(folder: Path | None, images: Images) -> str:
-    """Return the name of the images that a folder holds, or of scikit-learn's digits without one."""
+    """Return the name of the images in a folder, or of scikit-learn's digits without one."""
     if folder is None:
         return DIGITS
     return CIFAR100 if images.classes > 10 else CIFAR10
 
 
 def read_images(folder: Path | None) -> Images:
-    """Return the images of a folder, else scikit-learn's digits, enlarged, in three equal colours.
+    """Return the images of a folder, or scikit-learn's digits, enlarged to three equal channels, without one.
 
-    A folder has the binary version of CIFAR-10 or CIFAR-100, or archives of NumPy, ``train*.npz`` and
-    ``test*.npz``, with labels ``y`` and images ``x`` of shape (count, 3, 32, 32). Instead of ``x`` there may
-    be ``dd``: planes (G, R - G, B - G) as differences along columns and rows, which are smaller on disk.
+    A folder has the binary version of CIFAR-10 or CIFAR-100, or NumPy archives ``train*.npz`` and
+    ``test*.npz`` with labels ``y`` and images ``x`` of shape (count, 3, 32, 32). Instead of ``x``, an archive
+    may have ``dd``: planes (G, R - G, B - G) as differences along columns and rows, which are smaller on
+    disk.
 
     Raises ``DataError``.
     """
@@ -95,8 +96,8 @@ def read_images(folder: Path | None) -> Images:
     if all(archives):
         return Images(*_read_archives(archives[0]), *_read_archives(archives[1]))
     raise DataError(
-        f"--data-dir must hold the binary version of CIFAR-10 or CIFAR-100, or train*.npz and test*.npz, but "
-        f"{folder} holds neither; unpack cifar-10-binary.tar.gz and name its folder"
+        f"expected the binary version of CIFAR-10 or CIFAR-100, or train*.npz and test*.npz, in --data-dir, "
+        f"got {folder} without either; unpack cifar-10-binary.tar.gz and pass its folder"
     )
 
 
@@ -115,8 +116,8 @@ def _read_binary(files: Sequence[Path], labels: int) -> tuple[torch.Tensor, torc
         content = np.fromfile(path, dtype=np.uint8)
         if not content.size or content.size % (labels + PIXELS):
             raise DataError(
-                f"{path} must consist of records of {labels + PIXELS} bytes, but has {content.size} bytes; "
-                "get it anew"
+                f"expected records of {labels + PIXELS} bytes in {path}, got {content.size} bytes; "
+                "download it again"
             )
         parts.append(torch.from_numpy(content).view(-1, labels + PIXELS))
     every = torch.cat(parts)
@@ -134,11 +135,11 @@ def _read_archive(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
             images = archive["x"] if "x" in archive else _summed(archive["dd"])
             labels = archive["y"].astype(np.int64)
     except (OSError, ValueError, KeyError, EOFError) as error:
-        raise DataError(f"cannot read images and labels from {path}: {error}; get it anew") from error
+        raise DataError(f"cannot read images and labels from {path}: {error}; download it again") from error
     if images.shape != (len(labels), 3, SIDE, SIDE) or images.dtype != np.uint8:
         raise DataError(
-            f"{path} must hold {len(labels)} images of shape (3, 32, 32) in uint8, but holds {images.shape} "
-            f"in {images.dtype}; get it anew"
+            f"expected {len(labels)} images of shape (3, 32, 32) in uint8 in {path}, got {images.shape} in "
+            f"{images.dtype}; download it again"
         )
     return torch.from_numpy(images), torch.from_numpy(labels)
 
@@ -146,7 +147,7 @@ def _read_archive(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 def _summed(
     differences: np.ndarray[tuple[int, ...], np.dtype[np.uint8]],
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Return the images of planes (G, R - G, B - G), each modulo 256 and differenced twice."""
+    """Return the images from planes (G, R - G, B - G), each modulo 256 and differenced twice."""
     planes = differences.cumsum(2, np.uint8).cumsum(3, np.uint8)
     green = planes[0]
     return np.stack([planes[1] + green, green, planes[2] + green], 1)

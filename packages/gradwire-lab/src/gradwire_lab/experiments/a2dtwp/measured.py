@@ -1,8 +1,8 @@
-"""Trainings and timed batches together: batches to an error, their milliseconds, and the product of both.
+"""Training runs and timed batches combined: batches to an error, milliseconds per batch, and their product.
 
-Errors come from narrow networks without a clock, milliseconds from networks in full size. The seconds to an
-error are composed of both: each batch of a training takes as long as one of the full network, with the bits
-that its layers have after that batch.
+Errors are from narrow networks without a clock, milliseconds from full-size networks. The seconds to an error
+combine both: each batch of a training run takes as long as a batch of the full network with the same bits per
+layer.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from gradwire_lab.experiments.claim import SHARE, Explanation, at_least, shown
 from gradwire_lab.experiments.experiment import Row
 from gradwire_lab.job.record import reach
 
-# Trainings side by side on paced links: batch times without bursts, and the time to an error.
+# Training runs side by side on paced links: batch times without bursts, and the time to an error.
 
 AROUND = 7
-"""Cycles before and after one, whose median stands for it: other work on the machine comes in bursts."""
+"""Cycles before and after a cycle whose median replaces its times, because other programs run in bursts."""
 SMOOTHED = 3
-"""Evaluations whose mean is the error after the last of them."""
+"""Evaluations whose mean is the smoothed error at the last of them."""
 NOISE = 0.03
-"""Two trainings with the same work take times that differ by so much on shared cores."""
+"""The relative difference between times of the same work on shared cores."""
 
 
 def typical(values: Sequence[float]) -> list[float]:
-    """Return the running median of some figures.
+    """Return the running median of a sequence of figures.
 
     Examples
     --------
@@ -49,14 +49,14 @@ def typical(values: Sequence[float]) -> list[float]:
 
 
 def figure_of(row: Row, system: str, name: str) -> float:
-    """Return the mean of a figure over a training's cycles on the link of a system."""
+    """Return the mean of a figure over a training run's cycles on a system's link."""
     return fmean(typical(row["cycles"][system][name]))
 
 
 def seconds_of(row: Row, system: str) -> list[float]:
-    """Return the seconds after each batch, if all had run on the link of one system.
+    """Return the seconds after each batch, as if all batches had run on one system's link.
 
-    A batch that ran on another one takes as long as those around it.
+    A batch that ran on another link gets the time of the batches around it.
     """
     batches, timed = row["errors"][-1][0], typical(row["cycles"][system]["batch_s"])
     each = [timed[batch * len(timed) // batches] for batch in range(batches)]
@@ -73,27 +73,27 @@ def curve_of(row: Row, system: str) -> list[tuple[float, float, float]]:
 
 
 def last_error(row: Row) -> float:
-    """Return the error at the end."""
+    """Return the smoothed final error."""
     return fmean(error for _, error in row["errors"][-SMOOTHED:])
 
 
 def seconds_to(row: Row, system: str, target: float) -> float | None:
-    """Return when a training reaches an error; None where it doesn't."""
+    """Return the seconds until a training run reaches an error; None if it doesn't."""
     found = reach(curve_of(row, system), target)
     return None if found is None else found[1]
 
 
 def gain(row: Row, baseline: Row, system: str, target: float) -> float | None:
-    """Return the share of another policy's time to an error that a policy saves; None where one fails to."""
+    """Return the share of the baseline's time to an error that a policy saves; None if either fails."""
     own, others = seconds_to(row, system, target), seconds_to(baseline, system, target)
     return None if own is None or others is None else 1 - own / others
 
 
 def hidden(row: Row, system: str, target: float) -> float | None:
-    """Return the share of a policy's time to an error that a link without limit would save.
+    """Return the share of a policy's time to an error that an infinitely fast link would save.
 
-    What computation doesn't hide of the copies: no policy on this link saves more of it. None without cycles
-    on such a link.
+    It is the part of the copies that computation doesn't overlap, and so the most that any policy on this
+    link can save. None without cycles on an infinitely fast link.
     """
     if UNLIMITED not in row["cycles"]:
         return None
@@ -102,9 +102,9 @@ def hidden(row: Row, system: str, target: float) -> float | None:
 
 
 def nothing_to_save(rows: Sequence[Row], system: str) -> Explanation | None:
-    """Return why a policy isn't faster than another one, of which these are the rows.
+    """Return the explanation why no policy is faster than the one with these rows.
 
-    None if a link without limit would make that one clearly faster, or wasn't measured.
+    None if an infinitely fast link would make that policy clearly faster, or wasn't measured.
     """
     known = _known([hidden(row, system, last_error(row)) for row in rows])
     if not known or max(known) > NOISE:
@@ -118,17 +118,17 @@ def nothing_to_save(rows: Sequence[Row], system: str) -> Explanation | None:
 
 
 def _known(shares: Sequence[float | None]) -> list[float]:
-    """Return the shares; nothing if one of them is missing."""
+    """Return the shares; empty if any is missing."""
     known = [each for each in shares if each is not None]
     return known if len(known) == len(shares) else []
 
 
 EQUAL = 0.01
-"""The error to reach is that of float32 at its end, and one point: errors that close count as equal."""
+"""The target error is float32's final error plus one point: closer errors count as equal."""
 
 
 class MeasuredPolicies:
-    """The rows of a record, by network and policy; ``longer`` has the accuracy of each longer training."""
+    """The rows of a record, by network and policy; ``longer`` is the accuracy of each longer training run."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._trainings: dict[tuple[str, str], list[Row]] = {}
@@ -144,15 +144,15 @@ class MeasuredPolicies:
         self.images = next(str(row["images"]) for row in rows if row["kind"] == TRAINING)
 
     def trainings(self, model: str, policy: str) -> list[Row]:
-        """Return a network's trainings with a policy, or with another one of the same weights."""
+        """Return a network's training runs with a policy, or with one whose weights have the same bits."""
         return self._trainings.get((model, TRAINS_AS.get(policy, policy)), [])
 
     def accuracies(self, model: str, policy: str) -> list[float]:
-        """Return the accuracies at the end of these trainings."""
+        """Return the final accuracies of these training runs."""
         return [float(row["accuracy"]) for row in self.trainings(model, policy)]
 
     def curve(self, model: str, policy: str) -> list[tuple[int, float]]:
-        """Return batches and errors, which are means over the seeds and the last evaluations."""
+        """Return batches and errors: means over the seeds and the last evaluations."""
         every = [[tuple(each) for each in row["errors"]] for row in self.trainings(model, policy)]
         batches = [batch for batch, _ in every[0]] if every else []
         errors = [fmean(error for _, error in column) for column in zip(*every, strict=True)]
@@ -162,27 +162,28 @@ class MeasuredPolicies:
         ]
 
     def last_error(self, model: str, policy: str) -> float:
-        """Return the error at the end."""
+        """Return the smoothed final error."""
         return self.curve(model, policy)[-1][1]
 
     def target(self, model: str) -> float:
-        """Return the error to reach."""
+        """Return the target error."""
         return self.last_error(model, FP32) + EQUAL
 
     def batches_to(self, model: str, policy: str) -> float | None:
-        """Return after how many batches a policy reaches the error of float32; None where it doesn't."""
+        """Return the batches until a policy reaches the target error; None if it doesn't."""
         points = [(batch, float(batch), error) for batch, error in self.curve(model, policy)]
         found = reach(points, self.target(model)) if points else None
         return None if found is None else found[1]
 
     def row(self, model: str, policy: str) -> Row | None:
-        """Return the timed batches of a network in full size, of all rounds; None if they weren't timed."""
+        """Return the timed batches of a full-size network from all repetitions; None if not timed."""
         return self._batches.get((NORMALISED.get(model, model), policy))
 
     def figure(self, model: str, policy: str, system: str, name: str) -> float | None:
         """Return the median of a figure over a policy's timed batches on a link.
 
-        AWP's is that of its batches after the threshold is known, with the mean bits of each.
+        For AWP, the mean over its batches once the threshold is known, interpolated at each batch's mean
+        bits.
         """
         if policy != AWP:
             row = self.row(model, policy)
@@ -192,7 +193,7 @@ class MeasuredPolicies:
         return fmean(known) if known else None
 
     def seconds(self, model: str, policy: str, system: str, batches: float | None = None) -> float | None:
-        """Return the seconds of a training's first batches, or of all."""
+        """Return the seconds of a training run's first ``batches``, or of all."""
         trainings = self.trainings(model, policy)
         if not trainings:
             return None
@@ -205,35 +206,35 @@ class MeasuredPolicies:
         return fmean(known) if known else None
 
     def seconds_to(self, model: str, policy: str, system: str) -> float | None:
-        """Return the seconds until a policy reaches the error of float32; None where it doesn't."""
+        """Return the seconds until a policy reaches the target error; None if it doesn't."""
         batches = self.batches_to(model, policy)
         return None if batches is None else self.seconds(model, policy, system, batches)
 
     def gain(self, model: str, policy: str, other: str, system: str) -> float | None:
-        """Return the share of another policy's time to the error that a policy saves."""
+        """Return the share of another policy's time to the target error that a policy saves."""
         own, others = (self.seconds_to(model, each, system) for each in (policy, other))
         return None if own is None or others is None else 1 - own / others
 
     def oracle(self, model: str, system: str) -> str | None:
-        """Return the static format that reaches the error of float32 first; None where none does."""
+        """Return the static format that reaches the target error first; None if none does."""
         times = {name: self.seconds_to(model, name, system) for name in STATIC.values()}
         known = {name: seconds for name, seconds in times.items() if seconds is not None}
         return min(known, key=lambda name: known[name]) if known else None
 
     def bits(self, model: str, training: Row) -> float:
-        """Return the mean bits of a weight of the full network over a training's batches."""
+        """Return the mean bits per weight of the full network over a training run's batches."""
         spans = [*_spans(training, 0, None)]
         sizes = self._sizes(model, training)
         return sum(count * _weighted(bits, sizes) for count, bits in spans) / sum(count for count, _ in spans)
 
     def switches(self, model: str) -> list[int]:
-        """Return for each of AWP's trainings at how many different batches layers got more bits."""
+        """Return, for each AWP training run, the number of batches after which layers got more bits."""
         return [len(_switches(row)) for row in self.trainings(model, AWP)]
 
     def _mean(
         self, model: str, training: Row, system: str, name: str, begin: float, end: float | None = None
     ) -> float | None:
-        """Return the mean of a figure over a training's batches, by the mean bits of each."""
+        """Return the mean of a figure over a training run's batches, interpolated at each batch's bits."""
         rows = {bits: self.row(model, each) for each, bits in AWP_FORMATS.items()}
         found = {bits: median(row["cycles"][system][name]) for bits, row in rows.items() if row is not None}
         if len(found) < len(AWP_FORMATS):
@@ -243,14 +244,14 @@ class MeasuredPolicies:
         return sum(count * between(found, _weighted(bits, sizes)) for count, bits in spans) / total
 
     def _sizes(self, model: str, training: Row) -> Sequence[int]:
-        """Return the numbers in each layer of the full network, or of the narrow one if none was timed."""
+        """Return the values per layer of the full network, or of the narrow one if none was timed."""
         full = self.row(model, next(iter(AWP_FORMATS)))
         found: Sequence[int] = (training if full is None else full)["sizes"]
         return found
 
 
 def _joined(one: Row, other: Row) -> Row:
-    """Return a row with the timed batches of two rounds."""
+    """Return a row with the timed batches of two repetitions."""
     cycles = {
         system: {name: [*values, *other["cycles"][system][name]] for name, values in each.items()}
         for system, each in one["cycles"].items()
@@ -259,7 +260,7 @@ def _joined(one: Row, other: Row) -> Row:
 
 
 def between(found: dict[int, float], bits: float) -> float:
-    """Return a figure at a mean number of bits, on the straight line between the formats around it.
+    """Return a figure at a mean number of bits, interpolated linearly between the formats.
 
     Examples
     --------
@@ -273,7 +274,7 @@ def between(found: dict[int, float], bits: float) -> float:
 
 
 def _spans(training: Row, begin: float, end: float | None) -> Iterator[tuple[float, Sequence[int]]]:
-    """Yield numbers of batches and the bits of the layers in them, between two batches."""
+    """Yield spans of batches between ``begin`` and ``end``: their length and each layer's bits."""
     changes = [(int(batch), bits) for batch, bits in training["bits"]]
     last = float(training["errors"][-1][0]) if end is None else end
     ends = [*(batch - 1 for batch, _ in changes[1:]), last]
@@ -290,7 +291,7 @@ def _weighted(bits: Sequence[int], sizes: Sequence[int]) -> float:
 
 
 def _switches(training: Row) -> list[int]:
-    """Return the batches after which a layer got more bits than before."""
+    """Return the batches after which a layer got more bits."""
     return [
         int(batch)
         for (_, before), (batch, now) in pairwise(training["bits"])

@@ -1,8 +1,8 @@
 """The networks of table I in A2DTWP: AlexNet with one more FC-4096, VGG-A, and ResNet-34.
 
-Kernels, depths, and the proportions of the widths are the paper's. Networks for images of 32 pixels instead
-of 224 may have fewer channels, and AlexNet's first convolution moves by 2 instead of 4 there. Table I has no
-batch normalization; ResNet-34 has it by its own paper, and the other two may have it here.
+Kernels, depths, and the proportions of the widths are the paper's. For images of 32 pixels instead of 224,
+networks may have fewer channels, and AlexNet's first convolution has stride 2 instead of 4. Table I has no
+batch normalization; ResNet-34 has it by its own paper, and the other two have it optionally.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ POOL = 0
 """The entry for a pooling layer in a list of widths."""
 VGG_A = (64, POOL, 128, POOL, 256, 256, POOL, 512, 512, POOL, 512, 512, POOL)
 RESNET_34 = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
-"""Channels, blocks, and the stride of the first block, for each stage."""
+"""Channels, blocks, and stride of the first block, for each stage."""
 HIDDEN, DROPOUT = 4096, 0.5
 DEVIATION = 0.1
-"""Weights are drawn with a variance of 1e-2 (section IV-B)."""
+"""The standard deviation of the initial weights: a variance of 1e-2 (section IV-B)."""
 BIASES = MappingProxyType({"alexnet": 0.1})
-"""The first biases (section IV-B); 0 in the other networks."""
+"""The initial biases (section IV-B); 0 in the other networks."""
 FULL_SIDE = 224
-"""Pixels of the paper's images."""
+"""Pixels of the paper's images along each side."""
 
 
 @dataclass(frozen=True)
 class Shape:
     """The size of a network and of its images, which are ``side`` pixels wide and high: 32 or 224.
 
-    It has ``narrower`` times fewer channels than the paper's. With ``norm``, all layers but the last have
-    batch normalization, which ResNet-34 always has.
+    Channels are the paper's divided by ``narrower``. With ``norm``, all layers but the last have batch
+    normalization, which ResNet-34 always has.
     """
 
     classes: int
@@ -46,7 +46,7 @@ class Shape:
 
 
 def build(name: str, shape: Shape, seed: int, *, he: bool = False) -> nn.Module:
-    """Return a network with the paper's initial weights, or with He's."""
+    """Return a network with the paper's initial weights, or with He initialization."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _BUILDERS[name](shape)
@@ -62,12 +62,12 @@ def build(name: str, shape: Shape, seed: int, *, he: bool = False) -> nn.Module:
 
 
 def blocks_of(model: nn.Module) -> list[str]:
-    """Return the names of the residual blocks, each of which has one precision."""
+    """Return the names of the residual blocks, each of which has a single precision."""
     return [name for name, module in model.named_modules() if isinstance(module, ResidualBlock)]
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions and a shortcut, which is a convolution of its own where the shape changes."""
+    """Two convolutions and a shortcut, which is a third convolution if the shape changes."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class ResidualBlock(nn.Module):
         self.shortcut = nn.Identity() if same else nn.Sequential(*_conv(inputs, outputs, 1, stride))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the sum of both ways."""
+        """Return the sum of the convolutions and the shortcut."""
         return nn.functional.relu(self.second(nn.functional.relu(self.first(x))) + self.shortcut(x))
 
 
@@ -130,7 +130,7 @@ def _conv(
 
 
 def _head(widths: Sequence[int], shape: Shape) -> Iterator[nn.Module]:
-    """Yield the fully connected layers."""
+    """Yield the fully connected layers, with dropout between them."""
     yield nn.Flatten()
     for inputs, outputs in pairwise(widths):
         yield nn.Linear(inputs, outputs)

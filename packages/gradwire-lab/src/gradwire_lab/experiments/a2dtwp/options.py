@@ -11,10 +11,10 @@ from gradwire_lab.experiments.experiment import Cell, turned
 from gradwire_lab.experiments.options import FOLDER, CheckedOptions, check_known, option
 
 DIGITS, CIFAR10, CIFAR100 = "digits", "cifar10", "cifar100"
-"""Names of the images."""
+"""Names of the image data sets."""
 MODELS = ("alexnet", "vgg", "resnet")
 NORMALISED = MappingProxyType({"alexnet-bn": "alexnet", "vgg-bn": "vgg"})
-"""Networks with batch normalization that table I doesn't have, and the same ones without."""
+"""Networks with batch normalization, which table I lacks, and their originals without it."""
 NETWORKS = (*MODELS, *NORMALISED)
 STUCK = MappingProxyType(
     {
@@ -22,16 +22,16 @@ STUCK = MappingProxyType(
         "with the published first weights its numbers became NaN"
     }
 )
-"""Networks that aren't expected to learn in so few batches, and why. Only float32 trains them."""
+"""Networks not expected to learn in this number of batches, and why. Only float32 trains them."""
 FP32, BF16, AWP = "fp32", "bf16", "awp"
 STATIC = MappingProxyType({8: "static:8", 16: "static:16", 24: "static:24", 32: FP32})
-"""Policies that cut weights off, by their bits: what the oracle chooses from."""
+"""Policies that truncate weights, by their bits: the oracle's candidates."""
 DELTAS = ("delta", "delta:fp32")
 POLICIES = (FP32, BF16, "static:8", "static:16", "static:24", AWP, *DELTAS)
 TRAINS_AS = MappingProxyType({"delta": BF16, "delta:fp32": FP32})
-"""Lossless policies, and those whose weights on the device have the same bits: they share a training."""
+"""Lossless policies, and the policies with the same bits on the device: each pair shares a training run."""
 AWP_FORMATS = MappingProxyType({f"awp:{bits}": bits for bits in STATIC})
-"""AWP while all layers have these bits, norms included: between them lie the milliseconds of its batches."""
+"""AWP with all layers at these bits, norms included; AWP's batch times are interpolated between them."""
 TIMED = (FP32, BF16, "static:8", "static:16", "static:24", *AWP_FORMATS, *DELTAS)
 
 
@@ -39,7 +39,7 @@ TIMED = (FP32, BF16, "static:8", "static:16", "static:24", *AWP_FORMATS, *DELTAS
 class System:
     """A published system: milliseconds of a batch of VGG in float32 (A2DTWP, tables II and III).
 
-    Copies that take no milliseconds have no limit.
+    A copy of 0 ms means an infinitely fast link.
     """
 
     compute_ms: float
@@ -49,7 +49,7 @@ class System:
 
 
 UNLIMITED = "unlimited"
-"""A link that limits no copy: what is saved on it bounds what any policy can save on another one."""
+"""An infinitely fast link: its savings bound those of any policy on another link."""
 SYSTEMS = MappingProxyType(
     {
         "x86": System(162.23, 153.93, 68.51),
@@ -60,19 +60,23 @@ SYSTEMS = MappingProxyType(
 LINKS = ("x86", "power")
 """The systems whose links batches are timed on."""
 LONGER, TRAINING, PACE, BATCH = "longer", "training", "pace", "batch"
-"""The kinds of cells: the accuracy of a longer training, errors and bits of one, seconds of computation, and
-milliseconds of a batch."""
+"""The kinds of cells.
+
+They are the accuracy of a longer training run, errors and bits of a training run, seconds of computation, and
+milliseconds of a batch.
+"""
 LONGER_SEED, TIMES_LONGER = 0, 2
-"""The seed of the longer trainings in float32, and how many times as many batches they have. They say what
-the networks can reach on the images; no figure comes from them."""
+"""The seed of the longer float32 training runs, and their number of batches relative to others. They show
+what the networks can reach on the images; no figure uses them.
+"""
 
 
 @dataclass(frozen=True)
 class A2dtwpOptions(CheckedOptions):
-    """The images, what trains on them and how long, and what is timed in full size.
+    """The images, the networks, policies, and lengths of training runs, and the full-size networks to time.
 
-    Without ``data_dir``, images are those of ``$GRADWIRE_DATA``, or else scikit-learn's digits. Batch sizes
-    are the paper's, and AWP's INTERVAL is half an epoch.
+    Without ``data_dir``, images are from ``$GRADWIRE_DATA`` or scikit-learn's digits. Batch sizes are the
+    paper's, and AWP's INTERVAL is half an epoch.
     """
 
     data_dir: Path | None = option(
@@ -81,16 +85,16 @@ class A2dtwpOptions(CheckedOptions):
         shown="$GRADWIRE_DATA, else scikit-learn's digits",
         value=FOLDER,
     )
-    networks: tuple[str, ...] = option(NETWORKS, "what to train", known=NETWORKS)
-    policies: tuple[str, ...] = option(POLICIES, "how weights travel in trainings", known=POLICIES)
-    seeds: tuple[int, ...] = option((1, 2, 3), "a training for each", least=1)
-    images: int = option(6400, "training images at most", least=2)
-    batches: int = option(1800, "batches of each training", least=10)
-    narrower: int = option(8, "times fewer channels than the paper's, in trainings", least=1)
-    timed: tuple[str, ...] = option(MODELS, "networks in full size to time")
-    timed_batches: int = option(3, "batches that are timed on each link in a turn", least=1)
-    timed_size: int = option(2, "images in a batch that is timed", least=2)
-    timed_rounds: int = option(3, "turns of all policies that are timed", least=1)
+    networks: tuple[str, ...] = option(NETWORKS, "networks to train", known=NETWORKS)
+    policies: tuple[str, ...] = option(POLICIES, "policies of training runs", known=POLICIES)
+    seeds: tuple[int, ...] = option((1, 2, 3), "seeds; one training run each", least=1)
+    images: int = option(6400, "maximum number of training images", least=2)
+    batches: int = option(1800, "batches of each training run", least=10)
+    narrower: int = option(8, "divisor of the paper's channels, in training runs", least=1)
+    timed: tuple[str, ...] = option(MODELS, "full-size networks to time")
+    timed_batches: int = option(3, "timed batches per link and repetition", least=1)
+    timed_size: int = option(2, "images in a timed batch", least=2)
+    timed_rounds: int = option(3, "timed repetitions of all policies", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,11 +104,11 @@ class A2dtwpOptions(CheckedOptions):
 
 
 def cells(options: A2dtwpOptions) -> list[Cell]:
-    """Return a cell for each training, and for the batches of each network in full size, round, and policy.
+    """Return a cell for each training run, and for the timed batches of each network, repetition, and policy.
 
-    The longer trainings come first: they say what counts as learned. Policies whose weights on the device
-    have the same bits share a training. Policies take turns, and another one begins each time, so that a
-    machine that becomes slower favours none.
+    The longer training runs are first, because they define the accuracy that counts as learned. Policies with
+    the same bits on the device share a training run. Each repetition starts with a different policy, so that
+    a machine that becomes slower favours none.
     """
     trained = dict.fromkeys(TRAINS_AS.get(each, each) for each in options.policies)
     trainings = [

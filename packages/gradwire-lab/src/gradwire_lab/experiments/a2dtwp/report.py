@@ -1,4 +1,4 @@
-"""The tables: each policy's way to the error, and the kernels of a batch in full size."""
+"""The tables: each policy's error and time, and the kernels of a full-size batch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ KERNELS = (
     ("waiting for gradients", "gradient_wait_s"),
     ("batch", "batch_s"),
 )
-"""The kernels of tables II and III, what isn't hidden behind others, and the whole."""
+"""The kernels of tables II and III, the waits that nothing overlaps, and the whole batch."""
 PROFILED = (FP32, BF16, AWP, *DELTAS)
 SHOWN = "vgg"
 """The network of tables II and III."""
@@ -60,7 +60,7 @@ NOTE = (
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:
-    """Return the tables of all networks, the kernels of VGG's batches, and what AWP warned of."""
+    """Return the tables of all networks, the kernels of VGG's batches, and AWP's warnings."""
     found = MeasuredPolicies(rows)
     on = "scikit-learn's digits" if found.images == DIGITS else found.images
     parts: list[str | Table] = []
@@ -74,7 +74,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 
 
 def warned(found: MeasuredPolicies) -> list[str]:
-    """Return AWP's warnings, once for each network."""
+    """Return AWP's warnings, one per network."""
     return [
         f"{model}, seed {row['seed']}: {row[LOSSY][0].rstrip('.')}"
         for model in found.networks
@@ -126,11 +126,11 @@ def _kernels(found: MeasuredPolicies, system: str) -> Table:
     return Table([Column.of_text(""), *map(Column, PROFILED)], lines)
 
 
-# The picture: error over batches, time to the error (figures 3 to 5), and each layer's bits over batches.
+# The plot: error over batches, time to the error (figures 3 to 5), and each layer's bits over batches.
 
 
 def plot(rows: Sequence[Row]) -> bytes:
-    """Return a row of pictures for each network."""
+    """Return a PNG with a row of panels per network."""
     found = MeasuredPolicies(rows)
     canvas = new_figure((16, 3.2 * len(found.networks)))
     every = canvas.subplots(len(found.networks), 3, squeeze=False)

@@ -1,8 +1,8 @@
-"""One training with a policy, on a simulated device whose link is that of a published system.
+"""A training run with a policy, on a simulated device with a published system's link.
 
-A *cycle* is an update of the masters, the weights' way to the device, a forward and a backward pass. Policies
-take turns batch by batch, so that whatever disturbs the machine disturbs all alike, and each cycle is timed
-on one of the systems' links: what a policy makes of the weights doesn't depend on the link.
+A *cycle* is an update of the master weights, their transfer to the device, a forward, and a backward pass.
+Policies alternate batch by batch, so that disturbances of the machine affect all of them equally, and each
+cycle is timed on one system's link: a policy's weights don't depend on the link.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gradwire_lab.experiments.a2dtwp.options import AWP, AWP_FORMATS, BF16, FP32
 from gradwire_lab.simulated_device.simulated import Simulated
 
 WAITS = ("exposed_s", "unpack_s", "gradient_wait_s")
-"""The activities of the training thread in a cycle besides computing."""
+"""The training thread's waits in a cycle, as opposed to computation."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Model = Callable[[torch.Tensor], torch.Tensor]
@@ -35,10 +35,9 @@ Model = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Learner:
-    """A training: its weights, and how they are updated and judged.
+    """The parts of a training run: its weights, their updates, and its metrics.
 
-    ``loss`` is that of a model's outputs for a batch, and ``error`` that of a model on data that is never
-    trained on.
+    ``loss`` returns the loss of a model for a batch, and ``error`` a model's error on held-out data.
     """
 
     masters: nn.Module
@@ -49,10 +48,10 @@ class Learner:
 
 
 class Trainee:
-    """One training with one policy, on the links of some systems in turn.
+    """A training run with one policy, on the links of some systems in turn.
 
-    ``nbytes`` of weights, by default all of this training's, take the published time on the links. ``errors``
-    are pairs of a number of batches and the error after them.
+    Sending ``nbytes`` of weights (by default, all of this run's) takes the published time on the links.
+    ``errors`` are pairs of a number of batches and the error after them.
     """
 
     def __init__(
@@ -72,11 +71,11 @@ class Trainee:
         self._cycles: dict[str, list[dict[str, float]]] = {name: [] for name in systems}
 
     def begin(self, batch: Batch) -> None:
-        """Bring gradients, which a cycle begins with."""
+        """Compute the first gradients, with which a cycle starts."""
         self._pass(batch, 0)
 
     def cycle(self, number: int, batch: Batch, compute_s: float) -> None:
-        """Update the weights and pass the batch of this number through them, on one of the links."""
+        """Update the weights, and run the batch of this number through them on one of the links."""
         system = [*self._cycles][number % len(self._cycles)]
         rates = link_rates(system, compute_s, self._nbytes)
         self._device.pace(*rates)
@@ -97,7 +96,7 @@ class Trainee:
         self._cycles[system].append(spent)
 
     def evaluate(self, batches: int) -> float:
-        """Note the error of the device's weights after this many batches, and return it."""
+        """Record the error of the device's weights after this many batches, and return it."""
         self._device.pace(None, None)
         self._offload.eval()
         with torch.no_grad():
@@ -107,7 +106,7 @@ class Trainee:
         return error
 
     def compute_s(self, system: str) -> list[float]:
-        """Return the seconds of forward and backward of each cycle on the link of a system."""
+        """Return the seconds of forward and backward in each cycle on a system's link."""
         return [each["compute_s"] for each in self._cycles[system]]
 
     def figures(self) -> dict[str, Any]:
@@ -122,7 +121,7 @@ class Trainee:
         }
 
     def close(self) -> None:
-        """End its threads."""
+        """Stop the offload's threads."""
         self._offload.close()
 
     @property
@@ -137,16 +136,16 @@ class Trainee:
         return {**found, "sent_nbytes": total.sent_nbytes, "gradient_nbytes": total.gradient_nbytes}
 
     def _pass(self, batch: Batch, number: int) -> None:
-        torch.manual_seed(number)  # the same units drop out with each policy
+        torch.manual_seed(number)  # identical dropout with each policy
         torch.autograd.backward(self._learner.loss(self._offload, batch))
 
 
 def train_side_by_side(
     trainees: Sequence[Trainee], batches: Iterable[Batch], compute_s: float, every: int
 ) -> Iterator[int]:
-    """Begin with the first batch, and train with the others, on the systems' links in turn.
+    """Compute gradients on the first batch, and train on the others, on the systems' links in turn.
 
-    Yields the number of batches at each evaluation, one in ``every`` batches and one at the end.
+    Yields the number of batches at each evaluation: every ``every`` batches, and at the end.
     """
     last = 0
     for number, batch in enumerate(batches):
@@ -166,9 +165,9 @@ def _evaluated(trainees: Sequence[Trainee], number: int) -> int:
 
 
 def link_rates(system: str, compute_s: float, nbytes: int) -> tuple[float | None, float | None]:
-    """Return bytes per second to the device and back, in the proportion to computation that was published.
+    """Return bytes per second to the device and back, in the published proportion to computation.
 
-    None stands for no limit.
+    None means an infinitely fast link.
     """
     published = SYSTEMS[system]
     unit_s = compute_s / published.compute_ms
@@ -180,24 +179,24 @@ def link_rates(system: str, compute_s: float, nbytes: int) -> tuple[float | None
 
 
 def layer_sizes(offload: HostOffload) -> list[int]:
-    """Return the number of values that travel with each layer."""
+    """Return the number of values sent with each layer."""
     sent = [offload.ledger.layers[name] for name in offload.layer_names]
     return [each.float32_nbytes // (4 * each.sends) for each in sent]
 
 
 def _columns(cycles: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """Return a list for each figure of the cycles."""
+    """Return the cycles' figures as a list per figure."""
     return {name: [round(each[name], 6) for each in cycles] for name in cycles[0]} if cycles else {}
 
 
-# The policies that are compared, by name.
+# The policies under comparison, by name.
 
 NEVER = -1.0
-"""A threshold that no norm's change is below."""
+"""A threshold below every change of a norm."""
 
 
 def policy_named(name: str, interval: int = 1, watched: int | None = None) -> Policy:
-    """Return a policy of the experiment; the interval and the batches that are watched are AWP's."""
+    """Return a policy of the experiment; ``interval`` and ``watched`` batches apply to AWP only."""
     if name == BF16:
         return Rounded()
     if name == AWP:
@@ -209,7 +208,7 @@ def policy_named(name: str, interval: int = 1, watched: int | None = None) -> Po
 
 
 class Rounded(Policy):
-    """Send every weight as bfloat16, rounded to nearest even: what users without a policy do."""
+    """Send every weight as bfloat16, rounded to nearest even: the usual choice without a policy."""
 
     def observe(self, norms: Sequence[float]) -> list[int]:
         """Return 16 bits for each layer."""
@@ -221,14 +220,14 @@ class Rounded(Policy):
 
 
 class RoundedCarrier(Carrier):
-    """A carrier of bfloat16, which the device widens."""
+    """A carrier that sends weights as bfloat16; the device converts them to float32."""
 
     def __init__(self, ends: Sequence[DeviceEnd]) -> None:
         super().__init__(ends, [each.nbytes for each in ends[0].masters])
         self._codec, self._whole_codec = parse("bf16"), BitPack(4)
 
-    def pack(self, bits: Bits, *, full: bool) -> int:  # noqa: ARG002 - every message is alike
-        """Fill the host's memory."""
+    def pack(self, bits: Bits, *, full: bool) -> int:  # noqa: ARG002 - all messages have the same format
+        """Encode the layers in ``bits`` into the host's buffer, and return the number of bytes."""
         self.spans, end = {}, 0
         for number in bits:
             master, begin = self._masters[number], aligned(end)

@@ -1,4 +1,4 @@
-"""Train a narrow network with one policy: errors and bits batch by batch, without any times."""
+"""Train a narrow network with one policy: errors and bits batch by batch, without times."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from gradwire_lab.experiments.hosts.training import one_thread
 from gradwire_lab.job.data import find_cifar10
 
 SIZES = MappingProxyType({"alexnet": 64, "vgg": 32, "resnet": 32})
-"""Images in a batch: one of the paper's sizes for each network."""
+"""Images per batch: one of the paper's sizes for each network."""
 RATES = MappingProxyType({"alexnet": 0.01, "vgg": 0.01, "resnet": 0.01})
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
 DECAY, DECAY_EPOCHS = 0.16, 30
-"""The learning rate falls by this factor every 30 epochs; section IV-B says batches, in which it would be
-1e-10 after 300 of them."""
+"""The learning rate is multiplied by this factor every 30 epochs. Section IV-B says batches, but then the
+rate would be 1e-10 after 300 of them.
+"""
 EVALUATIONS = 14
-"""Evaluations of a training: one each half of an epoch if it has seven epochs."""
+"""Evaluations of a training run: one per half epoch if it has seven epochs."""
 VALIDATION = 1500
-"""Images that the error is measured on."""
+"""Validation images for the error."""
 
 
 def train(options: A2dtwpOptions, model: str, policy: str, seed: int) -> dict[str, Any]:
-    """Return the errors of a training, the accuracy at its end, and the bits of its layers."""
+    """Return the errors of a training run, its final accuracy, and the bits of its layers."""
     folder = find_cifar10(options.data_dir)
     images = read_images(folder).part(options.images)
     name = NORMALISED.get(model, model)
@@ -55,7 +56,7 @@ def train(options: A2dtwpOptions, model: str, policy: str, seed: int) -> dict[st
         every, errors = max(options.batches // EVALUATIONS, 1), list[tuple[int, float]]()
         batches = islice(images.batches(SIZES[name], seed), options.batches)
         for number, (x, y) in enumerate(batches, 1):
-            torch.manual_seed(seed << 20 | number)  # the same units drop out with each policy
+            torch.manual_seed(seed << 20 | number)  # identical dropout with each policy
             optimizer.zero_grad()
             torch.autograd.backward(nn.functional.cross_entropy(offload(x), y))
             optimizer.step()
@@ -85,7 +86,7 @@ def optimizer_of(masters: nn.Module, rate: float) -> torch.optim.Optimizer:
 
 
 def error_of(offload: HostOffload, validation: Sequence[Batch]) -> float:
-    """Return the share of images that the weights on the device get wrong."""
+    """Return the share of images that the device's weights misclassify."""
     offload.eval()
     model: Callable[[torch.Tensor], torch.Tensor] = offload
     with torch.no_grad():
@@ -95,25 +96,25 @@ def error_of(offload: HostOffload, validation: Sequence[Batch]) -> float:
 
 
 def _changes(bits: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
-    """Return the number of each batch after which bits are others than before, and these bits."""
+    """Return each batch after which bits change, with the new bits."""
     return [
         (number, [*now]) for number, now in enumerate(bits, 1) if number == 1 or [*now] != [*bits[number - 2]]
     ]
 
 
-# Milliseconds of a batch of a network in full size, on the links of the published systems.
+# Milliseconds of a batch of a full-size network, on the links of the published systems.
 
 CLASSES = 200
-"""The classes of the published networks (table I)."""
+"""The number of classes of the published networks (table I)."""
 PACED = "vgg"
-"""The network of tables II and III: its copies take the published share of its computation on a link."""
+"""The network of tables II and III, whose copies take the published share of its computation on a link."""
 SEED = 1
 WARM = 1
-"""The first cycles on each link, which aren't counted: memory is new, and deltas are sent in full."""
+"""Untimed first cycles on each link, in which memory is allocated and deltas are sent in full."""
 
 
 def pace(options: A2dtwpOptions) -> dict[str, Any]:
-    """Return the seconds of a forward and a backward pass of VGG in full size, and its bytes of weights."""
+    """Return the seconds of a forward and backward pass of full-size VGG, and the bytes of its weights."""
     found = _cycles(options, PACED, FP32, (UNLIMITED,), 0.0, None)
     return {
         "compute_s": median(found["cycles"][UNLIMITED]["compute_s"]),
@@ -124,7 +125,7 @@ def pace(options: A2dtwpOptions) -> dict[str, Any]:
 def time_batches(
     options: A2dtwpOptions, model: str, policy: str, compute_s: float, nbytes: int
 ) -> dict[str, Any]:
-    """Return a policy's batches on each link, whose rates follow from VGG's computation and bytes."""
+    """Return the figures of a policy's batches on each link; VGG's computation and bytes set the rates."""
     return _cycles(options, model, policy, LINKS, compute_s, nbytes)
 
 
@@ -164,7 +165,7 @@ def _cycles(
 
 
 def _enlarged(images: Images, size: int, count: int = 4) -> list[Batch]:
-    """Return batches of images with 224 pixels instead of 32."""
+    """Return batches of images enlarged from 32 to 224 pixels."""
     batches = images.batches(size, SEED)
     return [
         (nn.functional.interpolate(x, size=(FULL_SIDE, FULL_SIDE)), y)

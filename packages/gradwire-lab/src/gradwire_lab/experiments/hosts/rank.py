@@ -14,9 +14,8 @@ EXIT_FAILED = 2
 
 def main(module: str, work: str) -> int:
     """Call the module's ``measure`` with this process's rank; return the exit code."""
-    from gradwire_lab.experiments.hosts.ranks import (
-        met_ranks,
-    )  # imports torch: after the signal handler is set
+    # This imports torch: after the signal handler is set.
+    from gradwire_lab.experiments.hosts.ranks import met_ranks
 
     try:
         with met_ranks() as ranks:

@@ -22,7 +22,7 @@ PAPERS = MappingProxyType(
         "smart-nic": "Ma and others, FPGA-based AI smart NICs (arXiv 2204.10943)",
     }
 )
-"""Name -> what the paper is."""
+"""Each paper's name and title."""
 
 _PLACES: Mapping[str, Mapping[str, str]] = {
     "study": study.EXHIBITS,
@@ -36,11 +36,11 @@ BY_NAME = Catalogue[Exhibit[Any]](
 )
 """The exhibits by name."""
 EXHIBITS: Collection[Exhibit[Any]] = BY_NAME.values()
-"""In the order of the tables that are printed; each module is imported when its exhibit comes."""
+"""All exhibits, in the order of the printed tables; each module is imported at first access."""
 
 
 def chosen(name: str | None) -> list[Exhibit[Any]]:
-    """Return the exhibits of a paper, the one with this name, or all for None. Raises ``SpecError``."""
+    """Return a paper's exhibits, the exhibit of this name, or all for None. Raises ``SpecError``."""
     names = [each for paper, places in _PLACES.items() for each in places if name in (None, paper, each)]
     if not names:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""A2DTWP's figures 3 to 5 and tables II and III: errors of narrow networks, times of batches in full size."""
+"""A2DTWP's figures 3 to 5 and tables II and III: errors of narrow networks, times of full-size batches."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from gradwire_lab.experiments.papers.side_by_side import side_by_side
 
 TABLES = MappingProxyType({"x86": "table II", "power": "table III"})
 RATES = MappingProxyType({name: dataclasses.astuple(SYSTEMS[name]) for name in LINKS})
-"""The published milliseconds of computation and of copies, which set the links' rates."""
+"""The published milliseconds of computation and copies, which set the links' rates."""
 FP32_MS = MappingProxyType(
     {
         "x86": {"transfer_s": 153.93, "to_host_s": 68.51, "compute_s": 162.23, "update_s": 54.39},
@@ -53,7 +53,7 @@ AWP_MS = MappingProxyType(
         "power": {"transfer_s": 12.21, "to_host_s": 17.87, "compute_s": 84.72, "update_s": 42.98},
     }
 )
-"""Milliseconds of a batch of VGG, by kernel; forward and backward are the convolutions and the others."""
+"""Milliseconds of a batch of VGG, by kernel; forward and backward include convolutions and all others."""
 UNCHANGED = MappingProxyType(
     {
         "to_host_s": "transfer to the host",
@@ -61,35 +61,39 @@ UNCHANGED = MappingProxyType(
         "update_s": "update",
     }
 )
-"""Kernels that AWP doesn't change: the ratios of all of them in both tables are the spread of each."""
+"""Kernels that AWP doesn't change; the spread of all their ratios in both tables bounds each of them."""
 OVERHEAD = MappingProxyType({"x86": 0.0105 + 0.0660, "power": 0.0054 + 0.0682})
-"""Norms, packing, and unpacking, of a batch (section V-G)."""
+"""The share of a batch for norms, packing, and unpacking (section V-G)."""
 GAIN = MappingProxyType({"x86": 0.0618, "power": 0.1191})
-"""The mean over the networks and batch sizes."""
+"""The mean time saved over the networks and batch sizes."""
 GAINS = MappingProxyType({"x86": (0.0415, 0.0840), "power": (0.0686, 0.1984)})
-"""The means over the batch sizes of ResNet, which gains least, and of VGG, which gains most."""
+"""The mean time saved over the batch sizes by ResNet, the least, and by VGG, the most."""
 ELAPSED = MappingProxyType({"alexnet": (0.990, 0.996), "vgg": (0.907, 0.936), "resnet": (0.765, 0.778)})
-"""Time of as many epochs over that of float32, on x86: the range over the numbers of epochs."""
+"""The time of the same epochs relative to float32, on x86: the range over the numbers of epochs."""
 ERROR = 0.02
-"""By so much AWP's error may be above that of float32: 1.93 % after two epochs, 0.71 % after eight."""
+"""The largest allowed excess of AWP's error over float32's: 1.93 % after two epochs, 0.71 % after eight."""
 BEHIND_ORACLE = (0.0097, 0.0472)
 """AlexNet's, with batches of 16 (10.66 and 11.52 % saved) and of 32 (6.61 and 10.82 %)."""
 DIFFERENT, OF_NETWORKS = 3, 2 / 3
-"""A clock switches all layers at three batches, from 8 to 32 bits; two of three networks must do better."""
+"""A fixed schedule switches all layers at three batches, from 8 to 32 bits.
+
+Two of three networks must switch at more.
+"""
 CHANCE = 0.1
 NEIGHBOUR = MappingProxyType({"cifar10": 0.2875, "digits": GOALS["digits"].known})
-"""The accuracy of the nearest of the training images: less is never known of a network."""
+"""The nearest neighbour's accuracy on the training images: the minimum for a network's known accuracy."""
 NOT_TIMED = "no batches in full size were timed; --full times them"
 NO_ORACLE = "the oracle takes trainings with all static formats; --full trains them"
 GROUPS = MappingProxyType({"with BatchNorm": (*NORMALISED, "resnet"), "without BatchNorm": (SHOWN,)})
-"""The three networks, with batch normalization in all of them, which two of the paper's don't have, and the
-one that learns without it."""
+"""The three networks with batch normalization, which two of the paper's lack, and the network that learns
+without it.
+"""
 LONGER = "float32 with another seed for twice as many batches, in this record"
 NEAREST = "the nearest neighbour's accuracy on these images; a longer training has less"
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare gains, errors, and kernels with those published, and AWP with what people have."""
+    """Compare gains, errors, and kernels with the published ones, and AWP with the available alternatives."""
     found = MeasuredPolicies(rows)
     on = "on digits" if found.images == DIGITS else ""
     parts: list[Claim] = []
@@ -106,7 +110,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 class _Group:
-    """Networks that are judged together, and how claims about them are labelled."""
+    """Networks that are judged together, and the labels of claims about them."""
 
     def __init__(self, found: MeasuredPolicies, networks: Sequence[str], name: str, on: str) -> None:
         self.found, self.networks, self.name, self._on = found, networks, name, on
@@ -116,11 +120,11 @@ class _Group:
         return {model: figure(model) for model in self.networks}
 
     def label(self, system: str = "") -> str:
-        """Return the networks, the link, and the images of claims, in words."""
+        """Return the link, the networks, and the images of claims as text."""
         return ", ".join(filter(None, (system, self.name, self._on)))
 
     def not_timed(self, system: str) -> str:
-        """Return why there are no times; nothing if all networks' batches were timed."""
+        """Return the reason for missing times; empty if all networks' batches were timed."""
         each = [self.found.figure(model, FP32, system, "batch_s") for model in self.networks]
         return NOT_TIMED if None in each else ""
 
@@ -129,7 +133,7 @@ class _Group:
         return all(self.found.trainings(model, policy) for model in self.networks for policy in policies)
 
     def trainings(self, *policies: str) -> list[Trainings]:
-        """Return each network's trainings with these policies, with those of float32 beside them."""
+        """Return each network's training runs with these policies, with the float32 runs as exact ones."""
         return [_trainings(self.found, model, policy) for model in self.networks for policy in policies]
 
 
@@ -142,7 +146,7 @@ def _trainings(found: MeasuredPolicies, model: str, policy: str) -> Trainings:
 
 
 def _times(group: _Group, system: str) -> Iterator[Claim]:
-    """Yield claims about the time to the error, beside those of all policies that could be used instead."""
+    """Yield claims about the time to the error, compared with float32, the oracle, and the alternatives."""
     found, not_run = group.found, group.not_timed(system)
     yield Claim(
         "time saved by A2DTWP, mean",
@@ -178,13 +182,13 @@ def _times(group: _Group, system: str) -> Iterator[Claim]:
 
 
 def _beyond(found: MeasuredPolicies, model: str, best: str | None, system: str) -> float | None:
-    """Return by what share A2DTWP takes longer to the error than the best static format."""
+    """Return the share by which A2DTWP's time to the error exceeds the best static format's."""
     saved = None if best is None else found.gain(model, AWP, best, system)
     return None if saved is None else -saved
 
 
 def _learning(group: _Group) -> Iterator[Claim]:
-    """Yield claims about errors and bits, without any time."""
+    """Yield claims about errors and bits, without times."""
     found = group.found
     yield Claim(
         "error above float32's",
@@ -213,7 +217,7 @@ def _learning(group: _Group) -> Iterator[Claim]:
 
 
 def _stuck(found: MeasuredPolicies, model: str, on: str) -> Claim:
-    """Return the claim about a network whose failure was declared: that it learns."""
+    """Return the claim that a network learns although its failure was declared."""
     learned = dataclasses.replace(_trainings(found, model, FP32), expected_failure=STUCK[model])
     return Claim(
         f"{model} without batch normalization learns in float32: accuracy",
@@ -229,7 +233,7 @@ def _share(of: Sequence[bool]) -> float:
 
 
 def _elapsed(group: _Group) -> Iterator[Claim]:
-    """Yield figure 5's claims: the time of as many batches, over float32's."""
+    """Yield figure 5's claims: the time of the same number of batches, relative to float32."""
     found, not_run = group.found, group.not_timed("x86")
     for model in group.networks:
         published = ELAPSED[NORMALISED.get(model, model)]
@@ -247,7 +251,7 @@ def _elapsed(group: _Group) -> Iterator[Claim]:
 
 
 def _kernels(found: MeasuredPolicies, model: str, system: str, on: str) -> Iterator[Claim]:
-    """Yield the claims of tables II and III, for VGG in full size with the bits of a training.
+    """Yield the claims of tables II and III, for full-size VGG with the bits of a training run.
 
     The links' rates are set from the same tables.
     """
@@ -330,7 +334,7 @@ ORIGINS = origins(
 def _run(
     options: a2dtwp.A2dtwpOptions, cells: Sequence[Cell], before: Sequence[Row], report: Reporter
 ) -> None:
-    """Train as many networks at once as there are cores, then time batches one after the other."""
+    """Train as many networks at once as there are cores, then time batches one after another."""
     from gradwire_lab.experiments.a2dtwp import run, train_cell
 
     run(options, cells, before, report, side_by_side(train_cell))

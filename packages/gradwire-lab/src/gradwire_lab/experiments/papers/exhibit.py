@@ -1,4 +1,4 @@
-"""An exhibit: a table or figure of a paper, the run of its counterpart, and what is claimed of it."""
+"""An exhibit: a table or figure of a paper, the run of its counterpart, and its claims."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradwire_lab.experiments.claim import Basis, Claim, claims_table
 from gradwire_lab.experiments.experiment import Cell, Experiment, Options, Reporter, Row, in_words, select
 from gradwire_lab.experiments.record import as_json
 
-# Where each number of an exhibit comes from: its paper, a calibration, or a choice with a reason.
+# The origin of each number of an exhibit: its paper, a calibration, or a choice with a reason.
 
 
 class OriginKind(StrEnum):
@@ -29,7 +29,7 @@ class OriginKind(StrEnum):
 
 @dataclass(frozen=True)
 class Origin:
-    """The origin of an option or a constant: a place in the paper, or the reason of a choice."""
+    """The origin of an option or constant: a place in the paper, or the reason for a choice."""
 
     source: OriginKind
     where: str
@@ -43,21 +43,21 @@ class Origin:
 
 
 Origins = Mapping[str, Origin]
-"""Origins by the name of an option or of a constant."""
+"""Origins by the name of an option or constant."""
 
 
 def paper(place: str) -> Origin:
-    """Return the origin of a number that a paper prints at a place."""
+    """Return the origin of a number printed in a paper."""
     return Origin(OriginKind.PAPER, place)
 
 
 def calibrated(place: str) -> Origin:
-    """Return the origin of a number that was set so that a published figure is met."""
+    """Return the origin of a number set so that a published figure is met."""
     return Origin(OriginKind.CALIBRATED, place)
 
 
 def chosen(reason: str) -> Origin:
-    """Return the origin of a number that neither a paper nor a measured figure sets."""
+    """Return the origin of a number that neither a paper nor a measured figure determines."""
     return Origin(OriginKind.CHOSEN, reason)
 
 
@@ -67,14 +67,14 @@ FLOATING = chosen("for rounding of floating point")
 
 
 def origins(**named: Origin) -> Origins:
-    """Return origins by name, read-only."""
+    """Return a read-only mapping of origins by name."""
     return MappingProxyType(named)
 
 
 DATA = "data"
-"""The name of a cell's images."""
+"""A cell's field with the name of its images."""
 DIGITS = "digits"
-"""scikit-learn's, which are at hand without ``$GRADWIRE_DATA``."""
+"""scikit-learn's digits, which are available without ``$GRADWIRE_DATA``."""
 NO_ORIGINS: Origins = MappingProxyType({})
 Run = Callable[[Options, Sequence[Cell], Sequence[Row], Reporter], None]
 Judge = Callable[[Sequence[Row]], Sequence[Claim]]
@@ -87,19 +87,19 @@ class Exhibit(Generic[Options]):
     Attributes
     ----------
     paper, place
-        Which paper, and where in it.
+        The paper, and the place in it.
     experiment
-        Measures or models the counterpart, and keeps the rows in a record.
+        Measures or models the counterpart, and stores the rows in a record.
     quick, full
         The experiment's options for a run of minutes and for one of hours.
     claims
-        Returns the claims for all rows. Their figures come from the rows alone.
+        Returns the claims, computed from the rows alone.
     scaling
-        How sizes here differ from the paper's, in words.
+        The difference of sizes here from the paper's, in words.
     seconds
-        About how long the run takes on two cores, with ``quick`` and with ``full``.
+        The approximate seconds of a run on two cores, with ``quick`` and with ``full``.
     origins
-        Where each option, and each number of the module, comes from.
+        The origin of each option, and of each number of the module.
     """
 
     paper: str
@@ -114,7 +114,7 @@ class Exhibit(Generic[Options]):
 
     @property
     def name(self) -> str:
-        """Its name on the command line, and that of the record's folder."""
+        """The exhibit's name on the command line, and its record's folder."""
         return _name(self.paper, self.place)
 
     def options(self, full: bool) -> Options:
@@ -122,10 +122,10 @@ class Exhibit(Generic[Options]):
         return self.full if full else self.quick
 
     def judge(self, rows: Sequence[Row]) -> list[Claim]:
-        """Return the claims for all rows. What was fitted to a published figure isn't compared with it.
+        """Return the claims for all rows. A figure fitted to a published figure isn't compared with it.
 
-        A measured claim becomes calibrated if a number of the exhibit was set from its figure or its table.
-        Where all images were scikit-learn's small digits, each claim says so.
+        A measured claim becomes calibrated if a number of the exhibit was set from its figure or table. If
+        all images were scikit-learn's small digits, each claim's system is labelled with them.
         """
         fitted = [each.where for each in self.origins.values() if each.source is OriginKind.CALIBRATED]
         claims = [_unless_fitted(claim, fitted) for claim in self.claims(rows)]
@@ -133,7 +133,7 @@ class Exhibit(Generic[Options]):
         return [_on_digits(claim) if is_small else claim for claim in claims]
 
     def shortened(self, options: Mapping[str, Any]) -> dict[str, str]:
-        """Return the recorded options that differ from those of ``--full``, each with both values."""
+        """Return the recorded options that differ from ``--full``, each with both values."""
         full = as_json(asdict(self.full))  # type: ignore[call-overload]
         return {
             name: f"{plain(options[name])} instead of {plain(value)}"
@@ -142,15 +142,15 @@ class Exhibit(Generic[Options]):
         }
 
     def has_options(self, options: Mapping[str, Any]) -> bool:
-        """Return whether recorded options are those of ``--quick`` or of ``--full``, of this version."""
+        """Return whether recorded options equal this version's ``--quick`` or ``--full``."""
         return any(as_json(asdict(own)) == options for own in (self.quick, self.full))  # type: ignore[call-overload]
 
     def check_rows(self, options: Mapping[str, Any], rows: Sequence[Row]) -> None:
-        """Raise ``JobError`` unless the rows of a finished record are those of all cells of its options.
+        """Raise ``JobError`` unless the rows of a finished record cover all cells of its options.
 
-        All words by which cells differ must be there, and as many different rows as cells: a seed or a line
-        that is missing has no word. Images and what depends on them aren't compared, because a record may be
-        judged where there are others.
+        Every text value of the cells must be present, and the number of distinct rows must be the number of
+        cells, which detects a missing seed. Images and fields that depend on them aren't compared, because a
+        record may be judged on a machine with other images.
         """
         for own in (self.quick, self.full):
             if as_json(asdict(own)) == options:  # type: ignore[call-overload]
@@ -160,7 +160,7 @@ class Exhibit(Generic[Options]):
                 lack = f"some with {missing[0]}, got none" if missing else _other_number(cells, rows)
                 if lack:
                     raise JobError(
-                        f"the record of {self.name} lacks rows: expected {lack}; measure it anew with "
+                        f"the record of {self.name} lacks rows: expected {lack}; measure it again with "
                         "--overwrite"
                     )
 
@@ -180,7 +180,7 @@ def exhibit(
     origins: Origins = NO_ORIGINS,
     version: int = 1,
 ) -> Exhibit[Options]:
-    """Return an exhibit with an experiment of its own, whose table is that of the claims."""
+    """Return an exhibit with a separate experiment, whose table is the table of claims."""
 
     def table(rows: Sequence[Row]) -> list[str | Table]:
         return [claims_table(claims(rows))]
@@ -221,7 +221,7 @@ def _words(cells: Sequence[Cell]) -> dict[tuple[str, str], None]:
 
 
 def _other_number(cells: Sequence[Cell], rows: Sequence[Row]) -> str:
-    """Return the numbers of cells and of rows, in words, if they differ; else an empty text."""
+    """Return a description of the numbers of cells and rows if they differ; else empty."""
     names = {name for cell in cells for name in cell}
     different = {repr(sorted((name, row[name]) for name in names & row.keys())) for row in rows}
     if len(rows) == len(different) == len(cells):
@@ -234,7 +234,7 @@ def _name(paper: str, place: str) -> str:
 
 
 def each(measure: Callable[[Options, Cell], Mapping[str, Any]]) -> Run[Options]:
-    """Return a run that measures one cell after the other; ``measure`` returns a cell's figures."""
+    """Return a run that measures cells one after another; ``measure`` returns a cell's figures."""
 
     def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
         for cell in cells:
@@ -244,7 +244,7 @@ def each(measure: Callable[[Options, Cell], Mapping[str, Any]]) -> Run[Options]:
 
 
 def row_of(rows: Sequence[Row], **names: object) -> Row:
-    """Return the first row with these names and values. Raises ``LookupError`` without one."""
+    """Return the first row with these names and values. Raises ``LookupError`` if there is none."""
     found = select(rows, **names)
     if not found:
         raise LookupError(f"expected a row with {in_words(names, ())}, got none")

@@ -1,4 +1,4 @@
-"""Run exhibits one after the other, and judge what is in their records."""
+"""Run exhibits one after another, and judge their records."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from gradwire_lab.experiments.papers.exhibit import Exhibit
 from gradwire_lab.experiments.record import RECORD, REMEDY, RecordFile, perform, read_fields
 
 LONGEST = 60
-"""Characters of a line of progress that say what was measured."""
+"""The length to which the description of a measured cell is shortened in a progress line."""
 OTHER_OPTIONS = (
-    "its options are those of neither --quick nor --full; repeat its gradwire reproduce with --overwrite."
+    "expected the options of --quick or --full in its record, got others; "
+    "repeat its gradwire reproduce with --overwrite."
 )
 
 
 @dataclass(frozen=True)
 class Judged:
-    """An exhibit with its claims, or why this machine couldn't run it.
+    """An exhibit with its claims, or the reason why this machine couldn't run it.
 
-    Its record expects ``expected_s`` and took ``measured_s``; None if an older one doesn't say it.
-    ``shortened`` has the options that a short run has less of than ``--full``, each with both values, and
-    ``lossy`` the warnings that came while it was measured.
+    ``expected_s`` and ``measured_s`` are the expected and the spent seconds; None if an older record lacks
+    them. ``shortened`` has the options of a short run that differ from ``--full``, each with both values, and
+    ``lossy`` the warnings logged while it was measured.
     """
 
     exhibit: Exhibit[Any]
@@ -46,13 +47,13 @@ class Judged:
 
 
 def judge(exhibit: Exhibit[Any], fields: Mapping[str, Any], rows: Sequence[Row]) -> Judged:
-    """Judge an exhibit by the rows and fields of its finished record.
+    """Judge an exhibit from the rows and fields of its finished record.
 
-    One of other options than those of ``--quick`` and ``--full`` counts as not run: which rows would have to
-    be there is not known.
+    A record whose options are neither ``--quick``'s nor ``--full``'s counts as not run, because its required
+    rows are unknown.
 
-    Raises ``JobError`` for a record without the rows of a comparator, and whatever the exhibit's claims raise
-    for rows without their names.
+    Raises ``JobError`` for a record without the rows of a comparator, and any error that the exhibit's claims
+    raise for rows without their fields.
     """
     if not exhibit.has_options(fields["options"]):
         return Judged(exhibit, failure=OTHER_OPTIONS)
@@ -79,25 +80,25 @@ def reproduce(
 ) -> list[Judged]:
     """Run exhibits, and return their claims in the same order.
 
-    Each has a folder of its own name in ``out``. What finished records there hold isn't measured again, and
-    an unfinished one is continued. One that can't be run doesn't keep the others from it.
+    Each exhibit has a folder of its name in ``out``. Cells in a finished record aren't measured again, and an
+    unfinished record is continued. If an exhibit can't be run, the others still are.
 
     Parameters
     ----------
     say
-        Takes lines of progress: what is done, and about how long the rest takes.
+        Receives lines of progress: finished cells, and the approximate remaining time.
     full
         Whether to run for hours instead of minutes.
     overwrite
         Whether to replace older records.
     across_commits
-        Whether records of other commits count, and are continued.
+        Whether records of other commits are accepted and continued.
 
     Raises
     ------
     JobError
-        Before anything is measured, if a folder can't be written or holds something else, such as a record of
-        another machine, version, commit, or of other options.
+        Before any measurement, if a folder isn't writable or holds other content, such as a record of another
+        machine, version, or commit, or with other options.
     """
     for each in exhibits:
         RecordFile(
@@ -156,7 +157,7 @@ def _perform(
 
 
 def seconds_in_words(judged: Sequence[Judged]) -> str:
-    """Return how long measuring took and was expected to take; nothing if no record says it."""
+    """Return the spent and the expected measuring time as a sentence; empty if no record has both."""
     known = [
         (each.expected_s, each.measured_s)
         for each in judged
@@ -170,14 +171,14 @@ def seconds_in_words(judged: Sequence[Judged]) -> str:
 
 
 class _Clock:
-    """Estimates the rest: the expected seconds of what is left, at the pace of what was done."""
+    """Estimates the remaining time from the expected seconds and the pace so far."""
 
     def __init__(self, expected_s: Sequence[float]) -> None:
         self._expected_s = expected_s
         self._took_s, self._of_s, self._since = 0.0, 0.0, time.monotonic()
 
     def done(self, number: int) -> None:
-        """Note that one is done. What was there before took no time, and says nothing of the pace."""
+        """Update the pace after an exhibit, unless its record was already complete."""
         took_s = time.monotonic() - self._since
         self._since += took_s
         if took_s > 0.05 * self._expected_s[number]:
@@ -185,17 +186,17 @@ class _Clock:
             self._of_s += self._expected_s[number]
 
     def rest_s(self, number: int, share: float) -> float:
-        """Return the seconds from a share of one on until the end of the last."""
+        """Return the remaining seconds after a share of exhibit ``number``."""
         pace = self._took_s / self._of_s if self._of_s > 0 else 1.0
         left = self._expected_s[number:]
         return pace * (sum(left) - share * left[0]) if left else 0.0
 
 
-# The tables: what was measured beside what was published, with the verdict first.
+# The tables: measured and published figures, with the verdict first.
 
 NOT_RUN = str(Verdict.NOT_RUN)
 VERDICTS = (*map(str, Verdict),)
-"""In the order of reports."""
+"""All verdicts, in the order of reports."""
 MEASURED = "measured here, beside what is published"
 UNPUBLISHED = "measured here, beside something else than the paper"
 BASES = {
@@ -214,7 +215,7 @@ COLUMNS = (
 
 
 def report(judged: Sequence[Judged], titles: Mapping[str, str]) -> list[str | Table]:
-    """Return the count of verdicts, and a table for each paper with its reasons and scalings."""
+    """Return the count of verdicts, and a table per paper with its reasons and scalings."""
     parts: list[str | Table] = [in_words(judged), ""]
     for paper, title in titles.items():
         own = [each for each in judged if each.exhibit.paper == paper]
@@ -228,7 +229,7 @@ def report(judged: Sequence[Judged], titles: Mapping[str, str]) -> list[str | Ta
 
 
 def in_words(judged: Sequence[Judged]) -> str:
-    """Return how often there is each verdict, what wasn't measured apart.
+    """Return the count of each verdict as text, with figures that weren't measured in parentheses.
 
     ``1 did not learn, 3 reproduced (not measured: 2 modelled, 1 arithmetic)``
     """
@@ -244,9 +245,10 @@ def in_words(judged: Sequence[Judged]) -> str:
 
 
 def by_basis(judged: Sequence[Judged]) -> list[tuple[str, int, str]]:
-    """Return where figures come from, how many there are of each, and their verdicts.
+    """Return the origins of figures, their numbers, and their verdicts.
 
-    What was measured comes first, without a published figure after the others, and what wasn't run last.
+    Measured figures are first (without a published counterpart, after those with one), and figures that
+    weren't run last.
     """
     claims = [claim for each in judged for claim in each.claims]
     groups: dict[str, Counter[str]] = {name: Counter() for name in (MEASURED, UNPUBLISHED, *BASES, NOT_RUN)}
@@ -258,7 +260,7 @@ def by_basis(judged: Sequence[Judged]) -> list[tuple[str, int, str]]:
 
 
 def basis_of(claim: Claim) -> str:
-    """Return where a claim's figures come from, as a report says it; ``NOT_RUN`` without any."""
+    """Return the origin of a claim's figures as shown in reports; ``NOT_RUN`` if there are none."""
     if claim.not_run:
         return NOT_RUN
     if claim.basis is Basis.MEASURED:
@@ -272,7 +274,7 @@ def _listed(found: Counter[str]) -> str:
 
 
 def failures(judged: Sequence[Judged]) -> list[str]:
-    """Return the titles of claims that rest on trainings that didn't learn."""
+    """Return the titles of claims about training runs that didn't learn."""
     return [
         f"{each.exhibit.name}, {claim.title}"
         for each in judged
@@ -282,7 +284,7 @@ def failures(judged: Sequence[Judged]) -> list[str]:
 
 
 def counts(judged: Sequence[Judged]) -> dict[str, int]:
-    """Return how often there is each verdict, in the order of ``VERDICTS``."""
+    """Return the count of each verdict, in the order of ``VERDICTS``."""
     found = Counter[str](claim.verdict for each in judged for claim in each.claims)
     found[NOT_RUN] += sum(bool(each.failure) for each in judged)
     return {name: found[name] for name in VERDICTS}
@@ -304,17 +306,17 @@ def _lines(each: Judged) -> Iterator[tuple[str, ...]]:
 
 
 def title_in_words(each: Judged, claim: Claim) -> str:
-    """Return a claim's title, in a short run with the options that are too short for a final verdict."""
+    """Return a claim's title; in a short run, with the options too small for a final verdict."""
     return f"{claim.title} (short: {', '.join(each.shortened)})" if each.shortened else claim.title
 
 
 def _order(line: Sequence[str]) -> int:
-    """Return 0 for a line of a claim that did not learn, which comes first, and 1 for all others."""
+    """Return a sort key that puts claims that did not learn first."""
     return int(line[0] != Verdict.DID_NOT_LEARN)
 
 
 def figures_in_words(claim: Claim) -> str:
-    """Return the mean, or the range that each figure of several has to keep."""
+    """Return the mean, or the range of the figures if each of them must meet the rule."""
     known = [each for each in claim.figures.values() if each is not None]
     if not claim.of_each or len(known) < 2 or len(known) < len(claim.figures):
         return shown(claim.mean, claim.unit)
@@ -322,7 +324,7 @@ def figures_in_words(claim: Claim) -> str:
 
 
 def notes(each: Judged) -> list[str]:
-    """Return reasons, errata, and the scaling, each a paragraph."""
+    """Return reasons, errata, and scaling as paragraphs."""
     found: list[str] = []
     if each.failure:
         found.append(f"{each.exhibit.place} was not run: {each.failure}")

@@ -1,7 +1,6 @@
-"""Cells that time nothing, measured side by side: one process and one thread of torch for each core.
+"""Cells without times, measured side by side: one process and one thread of torch per core.
 
-A cell's row has the same bits in any order and in any of the processes, because sums have one order on one
-thread.
+A cell's row has the same bits in any order and process, because one thread fixes the order of summation.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:  # torch's import takes seconds
     from gradwire.launch.local import RankContext
 
 TIMEOUT_S = 60.0
-"""The longest wait for an answer of the store by which processes share the groups."""
+"""The longest wait for a reply of the store through which processes share the groups."""
 Measure = Callable[[Options, Cell], Mapping[str, Any]]
 MeasureGroup = Callable[[Options, Sequence[Cell]], Iterable[Row]]
 
@@ -27,16 +26,16 @@ MeasureGroup = Callable[[Options, Sequence[Cell]], Iterable[Row]]
 def side_by_side(measure: Measure[Options]) -> Run[Options]:
     """Return a run that measures as many cells at once as there are cores.
 
-    ``measure``, a module's function, returns a cell's figures. None of them may be a time.
+    ``measure``, a module-level function, returns a cell's figures, which must not include times.
     """
     return groups_side_by_side(partial(_row, measure), ())
 
 
 def groups_side_by_side(measure: MeasureGroup[Options], alike: Sequence[str]) -> Run[Options]:
-    """Return a run that measures groups of cells side by side, such as those that share a training.
+    """Return a run that measures groups of cells side by side, such as cells that share a training run.
 
-    ``measure``, a module's function, returns or yields the rows of one group. Its cells have the values of
-    the names ``alike`` in common; without names, each cell is a group of its own.
+    ``measure``, a module-level function, returns or yields the rows of one group. Cells of a group have equal
+    values of the names in ``alike``; without names, each cell is a group.
     """
 
     def run(options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
@@ -74,7 +73,7 @@ def _row(measure: Measure[Options], options: Options, cells: Sequence[Cell]) -> 
 
 
 def _take_groups(context: RankContext[Row], work: _Work[Any]) -> None:
-    """Measure the next group that no process has taken, until there is none."""
+    """Measure the groups that no other process has taken, until none is left."""
     import torch
 
     torch.set_num_threads(1)
