@@ -29,34 +29,34 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-# Marked connections between the processes of an MPI job, which MPI itself cannot have.
+# Marked TCP connections between the processes of an MPI job, which MPI itself cannot provide.
 #
-# INCEPTIONN's authors changed Open MPI, so that it marks its TCP connections. No MPI offers that as it is: a
-# library opens its connections by itself, often over no TCP at all, and MPI's headers would be among the
-# floats, where a NIC would destroy them. So gradwire opens its own, and MPI only tells the ranks where.
+# INCEPTIONN's authors changed Open MPI so that it marks its TCP connections. No unmodified MPI library offers
+# this: it often doesn't use TCP, and its headers would be among the floats, where a NIC would destroy them.
+# So gradwire opens its own connections, and MPI only distributes the store's address.
 
 _PLACE_NBYTES = 64
 
 
 def marked_link(comm: MPI.Comm | None = None, timeout_s: float = 30.0, tos: int = TOS) -> SocketLink:
-    """Return a link of all processes of a communicator, over connections of its own, half of them marked.
+    """Return a link between all processes of a communicator, over its own connections, half of them marked.
 
-    All processes call it together. Values that NICs may compress travel on the marked connections.
+    All processes must call it. Values that NICs may compress use the marked connections.
 
     Parameters
     ----------
     comm
-        An intracommunicator of mpi4py; ``MPI.COMM_WORLD`` where it is None.
+        An intracommunicator of mpi4py; None is ``MPI.COMM_WORLD``.
     timeout_s
-        How long a wait lasts at most while nothing happens, in seconds.
+        The longest wait without progress, in seconds.
     tos
         The type of service of the marked connections.
 
     Raises
     ------
     LinkError
-        Where mpi4py or MPI is missing, the variables for TLS are set, or the ranks can't reach each other.
-        ``LinkTimeoutError`` when they do not come in time.
+        If mpi4py or MPI is missing, the variables for TLS are set, or the ranks can't reach each other.
+        ``LinkTimeoutError`` if a rank doesn't join in time.
     """
     check_tos(tos)
     mpi = load_mpi()
@@ -86,7 +86,7 @@ def marked_link(comm: MPI.Comm | None = None, timeout_s: float = 30.0, tos: int 
 
 
 def _store(mpi: Any, parent: Any, what: str, timeout_s: float) -> Store:
-    """Return a store that rank 0 opens, and whose place MPI tells the others."""
+    """Return a store that rank 0 hosts; MPI broadcasts its address."""
     place, patience = bytearray(_PLACE_NBYTES), timedelta(seconds=timeout_s)
     opened: Store | None = None
     try:
@@ -99,13 +99,13 @@ def _store(mpi: Any, parent: Any, what: str, timeout_s: float) -> Store:
         if opened is None:
             address, port = bytes(place).rstrip(b"\0").decode().split()
             opened = TCPStore(address, int(port), None, False, patience)
-    except RuntimeError as error:  # torch's and mpi4py's exceptions are some
+    except RuntimeError as error:  # the base class of torch's and mpi4py's exceptions
         raise LinkError(f"{what}: {reason(error)}") from error
     return opened
 
 
 def _done(begin: Callable[[], Any], what: str, timeout_s: float) -> None:
-    """Begin something that all ranks do, and return when it is done. Raises ``LinkTimeoutError``."""
+    """Start a non-blocking MPI collective and wait for it. Raises ``LinkTimeoutError``."""
     with calls:
         request = begin()
 
@@ -118,24 +118,24 @@ def _done(begin: Callable[[], Any], what: str, timeout_s: float) -> None:
 
 
 class CollectiveCommComp:
-    """Collectives with the names and arguments that mpi4py gives them, for float32 that NICs may compress.
+    """Collectives with mpi4py's names and arguments, for float32 values that NICs may compress.
 
-    All processes of the communicator make one together, call its methods in the same order, and ``Free`` it.
-    Buffers are contiguous float32 arrays that NumPy can share. Values travel on gradwire's own connections,
-    marked with a type of service; all ranks get identical bits, within the bound of the codec.
+    All processes of the communicator create one, call its methods in the same order, and ``Free`` it. Buffers
+    are contiguous float32 arrays that NumPy can share. Values use gradwire's own connections, marked with a
+    type of service; all ranks get identical bits, within the error bound of the codec.
 
     Parameters
     ----------
     comm
-        An intracommunicator of mpi4py; ``MPI.COMM_WORLD`` where it is None.
+        An intracommunicator of mpi4py; None is ``MPI.COMM_WORLD``.
     offload
-        The codec that NICs on the way may apply, or its spec.
+        The codec that NICs may apply on the path, or its spec.
     algorithm
-        How ``Allreduce`` goes about; the others use a star.
+        The algorithm of ``Allreduce``; the other collectives use a star.
     scale
         See ``Plan``.
     timeout_s
-        How long a wait for a peer may last before it is an error.
+        The longest wait for a peer, in seconds, before an error.
     tos
         The type of service of the marked connections.
 
@@ -144,7 +144,7 @@ class CollectiveCommComp:
     SpecError
         For an invalid codec, algorithm, or scale.
     LinkError
-        Where there is no MPI, or the ranks can't be connected.
+        If MPI is missing or the ranks can't be connected.
     """
 
     def __init__(
@@ -171,9 +171,9 @@ class CollectiveCommComp:
         self.Free()
 
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Any = None) -> None:  # noqa: N802 - MPI's name
-        """Write the sum of all ranks' ``sendbuf`` to ``recvbuf``; with ``IN_PLACE``, of their ``recvbuf``.
+        """Write the sum of all ranks' ``sendbuf`` to ``recvbuf``; with ``IN_PLACE``, sum the ``recvbuf``.
 
-        Raises ``TensorError`` for other buffers and operations, and ``ExchangeError``.
+        Raises ``TensorError`` for unsupported buffers and operations, and ``ExchangeError``.
         """
         self._check_sum(op)
         self._all.all_reduce(self._filled(sendbuf, recvbuf), average=False)
@@ -181,25 +181,25 @@ class CollectiveCommComp:
     def Reduce(self, sendbuf: Any, recvbuf: Any, op: Any = None, root: int = 0) -> None:  # noqa: N802
         """Write the sum of all ranks' ``sendbuf`` to rank 0's ``recvbuf``.
 
-        Raises what ``Allreduce`` does.
+        Raises ``TensorError`` and ``ExchangeError``, as ``Allreduce`` does.
         """
         self._check_sum(op)
         _check_root(root)
         if self._link.rank == 0:
             self._star.reduce(self._filled(sendbuf, recvbuf))
-        else:  # what is there holds partial sums afterwards
+        else:  # a clone, because the exchange leaves partial sums in its buffer
             self._star.reduce(_floats(sendbuf, "sendbuf").clone())
 
     def Bcast(self, buf: Any, root: int = 0) -> None:  # noqa: N802
-        """Write to every rank's ``buf``, that of rank 0, too, what the codec makes of rank 0's.
+        """Write rank 0's ``buf``, encoded and decoded, to every rank's ``buf``, including rank 0's.
 
-        Raises what ``Allreduce`` does.
+        Raises ``TensorError`` and ``ExchangeError``, as ``Allreduce`` does.
         """
         _check_root(root)
         self._star.broadcast(_floats(buf, "buf"))
 
     def Free(self) -> None:  # noqa: N802
-        """Close the connections. You can call this again."""
+        """Close the connections; may be called twice."""
         self._all.close()
         self._star.close()
 
@@ -209,15 +209,14 @@ class CollectiveCommComp:
             sent = _floats(sendbuf, "sendbuf")
             if sent.numel() != received.numel():
                 raise TensorError(
-                    f"sendbuf and recvbuf must have one length, but have {sent.numel()} and "
-                    f"{received.numel()}"
+                    f"expected sendbuf and recvbuf of equal length, got {sent.numel()} and {received.numel()}"
                 )
             received.copy_(sent)
         return received
 
     def _check_sum(self, op: Any) -> None:
         if op is not None and op != self._mpi.SUM:
-            raise TensorError("these collectives sum; leave out op, or pass MPI.SUM")
+            raise TensorError("expected the operation MPI.SUM, got another one; omit op, or pass MPI.SUM")
 
 
 def _check_root(root: int) -> None:
@@ -230,7 +229,7 @@ def _floats(buffer: Any, what: str) -> torch.Tensor:
     array = np.asarray(buffer)
     if array.dtype != np.float32 or not array.flags.c_contiguous or not array.flags.writeable:
         raise TensorError(
-            f"{what} must be a writeable, contiguous array of float32, but is {shown(buffer)}; pass one that "
-            "NumPy can share"
+            f"expected {what} as a writeable, contiguous float32 array, got {shown(buffer)}; pass an array "
+            "that NumPy can share"
         )
     return torch.from_numpy(array.reshape(-1))

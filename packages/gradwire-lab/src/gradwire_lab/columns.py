@@ -1,4 +1,4 @@
-"""Tables whose columns say what stands in them."""
+"""Tables whose columns each have a function for their cells' text."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from gradwire.tables import Column, Table, figure
 
 Item = TypeVar("Item")
 Columns = Sequence[tuple[Column, Callable[[Item], str]]]
-"""Columns of a table, each with the function that returns its text for an item."""
+"""The columns of a table, each with the function that returns an item's text."""
 
 
 def table_of(columns: Columns[Item], items: Iterable[Item]) -> Table:
-    """Return the table with a row for each item."""
+    """Return a table with a row for each item."""
     rows = [tuple(text(each) for _, text in columns) for each in items]
     return Table([column for column, _ in columns], rows)
 
 
 def text_of(name: str) -> Callable[[Mapping[str, Any]], str]:
-    """Return the function that returns a value of a row as it is."""
+    """Return a function that formats a row's value with ``str``."""
     return lambda row: str(row[name])
 
 
 def ms_of(name: str) -> Callable[[Mapping[str, Any]], str]:
-    """Return the function that returns seconds of a row as milliseconds."""
+    """Return a function that formats a row's seconds as milliseconds."""
     return lambda row: figure(1e3 * row[name])

@@ -38,7 +38,7 @@ def test_the_test_set_comes_whole_in_batches(tmp_path: Path) -> None:
 
 
 def test_labels_must_match_images(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="expected 20 labels in .*, got 19"):
+    with pytest.raises(DataError, match=r"expected 20 labels in .*, got 19"):
         load("mnist", write(tmp_path, test_labels=19))
 
 

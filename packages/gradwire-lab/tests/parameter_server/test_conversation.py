@@ -10,7 +10,7 @@ from gradwire_lab.parameter_server.conversation import Kind, Message
 @pytest.mark.parametrize("numbers", [[0] * 6, [8, 1, 0, 0, 0, 0], [1, -1, 0, 0, 0, 0]])
 def test_numbers_that_are_no_message_are_refused(numbers: list[int]) -> None:
     floats = torch.tensor(numbers, dtype=torch.int32).view(torch.float32)
-    with pytest.raises(FrameError, match="no message of a parameter server: it holds"):
+    with pytest.raises(FrameError, match="expected a message of a parameter server, got"):
         Message.from_floats(floats)
 
 

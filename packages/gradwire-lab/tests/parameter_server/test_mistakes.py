@@ -33,7 +33,7 @@ DOORS = {
         lambda model, optimizer, plan=STAR, staleness=1, **more: StaleServer(
             model, optimizer, plan, staleness, group=gradwire.loopback(2)[0], **more
         ),
-        options={**ALIKE, "staleness": (1.5, r"the staleness must be a whole number .* but is 1\.5")},
+        options={**ALIKE, "staleness": (1.5, r"expected a staleness as a whole number .*, got 1\.5")},
     ),
     "Worker": Door(
         lambda model, _, plan=STAR, **more: Worker(model, plan, group=gradwire.loopback(2)[1], **more),
@@ -76,7 +76,7 @@ def test_weights_may_be_sent_by_a_spec(door: Door) -> None:
 @pytest.mark.parametrize("steps", ["x", 1.5, -1, None])
 def test_what_is_no_number_of_steps_is_refused(door: Door, steps: Any) -> None:
     model = new_model()
-    with refuses(SpecError, "serve takes a whole number of steps from 0 up, but got"):
+    with refuses(SpecError, "serve expected a whole number of steps from 0 up, got"):
         door.make(model, sgd(model)).serve(steps)
 
 

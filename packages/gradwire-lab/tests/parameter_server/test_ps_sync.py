@@ -159,9 +159,9 @@ def test_roles_and_algorithm_are_checked(make_model: MakeModel) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     first, second = loopback(2)
     (alone,) = loopback(1)
-    with pytest.raises(SpecError, match="this is rank 1; make a Worker"):
+    with pytest.raises(SpecError, match="got rank 1; create a Worker there"):
         Server(model, optimizer, STAR, group=second)
-    with pytest.raises(SpecError, match="make a Server"):
+    with pytest.raises(SpecError, match="create a Server there"):
         Worker(model, STAR, group=first)
     with pytest.raises(SpecError, match="'ring' and 2 ranks"):
         Server(model, optimizer, Plan(), group=first)

@@ -146,9 +146,9 @@ def test_a_worker_that_is_gone_is_an_event(served: Served) -> None:
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        ({"staleness": 3}, "the staleness of rank 1 is 3, but that of the server is 1"),
-        ({"count": 4}, "the number of weights of rank 1 is 4, but that of the server is 5"),
-        ({"clock": 2}, "rank 1 asks for PUSH at its step 2, but the server waits for PUSH at its step 1"),
+        ({"staleness": 3}, "expected the server's staleness of 1 on rank 1, got 3"),
+        ({"count": 4}, "expected the server's number of weights of 5 on rank 1, got 4"),
+        ({"clock": 2}, "expected PUSH at step 1 from rank 1, got PUSH at step 2"),
     ],
 )
 def test_a_request_that_is_not_due_is_an_event(message: dict[str, int], reason: str, served: Served) -> None:

@@ -273,14 +273,14 @@ def test_records_count_gradients_weights_and_messages(run_exchanges: Ranks) -> N
 def test_roles_and_staleness_are_checked(make_model: MakeModel) -> None:
     model = make_model()
     first, second = loopback(2)
-    with pytest.raises(SpecError, match="this is rank 1; make a StaleWorker"):
+    with pytest.raises(SpecError, match="got rank 1; create a StaleWorker there"):
         StaleServer(model, sgd(model), STAR, 1, group=second)
-    with pytest.raises(SpecError, match="make a StaleServer"):
+    with pytest.raises(SpecError, match="create a StaleServer there"):
         StaleWorker(model, STAR, 1, group=first)
     with pytest.raises(SpecError, match="expects the algorithm 'star'"):
         StaleServer(model, sgd(model), Plan(), 1, group=first)
     for wrong in (-1, 1.0, True, None):
-        with pytest.raises(SpecError, match="the staleness must be a whole number from 0"):
+        with pytest.raises(SpecError, match="expected a staleness as a whole number from 0"):
             StaleWorker(model, STAR, wrong, group=second)  # type: ignore[arg-type]
 
 
@@ -339,7 +339,7 @@ def test_a_stopped_process_ends_the_others(run_processes: Callable[..., list[Any
     server, first, second, _ = run_processes(4, _train_over_gloo, 2, True, absent=[3])
     assert time.monotonic() - started < 30
     assert server == (
-        "serving rank 3 after its step 5: rank 0 receiving from rank 3: nothing happened within 3 s"
+        "serving rank 3 after step 5: rank 0 receiving from rank 3: nothing happened within 3 s"
     )
-    assert "rank 1, step 8: the server has stopped, since rank 3 failed" in first
-    assert "rank 2, step 8: the server has stopped, since rank 3 failed" in second
+    assert "rank 1, step 8: the server stopped because rank 3 failed" in first
+    assert "rank 2, step 8: the server stopped because rank 3 failed" in second

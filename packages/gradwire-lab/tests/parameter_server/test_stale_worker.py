@@ -104,8 +104,7 @@ def test_a_drain_is_asked_for_once_and_state_is_there_after_it_only() -> None:
     asked, found = played(play, work)
     assert asked == Message(Kind.DRAIN, 1, staleness=2, count=COUNT)
     refusal = (
-        "rank 1 is 1 steps far and has not drained since, so the ranks have no moment in common; call "
-        "drain() first, on all workers"
+        "expected a drained worker, got rank 1 undrained after step 1; call drain() on all workers first"
     )
     assert found == (refusal, [7.0] * COUNT, True)
 
@@ -113,8 +112,14 @@ def test_a_drain_is_asked_for_once_and_state_is_there_after_it_only() -> None:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (Message(Kind.GAVE_UP, 1, rank=3), "the server has stopped, since rank 3 failed; look there"),
-        (Message(Kind.GAVE_UP, 1), "the server has stopped, by an error of its own; look there"),
+        (
+            Message(Kind.GAVE_UP, 1, rank=3),
+            "the server stopped because rank 3 failed; see the error of rank 3",
+        ),
+        (
+            Message(Kind.GAVE_UP, 1),
+            "the server stopped because of an error of its own; see the error of rank 0",
+        ),
         (Message(Kind.PUSH, 1), "expected an answer to step 1, got PUSH of 1"),
         (Message(Kind.SAME, 2), "expected an answer to step 1, got SAME of 2"),
     ],
@@ -134,7 +139,7 @@ def test_after_another_answer_a_worker_is_over(answer: Message, reason: str) -> 
 
     first, again = played(play, work)[1]
     assert first == f"rank 1, step 1: {reason}"
-    assert again == f"this worker failed before; make a new one ({first})"
+    assert again == f"this worker has failed ({first}); create a new one"
 
 
 def test_it_is_for_a_star_and_for_ranks_that_do_not_serve() -> None:

@@ -21,15 +21,15 @@ def test_those_of_the_model_fit() -> None:
 @pytest.mark.parametrize(
     ("weights", "reason"),
     [
-        (None, r"'bias' is missing there and \(2,\) of torch.float32 here"),
-        ({"weight": torch.zeros(2, 3)}, r"'bias' is missing there"),
+        (None, r"'bias' is \(2,\) of torch.float32, got one in which it is missing"),
+        ({"weight": torch.zeros(2, 3)}, r"'bias' is .*, got one in which it is missing"),
         (
             {**MODEL.state_dict(), "weight": torch.zeros(3, 3)},
-            r"'weight' is \(3, 3\) of torch.float32 there and \(2, 3\) of torch.float32 here",
+            r"'weight' is \(2, 3\) of torch.float32, got one in which it is \(3, 3\) of torch.float32",
         ),
         (
             {**MODEL.state_dict(), "scale": torch.zeros(1)},
-            r"'scale' is \(1,\) of torch.float32 there and missing here",
+            r"'scale' is missing, got one in which it is \(1,\) of torch.float32",
         ),
     ],
 )

@@ -1,1 +1,1 @@
-"""The papers' baselines: synchronous and stale parameter servers."""
+"""The papers' baselines: parameter servers, synchronous and with bounded staleness."""

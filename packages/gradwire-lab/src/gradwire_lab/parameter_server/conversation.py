@@ -1,24 +1,24 @@
-"""The messages between a server and one worker, while other threads talk with other workers.
+"""The messages between the server and one worker, independent of the other workers' messages.
 
-A message is one frame of six whole numbers, and the floats that belong to it follow in frames of a segment
-each. All frames are those of an exchange: the same header, sequence numbers, checksums and door. Numbers
-travel as the bits of an exact codec's floats.
+A message is one frame of six whole numbers; its floats follow in frames of one segment each. The frames are
+the same as an exchange's, with its header, sequence numbers, checksums, and checks on arrival. The numbers
+are sent as the bits of floats in an exact codec.
 
 ====== ======================================= ==========================================================
-kind   from a worker                           means
+kind   from a worker                           meaning
 ====== ======================================= ==========================================================
-PUSH   clock, staleness, count; the gradient   my step ``clock`` is done; I wait for weights
-PART   the same; numbers, then the gradient    the same, but I have not reached the parameters with a 0
-DRAIN  clock, staleness, count                 I do not go on before all of us have drained
+PUSH   clock, staleness, count; the gradient   the worker has done step ``clock`` and waits for weights
+PART   the same; flags, then the gradient      as PUSH, and parameters with the flag 0 are unused
+DRAIN  clock, staleness, count                 the worker waits until all workers have drained
 ====== ======================================= ==========================================================
 
 ======= ============================ ======================================================================
-kind    from the server              means
+kind    from the server              meaning
 ======= ============================ ======================================================================
-WEIGHTS clock, slowest; the weights  go on; the slowest worker has done ``slowest`` steps
-SAME    clock, slowest               go on; you have these weights already
-HELD    clock, slowest, rank         wait on: ``rank`` has done ``slowest`` steps only
-GAVE_UP clock, rank                  the server has stopped, because of ``rank``
+WEIGHTS clock, slowest; the weights  continue; the slowest worker has done ``slowest`` steps
+SAME    clock, slowest               continue with the weights that the worker already has
+HELD    clock, slowest, rank         keep waiting: ``rank`` has done only ``slowest`` steps
+GAVE_UP clock, rank                  the server has stopped because of ``rank``
 ======= ============================ ======================================================================
 """
 
@@ -47,7 +47,7 @@ EXACT = Identity()
 
 
 class Kind(IntEnum):
-    """The kind of a message; the module's text has the table."""
+    """The kind of a message; the module's docstring has the table."""
 
     PUSH = 1
     DRAIN = 2
@@ -60,7 +60,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Whole numbers below 2^31; ``clock`` is that of the worker who sends or is answered."""
+    """The header of a message, whole numbers below 2^31; ``clock`` is the worker's, in replies, too."""
 
     kind: Kind
     clock: int
@@ -70,15 +70,15 @@ class Message:
     rank: int = 0
 
     def to_floats(self) -> torch.Tensor:
-        """Return the numbers as the bits of float32, 1-D."""
+        """Return the numbers as a 1-D float32 tensor with the bits of int32."""
         return torch.tensor(astuple(self), dtype=torch.int32, device="cpu").view(torch.float32)
 
     @classmethod
     def from_floats(cls, floats: torch.Tensor) -> Message:
-        """Read what ``to_floats`` made. Raises ``FrameError``."""
+        """Parse the result of ``to_floats``. Raises ``FrameError``."""
         kind, *numbers = floats.view(torch.int32).tolist()
         if kind not in list(Kind) or min(numbers) < 0:
-            raise FrameError(f"no message of a parameter server: it holds {[kind, *numbers]}")
+            raise FrameError(f"expected a message of a parameter server, got {[kind, *numbers]}")
         return cls(Kind(kind), *numbers)
 
 
@@ -87,7 +87,7 @@ _NUMBERS = len(fields(Message))
 
 @dataclass(frozen=True, slots=True)
 class _Beside:
-    """The peer; its conversation has one order, in which no peer waits for a send before a receive."""
+    """The schedule step of a conversation: one peer, and a single order of sends and receives."""
 
     peer: int
     order: tuple[int, int] = (0, 0)
@@ -95,7 +95,7 @@ class _Beside:
 
 
 class _TakingTurns(Wrapper):
-    """A link whose sends and receives several threads begin, one at a time; each waits for its own."""
+    """A link on which several threads start sends and receives one at a time; each waits for its own."""
 
     def __init__(self, inner: Link, turn: Lock) -> None:
         super().__init__(inner)
@@ -111,19 +111,19 @@ class _TakingTurns(Wrapper):
 
 
 class Conversation:
-    """One side of a conversation with one peer; it serves one thread at a time.
+    """One side of the message exchange with one peer, for one thread at a time.
 
     Parameters
     ----------
     link
-        Shared by the conversations of a rank.
+        The link, shared by all conversations of a rank.
     peer
-        Whom to talk with.
+        The peer's rank.
     plan
-        Its segments cut the floats.
+        The plan whose segments divide the floats.
     turn
-        One lock for all conversations of a link: sends and receives are begun one at a time, but every
-        conversation waits for its own.
+        The lock shared by all conversations of a link: they start sends and receives one at a time, but wait
+        independently.
     """
 
     def __init__(self, link: Link, peer: int, plan: Plan, turn: Lock) -> None:
@@ -136,7 +136,7 @@ class Conversation:
         self._stream = FrameStream[_Beside](CodecResources(*own, 0, link.timeout_s, keepalive=False))
 
     def tell(self, message: Message) -> None:
-        """Send a message that no floats follow, and wait until it has left. Raises ``LinkError``."""
+        """Send a message without floats, and wait until it is sent. Raises ``LinkError``."""
         self._send(self._words, message.to_floats())
         self._stream.flush()
 
@@ -148,9 +148,9 @@ class Conversation:
         feedback: ErrorFeedback | None = None,
         before: torch.Tensor | None = None,
     ) -> None:
-        """Send a message and the floats (1-D float32) that belong to it, and wait until they have left.
+        """Send a message and its floats (1-D float32), and wait until they are sent.
 
-        ``feedback`` keeps what encoding loses, once all has left. ``before`` goes first, exactly.
+        ``feedback`` stores the encoding error after everything is sent. ``before`` is sent first, exactly.
         Raises ``LinkError``.
         """
         feedback = ErrorFeedback(codec) if feedback is None else feedback
@@ -169,15 +169,15 @@ class Conversation:
             feedback.commit()
 
     def hear(self) -> Message:
-        """Wait for the next message. Raises ``FrameError`` and ``LinkError``."""
+        """Wait for the next message and return it. Raises ``FrameError`` and ``LinkError``."""
         numbers = torch.empty(_NUMBERS, dtype=torch.float32, device="cpu")
         self._store(self._words, [numbers])
         return Message.from_floats(numbers)
 
     def take_in(self, floats: torch.Tensor, codec: Codec) -> None:
-        """Receive the floats that belong to the message just heard.
+        """Receive the floats of the last message into ``floats``.
 
-        On an error ``floats`` is partly written. Raises ``FrameError``, ``LinkError`` and ``PayloadError``.
+        On an error, ``floats`` is partly written. Raises ``FrameError``, ``LinkError``, and ``PayloadError``.
         """
         self._store(self._framer(codec), torch.split(floats, self._segment_count))
 
@@ -192,7 +192,7 @@ class Conversation:
         return self._framers[codec]
 
     def _send(self, framer: Framer, segment: torch.Tensor, raw_nbytes: int = 0) -> torch.Tensor:
-        """Begin to send a frame; return its payload."""
+        """Start to send a frame; return its payload."""
         outgoing = self._stream.encode(self._beside, framer, segment)
         self._stream.send(self._beside, outgoing, raw_nbytes)
         return outgoing.frame[HEADER_NBYTES:]

@@ -1,8 +1,8 @@
 """PS-Sync: the synchronous parameter server, or worker-aggregator, the baseline of ring and pipeline.
 
-Rank 0 of the link is the server, ranks 1..p are the workers. Gradients go up through the plan's codec,
-weights come down through a codec of their own: INCEPTIONN's WA (no codec), WA+C (a gradient codec only), and
-A2DTWP's transfers (a weight codec). Each travels as one bucket, whatever the plan says.
+Rank 0 of the link is the server, ranks 1..p are the workers. Workers send gradients with the plan's codec;
+the server sends weights with a codec of their own. This covers INCEPTIONN's WA (no codec), WA+C (a gradient
+codec only), and A2DTWP's transfers (a weight codec). Both use one bucket, whatever the plan says.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from gradwire.sync.trained import check_optimizer
 from gradwire.sync.used_parameters import Reach, backward
 
 REACHED = "reached"
-"""The ledger's name of the numbers that say which parameters the workers' backward passes reached."""
+"""The ledger's name for the exchange of used-parameter flags."""
 
 
 class Server(Method):
-    """Rank 0: sum the workers' gradients, update the master weights with their mean, send the weights down.
+    """The server (rank 0), which updates the master weights with the workers' mean gradient and sends them.
 
-    The server has no batch and does not count in the average: ``w[t] = w[t-1] - lr * sum(g) / p`` over p
-    workers. A lossy weight codec leaves the master weights exact; all workers adopt the same decoded weights.
+    The server has no batch and isn't part of the average: ``w[t] = w[t-1] - lr * sum(g) / p`` over p workers.
+    With a lossy weight codec, the master weights stay exact, and all workers adopt the same decoded weights.
 
     Parameters
     ----------
     model
         The master weights: dense float32 parameters on one device. Raises ``TensorError`` otherwise.
     optimizer
-        Any ``torch.optim`` optimizer whose ``step`` needs no closure. It and its state exist only here.
+        A ``torch.optim`` optimizer whose ``step`` needs no closure. Only the server has it and its state.
     plan
-        What ``Plan.of`` reads, with the algorithm ``star``. Raises ``SpecError`` otherwise, for any other
-        rank than 0, and without workers.
+        A plan, or an argument of ``Plan.of``, with the algorithm ``star``. Raises ``SpecError`` for another
+        algorithm, on another rank than 0, and without workers.
     weight_codec
-        Encodes the weights: a codec or its spec, the same on all ranks; exact by default. ``delta:fp32``
-        sends their changes, exactly; ``delta:bf16`` those of the weights rounded to bfloat16. Either keeps a
-        copy of the weights on every rank.
+        The codec of the weights, or its spec, the same on all ranks; exact by default. ``delta:fp32`` sends
+        exact deltas; ``delta:bf16`` sends deltas of the weights rounded to bfloat16. Either keeps a copy of
+        the weights on every rank.
     group, timeout_s, ledger
         See ``Method``.
     """
@@ -104,7 +104,7 @@ class Server(Method):
         return start + _waits(up, told, down).within(perf_counter() - started)
 
     def serve(self, steps: int) -> StepRecord:
-        """Serve ``steps`` steps; return their sum. Raises ``SpecError`` and ``ExchangeError``."""
+        """Serve ``steps`` steps; return their total record. Raises ``SpecError`` and ``ExchangeError``."""
         check_steps(steps)
         return sum((self.step() for _ in range(steps)), StepRecord())
 
@@ -114,9 +114,9 @@ class Server(Method):
 
 
 class Worker(WorkerMethod):
-    """Ranks 1..p: send the gradient up, adopt the weights that come down.
+    """A worker (ranks 1..p) that sends its gradient to the server and adopts the updated weights.
 
-    See ``Server`` for the arguments. Raises ``SpecError`` for rank 0.
+    See ``Server`` for the arguments. Raises ``SpecError`` on rank 0.
     """
 
     def __init__(
@@ -160,46 +160,46 @@ def _waits(*exchanges: ExchangeCost) -> StepRecord:
 
 
 def weights_through(codec: Codec | str | None, plan: Plan, ledger: Ledger | None) -> Codec:
-    """Return the codec of the weights, the exact one by default.
+    """Return the codec of the weights, exact by default.
 
-    Raises ``SpecError``, also where the plan's segments are too long for it.
+    Raises ``SpecError`` for an invalid codec, or if the plan's segments are too long for it.
     """
     return replace(plan, codec=weight_codec_of(codec, "weight_codec", ledger) or Identity()).codec
 
 
 def check_steps(steps: object) -> None:
-    """Raise ``SpecError`` unless ``steps`` is a number of steps."""
+    """Raise ``SpecError`` unless ``steps`` is a whole number from 0 up."""
     if not is_whole(steps, 0, sys.maxsize):
-        raise SpecError(f"serve takes a whole number of steps from 0 up, but got {shown(steps)}")
+        raise SpecError(f"serve expected a whole number of steps from 0 up, got {shown(steps)}")
 
 
 def star_of(plan: PlanLike) -> Plan:
-    """Return the plan of a parameter server; ``plan`` is what ``Plan.of`` reads."""
+    """Return the plan of a parameter server from a plan or an argument of ``Plan.of``."""
     who = "a parameter server"
     return Plan.of(plan, algorithm="star").for_whole_gradients(who).for_one_codec(who).on_host(who)
 
 
 def check_star(exchange: Exchange, method: str, *, serves: bool) -> None:
-    """Raise ``SpecError`` unless the exchange is a star with a worker, and rank 0 alone serves."""
+    """Raise ``SpecError`` unless the exchange is a star of at least two ranks and only rank 0 serves."""
     if exchange.plan.algorithm != "star" or exchange.link.world < 2:
         raise SpecError(
-            "a parameter server expects the algorithm 'star' and at least 2 ranks, but got "
+            "a parameter server expects the algorithm 'star' and at least 2 ranks, got "
             f"{exchange.plan.algorithm!r} and {exchange.link.world} ranks; use Plan(algorithm='star')"
         )
     rank = exchange.link.rank
     if serves and rank != 0:
         other = method.replace("Server", "Worker")
-        raise SpecError(f"the server is rank 0 of its link, but this is rank {rank}; make a {other}")
+        raise SpecError(f"expected rank 0 of the link as the server, got rank {rank}; create a {other} there")
     if rank == 0 and not serves:
         other = method.replace("Worker", "Server")
-        raise SpecError(f"rank 0 of the link is the server, but a {method} was made there; make a {other}")
+        raise SpecError(f"expected the server on rank 0 of the link, got a {method}; create a {other} there")
 
 
-# Weights that the checkpoint of a server or a worker keeps.
+# The weights and optimizer state in a checkpoint of a server or a worker.
 
 
 def check_weights(weights: Mapping[str, torch.Tensor] | None, model: nn.Module) -> None:
-    """Raise ``StateError`` unless a state keeps weights, and they are of such a model."""
+    """Raise ``StateError`` unless a state has weights, with the names, shapes, and dtypes of the model."""
     wanted, found = (
         {name: f"{tuple(each.shape)} of {each.dtype}" for name, each in values.items()}
         for values in (model.state_dict(), weights or {})
@@ -208,16 +208,16 @@ def check_weights(weights: Mapping[str, torch.Tensor] | None, model: nn.Module) 
     if different:
         name = different[0]
         raise StateError(
-            f"the state is of another model: {shown(name)} is {found.get(name, 'missing')} there and "
-            f"{wanted.get(name, 'missing')} here"
+            f"expected the state of this model, in which {shown(name)} is {wanted.get(name, 'missing')}, got "
+            f"one in which it is {found.get(name, 'missing')}; load the state of the same model"
         )
 
 
 @contextmanager
 def restoring(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Give an optimizer its state back if loading another one fails, and raise ``StateError`` then.
+    """Restore the optimizer's state if loading another one fails, and raise ``StateError``.
 
-    torch may raise anything for a damaged state, and may have adopted parts of it by then.
+    For a damaged state, torch may raise any exception, after it has adopted parts of the state.
     """
     before = {"state": optimizer.state, "param_groups": optimizer.param_groups}
     try:
@@ -227,4 +227,6 @@ def restoring(optimizer: torch.optim.Optimizer) -> Iterator[None]:
         if isinstance(error, GradwireError):
             raise
         reason = shown(str(error) or type(error).__name__)
-        raise StateError(f"the optimizer refuses the state: {reason}; make the same optimizer") from error
+        raise StateError(
+            f"the optimizer cannot load the state: {reason}; use the optimizer that the state is of"
+        ) from error

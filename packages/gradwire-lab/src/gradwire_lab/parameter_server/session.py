@@ -1,4 +1,4 @@
-"""One worker's thread at the server, which receives gradients and sends weights, and the clocks of all."""
+"""The server's thread for one worker, which receives gradients and sends weights, and all workers' clocks."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ from gradwire.sync import thread as endings
 from gradwire.sync.deltas import over
 from gradwire_lab.parameter_server.conversation import EXACT, Conversation, Kind, Message
 
-# The clocks of bounded staleness: how many steps of each worker are in the weights, and who may go on.
+# The clocks of bounded staleness: the number of steps of each worker in the weights.
 #
 # The condition of Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter
-# Server" (NIPS 2013), section 2: with staleness S the fastest and the slowest worker are at most S clocks
-# apart, else the fastest waits. A worker that begins step c (from 0) thus reads weights that hold the first c
-# - S gradients of every worker, and all of its own.
+# Server" (NIPS 2013), section 2: with staleness S, the fastest worker waits if it is more than S clocks ahead
+# of the slowest. A worker that begins step c (from 0) thus reads weights that include the first c - S
+# gradients of every worker, and all of its own.
 
 LARGEST_STALENESS = 1 << 20
-"""A larger one bounds nothing."""
+"""The largest staleness; no run has workers this many steps apart."""
 
 
 class Clocks:
-    """One clock per worker, which counts its gradients; ``staleness`` is S."""
+    """The number of gradients received from each worker; ``staleness`` is S."""
 
     def __init__(self, workers: Iterable[int], staleness: int) -> None:
         self.staleness = staleness
         self._done = dict.fromkeys(workers, 0)
 
     def tick(self, rank: int) -> int:
-        """Count a gradient of ``rank``; return how many it has sent."""
+        """Count one more gradient of ``rank``; return its number of gradients."""
         self._done[rank] += 1
         return self._done[rank]
 
     def set_all(self, done: int) -> None:
-        """Let every worker have sent ``done`` gradients."""
+        """Set every worker's number of gradients to ``done``."""
         self._done = dict.fromkeys(self._done, done)
 
     def of(self, rank: int) -> int:
-        """Return how many gradients ``rank`` has sent."""
+        """Return the number of gradients from ``rank``."""
         return self._done[rank]
 
     @property
     def slowest(self) -> int:
-        """The number of gradients from the worker that is furthest behind."""
+        """The number of gradients from the slowest worker."""
         return min(self._done.values())
 
     @property
     def slowest_rank(self) -> int:
-        """The worker that is furthest behind; the first of several."""
+        """The rank of the slowest worker; the lowest rank if there are several."""
         return min(self._done, key=self._done.__getitem__)
 
     @property
     def level(self) -> bool:
-        """Whether all workers have sent equally many gradients."""
+        """Whether all workers have sent the same number of gradients."""
         return self.slowest == max(self._done.values())
 
     def may_go_on(self, rank: int) -> bool:
@@ -75,18 +75,18 @@ def check_staleness(staleness: int) -> None:
     """Raise ``SpecError`` unless it is a whole number from 0 to ``LARGEST_STALENESS``."""
     if not is_whole(staleness, 0, LARGEST_STALENESS):
         raise SpecError(
-            f"the staleness must be a whole number from 0 to {LARGEST_STALENESS}, but is {staleness!r}; "
-            "0 is synchronous"
+            f"expected a staleness as a whole number from 0 to {LARGEST_STALENESS}, got {staleness!r}; "
+            "pass 0 for synchronous training"
         )
 
 
 SIGNS_OF_LIFE = 3
-"""The server's signs of life within the link's timeout, to a worker that is held back."""
+"""Keepalive messages per link timeout from the server to a worker that waits for slower ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The weights after ``updates`` updates, never written again."""
+    """A read-only copy of the weights after ``updates`` updates."""
 
     updates: int
     floats: torch.Tensor
@@ -94,14 +94,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Codecs:
-    """The codecs of gradients and of weights."""
+    """The codecs of gradients and weights."""
 
     gradients: Codec
     weights: Codec
 
 
 class Now(Enum):
-    """A session's report: a complete gradient, a worker that drains, or the end."""
+    """A session's report: a complete gradient, a drain request, or the session's end."""
 
     PUSHED = "pushed"
     DRAINS = "drains"
@@ -110,7 +110,7 @@ class Now(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A session and its report, or the error that ended it."""
+    """A session with its report, or with the error that ended it."""
 
     session: Session
     what: Now | BaseException
@@ -119,10 +119,10 @@ class Event:
 class Session:
     """The server's side of one worker.
 
-    Between ``start`` and the event ``ENDED`` a thread talks with the worker: it hears a request, reports it
-    and replies with what ``answer`` or ``give_up`` passes. Meanwhile it tells the worker now and then that
-    the server lives, so that a long wait is no failure. ``gradient``, 1-D float32, is the thread's while it
-    receives, and the server's from the event to the answer. ``clocks`` are only read.
+    Between ``start`` and the event ``ENDED``, a thread receives requests, reports them, and replies with the
+    arguments of ``answer`` or ``give_up``. While the worker waits, the thread sends it keepalive messages, so
+    that it doesn't time out. ``gradient``, 1-D float32, belongs to the thread while it receives, and to the
+    server from the event to the answer. ``clocks`` are read only.
     """
 
     def __init__(
@@ -143,34 +143,34 @@ class Session:
         self._thread: Thread | None = None
 
     def start(self, goal: int, events: SimpleQueue[Event]) -> None:
-        """Begin to serve the worker until it has done ``goal`` steps and drained."""
+        """Start a thread that serves the worker until it has done ``goal`` steps and drained."""
         name = f"gradwire server, worker {self.rank}"
         run, finish = partial(self._run, goal, events), partial(self.give_up, self._talk.link.rank)
         self._thread = endings.start(run, name, finish, self._talk.link.close)
 
     def answer(self, snapshot: Snapshot) -> None:
-        """Let the worker go on with the weights of ``snapshot``."""
+        """Reply to the worker with the weights of ``snapshot``, unless it has them."""
         kind = Kind.SAME if snapshot.updates == self._updates_sent else Kind.WEIGHTS
         self.asks, self._updates_sent = None, snapshot.updates
         message = Message(kind, self._clock, slowest=self._clocks.slowest)
         self._answers.put((message, snapshot if kind is Kind.WEIGHTS else None))
 
     def give_up(self, rank: int) -> None:
-        """Tell the worker, as soon as it listens, that the server stops because of ``rank``."""
+        """Reply to the worker's next request that the server stops because of ``rank``."""
         self._answers.put((Message(Kind.GAVE_UP, self._clock, rank=rank), None))
 
     def join(self, until: float) -> None:
-        """Wait for the thread's end, up to a time of ``time.monotonic``."""
+        """Wait for the thread to end, until a time of ``time.monotonic``."""
         if self._thread is not None:
             self._thread.join(max(until - time.monotonic(), 0))
 
     def settle(self) -> ExchangeCost:
-        """Return the cost of talking with the worker since the last call."""
+        """Return the cost of the exchange with the worker since the last call."""
         return self._talk.settle()
 
     @property
     def absent(self) -> frozenset[int]:
-        """The numbers of the parameters that the worker's last backward pass has not reached."""
+        """The indices of the parameters that the worker's last backward pass didn't use."""
         return frozenset(number for number, reached in enumerate(self._reached.tolist()) if not reached)
 
     @property
@@ -182,7 +182,7 @@ class Session:
         try:
             while self._serve(goal, events) in (Kind.PUSH, Kind.PART):
                 pass
-        except BaseException as error:  # it is not lost: the server raises it
+        except BaseException as error:  # the server raises it
             what = error
         events.put(Event(self, what))
 
@@ -219,14 +219,13 @@ class Session:
         ):
             if found != expected:
                 raise ExchangeError(
-                    f"the {what} of rank {self.rank} is {found}, but that of the server is {expected}; "
-                    "make all ranks with the same"
+                    f"expected the server's {what} of {expected} on rank {self.rank}, got {found}; create "
+                    "all ranks with the same"
                 )
         due = min(self._clock + 1, goal), Kind.PUSH if self._clock < goal else Kind.DRAIN
         kind = Kind.PUSH if asked.kind is Kind.PART else asked.kind
         if (asked.clock, kind) != due:
             raise ExchangeError(
-                f"rank {self.rank} asks for {asked.kind.name} at its step {asked.clock}, but the server "
-                f"waits for {due[1].name} at its step {due[0]}; serve as many steps as every worker takes "
-                "before it drains"
+                f"expected {due[1].name} at step {due[0]} from rank {self.rank}, got {asked.kind.name} at "
+                f"step {asked.clock}; serve as many steps as every worker does before it drains"
             )

@@ -1,8 +1,8 @@
 """A parameter server with bounded staleness: workers push and pull at their own pace, within limits.
 
 Ho et al., "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server" (NIPS 2013).
-``session.Clocks`` is the condition, ``conversation`` has the messages. Rank 0 of the link is the server,
-ranks 1..p are the workers.
+``session.Clocks`` implements the condition; ``conversation`` defines the messages. Rank 0 of the link is the
+server, ranks 1..p are the workers.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ from gradwire_lab.parameter_server.session import (
     check_staleness,
 )
 
-# How a worker's gradient changes the server's weights: at once, or once a step of all.
+# Updates of the server's weights: one per gradient, or one per step of all workers.
 
 Schedule = Callable[[int], None]
-"""Sets learning rates: called with the number of a step, from 0, right before its gradient is applied."""
+"""A function that sets learning rates for a step number, from 0, right before its gradient is applied."""
 
 
 class Updates(ABC):
-    """One gradient per worker, each applied as a whole or not at all.
+    """The update rule of the server's weights, and one gradient per worker.
 
-    The clocks have counted a gradient before it is applied. ``absent`` are, by worker, the numbers of the
-    parameters that its backward pass did not reach. Workers are summed in the order given.
+    Each gradient is applied completely or not at all, after the clocks have counted it. ``absent`` has, by
+    worker, the indices of its unused parameters. Gradients are summed in the order of ``workers``.
     """
 
     def __init__(
@@ -71,19 +71,19 @@ class Updates(ABC):
 
     @abstractmethod
     def came(self, rank: int, schedule: Schedule) -> bool:
-        """Take the complete gradient of ``rank``; return whether the weights have changed."""
+        """Process the complete gradient of ``rank``; return whether the weights have changed."""
 
 
 class AtOnce(Updates):
-    """One update per gradient, at a p-th of the learning rate over p workers.
+    """One update per gradient, at 1/p of the learning rate for p workers.
 
-    A p-th of the rate, not of the gradient, which is the same for plain SGD. Under weight decay, and with
-    optimizers such as Adam, p updates then move the weights about as far as one with the mean. Momentum fades
-    once per update.
+    The rate is divided instead of the gradient, which is equivalent for plain SGD. With weight decay or
+    optimizers such as Adam, p updates then change the weights about as much as one with the mean gradient.
+    Momentum decays once per update.
     """
 
     def came(self, rank: int, schedule: Schedule) -> bool:
-        """Update the weights with it."""
+        """Update the weights with the gradient of ``rank``."""
         schedule(self._clocks.of(rank) - 1)
         self.gradients[rank].put()
         self.gradients[rank].attach(self.absent[rank])
@@ -95,7 +95,7 @@ class AtOnce(Updates):
 
 
 class OnceARound(Updates):
-    """One update with the mean of all workers' gradients, summed in the order of the ranks: PS-Sync."""
+    """One update per step with the mean of all workers' gradients, summed in rank order: PS-Sync."""
 
     def __init__(
         self, trained: Trained, optimizer: torch.optim.Optimizer, clocks: Clocks, workers: Sequence[int]
@@ -104,14 +104,14 @@ class OnceARound(Updates):
         self._sum = _flat(trained)
 
     def came(self, rank: int, schedule: Schedule) -> bool:
-        """Update the weights if it was the last gradient of its step."""
+        """Update the weights if this is the last gradient of its step."""
         if not self._clocks.level:
             return False
         schedule(self._clocks.of(rank) - 1)
         self._sum.zero()
         total = self._sum.staged()
         for gradients in self.gradients.values():
-            # The sum of an exchange, to the last bit, even where this thread flushes subnormals.
+            # Bit-identical to the sum of an exchange, even if this thread flushes subnormals.
             Identity().decode_add(gradients.buffer.view(torch.uint8), total.floats())
         total.floats().div_(len(self.gradients))
         total.store()
@@ -126,42 +126,40 @@ def _flat(trained: Trained) -> FlatGradients:
 
 
 class _LostError(Exception):
-    """A worker failed; ``reason`` is its session's error."""
+    """A worker's failure; ``reason`` is its session's error."""
 
     def __init__(self, rank: int, clock: int, reason: BaseException) -> None:
-        super().__init__(
-            f"serving rank {rank} after its step {clock}: {str(reason) or type(reason).__name__}"
-        )
+        super().__init__(f"serving rank {rank} after step {clock}: {str(reason) or type(reason).__name__}")
         self.rank, self.reason = rank, reason
 
 
 class StaleServer(Method):
-    """Rank 0: apply every worker's gradient as it comes, and hold back workers that are too far ahead.
+    """The server (rank 0), which applies each worker's gradient on arrival and delays workers too far ahead.
 
-    A worker that has done c steps gets weights as soon as the slowest has done c - S. With S >= 1 each
-    gradient is an update of its own, at a p-th of the learning rate, on the weights of that moment:
-    ``w <- w - lr / p * g``. With S = 0 there is one update a step, with the mean: PS-Sync (``Server``), bit
-    for bit. A gradient is applied when all of it is received, or never.
+    A worker that has done c steps receives weights once the slowest has done c - S. With S >= 1, each
+    gradient updates the current weights separately, at 1/p of the learning rate: ``w <- w - lr / p * g``.
+    With S = 0, there is one update per step with the mean gradient: PS-Sync (``Server``), bit for bit. A
+    gradient is applied only after all of it is received.
 
-    Its state holds the weights and the optimizer's state, too, as they are between two calls of ``serve``.
-    Every worker saves its own beside it, once it has drained. A state may be loaded with another staleness or
-    other options of the optimizer.
+    The state includes the weights and the optimizer's state between two calls of ``serve``. Each worker saves
+    its own state after it has drained. A state may be loaded with another staleness or other options of the
+    optimizer.
 
     Parameters
     ----------
     model, optimizer, plan, weight_codec, group, timeout_s
         See ``Server``.
     staleness
-        S, how many steps a worker may be ahead of the slowest, from 0 up; the same on all ranks. Raises
-        ``SpecError`` otherwise.
+        S, the number of steps that a worker may be ahead of the slowest one, from 0 up; the same on all
+        ranks. Raises ``SpecError`` otherwise.
     ledger
-        Counts bytes and seconds. A ``serve`` is one step of it: gradients and weights of different steps pass
-        at once.
+        The ledger for bytes and seconds. It counts each ``serve`` as one step, because gradients and weights
+        of different steps are in flight at once.
 
     Attributes
     ----------
     steps_done
-        How many steps of every worker have been served.
+        The number of steps of every worker that have been served.
     """
 
     def __init__(
@@ -194,16 +192,16 @@ class StaleServer(Method):
         self._talks = [Conversation(link, rank, self.plan, self._turn) for rank in self._workers]
 
     def serve(self, steps: int, schedule: Schedule = lambda _step: None) -> StepRecord:
-        """Serve ``steps`` steps of every worker, and the ``drain`` that ends them; return their cost.
+        """Serve ``steps`` steps of every worker and the ``drain`` after them; return their record.
 
-        ``schedule`` is called with the number of a step, from 0, before a gradient of it is applied. With
-        S >= 1 the numbers go back and forth by up to S + 1.
+        ``schedule`` is called with a step's number, from 0, before a gradient of it is applied. With S >= 1,
+        these numbers may decrease by up to S + 1.
 
-        Raises ``ExchangeError`` if a worker is gone, too slow or sent something invalid. Its message names
-        the worker. The others learn of it, the link is closed, and the weights hold whole gradients only.
+        Raises ``ExchangeError``, with the worker's rank, if a worker is gone, too slow, or sends invalid
+        data. Then the other workers are notified, the link is closed, and no gradient is partly applied.
         """
         if self.exchange.failure is not None:
-            raise ExchangeError(f"this server failed before; make a new one ({self.exchange.failure})")
+            raise ExchangeError(f"this server has failed ({self.exchange.failure}); create a new one")
         check_steps(steps)
         if steps < 1:
             return StepRecord()
@@ -247,7 +245,7 @@ class StaleServer(Method):
         wait_s, at_work = 0.0, len(self._sessions)
         while at_work:
             started = time.perf_counter()
-            event = events.get()  # each session waits for its worker within the link's timeout, or for us
+            event = events.get()  # ends, because each session waits for its worker within the link's timeout
             wait_s += time.perf_counter() - started
             if isinstance(event.what, BaseException):
                 raise _LostError(event.session.rank, self._clocks.of(event.session.rank), event.what)
@@ -271,13 +269,13 @@ class StaleServer(Method):
                 each.answer(self._current())
 
     def _current(self) -> Snapshot:
-        """Return the present weights, copied once for all workers."""
+        """Return a copy of the current weights, made once for all workers."""
         if self._snapshot is None:
             self._snapshot = Snapshot(self._updates_done, self._weights.gather().clone())
         return self._snapshot
 
     def _stop(self, culprit: int, reason: str) -> None:
-        """Tell the workers that listen within the timeout, and close the link."""
+        """Notify the workers that send a request within the timeout, and close the link."""
         for session in self._sessions:
             session.give_up(culprit)
         until = time.monotonic() + self.exchange.link.timeout_s
@@ -287,7 +285,7 @@ class StaleServer(Method):
             self.exchange.close(reason)
 
     def _lay_out(self) -> None:
-        """Make gradients, weights and sessions for the parameters that are trained now."""
+        """Create gradients, weights, and sessions for the currently trained parameters."""
         kind = AtOnce if self.staleness else OnceARound
         self._updates: Updates = kind(self.trained, self._optimizer, self._clocks, self._workers)
         self._weights = FlatWeights(self.trained.parameters)

@@ -32,15 +32,16 @@ from gradwire_lab.parameter_server.session import check_staleness
 
 
 class StaleWorker(WorkerMethod):
-    """Ranks 1..p: send the gradient up, and adopt the server's weights, waiting for them if too far ahead.
+    """A worker (ranks 1..p) that pushes gradients and pulls weights, and waits if it is too far ahead.
 
-    ``drain`` waits until all workers have drained, and leaves all of them with the same weights. The state
-    holds the weights, too, and exists only after a ``drain``. See ``StaleServer`` for the arguments.
+    ``drain`` waits until all workers have drained, and gives all of them the same weights. The state includes
+    the weights, and is available only after a ``drain``. See ``StaleServer`` for the arguments.
 
     Attributes
     ----------
     lead
-        How many steps this worker was ahead of the slowest at the server's last answer: 0 to ``staleness``.
+        The number of steps that this worker was ahead of the slowest one at the server's last answer: 0 to
+        ``staleness``.
     """
 
     def __init__(
@@ -67,9 +68,9 @@ class StaleWorker(WorkerMethod):
         self._feedback = FeedbackFactory()
 
     def drain(self) -> StepRecord:
-        """Wait until all workers drain, and adopt the weights that all of them then have.
+        """Wait until all workers drain, and adopt the final weights, the same on all of them.
 
-        Without a step since the last drain it does nothing. Raises ``ExchangeError``.
+        Without a step since the last drain, do nothing. Raises ``ExchangeError``.
         """
         if self._drained:
             return StepRecord()
@@ -91,8 +92,8 @@ class StaleWorker(WorkerMethod):
     def _check_drained(self) -> None:
         if not self._drained:
             raise StateError(
-                f"rank {self.exchange.link.rank} is {self.steps_done} steps far and has not drained since, "
-                "so the ranks have no moment in common; call drain() first, on all workers"
+                f"expected a drained worker, got rank {self.exchange.link.rank} undrained after step "
+                f"{self.steps_done}; call drain() on all workers first"
             )
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
@@ -103,7 +104,7 @@ class StaleWorker(WorkerMethod):
         return waits.within(perf_counter() - started, loss=loss)
 
     def _ask(self, kind: Kind, clock: int) -> StepRecord:
-        """Send a request and wait for the answer; the weights change once it is complete."""
+        """Send a request, wait for the answer, and adopt its weights once they are complete."""
         started = perf_counter()
         meter, is_push = self.sync.meter, kind is Kind.PUSH
         layout = self._buckets.layouts[0] if is_push and meter.measures(clock) else None
@@ -127,7 +128,7 @@ class StaleWorker(WorkerMethod):
         return StepRecord.of_wait(perf_counter() - started, cost)
 
     def _push(self, message: Message, norms: Norms | None) -> None:
-        """Send the gradient, preceded by what backward has not reached, if anything."""
+        """Send the gradient, preceded by the used-parameter flags if this rank has unused parameters."""
         codec, used, reached = self.exchange.plan.encoding, Reach(self._gradients), None
         if used.own:
             message = replace(message, kind=Kind.PART)
@@ -149,17 +150,18 @@ class StaleWorker(WorkerMethod):
     def _before_layout(self) -> StepRecord:
         if not self._drained:
             raise StateError(
-                f"rank {self.exchange.link.rank}: a parameter was unfrozen after step {self.steps_done}, but "
-                "not right after a drain; unfreeze between drain() and the next step, on all ranks"
+                f"rank {self.exchange.link.rank}: expected parameters to be unfrozen right after drain(), "
+                f"got one unfrozen after step {self.steps_done}; unfreeze between drain() and the next step, "
+                "on all ranks"
             )
         return StepRecord()
 
     def _hear_answer(self, clock: int) -> Message:
         while (answer := self._talk.hear()).kind is Kind.HELD:
-            pass  # the server lives, and so waiting starts anew
+            pass  # the server is alive, so the timeout starts again
         if answer.kind is Kind.GAVE_UP:
-            whom = "by an error of its own" if answer.rank == 0 else f"since rank {answer.rank} failed"
-            raise ExchangeError(f"the server has stopped, {whom}; look there")
+            whom = "of an error of its own" if answer.rank == 0 else f"rank {answer.rank} failed"
+            raise ExchangeError(f"the server stopped because {whom}; see the error of rank {answer.rank}")
         if answer.kind not in (Kind.WEIGHTS, Kind.SAME) or answer.clock != clock:
             raise FrameError(f"expected an answer to step {clock}, got {answer.kind.name} of {answer.clock}")
         return answer
@@ -167,7 +169,7 @@ class StaleWorker(WorkerMethod):
     @contextmanager
     def _failing_for_good(self, clock: int) -> Iterator[None]:
         if self.exchange.failure is not None:
-            raise ExchangeError(f"this worker failed before; make a new one ({self.exchange.failure})")
+            raise ExchangeError(f"this worker has failed ({self.exchange.failure}); create a new one")
         try:
             yield
         except BaseException as error:

@@ -1,1 +1,1 @@
-"""A device on the CPU that is as late as a device can be."""
+"""A simulated device on the CPU that delays every operation as long as possible."""

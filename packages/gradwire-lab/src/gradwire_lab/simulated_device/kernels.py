@@ -13,16 +13,16 @@ from gradwire_lab.simulated_device.operations import launch
 from gradwire_lab.simulated_device.simulated import Simulated, owner_of
 
 _MIXED = ("copy_", "_to_copy", "index", "index_put", "index_put_")
-"""The operations that take tensors in host memory beside the device's own."""
+"""The operations that accept tensors in host memory together with the device's."""
 
 
 class Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within a ``with`` block, what this thread does with a device's tensors is done by the current stream.
+    """A context manager that runs this thread's operations on a device's tensors on the current stream.
 
-    It has happened when the current stream gets there. Until then the host, and every other stream, finds
-    poison where it has written, and a copy to what it reads or writes is one to memory in use. Results are
-    the device's, too. The host waits where it wants a number, or a copy in host memory. Tensors in host
-    memory are refused beside the device's own, as torch does with a real device.
+    An operation takes effect when the stream reaches it. Until then, its results hold poison for the host and
+    for other streams, and copies to its operands count as copies to memory in use. Results belong to the
+    device. The host waits for operations that return a number or a copy in host memory. As with a real
+    device, operations that mix tensors in host memory with the device's raise ``RuntimeError``.
     """
 
     def __init__(self, device: Simulated) -> None:
@@ -70,7 +70,7 @@ def _is_view(func: Any) -> bool:
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """Return the arguments that an operation writes, as its schema tells."""
+    """Return the tensors that an operation writes, according to its schema."""
     arguments = func._schema.arguments
     given = [*zip(arguments, args, strict=False)]
     given += [(each, kwargs[each.name]) for each in arguments if each.name in kwargs]

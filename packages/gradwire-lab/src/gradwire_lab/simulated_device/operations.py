@@ -11,27 +11,27 @@ import torch
 from gradwire.devices.base import bring_back, fetch
 
 Range = tuple[int, int]
-"""Addresses: the first byte, and the one after the last."""
+"""A memory range: the address of the first byte, and the address after the last."""
 
 _POISON = 0xFF
 
 
 class Operation:
-    """One thing that a stream has to do; ``ranges`` are what it reads and writes."""
+    """An operation in a stream's queue; ``ranges`` is the memory that it reads or writes."""
 
     def __init__(self, *ranges: Range) -> None:
         self.ranges, self.done, self.until = ranges, False, 0.0
 
     def run(self) -> None:
-        """Do it."""
+        """Execute the operation."""
 
     def touches(self, *ranges: Range) -> bool:
-        """Return whether it has to do with any of these."""
+        """Return whether this operation overlaps any of ``ranges``."""
         return any(a < stop and start < b for a, b in self.ranges for start, stop in ranges)
 
 
 class Write(Operation):
-    """A kernel's write: the memory gets it back when the stream gets there."""
+    """A kernel's write, whose values are written to memory when the stream reaches it."""
 
     def __init__(self, written: Range, keep: object) -> None:
         super().__init__(written)
@@ -39,20 +39,20 @@ class Write(Operation):
         self.take()
 
     def take(self) -> None:
-        """Remember what the memory holds."""
+        """Save the current values of the memory."""
         start, stop = self.ranges[0]
         self._values = ctypes.string_at(start, stop - start)
 
     def poison(self) -> None:
-        """Let the memory hold poison until ``run``."""
+        """Fill the memory with poison until ``run``."""
         spoil(self.ranges[0])
 
     def run(self) -> None:
-        """Let the memory hold what was written."""
+        """Write the saved values to the memory."""
         ctypes.memmove(self.ranges[0][0], self._values, len(self._values))
 
     def outside(self, place: Range) -> list[Write]:
-        """Return the parts of it that have nothing to do with ``place``."""
+        """Return the parts of this write that don't overlap ``place``."""
         start, stop = self.ranges[0]
         parts = [
             Write(each, self._keep) for each in ((start, place[0]), (place[1], stop)) if each[0] < each[1]
@@ -63,7 +63,7 @@ class Write(Operation):
 
 
 class Read(Operation):
-    """A kernel's read: until the stream gets there, no other operation may write it."""
+    """A kernel's read; other streams must not write its memory before the stream reaches it."""
 
     def __init__(self, read: Range, keep: object) -> None:
         super().__init__(read)
@@ -71,7 +71,7 @@ class Read(Operation):
 
 
 class Copy(Operation):
-    """A copy to the host, or from it (``up``)."""
+    """A copy to the host, or if ``up``, from the host to the device."""
 
     def __init__(self, tensor: torch.Tensor, host: torch.Tensor, *, up: bool) -> None:
         super().__init__(extent(tensor), extent(host))
@@ -79,7 +79,7 @@ class Copy(Operation):
         self._tensor, self._host = tensor, host
 
     def run(self) -> None:
-        """Copy; where somebody else uses the memory at the same time, the result is poison."""
+        """Copy; if another stream uses the memory at the same time, fill the target with poison."""
         if self.races:
             self.spoil()
         elif self.up:
@@ -88,11 +88,11 @@ class Copy(Operation):
             fetch(self._host, self._tensor)
 
     def spoil(self) -> None:
-        """Let the target hold poison."""
+        """Fill the target with poison."""
         target = self._tensor if self.up else self._host
         if target.is_contiguous():
             spoil(extent(target))
-        else:  # what lies between its elements is not its own
+        else:  # the memory between its elements may belong to other tensors
             with torch.inference_mode():
                 target.detach().fill_(torch.nan)
 
@@ -103,14 +103,14 @@ def spoil(memory: Range) -> None:
 
 
 def extent(tensor: torch.Tensor) -> Range:
-    """Return the addresses between which a tensor's elements lie."""
+    """Return the memory range from a tensor's first to its last element."""
     if tensor.numel() == 0:
         return 0, 0
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor.data_ptr(), tensor.data_ptr() + (reach + 1) * tensor.element_size()
 
 
-# What a kernel does to a simulated device: it has run when its stream gets there, and not before.
+# A kernel on a simulated device: it takes effect when its stream reaches it, and not before.
 
 T = TypeVar("T")
 Simulated: TypeAlias = Any
@@ -124,10 +124,10 @@ def launch(
     written: Sequence[torch.Tensor],
     made: Callable[[T], Sequence[torch.Tensor] | None] = lambda _: (),
 ) -> T:
-    """Run a kernel now, and let what it writes take effect later, on the current stream.
+    """Run a kernel now, and queue its writes on the current stream, so that they take effect later.
 
-    ``used`` are all the tensors that it reads or writes. ``made`` returns those of its result that are the
-    device's and new, or None where the host waits for the result.
+    ``used`` has all tensors that the kernel reads or writes. ``made`` returns the new device tensors in its
+    result, or None if the host waits for the result.
     """
     device.check()
     device.current.sleep()
@@ -158,7 +158,7 @@ def launch(
 
 
 def _races(device: Simulated, used: Sequence[Range], written: Sequence[Range]) -> list[Range]:
-    """Spoil the copies of other streams from what is written now; return what both write."""
+    """Mark other streams' copies that race with this kernel; return the ranges that both write."""
     copies = [each for each in device.in_use(device.current, *used) if isinstance(each, Copy)]
     for each in copies:
         each.races = each.races or each.up or each.touches(*written)
@@ -166,7 +166,7 @@ def _races(device: Simulated, used: Sequence[Range], written: Sequence[Range]) -
 
 
 def _queue_writes(device: Simulated, held: Sequence[Write], written: Sequence[torch.Tensor]) -> None:
-    """Hold back what was written, at the end of the stream; what was before keeps its place there."""
+    """Queue the kernel's writes at the end of the stream; the rest of older writes keeps its place."""
     stream, every = device.current, list(held)
     for place in {extent(tensor): None for tensor in written if tensor.numel()}:
         for old in [each for each in every if each.touches(place)]:

@@ -1,11 +1,11 @@
-"""A device on the CPU that is as late as a device can be: for tests, and for experiments on a paced link.
+"""A simulated device on the CPU that delays all operations, for tests and experiments with paced copies.
 
-Its tensors are CPU tensors that it owns. A copy or a kernel takes effect only when somebody waits for its
-stream, never before, and until then the memory that it writes holds poison: bytes of ones, which are a NaN in
-every float. So where a wait is missing the result is wrong in every run, not in one of a thousand.
+Its tensors are CPU tensors that it owns. A copy or a kernel takes effect only when a caller waits for its
+stream. Until then, the memory that it writes holds poison: bytes of ones, a NaN in every float. So a missing
+wait gives a wrong result in every run, not in one of a thousand.
 
-torch's operations become kernels within ``Kernels``. Elsewhere they see the memory as it is. A *prompt*
-device only paces copies: they take effect at once, and torch's operations run as they are.
+Within ``Kernels``, torch's operations become kernels. Elsewhere they see the memory as it is. A *prompt*
+device only paces copies: they take effect at once, and torch's operations run unchanged.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from gradwire.devices.base import Device, Event, Stream, T
 from gradwire_lab.simulated_device.operations import Copy, Operation, Range, Write, extent, launch
 
 _owners: dict[int, tuple[Any, Simulated]] = {}
-"""By the address of a storage, which no other one has as long as the weak reference is kept."""
+"""The owner of each storage by its address, which is unique while the weak reference exists."""
 _owning = threading.Lock()
 
 
 def owner_of(tensor: torch.Tensor) -> Simulated | None:
-    """Return the simulated device that owns the memory of a CPU tensor, if one does."""
+    """Return the simulated device that owns the memory of a CPU tensor, or None."""
     if not _owners or tensor.layout != torch.strided:
         return None
     found = _owners.get(tensor.untyped_storage()._cdata)
@@ -42,56 +42,56 @@ owners.register(owner_of)
 
 
 class _Wait(Operation):
-    """A stream waits for what another one has to do first."""
+    """A stream's wait for an event of another stream."""
 
     def __init__(self, event: SimulatedEvent) -> None:
         super().__init__()
         self._event = event
 
     def run(self) -> None:
-        """Let the other stream come there."""
+        """Run the other stream up to the event."""
         self._event.reach()
 
     def before(self) -> set[Operation]:
-        """Return the other stream's operations until then."""
+        """Return the other stream's operations before the event."""
         return self._event.before()
 
 
 class SimulatedEvent(Event):
-    """A place in a stream."""
+    """A recorded point in a stream."""
 
     def __init__(self, stream: SimulatedStream) -> None:
         self._stream, self._place = stream, stream.queue_up(Operation())
 
     def wait(self) -> None:
-        """Let the host wait until the copies before have had their time, and make them."""
+        """Block the host until earlier copies are due, and execute them."""
         if self._stream.device.waits_here("wait"):
             self.reach()
 
     def order(self) -> None:
-        """Let the current stream wait; the host itself where that is what computes."""
+        """Make the current stream wait, or on a prompt device, block the host."""
         if self._stream.device.prompt:
             self.wait()
         elif self._stream.device.waits_here("order"):
             self._stream.device.current.wait_for(self)
 
     def reach(self) -> None:
-        """Let the stream come here."""
+        """Run the stream up to this event."""
         _sleep_until(self._place.until)
         self._stream.run(self._place)
 
     def before(self) -> set[Operation]:
-        """Return the operations that remain until then."""
+        """Return the pending operations before this event."""
         return self._stream.before(self._place)
 
     @property
     def until(self) -> float:
-        """The time at which all operations before are done."""
+        """The time at which all earlier operations are done."""
         return self._place.until
 
 
 class SimulatedStream(Stream):
-    """Operations that are done as late as possible, in their order."""
+    """A queue of operations that run in order, as late as possible."""
 
     def __init__(self, device: Simulated) -> None:
         self.device = device
@@ -99,7 +99,7 @@ class SimulatedStream(Stream):
         self._until = 0.0
 
     def queue_up(self, operation: Operation, until: float = 0.0) -> Operation:
-        """Give the stream something to do that isn't done before ``until``."""
+        """Queue an operation that isn't done before the time ``until``, and return it."""
         with self.device.at_work():
             self._until = operation.until = max(self._until, time.monotonic(), until)
             self._queue.append(operation)
@@ -110,7 +110,7 @@ class SimulatedStream(Stream):
         return operation
 
     def run(self, last: Operation | None = None) -> None:
-        """Do what is queued, up to ``last``."""
+        """Execute the queued operations, up to and including ``last``."""
         with self.device.at_work():
             while self._queue and not (last is not None and last.done):
                 operation = self._queue.popleft()
@@ -120,27 +120,27 @@ class SimulatedStream(Stream):
                 self.device.done_with(self)
 
     def wait_for(self, event: SimulatedEvent) -> None:
-        """Queue a wait for another stream."""
+        """Queue a wait for an event of another stream."""
         with self.device.at_work():
             self._until = max(self._until, event.until)
             self.queue_up(_Wait(event))
 
     def sleep(self) -> None:
-        """Let the time pass that all which is queued takes."""
+        """Sleep until all queued operations are due."""
         _sleep_until(self._until)
 
     def honour_waits(self) -> None:
-        """Let other streams come as far as this one waits for, but do nothing else of what is queued."""
+        """Execute this stream's queued waits, and none of its other operations."""
         while wait := next((each for each in self._queue if isinstance(each, _Wait)), None):
             self._queue.remove(wait)
             wait.run()
 
     def pending(self, *ranges: Range) -> list[Operation]:
-        """Return the queued operations that touch any of these."""
+        """Return the queued operations that overlap any of ``ranges``."""
         return [each for each in self._queue if each.touches(*ranges)]
 
     def before(self, last: Operation | None = None) -> set[Operation]:
-        """Return all that is done before what is queued next, or before ``last``, in other streams, too."""
+        """Return the operations of all streams that run before the next queued one, or up to ``last``."""
         found = set[Operation]()
         for each in self._queue if last is None or not last.done else ():
             found.add(each)
@@ -151,7 +151,7 @@ class SimulatedStream(Stream):
         return found
 
     def replace(self, operation: Operation, *others: Operation) -> None:
-        """Do ``others`` in its place."""
+        """Replace a queued operation with ``others``."""
         place = self._queue.index(operation)
         self._queue.remove(operation)
         for each in reversed(others):
@@ -160,7 +160,7 @@ class SimulatedStream(Stream):
     @property
     @contextmanager
     def current(self) -> Iterator[None]:
-        """A block in which this thread's kernels are this stream's."""
+        """A context manager that makes this the current stream of this thread."""
         before, self.device.current = self.device.current, self
         try:
             yield
@@ -168,20 +168,20 @@ class SimulatedStream(Stream):
             self.device.current = before
 
     def follow(self) -> None:
-        """Let this stream wait for the current one."""
+        """Make this stream wait for the current one."""
         if self.device.waits_here("follow"):
             self.wait_for(SimulatedEvent(self.device.current))
 
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
-        """Queue a copy; ``host`` holds poison meanwhile."""
+        """Queue a copy to ``host``, which holds poison until the copy runs."""
         return self._copy(host, tensor, up=False)
 
     def store(self, tensor: torch.Tensor, host: torch.Tensor) -> Event:
-        """Queue a copy; ``tensor`` holds poison meanwhile."""
+        """Queue a copy to ``tensor``, which holds poison until the copy runs."""
         return self._copy(host, tensor, up=True)
 
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Complete it when the stream has come here: torch's futures know real accelerators' events only."""
+        """Run the stream, then complete the future: torch's futures support only real devices' events."""
         if self.device.waits_here("complete"):
             SimulatedEvent(self).reach()
         future.set_result(result)
@@ -190,7 +190,7 @@ class SimulatedStream(Stream):
         self.device.check()
         with self.device.at_work():
             if self.pending(extent(tensor if up else host)):
-                self.run()  # ordered before this copy, so poison must not come between
+                self.run()  # they precede this copy, so they must see the memory before it is poisoned
             operation = Copy(tensor, host, up=up)
             used = self.device.in_use(self, extent(tensor))
             operation.races = any(up or isinstance(each, Write) for each in used)
@@ -201,26 +201,26 @@ class SimulatedStream(Stream):
 
 
 class Simulated(Device):
-    """A device of its own, without any of torch's.
+    """A simulated device, independent of torch's devices.
 
     Parameters
     ----------
     nbytes_per_s
-        How fast copies are, in each direction; None for no time at all. Kernels take no time.
+        The rate of copies in each direction; None is infinite. Kernels take no time.
     prompt
-        Whether copies take effect when they are queued, and the host waits where the current stream must:
-        torch's operations run without ``Kernels``, at full speed. A wait that is missing isn't found.
+        Whether copies take effect when they are queued, and the host waits in place of the current stream.
+        torch's operations then run without ``Kernels``, at full speed. A missing wait isn't detected.
     without
-        A wait that does nothing, to see that it is needed: its name (``follow``, ``wait``, ``order`` or
-        ``complete``) and which one of that name, from 0 up.
+        A wait to skip, to test that it is needed: its name (``follow``, ``wait``, ``order``, or ``complete``)
+        and its index among the waits of that name, from 0 up.
     refused
-        An allocation for which there is no memory: its name (``adopt``, ``zeros`` or ``pinned``) and which
-        one of that name, from 0 up.
+        An allocation to fail for lack of memory: its name (``adopt``, ``zeros``, or ``pinned``) and its index
+        among the allocations of that name, from 0 up.
 
     Attributes
     ----------
     waits, allocations
-        How many there were of each name; ``without`` and ``refused`` count by them.
+        The number of waits and allocations so far by name, which ``without`` and ``refused`` refer to.
     current
         The current stream: the same one for all threads, except within a stream's own ``current``.
     """
@@ -241,23 +241,23 @@ class Simulated(Device):
         self.pace(nbytes_per_s, nbytes_per_s)
         self._link_until = {True: 0.0, False: 0.0}
         self._lock, self._thread = threading.RLock(), threading.local()
-        self._streams: dict[SimulatedStream, None] = {}  # those that have something to do
+        self._streams: dict[SimulatedStream, None] = {}  # streams with queued operations
         self._default = self.stream()
 
     def __str__(self) -> str:
         return "a simulated device"
 
     def pace(self, nbytes_per_s: float | None, back_nbytes_per_s: float | None) -> None:
-        """Let copies to the device, and those to the host, be so fast from now on."""
+        """Set the rates of copies to the device and back to the host."""
         self._nbytes_per_s = {True: nbytes_per_s, False: back_nbytes_per_s}
 
     def zeros(self, count: int) -> torch.Tensor:
-        """Return this many zeros that this device owns."""
+        """Return ``count`` zeros that this device owns."""
         self._allocate("zeros")
         return self.own(torch.zeros(count, dtype=torch.float32, device="cpu"))
 
     def pinned(self, count: int) -> torch.Tensor:
-        """Return host memory."""
+        """Return ``count`` uninitialised floats in host memory."""
         self._allocate("pinned")
         return torch.empty(count, dtype=torch.float32, device="cpu")
 
@@ -268,19 +268,19 @@ class Simulated(Device):
     def launch(
         self, kernels: Callable[[], T], reads: Sequence[torch.Tensor], writes: Sequence[torch.Tensor]
     ) -> T:
-        """Run them now, and let what they write take effect later."""
+        """Run the kernels now; their writes take effect later, on the current stream."""
         return launch(self, kernels, [*reads, *writes], writes)
 
     def event(self) -> SimulatedEvent:
-        """Return the place where the current stream is."""
+        """Record an event on the current stream and return it."""
         return SimulatedEvent(self.current)
 
     def future(self) -> torch.futures.Future[Any]:
-        """Return a future for the CPU: ``devices`` would have to be real."""
+        """Return a CPU future, because the ``devices`` of torch's futures must be real."""
         return torch.futures.Future()
 
     def own(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Let the memory of a CPU tensor be this device's from now on; return the tensor."""
+        """Make this device the owner of a CPU tensor's memory; return the tensor."""
         storage = tensor.untyped_storage()
         with _owning:
             for key in [key for key, (reference, _) in _owners.items() if reference.expired()]:
@@ -289,14 +289,14 @@ class Simulated(Device):
         return tensor
 
     def adopt(self, model: nn.Module) -> nn.Module:
-        """Own the parameters and buffers of a model, as ``model.cuda()`` would; return the model."""
+        """Own a model's parameters and buffers, as ``model.cuda()`` moves them; return the model."""
         self._allocate("adopt")
         for tensor in (*model.parameters(), *model.buffers()):
             self.own(tensor.data)
         return model
 
     def lose(self) -> None:
-        """Be of no further use: what anybody does with this device raises ``RuntimeError``."""
+        """Simulate the loss of the device: any further use raises ``RuntimeError``."""
         self._lost = True
 
     def check(self) -> None:
@@ -305,21 +305,21 @@ class Simulated(Device):
             raise RuntimeError("simulated error: the device is lost")
 
     def synchronize(self) -> None:
-        """Do all that is queued anywhere."""
+        """Wait for all streams and execute their queued operations."""
         for stream in list(self._streams):
             stream.sleep()
             stream.run()
 
     def at_work_on(self, stream: SimulatedStream) -> None:
-        """Note that a stream has something to do."""
+        """Register a stream with queued operations."""
         self._streams[stream] = None
 
     def done_with(self, stream: SimulatedStream) -> None:
-        """Note that it has nothing to do any more."""
+        """Remove a stream without queued operations."""
         self._streams.pop(stream, None)
 
     def waits_here(self, name: str) -> bool:
-        """Count a wait and return whether it is one."""
+        """Count a wait; return whether to wait, which is False for ``without``."""
         self.check()
         with self._lock:
             number = self.waits[name]
@@ -327,13 +327,13 @@ class Simulated(Device):
         return self.without != (name, number)
 
     def in_use(self, stream: SimulatedStream, *memory: Range) -> list[Operation]:
-        """Return other streams' operations on this memory that ``stream`` does not wait for."""
+        """Return other streams' operations on this memory for which ``stream`` doesn't wait."""
         before = stream.before()
         every = [each for other in self._streams if other is not stream for each in other.pending(*memory)]
         return [each for each in every if each not in before]
 
     def carry(self, nbytes: int, begin: float, *, up: bool) -> float:
-        """Return when a copy that may begin at a time is done: a link carries one at a time each way."""
+        """Return the end time of a copy that may start at ``begin``; each direction carries one at a time."""
         rate = self._nbytes_per_s[up]
         if rate is None:
             return begin
@@ -343,7 +343,7 @@ class Simulated(Device):
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Be alone with the streams; torch's operations are no kernels meanwhile."""
+        """Lock the streams; within the block, torch's operations don't become kernels."""
         with self._lock:
             before, self._thread.busy = self.is_busy, True
             try:
@@ -358,7 +358,7 @@ class Simulated(Device):
 
     @property
     def current(self) -> SimulatedStream:
-        """The current stream of the thread that asks."""
+        """The current stream of this thread."""
         return getattr(self._thread, "stream", self._default)
 
     @current.setter
@@ -366,7 +366,7 @@ class Simulated(Device):
         self._thread.stream = stream
 
     def _allocate(self, name: str) -> None:
-        """Count an allocation; raise what torch raises where there is no memory."""
+        """Count an allocation; raise torch's out-of-memory error if it is ``refused``."""
         self.check()
         number = self.allocations[name]
         self.allocations[name] += 1
@@ -376,7 +376,7 @@ class Simulated(Device):
 
 
 def _sleep_until(moment: float) -> None:
-    """Sleep, but not for no time at all: that would let another thread take the interpreter."""
+    """Sleep until ``moment``, but never for 0 s, which would yield the interpreter to another thread."""
     remaining_s = moment - time.monotonic()
     if remaining_s > 0:
         time.sleep(remaining_s)
