@@ -63,13 +63,13 @@ def test_help_fits_a_screen_and_shows_an_example(
         ("run --hosts 1000 -- true", "expected 1 to 64 hosts of a testbed, got 1000"),
         ("run --hosts x -- true", "invalid int value: 'x'"),
         ("run --rate 1mbps -- true", "a rate is written like"),
-        ("run --rate 1bit -- true", "a testbed's rates are"),
+        ("run --rate 1bit -- true", "expected testbed rates from"),
         ("run --rates 1gbit,,1gbit -- true", "a rate is written like"),
         ("run --rates 1gbit,1gbit --hosts 3 -- true", "--rates names 2 hosts, but --hosts is 3"),
         ("run --rates 1gbit --rate 1gbit -- true", "leave out one"),
-        ("run --groups 3 -- true", "4 hosts cannot be cut into 3 groups"),
+        ("run --groups 3 -- true", "expected a number of groups that divides the 4 hosts, got 3"),
         ("run --core 1gbit -- true", "at least 2 groups"),
-        ("run --mtu 100 -- true", "a testbed's MTU is 1280 to 9000 bytes, but is 100"),
+        ("run --mtu 100 -- true", "expected a testbed MTU from 1280 to 9000 bytes, got 100"),
         ("run --delay 1 -- true", "a time is written like"),
         ("run --delay= -- true", "a time is written like"),
         ("run --delay 1h -- true", "a time is written like"),
@@ -82,7 +82,7 @@ def test_help_fits_a_screen_and_shows_an_example(
         ("run --topology= -- true", "name a file"),
         ("run --topology noise -- true", "it is no text"),
         ("run --topology bad.json --hosts 2 -- true", "leave out --hosts"),
-        ("run -- no-such-program --hosts 2", "'no-such-program' is not found"),
+        ("run -- no-such-program --hosts 2", "'no-such-program' is not found or not executable"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_leaves_nothing(
@@ -242,7 +242,7 @@ def waiting(place: Path) -> tuple[subprocess.Popen[str], dict[str, list[int]]]:
         ("outer", -signal.SIGKILL, ""),
         ("unshare", 2, "supervisor is gone"),
         ("supervisor", 2, "supervisor is gone"),
-        ("host", 137, "was ended by SIGKILL after "),
+        ("host", 137, "was killed by SIGKILL after "),
     ],
 )
 def test_whoever_is_killed_the_kernel_takes_the_rest_down(
@@ -279,7 +279,7 @@ def test_clean_ends_what_a_killed_testbed_left_and_no_living_one(place: Path) ->
     living.send_signal(signal.SIGTERM)
     living.communicate(timeout=60)
     wait_until(lambda: not carriers(place))
-    assert start(place, "clean").communicate(timeout=60)[0] == "nothing is left behind\n"
+    assert start(place, "clean").communicate(timeout=60)[0] == "no leftovers found\n"
 
 
 def python_of_nobody() -> str | None:

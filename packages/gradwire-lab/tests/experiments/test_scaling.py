@@ -47,7 +47,7 @@ def test_its_picture_is_a_png() -> None:
         ({"hosts": "65"}, "64"),
         ({"hosts": "2,2"}, "--hosts names 2 twice"),
         ({"rate": "fast"}, "a rate is written like"),
-        ({"rate": "1kbit"}, "a testbed's rates are"),
+        ({"rate": "1kbit"}, "expected testbed rates from"),
         ({"nbytes": "0"}, "from 1 byte up"),
         ({"nbytes": "many"}, "a size is written like"),
     ],

@@ -103,7 +103,7 @@ def test_a_host_that_fails_does_not_hang_the_rest() -> None:
         assert [ended.exit_code for ended in run.hosts] == [143, 3, 137]
         assert run.failure is not None
         assert run.failure.startswith("h1 ended with exit code 3 after ")
-        assert run.failure.endswith("; h0 and h2 did not end within 100ms after that and had to be ended")
+        assert run.failure.endswith("; h0 and h2 did not end within 100ms after that and had to be killed")
         again = bed.run(["true"])  # the bed itself is none the worse
         assert (again.exit_code, again.failure) == (0, None)
 
@@ -111,7 +111,7 @@ def test_a_host_that_fails_does_not_hang_the_rest() -> None:
 def test_the_time_of_a_run_is_kept() -> None:
     with testbed.Testbed(Topology.even(2)) as bed:
         run = bed.run(["sh", "-c", "test $RANK = 0 || sleep 60"], timeout_s=2.0)
-    assert (run.exit_code, run.failure) == (124, "h1 did not end within 2s and had to be ended")
+    assert (run.exit_code, run.failure) == (124, "h1 did not end within 2s and had to be killed")
     assert run.seconds < 30
 
 
@@ -137,12 +137,12 @@ def test_much_output_arrives_whole() -> None:
 @pytest.mark.parametrize(
     ("command", "error", "reason"),
     [
-        ([], errors.SpecError, "name the command"),
-        ([""], errors.SpecError, "name the command"),
-        (["no-such-program"], errors.TestbedError, "'no-such-program' is not found"),
-        (["./no-such-program"], errors.TestbedError, "is not found"),
-        (["/tmp"], errors.TestbedError, "is no program that may be run"),
-        (["./broken"], errors.TestbedError, "cannot be started: Exec format error; it must be a program"),
+        ([], errors.SpecError, "expected a command for every host, got none"),
+        ([""], errors.SpecError, "expected a command for every host, got none"),
+        (["no-such-program"], errors.TestbedError, "'no-such-program' is not found or not executable"),
+        (["./no-such-program"], errors.TestbedError, "is not found or"),
+        (["/tmp"], errors.TestbedError, "not found or not executable"),
+        (["./broken"], errors.TestbedError, "cannot be started: Exec format error; pass a program for"),
     ],
 )
 def test_a_command_that_cannot_start(

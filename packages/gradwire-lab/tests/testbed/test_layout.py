@@ -18,12 +18,15 @@ LINES = [
         ("Error: Unknown device type.\nCommand failed -:1\n", "needs bridge, which this kernel lacks"),
         ("RTNETLINK answers: Operation not supported\nCommand failed -:2\n", "needs veth, which"),
         ("Error: Specified qdisc kind is unknown.\nCommand failed -:3\n", "needs sch_tbf, which"),
-        ("Error: Specified qdisc kind is unknown.\nCommand failed -:4\n", "; leave out the delay"),
+        (
+            "Error: Specified qdisc kind is unknown.\nCommand failed -:4\n",
+            "modprobe sch_netem, or omit the delay",
+        ),
         (
             "RTNETLINK answers: File exists\nCommand failed -:1\n",
-            f"'ip {LINES[0]}' said: RTNETLINK answers: File exists",
+            f"'ip {LINES[0]}' reported: RTNETLINK answers: File exists",
         ),
-        ("", "'ip ' said: no reason was given"),
+        ("", "'ip ' reported: no reason was given"),
     ],
 )
 def test_a_complaint_becomes_a_sentence(complaint: str, sentence: str) -> None:

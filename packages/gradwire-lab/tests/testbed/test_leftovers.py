@@ -51,7 +51,7 @@ def test_clean_ends_what_a_killed_testbed_left_and_nothing_else(folder: Path) ->
         assert clean() == [
             f"ended process {left.pid}, sleep 60",
             f"removed {entry}",
-            f"left alone: {living.path}, whose testbed is at work",
+            f"kept: {living.path}, whose testbed is running",
         ]
         assert left.wait(10) == -signal.SIGKILL
         assert [other.poll() for other in others] == [None] * 3
@@ -60,7 +60,7 @@ def test_clean_ends_what_a_killed_testbed_left_and_nothing_else(folder: Path) ->
             process.kill()
             process.wait()
     living.leave()
-    assert clean() == ["nothing is left behind"]
+    assert clean() == ["no leftovers found"]
     assert not list(folder.iterdir())
 
 

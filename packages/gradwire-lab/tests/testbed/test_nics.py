@@ -79,7 +79,7 @@ def test_a_nic_that_does_not_start_is_an_error(words: tuple[str, ...], reason: s
     written = Written()
     with (
         _Testbed(Topology.even(2), nic=words) as bed,
-        pytest.raises(_TestbedError, match="the NIC of h0 ended at its start, for the reason in the output"),
+        pytest.raises(_TestbedError, match="the NIC of h0 failed to start; see the output of h0"),
     ):
         bed.run(["true"], sinks=(written,))
     assert reason in written.text[0, "err"]

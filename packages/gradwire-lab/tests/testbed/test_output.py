@@ -69,7 +69,7 @@ def test_logs_are_what_the_hosts_wrote(tmp_path: Path) -> None:
 
 def test_logs_say_where_they_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(errors.TestbedError, match=r"file cannot be written: .*; name another folder"):
+    with pytest.raises(errors.TestbedError, match=r"file cannot be written: .*; pass another folder"):
         Logs(tmp_path / "file", 1)
     (tmp_path / "h0.err").mkdir()
     with pytest.raises(errors.TestbedError, match="cannot be written: Is a directory"):

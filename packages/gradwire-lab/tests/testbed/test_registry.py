@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("folder")
 def test_an_entry_lives_as_long_as_its_testbed(folder: Path) -> None:
     entry = enter()
     assert dead_and_living() == ([], [entry.path])
-    assert clean() == ["nothing is left behind", f"left alone: {entry.path}, whose testbed is at work"]
+    assert clean() == ["no leftovers found", f"kept: {entry.path}, whose testbed is running"]
     entry.leave()
     assert dead_and_living() == ([], [])
     assert not list(folder.iterdir())
@@ -59,16 +59,16 @@ def test_what_has_a_strange_name_is_not_ours() -> None:
     stranger = registry_folder() / "notes.txt"
     stranger.touch()
     entry.leave()
-    assert clean() == ["nothing is left behind"]
+    assert clean() == ["no leftovers found"]
     assert stranger.exists()
 
 
 def test_a_folder_that_others_may_write_is_refused() -> None:
     registry_folder().mkdir()
     registry_folder().chmod(0o777)
-    with pytest.raises(errors.TestbedError, match="this user's alone"):
+    with pytest.raises(errors.TestbedError, match="to be private to this user"):
         enter()
-    with pytest.raises(errors.TestbedError, match="this user's alone"):
+    with pytest.raises(errors.TestbedError, match="to be private to this user"):
         clean()
 
 

@@ -131,7 +131,7 @@ def test_a_command_that_cannot_be_started_is_one_sentence() -> None:
         channel.send({"told": "refused", "reason": "Exec format error"})
 
     before = own_files()
-    with pytest.raises(errors.TestbedError, match="cannot be started: Exec format error; it must be a prog"):
+    with pytest.raises(errors.TestbedError, match="cannot be started: Exec format error; pass a prog"):
         Run(play)
     assert own_files() <= before
 

@@ -136,7 +136,7 @@ def test_outside_of_an_area_of_its_own_it_does_nothing() -> None:
     process = python(MAIN, "0", "entry", "elsewhere")
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (1, "")
-    assert err == "the testbed's supervisor is started by a testbed, in an area of its own\n"
+    assert err == "expected to run as process 1 of a testbed's namespaces; use gradwire testbed run\n"
 
 
 def test_a_network_that_cannot_be_made_is_told_and_its_entry_removed() -> None:

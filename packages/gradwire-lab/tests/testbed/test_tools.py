@@ -88,7 +88,7 @@ def test_the_doctor_says_whether_there_can_be_testbeds(only: Path) -> None:
         program(only, name, "exit 0")
     missing = "a testbed needs the program 'tc'; install iproute2"
     assert [*tools.check()] == [
-        Finding("testbeds", "ok", f"not here ({missing}); training does not need them")
+        Finding("testbeds", "ok", f"not available ({missing}); training does not need them")
     ]
     program(only, "tc", "exit 0")
-    assert [*tools.check()] == [Finding("testbeds", "ok", "ip, tc, unshare are here")]
+    assert [*tools.check()] == [Finding("testbeds", "ok", "ip, tc, unshare are installed")]

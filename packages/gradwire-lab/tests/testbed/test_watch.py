@@ -35,7 +35,8 @@ def test_when_one_fails_the_others_have_a_grace() -> None:
     watch.exited(3, -SIGKILL, 8.4, now=8.4)
     assert watch.exit_code == 3
     assert watch.failure == (
-        "h1 ended with exit code 3 after 1.2s; h2 and h3 did not end within 5s after that and had to be ended"
+        "h1 ended with exit code 3 after 1.2s; "
+        "h2 and h3 did not end within 5s after that and had to be killed"
     )
     assert [ended.exit_code for ended in watch.exits if ended] == [1, 3, 143, 137]
 
@@ -46,7 +47,7 @@ def test_when_the_others_end_by_themselves_nobody_is_signalled() -> None:
     watch.exited(1, 1, 3.0, now=3.0)
     assert watch.due(1e9) is None
     assert watch.wait_s(4.0) is None
-    assert (watch.failure, watch.exit_code) == ("h0 was ended by SIGKILL after 2s", 137)
+    assert (watch.failure, watch.exit_code) == ("h0 was killed by SIGKILL after 2s", 137)
 
 
 def test_the_time_is_over() -> None:
@@ -58,7 +59,7 @@ def test_the_time_is_over() -> None:
     assert watch.due(72.0) is SIGKILL
     watch.exited(2, -SIGKILL, 62.1, now=72.1)
     assert watch.exit_code == 124
-    assert watch.failure == "h0 and h2 did not end within 60s and had to be ended"
+    assert watch.failure == "h0 and h2 did not end within 60s and had to be killed"
 
 
 def test_the_time_may_be_over_for_one_alone() -> None:
@@ -66,7 +67,7 @@ def test_the_time_may_be_over_for_one_alone() -> None:
     assert watch.due(0.5) is SIGTERM
     watch.exited(0, 0, 0.6, now=0.6)
     assert watch.exit_code == 124
-    assert watch.failure == "h0 did not end within 500ms and had to be ended"
+    assert watch.failure == "h0 did not end within 500ms and had to be killed"
 
 
 def test_an_interrupt_asks_and_a_second_one_does_not() -> None:

@@ -28,7 +28,7 @@ GRACE_S = 5.0
 
 
 class Testbed:
-    """Hosts with a network between them, on this machine and isolated from it.
+    """Simulated hosts with a network between them, on this machine and isolated from it.
 
     The testbed exists from the start of the ``with`` block to its end, even if this process is killed.
 
@@ -37,7 +37,7 @@ class Testbed:
     nic
         The command of a software NIC that forwards all frames between a host and its link, such as
         ``gradwire nic --codec inceptionn:2^-10``; ``--host``, ``--link``, and ``--ready-fd`` are added. Each
-        run starts one for every host and ends it with SIGTERM. What it prints goes to the host's standard
+        run starts one for every host and ends it with SIGTERM. Its output is part of the host's standard
         error.
 
     Examples
@@ -51,7 +51,7 @@ class Testbed:
     Raises
     ------
     TestbedError
-        On entry, if this machine can't have a testbed, or not one of this kind.
+        On entry, if this machine can't create such a testbed.
     """
 
     def __init__(self, topology: Topology, *, nic: Sequence[str] = ()) -> None:
@@ -88,22 +88,22 @@ class Testbed:
         grace_s: float = GRACE_S,
         sinks: tuple[Sink, ...] = (show,),
     ) -> CommandRun:
-        """Run a command once on every host and return when all of them, and what they started, have ended.
+        """Run a command on every host, and return when all commands and their child processes have ended.
 
         Parameters
         ----------
         command
             The program and its arguments; no shell is involved.
         environment
-            What the hosts inherit, by default this process's environment; a rank's variables are added.
+            The environment of the hosts, by default this process's; a rank's variables are added.
         folder
             The working folder, by default this process's.
         timeout_s
-            Hosts that still run after this time are ended. With None, they may run forever.
+            The time after which running commands are killed; None is no limit.
         grace_s
-            The time that the other hosts have to end after one host has failed, or after Ctrl-C.
+            The time for the other hosts to end after one host has failed, or after Ctrl-C.
         sinks
-            Functions that receive the hosts' output, by default standard output and error.
+            The functions that receive the hosts' output; by default, ``show`` prints it.
 
         Raises
         ------
@@ -112,10 +112,10 @@ class Testbed:
         TestbedError
             If the command can't be started, or the testbed is closed or was killed.
         KeyboardInterrupt
-            After Ctrl-C, when all hosts have ended. As after every exception, the testbed is then closed.
+            After Ctrl-C, once all hosts have ended. As after every exception, the testbed is then closed.
         """
         if self._channel is None or self._entry is None:
-            raise TestbedError("a testbed runs commands inside of its 'with' block only")
+            raise TestbedError("a testbed runs commands inside its 'with' block only; call run() there")
         inherited = inherited_environment() if environment is None else environment
         folder = Path.cwd() if folder is None else folder
         check_command(command, inherited.get("PATH", os.defpath), folder)
@@ -144,10 +144,10 @@ class Testbed:
         )
 
     def close(self) -> None:
-        """End everything in the testbed, and the testbed itself. You can call this again."""
+        """End all processes in the testbed and remove it; may be called twice."""
         with interrupts_held():
             if self._channel is not None:
-                self._channel.close()  # at which the supervisor ends, and the kernel takes the rest down
+                self._channel.close()  # then the supervisor ends, and the kernel removes the namespaces
                 self._channel = None
             if self._supervisor is not None:
                 try:
@@ -172,7 +172,7 @@ class Testbed:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), MARK: entry.mark},
-                start_new_session=True,  # Ctrl-C is for this process, which then knows what to do
+                start_new_session=True,  # so that Ctrl-C reaches this process only
             )
         finally:
             other.close()
@@ -189,22 +189,24 @@ class Testbed:
                 f"the testbed's network was not ready within {SET_UP_TIMEOUT_S:g} s; try again"
             ) from error
         if received is None:
-            raise TestbedError("the testbed's supervisor ended before its network was ready")
+            raise TestbedError("the testbed's supervisor ended before its network was ready; try again")
         if received[0]["told"] == "failed":
             raise TestbedError(received[0]["reason"])
 
 
 def inherited_environment() -> dict[str, str]:
-    """Return this process's environment, with a ``PATH``."""
+    """Return this process's environment, with a default ``PATH``."""
     return {"PATH": os.defpath, **os.environ}
 
 
 def check_command(command: Sequence[str], path: str, folder: Path) -> None:
-    """Raise ``SpecError`` or ``TestbedError`` for a command that no host could start."""
+    """Raise ``SpecError`` or ``TestbedError`` for a command that hosts cannot start."""
     if not command or not command[0]:
-        raise SpecError("name the command that every host is to run")
+        raise SpecError("expected a command for every host, got none; pass a program and its arguments")
     if not folder.is_dir():
-        raise TestbedError(f"the hosts are to work in {folder}, which is no folder")
+        raise TestbedError(
+            f"expected an existing working folder, got {folder}; create it or pass another one"
+        )
     program = command[0]
     found = (
         os.access(folder / program, os.X_OK) and (folder / program).is_file()
@@ -212,4 +214,4 @@ def check_command(command: Sequence[str], path: str, folder: Path) -> None:
         else shutil.which(program, path=path) is not None
     )
     if not found:
-        raise TestbedError(f"the command {program!r} is not found, or is no program that may be run")
+        raise TestbedError(f"the command {program!r} is not found or not executable; check its path")

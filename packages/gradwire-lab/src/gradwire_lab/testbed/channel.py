@@ -1,4 +1,4 @@
-"""Messages between the testbed and its supervisor: JSON over a socket pair, with open files if need be."""
+"""Messages between the testbed and its supervisor: JSON and open files over a socket pair."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ _MOST_FILES = 253  # the kernel's own limit for a message
 
 
 class Channel:
-    """One end of the pair. Every call raises ``TimeoutError`` after ``timeout_s``."""
+    """One end of a socket pair that carries JSON messages and open files.
+
+    ``receive`` raises ``TimeoutError`` after its ``timeout_s``.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
 
     def fileno(self) -> int:
-        """Return the descriptor to wait for."""
+        """Return the socket's descriptor, for selectors."""
         return self._end.fileno()
 
     def send(self, message: Message, files: Sequence[int] = ()) -> None:
-        """Send a message and duplicates of open files. Raises ``OSError`` when the other end is gone."""
+        """Send a message and duplicates of open files. Raises ``OSError`` if the other end is closed."""
         body = json.dumps(message).encode("ascii")
         if files:
             socket.send_fds(self._end, [_LENGTH.pack(len(body))], list(files))
@@ -42,7 +45,7 @@ class Channel:
         try:
             head, files, _, _ = socket.recv_fds(self._end, _LENGTH.size, _MOST_FILES)
             for file in files:
-                os.set_inheritable(file, False)  # recv_fds has no way to ask for it
+                os.set_inheritable(file, False)  # recv_fds has no option for it
             rest = self._exactly(_LENGTH.size - len(head)) if head else None
             body = None if rest is None else self._exactly(_LENGTH.unpack(head + rest)[0])
         except ConnectionError:
@@ -52,7 +55,7 @@ class Channel:
         return None if body is None else (json.loads(body), files)
 
     def close(self) -> None:
-        """Tell the other end that nothing more comes."""
+        """Close this end; the other one then receives None."""
         self._end.close()
 
     def _exactly(self, nbytes: int) -> bytes | None:
@@ -66,17 +69,17 @@ class Channel:
 
 
 def pair() -> tuple[Channel, Channel]:
-    """Return two connected ends."""
+    """Return two connected channels."""
     one, other = socket.socketpair()
     return Channel(one), Channel(other)
 
 
-# Turn Ctrl-C into an event to wait for, so that it can't interrupt a run in the middle of a message.
+# Ctrl-C as an event to wait for, so that it can't interrupt a run in the middle of a message.
 
 
 @contextmanager
 def interrupts() -> Iterator[socket.socket]:
-    """Yield a socket on which a byte arrives for every SIGINT, which raises nothing meanwhile.
+    """Yield a socket that receives a byte for every SIGINT, which raises no ``KeyboardInterrupt`` then.
 
     If SIGINT is ignored, or if this isn't the main thread, no byte arrives, because this thread mustn't act
     on the signal.

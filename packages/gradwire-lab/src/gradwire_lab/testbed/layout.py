@@ -31,7 +31,7 @@ from gradwire_lab.testbed.topology import (
 # The lines for ``ip -batch`` and ``tc -batch``, as pure functions, so that tests need no privileges.
 #
 # A host's link is a veth pair: ``eth0`` in the host's namespace, and ``h0``, ``h1``, ... at a bridge, its
-# switch. Each end limits what leaves through it: ``eth0`` what the host sends, ``h0`` what it receives.
+# switch. Each end limits its outgoing traffic: ``eth0`` limits the host's sending, ``h0`` its receiving.
 
 CORE = "core"
 
@@ -53,7 +53,7 @@ def switch_links(topology: Topology, namespaces: Sequence[str]) -> list[str]:
 
 
 def switch_limits(topology: Topology) -> list[str]:
-    """Return the lines for ``tc`` that limit what hosts receive, and what crosses the core."""
+    """Return the lines for ``tc`` that limit the rates of hosts' receiving and of the core."""
     lines: list[str] = []
     for host, rate in enumerate(topology.rates_nbytes_per_s):
         lines += _limit(host_name(host), rate, topology)
@@ -66,10 +66,10 @@ def switch_limits(topology: Topology) -> list[str]:
 
 
 def host_links(topology: Topology, host: int, *, has_nic: bool = False) -> list[str]:
-    """Return the lines for ``ip`` inside a host; the link to a NIC of its own has no limit.
+    """Return the lines for ``ip`` inside a host; its link to its own NIC has no limit.
 
-    The hosts know each other's Ethernet addresses from the start. Otherwise, an ARP request would wait in the
-    queue of a busy link, and after three seconds the host would count as unreachable.
+    The hosts' neighbour tables are static. Otherwise, an ARP request would wait in the queue of a busy link,
+    and after three seconds the kernel would report the host as unreachable.
     """
     rate = topology.rates_nbytes_per_s[host]
     gso = "" if rate is None or has_nic else f" gso_max_size {gso_nbytes(rate, topology.mtu_nbytes)}"
@@ -86,15 +86,16 @@ def host_links(topology: Topology, host: int, *, has_nic: bool = False) -> list[
 
 
 def host_limits(topology: Topology, host: int) -> list[str]:
-    """Return the lines for ``tc`` inside a host, which limit what it sends."""
+    """Return the lines for ``tc`` inside a host, which limit its sending rate."""
     return _limit(INTERFACE, topology.rates_nbytes_per_s[host], topology)
 
 
 def nic_links(topology: Topology, host: int, namespace: str) -> list[str]:
     """Return the lines for ``ip`` inside a NIC, which has the shaped link already.
 
-    The NIC's interfaces have no IP addresses, and Ethernet addresses to which no host sends, so the kernel
-    leaves their frames to the NIC. The host's network namespace, of this path, gets a new interface.
+    The NIC's interfaces have no IP addresses, and Ethernet addresses to which no host sends, so that the
+    kernel doesn't process their frames. The host's network namespace, at path ``namespace``, gets a new
+    interface.
     """
     return [
         f"link set dev {NIC_LINK} address {hardware_address(host, nic=True)} addrgenmode none up",
@@ -104,7 +105,7 @@ def nic_links(topology: Topology, host: int, namespace: str) -> list[str]:
 
 
 def nic_limits(topology: Topology, host: int) -> list[str]:
-    """Return the lines for ``tc`` inside a NIC, which limit what it sends to the link."""
+    """Return the lines for ``tc`` inside a NIC, which limit its sending rate to the link."""
     return _limit(NIC_LINK, topology.rates_nbytes_per_s[host], topology)
 
 
@@ -148,7 +149,7 @@ def _limit(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> 
 
 
 def _delay(device: str, rate_nbytes_per_s: float | None, topology: Topology) -> list[str]:
-    """Return the lines that delay frames once, on their last link, before the rate limit."""
+    """Return the lines for ``tc`` that delay frames once, on their last link, before the rate limit."""
     if topology.delay_s == 0:
         return []
     place = "root" if rate_nbytes_per_s is None else "parent 1:1"
@@ -183,9 +184,9 @@ def make_network(topology: Topology) -> list[int]:
 
 
 def insert_nics(topology: Topology, hosts: Sequence[int]) -> list[int]:
-    """Put a namespace for a NIC between each host and its link; return the NICs' descriptors.
+    """Insert a NIC's namespace between each host and its link; return the NICs' descriptors.
 
-    Nothing passes until a program forwards frames between ``NIC_HOST`` and ``NIC_LINK``.
+    No frames pass until a program forwards them between ``NIC_HOST`` and ``NIC_LINK``.
 
     Raises
     ------
@@ -205,15 +206,15 @@ def insert_nics(topology: Topology, hosts: Sequence[int]) -> list[int]:
 
 
 def explain(tool: str, lines: Sequence[str], complaint: str) -> str:
-    """Return one sentence that explains the output of ``ip`` or ``tc`` after a line of a batch failed."""
+    """Return a sentence that explains the error output of ``ip`` or ``tc`` for a batch of lines."""
     words = [line for line in complaint.splitlines() if line.strip()] or ["no reason was given"]
     reason, place = words[0], words[-1].rpartition(":")[2]
     line = lines[int(place) - 1] if place.isdigit() and 0 < int(place) <= len(lines) else ""
     for sign, kind in _KINDS.items():
         if sign in line and any(unknown in reason.lower() for unknown in _UNKNOWN):
-            hint = "; leave out the delay" if kind == "sch_netem" else ""
-            return f"a testbed needs {kind}, which this kernel lacks (modprobe {kind} may load it){hint}"
-    return f"the testbed's network could not be made: '{tool} {line}' said: {reason.strip()}"
+            hint = ", or omit the delay" if kind == "sch_netem" else ""
+            return f"a testbed needs {kind}, which this kernel lacks; run modprobe {kind}{hint}"
+    return f"the testbed's network could not be created: '{tool} {line}' reported: {reason.strip()}"
 
 
 def _path(namespace: int) -> str:

@@ -1,4 +1,4 @@
-"""Network namespaces of this process; Python itself has these calls only from version 3.12 on."""
+"""Network namespaces of this process; Python's own calls for them require version 3.12."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def own_namespace() -> int:
 
 
 def new_namespace() -> int:
-    """Return a descriptor of a new network namespace; this thread stays where it is. Raises ``OSError``."""
+    """Return a descriptor of a new network namespace, without entering it. Raises ``OSError``."""
     with _returning():
         _check(_LIBC.unshare(_CLONE_NEWNET))
         return own_namespace()
@@ -33,7 +33,7 @@ def new_namespace() -> int:
 
 @contextmanager
 def inside(namespace: int) -> Iterator[None]:
-    """Move this thread, and the processes that it starts, to a namespace for the ``with`` block."""
+    """Move this thread and the processes that it starts to a namespace for the ``with`` block."""
     with _returning():
         _check(_LIBC.setns(namespace, _CLONE_NEWNET))
         yield
@@ -41,7 +41,7 @@ def inside(namespace: int) -> Iterator[None]:
 
 @contextmanager
 def lending(*capabilities: int) -> Iterator[None]:
-    """Let programs that are started in the ``with`` block inherit these capabilities of an ordinary user.
+    """Make programs started in the ``with`` block inherit these capabilities from an ordinary user.
 
     Root's programs have them in any case.
     """
@@ -74,13 +74,13 @@ def _check(result: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-# The programs that create a testbed, and the private namespaces that it runs in.
+# The programs that create a testbed, and the testbed's private namespaces.
 
 _PROBE_TIMEOUT_S = 10.0
 _AREA = (
     "--net",
     "--mount",
-    "--propagation=slave",  # what is mounted later is seen inside as well
+    "--propagation=slave",  # later mounts are visible inside as well
     "--pid",
     "--fork",
     "--kill-child",
@@ -112,7 +112,7 @@ def private_area() -> list[str]:
 
 
 def _refusal(words: list[str]) -> str:
-    """Return why ``unshare`` can't create the namespaces, or an empty text if it can."""
+    """Return the reason why ``unshare`` can't create the namespaces, or an empty string if it can."""
     try:
         done = subprocess.run(
             [*words, "--", "true"],
@@ -135,41 +135,42 @@ def _refusal(words: list[str]) -> str:
 # The figures come from measurements with Python sockets on two cores; docs/testbed.md has the table.
 
 BURST_S = 250e-6
-"""A token bucket lets its burst pass at once after a pause. With the usual 64 KiB, a message of 64 KB over
-an idle 100 Mbit link takes 8 % of its nominal time, so small messages would have no limit. With 250 us, it
-takes 99 %; and 250 us are several times the lateness of timers."""
+"""The burst of a rate limit's token bucket, which passes at once after a pause, as time at the link's rate.
+With the usual 64 KiB, a message of 64 KB over an idle 100 Mbit link takes 8 % of its nominal time, so small
+messages would have no limit. With 250 us, it takes 99 %; and 250 us are several times the lateness of timers.
+"""
 LEAST_BURST_FRAMES, FRAME_OVERHEAD_NBYTES = 2, 50
-"""A burst is two whole frames at least; with less, a full frame would have to wait for a full bucket."""
+"""The smallest burst in whole frames; with fewer, a full frame would have to wait for a full bucket."""
 GSO_SHARE = 0.9
-"""The share of the burst for TCP's packets. The kernel would split a larger packet into frames in software,
-in the middle of the path: 83,000 a second at 1 Gbit. Four hosts in a ring on two cores would then reach 0.45
+"""The share of the burst for TCP's packets. The kernel would split larger packets into frames in software, in
+the middle of the path: 83,000 per second at 1 Gbit. Four hosts in a ring on two cores would then reach 0.45
 of their rate instead of 0.95."""
 MOST_GSO_NBYTES = 65536
 SEND_BUFFER_NBYTES = 4 << 20
 RECEIVE_BUFFER_NBYTES = 6 << 20
-"""The largest buffers of a TCP socket: every host uses Linux's defaults, so that a machine tuned for wide
-networks gives the same results."""
+"""The largest buffer of a TCP socket for receiving. Hosts use Linux's defaults for both buffers, so that a
+machine tuned for wide-area networks gives the same results."""
 FLOWS_PER_PEER = 4
 NETEM_QUEUE_PACKETS = 1_000_000
 
 
 def burst_nbytes(rate_nbytes_per_s: float, mtu_nbytes: int) -> int:
-    """Return the number of bytes that may pass at once after a pause."""
+    """Return the burst of a rate limit: the bytes that may pass at once after a pause."""
     least = LEAST_BURST_FRAMES * (mtu_nbytes + FRAME_OVERHEAD_NBYTES)
     return max(least, round(rate_nbytes_per_s * BURST_S))
 
 
 def gso_nbytes(rate_nbytes_per_s: float, mtu_nbytes: int) -> int:
-    """Return the largest packet that TCP may pass to the link, so that the link needn't split it."""
+    """Return the largest TCP packet that the link needn't split."""
     return min(MOST_GSO_NBYTES, int(GSO_SHARE * burst_nbytes(rate_nbytes_per_s, mtu_nbytes)))
 
 
 def queue_nbytes(hosts: int) -> int:
-    """Return the maximum length of a limit's queue.
+    """Return the maximum length of a rate limit's queue.
 
-    If all hosts send to one host, everything that their sockets hold may wait at its link. A dropped frame
-    would stop a connection for 200 ms or more, TCP's shortest timeout, which would distort measurements; so
-    the queue has room for everything. It uses memory only for frames that are actually queued.
+    If all hosts send to one host, the contents of all their socket buffers may wait at its link. A dropped
+    frame would stop a connection for at least 200 ms, TCP's shortest timeout, and distort measurements, so
+    the queue has room for all of them. It uses memory only for queued frames.
     """
     return hosts * FLOWS_PER_PEER * SEND_BUFFER_NBYTES
 
@@ -177,9 +178,9 @@ def queue_nbytes(hosts: int) -> int:
 def tcp_settings(congestion_controls: Sequence[str]) -> dict[str, str]:
     """Return the settings to write below ``/proc/sys/net/ipv4`` of every host.
 
-    Hosts use CUBIC, Linux's default, if the machine allows it, or otherwise Reno, which is always available.
-    If nothing is dropped, both send everything that the receiver has room for. BBR, which some machines use,
-    paces by its estimate of the rate: the time of one exchange varied from 650 to 880 ms.
+    Hosts use CUBIC, Linux's default, if the machine allows it, else Reno, which is always available. Without
+    drops, both fill the receiver's window. BBR, the default of some machines, paces by its estimate of the
+    rate: the time of one exchange varied from 650 to 880 ms.
     """
     return {
         "tcp_congestion_control": "cubic" if "cubic" in congestion_controls else "reno",

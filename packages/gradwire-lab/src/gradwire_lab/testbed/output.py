@@ -1,4 +1,4 @@
-"""The hosts' output: split into lines, shown with the host's name in front, and saved in files."""
+"""The hosts' output: split into lines, shown with the host's name as a prefix, and saved in files."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from gradwire_lab.testbed.topology import Topology, address, host_name
 Stream = Literal["out", "err"]
 STREAMS: tuple[Stream, Stream] = ("out", "err")
 Sink = Callable[[int, Stream, bytes], None]
-"""Takes a host, its stream, and whole lines; only the last line of a stream may lack its newline."""
+"""A function of a host, its stream, and whole lines; only a stream's last line may lack its newline."""
 _LONGEST_LINE_NBYTES = 1 << 16
 
 
 class Lines:
-    """Passes a stream to its sinks line by line, so that lines of different hosts don't mix."""
+    """A splitter that passes a stream to its sinks in whole lines, so that hosts' lines don't mix."""
 
     def __init__(self, host: int, stream: Stream, sinks: tuple[Sink, ...]) -> None:
         self._host, self._stream, self._sinks = host, stream, sinks
         self._rest = b""
 
     def take(self, text: bytes) -> None:
-        """Pass on complete lines; no bytes mean that the stream has ended."""
+        """Pass complete lines to the sinks; an empty ``text`` means that the stream has ended."""
         whole = self._rest + text
         end = whole.rfind(b"\n") + 1
         if not text or len(whole) - end > _LONGEST_LINE_NBYTES:
@@ -43,7 +43,7 @@ class Lines:
 
 
 def show(host: int, stream: Stream, text: bytes) -> None:
-    """Write lines to this process's own standard output or error, with the host's name in front."""
+    """Write lines to this process's standard output or error, with the host's name as a prefix."""
     own: TextIO = sys.stdout if stream == "out" else sys.stderr
     letters = own.encoding or "utf-8"
     words = text.decode(errors="backslashreplace").encode(letters, "backslashreplace").decode(letters)
@@ -53,9 +53,9 @@ def show(host: int, stream: Stream, text: bytes) -> None:
 
 
 class Logs:
-    """A file for each stream of each host, ``h0.out`` and ``h0.err`` and so on, as the host wrote it.
+    """A sink that writes each stream of each host to a file: ``h0.out``, ``h0.err``, and so on.
 
-    Raises ``TestbedError`` if the folder can't be written, before anything is started.
+    Raises ``TestbedError`` if the folder can't be written, before any command is started.
     """
 
     def __init__(self, folder: Path, hosts: int) -> None:
@@ -69,10 +69,10 @@ class Logs:
         except OSError as error:
             self.close()
             reason = os.strerror(error.errno) if error.errno else str(error)
-            raise TestbedError(f"{folder} cannot be written: {reason}; name another folder") from error
+            raise TestbedError(f"{folder} cannot be written: {reason}; pass another folder") from error
 
     def __call__(self, host: int, stream: Stream, text: bytes) -> None:
-        """Keep lines."""
+        """Write lines to the stream's file."""
         self._files[host, stream].write(text)
 
     def close(self) -> None:
@@ -81,26 +81,26 @@ class Logs:
             file.close()
 
 
-# Decide when to end the hosts of a run. This is pure: callers pass the time.
+# When to end the hosts of a run, without side effects: callers pass the time.
 
 KILL_AFTER_S = 2.0
-"""The time that a command has to end after SIGTERM."""
+"""The time between SIGTERM and SIGKILL, in seconds."""
 EXIT_TIMEOUT = 124  # as with timeout(1)
 
 
 @dataclass(frozen=True, slots=True)
 class HostExit:
-    """The end of a host's command: its exit code, 128 + n for signal n, and how long it ran in seconds."""
+    """The end of a host's command: its exit code, 128 + n for signal n, and its run time in seconds."""
 
     exit_code: int
     seconds: float
 
 
 class Watch:
-    """Tracks which hosts run, which failed first, and which signal is due next.
+    """The state of a run: the running hosts, the first failure, and the next signal to send.
 
-    When a host fails, the others have ``grace_s`` to notice and end; then they get SIGTERM, and after two
-    seconds SIGKILL. The same happens after the run's timeout. An interrupt sends SIGINT at once, and a second
+    After a host fails, the others have ``grace_s`` to end; then they get SIGTERM, and two seconds later
+    SIGKILL. The run's timeout sends the same signals. An interrupt sends SIGINT at once, and a second
     interrupt SIGKILL.
     """
 
@@ -133,7 +133,7 @@ class Watch:
             self._due = list(_end(now + self._grace_s))
 
     def interrupted(self, now: float) -> None:
-        """Record that the user wants the run to end."""
+        """Record an interrupt by the user, such as Ctrl-C."""
         self.interrupts += 1
         if self.interrupts == 1:
             self._due = [(now, signal.SIGINT), (now + self._grace_s, signal.SIGKILL)]
@@ -155,10 +155,10 @@ class Watch:
 
     @property
     def failure(self) -> str | None:
-        """One sentence that says what went wrong, or None."""
+        """The failure or timeout of the run in one sentence, or None."""
         if self._timed_out:
             limit = format_duration(self._timeout_s or 0.0)
-            return f"{_names(self._ended)} did not end within {limit} and had to be ended"
+            return f"{_names(self._ended)} did not end within {limit} and had to be killed"
         if self._failed is None:
             return None
         first = self.exits[self._failed]
@@ -167,7 +167,7 @@ class Watch:
         if not self._ended:
             return told
         grace = format_duration(self._grace_s)
-        return f"{told}; {_names(self._ended)} did not end within {grace} after that and had to be ended"
+        return f"{told}; {_names(self._ended)} did not end within {grace} after that and had to be killed"
 
     @property
     def exit_code(self) -> int:
@@ -184,7 +184,7 @@ def _end(at: float) -> tuple[tuple[float, signal.Signals], ...]:
 
 def _how(ended: HostExit) -> str:
     try:
-        return f"was ended by {signal.Signals(ended.exit_code - 128).name}"
+        return f"was killed by {signal.Signals(ended.exit_code - 128).name}"
     except ValueError:
         return f"ended with exit code {ended.exit_code}"
 
@@ -201,11 +201,11 @@ SCHEMA = "gradwire-testbed/2"
 
 @dataclass(frozen=True, slots=True)
 class CommandRun:
-    """A command that has run on all hosts.
+    """The result of a command on all hosts.
 
-    ``failure`` is a sentence that says what went wrong, or None if every host ended with exit code 0.
-    ``exit_code`` is then 0; otherwise, it is that of the host that failed first, or 124 after a timeout.
-    Times are in seconds. ``nic`` is the command of the NIC between each host and its link, if there was one.
+    ``failure`` describes the failure in a sentence, or is None if every host ended with exit code 0.
+    ``exit_code`` is 0, the exit code of the host that failed first, or 124 after a timeout. Times are in
+    seconds. ``nic`` is the command of the NIC between each host and its link, empty without NICs.
     """
 
     topology: Topology
@@ -219,7 +219,7 @@ class CommandRun:
     nic: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Return the record as readable JSON; ``load`` says how busy the hosts' machine was."""
+        """Return the record as readable JSON; ``load`` is the machine's load average over one minute."""
         fields = {
             "topology": self.topology.to_dict(),
             "command": list(self.command),

@@ -1,7 +1,7 @@
 """The registry of this user's testbeds: one small file each, locked by the process that owns the testbed.
 
 The kernel releases the lock when that process ends, for whatever reason, so a file that can be locked has no
-owner. Process IDs would be reused, for example after a restart; locks aren't.
+owner. Process IDs can be reused, for example after a restart; locks can't.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _SUFFIX = ".json"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A testbed in the registry, and the descriptor whose lock shows that it runs."""
+    """A testbed's entry in the registry, with the descriptor of its lock."""
 
     path: Path
     lock: int
 
     @property
     def mark(self) -> str:
-        """The value of ``MARK`` in its processes."""
+        """The value of ``MARK`` in the testbed's processes."""
         return self.path.stem
 
     def leave(self) -> None:
@@ -47,7 +47,7 @@ class Entry:
 
 
 def enter() -> Entry:
-    """Return a new testbed's entry. Raises ``TestbedError`` if the registry can't be written."""
+    """Add a new testbed to the registry and return its entry. Raises ``TestbedError`` on a write error."""
     path = registry_folder() / f"{secrets.token_hex(16)}{_SUFFIX}"
     try:
         with _locked(path.parent, make=True):
@@ -57,7 +57,7 @@ def enter() -> Entry:
             os.write(lock, json.dumps({"pid": os.getpid(), "started": started}).encode("ascii"))
     except OSError as error:
         raise TestbedError(
-            f"a testbed is noted in {path.parent}, which cannot be written ({error.strerror}); set TMPDIR"
+            f"the testbed registry {path.parent} cannot be written ({error.strerror}); set TMPDIR"
         ) from error
     return Entry(path, lock)
 
@@ -74,7 +74,7 @@ def forget(path: Path) -> None:
 
 
 def dead_and_living() -> tuple[list[Path], list[Path]]:
-    """Return the entries whose testbeds have ended, and those whose testbeds are running."""
+    """Return the entries of ended testbeds, and the entries of running ones."""
     dead: list[Path] = []
     living: list[Path] = []
     try:
@@ -106,12 +106,12 @@ def _locked(folder: Path, make: bool) -> Iterator[None]:
     while True:
         try:
             if make:
-                with suppress(FileExistsError):  # Path.mkdir would look again, when it may be gone
+                with suppress(FileExistsError):  # Path.mkdir checks again, when the folder may be gone
                     os.mkdir(folder, mode=0o700)
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             if make and folder.parent.is_dir():
-                continue  # somebody has removed the empty folder meanwhile
+                continue  # another process has just removed the empty folder
             raise
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -134,15 +134,16 @@ def _is_still(folder: Path, descriptor: int) -> bool:
 def _check_owner(folder: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise TestbedError(
-            f"{folder} must be this user's alone, but others own or may read it; remove it or set TMPDIR"
+            f"expected {folder} to be private to this user, but others own or may read it; remove it or set "
+            "TMPDIR"
         )
 
 
-# ``gradwire testbed clean``: ends and removes what killed testbeds left behind.
+# ``gradwire testbed clean``: ends the processes and removes the entries of killed testbeds.
 
 
 def clean() -> list[str]:
-    """Remove leftovers of this user's testbeds, never a running one; return a line for each action."""
+    """Remove leftovers of this user's killed testbeds; return a line for each action."""
     dead, living = dead_and_living()
     lines: list[str] = []
     for entry in dead:
@@ -152,12 +153,12 @@ def clean() -> list[str]:
                 lines.append(line)
         forget(entry)
         lines.append(f"removed {entry}")
-    lines = lines or ["nothing is left behind"]
-    return lines + [f"left alone: {entry}, whose testbed is at work" for entry in living]
+    lines = lines or ["no leftovers found"]
+    return lines + [f"kept: {entry}, whose testbed is running" for entry in living]
 
 
 def marked_processes(mark: str) -> Iterator[int]:
-    """Yield the processes that the testbed with this mark started, including their children."""
+    """Yield the process IDs of the testbed with this mark, including child processes."""
     for folder in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
         if _is_marked(int(folder.name), mark):
             yield int(folder.name)
@@ -172,7 +173,7 @@ def _is_marked(process: int, mark: str) -> bool:
 
 
 def _end(process: int, mark: str) -> bool:
-    """End a process, but not another one that got its process ID meanwhile."""
+    """Kill a process unless its ID now belongs to another one; return whether it was killed."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process)
         try:
@@ -188,16 +189,16 @@ def _words(process: int) -> str:
     with suppress(OSError):
         words = Path(f"/proc/{process}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
         return " ".join(word.decode(errors="replace") for word in words)[:80]
-    return "which has just ended"
+    return "already ended"
 
 
-# The environment of a host's command: ``torchrun``'s variables for one process on each of N machines.
+# The environment of a host's command: ``torchrun``'s variables for one process on each of N hosts.
 
 MASTER_PORT = 29500
-"""The port is always free, because the testbed has its own network."""
+"""The rendezvous port, always free because the testbed has its own network."""
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 32), "MALLOC_TRIM_THRESHOLD_": str(1 << 34)}
-"""Let glibc keep large blocks. Otherwise each step gets its gradients anew from the kernel, page by page,
-which takes half of the computation, with every method."""
+"""Variables that make glibc keep large blocks. Otherwise each step gets its gradients' memory from the kernel
+again, page by page, which takes half of the computation time, with every method."""
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
@@ -205,8 +206,8 @@ def variables(topology: Topology, host: int, mark: str, inherited: Mapping[str, 
     """Return the environment of a host's command: the inherited one, and the variables of a rank.
 
     Unless ``OMP_NUM_THREADS`` is inherited, OpenMP's threads are limited to the host's share of the machine's
-    cores, because each host would otherwise start a thread per core. PyTorch's warning that addresses have no
-    names is turned off.
+    cores, because each host would otherwise start a thread per core. PyTorch's warning about addresses
+    without host names is turned off.
     """
     cores = len(os.sched_getaffinity(0))
     described = {

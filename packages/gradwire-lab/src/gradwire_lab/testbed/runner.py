@@ -1,4 +1,4 @@
-"""Run one command on all hosts: pass on their output, and end them when necessary."""
+"""Run one command on all hosts: forward their output, and end them when necessary."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _READ_NBYTES = 1 << 16
 
 
 class Runner:
-    """Starts a command through the supervisor's channel and follows it to its end."""
+    """One run of a command on all hosts, through the supervisor's channel."""
 
     def __init__(self, channel: Channel, watch: Watch, sinks: tuple[Sink, ...]) -> None:
         self._channel = channel
@@ -33,10 +33,10 @@ class Runner:
         self._swept = False
         self._failure = ""
         self._streams: dict[int, Lines] = {}
-        """Descriptor -> who takes what comes out of it."""
+        """The line splitter of each output stream, by descriptor."""
 
     def follow(self, command: Sequence[str], environments: Sequence[Mapping[str, str]], folder: Path) -> None:
-        """Return when every process that the command has started is gone.
+        """Start the command, and return when all its processes have ended.
 
         Raises
         ------
@@ -51,7 +51,7 @@ class Runner:
                 self._start(command, environments, folder, selector)
                 while not self._swept:
                     self._wait(selector, arrivals)
-                for stream in list(self._streams):  # all writers are dead: this is all
+                for stream in list(self._streams):  # all writers have ended, so the streams are complete
                     while stream in self._streams:
                         self._read(stream, selector)
                 if self._failure:
@@ -111,22 +111,22 @@ class Runner:
                     self._tell({"do": "sweep"})
             case "refused":
                 raise TestbedError(
-                    f"the command cannot be started: {message['reason']}; it must be a program for this "
-                    "machine, or begin with '#!' and one"
+                    f"the command cannot be started: {message['reason']}; pass a program for this machine, "
+                    "or a script that begins with '#!'"
                 )
-            case "failed":  # a NIC, before any command; what it printed is yet to be read
+            case "failed":  # a NIC failed before any command started; its output is still unread
                 self._failure, self._swept = message["reason"], True
             case "swept":
                 self._swept = True
 
     def _tell(self, message: dict[str, object]) -> None:
-        with suppress(BrokenPipeError):  # what is missing then is heard
+        with suppress(BrokenPipeError):  # _hear then raises an error
             self._channel.send(message)
 
     def _read(self, stream: int, selector: selectors.BaseSelector) -> None:
         try:
             text = os.read(stream, _READ_NBYTES)
-        except BlockingIOError:  # somebody outside was handed the other end; it is not ours to wait for
+        except BlockingIOError:  # a process outside the testbed holds the other end; don't wait for it
             text = b""
         lines = self._streams[stream]
         if not text:
@@ -137,16 +137,15 @@ class Runner:
 
 
 def _gone() -> TestbedError:
-    return TestbedError("the testbed's supervisor is gone, and every host with it; somebody has killed it")
+    return TestbedError("the testbed's supervisor is gone, and every host with it; start a new testbed")
 
 
 # Keep a virtual machine's cores from sleeping long while hosts run, so that links keep their rate.
 #
-# An idle core goes back to the hypervisor, which may take longer to return it than a limit's burst lasts; the
-# tokens that the bucket would have earned beyond its burst are then lost. On two contended virtual cores, a
-# 500 Mbit line reached 446..452 Mbit, and 467..476 if its cores woke up all the time. A hypervisor waits for
-# a core that it expects back soon, and a core that sleeps briefly still takes over waiting work from the
-# others, which a spinning core doesn't.
+# A hypervisor may take longer to wake an idle core than a limit's burst lasts; the token bucket then loses
+# the tokens beyond its burst. On two contended virtual cores, a 500 Mbit link reached 446..452 Mbit, and
+# 467..476 if its cores woke up all the time. A hypervisor keeps a core that it expects to wake soon, and a
+# core that sleeps briefly still takes over waiting work from the others, which a spinning core doesn't.
 
 _CPUINFO = Path("/proc/cpuinfo")
 _WAKE = (sys.executable, "-I", "-S", "-c", "import time\nwhile True: time.sleep(1e-4)")
@@ -159,10 +158,10 @@ def is_virtual(cpuinfo: str) -> bool:
 
 
 def keep_awake() -> list[subprocess.Popen[bytes]]:
-    """Start a process on every core that wakes it all the time; the caller ends them.
+    """Start a process on every core that wakes it continually; the caller ends the processes.
 
-    They run only while the core is otherwise idle. On real machines, whose cores wake up quickly, and on
-    machines of unknown kind, there are none.
+    They run only while the core is otherwise idle. None are started on physical machines, whose cores wake up
+    quickly, and on machines of unknown kind.
     """
     try:
         virtual = is_virtual(_CPUINFO.read_text(encoding="utf-8", errors="replace"))
@@ -177,21 +176,21 @@ def _wake(core: int) -> subprocess.Popen[bytes]:
     try:
         os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
         os.sched_setaffinity(process.pid, {core})
-    except OSError:  # at an ordinary priority it would be in the way
+    except OSError:  # at normal priority, it would compete with the hosts
         with suppress(ProcessLookupError):
             process.kill()
     return process
 
 
-# The NICs of a run: a program for each host, started before its command and ended after it.
+# The NICs of a run: one program per host, started before its command and ended after it.
 
 READY_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 2.0
-"""The time that a NIC has to end after SIGTERM, and to print what it counted."""
+"""The time for a NIC to print its counters and end after SIGTERM, in seconds."""
 
 
 class NicPrograms:
-    """Runs a command in the namespace of every NIC; without NICs, nothing."""
+    """The NIC programs of a run, one in each NIC's namespace; empty without NICs."""
 
     def __init__(self, command: Sequence[str], namespaces: Sequence[int]) -> None:
         self._command = (*command, "--host", NIC_HOST, "--link", NIC_LINK, "--ready-fd")
@@ -199,9 +198,9 @@ class NicPrograms:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def start(self, outputs: Sequence[int]) -> None:
-        """Return when all NICs forward frames. Raises ``TestbedError`` if one doesn't.
+        """Start all NICs, and wait until they forward frames. Raises ``TestbedError`` if one doesn't.
 
-        ``outputs`` are the files for what each NIC prints.
+        ``outputs`` has a file for the output of each NIC.
         """
         ready: list[int] = []
         self._running = []
@@ -221,7 +220,7 @@ class NicPrograms:
                 os.close(heard)
 
     def end(self) -> None:
-        """Ask the NICs to end, and wait for a short time; the sweep ends the rest."""
+        """Send SIGTERM to the NICs, and after ``END_TIMEOUT_S`` SIGKILL."""
         for process in self._running:
             process.terminate()
         deadline = time.monotonic() + END_TIMEOUT_S
@@ -240,13 +239,15 @@ class NicPrograms:
                 stdout=output,
                 stderr=output,
                 pass_fds=[ready_fd],
-                start_new_session=True,  # Ctrl-C is for the hosts
+                start_new_session=True,  # so that Ctrl-C reaches the hosts only
             )
 
 
 def _await(name: str, heard: int, deadline: float) -> None:
     readable, _, _ = select.select([heard], [], [], max(0.0, deadline - time.monotonic()))
     if not readable:
-        raise TestbedError(f"the NIC of {name} did not forward frames within {READY_TIMEOUT_S:g} s")
+        raise TestbedError(
+            f"the NIC of {name} did not forward frames within {READY_TIMEOUT_S:g} s; see the output of {name}"
+        )
     if not os.read(heard, 1):
-        raise TestbedError(f"the NIC of {name} ended at its start, for the reason in the output of {name}")
+        raise TestbedError(f"the NIC of {name} failed to start; see the output of {name}")

@@ -27,14 +27,14 @@ from gradwire_lab.testbed.topology import Topology
 
 
 class Supervisor:
-    """Serves the testbed at the other end of the channel until that end is closed."""
+    """A server for the testbed at the other end of the channel, until that end is closed."""
 
     def __init__(self, channel: Channel, namespaces: list[int], nics: NicPrograms) -> None:
         self._channel = channel
         self._namespaces = namespaces
         self._nics = nics
         self._hosts: dict[int, tuple[int, float, subprocess.Popen[bytes]]] = {}
-        """Process -> host, when it was started, and what Python knows of it."""
+        """The host, start time, and ``Popen`` of each running command, by process ID."""
         self._awake: list[subprocess.Popen[bytes]] = []
 
     def serve(self) -> None:
@@ -80,7 +80,7 @@ class Supervisor:
         return True
 
     def _start(self, message: Message, files: list[int]) -> None:
-        """Start the command on every host, with two of the files as its standard output and error."""
+        """Start the command on every host, with two of ``files`` as its standard output and error."""
         try:
             self._awake = keep_awake()  # until the sweep
             self._nics.start(files[1::2])
@@ -108,7 +108,7 @@ class Supervisor:
                 os.close(file)
 
     def _reap(self) -> None:
-        """Report the hosts' commands that have ended; their orphans are children of this process, too."""
+        """Report the hosts' commands that have ended, and reap orphans, which this process inherits."""
         with suppress(ChildProcessError):
             while True:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -124,7 +124,7 @@ class Supervisor:
 
 
 def sweep() -> None:
-    """End every other process in the namespaces, and wait until they are gone."""
+    """Kill every other process in the namespaces, and wait until all have ended."""
     with suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
     with suppress(ChildProcessError):
@@ -135,12 +135,12 @@ def sweep() -> None:
 def main(descriptor: int, entry: Path, outside: str) -> None:
     """Serve a testbed.
 
-    ``descriptor`` is the supervisor's end of the channel. ``entry`` is the testbed's in the registry, which
-    is removed here, too, in case the testbed was killed. ``outside`` is the process namespace of the testbed,
-    which must not be this one.
+    ``descriptor`` is the supervisor's end of the channel. ``entry`` is the testbed's registry entry, which is
+    removed here, too, in case the testbed was killed. ``outside`` is the testbed's process namespace, which
+    must not be this one.
     """
-    if os.getpid() != 1 or outside == os.readlink("/proc/self/ns/pid"):  # sweep() would end everything
-        raise SystemExit("the testbed's supervisor is started by a testbed, in an area of its own")
+    if os.getpid() != 1 or outside == os.readlink("/proc/self/ns/pid"):  # sweep() would kill all processes
+        raise SystemExit("expected to run as process 1 of a testbed's namespaces; use gradwire testbed run")
     try:
         _serve(Channel(socket.socket(fileno=descriptor)))
     except BrokenPipeError:

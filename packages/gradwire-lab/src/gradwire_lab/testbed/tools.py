@@ -1,4 +1,4 @@
-"""The programs that a testbed runs: where they are, and what the doctor says of them."""
+"""The programs that a testbed runs, and the doctor's check for them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:  # a testbed needs no compiled kernels, but the doctor does
     from gradwire.doctor.finding import Finding
 
 PACKAGES = MappingProxyType({"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"})
-"""Program -> the package of a Linux distribution that has it."""
-_SYSTEM_FOLDERS = "/usr/sbin:/sbin"  # which an ordinary user's PATH may lack
+"""The Linux package of each program."""
+_SYSTEM_FOLDERS = "/usr/sbin:/sbin"  # an ordinary user's PATH may lack them
 
 
 def find_tool(name: str) -> str:
-    """Return the path of ``ip``, ``tc`` or ``unshare``. Raises ``TestbedError`` if it is missing."""
+    """Return the path of ``ip``, ``tc``, or ``unshare``. Raises ``TestbedError`` if it is missing."""
     path = shutil.which(name, path=f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_FOLDERS}")
     if path is None:
         raise TestbedError(f"a testbed needs the program {name!r}; install {PACKAGES[name]}")
@@ -27,7 +27,7 @@ def find_tool(name: str) -> str:
 
 
 def check() -> Iterator[Finding]:
-    """Yield whether ``gradwire testbed`` finds its programs; training needs none of them."""
+    """Yield a finding about the programs of ``gradwire testbed``; training needs none of them."""
     from gradwire.doctor.finding import Finding
 
     missing = []
@@ -37,6 +37,6 @@ def check() -> Iterator[Finding]:
         except TestbedError as error:
             missing.append(str(error))
     if missing:
-        yield Finding("testbeds", "ok", f"not here ({'; '.join(missing)}); training does not need them")
+        yield Finding("testbeds", "ok", f"not available ({'; '.join(missing)}); training does not need them")
     else:
-        yield Finding("testbeds", "ok", f"{', '.join(PACKAGES)} are here")
+        yield Finding("testbeds", "ok", f"{', '.join(PACKAGES)} are installed")

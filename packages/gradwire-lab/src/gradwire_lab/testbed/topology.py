@@ -16,7 +16,7 @@ LEAST_NBYTES_PER_S = 12_500.0
 MOST_NBYTES_PER_S = 50e9
 LONGEST_DELAY_S = 10.0
 USUAL_MTU_NBYTES, LEAST_MTU_NBYTES, MOST_MTU_NBYTES = 1500, 1280, 9000
-"""Ethernet's MTU, and the range from the least that IPv6 allows to jumbo frames."""
+"""Ethernet's MTU, IPv6's smallest MTU, and the largest one (jumbo frames)."""
 INTERFACE = "eth0"
 """The name of every host's link; its only other interface is ``lo``."""
 NIC_HOST, NIC_LINK = "host", "link"
@@ -27,19 +27,18 @@ _SOURCE = Source("a topology", 'an example is {"rates": ["1gbit", "1gbit"], "del
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Hosts around one switch, or in groups whose switches are joined by a core.
+    """A network of hosts at one switch, or in groups whose switches are connected by a core.
 
     Parameters
     ----------
     rates_nbytes_per_s
-        The rate of each host's link, the same in both directions; None is unlimited. Their number is the
-        number of hosts, 1 to 64.
+        The rate of each host's link, the same in both directions, for 1 to 64 hosts; None is unlimited.
     groups
-        Sizes of groups of consecutive hosts, each with its own switch. If empty, one switch serves all.
+        The sizes of groups of consecutive hosts, each with its own switch. If empty, there is one switch.
     core_nbytes_per_s
         The rate of the link between a group's switch and the core, in each direction; None is unlimited.
     delay_s
-        Additional time of every frame between two hosts, one way.
+        The added one-way delay of every frame between two hosts.
     mtu_nbytes
         The largest IP packet of every link.
 
@@ -60,22 +59,25 @@ class Topology:
         for rate in (*self.rates_nbytes_per_s, self.core_nbytes_per_s):
             if rate is not None and not LEAST_NBYTES_PER_S <= rate <= MOST_NBYTES_PER_S:
                 least, most = format_rate(LEAST_NBYTES_PER_S), format_rate(MOST_NBYTES_PER_S)
-                raise SpecError(f"a testbed's rates are {least} to {most}, but one is {format_rate(rate)}")
+                raise SpecError(f"expected testbed rates from {least} to {most}, got {format_rate(rate)}")
         if not 0 <= self.delay_s <= LONGEST_DELAY_S:
             longest = format_duration(LONGEST_DELAY_S)
-            raise SpecError(f"a testbed's delay is 0 to {longest}, but is {self.delay_s:g} s")
+            raise SpecError(f"expected a testbed delay from 0 to {longest}, got {self.delay_s:g} s")
         if not LEAST_MTU_NBYTES <= self.mtu_nbytes <= MOST_MTU_NBYTES:
             raise SpecError(
-                f"a testbed's MTU is {LEAST_MTU_NBYTES} to {MOST_MTU_NBYTES} bytes, but is {self.mtu_nbytes}"
+                f"expected a testbed MTU from {LEAST_MTU_NBYTES} to {MOST_MTU_NBYTES} bytes, got "
+                f"{self.mtu_nbytes}"
             )
         self._check_groups()
 
     def _check_groups(self) -> None:
         if self.groups and (min(self.groups) < 1 or sum(self.groups) != self.hosts):
             sizes = ", ".join(map(str, self.groups))
-            raise SpecError(f"groups must add up to the {self.hosts} hosts, but their sizes are {sizes}")
+            raise SpecError(f"expected groups that add up to the {self.hosts} hosts, got the sizes {sizes}")
         if self.core_nbytes_per_s is not None and len(self.groups) < 2:
-            raise SpecError("a core joins at least 2 groups of hosts; name the groups, or leave out its rate")
+            raise SpecError(
+                "a core rate needs at least 2 groups of hosts; pass groups, or omit the core rate"
+            )
 
     @classmethod
     def even(
@@ -88,7 +90,7 @@ class Topology:
         delay: str = "0",
         mtu_nbytes: int = USUAL_MTU_NBYTES,
     ) -> Self:
-        """Return a topology of equal hosts in equal groups; write rates and delay as on the command line.
+        """Return a topology of equal hosts in equal groups, with rates and delay as on the command line.
 
         Raises ``SpecError``.
         """
@@ -108,7 +110,7 @@ class Topology:
         return tuple(group for group, size in enumerate(sizes) for _ in range(size))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dictionary for JSON, which ``from_dict`` reads; nothing is rounded."""
+        """Return a JSON dictionary that ``from_dict`` reads; values are exact."""
         return {
             "rates": [_rate_text(rate) for rate in self.rates_nbytes_per_s],
             "groups": list(self.groups),
@@ -119,7 +121,7 @@ class Topology:
 
     @classmethod
     def from_dict(cls, words: Mapping[str, Any]) -> Self:
-        """Return the topology that a JSON object describes; all keys except ``rates`` are optional.
+        """Parse a topology from a JSON object; all keys except ``rates`` are optional.
 
         Raises ``SpecError`` for an unknown key or a value of the wrong type.
         """
@@ -134,29 +136,29 @@ class Topology:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the topology that a JSON text describes. Raises ``SpecError``."""
+        """Parse a topology from JSON text. Raises ``SpecError``."""
         return cls.from_dict(read_object(text, "a topology"))
 
 
 def equal_groups(hosts: int, groups: int) -> tuple[int, ...]:
-    """Return the sizes of this many groups, empty for one. Raises ``SpecError`` unless they are equal."""
+    """Return the sizes of equal groups, empty for one group. Raises ``SpecError`` if there are none."""
     if not 1 <= groups <= hosts or hosts % groups:
-        raise SpecError(f"{hosts} hosts cannot be cut into {groups} groups of equal size")
+        raise SpecError(f"expected a number of groups that divides the {hosts} hosts, got {groups}")
     return (hosts // groups,) * groups if groups > 1 else ()
 
 
 def host_name(host: int) -> str:
-    """Return the name of a host in logs, which is also that of its link's end at the switch."""
+    """Return a host's name in logs, which is also the name of its link's interface at the switch."""
     return f"h{host}"
 
 
 def address(host: int) -> str:
-    """Return a host's IPv4 address; its network has 8 bits for hosts."""
+    """Return a host's IPv4 address, in a /24 network."""
     return f"10.77.0.{host + 1}"
 
 
 def hardware_address(host: int, *, nic: bool = False) -> str:
-    """Return the Ethernet address of a host or its NIC, from the range that is free for local use."""
+    """Return the Ethernet address of a host or its NIC, a locally administered one."""
     return f"02:67:77:00:{int(nic):02x}:{host + 1:02x}"
 
 
@@ -170,7 +172,7 @@ def _rate(word: object) -> float | None:
 
 
 def _rate_text(nbytes_per_s: float | None) -> str:
-    """Return the text of a rate that reads back as the same number, in the largest suitable unit."""
+    """Format a rate in the largest suitable unit, so that it parses to the same number."""
     if nbytes_per_s is None:
         return "unlimited"
     bits = 8 * nbytes_per_s
@@ -182,7 +184,7 @@ def _rate_text(nbytes_per_s: float | None) -> str:
 
 
 def _delay_text(seconds: float) -> str:
-    """Return the text of a delay that reads back as the same number."""
+    """Format a delay so that it parses to the same number."""
     if seconds == 0:
         return "0"
     for unit, size in (("ms", 1e3), ("us", 1e6)):
