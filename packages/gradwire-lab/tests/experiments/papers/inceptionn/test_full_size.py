@@ -109,7 +109,7 @@ def test_each_step_s_gradient_is_that_of_its_batch(monkeypatch: pytest.MonkeyPat
 
 def test_without_images_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADWIRE_DATA", str(tmp_path))
-    with pytest.raises(DataError, match="expected ImageNet's images, got none"):
+    with pytest.raises(DataError, match=r"expected imagenet1000/\*\.zip in \$GRADWIRE_DATA, got none"):
         Photographs(20, DEVIATION, seed=1)
     monkeypatch.setattr(full_size, "find_spec", lambda _name: None)
     assert "pillow" in full_size.missing()

@@ -1,4 +1,4 @@
-"""INCEPTIONN's tables and figures: gradients, what compression does to them, and what exchanges cost."""
+"""INCEPTIONN's tables and figures: gradients, the effects of compression, and the cost of exchanges."""
 
 EXHIBITS = {
     "inceptionn-figure-1": "inceptionn.figure_1:EXHIBIT",
@@ -13,4 +13,4 @@ EXHIBITS = {
     "inceptionn-figure-14": "inceptionn.figure_14:EXHIBIT",
     "inceptionn-figure-15": "inceptionn.figure_15:EXHIBIT",
 }
-"""Name -> where the exhibit is, in the order of the tables that are printed."""
+"""Each exhibit's module, by name, in the order of the printed tables."""

@@ -1,4 +1,4 @@
-"""Figure 1: three organisations of the workers: aggregators, rings below an aggregator, and rings alone."""
+"""Figure 1: three organisations of the workers: aggregators, rings below an aggregator, and only rings."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ ORGANISATIONS = {
     LEAVES: f"hierarchical:{GROUP},ring+star",
     RINGS: f"hierarchical:{GROUP}",
 }
-"""As the figure has them, with what they are compared with, and the collective here."""
+"""The figure's organisations and the single aggregator, with the collectives used here."""
 WITHIN, FASTER, EVEN = 0.2, 1.1, 0.01
-"""By what times may differ from formulas, by what one must be shorter to count, and what counts as even."""
+"""The allowed deviation from formulas, the ratio of times that counts as faster, and the tolerance of "even".
+"""
 BUDGET_S = 20.0
-"""Seconds for all exchanges of a cell; there is one at least."""
+"""Seconds for all exchanges of a cell, of which there is at least one."""
 
 
 @dataclass(frozen=True)
 class InceptionnFigure1Options:
-    """The number of workers, the rate of all together, bytes of a gradient, and exchanges of a cell."""
+    """The number of workers, their total rate, bytes of a gradient, and exchanges per cell."""
 
     workers: int
     total_mbit: int
@@ -60,7 +61,7 @@ def _busiest(row: Row) -> Mapping[str, float]:
 
 
 def busiest_over_mean(algorithm: str, workers: int) -> float:
-    """Return the bytes that the busiest worker sends by its schedule, over the workers' mean."""
+    """Return the bytes that the busiest worker sends in the schedule, relative to the workers' mean."""
     from gradwire import collectives
 
     collective = collectives.get(algorithm)
@@ -72,7 +73,7 @@ def busiest_over_mean(algorithm: str, workers: int) -> float:
 
 
 def formula_s(organisation: str, workers: int, nbytes: float, link: AlphaBetaGamma) -> float:
-    """Return the seconds of an exchange: those of a group, and of what goes on to the groups' level.
+    """Return the seconds of an exchange: within a group, then between groups.
 
     Source: the formulas of an aggregator and of a ring, one after the other.
     """
@@ -86,7 +87,7 @@ def formula_s(organisation: str, workers: int, nbytes: float, link: AlphaBetaGam
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the organisations with each other, and with the formulas."""
+    """Compare the organisations with each other and with the formulas."""
 
     def typical_s(name: str) -> float:
         return float(median(row_of(rows, organisation=name)["seconds"]))

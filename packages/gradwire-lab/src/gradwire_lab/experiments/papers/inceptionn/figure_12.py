@@ -1,4 +1,4 @@
-"""Figure 12: training time with an aggregator and with a ring, with and without the codec, on hosts."""
+"""Figure 12: training time on hosts with an aggregator and with a ring, with and without the codec."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ from gradwire_lab.job.data import at_hand
 
 PLACE = "figure 12"
 ON_HOSTS = training.__name__
-"""The module that trains on the hosts."""
+"""The name of the module that trains on the hosts."""
 CODEC = "inceptionn:2^-10"
 
 
 @dataclass(frozen=True)
 class Organisation:
-    """The organisation of workers, by which a step's gradients become weights on all of them.
+    """An organisation of workers: the collectives and codecs that a step's gradients pass.
 
-    ``exact`` is the same without the codec, which accuracies are compared with. ``hosts`` are the workers,
-    and an aggregator with a host of its own. ``up`` and ``down`` are the collectives of gradients and of an
-    aggregator's weights; without ``down``, gradients travel alone. ``codec`` is that of gradients on the
-    hosts, and ``nic`` that of the NICs between the hosts and their links.
+    ``exact`` is the organisation without the codec, the reference for accuracies. ``hosts`` are the workers,
+    and an aggregator on a separate host. ``up`` and ``down`` are the collectives of gradients and of an
+    aggregator's weights; without ``down``, only gradients are exchanged. ``codec`` encodes gradients on the
+    hosts, and ``nic`` in NICs between the hosts and their links.
     """
 
     exact: str
@@ -76,27 +76,28 @@ WAYS = MappingProxyType(
         COMPRESSED[2]: Organisation(INC, WORKERS, "ring", nic=f"{CODEC} --no-merge"),
     }
 )
-"""WA sends gradients to one aggregator, whose weights go down a tree; the other has figure 1a's groups."""
+"""WA sends gradients to one aggregator, whose weights descend a tree; TREE has figure 1a's groups."""
 PACE = "WA, to find the rate"
 SHARE = (0.709, 0.802)
-"""Published: communication in WA's time, of the four networks; the rate is set for the middle."""
+"""Published: the share of communication in WA's time for the four networks; the rate is set for the middle.
+"""
 TOTAL_CUT, COMMUNICATION_CUT = (0.31, 0.52), (0.36, 0.58)
-"""Published of INC compared with WA, over the four networks."""
+"""Published: the reductions of INC relative to WA, over the four networks."""
 AGGREGATOR_CUT, FULL_CUT, RING_CUT = 0.308, (0.709, 0.807), 0.539
-"""Cuts of the communication: WA+C and INC+C compared with WA, and INC+C compared with INC."""
+"""Reductions of communication: WA+C and INC+C relative to WA, and INC+C relative to INC."""
 SPEEDUP, LOST = (2.2, 3.1), 0.015
-"""The speed-up of INC+C over WA, and the accuracy that it loses in as many steps."""
+"""The speed-up of INC+C over WA, and its loss of accuracy after equal steps."""
 BEYOND, FASTER = 0.1, 1.1
-"""By what share figures may leave the published ones, and what counts as faster."""
+"""The allowed deviation from published figures as a share, and the ratio that counts as faster."""
 RATIO_AT_10 = 11.6
 """Published: the largest mean ratio at 2^-10."""
 FIRST_RATE, TRIES = 300_000_000, 2
-"""Bits per second at which WA is measured first, and how often the rate is corrected."""
+"""Bits per second for the first measurement of WA, and the number of measurements that correct the rate."""
 
 
 @dataclass(frozen=True)
 class InceptionnFigure12Options:
-    """The network, images of a worker in a step, seeds, steps, and steps until the rate is found."""
+    """The network, images per worker and step, seeds, steps, and steps of the search for the rate."""
 
     network: str
     batch: int
@@ -106,7 +107,7 @@ class InceptionnFigure12Options:
 
 
 def cells(options: InceptionnFigure12Options) -> list[Cell]:
-    """Return a cell that finds the rate, and one for each way to train and each seed."""
+    """Return a cell that finds the rate, and a cell for each organisation and seed."""
     common = {"network": options.network, "data": at_hand(), "batch": options.batch}
     pace = {"run": PACE, **common, "steps": options.pace_steps}
     return [pace, *cells_of({**common, "steps": options.steps}, run=WAYS, seed=options.seeds)]
@@ -115,7 +116,7 @@ def cells(options: InceptionnFigure12Options) -> list[Cell]:
 def run(
     _options: InceptionnFigure12Options, cells: Sequence[Cell], before: Sequence[Row], report: Reporter
 ) -> None:
-    """Find the rate, and train on four hosts, or five with an aggregator, whose links keep to it."""
+    """Find the rate, and train on four hosts (five with an aggregator) whose links have this rate."""
     rows = [*before]
 
     def note(row: Row) -> None:
@@ -129,14 +130,14 @@ def run(
 
 
 def on_hosts(cell: Cell, rate: str) -> Cell:
-    """Return a cell with what the hosts need to know."""
+    """Return a cell with the additional fields that hosts need."""
     return {**cell, **asdict(WAYS[cell["run"]]), "rate": rate}
 
 
 def find_rate(cell: Cell, report: Reporter) -> Mapping[str, Any]:
-    """Return the rate at which WA communicates for the middle of table II's shares, from its measured steps.
+    """Return the rate at which WA's communication share is the middle of table II's, from measured steps.
 
-    Communication takes as much longer as a rate is lower, nearly: so the second step comes close.
+    Communication time is nearly inverse to the rate, so the second try is close.
     """
     tried = list[tuple[int, float, float]]()
     rate, share = FIRST_RATE, fmean(SHARE)
@@ -151,7 +152,7 @@ def find_rate(cell: Cell, report: Reporter) -> Mapping[str, Any]:
 
 
 def aggregator_messages() -> int:
-    """Return the number of messages on the aggregator's link: workers' gradients, the tree's weights."""
+    """Return the messages on the aggregator's link: the workers' gradients, and the tree's weights."""
     return WORKERS + int(math.log2(WORKERS)) + 1
 
 
@@ -161,19 +162,19 @@ def computing_s(row: Row) -> float:
 
 
 def communicating_s(row: Row) -> float:
-    """Return the median seconds of a step beside computation."""
+    """Return the median seconds of a step without computation."""
     return float(median(all_s - own_s for all_s, own_s in zip(row["step_s"], row["compute_s"], strict=True)))
 
 
 class OrganisationRows:
-    """The trainings by their names: means over seeds of the median step; NaN where a training is missing."""
+    """The training runs by name, as means over seeds of the median step; NaN if a run is missing."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self._rows = {name: select(rows, run=name) for name in WAYS}
         self.goal = GOALS[rows[0]["data"]]
 
     def communicating_s(self, run: str) -> float:
-        """Return the seconds of a step beside computation."""
+        """Return the seconds of a step without computation."""
         return _mean(map(communicating_s, self._rows[run]))
 
     def step_s(self, run: str) -> float:
@@ -181,11 +182,11 @@ class OrganisationRows:
         return _mean(median(row["step_s"]) for row in self._rows[run])
 
     def ends(self, run: str) -> list[float]:
-        """Return accuracies, by seed."""
+        """Return the final accuracies, by seed."""
         return [row["accuracy"] for row in self._rows[run]]
 
     def trainings(self, *runs: str) -> list[Trainings]:
-        """Return the trainings that a figure of these runs rests on."""
+        """Return the training runs behind a figure about these runs."""
         return [Trainings(run, self.ends(run), self.ends(WAYS[run].exact), self.goal) for run in runs]
 
 
@@ -195,7 +196,7 @@ def _mean(values: Iterable[float]) -> float:
 
 
 def messages(run: str) -> float:
-    """Return the gradients and weights that pass the busiest link in turn, at the largest published ratio."""
+    """Return the gradients and weights on the busiest link, in gradients, at the largest published ratio."""
     way = WAYS[run]
     ratio = 1.0 if way.codec == "identity" and not way.nic else RATIO_AT_10
     if way.down:
@@ -204,7 +205,7 @@ def messages(run: str) -> float:
 
 
 def most_saved(run: str, other: str) -> float:
-    """Return the share of the communication that a run saves if that is nothing but bytes over a rate."""
+    """Return the share of the communication that a run saves if communication is bytes over a rate."""
     return 1 - (1 - BEYOND) * messages(run) / messages(other)
 
 
@@ -215,7 +216,7 @@ BYTES = (
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the time beside computation, all of it, and accuracies, each with the trainings behind it."""
+    """Compare communication, total time, and accuracies, with the training runs behind each."""
     found = OrganisationRows(rows)
     return [*_of_ring(found), *_of_codec(found), *_accuracies(found)]
 

@@ -1,4 +1,4 @@
-"""Figure 13: how many more epochs a training with the NIC's codec needs for the same accuracy."""
+"""Figure 13: the additional epochs that training with the NIC's codec needs for the same accuracy."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ EXACT, CODEC = "exact", "inceptionn:2^-10"
 MORE = 2
 """Published: one or two more epochs."""
 EQUAL = 0.005
-"""Accuracies are equal that differ by half a point at most: trainings scatter as much."""
+"""Accuracies are equal within half a point, because training runs scatter as much."""
 LOST = 0.015
-"""Published: the most that is lost with as many epochs."""
+"""Published: the largest loss of accuracy after equal epochs."""
 
 
 @dataclass(frozen=True)
 class InceptionnFigure13Options:
-    """The networks, epochs of the exact training by data, and seeds."""
+    """The networks, epochs of the exact training run by data set, and seeds."""
 
     networks: tuple[str, ...]
     epochs: tuple[tuple[str, int], ...]
@@ -37,7 +37,7 @@ class InceptionnFigure13Options:
 
 
 def cells(options: InceptionnFigure13Options) -> list[Cell]:
-    """Return a cell for each network, seed, and codec; with the codec there are two more epochs."""
+    """Return a cell for each network, seed, and codec; the codec's runs have two more epochs."""
     data = at_hand()
     epochs = {EXACT: dict(options.epochs)[data], CODEC: dict(options.epochs)[data] + MORE}
     found = cells_of({"data": data}, network=options.networks, seed=options.seeds, codec=epochs)

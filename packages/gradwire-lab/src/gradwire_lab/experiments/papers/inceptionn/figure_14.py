@@ -1,4 +1,4 @@
-"""Figure 14: compression ratio, error, and accuracy of truncations and of the NIC's codec over a training."""
+"""Figure 14: compression ratio, error, and accuracy with truncation and with the NIC's codec in training."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ TRUNCATED = tuple(f"truncate:{bits}" for bits in (16, 22, 24))
 SCHEMES = (EXACT, *TRUNCATED, *BOUNDS, SCALED)
 RATIOS_AT_10, RATIO_AT_6, RATIO_TRUNCATED = (5.5, 11.6), 14.9, 4.0
 OTHER_NETWORKS = 0.05
-"""The share by which a ratio may leave the published ones: networks and images differ from the paper's."""
+"""The allowed deviation from published ratios: networks and images differ from the paper's."""
 LOST_TRUNCATED, LOST = 0.624, 0.02
-"""Published: accuracy that 24 truncated bits lose at most, and that any of the bounds does."""
+"""Published: the accuracy lost with 24 truncated bits, and the largest loss with any bound."""
 OF_LOST, OF_SIMPLE = 0.1, 0.2
-"""The share by which the former may differ, and the most that simple networks lose."""
+"""The allowed deviation of the former, and the largest loss of simple networks."""
 ROUNDED = 0.0025
-"""The share by which the published ratio of a truncation may differ from 32 bits over those that are kept."""
+"""The allowed deviation of a truncation's published ratio from 32 bits over the kept bits."""
 SEVEN_BITS = "the printed format gives 8 bits a last place of 2^-7, whatever the bound is."
 
 
@@ -57,7 +57,7 @@ def cells(options: TrainingOptions) -> list[Cell]:
 
 
 def codec_of(scheme: str) -> Codec | None:
-    """Return a scheme's codec; None for an exact training."""
+    """Return a scheme's codec; None for exact training."""
     if scheme == EXACT:
         return None
     name, _, scaled = scheme.partition(",")
@@ -65,7 +65,7 @@ def codec_of(scheme: str) -> Codec | None:
 
 
 def measure(options: TrainingOptions, cell: Cell) -> Mapping[str, Any]:
-    """Train; return accuracies, and the ratio and largest error of one gradient in four."""
+    """Train; return accuracies, and the ratio and largest error of every fourth gradient."""
     codec = codec_of(cell["scheme"])
     ratios, errors = list[float](), list[float]()
 
@@ -94,16 +94,16 @@ class NetworkRows:
     rows: Sequence[Row]
 
     def of(self, scheme: str) -> list[Row]:
-        """Return the rows of a scheme, one for each seed."""
+        """Return the rows of a scheme, one per seed."""
         return select(self.rows, scheme=scheme)
 
     def trainings(self, scheme: str) -> Trainings:
-        """Return the trainings that a claim about a scheme rests on."""
+        """Return the training runs behind a claim about a scheme."""
         name = f"{self.network}, {scheme}"
         return Trainings(name, self.ends(scheme), self.ends(EXACT), GOALS[self.rows[0]["data"]])
 
     def ends(self, scheme: str) -> list[float]:
-        """Return the accuracies at the end, by seed."""
+        """Return the final accuracies, by seed."""
         return [row["accuracies"][-1] for row in self.of(scheme)]
 
     def ratio(self, scheme: str) -> float:
@@ -111,12 +111,12 @@ class NetworkRows:
         return fmean(fmean(row["ratios"]) for row in self.of(scheme))
 
     def lost(self, scheme: str) -> float:
-        """Return the accuracy that a scheme loses."""
+        """Return a scheme's loss of accuracy."""
         return fmean(self.ends(EXACT)) - fmean(self.ends(scheme))
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare ratios, errors, and accuracies."""
+    """Compare ratios, errors, and accuracies with the published ones."""
     networks = [NetworkRows(name, own) for name, own in grouped(rows, "network").items()]
     return [*_ratios(networks), *_errors(networks), *_accuracies(networks)]
 

@@ -1,4 +1,4 @@
-"""Figure 15: the exchange time with more workers, with an aggregator and with a ring."""
+"""Figure 15: the exchange time by number of workers, with an aggregator and with a ring."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ WA, INC = "WA", "INC"
 FORMULAS = {WA: worker_aggregator_s, INC: ring_s}
 FEW, MANY = 4, 8
 GROWTHS = {WA: (8 + 3) / (4 + 2), INC: (7 / 8) / (3 / 4)}
-"""Published: the formulas' bytes with 8 workers over those with 4, p + lg p and 2 (p - 1)/p messages."""
+"""Published: the formulas' bytes with 8 workers over 4, p + lg p and 2 (p - 1)/p messages."""
 WITHIN, STRAIGHT = 0.2, 0.1
-"""By what share times may differ from formulas, and from a straight line."""
+"""The allowed deviations of times from formulas, and from a straight line."""
 BUDGET_S = 15.0
-"""Seconds for all exchanges of a cell; there is one at least."""
+"""Seconds for all exchanges of a cell, of which there is at least one."""
 
 
 def cells(options: ExchangeOptions) -> list[Cell]:
-    """Return a cell for each organisation and number of workers, all on as many hosts, whose first ones work.
+    """Return a cell for each organisation and number of workers, which are the first hosts of one testbed.
 
-    WA has a host more than workers: its aggregator, from which weights go down a tree, as in figure 12.
+    WA uses one host more than workers: its aggregator, whose weights descend a tree, as in figure 12.
     """
     hosts = max(options.workers) + 1
     network = {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": options.nbytes}
@@ -48,7 +48,7 @@ def cells(options: ExchangeOptions) -> list[Cell]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Judge how the time grows from 4 to 8 workers, and compare times with the paper's formulas."""
+    """Compare the growth from 4 to 8 workers, and the times, with the paper's formulas."""
     found = {(row["organisation"], row["workers"]): row for row in rows}
     measured = {key: float(median(row["seconds"])) for key, row in found.items()}
     own = [(workers, seconds) for (name, workers), seconds in measured.items() if name == WA]
@@ -83,7 +83,7 @@ def _grows(measured: Mapping[tuple[str, int], float], name: str, text: str) -> C
 def _over_formula(
     found: Mapping[tuple[str, int], Row], measured: Mapping[tuple[str, int], float], name: str, text: str
 ) -> Claim:
-    """Return the claim that times are the paper's formula's for the line that the hosts have measured."""
+    """Return the claim that times equal the paper's formula for the link measured on the hosts."""
     return Claim(
         text,
         {

@@ -1,4 +1,4 @@
-"""Figure 3 and table I: the sizes of four networks, counted, and the share of a step that exchanges take."""
+"""Figure 3 and table I: the counted sizes of four networks, and the exchange's share of a step."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from gradwire_lab.experiments.papers.inceptionn.table_2 import STEPS
 PLACE = "figure 3"
 SIZES_MIB = {"AlexNet": 233.0, "HDC": 2.5, "ResNet-50": 98.0, "VGG-16": 525.0}
 SHARE = 0.75
-"""Published: the share of AlexNet's time in which gradients and weights travel."""
+"""Published: the share of AlexNet's time spent exchanging gradients and weights."""
 WITHIN, EXACT = 0.02, 1e-6
 HDC_LAYERS, HDC_OF_SIZE = 5, 3
-"""The layers that the network is said to have, and those that have the published size."""
+"""The number of layers that the paper states, and the number that gives the published size."""
 FIVE = (
     "five fully connected layers, four of them with 500 outputs, are larger; three have the published size."
 )
@@ -47,7 +47,7 @@ def cells(options: InceptionnFigure3Options) -> list[Cell]:
 
 
 def measure(_options: InceptionnFigure3Options, cell: Cell) -> Mapping[str, Any]:
-    """Count the weights of the published layers, as float32; take the share from table II."""
+    """Count the weights of the published layers, as float32, and compute the share from table II."""
     network = cell["network"]
     found = {
         "mib": _mib(_hdc(HDC_LAYERS) if network == "HDC" else full_size.count(network)),
@@ -61,13 +61,13 @@ def _mib(floats: int) -> float:
 
 
 def _hdc(layers: int) -> int:
-    """Return the weights and biases of fully connected layers with 500 outputs, but for the last one."""
+    """Return the weights and biases of fully connected layers with 500 outputs, except the last one."""
     widths = (784, *[500] * (layers - 1), 10)
     return sum(inputs * outputs + outputs for inputs, outputs in pairwise(widths))
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare sizes and the share with those published."""
+    """Compare sizes and the share with the published ones."""
     five_mib = _mib(_hdc(HDC_LAYERS))
     found = [
         Claim(

@@ -20,8 +20,11 @@ PLACE = "figure 4"
 BITS = (16, 22, 24)
 EXACT, GRADIENTS, WEIGHTS = "exact", "g", "w"
 GENTLE, HARSH = 0.02, 0.10
-"""The most accuracy that 16 truncated bits of gradients may cost, and the least that 24 bits of weights do. A
-loss of weights beyond that of gradients must be the former at least: less is no difference."""
+"""The most accuracy that truncating 16 bits of gradients may cost, and the least that 24 bits of weights
+cost.
+
+Weights must lose more accuracy than gradients by at least the former; less is no difference.
+"""
 
 
 def cells(options: TrainingOptions) -> list[Cell]:
@@ -32,7 +35,7 @@ def cells(options: TrainingOptions) -> list[Cell]:
 
 
 def measure(options: TrainingOptions, cell: Cell) -> Mapping[str, Any]:
-    """Train, and return the accuracy at the end."""
+    """Train, and return the final accuracy."""
     codec = None if cell["of"] == EXACT else parse(f"truncate:{cell['bits']}")
     done = train(
         dataset(cell["data"]),
@@ -46,7 +49,7 @@ def measure(options: TrainingOptions, cell: Cell) -> Mapping[str, Any]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the accuracies that truncations lose."""
+    """Compare the losses of accuracy from truncation."""
     networks = [*grouped(rows, "network")]
     learned = [
         exact_trainings(
@@ -77,7 +80,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def ends(rows: Sequence[Row], network: str, what: str, bits: int) -> list[float]:
-    """Return the accuracies at the end, by seed."""
+    """Return the final accuracies, by seed."""
     return [row["accuracies"][-1] for row in select(rows, network=network, of=what, bits=bits)]
 
 

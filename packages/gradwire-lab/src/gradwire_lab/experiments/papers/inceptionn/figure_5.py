@@ -1,4 +1,4 @@
-"""Figure 5: the distribution of gradients at early, middle, and final stages of a training."""
+"""Figure 5: the distribution of gradients at early, middle, and final stages of training."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ PLACE = "figure 5"
 STAGES = ("early", "middle", "final")
 EDGES = (2.0**-10, 2.0**-8, 2.0**-6, 2.0**-4, 2.0**-2, 1.0)
 NORMAL_KURTOSIS = 3.0
-"""A normal distribution's; a larger one is peaked around zero."""
+"""The kurtosis of a normal distribution; a larger one means a peak around zero."""
 MOSTLY, TIGHTLY = 0.999, 0.9
-"""The shares of values that are to be between -1 and 1, and below a sixteenth."""
+"""The least shares of values between -1 and 1, and below a sixteenth."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def describe(gradient: torch.Tensor) -> Mapping[str, Any]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Judge the range and the peak at each stage, by the mean over the seeds."""
+    """Return the claims about range and peak at each stage, as means over the seeds."""
     accuracies = [row["accuracy"] for row in select(rows, stage=STAGES[-1])]
     exact = exact_trainings(rows[0]["network"], accuracies, GOALS[rows[0]["data"]])
 

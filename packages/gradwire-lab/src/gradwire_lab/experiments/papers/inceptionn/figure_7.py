@@ -1,4 +1,4 @@
-"""Figure 7: the training time with compression in software, by the codecs' measured rates."""
+"""Figure 7: the training time with compression in software, from the codecs' measured rates."""
 
 from __future__ import annotations
 
@@ -38,31 +38,31 @@ if TYPE_CHECKING:
 
 PLACE = "figure 7"
 SNAPPY = "snappy"
-"""A general compressor without loss; from the package cramjam."""
+"""A general lossless compressor, from the package cramjam."""
 SZ = "sz:2^-10"
-"""SZ3, the present version of SZ, with an absolute bound; from the package pysz."""
+"""SZ3, the current version of SZ, with an absolute bound, from the package pysz."""
 PACKAGES = {SNAPPY: "cramjam", SZ: "pysz"}
 CODECS = (SNAPPY, SZ, "lossless", "truncate:16", "inceptionn:2^-10")
 NETWORK, LEARNED = "AlexNet", "HDC, 3 layers, He"
-"""The network whose step is modelled, and one that is trained to its end."""
+"""The network whose step is modelled, and a network that is trained to its end."""
 BATCH = 32
 """The images in a batch of AlexNet."""
 SLOWER, SNAPPY_RATIO = (2.0, 4.0), 1.5
 TRUNCATED = (0.6, 1.0)
-"""The time with a truncation: slightly shorter, as the paper has it in words."""
+"""The time with truncation: slightly shorter, in the paper's words."""
 TWICE, RATIOS = 0.1, 0.2
-"""The shares by which times may leave the published range, and Snappy's ratio its one rounded digit."""
+"""The allowed deviations of times from the published range, and of Snappy's ratio from its rounded digit."""
 GRADIENTS = WORKERS / (WORKERS + log2(WORKERS))
-"""The share of gradients in the communication of an aggregator, by its formula; weights are the rest."""
+"""The share of gradients in an aggregator's communication, by its formula; weights are the rest."""
 VECTORS = "kernels here encode and decode gigabytes per second on one core, with vector instructions."
 
 
 @dataclass(frozen=True)
 class InceptionnFigure7Options:
-    """Codecs, the trainings whose gradients they encode, and how often each does so.
+    """The codecs, the training runs whose gradients they encode, and the repetitions of each.
 
-    ``seeds`` and ``steps`` are those of whole trainings of HDC, and ``first_steps`` those of AlexNet in full
-    size; 0 leaves it out.
+    ``seeds`` and ``steps`` are for complete training runs of HDC, and ``first_steps`` for full-size AlexNet;
+    0 omits it.
     """
 
     codecs: tuple[str, ...]
@@ -73,7 +73,7 @@ class InceptionnFigure7Options:
 
 
 def cells(options: InceptionnFigure7Options) -> list[Cell]:
-    """Return a cell for each training and codec."""
+    """Return a cell for each training run and codec."""
     learned: Cell = {"network": LEARNED, "data": at_hand()}
     large: Cell = {"network": NETWORK, "data": "imagenet", "seed": 1}
     found = cells_of(learned, seed=options.seeds, codec=options.codecs)
@@ -81,7 +81,7 @@ def cells(options: InceptionnFigure7Options) -> list[Cell]:
 
 
 def measure(options: InceptionnFigure7Options, cell: Cell) -> Mapping[str, Any]:
-    """Time a codec on a gradient from the middle of a training, on one thread."""
+    """Time a codec on a gradient from the middle of a training run, on one thread."""
     package, network = PACKAGES.get(cell["codec"]), cell["network"]
     if package is not None and find_spec(package) is None:
         return {"missing": f"the package {package} is not installed (extra papers)."}
@@ -96,7 +96,7 @@ def measure(options: InceptionnFigure7Options, cell: Cell) -> Mapping[str, Any]:
 
 @lru_cache(1)
 def _gradient(data: str, network: str, steps: int, seed: int) -> tuple[torch.Tensor, Mapping[str, Any]]:
-    """Return a gradient midway in as many steps, and what was learned in them; kept for all codecs."""
+    """Return the gradient of the middle step, and the run's accuracy or losses; cached for all codecs."""
     kept: list[torch.Tensor] = []
 
     def watch(step: int, gradient: torch.Tensor) -> None:
@@ -111,7 +111,7 @@ def _gradient(data: str, network: str, steps: int, seed: int) -> tuple[torch.Ten
 
 
 def _tool(codec: str) -> str:
-    """Return the package that has a codec, with its version."""
+    """Return the package that provides a codec, with its version."""
     package = PACKAGES.get(codec, "gradwire")
     return f"{package} {installed(package)}"
 
@@ -162,7 +162,7 @@ def _sz(gradient: torch.Tensor) -> tuple[Callable[[], Any], Callable[[Any], obje
 
 
 class Timed:
-    """The payloads and times of a codec with the gradients of several trainings."""
+    """A codec's payloads and times on the gradients of several training runs."""
 
     def __init__(self, rows: Sequence[Row], codec: str, network: str = LEARNED) -> None:
         self._rows = select(rows, codec=codec, network=network)
@@ -172,7 +172,7 @@ class Timed:
 
     @property
     def learned(self) -> list[Trainings]:
-        """The trainings; none if nothing was timed."""
+        """The training runs; empty if nothing was timed."""
         if self.missing:
             return []
         network, data = self._rows[0]["network"], self._rows[0]["data"]
@@ -189,10 +189,10 @@ class Timed:
 
     @property
     def times_longer(self) -> float | None:
-        """AlexNet's training time with the codec over that without.
+        """AlexNet's training time with the codec, relative to its time without.
 
-        Each worker encodes its gradient, the aggregator decodes those of all workers, and gradients' share of
-        the communication shrinks by the ratio.
+        Each worker encodes its gradient, the aggregator decodes all workers' gradients, and the gradients'
+        share of the communication shrinks by the ratio.
         """
         if self.ratio is None:
             return None
@@ -206,7 +206,7 @@ class Timed:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Judge the training times, and the ratio of a compressor without loss, by each gradient."""
+    """Return the claims about training times, and a lossless compressor's ratio, for each gradient."""
     return [*_claims(rows, LEARNED, "HDC's gradient"), *_claims(rows, NETWORK, "AlexNet's gradient")]
 
 
@@ -248,7 +248,7 @@ def _time(
     published: Published,
     otherwise: Explanation | None = None,
 ) -> Claim:
-    """Return a claim about AlexNet's step: a model, in which the codec's times and ratio are measured."""
+    """Return a claim about AlexNet's step: a model with the codec's measured times and ratio."""
     return Claim(
         f"AlexNet's time {text}, over that without",
         only(timed.times_longer),
@@ -265,7 +265,7 @@ def _time(
 
 
 def _other_tool(row: Row) -> str:
-    """Return the complaint about a row of another package than the codec's; nothing about its own."""
+    """Return the complaint if a row's package isn't the codec's; else empty."""
     wanted, found = PACKAGES.get(row["codec"], "gradwire"), row.get("tool", "none")
     if "missing" in row or found.split(" ")[0] == wanted:
         return ""

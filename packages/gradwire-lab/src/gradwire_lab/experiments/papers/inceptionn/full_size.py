@@ -1,4 +1,4 @@
-"""AlexNet, VGG-16, and ResNet-50 in the sizes of table I, and the first steps of their trainings."""
+"""AlexNet, VGG-16, and ResNet-50 in the sizes of table I, and the first steps of training them."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:  # torch's import takes seconds
 
 CLASSES = 1000
 MOMENTUM = 0.9
-"""As in table I."""
+"""The momentum of table I."""
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-"""Moments of ImageNet's pixels from 0 to 1, by color; Caffe subtracts the mean alone, of pixels up to 255."""
+"""Moments of ImageNet's pixels from 0 to 1, by color; Caffe only subtracts the mean, of pixels up to 255."""
 
 
 UNTRIED = "it takes minutes; run --full."
-"""The reason for which a short run has no row of a network in full size."""
+"""The reason why a short run has no row of a full-size network."""
 
 
 @dataclass(frozen=True)
 class FullSize:
-    """A network of table I, with its settings at the beginning of a training.
+    """A network of table I, with its settings at the beginning of training.
 
-    Images have ``side`` pixels each way. These, from 0 to 1 without their mean, are divided by ``deviation``.
-    ``steps`` are the published ones of a whole training.
+    Images are ``side`` pixels wide and high. Pixels from 0 to 1, minus their mean, are divided by
+    ``deviation``. ``steps`` is the published number of a complete training run.
     """
 
     side: int
@@ -52,11 +52,11 @@ FULL_SIZE = MappingProxyType(
         "VGG-16": FullSize(224, DEVIATION, 0.01, 5e-5, 370_000),
     }
 )
-"""By name, with the settings of table I."""
+"""The full-size networks by name, with the settings of table I."""
 
 
 def missing() -> str:
-    """Return why this machine can't train on ImageNet's images; nothing if it can."""
+    """Return the reason why this machine can't train on ImageNet's images; empty if it can."""
     if find_spec("PIL") is None:
         return "the package pillow, which reads JPEG files, is not installed (extra papers)."
     if not _archives():
@@ -70,7 +70,7 @@ def _archives() -> list[Path]:
 
 
 class Photographs:
-    """The images of an archive, which has a folder for each class, in an order of the seed.
+    """The images of an archive, which has a folder per class, in an order determined by the seed.
 
     Raises ``DataError`` without an archive.
     """
@@ -80,7 +80,10 @@ class Photographs:
 
         archives = _archives()
         if not archives:
-            raise DataError(f"expected ImageNet's images, got none: {missing()} Put them there.")
+            raise DataError(
+                "expected imagenet1000/*.zip in $GRADWIRE_DATA, got none; put ImageNet's JPEG files there, "
+                "in a folder for each class"
+            )
         self._side, self._deviation, self._archive = side, deviation, archives[0]
         with ZipFile(self._archive) as archive:
             names = sorted(name for name in archive.namelist() if name.lower().endswith((".jpg", ".jpeg")))
@@ -90,7 +93,7 @@ class Photographs:
         self._names = [names[number] for number in order.tolist()]
 
     def batch(self, number: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the images of a batch, scaled and normalised, and their classes."""
+        """Return the images of a batch, scaled and normalized, and their classes."""
         import torch
 
         names = [self._names[place % len(self._names)] for place in range(number * size, (number + 1) * size)]
@@ -114,9 +117,9 @@ class Photographs:
 def train(
     name: str, steps: int, batch: int, seed: int, watch: Callable[[int, torch.Tensor], None]
 ) -> list[float]:
-    """Take the first steps of a training with one worker; return the losses.
+    """Run the first steps of training with one worker; return the losses.
 
-    Images are in an order of the seed, and come again when all were there. ``watch`` is called with each
+    The seed determines the order of images, which repeats after all were used. ``watch`` is called with each
     step's number and gradient. Raises ``DataError``.
     """
     import torch
@@ -143,9 +146,9 @@ def train(
 
 
 def build(name: str) -> nn.Module:
-    """Return a network with the initialisation of Caffe for AlexNet, and of torchvision for the others.
+    """Return a network with the initialization of Caffe for AlexNet, and of torchvision for the others.
 
-    Trainings there begin at table I's rates.
+    Their training starts at table I's rates.
     """
     from torch import nn
 
@@ -166,7 +169,7 @@ def build(name: str) -> nn.Module:
 
 
 def count(name: str) -> int:
-    """Return the number of weights and biases of a network, which take no memory for it."""
+    """Return the number of weights and biases of a network, without allocating them."""
     import torch
 
     with torch.device("meta"):
@@ -174,7 +177,7 @@ def count(name: str) -> int:
 
 
 def _alexnet() -> nn.Module:
-    """Return Caffe's AlexNet, whose second, fourth, and fifth convolution have two groups."""
+    """Return Caffe's AlexNet, whose second, fourth, and fifth convolutions have two groups."""
     from torch import nn
 
     def after(*more: nn.Module) -> list[nn.Module]:
@@ -227,7 +230,7 @@ def _resnet_50() -> nn.Module:
         return [layer, nn.BatchNorm2d(outputs)]
 
     class Bottleneck(nn.Module):
-        """Three convolutions and a shortcut, which is a convolution of its own where the shape changes."""
+        """Three convolutions and a shortcut, which is a fourth convolution if the shape changes."""
 
         def __init__(self, inputs: int, width: int, stride: int) -> None:
             super().__init__()
@@ -243,7 +246,7 @@ def _resnet_50() -> nn.Module:
             self.shortcut = nn.Identity() if same else nn.Sequential(*conv(inputs, outputs, 1, stride))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            """Return the sum of both ways."""
+            """Return the sum of the convolutions and the shortcut."""
             return nn.functional.relu(self.residual(x) + self.shortcut(x))
 
     layers, inputs = [*conv(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)], 64

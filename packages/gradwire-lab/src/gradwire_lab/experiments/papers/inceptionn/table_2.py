@@ -1,4 +1,4 @@
-"""Table II: where the time of a step with an aggregator goes, for four networks."""
+"""Table II: the parts of the time of a step with an aggregator, for four networks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TOTALS_S = MappingProxyType({"AlexNet": 196.35, "HDC": 1.70, "ResNet-50": 75.55,
 NBYTES = MappingProxyType({"AlexNet": 233e6, "HDC": 2.5e6, "ResNet-50": 98e6, "VGG-16": 525e6})
 CALIBRATED = "AlexNet"
 ROUNDED, WITHIN = 0.007, 0.2
-"""By what rounded parts may differ from their total, and a predicted time from the published one."""
+"""The allowed deviations of rounded parts from their total, and of a predicted from the published time."""
 OF_SUM, SUM_S = 1e-5, 820.65
 SUM = "the parts that are printed for VGG-16 add up to 820.65 s, not to 823.65 s."
 
@@ -45,7 +45,7 @@ def cells(options: InceptionnTable2Options) -> list[Cell]:
 
 
 def measure(_options: InceptionnTable2Options, cell: Cell) -> Mapping[str, Any]:
-    """Add up the parts, and predict the communication: the rate is the one that AlexNet's implies."""
+    """Sum the parts, and predict the communication at the rate that AlexNet implies."""
     unit_s = worker_aggregator_s(WORKERS, NBYTES[CALIBRATED], AlphaBetaGamma(0.0, 1.0))
     link = AlphaBetaGamma(0.0, STEPS[CALIBRATED].communicate_s / ITERATIONS / unit_s)
     step = STEPS[cell["network"]]

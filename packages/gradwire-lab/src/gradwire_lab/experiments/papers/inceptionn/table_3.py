@@ -1,6 +1,6 @@
-"""Table III: how many bits the gradients of a training take in the NIC's format, by bound.
+"""Table III: the bits per value of gradients during training in the NIC's format, by bound.
 
-The ratios of figure 14 that belong to AlexNet, ResNet-50, and VGG-16 follow from the same gradients.
+The ratios of figure 14 for AlexNet, ResNet-50, and VGG-16 are computed from the same gradients.
 """
 
 from __future__ import annotations
@@ -29,21 +29,20 @@ PLACE = "table III"
 EXPONENTS = (10, 8, 6)
 """Exponents of the bounds 2^-10, 2^-8, and 2^-6."""
 CLASSES = (2, 10, 18, 34)
-"""Bits of a value with its tag."""
+"""Bits of a value with its tag, by class."""
 LEAST, MOST, LEAST_AT_6 = 0.75, 0.94, 0.90
-"""Published: values of 2 bits at 2^-10, and at 2^-6."""
+"""Published: the range of shares of 2-bit values at 2^-10, and their least share at 2^-6."""
 WHOLE = 0.001
-"""Published: values of 34 bits, at most."""
+"""Published: the largest share of 34-bit values."""
 SLACK = 0.05
 
 
 @dataclass(frozen=True)
 class InceptionnTable3Options:
-    """The trainings, their lengths, and how often gradients are looked at.
+    """The training runs, their lengths, and the interval between sampled gradients.
 
-    ``networks``, ``seeds``, and ``steps`` are those of the small networks. ``full_size`` has networks of
-    table I and the images in their batches, and ``first_steps`` are theirs. ``every`` steps lie between two
-    gradients that are looked at.
+    ``networks``, ``seeds``, and ``steps`` are for the small networks. ``full_size`` has networks of table I
+    and their batch sizes, trained for ``first_steps``. Every ``every``-th gradient is sampled.
     """
 
     networks: tuple[str, ...]
@@ -55,7 +54,7 @@ class InceptionnTable3Options:
 
 
 def cells(options: InceptionnTable3Options) -> list[Cell]:
-    """Return a cell for each network and seed, those that take longest first."""
+    """Return a cell for each network and seed, the longest first."""
     large = [
         {"network": network, "data": "imagenet", "seed": 1, "batch": batch}
         for network, batch in options.full_size
@@ -72,7 +71,7 @@ def shares(gradient: torch.Tensor, exponent: int) -> list[float]:
 
 
 def measure(options: InceptionnTable3Options, cell: Cell) -> Mapping[str, Any]:
-    """Train exactly, and sort gradients into the classes."""
+    """Train exactly, and count the values of gradients by class."""
     samples: dict[int, list[list[float]]] = {exponent: [] for exponent in EXPONENTS}
 
     def watch(step: int, gradient: torch.Tensor) -> None:
@@ -96,7 +95,7 @@ def ratio(classes: Sequence[float]) -> float:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the mean shares of values of 2 bits over trainings, and the ratios of networks in full size."""
+    """Compare the shares of 2-bit values, and the ratios of full-size networks, with the published ones."""
     networks = grouped(rows, "network")
     small = {network: own for network, own in networks.items() if network not in FULL_SIZE}
     found = [*_shares(small, "", [_trainings(network, own) for network, own in small.items()])]

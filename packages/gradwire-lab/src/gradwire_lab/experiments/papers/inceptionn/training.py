@@ -1,7 +1,7 @@
-"""Train a network with four workers whose gradients travel around a ring, through a codec in every hop.
+"""Training of a network with four workers that average gradients with a ring, with a codec in every hop.
 
-Gradients are exchanged as training with gradwire does it (Algorithm 1 of the paper): each hop encodes the
-partial sum, and the owner of a finished chunk encodes it once for all.
+Gradients are exchanged as by gradwire in training (Algorithm 1 of the paper): each hop encodes the partial
+sum, and the owner of a finished chunk encodes it once for all workers.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ HE, XAVIER, DEFAULT = "He", "Xavier", "torch's default"
 
 @dataclass(frozen=True)
 class TrainedNetwork:
-    """A network, how its weights are initialised, and its learning rate at the beginning.
+    """A network, its initialization, and its initial learning rate.
 
-    Its ``layers`` are fully connected with 500 hidden units; 0 is the CNN of ``gradwire_lab.job.batches``.
-    Biases of HDC begin with zero, as in Caffe, which the paper's authors trained with.
+    Its ``layers`` are fully connected with 500 hidden units; 0 means the CNN of ``gradwire_lab.job.batches``.
+    Biases of HDC are initialized to zero, as in Caffe, which the paper's authors used.
     """
 
     layers: int
@@ -62,7 +62,7 @@ NETWORKS = MappingProxyType(
         "CNN": TrainedNetwork(0, DEFAULT, 0.05, "the rate of gradwire's other trainings of this network"),
     }
 )
-"""By name. Table I names five layers and a size of 2.5 MB, which three layers have."""
+"""The networks by name. Table I states five layers, and a size of 2.5 MB, which three layers have."""
 
 
 def build(name: str, image_shape: tuple[int, int], classes: int, seed: int) -> torch.nn.Module:
@@ -88,16 +88,16 @@ def build(name: str, image_shape: tuple[int, int], classes: int, seed: int) -> t
 
 
 WORKERS, BATCH = 4, 25
-"""As published for HDC in table I: four workers with 25 images each."""
+"""Published for HDC in table I: four workers with 25 images each."""
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-5
-"""As in table I."""
+"""The momentum and weight decay of table I."""
 FALLS, FALL = 5, 0.2
-"""The learning rate is divided by 5 after each fifth of a training, as table I has it for HDC."""
+"""The learning rate is divided by 5 after each fifth of a training run, as for HDC in table I."""
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """The networks, and the seeds and steps of their trainings."""
+    """The networks, and the seeds and steps of their training runs."""
 
     networks: tuple[str, ...]
     seeds: tuple[int, ...]
@@ -125,10 +125,10 @@ def train(
 ) -> TrainingResult:
     """Train a network of ``NETWORKS`` from scratch, and return accuracies.
 
-    Gradients pass ``of_gradients`` in every hop of the ring, and weights ``of_weights`` after each update;
-    both are exact for None. ``watch`` gets each step's number, from 0 up, and the first worker's gradient,
-    which becomes the average afterwards. ``every`` steps lie between two accuracies; None is for the one at
-    the end.
+    ``of_gradients`` encodes gradients in every hop of the ring, and ``of_weights`` weights after each update;
+    None is exact. ``watch`` is called with each step's number, from 0, and the first worker's gradient,
+    before it is averaged in place. Accuracies are measured every ``every`` steps and at the end; with None,
+    only at the end.
     """
     with one_thread(seed), _ring(of_gradients) as average:
         net = build(network, images.image_shape, images.classes, seed)
@@ -156,7 +156,7 @@ def train(
 def updating(
     network: str, parameters: Sequence[torch.nn.Parameter], steps: int
 ) -> Callable[[torch.Tensor], None]:
-    """Return a function that applies a flat gradient to a network's weights, once in each of ``steps``."""
+    """Return a function that applies a flat gradient to a network's weights in each of ``steps``."""
     optimizer = torch.optim.SGD(
         parameters, NETWORKS[network].rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, fused=True
     )
@@ -174,7 +174,7 @@ def updating(
 
 @contextmanager
 def _ring(codec: Codec | None) -> Iterator[Callable[[Sequence[torch.Tensor]], torch.Tensor]]:
-    """Yield a function that averages the workers' gradients around a ring, and returns rank 0's average."""
+    """Yield a function that averages the workers' gradients with a ring, and returns rank 0's average."""
     from gradwire.exchange import Exchange
     from gradwire.links import loopback
     from gradwire.plan import Plan
@@ -201,7 +201,7 @@ def _ring(codec: Codec | None) -> Iterator[Callable[[Sequence[torch.Tensor]], to
 
 
 def passed(codec: Codec, x: torch.Tensor) -> torch.Tensor:
-    """Return values after a codec has encoded and decoded them once."""
+    """Return the decoded values of a codec's encoding."""
     decoded = torch.empty_like(x)
     codec.decode(codec.encode(x), decoded)
     return decoded
@@ -213,28 +213,28 @@ def _cut(parameters: list[torch.nn.Parameter], codec: Codec) -> None:
             each.copy_(passed(codec, each.flatten()).view_as(each))
 
 
-# Trainings on the hosts of a testbed: around a ring, or with an aggregator whose weights go down a tree.
+# Training on the hosts of a testbed: with a ring, or with an aggregator whose weights descend a tree.
 
 Average = Callable[["torch.Tensor", Callable[[], None]], None]
-"""Averages a gradient over the workers, and calls what updates this rank's weights."""
+"""A function that averages a gradient over the workers, and runs an update of this rank's weights."""
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell]) -> None:
     """Train each cell from scratch, as one of the ranks.
 
-    A cell names the ``network``, ``data``, ``seed``, ``steps``, and ``batch`` of a worker; the collectives
-    ``up`` and ``down``, where ``down`` is empty for gradients alone; the ``codec`` of gradients; and the
-    ``nic``'s, if the hosts have NICs.
+    A cell has the ``network``, ``data``, ``seed``, ``steps``, and ``batch`` per worker; the collectives
+    ``up`` and ``down``, which is empty if only gradients are exchanged; the ``codec`` of gradients; and the
+    codec of the ``nic``, if the hosts have NICs.
     """
     for cell in cells:
         ranks.report(cell, train_on_hosts(ranks, cell))
 
 
 def train_on_hosts(ranks: Ranks, cell: Cell) -> Mapping[str, Any]:
-    """Return the seconds of each step, those of computation in it, and the accuracy of rank 0's weights.
+    """Return the seconds of each step and of its computation, and the accuracy of rank 0's weights.
 
-    Computation is the slowest rank's forward and backward passes, and the slowest update. The first step,
-    which connects, is left out. Ranks before the last ``WORKERS`` only aggregate.
+    Computation is the slowest rank's forward and backward passes, plus the slowest update. The first step is
+    omitted, because it connects. Ranks before the last ``WORKERS`` only aggregate.
     """
     images, steps, worker = dataset(cell["data"]), cell["steps"], ranks.rank - (ranks.world - WORKERS)
     net = build(cell["network"], images.image_shape, images.classes, cell["seed"])
@@ -279,7 +279,7 @@ def train_on_hosts(ranks: Ranks, cell: Cell) -> Mapping[str, Any]:
 
 @contextmanager
 def _averaging(ranks: Ranks, cell: Cell, parameters: Sequence[torch.Tensor]) -> Iterator[Average]:
-    """Yield a function that exchanges a step's gradients, and weights where an aggregator has them."""
+    """Yield a function that exchanges a step's gradients, and an aggregator's weights."""
     from gradwire.codecs import parse
     from gradwire.exchange import Exchange
     from gradwire.plan import Plan
