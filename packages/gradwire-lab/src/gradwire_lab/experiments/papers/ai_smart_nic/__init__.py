@@ -1,4 +1,4 @@
-"""The smart NIC: its ring, the steps with the all-reduce in the NIC, and the resources that it takes."""
+"""The smart NIC: its ring, the steps with the all-reduce in the NIC, and the hardware resources."""
 
 EXHIBITS = {
     "smart-nic-figure-1": "ai_smart_nic.figure_1:EXHIBIT",
@@ -9,4 +9,4 @@ EXHIBITS = {
     "smart-nic-section-iv-c": "ai_smart_nic.model:RINGS",
     "smart-nic-section-v-b": "ai_smart_nic.model:MODEL",
 }
-"""Name -> where the exhibit is, in the order of the tables that are printed."""
+"""Each exhibit's module, by name, in the order of the printed tables."""

@@ -1,4 +1,4 @@
-"""Figure 1: the pipelined ring of four workers, as its schedule has it and as it is exchanged."""
+"""Figure 1: the pipelined ring of four workers, in its schedule and in an exchange."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from gradwire_lab.experiments.papers.exhibit import (
 PLACE = "figure 1"
 WORKERS = 4
 STEPS, ADDING = 2 * (WORKERS - 1), WORKERS - 1
-"""Published: the time steps, and those at the beginning in which workers add what they receive."""
+"""Published: the number of time steps, and of the first ones, in which workers add the received chunk."""
 WITHIN, EXACT = 0.15, 1e-6
-"""The share by which a time may differ from its formula, as in the study, and that of floating point."""
+"""The allowed deviation of a time from its formula, as in the study, and the floating-point tolerance."""
 BUDGET_S = 20.0
-"""Seconds for all exchanges of a cell; there is one at least."""
+"""Seconds for all exchanges of a cell, of which there is at least one."""
 
 
 def cells(options: ExchangeOptions) -> list[Cell]:
-    """Return a cell for each number of workers, all on as many hosts, whose first ones work."""
+    """Return a cell for each number of workers, which are the first hosts of one testbed."""
     hosts = max(options.workers)
     network = {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": options.nbytes}
     return [
@@ -41,9 +41,9 @@ def cells(options: ExchangeOptions) -> list[Cell]:
 
 
 def followed(workers: int) -> Mapping[str, Any]:
-    """Return the figures of a ring's schedule, from following all workers' steps at once.
+    """Return the figures of a ring's schedule, from following all workers' steps simultaneously.
 
-    A worker's chunk is the set of workers whose gradients are in it.
+    A worker's chunk is represented by the set of workers whose gradients it sums.
     """
     from gradwire.collectives import ring
 
@@ -66,7 +66,7 @@ def followed(workers: int) -> Mapping[str, Any]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the steps of four workers with the figure's, and the time with that of its bytes."""
+    """Compare the steps of four workers with the figure, and the time with the formula."""
     row = row_of(rows, workers=WORKERS)
     published = [
         ("time steps of four workers", row["steps"], STEPS, ""),
@@ -103,7 +103,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _formula_s(row: Row) -> float:
-    """Return the seconds of a row's ring by the formula, with the line as measured."""
+    """Return the formula's seconds for a row's ring, with the measured link."""
     return ring_s(row["workers"], row["nbytes"], line_of(row))
 
 

@@ -1,4 +1,4 @@
-"""Figure 2b: how three schemes of all-reduce scale with the nodes."""
+"""Figure 2b: the scaling of three all-reduce schemes with the number of nodes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, o
 
 PLACE = "figure 2b"
 SCHEMES = {"ring": "ring", "Rabenseifner": "butterfly", "binomial": "tree"}
-"""As the paper names them, and the collective here."""
+"""The paper's names of the schemes, and the collectives used here."""
 RATE = "40mbit"
 SIMILAR, WELL = 0.2, 1.35
-"""By what two schemes may differ, and how much longer an exchange takes on twice the nodes if it scales."""
+"""The allowed difference between two schemes, and the largest growth on twice the nodes if one scales."""
 BUDGET_S = 30.0
-"""Seconds for all exchanges of a cell; there is one at least."""
+"""Seconds for all exchanges of a cell, of which there is at least one."""
 
 
 @dataclass(frozen=True)
 class SmartNicFigure2bOptions:
-    """Numbers of nodes, powers of two; bytes of a gradient; and exchanges of a cell."""
+    """Numbers of nodes, which are powers of two; bytes of a gradient; and exchanges per cell."""
 
     nodes: tuple[int, ...]
     nbytes: int
@@ -37,7 +37,7 @@ def cells(options: SmartNicFigure2bOptions) -> list[Cell]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the schemes with each other, and their times on the most nodes with those on half of them."""
+    """Compare the schemes with each other, and their times on the most nodes with half of the nodes."""
     nodes = sorted({row["nodes"] for row in rows})
 
     def exchange_s(scheme: str, number: int) -> float:

@@ -1,4 +1,4 @@
-"""The smart NIC's model: beside published figures, simulated rings, and steps of a testbed."""
+"""The smart NIC's model, compared with published figures, simulated rings, and steps on a testbed."""
 
 from __future__ import annotations
 

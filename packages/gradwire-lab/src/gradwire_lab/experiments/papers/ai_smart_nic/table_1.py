@@ -1,4 +1,4 @@
-"""Table I: the logic, memories, and DSPs that the all-reduce and block floating point take in the NIC."""
+"""Table I: the logic, memories, and DSPs of the all-reduce and block floating point in the NIC."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ ALL_REDUCE: Resources = MappingProxyType({ALM: 2233, M20K: 46, DSP: 8})
 BFP: Resources = MappingProxyType({ALM: 2857, M20K: 120, DSP: 0})
 TOTAL: Resources = MappingProxyType({ALM: 69570, M20K: 534, DSP: 8})
 CHIP: Resources = MappingProxyType({ALM: 427200, M20K: 2713, DSP: 1518})
-"""Arria 10 GX 1150, from its data sheet; the table's shares fit it."""
+"""Resources of the Arria 10 GX 1150, from its data sheet; the table's shares agree with it."""
 ADDED: Resources = MappingProxyType({ALM: 0.012, M20K: 0.061, DSP: 0.005})
-"""Published in section V.A: the shares of the chip that the all-reduce and BFP take together."""
+"""Published in section V.A: the chip's shares that the all-reduce and BFP use together."""
 COMPRESSION, BLOCK = 3.8, 16
 ROUNDED, ROUNDED_RATIO = 0.1, 0.015
-"""By what published shares, and the published ratio, may differ from exact ones, as they have two digits."""
+"""The allowed deviations of published shares and the published ratio, which have two digits."""
 WITHIN = 0.25
-"""By what counts of another family of chips, made by other tools, may differ from published ones."""
+"""The allowed deviation from published counts, for another chip family and other tools."""
 LANES = 8
 TABLE = "published"
-"""In the place of a block: the table's own figures."""
+"""The value of ``block`` for the table's own figures."""
 ADDER, RING, COMPRESSOR, DECOMPRESSOR = "float-adder", "ring-engine", "bfp-compressor", "bfp-decompressor"
 CODECS = {RING: "identity", COMPRESSOR: "bfp:7x16", DECOMPRESSOR: "bfp:7x16", ADDER: None}
 KEPT = MappingProxyType(
@@ -50,7 +50,7 @@ KEPT = MappingProxyType(
         ADDER: {"ALUT": 668, "FF": 613, "M10K": 0, "DSP": 0},
     }
 )
-"""Resources by ``gradwire gateware report --targets intel`` with Yosys 0.70, for words of 256 bits."""
+"""Resources reported by ``gradwire gateware report --targets intel`` with Yosys 0.70, for 256-bit words."""
 IN_LOGIC = (
     "adders here are logic, with subnormals, so that they fit every chip; those of an Arria "
     "10 are in its DSPs, one in each. Without the adders, the ring takes less logic than "
@@ -63,13 +63,13 @@ NO_MEMORY = "the words of a block wait in registers here, and in memories in the
 
 @dataclass(frozen=True)
 class SmartNicTable1Options:
-    """The choice to synthesise anew, which takes minutes, or to take what was kept."""
+    """The choice between synthesis, which takes minutes, and the stored resources."""
 
     synthesises: bool = False
 
 
 def cells(_options: SmartNicTable1Options) -> list[Cell]:
-    """Return a cell for the table's own figures, and one for each block."""
+    """Return a cell for the table's own figures, and a cell for each block."""
     return [
         {"block": TABLE, "codec": None},
         *({"block": block, "codec": codec} for block, codec in CODECS.items()),
@@ -100,7 +100,7 @@ def measure(options: SmartNicTable1Options, cell: Cell) -> Mapping[str, Any]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare what blocks take with the table, and the table with its chip."""
+    """Compare the blocks' resources with the table, and the table with its chip."""
     return [*_all_reduce(rows), *_bfp(rows), *_table(rows)]
 
 

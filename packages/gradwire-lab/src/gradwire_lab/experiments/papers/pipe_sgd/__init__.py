@@ -1,4 +1,4 @@
-"""Pipe-SGD's figures: how a pipeline of width two trains, and how long its steps take."""
+"""Pipe-SGD's figures: accuracy and step time of training with a pipeline of width two."""
 
 EXHIBITS = {
     "pipe-sgd-equations-2-to-7": "pipe_sgd.equations:EXHIBIT",
@@ -9,4 +9,4 @@ EXHIBITS = {
     "pipe-sgd-section-3-3-strongly-convex": "pipe_sgd.strongly_convex:EXHIBIT",
     "pipe-sgd-section-3-2-terngrad": "pipe_sgd.terngrad:EXHIBIT",
 }
-"""Name -> where the exhibit is, in the order of the tables that are printed."""
+"""Each exhibit's module, by name, in the order of the printed tables."""

@@ -1,4 +1,4 @@
-"""Figure 4's row of CIFAR100-Convex: the last layer behind a fixed network, trained in each way."""
+"""Figure 4's row of CIFAR100-Convex: the last layer after a fixed network, trained with each method."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ACCURACIES = {
     "Pipe-SGD+T": 0.4797,
 }
 SAVED = {("D-Sync", "PS-Sync"): 0.40, ("Pipe-SGD", "D-Sync"): 0.37, ("Pipe-SGD+T", "D-Sync+T"): 0.46}
-"""Published: by what share one way's time is shorter than another's."""
+"""Published: the share of another method's time that a method saves."""
 WORKERS = 2
 DIGITS = "digits"
 GOAL = Goal(0.01, 0.25, "the nearest class mean's accuracy on these features")
@@ -36,7 +36,7 @@ GOAL = Goal(0.01, 0.25, "the nearest class mean's accuracy on these features")
 
 @dataclass(frozen=True)
 class CifarConvexOptions:
-    """The data set if there is one, seeds, ratios of communication over computation, and sizes."""
+    """The choice of data set, seeds, ratios of communication to computation, and sizes."""
 
     on_cifar: bool
     seeds: tuple[int, ...]
@@ -49,7 +49,7 @@ class CifarConvexOptions:
 
 
 def cells(options: CifarConvexOptions) -> list[Cell]:
-    """Return the cells of all ways to train, on each line."""
+    """Return the cells of all methods on each link."""
     from gradwire_lab.experiments.papers.pipe_sgd.tasks import source
 
     data = source() if options.on_cifar else DIGITS
@@ -85,7 +85,7 @@ def _accuracies(measured: MeasuredWays) -> Iterator[Claim]:
 
 
 def _savings(measured: MeasuredWays) -> Iterator[Claim]:
-    """Compare times on each line: the paper doesn't say what its own line is to its computation."""
+    """Compare times on each link; the paper doesn't state its link's ratio to computation."""
     for ratio in measured.ratios:
         times = {run: measured.step_s(run, ratio) for run in ACCURACIES}
         for (own, other), share in SAVED.items():

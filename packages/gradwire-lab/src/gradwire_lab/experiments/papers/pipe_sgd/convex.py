@@ -1,4 +1,4 @@
-"""The convex network: the excess loss over T steps with K under way, and the bound 8 F L sqrt(K / T)."""
+"""The convex network: the excess loss after T steps with K in flight, and the bound 8 F L sqrt(K / T)."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 PLACE = "section 3.3"
 SLOPE = -0.5
-"""The slope of the logarithm of the mean excess loss over that of T: the bound falls as sqrt(1 / T)."""
+"""The slope of the log mean excess loss over log T: the bound falls as sqrt(1 / T)."""
 WIDEST = 0.1
-"""Half of a slope's 95 % interval at most: a wider one says nothing of the slope."""
+"""The largest half-width of a slope's 95 % interval; a wider interval makes the slope meaningless."""
 ACCURACY_LOST = 0.005
-"""Accuracies are equal that differ by half a point; published are .4793, and .4797 with K = 2."""
+"""Accuracies within half a point are equal; published are .4793, and .4797 with K = 2."""
 BATCH = 25
 RATE = 10.0
-"""The constant of the learning rate, which the bound leaves open; much smaller ones learn too slowly."""
+"""The constant of the learning rate, which the bound leaves open; much smaller values learn too slowly."""
 
 
 def measure(_options: LengthsOptions, cell: Cell) -> Mapping[str, Any]:
-    """Train the last layer with a rate of sqrt(1 / (K T)), as the bound wants it; keep the mean loss."""
+    """Train the last layer at the bound's rate, sqrt(1 / (K T)); return the mean loss and the accuracy."""
     from torch import nn
 
     images, losses = dataset("digits"), list[float]()
@@ -53,7 +53,7 @@ def measure(_options: LengthsOptions, cell: Cell) -> Mapping[str, Any]:
 
 
 def _worker(images: Dataset, cell: Cell, rank: int, losses: list[float]) -> WorkerTraining:
-    """Return a worker that draws its own images, and adds the loss of each step to ``losses``."""
+    """Return a worker that draws images from its own stream, and appends each step's loss to ``losses``."""
     import torch
     from torch import nn
 
@@ -73,7 +73,7 @@ def _worker(images: Dataset, cell: Cell, rank: int, losses: list[float]) -> Work
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Fit the mean excess loss of a training over its length, and compare K with K = 1."""
+    """Fit the mean excess loss of training over its length, and compare larger K with K = 1."""
     longest = max(row["steps"] for row in rows)
     accuracies = {pipeline: values(rows, "accuracy", pipeline, longest) for pipeline in pipelines(rows)}
     learned = [

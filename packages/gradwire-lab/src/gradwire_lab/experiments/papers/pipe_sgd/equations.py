@@ -1,4 +1,4 @@
-"""Equations 2 to 7: the seconds of a step with 1 to 4 steps under way, and the scaling efficiency."""
+"""Equations 2 to 7: the step time with 1 to 4 steps in flight, and the scaling efficiency."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ PLACE = "equations 2 to 7"
 WORKERS = 2
 PIPELINES = (1, 2, 3, 4)
 WITHIN, NO_BETTER = 0.2, 0.1
-"""By what a measured step may differ from its equation, and by what more than two steps may save."""
+"""The allowed deviation of a step from its equation, and the most that K > 2 may save over K = 2."""
 EQUAL = 0.005
-"""Half a point of accuracy, as in figure 4: two steps under way lose less, and more of them lose more."""
+"""Half a point of accuracy, as in figure 4: K = 2 loses less, and larger K lose more."""
 AFTER_A_LOOK = Basis.CALIBRATED
-"""Of figures about pipelines: the batch was raised after a run in which one hid less than half."""
+"""The basis of pipeline figures: the batch was raised after a run in which a pipeline hid less than half."""
 UNLIMITED_RESOURCES = (
     "equation 3 is for resources without a limit: K computations and K exchanges at once, where a host here "
     "has a core and a line"
@@ -66,7 +66,7 @@ SEGMENTS = (
 
 @dataclass(frozen=True)
 class EquationsOptions:
-    """Seeds, ratios of communication over computation, and sizes."""
+    """Seeds, ratios of communication to computation, and sizes."""
 
     seeds: tuple[int, ...]
     ratios: tuple[float, ...]
@@ -79,13 +79,13 @@ class EquationsOptions:
 
 
 def cells(options: EquationsOptions) -> list[Cell]:
-    """Return the cells of all numbers of steps under way, and of the equations' parameters, on each line."""
+    """Return the cells of all pipeline depths, and of the equations' parameters, on each link."""
     runs = [f"K = {pipeline}" for pipeline in PIPELINES]
     return cells_on_lines(at_hand(), runs, options.seeds, options.ratios, (EXACT,), with_model=True)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare steps with their equations, and more than two steps under way with two."""
+    """Compare steps with their equations, and more than two steps in flight with two."""
     data = rows[0]["data"]
     measured = MeasuredWays(rows, GOALS[data])
     lines = ((claim, "K = 1") for claim in measured.lines(WITHIN))
@@ -165,7 +165,7 @@ def _steps(measured: MeasuredWays) -> Iterator[tuple[Claim, *tuple[str, ...]]]:
 
 
 def equation_5_s(measured: MeasuredWays, ratio: float) -> float:
-    """Return the seconds of a pipelined step, by the line's alpha, beta, gamma, and S, measured apart."""
+    """Return the step time of a pipeline from separately measured alpha, beta, gamma, and S of the link."""
     line = row_of(measured.rows, kind=MODEL, ratio=ratio)
     plain = row_of(measured.rows, kind=PLAIN)
     return segmented_exchange_s(

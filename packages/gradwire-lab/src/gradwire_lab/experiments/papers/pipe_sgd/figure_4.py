@@ -43,17 +43,17 @@ ACCURACIES = {
 PIPELINES = ("Pipe-SGD", "eager Pipe-SGD")
 RUNS = (*ACCURACIES, *(f"eager Pipe-SGD{suffix}" for suffix in CODECS))
 EQUAL = 0.005
-"""The accuracy by which a way to train may differ from D-Sync: half a point, as the paper's own ways do."""
+"""The allowed difference in accuracy from D-Sync: half a point, as among the paper's methods."""
 OVER_D, OVER_PS = (2.0, 3.2), (4.0, 5.4)
 BEYOND = 0.1
-"""The share by which a speed-up may leave the published range, which is that of four networks."""
+"""The allowed deviation of a speed-up from the published range of four networks."""
 WITHIN = 0.2
-"""The share by which a time may differ from an equation's, which has no processor time."""
+"""The allowed deviation of a time from its equation, which has no processor time."""
 SAVED = 0.5
 """Published: the share of PS-Sync's communication that D-Sync saves."""
 WORKERS = 2
 STALE_MOMENTUM = 0.5
-"""From this momentum up, the pipeline without a correction is expected to fail."""
+"""The momentum from which on the pipeline without a correction is expected to fail."""
 STALE = (
     "a momentum of 0.9 goes on for ten steps with gradients of weights that are a step old; the paper names "
     "no momentum, and its pipeline has no correction"
@@ -62,7 +62,7 @@ STALE = (
 
 @dataclass(frozen=True)
 class PipeSgdFigure4Options:
-    """Seeds, ratios of communication over computation, momenta and their learning rates, and sizes."""
+    """Seeds, ratios of communication to computation, momenta and their learning rates, and sizes."""
 
     seeds: tuple[int, ...]
     ratios: tuple[float, ...]
@@ -75,13 +75,13 @@ class PipeSgdFigure4Options:
 
 
 def cells(options: PipeSgdFigure4Options) -> list[Cell]:
-    """Return the cells of all ways to train with each momentum, on each line."""
+    """Return the cells of all methods with each momentum, on each link."""
     codecs, momenta = [*CODECS.values()], options.momenta
     return cells_on_lines(at_hand(), RUNS, options.seeds, options.ratios, codecs, momentum=momenta)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare accuracies with D-Sync's, and times with those of both baselines and of the equations."""
+    """Compare accuracies with D-Sync's, and times with both baselines and the equations."""
     data = rows[0]["data"]
     measured = MeasuredWays(rows, GOALS[data])
     momenta = sorted(grouped(select(rows, kind=TRAIN), "momentum"))
@@ -133,7 +133,7 @@ def _accuracies(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
 
 
 def _pipelines(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
-    """Compare each pipeline with D-Sync with the same codec; the batch was set after a look at this."""
+    """Compare each pipeline with D-Sync with the same codec; the batch was set after seeing these results."""
     for pipeline in PIPELINES:
         for suffix, codec in CODECS.items():
             own, other = f"{pipeline}{suffix}", f"D-Sync{suffix}"
@@ -174,9 +174,9 @@ def _pipelines(measured: MeasuredWays, momentum: float) -> Iterator[Claim]:
 
 
 def _allowed(ratio: float) -> Explanation:
-    """Return the speed-up that equations 2 and 4 allow on a line, by its measured ratio.
+    """Return the speed-up that equations 2 and 4 allow on a link, from its measured ratio.
 
-    The line may have another one than it was set for, of which a row of its own tells.
+    A link's measured ratio may differ from the configured one; a separate claim checks it.
     """
     least, most = OVER_D
     return Explanation(

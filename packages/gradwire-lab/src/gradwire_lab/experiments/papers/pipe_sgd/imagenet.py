@@ -1,4 +1,4 @@
-"""Figure 4's rows of AlexNet and ResNet-18: accuracies of small ones, measured, and steps, modelled."""
+"""Figure 4's rows of AlexNet and ResNet-18: measured accuracies of small versions, and modelled steps."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ ACCURACIES: Mapping[str, Mapping[str, float]] = MappingProxyType(
         },
     }
 )
-"""Published: the top-1 accuracies of all ways that the paper has for a network."""
+"""Published: each network's top-1 accuracies with all of the paper's methods."""
 FASTEST = {ALEXNET: "Pipe-SGD+Q", RESNET: "Pipe-SGD+T"}
 WIRE_SHARE = {"T": 0.5, "Q": 0.25}
 RESNET_NBYTES, OF_RESNET_50, TIMES_BATCH = 46.8e6, 1.82 / 4.09, 64 / 16
-"""ResNet-18's 11.7 million floats; its operations over ResNet-50's; and its batch over that of table II."""
+"""ResNet-18's 11.7 million floats, its operations over ResNet-50's, and its batch over table II's."""
 WITHIN = 0.1
-"""By what a modelled speed-up may be below the published range."""
+"""The allowed deviation of a modelled speed-up from the published range."""
 WORLD = 4
 
 
 @dataclass(frozen=True)
 class ImagenetOptions:
-    """Networks and their steps, seeds, the share of steps before a pipeline begins, and the rate."""
+    """Networks and their steps, seeds, the share of steps before a pipeline starts, and the learning rate."""
 
     networks: tuple[tuple[str, int], ...]
     seeds: tuple[int, ...]
@@ -67,7 +67,7 @@ class ImagenetOptions:
 
 
 def cells(options: ImagenetOptions) -> list[Cell]:
-    """Return a cell for each network, seed, and way to train."""
+    """Return a cell for each network, seed, and method."""
     data = at_hand()
     return [
         {"kind": TRAIN, "data": data, "network": network, "steps": steps, "seed": seed, "run": run}
@@ -80,10 +80,11 @@ def cells(options: ImagenetOptions) -> list[Cell]:
 
 
 def modelled_s(network: str, run: str) -> float:
-    """Return the seconds of a step of the published network on the published cluster.
+    """Return the step time of the published network on the published cluster, in seconds.
 
-    INCEPTIONN's table II has the steps of AlexNet with the same batch on the same GPUs and line; the rate
-    follows from its communication. ResNet-18 computes as long as ResNet-50 there, by operations and images.
+    INCEPTIONN's table II has AlexNet's steps with the same batch on the same GPUs and link, and its
+    communication determines the rate. ResNet-18's computation is ResNet-50's, scaled by operations and
+    images.
     """
     step = STEPS[ALEXNET if network == ALEXNET else "ResNet-50"]
     compute_s, update_s = step.forward_s + step.backward_s + step.gpu_copy_s, step.update_s
@@ -106,7 +107,7 @@ def modelled_s(network: str, run: str) -> float:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare accuracies with D-Sync's, and modelled steps with those of both baselines."""
+    """Compare accuracies with D-Sync's, and modelled steps with both baselines."""
     networks = dict.fromkeys(row["network"] for row in rows)
     return [claim for network in networks for claim in (*_accuracies(rows, network), *_speedups(network))]
 

@@ -1,4 +1,4 @@
-"""Trainings of several lengths on four workers, with K steps under way, and how fast their losses fall."""
+"""Training runs of several lengths on four workers, with K steps in flight, and their losses' slopes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from gradwire.links import Link
 
 WORKERS = 4
-"""As published."""
+"""The published number of workers."""
 TIMEOUT_S = 60.0
 """The longest wait of one worker for another."""
 
 
 @dataclass(frozen=True)
 class LengthsOptions:
-    """Steps under way, lengths of trainings, and seeds."""
+    """Pipeline depths, lengths of training runs, and seeds."""
 
     pipelines: tuple[int, ...]
     steps: tuple[int, ...]
@@ -40,7 +40,7 @@ def cells(options: LengthsOptions) -> list[Cell]:
 
 @dataclass(frozen=True)
 class WorkerTraining:
-    """One worker's training: its loss in each step, and what is done ahead of a step, from 0 up."""
+    """One worker's training: its loss in each step, and a function called before each step, from 0."""
 
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
@@ -49,10 +49,10 @@ class WorkerTraining:
 
 
 def train(pipeline: int, steps: int, worker: Callable[[int], WorkerTraining]) -> list[WorkerTraining]:
-    """Train by the paper's Pipe-SGD on ``WORKERS`` ranks, which are threads; return them by rank.
+    """Train with the paper's Pipe-SGD on ``WORKERS`` ranks, which are threads; return the workers by rank.
 
-    ``worker`` gets a rank. All start with the weights of the first. The first error of a rank closes all
-    links and is raised.
+    ``worker`` is called with a rank. All ranks start from rank 0's weights. The first error of a rank closes
+    all links and is raised.
     """
     from gradwire.links import loopback
     from gradwire.pipe.pipe_sgd import PipeSGD
@@ -82,24 +82,24 @@ def train(pipeline: int, steps: int, worker: Callable[[int], WorkerTraining]) ->
 
 
 def drawn(seed: int, rank: int) -> torch.Generator:
-    """Return the random numbers of one worker."""
+    """Return the random generator of one worker."""
     import torch
 
     return torch.Generator().manual_seed(1000 * seed + rank)
 
 
 def values(rows: Sequence[Row], what: str, pipeline: int, steps: int) -> list[float]:
-    """Return a figure of each seed."""
+    """Return a figure for each seed."""
     return [row[what] for row in select(rows, pipeline=pipeline, steps=steps)]
 
 
 def pipelines(rows: Sequence[Row]) -> list[int]:
-    """Return the numbers of steps under way, from few to many."""
+    """Return the pipeline depths in ascending order."""
     return sorted({row["pipeline"] for row in rows})
 
 
 def behind(rows: Sequence[Row], what: str, factor: Callable[[int], float]) -> Mapping[str, float | None]:
-    """Return, for each length and K beyond 1, a figure over ``factor(K)`` times that with K = 1."""
+    """Return, for each length and K > 1, a figure relative to ``factor(K)`` times the figure at K = 1."""
     lengths = sorted({row["steps"] for row in rows})
     means = {
         (pipeline, steps): fmean(values(rows, what, pipeline, steps))
@@ -114,13 +114,13 @@ def behind(rows: Sequence[Row], what: str, factor: Callable[[int], float]) -> Ma
 
 
 def slopes(rows: Sequence[Row], what: str, pipeline: int) -> list[float]:
-    """Return, for each seed, the slope of a figure's logarithm over that of the length."""
+    """Return, for each seed, the slope of a figure's logarithm over the logarithm of the length."""
     by_seed = grouped(select(rows, pipeline=pipeline), "seed")
     return [slope([(log(row["steps"]), log(row[what])) for row in own]) for own in by_seed.values()]
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the slope of the line through points by least squares."""
+    """Return the slope of the least-squares line through points."""
     middle = [fmean(each) for each in zip(*points, strict=True)]
     over = sum((x - middle[0]) * (y - middle[1]) for x, y in points)
     return over / sum((x - middle[0]) ** 2 for x, _ in points)
@@ -134,11 +134,11 @@ def rates(
     widest: float,
     rests_on: Sequence[Trainings] = (),
 ) -> Iterator[Claim]:
-    """Yield, for each K, that the slope is the published one within its own 95 % interval over the seeds.
+    """Yield, for each K, the claim that the slope is the published one within its 95 % interval.
 
-    Scatter wins nothing: where half of an interval is wider than ``widest``, the slope has no tolerance. Nor
-    does a steeper slope: short trainings that lose much make one, too. A last claim says that no interval is
-    wider.
+    The interval is over the seeds. More scatter doesn't help: if half of an interval exceeds ``widest``, the
+    slope has no tolerance. A steeper slope doesn't either, because short training runs with large losses
+    produce one, too. The last claim states that no interval is wider.
     """
     around: dict[str, float | None] = {}
     assert isinstance(published.value, float)

@@ -1,4 +1,4 @@
-"""The strongly convex network: the mean excess loss falls as log T / T, with K steps under way, too."""
+"""The strongly convex network: the mean excess loss falls as log T / T, also with K steps in flight."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 PLACE = "section 3.3"
 DIMENSION, CONVEXITY, LARGEST, NOISE = 20, 0.5, 2.0, 1.0
-"""The quadratic: its size, its least and largest curvature, and the noise of each worker's gradient."""
+"""The quadratic: its dimension, its least and largest curvature, and the noise of each worker's gradient."""
 
 
 def measure(_options: LengthsOptions, cells: Sequence[Cell]) -> Iterator[Row]:
-    """Minimise a quadratic with noisy gradients at the rate 1 / (convexity (t + t0)), once for all lengths.
+    """Minimize a quadratic with noisy gradients at the rate 1 / (convexity (t + t0)), once for all lengths.
 
-    A row has the mean over its steps and the workers of the loss beyond the least one, without the noise.
+    A row has the mean, over its steps and the workers, of the noiseless loss above the minimum.
     """
     excess: list[list[float]] = [[] for _ in range(WORKERS)]
     first = cells[0]
@@ -49,14 +49,14 @@ def measure(_options: LengthsOptions, cells: Sequence[Cell]) -> Iterator[Row]:
 
 
 def _worker(pipeline: int, noise: torch.Generator, excess: list[float]) -> WorkerTraining:
-    """Return a worker that adds the excess loss of each step to ``excess``."""
+    """Return a worker that appends each step's excess loss to ``excess``."""
     import torch
 
     curvature = torch.linspace(CONVEXITY, LARGEST, DIMENSION)
     model = torch.nn.Linear(DIMENSION, 1, bias=False)
     torch.nn.init.ones_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    # The first rates are such that no curvature is overshot with K steps under way.
+    # The first rates are small enough not to overshoot any curvature with K steps in flight.
     begin = 4 * pipeline * LARGEST / CONVEXITY
 
     def set_rate(step: int) -> None:
@@ -72,7 +72,7 @@ def _worker(pipeline: int, noise: torch.Generator, excess: list[float]) -> Worke
 
 
 def published_slope(lengths: Sequence[int]) -> float:
-    """Return the slope of the logarithm of log T / T over that of T at these lengths."""
+    """Return the slope of log(log T / T) over log T at these lengths."""
     return slope([(log(length), log(log(length) / length)) for length in lengths])
 
 
@@ -86,7 +86,7 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
             "mean excess loss over K times that with K = 1, at each length",
             behind(
                 rows, "excess", float
-            ),  # proofs about stale gradients have a factor of K; the paper names none
+            ),  # proofs about stale gradients have a factor of K; the paper states none
             at_most(1.0),
             of_each=True,
             unit="",

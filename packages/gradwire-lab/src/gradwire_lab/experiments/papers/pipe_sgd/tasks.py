@@ -51,7 +51,7 @@ def networks_build(name: str, pixels: int, classes: int, seed: int) -> nn.Module
 
 
 def _alexnet(pixels: int, classes: int) -> nn.Module:
-    """Return five convolutions and three fully connected layers, without dropout."""
+    """Return a network of five convolutions and three fully connected layers, without dropout."""
     layers, inputs = list[nn.Module](), 1
     for width in ALEXNET:
         if width == POOL:
@@ -71,7 +71,7 @@ def _alexnet(pixels: int, classes: int) -> nn.Module:
 
 
 def _resnet(classes: int) -> nn.Module:
-    """Return a convolution, eight blocks of two with a shortcut each, and a fully connected layer."""
+    """Return a network of a convolution, eight residual blocks, and a fully connected layer."""
     inputs = RESNET_18[0][0]
     layers: list[nn.Module] = [
         nn.Conv2d(1, inputs, 3, padding=1, bias=False),
@@ -84,21 +84,21 @@ def _resnet(classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes))
 
 
-# The convex task's features: images behind the convolutions of a ResNet-20 whose weights are fixed.
+# The convex task's features: the outputs of the convolutions of a ResNet-20 with fixed weights.
 
 CIFAR, DIGITS = "cifar100", "digits"
 WEIGHTS = "resnet-cifar10-weights/resnet20*.th"
 """The weights of a ResNet-20 for CIFAR-10, below ``$GRADWIRE_DATA``."""
 CHANNELS, BLOCKS, SIDE = (16, 32, 64), 3, 4
-"""The three stages' channels and blocks, and the side to which the last one's outputs are averaged."""
+"""Channels of the three stages, blocks per stage, and the side to which the last outputs are averaged."""
 COUNT = CHANNELS[-1] * SIDE * SIDE
 AT_ONCE = 250
-"""Images that pass the network at once."""
+"""The number of images per forward pass of the network."""
 
 
 @dataclass(frozen=True)
 class Features:
-    """Features of images, centred and scaled by those of some training images, and a fixed network."""
+    """Features of images from a fixed network, centred and scaled with statistics of some training images."""
 
     images: Images
     weights: Mapping[str, torch.Tensor]
@@ -114,7 +114,7 @@ class Features:
         return self._all(self.images.test)
 
     def of_images(self, chosen: torch.Tensor) -> torch.Tensor:
-        """Return the features of training images, computed anew."""
+        """Return the features of training images, without caching."""
         return self._of(self.images.train[chosen])
 
     def _all(self, images: torch.Tensor) -> torch.Tensor:
@@ -126,7 +126,7 @@ class Features:
 
     @cached_property
     def _moments(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """The mean and the deviation of the features of some training images, evenly spaced."""
+        """The mean and standard deviation of the features of some evenly spaced training images."""
         some = _outputs(self.weights, self.images.train[:: max(1, len(self.images.train_labels) // AT_ONCE)])
         return some.mean(0), some.std() + 1e-12
 
@@ -153,14 +153,14 @@ def _read(folder: Path) -> dict[str, torch.Tensor]:
     paths = sorted(folder.glob(WEIGHTS))
     if not paths:
         raise DataError(
-            f"expected {WEIGHTS} in {folder}, got none; set GRADWIRE_DATA to the folder that has it"
+            f"expected {WEIGHTS} in {folder}, got none; set GRADWIRE_DATA to the folder that holds it"
         )
     stored = torch.load(paths[0], map_location="cpu", weights_only=True)["state_dict"]
     return {name.removeprefix("module."): tensor for name, tensor in stored.items()}
 
 
 def drawn() -> dict[str, torch.Tensor]:
-    """Return weights drawn at random, the same ones each time (He and others, 2015)."""
+    """Return random weights from a fixed seed (initialization of He and others, 2015)."""
     generator = torch.Generator().manual_seed(0)
     found: dict[str, torch.Tensor] = {}
 
@@ -180,7 +180,7 @@ def drawn() -> dict[str, torch.Tensor]:
 
 
 def _blocks() -> list[tuple[str, int, int]]:
-    """Return the name, the channels, and the stride of each residual block."""
+    """Return the name, channels, and stride of each residual block."""
     return [
         (f"layer{stage}.{block}", channels, 2 if stage > 1 and block == 0 else 1)
         for stage, channels in enumerate(CHANNELS, 1)
@@ -189,7 +189,7 @@ def _blocks() -> list[tuple[str, int, int]]:
 
 
 def _outputs(weights: Mapping[str, torch.Tensor], images: torch.Tensor) -> torch.Tensor:
-    """Return the outputs of the fixed convolutions for images of uint8."""
+    """Return the outputs of the fixed convolutions for uint8 images."""
 
     def convolve(x: torch.Tensor, conv: str, norm: str, stride: int = 1) -> torch.Tensor:
         y = functional.conv2d(x, weights[f"{conv}.weight"], stride=stride, padding=1)
@@ -207,7 +207,7 @@ def _outputs(weights: Mapping[str, torch.Tensor], images: torch.Tensor) -> torch
         for block, channels, stride in _blocks():
             y = functional.relu(convolve(x, f"{block}.conv1", f"{block}.bn1", stride))
             y = convolve(y, f"{block}.conv2", f"{block}.bn2")
-            if stride > 1:  # a shortcut without parameters: every other place, and new channels of zeros
+            if stride > 1:  # a shortcut without parameters: every other pixel, and new channels of zeros
                 padding = channels // 4
                 x = functional.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, padding, padding))
             x = functional.relu(x + y)
@@ -215,15 +215,15 @@ def _outputs(weights: Mapping[str, torch.Tensor], images: torch.Tensor) -> torch
 
 
 OptionValues = Mapping[str, Any]
-"""The options of an exhibit, as JSON has them."""
+"""The options of an exhibit, as represented in JSON."""
 
 
 @dataclass(frozen=True)
 class RankTask:
-    """One rank's training, from weights that are the same on all ranks.
+    """One rank's training, from weights that are identical on all ranks.
 
-    ``loss`` returns that of this rank's share of a step's batch, ``rate`` the learning rate of a step, and
-    ``accuracy`` that on the test images. A pipeline begins after ``warmup_steps`` synchronous steps.
+    ``loss`` returns the loss of this rank's share of a step's batch, ``rate`` a step's learning rate, and
+    ``accuracy`` the accuracy on the test images. A pipeline starts after ``warmup_steps`` synchronous steps.
     """
 
     model: nn.Module
@@ -236,7 +236,7 @@ class RankTask:
 
 @dataclass(frozen=True)
 class RankWork:
-    """The work of one rank: the options of an exhibit, a cell, and which of the workers it is."""
+    """One rank's work: the options of an exhibit, a cell, and the rank's number among the workers."""
 
     options: OptionValues
     cell: Cell
@@ -245,11 +245,11 @@ class RankWork:
 
     @property
     def steps(self) -> int:
-        """The steps of a whole training: the cell's own ones, or else those of all."""
+        """The steps of a complete training run: the cell's if it has them, else the options'."""
         return int(self.cell["steps"] if "steps" in self.cell else self.options["steps"])
 
     def part(self, step: int, count: int) -> torch.Tensor:
-        """Return this worker's images of a step, of ``count`` to train on."""
+        """Return the indices of this worker's images in a step, out of ``count`` training images."""
         batch = min(self.options["batch"], count)
         return part_of_step(count, self.cell.get("seed", 0), step, batch, self.worker, self.workers)
 
@@ -262,7 +262,7 @@ class RankWork:
         momentum: float = 0.0,
         warmup_steps: int = 0,
     ) -> RankTask:
-        """Return the training with SGD, whose rate rises to ``lr``; timed steps may go beyond its end."""
+        """Return the training with SGD, whose rate rises to ``lr``; timed steps may continue beyond its end."""
         steps = self.steps
 
         def rate(step: int) -> float:
@@ -272,7 +272,7 @@ class RankWork:
         return RankTask(model, optimizer, loss, rate, accuracy, warmup_steps)
 
     def of_images(self, model: nn.Module, images: Dataset, lr: float, **more: Any) -> RankTask:
-        """Return the training of a classifier of images."""
+        """Return the training of an image classifier."""
 
         def loss(step: int) -> torch.Tensor:
             x, labels = images.train_batch(self.part(step, len(images.train_labels)))
@@ -282,7 +282,7 @@ class RankWork:
 
 
 def mnist_mlp(work: RankWork) -> RankTask:
-    """Return the MLP of 784-500-500-10; ``momenta`` and ``lrs`` of the options belong to each other."""
+    """Return the training of the 784-500-500-10 MLP; each momentum in the options has its learning rate."""
     cell, options = work.cell, work.options
     images, momentum = dataset(cell["data"]), cell.get("momentum", options["momenta"][0])
     model = build("mlp", images.image_shape, images.classes, cell.get("seed", 0))
@@ -291,7 +291,7 @@ def mnist_mlp(work: RankWork) -> RankTask:
 
 
 def small_network(work: RankWork) -> RankTask:
-    """Return an AlexNet or a ResNet-18 with few channels."""
+    """Return the training of an AlexNet or a ResNet-18 with few channels."""
     cell, images = work.cell, dataset(work.cell["data"])
     model = networks_build(cell["network"], images.image_shape[0], images.classes, cell["seed"])
     warmup_steps = round(work.options["warmup"] * work.steps)
@@ -299,7 +299,7 @@ def small_network(work: RankWork) -> RankTask:
 
 
 def last_layer(work: RankWork) -> RankTask:
-    """Return the layer behind a fixed network, whose features trainings keep and timed steps compute."""
+    """Return the training of the layer after a fixed network; timed steps also compute the features."""
     known = read(work.cell["data"])
     images, trained = known.images, work.cell["kind"] not in (TIME, PLAIN)
     layer = nn.Linear(COUNT, images.classes)

@@ -1,4 +1,4 @@
-"""Section 3.2: the overhead of TernGrad inside the all-reduce, compared with communication."""
+"""Section 3.2: the overhead of TernGrad in the all-reduce, compared with communication."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, o
 PLACE = "section 3.2"
 EXACT, TERNARY = "identity", "terngrad"
 SMALLER = {TERNARY: 16, "truncate:16": 2, "quantize:8": 4}
-"""The divisor of 32 bits of each codec."""
+"""The compression ratio of each codec."""
 WORLD, GBIT = 4, 10.0
-"""Published: the hosts, and the rate of their Ethernet in Gbit/s."""
+"""Published: the number of hosts, and their Ethernet's rate in Gbit/s."""
 OVER_NONE, OVER_COMPRESSED = (1.6, 2.3), (25.6, 36.8)
 BEYOND = 0.1
-"""The share by which an overhead may leave the published range, whose ends have two and three digits."""
+"""The allowed deviation of an overhead from the published range, whose ends have two and three digits."""
 BUDGET_S = 10.0
-"""Seconds for all exchanges of a cell; there is one at least."""
+"""Seconds for all exchanges of a cell, of which there is at least one."""
 
 
 @dataclass(frozen=True)
 class TerngradOptions:
-    """Bytes of a gradient, and exchanges of a cell.
+    """Bytes of a gradient, and exchanges per cell.
 
-    A chunk, a fourth of a gradient, is at most one segment of an exchange, so that nothing masks a codec.
+    A chunk, a fourth of a gradient, is at most one segment of an exchange, so that nothing overlaps a codec.
     """
 
     nbytes: int
@@ -36,7 +36,7 @@ class TerngradOptions:
 
 
 def cells(options: TerngradOptions) -> list[Cell]:
-    """Return a cell for each codec, and cells without one for all bytes and for those that a codec sends."""
+    """Return a cell per codec, and uncompressed cells with all bytes and with each codec's bytes."""
     sent = [options.nbytes, *(options.nbytes // smaller for smaller in SMALLER.values())]
     pairs = [*((codec, options.nbytes) for codec in SMALLER), *((EXACT, nbytes) for nbytes in sent)]
     network = {"hosts": WORLD, "rate": f"{GBIT:g}gbit", "algorithm": "ring"}
@@ -44,7 +44,7 @@ def cells(options: TerngradOptions) -> list[Cell]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare what a codec adds to an exchange with what its bytes, and all bytes, take without it."""
+    """Compare a codec's overhead with uncompressed exchanges of its bytes, and of all bytes."""
     nbytes = row_of(rows, codec=TERNARY)["nbytes"]
 
     def exchange_s(codec: str, smaller: int = 1) -> float:

@@ -1,4 +1,4 @@
-"""One host's part of Pipe-SGD's exhibits: steps and trainings in each way, with real computation."""
+"""One host's part of Pipe-SGD's exhibits: steps and training runs with each method, with real computation."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from gradwire_lab.experiments.papers.pipe_sgd.ways import (
 from gradwire_lab.parameter_server.ps_sync import Server, Worker
 
 SEGMENT_NBYTES = 1 << 24
-"""Longer than a gradient: an exchange isn't pipelined in itself, as in equation 5."""
+"""Larger than a gradient: an exchange isn't pipelined internally, as in equation 5."""
 SETTLED = 3
-"""Steps before the first window, beside those that fill a pipeline."""
+"""Steps before the first window, in addition to the steps that fill a pipeline."""
 LEAST_WINDOWS = 3
 EXCHANGES, EXCHANGES_S = (5, 15), 1.5
-"""The least and the most exchanges alone, and the seconds for them."""
+"""The fewest and the most separate exchanges, and the seconds for them."""
 REPEATS = 21
-"""Repeats of an addition and of a barrier, whose medians count."""
+"""Repetitions of an addition and of a barrier, for their medians."""
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell], task: str, options: OptionValues) -> None:
-    """Measure cells of one network, and report a row for each."""
+    """Measure the cells of one network, and report a row for each."""
     for cell in cells:
         ranks.report(cell, KINDS[cell["kind"]](_Host(ranks, cell, task, options)))
 
 
 @dataclass(frozen=True)
 class _Host:
-    """One host at one cell."""
+    """One host's work on one cell."""
 
     ranks: Ranks
     cell: Cell
@@ -63,7 +63,7 @@ class _Host:
 
     @property
     def work(self) -> RankWork:
-        """The work of this rank. A server is rank 0, and no worker."""
+        """The work of this rank. A server is rank 0, and not a worker."""
         has_server = "run" in self.cell and self.way.has_server
         worker, workers = self.ranks.rank - has_server, self.ranks.world - has_server
         return RankWork(self.options, self.cell, worker, workers)
@@ -73,12 +73,12 @@ class _Host:
         return TASKS[self.name](self.work)
 
     def gather(self, own: Sequence[float]) -> list[float]:
-        """Return the largest of all ranks' numbers, one after the other."""
+        """Return the element-wise maximum over all ranks."""
         return [max(each) for each in zip(*self.ranks.gather([*own]), strict=True)]
 
 
 class RankTrainer:
-    """A way to train at work on one rank's task."""
+    """One rank's task, trained with one method."""
 
     def __init__(self, host: _Host, task: RankTask) -> None:
         self._task, way, link = task, host.way, host.ranks.link
@@ -104,7 +104,7 @@ class RankTrainer:
             )
 
     def step(self, number: int) -> None:
-        """Take a step; the first one has number 0."""
+        """Run a training step; the first step has number 0."""
         for group in self._task.optimizer.param_groups:
             group["lr"] = self._task.rate(number)
         if self._server is not None:
@@ -113,14 +113,14 @@ class RankTrainer:
             self._worker.step(lambda: self._task.loss(number))
 
     def close(self) -> None:
-        """Apply what is under way, and end."""
+        """Apply the steps in flight, and close the method."""
         method = self._server or self._worker
         method.drain()
         method.close()
 
 
 def _train(host: _Host) -> Mapping[str, Any]:
-    """Train from scratch; the last rank's accuracy counts."""
+    """Train from scratch; return the last rank's accuracy."""
     task = host.task()
     trainee = RankTrainer(host, task)
     for number in range(host.work.steps):
@@ -131,7 +131,7 @@ def _train(host: _Host) -> Mapping[str, Any]:
 
 
 def _time(host: _Host) -> Mapping[str, Any]:
-    """Time steps in windows, without a pause between them, so that a pipeline stays full."""
+    """Time steps in consecutive windows, so that a pipeline stays full."""
     trainee = RankTrainer(host, host.task())
     found = _windows(host, trainee.step, SETTLED + host.way.pipeline)
     trainee.close()
@@ -139,7 +139,7 @@ def _time(host: _Host) -> Mapping[str, Any]:
 
 
 def _plain(host: _Host) -> Mapping[str, Any]:
-    """Time steps without an exchange, which all hosts take at once."""
+    """Time steps without an exchange, on all hosts at once."""
     task = host.task()
 
     def step(number: int) -> None:
@@ -152,7 +152,7 @@ def _plain(host: _Host) -> Mapping[str, Any]:
 
 
 def _windows(host: _Host, step: Callable[[int], None], settled: int) -> list[float]:
-    """Return the seconds of a step of the slowest rank in each window that a hypervisor left alone."""
+    """Return the slowest rank's step time in each window that a hypervisor did not disturb."""
     windows, length = host.options["windows"], host.options["window"]
     moments, stolen = list[float](), list[float]()
     for number in range(settled):
@@ -169,14 +169,14 @@ def _windows(host: _Host, step: Callable[[int], None], settled: int) -> list[flo
 
 
 def _line(host: _Host) -> Mapping[str, Any]:
-    """Time exchanges alone."""
+    """Time separate exchanges."""
     count = sum(each.numel() for each in host.task().model.parameters())
     plan, (least, most) = Plan(parse(host.cell["codec"]), "ring", SEGMENT_NBYTES), EXCHANGES
     return {"exchange_s": host.ranks.time_s(plan, count, EXCHANGES_S, least, most)}
 
 
 def _model(host: _Host) -> Mapping[str, Any]:
-    """Measure alpha and beta of the line, gamma of an addition, and S of a synchronisation."""
+    """Measure alpha and beta of the link, gamma of an addition, and S of a synchronization."""
     ranks = host.ranks
     line = ranks.line()
     count = sum(each.numel() for each in host.task().model.parameters())

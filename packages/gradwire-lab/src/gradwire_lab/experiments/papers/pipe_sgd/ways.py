@@ -1,4 +1,4 @@
-"""PS-Sync, D-Sync, and Pipe-SGD on the hosts of testbeds, whose rates follow from a plain step."""
+"""PS-Sync, D-Sync, and Pipe-SGD on the hosts of testbeds, whose rates are computed from a plain step."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 TRAINER = "gradwire_lab.experiments.papers.pipe_sgd.trainer"
-"""The module that trains on the hosts, by name: it imports torch."""
+"""The name of the module that trains on the hosts, which imports torch."""
 PLAIN, LINE, MODEL, TIME, TRAIN = "plain", "line", "model", "time", "train"
-"""Kinds of cells: steps alone; exchanges alone; alpha, beta, gamma, and S; timed steps; a training."""
+"""Kinds of cells: steps alone; exchanges alone; alpha, beta, gamma, and S; timed steps; a training run."""
 EXACT, TRUNCATED, QUANTIZED = "identity", "truncate:16", "quantize:8"
 UNLIMITED = "unlimited"
 
 
 class TrainingMethod(NamedTuple):
-    """A way to train: its codec, K, its correction, and whether a server averages instead of a ring."""
+    """A training method: its codec, K, its correction, and whether a server averages instead of a ring."""
 
     codec: str = EXACT
     pipeline: int = 1
@@ -35,7 +35,7 @@ class TrainingMethod(NamedTuple):
 
 
 CODECS = {"": EXACT, "+T": TRUNCATED, "+Q": QUANTIZED}
-"""The paper's suffixes."""
+"""The paper's suffixes of methods, and their codecs."""
 WAYS = {
     "PS-Sync": TrainingMethod(has_server=True),
     **{f"D-Sync{suffix}": TrainingMethod(codec) for suffix, codec in CODECS.items()},
@@ -43,7 +43,7 @@ WAYS = {
     **{f"eager Pipe-SGD{suffix}": TrainingMethod(codec, 2, "eager") for suffix, codec in CODECS.items()},
     **{f"K = {pipeline}": TrainingMethod(pipeline=pipeline) for pipeline in (1, 2, 3, 4)},
 }
-"""As the paper names them. Pipe-SGD is the paper's, without a correction; eager is gradwire's default."""
+"""The methods by the paper's names. Pipe-SGD has no correction, as published; eager is gradwire's default."""
 
 
 def cells_on_lines(
@@ -56,11 +56,11 @@ def cells_on_lines(
     with_model: bool = False,
     **more: Sequence[object],
 ) -> list[Cell]:
-    """Return cells in the order of their networks: a plain step, trainings, and for each line its steps.
+    """Return cells grouped by network: a plain step, training runs, and the timed steps of each link.
 
-    ``runs`` are names of ``WAYS``. ``ratios`` are the lines, by communication over computation, and
-    ``codecs`` those of the exchanges that measure them; ``with_model``, alpha, beta, gamma, and S are
-    measured on each line, too. ``more`` has other names of trainings and timed steps, with their values.
+    ``runs`` are names of ``WAYS``. ``ratios`` of communication to computation define the links, which are
+    measured with the ``codecs``; ``with_model``, alpha, beta, gamma, and S are also measured on each link.
+    ``more`` has additional names of training runs and timed steps, with their values.
     """
     groups = [[run for run in runs if WAYS[run].has_server == has_server] for has_server in (False, True)]
     found: list[Cell] = [{"kind": PLAIN, "data": data}]
@@ -76,11 +76,11 @@ def cells_on_lines(
 
 
 def on_hosts(task: str, workers: int) -> Run[DataclassInstance]:
-    """Return the run of an exhibit that trains one task with ``workers`` hosts, and one more for a server.
+    """Return the run of an exhibit that trains one task on ``workers`` hosts, and one more for a server.
 
-    A cell with a ``ratio`` gets a network whose ring all-reduce would take that many times as long as a
-    step without an exchange, by the bytes alone. All others have no limit and come first, such a step before
-    trainings.
+    A cell with a ``ratio`` gets a network whose ring all-reduce should take this multiple of a step without
+    an exchange, by bytes alone. All other cells run first, on unlimited links, with the plain step before the
+    training runs.
     """
 
     def run(
@@ -113,39 +113,39 @@ def _placed(cell: Cell, workers: int, known: Sequence[Row]) -> Cell:
 
 @dataclass(frozen=True)
 class MeasuredWays:
-    """The rows of an exhibit that ran by ``on_hosts``, by what they are."""
+    """The rows of an exhibit that ran with ``on_hosts``, by kind."""
 
     rows: Sequence[Row]
     goal: Goal
 
     @property
     def ratios(self) -> list[float]:
-        """The ratios of communication over computation that lines were set for."""
+        """The ratios of communication to computation that links were configured for."""
         return [*grouped(select(self.rows, kind=LINE), "ratio")]
 
     @property
     def plain_s(self) -> float:
-        """The seconds of a step without an exchange."""
+        """The step time without an exchange, in seconds."""
         return float(median(row_of(self.rows, kind=PLAIN)["steps_s"]))
 
     def exchange_s(self, ratio: float, codec: str = EXACT) -> float:
-        """Return the seconds of an exchange alone on a line."""
+        """Return the seconds of a separate exchange on a link."""
         return float(median(row_of(self.rows, kind=LINE, ratio=ratio, codec=codec)["exchange_s"]))
 
     def step_s(self, run: str, ratio: float, **names: object) -> float:
-        """Return the seconds of a step on a line."""
+        """Return the step time on a link, in seconds."""
         return float(median(row_of(self.rows, kind=TIME, run=run, ratio=ratio, **names)["steps_s"]))
 
     def overlapped_s(self, ratio: float, codec: str = EXACT) -> float:
-        """Return the time that a pipeline may hide: the shorter of computation and communication."""
+        """Return the time that a pipeline can overlap: the shorter of computation and communication."""
         return min(self.plain_s, self.exchange_s(ratio, codec))
 
     def measured_ratio(self, ratio: float) -> float:
-        """Return communication over computation, as measured, of a line that was set for a ratio."""
+        """Return the measured ratio of communication to computation on a link configured for a ratio."""
         return self.exchange_s(ratio) / self.plain_s
 
     def lines(self, within: float) -> Iterator[Claim]:
-        """Yield, for each line, that it has the ratio that it was set for, but for a share ``within``."""
+        """Yield, for each link, the claim that it has its configured ratio, within the share ``within``."""
         for ratio in self.ratios:
             yield Claim(
                 f"communication over computation of the line that was set for {ratio:g}",
@@ -155,13 +155,13 @@ class MeasuredWays:
             )
 
     def accuracies(self, run: str, **names: object) -> list[float]:
-        """Return the accuracies at the ends of trainings, one for each seed."""
+        """Return the final accuracies of training runs, one per seed."""
         return [row["accuracy"] for row in select(self.rows, kind=TRAIN, run=run, **names)]
 
     def trainings(
         self, exact: str, *runs: str, expected_failure: str = "", **names: object
     ) -> list[Trainings]:
-        """Return the trainings of some ways, compared with those of the ``exact`` one."""
+        """Return the training runs of some methods, compared with the ``exact`` method."""
         compared = self.accuracies(exact, **names)
         return [
             Trainings(run, self.accuracies(run, **names), compared, self.goal, expected_failure)

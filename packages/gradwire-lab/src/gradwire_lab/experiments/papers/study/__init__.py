@@ -1,4 +1,4 @@
-"""The measurement study's tables and figures: what an all-reduce costs, by formula and measured."""
+"""The measurement study's tables and figures: the cost of an all-reduce, by formula and measured."""
 
 EXHIBITS = {
     "study-table-1": "study.table_1:EXHIBIT",
@@ -7,4 +7,4 @@ EXHIBITS = {
     "study-figure-8": "study.figure_8:EXHIBIT",
     "study-section-1-firecaffe": "study.firecaffe:EXHIBIT",
 }
-"""Name -> where the exhibit is, in the order of the tables that are printed."""
+"""Each exhibit's module, by name, in the order of the printed tables."""

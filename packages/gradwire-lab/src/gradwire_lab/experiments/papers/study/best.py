@@ -1,4 +1,4 @@
-"""The formulas of all-reduces beside measured seconds: each algorithm's own, and the best of all."""
+"""The formulas of all-reduces, compared with measured seconds: the algorithm's own, and the best of all."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FORMULAS: Mapping[str, Callable[[int, float, AlphaBetaGamma], float]] = {
     "ring": ring_s,
     "butterfly": butterfly_s,
 }
-"""Equations 1 to 4 by algorithm. One host of the star is the server, so p in equation 1 is one less."""
+"""Equations 1 to 4 by algorithm. One host of the star is the server, so equation 1 uses p - 1."""
 
 
 def in_words(hosts: Sequence[int]) -> str:
-    """Return numbers of hosts as a list.
+    """Return numbers of hosts as a list in words.
 
     Examples
     --------
@@ -31,12 +31,12 @@ def in_words(hosts: Sequence[int]) -> str:
 
 
 def over_own(row: Row) -> float:
-    """Return a row's median time over that of its algorithm's formula, with the line as measured."""
+    """Return a row's median time relative to its algorithm's formula, with the measured link."""
     return float(median(row["seconds"])) / own_best_s(row)
 
 
 def over_best(row: Row) -> float:
-    """Return a row's median time over that of the fastest formula, with the line as measured."""
+    """Return a row's median time relative to the fastest formula, with the measured link."""
     return float(median(row["seconds"])) / best_s(row)
 
 
@@ -46,5 +46,5 @@ def own_best_s(row: Row) -> float:
 
 
 def best_s(row: Row) -> float:
-    """Return the seconds of the algorithm whose formula is the fastest."""
+    """Return the seconds of the algorithm with the fastest formula."""
     return min(formula(row["hosts"], row["nbytes"], line_of(row)) for formula in FORMULAS.values())

@@ -1,4 +1,4 @@
-"""Figure 7: the line between two hosts by message size, and the model of a latency and a rate."""
+"""Figure 7: the link between two hosts by message size, and the latency-and-rate model."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ RATES = ("1gbit", "unlimited")
 NOMINAL_SHARE, LATENCY_US = 0.85, 2.5
 """Published: the plateau as a share of the vendor's rate, and the time of a message of 1 byte."""
 VARIANCE = 0.01
-"""Published: by how much repeated runs differed."""
+"""Published: the relative difference between repeated runs."""
 LARGE_NBYTES, LARGE_SHARE = 1_000_000, 5.5 / 6
-"""Published: at 1 MB the rate is "slightly less than 6 GB/s", and no message size has more than 6 GB/s."""
+"""Published: at 1 MB the rate is "slightly less than 6 GB/s", the largest rate of any message size."""
 LATENCY_PRECISION = 0.05 / 2.5
-"""The precision of the published 2.5 us."""
+"""The relative precision of the published 2.5 us."""
 WITHIN = 0.15
-"""The share by which a size may differ from the model, as in equations 1 to 4."""
+"""The allowed deviation of a size's time from the model, as in equations 1 to 4."""
 FRAME_SHARE = 1448 / 1514
-"""The share of an Ethernet frame that headers leave for data."""
+"""The share of an Ethernet frame that is data rather than headers."""
 OVER_TCP = 1.5
-"""The most latency of a link over that of a bare socket: messages are frames with checksums."""
+"""The largest ratio of a link's latency to a bare socket's: messages are frames with checksums."""
 TRIPS = 2000
 
 
 @dataclass(frozen=True)
 class StudyFigure7Options:
-    """Powers of two of the message sizes, and seconds of each figure."""
+    """The message sizes as powers of two, and seconds for each figure."""
 
     powers: tuple[int, ...]
     time_s: float
@@ -56,14 +56,14 @@ def cells(_options: StudyFigure7Options) -> list[Cell]:
 def run(
     options: StudyFigure7Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
 ) -> None:
-    """Measure on a testbed of two hosts for each rate."""
+    """Measure on a testbed of two hosts per rate."""
     from gradwire_lab.experiments.hosts import measure_cells
 
     measure_cells(__name__, cells, report, asdict(options))
 
 
 def measure(ranks: Ranks, cells: Sequence[Cell], powers: Sequence[int], time_s: float) -> None:
-    """Measure the line as ``gradwire bench line-rate`` does, and a bare socket's latency."""
+    """Measure the link as ``gradwire bench line-rate`` does, and a bare socket's latency."""
     from gradwire.timing.line_rate import Effort
     from gradwire.timing.line_rate import measure as measure_line
 
@@ -105,7 +105,7 @@ def _half_trip_s(peer: socket.socket, *, leads: bool) -> float:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare each line's plateau, latency, and times of all sizes with the model's."""
+    """Compare each link's plateau, latency, and times of all sizes with the model."""
     return [claim for row in rows for claim in _claims(row)]
 
 
@@ -158,7 +158,7 @@ def _claims(row: Row) -> Iterator[Claim]:
 
 
 def _modelled(row: Row, system: str, latency_s: float, plateau: float, nominal: float | None) -> Claim:
-    """Return the claim that a message takes the latency, and its bytes over the plateau's rate."""
+    """Return the claim that a message takes the latency plus its bytes divided by the plateau's rate."""
     others = [point for point in row["points"] if point["nbytes"] > 1]
     burst = 0 if nominal is None else burst_nbytes(nominal, USUAL_MTU_NBYTES)
     shares = [

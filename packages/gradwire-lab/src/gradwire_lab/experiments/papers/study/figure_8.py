@@ -1,4 +1,4 @@
-"""Figure 8: GoogLeNet's 53 MB through four algorithms on 2 to 16 hosts, over the theoretical best."""
+"""Figure 8: GoogLeNet's 53 MB through four algorithms on 2 to 16 hosts, relative to the theoretical best."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from gradwire_lab.experiments.papers.study.best import FORMULAS, in_words, over_
 
 PLACE = "figure 8"
 NBYTES = 53e6
-"""The size of GoogLeNet's gradient."""
+"""The size of GoogLeNet's gradient, in bytes."""
 SERVERS = 16
 MOST = 2.0
-"""Published: how many times the theoretical best an all-reduce took on 16 servers, at most."""
+"""Published: the largest ratio of an all-reduce's time on 16 servers to the theoretical best."""
 VARIANCE = 0.01
-"""Published: by how much repeated runs differed. Nothing can be faster than the best by more than that."""
+"""Published: the relative difference between repeated runs, and so the margin by which the best can be beaten."""
 LATENCY_S, NBYTES_PER_S = 2.5e-6, 6e9
-"""The latency and rate of the line that the paper has measured."""
+"""The latency and rate of the link measured in the paper."""
 SEGMENTED = ("star", "tree")
-"""In these algorithms' formulas, a bucket goes up as a whole before it comes down."""
+"""Algorithms whose formulas reduce the whole bucket before it is broadcast."""
 OVERLAPPED = "a bucket's first segments come down while others still go up, and the formula has no segments."
 
 
 @dataclass(frozen=True)
 class StudyFigure8Options:
-    """Numbers of hosts, all hosts' rate, by what bytes are divided, and a cell's exchanges and seconds."""
+    """Numbers of hosts, their total rate, a divisor of the bytes, and a cell's exchanges and seconds."""
 
     hosts: tuple[int, ...]
     total_mbit: int
@@ -58,12 +58,12 @@ def cells(options: StudyFigure8Options) -> list[Cell]:
 def run(
     options: StudyFigure8Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
 ) -> None:
-    """Exchange on a testbed for each number of hosts."""
+    """Exchange on one testbed per number of hosts."""
     time_exchanges(cells, report, options.most, options.budget_s)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare times with each algorithm's own best, with the best of all, and with each other."""
+    """Compare times with each algorithm's own formula, with the best formula, and with each other."""
     found = {(row["hosts"], row["algorithm"]): row for row in rows}
     hosts = sorted({row["hosts"] for row in rows})
     return [*_on_16(found, hosts), *_over_own(found, hosts), *_over_best(found, hosts), *_order(found, hosts)]
@@ -73,7 +73,7 @@ Found = Mapping[tuple[int, str], Row]
 
 
 def _on_16(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
-    """Yield the claim about what the paper has measured: the butterfly on 16 servers."""
+    """Yield the claim about the paper's measurement: the butterfly on 16 servers."""
     row = found.get((SERVERS, "butterfly"))
     yield Claim(
         f"butterfly of 53 MB on {SERVERS} hosts, over the best",
@@ -102,7 +102,7 @@ def _over_own(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
 
 
 def _over_best(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
-    """Yield each algorithm's time over the fastest formula's on the most hosts, beside the formulas' own."""
+    """Yield each algorithm's time over the fastest formula, on the most hosts, with the formulas' ratio."""
     most, line = max(hosts, default=SERVERS), AlphaBetaGamma(LATENCY_S, 1 / NBYTES_PER_S)
     published = {name: formula(most, NBYTES, line) for name, formula in FORMULAS.items()}
     for algorithm, own_s in published.items():
@@ -119,19 +119,19 @@ def _over_best(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
 
 
 def _samples(found: Found, hosts: Sequence[int], algorithms: Sequence[str]) -> int:
-    """Return how often the one of these exchanges that was made least often was made."""
+    """Return the smallest number of measurements among these exchanges."""
     rows = [found.get((each, algorithm)) for each in hosts for algorithm in algorithms]
     return min((len(row["seconds"]) for row in rows if row is not None), default=0)
 
 
 def _overlapped(algorithm: str, ratio: float = 1.0) -> Explanation | None:
-    """Return the bound of a way up and a way down that pass at once: half of the formula's time."""
+    """Return the bound of a simultaneous reduce and broadcast: half of the formula's time."""
     bound = Bound((1 - VARIANCE) * ratio / 2, MOST * ratio)
     return Explanation(OVERLAPPED, bound) if algorithm in SEGMENTED else None
 
 
 def _order(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
-    """Yield whether the butterfly is the fastest of all, and the star the slowest."""
+    """Yield claims that the butterfly is the fastest algorithm, and the star the slowest."""
 
     def over(one: str, other: str, least_hosts: int = 2) -> dict[str, float | None]:
         pairs = [(each, found.get((each, one)), found.get((each, other))) for each in hosts]
@@ -151,7 +151,7 @@ def _order(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
             published=Published("section 4.5", 1.0, is_limit=True),
             samples=_samples(found, hosts, ["butterfly", other]),
         )
-    for other in ("tree", "ring"):  # on two hosts, star and tree are one
+    for other in ("tree", "ring"):  # on two hosts, star and tree are the same
         yield Claim(
             f"star on {in_words(hosts[1:])} hosts: time over the {other}'s",
             over("star", other, least_hosts=3),

@@ -1,4 +1,4 @@
-"""FireCaffe's row: 47x on 128 GPUs and 60x on 256, by the model of an all-reduce."""
+"""FireCaffe's row: speed-ups of 47 on 128 GPUs and 60 on 256, by the model of an all-reduce."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ SPEEDUP_FEW, SPEEDUP_MANY, COMMUNICATING_FEW = 47.0, 60.0, 0.5
 WEEKS_H, CLUSTER_H = 3 * 7 * 24.0, 10.5
 GOOGLENET_NBYTES = 53e6
 ROUNDED, MORE_THAN_HALF = 0.01, 0.6
-"""By what a calibrated figure may differ, and what is substantially more than half."""
+"""The allowed deviation of a calibrated figure, and the share that is substantially more than half."""
 WITHIN = 0.05
-"""The rounding of what is published. If "approximately half" of the time is 0.45 to 0.55, predictions differ
-by 3.4 %, and the two digits of 47 and of 60 are 1.9 % more."""
+"""The rounding of the published numbers.
+
+If "approximately half" of the time is 0.45 to 0.55, predictions differ by 3.4 %, and the two digits of 47 and
+of 60 add 1.9 %.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,10 @@ def cells(options: FirecaffeOptions) -> list[Cell]:
 
 
 def measure(_options: FirecaffeOptions, cell: Cell) -> Mapping[str, Any]:
-    """Model the step of a batch that all GPUs share, with one GPU's step as the unit of time.
+    """Model the step of a batch that all GPUs share, in units of one GPU's step.
 
-    Half of the step on 128 GPUs is their computation and half the butterfly's exchange, whose rate follows
-    from that. On other numbers, the computation is divided by the GPUs, and the exchange is the formula's.
+    On 128 GPUs, half of the step is computation and half the butterfly's exchange, which determines the rate.
+    For other numbers, the computation is divided by the GPUs, and the exchange follows the formula.
     """
     half_s = (1 - COMMUNICATING_FEW) / SPEEDUP_FEW
     unit_s = butterfly_s(FEW, GOOGLENET_NBYTES, AlphaBetaGamma(0.0, 1.0))
@@ -51,7 +54,7 @@ def measure(_options: FirecaffeOptions, cell: Cell) -> Mapping[str, Any]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the modelled speed-ups with those published."""
+    """Compare the modelled speed-ups with the published ones."""
     steps = {row["gpus"]: row["compute"] + row["communicate"] for row in rows}
     many = row_of(rows, gpus=MANY)
     return [

@@ -1,4 +1,4 @@
-"""Equations 1 to 4: the formulas' seconds, and those of exchanges over TCP between 2 to 16 hosts."""
+"""Equations 1 to 4: the formulas' seconds, and measured exchanges over TCP between 2 to 16 hosts."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gradwire_lab.experiments.papers.study.best import FORMULAS, in_words, over_
 
 PLACE = "equations 1 to 4"
 LARGE_NBYTES, SMALL_NBYTES = 2_000_000, 64
-"""The bandwidth term is nearly all of the time of a large gradient, and the latency term of a small one."""
+"""Bandwidth dominates the time of a large gradient, and latency the time of a small one."""
 WITHIN = 0.15
-"""The share by which the median of a cell may differ from its formula."""
+"""The allowed deviation of a cell's median from its formula."""
 BUDGET_S = 3.0
-"""Seconds for all exchanges of a cell; there is one at least."""
+"""Seconds for all exchanges of a cell, of which there is at least one."""
 AT_ONCE = "the server receives from all workers at once, and the formula adds their latencies up."
 
 
 @dataclass(frozen=True)
 class FormulasOptions:
-    """Numbers of hosts, the rate of all of them together, and the most exchanges of a cell."""
+    """Numbers of hosts, their total rate, and the largest number of exchanges per cell."""
 
     hosts: tuple[int, ...]
     total_mbit: int
@@ -37,12 +37,12 @@ def cells(options: FormulasOptions) -> list[Cell]:
 
 
 def run(options: FormulasOptions, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
-    """Exchange on a testbed for each number of hosts."""
+    """Exchange on one testbed per number of hosts."""
     time_exchanges(cells, report, options.most, BUDGET_S)
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare each algorithm's measured seconds with its equation's."""
+    """Compare each algorithm's measured seconds with its equation."""
     hosts = sorted({row["hosts"] for row in rows})
     found = {(row["hosts"], row["algorithm"], row["nbytes"]): row for row in rows}
     return [
@@ -71,7 +71,7 @@ def _bandwidth(number: int, algorithm: str, rows: dict[int, Row | None]) -> Clai
 
 
 def _latency(number: int, algorithm: str, rows: dict[int, Row | None]) -> Iterator[Claim]:
-    """Yield a claim on the fewest and on the most hosts, of which each core has several."""
+    """Yield a claim about the fewest and about the most hosts, which share cores."""
     for hosts in dict.fromkeys((min(rows, default=0), max(rows, default=0))):
         row = rows.get(hosts)
         yield Claim(
@@ -86,7 +86,7 @@ def _latency(number: int, algorithm: str, rows: dict[int, Row | None]) -> Iterat
 
 
 def _processors(row: Row) -> Explanation:
-    """Return the bound of work that waits for cores: the formula's time, and the work over the cores."""
+    """Return the bound for hosts that wait for cores: the formula's time plus the work over the cores."""
     work_s, formula_s = row["processor_s"] / row["cores"], own_best_s(row)
     return Explanation(
         f"{row['hosts']} hosts share {row['cores']} cores, which are busy for {1e6 * work_s:,.0f} us of an "
@@ -96,7 +96,7 @@ def _processors(row: Row) -> Explanation:
 
 
 def _at_once(row: Row) -> Explanation:
-    """Return the bound of latencies that pass at once: those of one worker, there and back."""
+    """Return the bound of simultaneous latencies: one worker's, there and back."""
     return Explanation(AT_ONCE, Bound((1 - WITHIN) * 2 * row["line_latency_s"] / own_best_s(row), 1.0))
 
 

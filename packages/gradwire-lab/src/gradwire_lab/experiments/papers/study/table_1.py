@@ -1,4 +1,4 @@
-"""Table 1: how many messages and how many times the bytes each algorithm moves one after the other."""
+"""Table 1: each algorithm's sequential messages, and its sequential bytes as a multiple of the gradient."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TERMS = {
 }
 """Published: the factors of n / BW and of the latency, for 16 servers."""
 EXACT = 1e-6
-"""The share by which a count may differ: that of floating point."""
+"""The floating-point tolerance of a count."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def cells(options: StudyTable1Options) -> list[Cell]:
 
 
 def measure(_options: StudyTable1Options, cell: Cell) -> Mapping[str, Any]:
-    """Walk the schedule of every rank with a message that costs 1, and with bytes that do."""
+    """Simulate all ranks' schedules with a cost of 1 per message, and with a cost of 1 per byte."""
     from gradwire import collectives
     from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
     from gradwire_lab.closed_forms.network import Network
@@ -54,7 +54,7 @@ def measure(_options: StudyTable1Options, cell: Cell) -> Mapping[str, Any]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the terms at 16 servers with those published."""
+    """Compare the terms at 16 servers with the published ones."""
     return [
         Claim(
             f"{algorithm}, 16 servers: {text} term",
