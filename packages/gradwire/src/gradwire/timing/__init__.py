@@ -1,1 +1,1 @@
-"""The predicted cost of an exchange: measured lines, hosts and codecs, a replay, and a simulation."""
+"""Predict the cost of an exchange from measured links, hosts, and codecs, by replay or simulation."""

@@ -1,10 +1,10 @@
-"""Measure what this machine's ends of a link cost: codecs on real gradients, and frames.
+"""Measure the costs of one end of a link on this machine: codecs on real gradients, and frames.
 
 A codec is measured as an exchange uses it: segment by segment, into and out of frames with their checksums,
-in memory that no cache holds any more, after as long a rest as frames on the line impose (a core that has
-slept for 5 ms encoded at half its speed, measured), on gradients that the caller brings (a hook can record
-some) and on the sums of several of them, which are what travels after the first hop. Frames are measured with
-an exchange of the identity, whose own costs per byte are taken off.
+in memory that is no longer in a cache, after a rest as long as a frame takes on the link (a core that had
+slept for 5 ms encoded at half its speed, measured). The values are the caller's gradients (a hook can record
+some) and sums of several of them, because partial sums are sent after the first hop. Frames are measured with
+an exchange of the identity codec, whose costs per byte are subtracted.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from gradwire.timing.environment import CodecCost, CodecPoint
 from gradwire.timing.line import FRAMES, LARGE_NBYTES, SMALL_NBYTES, EndCost, FrameCost, Line
 from gradwire.wire import HEADER_NBYTES
 
-# By how much repeats of a measurement disagree: what a median does not tell.
+# The scatter of repeated measurements, which a median doesn't show.
 
 
 def disagreement(seconds: Sequence[float]) -> float:
-    """Return the quartiles' distance from their middle as a share of it; the extremes' below four repeats.
+    """Return half the interquartile range over the midpoint of the quartiles, a relative scatter below 1.
 
-    A third where they differ by a factor of two, 0 where all agree, always below 1.
+    With fewer than four repeats, the extremes replace the quartiles. It is a third if they differ by a factor
+    of two, and 0 if all repeats agree.
 
     Examples
     --------
@@ -49,11 +50,11 @@ def disagreement(seconds: Sequence[float]) -> float:
 
 
 SMALL_COUNT = 64
-"""Values in the chunk that tells what a call costs besides its values."""
+"""The values of the chunk with which the fixed cost of a call is measured."""
 COLD_NBYTES = 48 << 20
-"""So much memory is gone through between two uses of the same part, that a cache has forgotten it."""
+"""The memory that is visited between two uses of the same part, enough to evict it from caches."""
 LONGEST_REST_S = 5e-3
-"""Longer ones change little."""
+"""The longest rest before a call; longer ones change little."""
 _USUAL_RATIO = 4
 REPEATS = 9
 
@@ -69,16 +70,19 @@ def codec_cost(
     """Return the costs of ``codec`` on sums of 1, 2, 4, ... up to ``world`` of the samples.
 
     ``samples`` are 1-D contiguous float32 CPU tensors of one length: gradients of different ranks or steps.
-    With fewer samples than terms they are used again, shifted, so that equal values do not meet. A segment is
-    encoded at once, as in the plan, and the thread sleeps for ``rest_s`` before every call, which
-    ``rest_between_segments`` knows. The medians of ``repeats`` calls count, of more without a rest. Raises
-    ``TensorError`` without a sample, or for samples of different shapes.
+    If they are fewer than a sum's terms, they are reused with an offset, so that no value is added to itself.
+    Each call encodes one segment, as in the plan, after a sleep of ``rest_s`` (``rest_between_segments``).
+    Costs are medians of ``repeats`` calls, or of more if ``rest_s`` is 0. Raises ``TensorError`` if there is
+    no sample, or if samples differ in shape.
     """
     return cost_on(codec, sums(samples, world), segment_nbytes, rest_s, repeats)
 
 
 def sums(samples: Sequence[torch.Tensor], world: int) -> dict[int, torch.Tensor]:
-    """Return the sums of 1, 2, 4, ... up to ``world`` of the samples, on which codecs are measured."""
+    """Return the sums of 1, 2, 4, ... up to ``world`` of the samples, by the number of terms.
+
+    Raises ``TensorError`` if there is no sample, or if samples are empty or differ in shape.
+    """
     if not samples or any(sample.shape != samples[0].shape for sample in samples):
         shapes = [tuple(sample.shape) for sample in samples]
         raise TensorError(f"expected one or more gradients of one shape to calibrate on, got {shapes}")
@@ -101,7 +105,7 @@ def cost_on(
     rest_s: float,
     repeats: int = REPEATS,
 ) -> CodecCost:
-    """Return the costs of ``codec`` on what ``sums`` has made, which serves all codecs."""
+    """Return the costs of ``codec`` on the result of ``sums``, which all codecs can share."""
     count = min(segment_nbytes // 4, summed[1].numel())
     call_s = _call_s(codec, summed[1][: min(SMALL_COUNT, count)].contiguous())
     how = count, call_s, rest_s, repeats
@@ -114,10 +118,10 @@ def cost_on(
 
 
 def cost_on_other_gradients(known: CodecCost, codec: Codec, summed: Mapping[int, torch.Tensor]) -> CodecCost:
-    """Return the costs of ``codec`` on sums of other gradients than the ``known`` ones: it is as fast there.
+    """Return the costs of ``codec`` on other gradients, with the seconds of ``known``.
 
-    So only the sizes of payloads are measured, and what they lose, each sum in one chunk. ``summed`` has the
-    same numbers of terms as what is known.
+    A codec is equally fast on other gradients, so only payload sizes and encoding errors are measured, with
+    each sum as one chunk. ``summed`` has the same numbers of terms as ``known``.
     """
     points = [_untimed(codec, summed[point.terms], point.terms) for point in known.points]
     finished = known.finished
@@ -131,25 +135,25 @@ def _as_fast(point: CodecPoint, known: CodecPoint) -> CodecPoint:
 
 
 def encode_and_add_s(codec: Codec, sample: torch.Tensor, segment_nbytes: int, rest_s: float) -> float:
-    """Return the seconds that encoding a value and adding it take, measured once more: medians."""
+    """Return the seconds to encode a value and to decode and add it, as medians of new measurements."""
     count = min(segment_nbytes // 4, sample.numel())
     seconds = _seconds(codec, [sample[:count]], count, rest_s)
     return (statistics.median(seconds["encode"]) + statistics.median(seconds["decode_add"])) / count
 
 
 def rest_between_segments(line: Line, segment_nbytes: int = 1 << 20) -> float:
-    """Return about how many seconds a rank waits between two segments: while one passes the line."""
+    """Return the approximate rest of a rank between two segments: the time of one on the link, in seconds."""
     return min(LONGEST_REST_S, segment_nbytes / _USUAL_RATIO / line.nbytes_per_s)
 
 
 def end_cost(link: Link, barrier: Callable[[], None], rounds: int = REPEATS) -> EndCost:
-    """Return the cost of frames at this end of a link, in seconds of a core; all ranks of ``link`` call it.
+    """Return the cost of frames at this end of a link, in CPU seconds; all ranks of ``link`` call it.
 
-    Every odd rank sends the one before it buckets of small and of large segments, all at once, since hosts
-    that share a machine also work at once in an exchange. Both count the processor time of their own thread
-    and of the others', the system's share included. ``both_ends`` makes the costs of a host out of those of
-    an odd rank and an even one; a last rank without a partner returns nothing of use. The medians of
-    ``rounds`` buckets count; all of them together send ``rounds * FRAMES * LARGE_NBYTES`` and a little more.
+    Every odd rank sends buckets of small and of large segments to the rank before it. All pairs send
+    concurrently, because hosts that share a machine also work concurrently in an exchange. Costs are medians
+    of ``rounds`` buckets, and include user and system time of the rank's thread and of other threads.
+    ``both_ends`` combines the costs of an odd and an even rank into a host's costs; the result of a last rank
+    without a partner is meaningless. A pair sends ``rounds * FRAMES * LARGE_NBYTES`` bytes and a little more.
     """
     small, large = (_frame_cost(link, nbytes, barrier, rounds) for nbytes in (SMALL_NBYTES, LARGE_NBYTES))
     identity = identity_cost(rounds)
@@ -158,12 +162,12 @@ def end_cost(link: Link, barrier: Callable[[], None], rounds: int = REPEATS) -> 
 
 
 def identity_cost(repeats: int = REPEATS) -> CodecPoint:
-    """Return the identity's cost in an exchange's thread, which is taken off the costs of its frames."""
+    """Return the identity codec's cost in an exchange's thread, to be subtracted from the cost of frames."""
     return codec_cost(Identity(), [torch.zeros(LARGE_NBYTES // 4)], 1, LARGE_NBYTES, repeats=repeats).at(1)
 
 
 class _Two(Wrapper):
-    """An even rank of a link and the next one, as a link."""
+    """A link between an even rank and the next rank, over a link of more ranks."""
 
     def __init__(self, inner: Link) -> None:
         super().__init__(inner)
@@ -180,13 +184,13 @@ class _Two(Wrapper):
 
 
 def _frame_cost(link: Link, nbytes: int, barrier: Callable[[], None], rounds: int) -> FrameCost:
-    """Return the medians of some streams, since what else the processor does falls into one or the other."""
+    """Return the median cost of a frame over ``rounds`` streams, because other processes disturb some."""
     barrier()
     costs = [FrameCost()]
     if link.rank + 1 < link.world or link.rank % 2:
         exchange = Exchange(_Two(link), Plan(algorithm="star", segment_nbytes=nbytes))
         bucket = torch.zeros(FRAMES * nbytes // 4)
-        exchange.reduce(bucket)  # the first one makes the buffers
+        exchange.reduce(bucket)  # the first exchange allocates the buffers
         costs = [_stream_cost(exchange, bucket) for _ in range(rounds)]
     barrier()
     return FrameCost(
@@ -204,7 +208,7 @@ def _stream_cost(exchange: Exchange, bucket: torch.Tensor) -> FrameCost:
 def _point(
     codec: Codec, x: torch.Tensor, terms: int, count: int, call_s: float, rest_s: float, repeats: int
 ) -> tuple[CodecPoint, float]:
-    """Return the costs, and by how much their repeats disagree."""
+    """Return the costs on a sum of ``terms`` gradients, and the scatter of their repeats."""
     parts = _whole_parts(x, count)
     seconds = _seconds(codec, parts, count, rest_s, repeats)
     per_value = {name: max(0.0, statistics.median(spent) - call_s) / count for name, spent in seconds.items()}
@@ -218,7 +222,7 @@ def _point(
 
 
 def _untimed(codec: Codec, x: torch.Tensor, terms: int, count: int | None = None) -> CodecPoint:
-    """Return the sizes and losses of payloads of ``count`` values each, or of one payload; no seconds."""
+    """Return the payload size and encoding error in chunks of ``count`` values, or in one; seconds are 0."""
     count = x.numel() if count is None else count
     parts = _whole_parts(x, count)
     return CodecPoint(
@@ -237,7 +241,7 @@ def _whole_parts(x: torch.Tensor, count: int) -> list[torch.Tensor]:
 def _seconds(
     codec: Codec, parts: list[torch.Tensor], count: int, rest_s: float, repeats: int = REPEATS
 ) -> dict[str, list[float]]:
-    """Return the seconds of some encodings and decodings of cold chunks into and out of cold frames."""
+    """Return the seconds of each call that encodes or decodes cold chunks into or out of cold frames."""
     copies = repeats if rest_s else max(repeats, min(COLD_NBYTES // (4 * count), 4 * repeats))
     chunks = [parts[i % len(parts)].clone() for i in range(copies)]
     frames = [torch.zeros(HEADER_NBYTES + codec.max_nbytes(count), dtype=torch.uint8) for _ in chunks]
@@ -284,9 +288,9 @@ def _largest_error(codec: Codec, part: torch.Tensor) -> float:
 
 
 def lost_share(codec: Codec, values: torch.Tensor, count: int | None = None) -> float:
-    """Return the share of the norm of ``values`` that one encoding loses, in chunks of ``count`` of them.
+    """Return the relative error of one encoding of ``values``, in chunks of ``count`` values.
 
-    1 where it isn't finite, or where something was decoded from zeros.
+    It is 1 if it isn't finite, or if zeros are decoded to other values.
     """
     decoded = torch.empty_like(values)
     parts = (torch.split(each, count or len(values)) for each in (values, decoded))

@@ -1,4 +1,4 @@
-"""The environment of a plan, as far as a prediction needs it: lines, hosts, and the costs of codecs."""
+"""The environment of a prediction: links, hosts, and the costs of codecs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class CodecPoint:
     """A codec's cost on a sum of ``terms`` gradients: payload bytes and seconds, per float32 value.
 
     Partial sums grow along a collective, and with them the payloads of codecs with an absolute bound.
-    ``largest_error`` is the largest absolute error that was seen in one encoding, and ``lost`` the share of
-    the norm that one lost; None if it was not measured. ``line_nbytes`` is what the payload takes on a
-    line whose NICs compress it; None if none do.
+    ``largest_error`` is the largest absolute error measured in one encoding. ``lost`` is its relative error
+    (the error's norm over the values' norm), or None if it was not measured. ``line_nbytes`` is the payload's
+    size on a link behind compressing NICs, or None without such NICs.
     """
 
     terms: int
@@ -37,17 +37,17 @@ class CodecPoint:
 
     @property
     def carried_nbytes(self) -> float:
-        """Bytes on the line."""
+        """The bytes per value on the link."""
         return self.nbytes if self.line_nbytes is None else self.line_nbytes
 
 
 @dataclass(frozen=True)
 class CodecCost:
-    """A codec's costs over the number of terms in a sum, and the seconds that any call takes besides.
+    """A codec's costs by the number of terms in a sum, and the fixed seconds of a call, with checksums.
 
-    Checksums are included. Who publishes a chunk has to decode it too, unless the codec is ``exact``.
-    ``disagreement`` is that of the repeats that the costs are medians of; see ``calibrate.disagreement``.
-    ``finished`` is the cost on finished sums where another codec encodes those (``Codec.of_sums``).
+    A rank that publishes a chunk also decodes it, unless the codec is ``exact``. ``disagreement`` is the
+    scatter of the repeated measurements (``calibrate.disagreement``). ``finished`` is the cost on finished
+    sums if another codec encodes them (``Codec.of_sums``).
     """
 
     codec: str
@@ -66,20 +66,20 @@ class CodecCost:
 
     @property
     def all_points(self) -> tuple[CodecPoint, ...]:
-        """All that was measured."""
+        """The points of partial sums, and the point of finished sums if another codec encodes them."""
         return self.points if self.finished is None else (*self.points, self.finished)
 
     def of(self, terms: int, world: int) -> CodecPoint:
-        """Return the costs for a sum of ``terms`` in an exchange of ``world`` ranks."""
+        """Return the costs for a sum of ``terms`` gradients in an exchange of ``world`` ranks."""
         return self.finished if self.finished is not None and terms == world else self.at(terms)
 
     def typical(self, world: int) -> CodecPoint:
-        """Return the costs of what ``world`` ranks encode, half of it partial sums, half of it finished."""
+        """Return the average costs in an exchange of ``world`` ranks: half partial, half finished sums."""
         partial = self.at(max(1, world // 2))
         return partial if self.finished is None else _mixed(partial, self.finished, 0.5)
 
     def at(self, terms: int) -> CodecPoint:
-        """Return the costs for a partial sum, between measured ones by the logarithm of ``terms``."""
+        """Return the costs for a partial sum, interpolated over the logarithm of the number of terms."""
         place = bisect.bisect_left(self.points, terms, key=lambda point: point.terms)
         if place == len(self.points):
             return self.points[-1]
@@ -91,7 +91,7 @@ class CodecCost:
         return replace(_mixed(below, above, share), terms=terms)
 
     def ratio(self, world: int = 1) -> float:
-        """Return how many times fewer bytes than the floats what ``world`` ranks send takes on the line."""
+        """Return the compression ratio on the link for ``world`` ranks."""
         nbytes = self.typical(world).carried_nbytes
         return 4.0 / nbytes if nbytes else math.inf
 
@@ -106,17 +106,17 @@ def _between(below: float | None, above: float | None, share: float) -> Any:
 
 
 FREE = CodecCost("free", (CodecPoint(1, 4.0, 0.0, 0.0, 0.0),), exact=True)
-"""An identity that takes no time: what the closed forms assume."""
+"""The cost of an identity that takes no time, as the closed forms assume."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """Everything that a prediction needs to know about where a plan will run.
+    """The network, the hosts, the codecs' costs, and the gradient noise for which a plan is predicted.
 
-    ``line`` is every host's line unless ``lines`` has one for each rank. ``groups`` are the sizes of groups
+    ``line`` is every host's link unless ``lines`` has one for each rank. ``groups`` are the sizes of groups
     of consecutive ranks whose traffic with other groups shares a core link of ``core_nbytes_per_s`` in each
     direction; empty for a flat network. ``codecs`` has a cost for every codec, by its spec. ``noise`` is the
-    noise scale of the gradients, by which plans are compared; None to compare their steps alone.
+    gradients' noise scale, to compare plans by their time to a loss; None to compare their steps.
     """
 
     line: Line
@@ -129,28 +129,28 @@ class Environment:
     noise: float | None = None
 
     def cost(self, codec: str) -> CodecCost:
-        """Return the costs of the codec with this spec. Raises ``SpecError`` where it was not measured."""
+        """Return the costs of the codec with this spec. Raises ``SpecError`` if they weren't measured."""
         if codec not in self.codecs:
             known = ", ".join(self.codecs) or "none"
-            raise SpecError(f"the costs of {codec} were not measured (measured: {known}); calibrate with it")
+            raise SpecError(f"the costs of {codec} were not measured (measured: {known}); measure them, too")
         return self.codecs[codec]
 
     def line_of(self, rank: int) -> Line:
-        """Return the line of one rank."""
+        """Return the link of one rank."""
         return self.lines[rank] if self.lines else self.line
 
 
-# What an exchange costs a host where the transport's own all-reduce does it (``collectives.backend``).
+# The costs of the transport's native all-reduce (``collectives.backend``).
 
 MESSAGE_S = 30e-6
-"""The cost of a message of Gloo's own all-reduce at either end: no Python, no frame."""
+"""The cost of a message of Gloo's native all-reduce at either end, which uses no Python and no frames."""
 
 
 def as_seen_by(algorithm: str, environment: Environment) -> Environment:
-    """Return the environment with the costs that ``algorithm`` meets there.
+    """Return the environment with the costs of ``algorithm``.
 
-    The transport's own all-reduce hands no frames to Python, copies nothing into them and computes no
-    checksums; it only adds.
+    The transport's native all-reduce only adds: it passes no frames to Python, copies nothing into them, and
+    computes no checksums.
     """
     spec = str(Identity())
     if algorithm != backend.NAME or spec not in environment.codecs:

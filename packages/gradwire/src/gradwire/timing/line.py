@@ -1,8 +1,8 @@
-"""The line: one direction of a host's network, as measured or as given.
+"""The cost model of a link: one direction of a host's network, measured or given.
 
 A message of ``n`` bytes takes ``latency + max(0, n - burst) / rate``: the alpha-beta model of the measurement
 study (section on the methodology: the time of a 1-byte message is the latency, the plateau over message sizes
-is the bandwidth), with the burst that a rate limiter lets through at once after a pause.
+is the bandwidth), with the burst that a rate limiter passes at once on an idle link.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ from gradwire.plan import SEGMENT_UNIT_NBYTES
 from gradwire.records import make_record, read_record, to_json
 from gradwire.units import format_duration, format_rate
 
-# What a frame costs a host beside the codec; ``calibrate`` measures it.
+# The cost of a frame at a host without the codec; ``calibrate`` measures it.
 
 _HOST = Source("a host's costs", "measure them with 'gradwire line-rate'")
 FRAMES, SMALL_NBYTES, LARGE_NBYTES = 8, SEGMENT_UNIT_NBYTES, 1 << 20
-"""The frames of a measurement, and the sizes of small and large ones, which separate frame and byte."""
+"""The frames of a measurement, and their two sizes, which separate costs per frame from costs per byte."""
 
 
 @dataclass(frozen=True)
 class HostCost:
-    """A host's cost of a frame beside the codec, and the number of its cores.
+    """A host's cost of a frame without the codec, and the number of its cores.
 
-    The rank's own thread spends ``send_s`` or ``receive_s`` on every frame and ``send_s_per_nbyte`` or
-    ``receive_s_per_nbyte`` on every byte of it; the threads of the transport spend ``beside_s_per_nbyte`` on
-    either side meanwhile. All are seconds of a core. ``cores`` is how many cores one machine has,
-    ``ranks_per_machine`` how many ranks share them (all hosts of a testbed share one machine).
-    ``disagreement`` is that of the repeats of the measurement; 0 where it is not known. Raises ``SpecError``
-    for a number that no host has.
+    The rank's thread spends ``send_s`` or ``receive_s`` on every frame, and ``send_s_per_nbyte`` or
+    ``receive_s_per_nbyte`` on every byte. The threads of the transport concurrently spend
+    ``beside_s_per_nbyte`` on either side. All are CPU seconds. A machine has ``cores`` cores, which
+    ``ranks_per_machine`` ranks share (all hosts of a testbed share one machine). ``disagreement`` is the
+    scatter of the repeated measurements, or 0 if unknown. Raises ``SpecError`` if a number is invalid.
     """
 
     send_s: float = 0.0
@@ -57,7 +56,7 @@ class HostCost:
 
 @dataclass(frozen=True)
 class FrameCost:
-    """Processor seconds for one frame: of the rank's own thread, and of the transport's beside it."""
+    """CPU seconds for one frame: in the rank's thread, and in the transport's threads."""
 
     thread_s: float = 0.0
     beside_s: float = 0.0
@@ -65,7 +64,7 @@ class FrameCost:
 
 @dataclass(frozen=True)
 class EndCost:
-    """The cost of frames at one end of a link, sending or receiving: seconds a frame, and a byte of it."""
+    """The cost of frames at one end of a link, sending or receiving: seconds per frame, and per byte."""
 
     frame_s: float
     s_per_nbyte: float
@@ -73,9 +72,9 @@ class EndCost:
 
     @classmethod
     def fit(cls, small: FrameCost, large: FrameCost, codec_s_per_nbyte: float) -> EndCost:
-        """Return the costs of frames that were measured at ``SMALL_NBYTES`` and ``LARGE_NBYTES``.
+        """Return the cost per frame and per byte from measurements at ``SMALL_NBYTES`` and ``LARGE_NBYTES``.
 
-        The codec's part in the thread's time is known, and is not the frame's.
+        ``codec_s_per_nbyte``, the codec's part of the thread's time, is subtracted.
         """
         span = LARGE_NBYTES - SMALL_NBYTES
         per_nbyte = max(0.0, (large.thread_s - small.thread_s) / span - codec_s_per_nbyte)
@@ -87,7 +86,7 @@ class EndCost:
 
 
 def both_ends(sender: EndCost, receiver: EndCost, cores: int, ranks_per_machine: int = 1) -> HostCost:
-    """Return the costs of a host, which sends and receives."""
+    """Return the costs of a host that sends and receives."""
     return HostCost(
         sender.frame_s,
         receiver.frame_s,
@@ -103,24 +102,24 @@ SCHEMA = "gradwire.line-rate/1"
 _LINE = Source("a line", "measure it with 'gradwire line-rate'")
 
 _BURST_SHOWS_NBYTES = (1 << 19, 1 << 22)
-"""Messages of these sizes tell a burst of some 100 kB from the noise of their own duration."""
+"""The range of message sizes in which a burst of some 100 kB stands out from the timing noise."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One direction between two hosts. Raises ``SpecError`` for a number that no line has.
+    """One direction of a link between two hosts. Raises ``SpecError`` if a number is invalid.
 
     Parameters
     ----------
     latency_s
         Alpha: seconds from sending to receiving the smallest message, software on both sides included.
     nbytes_per_s
-        1 / beta: bytes per second on the plateau; ``math.inf`` for a line that costs nothing.
+        1 / beta: bytes per second on the plateau; ``math.inf`` for an infinitely fast link.
     burst_nbytes
-        Bytes that pass at once after a pause.
+        Bytes that pass at once on an idle link.
     duplex_share
-        The share of the rate that each direction keeps while the other is busy, too: acknowledgements take
-        some of it, and on one machine the processor.
+        The share of the rate that each direction reaches while the other is busy, too: acknowledgements use
+        some of it, and ranks on one machine share the CPU.
     """
 
     latency_s: float
@@ -135,11 +134,11 @@ class Line:
 
     @property
     def beta_s_per_nbyte(self) -> float:
-        """Seconds per byte on the plateau."""
+        """The seconds per byte on the plateau."""
         return 1.0 / self.nbytes_per_s
 
     def time_s(self, nbytes: float) -> float:
-        """Return the seconds that one message takes after a pause."""
+        """Return the seconds that one message takes on an idle link."""
         return self.latency_s + max(0.0, nbytes - self.burst_nbytes) / self.nbytes_per_s
 
     def __str__(self) -> str:
@@ -148,10 +147,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Point:
-    """The measurement with messages of one size, by its medians.
+    """The medians of the measurements with messages of one size.
 
-    ``time_s`` is half of a round trip after a pause, ``nbytes_per_s`` a stream in one direction,
-    ``duplex_nbytes_per_s`` each direction of two streams at once.
+    ``time_s`` is half of a round trip on an idle link. ``nbytes_per_s`` is the rate of a stream in one
+    direction, and ``duplex_nbytes_per_s`` the rate in each direction of two concurrent streams.
     """
 
     nbytes: int
@@ -165,9 +164,9 @@ class Point:
 
 @dataclass(frozen=True)
 class LineRate:
-    """A measured line: the points, what they come to, where they were taken, and what frames cost there.
+    """A measured link: its points, the line fitted to them, the machine, and the cost of frames on it.
 
-    ``host`` is None in a record that does not know what frames cost.
+    ``host`` is None if the cost of frames was not measured.
     """
 
     line: Line
@@ -178,20 +177,20 @@ class LineRate:
 
     @classmethod
     def of(cls, points: Sequence[Point], host: HostCost | None = None) -> LineRate:
-        """Return the record of what was measured on this machine."""
+        """Return the record of measurements made on this machine."""
         machine = describe_machine(target=target())
         return cls(fit(points), tuple(points), machine, machine_id(), host)
 
     def to_json(self) -> str:
-        """Return the record as readable JSON."""
+        """Return the record as indented JSON."""
         return to_json(make_record(SCHEMA, to_values(self)))
 
     @classmethod
     def load(cls, path: Path, *, elsewhere: bool = False) -> LineRate:
-        """Read what ``to_json`` wrote.
+        """Return the record in a file of ``to_json``.
 
-        Raises ``SpecError`` for a file that is missing or no such record, and for one of another machine
-        unless ``elsewhere`` says that this is meant.
+        Raises ``SpecError`` if the file is missing, isn't such a record, or is from another machine and
+        ``elsewhere`` is False.
         """
         remedy = "'gradwire line-rate --json FILE' writes one"
         found = read_record(path, SCHEMA, "line rate", remedy)
@@ -202,18 +201,18 @@ class LineRate:
             processor, cores = rate.machine.get("processor", "unknown"), rate.machine.get("cores", "?")
             raise SpecError(
                 f"the line rate {path} was measured on another machine ({processor}, {cores} cores); measure "
-                "here with 'gradwire line-rate', or say --elsewhere if the plan is for that machine"
+                "here with 'gradwire line-rate', or pass --elsewhere if the plan is for that machine"
             )
         return rate
 
 
 def fit(points: Sequence[Point]) -> Line:
-    """Return the line that measured points come to. Raises ``SpecError`` without any point.
+    """Return the line fitted to measured points. Raises ``SpecError`` if there are none.
 
-    The latency is the time of the smallest message, and the burst what the middle sizes were faster than the
-    rate. The rate, and what both directions at once leave of it, are the most that two of the sizes within a
-    factor of 16 of the largest have reached: nothing makes a line faster than it is, but other work makes it
-    slower, and so does TCP where a stream ends before its windows have opened.
+    The latency is the time of the smallest message. The burst is the median number of bytes by which the
+    middle sizes were faster than the rate. The rate in one direction, and in both, is the second highest
+    among the sizes within a factor of 16 of the largest: a measurement can only be too slow, because of other
+    load, or because a TCP stream ended before its window was open.
     """
     if not points:
         raise SpecError("expected at least one measured message size for a line rate, got none")
@@ -232,5 +231,5 @@ def fit(points: Sequence[Point]) -> Line:
 
 
 def _second(rates: Iterable[float]) -> float:
-    """Return the largest rate but one; the only one where there is one."""
+    """Return the second largest rate, or the only one."""
     return sorted(rates)[-2:][0]

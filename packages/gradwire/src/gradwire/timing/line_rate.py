@@ -1,7 +1,7 @@
-"""Measure the line between two ranks: latency and bandwidth by message size, over the link of training.
+"""Measure latency and bandwidth between two ranks by message size, over the link that training uses.
 
-The rank with the lower number leads. It decides from its own clock how many messages a figure needs and tells
-the other rank, so that a fast line gets enough messages and a slow one doesn't take hours.
+The rank with the lower number leads. From its clock it decides the number of messages of each figure and
+sends it to the other rank, so that a fast link gets enough messages and a slow one doesn't take hours.
 
 Source: Iandola and others, a measurement study, section 6.1 and figure 7: the latency is the time of a 1-byte
 message, the bandwidth the plateau over message sizes.
@@ -26,14 +26,14 @@ from gradwire.links.base import Link, Receiving, Sending
 from gradwire.timing.line import Point
 from gradwire.wire import frame_memory
 
-# Messages between two ranks, in the patterns that a line is measured with.
+# Messages between two ranks, in the patterns of the measurement.
 #
-# Both ranks call the same method with the same arguments; the one with the lower rank leads and its clock
-# counts. A receive is always posted before its message is due, as an exchange does it.
+# Both ranks call the same method with the same arguments; the lower rank leads and measures the time. A
+# receive is always posted before its message is due, as in an exchange.
 
 
 class Pair:
-    """One of two ranks that send each other messages, ``window`` of a stream at once."""
+    """One of two ranks that exchange messages, with at most ``window`` of a stream in flight."""
 
     def __init__(self, link: Link, peer: int, window: int) -> None:
         self.link, self.peer, self.window = link, peer, window
@@ -41,9 +41,9 @@ class Pair:
         self._outgoing = self._incoming = frame_memory(0)
 
     def round_trips(self, nbytes: int, count: int, pause_s: float = 0.0) -> list[float]:
-        """Send ``count`` messages there and back, one after the other.
+        """Return the seconds of ``count`` consecutive round trips on the leader, and [] on the other rank.
 
-        The leader rests ``pause_s`` before each and returns their seconds, the other rank nothing.
+        The leader sleeps for ``pause_s`` before each.
         """
         self._make_room(nbytes)
         if not self.leads:
@@ -74,7 +74,7 @@ class Pair:
         return time.perf_counter() - start
 
     def duplex(self, nbytes: int, count: int) -> float:
-        """Send ``count`` messages from either rank at once; return the seconds until all have come."""
+        """Send ``count`` messages in both directions at once; return the seconds until all have arrived."""
         self._make_room(nbytes)
         start = time.perf_counter()
         self._flow(nbytes, send=count, receive=count)
@@ -93,7 +93,7 @@ class Pair:
 
     def _make_room(self, nbytes: int) -> None:
         if self._outgoing.numel() < nbytes:
-            self._outgoing = frame_memory(nbytes).fill_(1)  # written once, so that its pages are there
+            self._outgoing = frame_memory(nbytes).fill_(1)  # written once, so that its pages are resident
             self._incoming = frame_memory(nbytes).fill_(0)
 
     def _reply(self, nbytes: int, count: int) -> None:
@@ -105,7 +105,7 @@ class Pair:
             self._isend(nbytes).wait()
 
     def _flow(self, nbytes: int, send: int, receive: int) -> None:
-        """Send and receive at once, with at most ``window`` messages under way in each direction."""
+        """Send and receive concurrently, with at most ``window`` messages in flight in each direction."""
         sendings, receivings = deque[Sending](), deque[Receiving]()
         while send or receive or sendings or receivings:
             while receive and len(receivings) < self.window:
@@ -129,31 +129,31 @@ class Pair:
 _ORDER = struct.Struct("<4sqq")
 _TRIPS, _STREAM, _DUPLEX, _END = b"trip", b"strm", b"dupl", b"done"
 _MOST = 10_000
-"""Messages in a figure; more do not make it better."""
+"""The most messages for a figure; more don't make it more precise."""
 _SETTLE_S = 0.05
-"""The longest rest after streams, so that a rate limiter has its burst again before round trips.
+"""The longest rest after streams, in which a rate limiter regains its burst before round trips.
 
-A limiter has it again after as long as the streams took, at the latest."""
+A limiter needs at most as long as the streams took."""
 
 
-_EFFORT = Source("a line's measurement", "see 'gradwire line-rate --help'")
+_EFFORT = Source("a link's measurement", "see 'gradwire line-rate --help'")
 
 
 @dataclass(frozen=True)
 class Effort:
-    """The thoroughness of a line's measurement; the same on both ranks.
+    """The sizes, repeats, and durations of a link's measurement; equal on both ranks.
 
-    Raises ``SpecError`` for values that allow no measurement.
+    Raises ``SpecError`` if a value is invalid.
 
     Parameters
     ----------
     sizes
         Message sizes in bytes, rising.
     repeats
-        Streams per size and direction, of which the median counts.
+        Streams per size and direction, of which the median is used.
     time_s
         The approximate total seconds of a figure. If the bytes of a message take five times as long, larger
-        sizes are left out.
+        sizes are skipped.
     window
         The number of messages of a stream in flight.
     """
@@ -172,15 +172,16 @@ class Effort:
 QUICK = Effort(
     tuple(1 << power for power in (0, 10, 14, 16, 18, 19, 20, 21, 22, 23, 24)), repeats=3, time_s=0.05
 )
-"""Enough for a line to be fitted, within a few seconds."""
+"""A measurement of a few seconds, enough to fit a line."""
 
 
 def measure(
     link: Link, peer: int, effort: Effort, show: Callable[[Point], None] = lambda _: None
 ) -> tuple[Point, ...]:
-    """Return the points of the line to ``peer`` on the leading rank, and () on the other.
+    """Return the points of the link to ``peer`` on the leading rank, and () on the other.
 
-    Both ranks call this. ``show`` receives every point as soon as it is measured. Raises ``LinkError``.
+    Both ranks call this. ``show`` is called with every point as soon as it is measured. Raises ``LinkError``
+    if the link fails.
     """
     pair = Pair(link, peer, effort.window)
     if not pair.leads:
@@ -198,19 +199,19 @@ def measure(
 
 
 def _transfer_s(points: list[Point]) -> float:
-    """Return the seconds of the last size's bytes, beyond those of the first size's message."""
+    """Return the seconds of a message of the last size at its rate, minus the same for the first size."""
     times = [point.nbytes / point.nbytes_per_s for point in (points[0], points[-1])]
     return times[1] - times[0]
 
 
 class _Leader:
-    """The rank that decides what is measured next."""
+    """The leading rank, which decides on the next measurement and its number of messages."""
 
     def __init__(self, pair: Pair, effort: Effort) -> None:
         self._pair, self._effort = pair, effort
 
     def point(self, nbytes: int) -> Point:
-        """Measure one size: streams first, since they tell how long a burst needs to come back."""
+        """Measure one size: streams first, because their rate determines the pauses between round trips."""
         (trip_s,) = self._trips(nbytes, 1)
         began = time.perf_counter()
         rate = self._rate(_STREAM, nbytes, trip_s / 2)
@@ -219,7 +220,7 @@ class _Leader:
         return Point(nbytes, self._time_s(nbytes, rate), rate, duplex_rate)
 
     def dismiss(self) -> None:
-        """Tell the other rank that all is measured."""
+        """Send the other rank the end of the measurement."""
         self._pair.tell(_ORDER.pack(_END, 0, 0))
 
     def _rate(self, pattern: bytes, nbytes: int, message_s: float) -> float:
@@ -234,7 +235,7 @@ class _Leader:
         )
 
     def _time_s(self, nbytes: int, rate: float) -> float:
-        """Return half of the median round trip, after pauses in which a rate limiter's burst comes back."""
+        """Return half of the median round trip, with pauses in which a rate limiter regains its burst."""
         trip_s = self._trips(nbytes, 2)[1]
         pause_s = max(0.0, nbytes / rate - trip_s)
         count = min(max(round(self._effort.time_s / (trip_s + pause_s)), 3), _MOST)
@@ -250,7 +251,7 @@ class _Leader:
 
 
 def _follow(pair: Pair) -> None:
-    """Take part in what the leader orders, until it has enough."""
+    """Run the measurements that the leader orders, until it ends them."""
     while True:
         pattern, nbytes, count = _ORDER.unpack(pair.hear(_ORDER.size))
         if pattern == _END:

@@ -1,15 +1,15 @@
-"""Replay an exchange frame by frame, without moving a byte.
+"""Replay an exchange frame by frame, without sending a byte.
 
 Every rank handles frames in the order of the exchange, with the same window of frames in flight and of
-posted receives. The costs of a frame come from an ``Environment``:
+posted receives. The costs of a frame are in an ``Environment``:
 
-- The rank's thread encodes, decodes, and hands over frames. Each of these needs a core of the machine, and
-  ranks that share a machine wait for a free core (first come, first served).
-- A frame departs when it has been handed over and the frames before it have left the host. It waits in the
-  receiver's kernel until the receiver takes it.
-- The streams that meet at a line or a core link share it fairly (``streams``). Bytes that have passed arrive
-  after the latency.
-- After a pause, a line passes a burst at once, as the token bucket of a rate limiter does.
+- The rank's thread encodes, decodes, sends, and receives frames. Each of these needs a core of the machine,
+  and ranks that share a machine wait for a free core (first come, first served).
+- A frame departs when it has been sent and the frames before it have left the host. It waits in the
+  receiver's kernel until the receiver reads it.
+- Streams over one link or core link share it fairly (``streams``). Bytes that have passed it arrive after the
+  latency.
+- An idle link passes a burst at once, like the token bucket of a rate limiter.
 
 With free codecs and frames, one frame per chunk, and no burst, a ring equals its closed form. For other
 algorithms, the replay differs from the closed form because an exchange overlaps neighbouring segments, and
@@ -34,19 +34,19 @@ from gradwire.timing.streams import Cores, ReplayPort, ReplayStream, Streams
 
 @dataclass
 class Replay:
-    """The result of a replay: every rank's cost, and the time of the busiest line's bytes at its rate."""
+    """The result of a replay: every rank's cost, and the time of the busiest link's bytes at its rate."""
 
     ranks: list[ExchangeCost]
     line_busy_s: float
 
     @property
     def total_s(self) -> float:
-        """Seconds until the last rank is done."""
+        """The seconds until the last rank is done."""
         return max(rank.total_s for rank in self.ranks)
 
     @property
     def last(self) -> ExchangeCost:
-        """The times of the rank that is done last."""
+        """The cost of the rank that finishes last."""
         return max(self.ranks, key=lambda rank: rank.total_s)
 
 
@@ -59,11 +59,11 @@ def replay(
     environment: Environment,
     half: str = "schedule",
 ) -> Replay:
-    """Replay the exchange of ``count`` float32 values between ``world`` ranks.
+    """Return the replay of an exchange of ``count`` float32 values between ``world`` ranks.
 
     ``algorithm`` and ``segment_nbytes`` are as in a plan, ``codec`` is the spec of a codec whose costs
     ``environment`` has, and ``half`` is ``schedule`` for the all-reduce, or ``reduce`` or ``broadcast``.
-    Raises ``SpecError`` for an unknown algorithm, or a codec whose costs aren't known.
+    Raises ``SpecError`` if the algorithm is unknown, or if the codec has no costs.
     """
     chosen = collectives.get(algorithm)
     steps: Callable[[int, int], Iterator[collectives.Step]] = getattr(chosen, half)
@@ -80,7 +80,7 @@ def replay(
 class _Frame:
     """A frame between two ranks; times are None until they are known.
 
-    ``carried_nbytes`` of its ``nbytes`` are left on the line if NICs compress it.
+    ``carried_nbytes`` is its size on the link, which is below ``nbytes`` if NICs compress it.
     """
 
     sender: _Rank
@@ -112,7 +112,7 @@ class _Rank:
 
 
 class _Machinery:
-    """Everything that takes time; events are served in the order of their times."""
+    """The event loop of a replay, with its ranks, cores, and streams; events run in order of time."""
 
     def __init__(
         self, orders: list[list[Action]], cost: CodecCost, environment: Environment, first_terms: int
@@ -120,7 +120,7 @@ class _Machinery:
         world = len(orders)
         host = environment.host
         self._cost, self._host, self._header_nbytes = cost, host, environment.header_nbytes
-        self._cost_of = cache(partial(cost.of, world=world))  # every frame asks
+        self._cost_of = cache(partial(cost.of, world=world))  # called for every frame
         self._first_terms = first_terms
         per_machine = max(1, host.ranks_per_machine)
         machines = [Cores(min(host.cores, 2 * per_machine)) for _ in range(-(-world // per_machine))]
@@ -134,7 +134,7 @@ class _Machinery:
         self._count = 0
 
     def run(self) -> Replay:
-        """Serve all events."""
+        """Run all events and return the result."""
         for rank in self._ranks:
             for _ in range(AHEAD):
                 self._post(rank)
@@ -152,7 +152,7 @@ class _Machinery:
             else:
                 self._arrive(subject, now)
         stuck = [rank.number for rank in self._ranks if rank.at < len(rank.actions) or rank.in_flight]
-        assert not stuck, f"ranks {stuck} wait for ever: the orders do not fit together"
+        assert not stuck, f"ranks {stuck} wait forever: their frame orders do not match"
         return Replay([rank.times for rank in self._ranks], self._network.busiest_s)
 
     def _schedule(self, when: float, subject: _Rank | _Frame | ReplayStream, version: int = 0) -> None:
@@ -176,7 +176,10 @@ class _Machinery:
             self._send(rank, action, frame, now)
 
     def _reached(self, rank: _Rank, frame: _Frame, when: float | None, now: float) -> bool:
-        """Return whether ``when`` is reached; if not, schedule the rank to continue then."""
+        """Return whether ``now`` has reached ``when``; if not, schedule the rank to continue then.
+
+        If ``when`` is None, its time is unknown, and the rank waits for ``frame``.
+        """
         if when is None:
             rank.waits_for = frame
             return False
@@ -186,7 +189,11 @@ class _Machinery:
         return True
 
     def _retire(self, rank: _Rank, now: float, down_to: int) -> bool:
-        """Return whether at most ``down_to`` frames are in flight; else the rank waits for one."""
+        """Return whether the rank may continue with at most ``down_to`` frames in flight; else it waits.
+
+        Frames that left the host are no longer in flight. A send also doesn't wait for a frame whose order
+        is beyond the posted receives.
+        """
         while len(rank.in_flight) > down_to:
             action, frame = rank.in_flight[0]
             if down_to and action.order > rank.posted_up_to:
@@ -236,11 +243,11 @@ class _Machinery:
         self._schedule(rank.cores.take(now, handling_s + decode_s), rank)
 
     def _post(self, rank: _Rank) -> None:
-        """Post one more receive of a rank, which its sends may wait for (``_retire``)."""
+        """Post one more receive of a rank; its sends depend on posted receives (``_retire``)."""
         rank.posted_up_to = rank.to_post.popleft().order if rank.to_post else (math.inf, 0.0)
 
     def _set_off(self, frame: _Frame, now: float) -> None:
-        """Let a frame enter its stream once the frames before it have left the host."""
+        """Add a frame to its stream once the frames before it have left the host."""
         stream = self._network.stream(frame)
         if not frame.queued:
             frame.queued = True
@@ -251,7 +258,7 @@ class _Machinery:
         self._streams.push(stream, frame, frame.carried_nbytes, now)
 
     def _leave(self, frame: _Frame, now: float) -> None:
-        """Let the last byte of a frame depart, which arrives after the latency."""
+        """Record that a frame's last byte left the host, and schedule its arrival after the latency."""
         frame.left_s, frame.arrived_s = now, now + self._network.latency_s(frame)
         if frame.sender.waits_for is frame:
             frame.sender.waits_for = None
@@ -259,7 +266,7 @@ class _Machinery:
         self._schedule(frame.arrived_s, frame)
 
     def _arrive(self, frame: _Frame, now: float) -> None:
-        """Let a frame arrive; the core that copied it wasn't free for a codec during that time."""
+        """Record a frame's arrival; the kernel's copy of it occupies a core of the receiver."""
         receiver = frame.receiver
         assert receiver is not None
         receiver.cores.take(now, frame.nbytes * self._host.beside_s_per_nbyte)
@@ -272,7 +279,7 @@ class _Machinery:
 
 
 class _Network:
-    """The lines of all ranks, and the core links between groups."""
+    """The links of all ranks, and the core links between groups."""
 
     def __init__(self, both_ways: list[bool], environment: Environment) -> None:
         lines = [environment.line_of(rank) for rank in range(len(both_ways))]
@@ -292,12 +299,12 @@ class _Network:
         self._streams: dict[tuple[int, int], ReplayStream] = {}
 
     def latency_s(self, frame: _Frame) -> float:
-        """Return the latency between two ranks: that of the slower one."""
+        """Return the latency between two ranks: the higher one of their links."""
         assert frame.receiver is not None
         return max(self._latency_s[frame.sender.number], self._latency_s[frame.receiver.number])
 
     def stream(self, frame: _Frame) -> ReplayStream:
-        """Return the stream between two ranks, which passes their lines and the core links between them."""
+        """Return the stream between two ranks, over their links and the core links between them."""
         assert frame.receiver is not None
         sender, receiver = frame.sender.number, frame.receiver.number
         if (sender, receiver) not in self._streams:
@@ -309,12 +316,12 @@ class _Network:
 
     @property
     def busiest_s(self) -> float:
-        """Seconds that the bytes of the busiest line or core link take at its rate."""
+        """The seconds that the bytes of the busiest link or core link take at its rate."""
         return max(port.busy_s for port in (*self._out, *self._in, *self._up, *self._down))
 
 
 def _join(ranks: list[_Rank]) -> None:
-    """Give every send and the receive that meets it their frame: between two ranks, in their order."""
+    """Assign one frame to every send and its matching receive, in the order between two ranks."""
     ways = defaultdict[tuple[int, int], deque[_Frame]](deque)
     sends = [
         (rank, i, action) for rank in ranks for i, action in enumerate(rank.actions) if not action.receives
@@ -332,7 +339,7 @@ def _join(ranks: list[_Rank]) -> None:
 
 
 def _both_ways(actions: list[Action]) -> bool:
-    """Return whether a rank sends and receives at once in some step, as in a ring but not in a tree."""
+    """Return whether a rank sends and receives in the same step, as in a ring but not in a tree."""
     sends = {action.step for action in actions if not action.receives}
     return any(action.receives and action.step in sends for action in actions)
 

@@ -1,9 +1,9 @@
-"""Simulate an all-reduce on a network that isn't uniform, with up to thousands of ranks.
+"""Simulate an all-reduce on a heterogeneous network, with up to thousands of ranks.
 
 A message starts when both its ranks have reached the step, and a step ends when its send, its receive, and
-its addition have ended. A message travels at the lowest of three rates: its source's, its target's, and its
-share of the uplinks that it crosses. The messages of one round share an uplink fairly (max-min), as if all of
-them ran at once; if one ends early, the others don't get its share.
+its addition have ended. A message's rate is the lowest of three: its source's, its target's, and its share of
+the uplinks that it crosses. The messages of one ``Round`` share an uplink max-min fairly, as if all of them
+ran at once; if one ends early, the others don't get its share.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from gradwire.collectives.hierarchical import layout
 from gradwire.collectives.levels import ALGORITHMS, Instance
 from gradwire.collectives.matching import messages
 
-# The messages of an all-reduce as arrays, one round after the other, for thousands of ranks.
+# The messages of an all-reduce as arrays, for thousands of ranks.
 #
-# A round is a set of messages that don't wait for each other. If every rank does what rank 0 does, shifted,
-# only rank 0's schedule is read. Algorithms of several levels are combined from those of their levels.
+# A ``Round`` is a set of messages that don't wait for each other. If all ranks' schedules are rotations of
+# rank 0's, only rank 0's is read. A hierarchical algorithm is composed of the algorithms of its levels.
 
 Ints = NDArray[np.intp]
 Index = Ints | slice
@@ -34,11 +34,11 @@ _Schedule = Callable[[int, int], Iterator[Step]]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Pairs:
-    """The pairs of ranks that send at once: ``source[i]`` to ``target[i]``; no rank is twice in either.
+    """The pairs of ranks with concurrent messages, from ``source[i]`` to ``target[i]``, all distinct.
 
     ``senders`` are the sources, and ``receivers`` the targets of the messages in the order of
-    ``by_receiver``. Both are slices if all ranks have a message, because slices are faster. Rounds with the
-    same pairs share one object, so that derived values are computed once.
+    ``by_receiver``. Both are slices if all ranks have a message, because slices are faster. ``Round`` objects
+    with the same pairs share one object, so that derived values are computed once.
     """
 
     source: Ints
@@ -49,12 +49,12 @@ class Pairs:
 
     @classmethod
     def some(cls, source: Ints, target: Ints) -> Pairs:
-        """Return the pairs of any ranks."""
+        """Return pairs that needn't cover all ranks."""
         return cls(source, target, senders=source, receivers=target, by_receiver=ALL)
 
     @classmethod
     def shifted(cls, world: int, by: int) -> Pairs:
-        """Return the pairs of every rank and the one ``by`` further on."""
+        """Return the pairs of every rank and the rank ``by`` higher, modulo ``world``."""
         ranks = np.arange(world, dtype=np.intp)
         target, sender = (ranks + by) % world, (ranks - by) % world
         return cls(ranks, target, senders=ALL, receivers=ALL, by_receiver=sender)
@@ -62,10 +62,9 @@ class Pairs:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Round:
-    """Messages at once, of the chunks ``first[i]`` up to ``last[i]``; the target adds if ``combine[i]``.
+    """Concurrent messages of the chunks ``first[i]`` up to ``last[i]``; the target adds if ``combine[i]``.
 
-    ``enter`` are the ranks whose step begins with this round; the others already had a message of the same
-    step.
+    ``enter`` has the ranks whose step begins here; the others already had a message in the same step.
     """
 
     pairs: Pairs
@@ -76,7 +75,10 @@ class Round:
 
 
 def rounds(collective: Collective, world: int) -> Iterator[Round]:
-    """Yield the rounds of an all-reduce, each after those that it waits for. Raises ``SpecError``."""
+    """Yield the sets of concurrent messages of an all-reduce, each after the sets that it depends on.
+
+    Raises ``SpecError`` if the schedules of the ranks don't match.
+    """
     if not isinstance(collective, Hierarchical):
         yield from _flat(collective, collective.schedule, world)
         return
@@ -120,7 +122,7 @@ def _assembled(schedule: _Schedule, world: int) -> Iterator[Round]:
 
 
 def _first_of_step(rank: Ints, step: Ints) -> NDArray[np.bool_]:
-    """Return, for both ends of every message by round, whether it is the first of its rank's step."""
+    """Return for both ends of every message whether it is the first message of the rank's step."""
     keys = (rank * (step.max(initial=0) + 1) + step).ravel()
     first = np.zeros(keys.size, dtype=np.bool_)
     first[np.unique(keys, return_index=True)[1]] = True
@@ -128,7 +130,7 @@ def _first_of_step(rank: Ints, step: Ints) -> NDArray[np.bool_]:
 
 
 def _level(level: list[Instance], half: Callable[[Collective], _Schedule]) -> Iterator[Round]:
-    """Yield the rounds of the instances of one level: side by side those that have no rank in common."""
+    """Yield the messages of the instances of one level; instances without a common rank run concurrently."""
     for apart in _apart(level):
         alike = groupby(sorted(apart, key=_kind), key=_kind)
         together = [_alike(list(instances), half) for _, instances in alike]
@@ -142,7 +144,7 @@ def _kind(instance: Instance) -> tuple[str, int]:
 
 
 def _apart(level: list[Instance]) -> list[list[Instance]]:
-    """Part instances into sets without a common rank, so that every rank meets its own in their order."""
+    """Return sets of instances without a common rank, in an order that keeps every rank's order."""
     sets: list[list[Instance]] = []
     begun = dict[int, int]()
     for instance in level:
@@ -155,7 +157,7 @@ def _apart(level: list[Instance]) -> list[list[Instance]]:
 
 
 def _alike(instances: list[Instance], half: Callable[[Collective], _Schedule]) -> Iterator[Round]:
-    """Yield the rounds of instances of one algorithm among equally many ranks."""
+    """Yield the messages of instances of one algorithm with the same number of ranks."""
     name, size = _kind(instances[0])
     members = np.array([instance.members for instance in instances], dtype=np.intp)
     cuts = np.array([instance.cuts for instance in instances], dtype=np.intp)
@@ -189,22 +191,21 @@ def _merged(several: list[Round], known: dict[tuple[Pairs, ...], Pairs]) -> Roun
     )
 
 
-# The rate of each of several messages, from the rates at its ends and the uplinks that it shares.
+# The rates of concurrent messages, from the rates of their ranks and of the uplinks that they share.
 
 Rates = NDArray[np.float64]
 Seconds = NDArray[np.float64]
 
 _SAME = 1 + 1e-12
-"""Shares that differ only by rounding are settled together."""
+"""The factor within which shares are equal but for rounding, and are settled together."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Wires:
     """The rates and latencies of a network, as arrays.
 
-    Each rank sends and receives at once, and so does each group over its uplink. ``group`` is the group of
-    each rank, counted from 0. Every message takes ``latency_s`` beyond its bytes, and ``crossing_s`` more
-    between two groups.
+    Ranks and uplinks are full duplex. ``group`` is the group of each rank, from 0 up. Every message takes
+    ``latency_s`` in addition to its bytes, and ``crossing_s`` more between two groups.
     """
 
     send_nbytes_per_s: Rates
@@ -215,15 +216,15 @@ class Wires:
     crossing_s: float = 0.0
 
     def latencies_s(self, pairs: Pairs) -> Seconds:
-        """Return the seconds that each message takes beyond its bytes."""
+        """Return the latency of each message in seconds."""
         crossing = self.group[pairs.source] != self.group[pairs.target]
         return np.where(crossing, self.latency_s + self.crossing_s, self.latency_s)
 
     def rates(self, pairs: Pairs) -> Rates:
-        """Return the bytes per second of each message while all of them run.
+        """Return the rates of concurrent messages in bytes per second.
 
-        They are max-min fair (Bertsekas and Gallager, Data Networks, section 6.5.2): none can be raised
-        without lowering one that is no higher.
+        They are max-min fair (Bertsekas and Gallager, Data Networks, section 6.5.2): no rate can be raised
+        without lowering another rate that is no higher.
         """
         rates: Rates = np.minimum(self.send_nbytes_per_s[pairs.source], self.recv_nbytes_per_s[pairs.target])
         source, target = self.group[pairs.source], self.group[pairs.target]
@@ -235,7 +236,7 @@ class Wires:
 
 
 def _share(most: Rates, source: NDArray[np.intp], target: NDArray[np.intp], uplink: Rates) -> Rates:
-    """Raise all messages' rates at the same pace, until each reaches its own rate or a full uplink."""
+    """Return max-min fair rates: all rise at the same pace until the rank's own or an uplink's limit."""
     rates = np.zeros_like(most)
     out, into = uplink.copy(), uplink.copy()
     open_ = np.arange(len(most))
@@ -255,10 +256,10 @@ def _share(most: Rates, source: NDArray[np.intp], target: NDArray[np.intp], upli
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Simulation:
-    """The end of every rank's last step, counted from 0, and its idle time.
+    """The time at which every rank ends its last step, and its idle time.
 
-    ``finish_s[r]`` is when rank ``r`` ends its last step. ``idle_s[r]`` are the seconds between its start and
-    that in which it neither sent nor received nor added.
+    ``finish_s[r]`` is the end of rank ``r``'s last step. ``idle_s[r]`` are the seconds since its start in
+    which it neither sent, received, nor added.
     """
 
     finish_s: Seconds
@@ -271,18 +272,21 @@ class Simulation:
 
 
 class _Clocks:
-    """All ranks at once: when their current steps began, end so far, and what they are busy with in them."""
+    """The clocks of all ranks, as arrays: begin and latest end of their current steps, and busy time."""
 
     def __init__(self, start: Seconds) -> None:
         self.begin, self.end, self.busy = start.copy(), start.copy(), np.zeros_like(start)
         self.busy_from, self.busy_to = start.copy(), start.copy()
 
     def enter(self, ranks: Index) -> None:
-        """Let these ranks go on to their next step."""
+        """Start the next step of these ranks."""
         self.begin[ranks] = self.busy_from[ranks] = self.busy_to[ranks] = self.end[ranks]
 
     def occupy(self, ranks: Index, start: Seconds, stop: Seconds) -> None:
-        """Let each of these ranks, none twice, send or receive; a step does each at most once."""
+        """Add a send or a receive to the current step of each of these distinct ranks.
+
+        A step has at most one send and one receive; overlapping time is counted once.
+        """
         both = np.minimum(stop, self.busy_to[ranks]) - np.maximum(start, self.busy_from[ranks])
         self.busy[ranks] += stop - start - np.maximum(both, 0.0)
         self.busy_from[ranks], self.busy_to[ranks] = start, stop
@@ -298,14 +302,14 @@ def simulate(
     reduce_s_per_nbyte: Seconds | float = 0.0,
     start_s: Seconds | float = 0.0,
 ) -> Simulation:
-    """Simulate an all-reduce of ``nbytes`` bytes of float32 per rank over these wires.
+    """Return the simulation of an all-reduce of ``nbytes`` bytes of float32 per rank over these wires.
 
-    Chunks count as equal. Raises ``SpecError`` if the schedules of the ranks do not fit together.
+    Chunks are assumed to be equal. Raises ``SpecError`` if the schedules of the ranks don't match.
 
     Parameters
     ----------
     ratio
-        How many bytes of float32 a codec makes one byte of: it divides what travels, not what is added.
+        The codec's compression ratio, which divides the bytes sent, but not the bytes added.
     reduce_s_per_nbyte
         Seconds to add a received byte of float32.
     start_s

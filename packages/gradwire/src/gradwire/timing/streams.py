@@ -1,10 +1,10 @@
-"""Lines that several streams share approximately fairly, as TCP connections share a bottleneck.
+"""Links that several streams share approximately fairly, as TCP connections share a bottleneck.
 
-Between two ranks, bytes flow one frame after the other. Frames of different pairs that meet at a line share
-it: every stream gets its max-min fair share of all lines on its path (Bertsekas and Gallager, Data Networks,
-section 6.5.2), or somewhat less if other streams left its host earlier. Rates change only when a stream
-begins or ends, and only for the streams that share a line with it, directly or through others. For a ring,
-whose streams never meet, the computation is therefore as cheap as its number of frames.
+Between two ranks, frames are sent one after the other. Frames of different pairs share a common link: every
+stream gets its max-min fair share of all links on its path (Bertsekas and Gallager, Data Networks, section
+6.5.2), or somewhat less if other streams left its host earlier. Rates change only when a stream begins or
+ends, and only for streams that share a link with it, directly or through others. For a ring, whose streams
+share no link, the cost of the computation is therefore linear in the number of frames.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 QUEUED_NBYTES = 1 << 16
-"""The bytes of a connection in its host's queue (TCP small queues), behind which a new stream waits."""
+"""The bytes of a connection in its host's queue (TCP small queues), for which a new stream waits."""
 NEWCOMER = 0.6
-"""The weight of a stream relative to those that left its host earlier, as its connection's window has yet to
-open. Between 1, equal shares, and 0; measured in testbeds."""
+"""The weight of a stream relative to earlier streams of its host, because its TCP window has yet to open.
+Between 0 and 1 (equal shares); measured in testbeds."""
 
 Load = TypeVar("Load", bound=Hashable)
 
 
 class ReplayPort:
-    """One direction of a line, or a core link between groups.
+    """One direction of a link, or of a core link between groups.
 
-    All its streams share its rate, ``math.inf`` for a port that is never a bottleneck. ``burst_nbytes`` pass
-    at once after a pause: the token bucket of a rate limiter.
+    All its streams share its rate, which is ``math.inf`` if it is never a bottleneck. ``burst_nbytes`` pass
+    at once when it was idle: the token bucket of a rate limiter.
     """
 
     __slots__ = ("burst_nbytes", "carried_nbytes", "credit_nbytes", "idle_since_s", "nbytes_per_s", "streams")
@@ -43,18 +43,18 @@ class ReplayPort:
 
     @property
     def busy_s(self) -> float:
-        """Seconds that the bytes it carried take at its rate; a burst takes less."""
+        """The seconds that all bytes so far take at its rate, without bursts."""
         return self.carried_nbytes / self.nbytes_per_s
 
     def earn(self, now_s: float) -> None:
-        """Add the credit of the pause that ends now."""
+        """Add the burst credit of the idle time that ends now."""
         if self.burst_nbytes:
             earned = (now_s - self.idle_since_s) * self.nbytes_per_s
             self.credit_nbytes = min(self.burst_nbytes, self.credit_nbytes + earned)
 
 
 class ReplayStream:
-    """The frames from one rank to another, which pass the same ports; the first is the sender's, ``home``."""
+    """The frames from one rank to another over the same ports; ``home`` is the first, the sender's."""
 
     __slots__ = ("begun_s", "held_s", "home", "loads", "ports", "rate", "remaining", "since_s", "version")
 
@@ -67,9 +67,9 @@ class ReplayStream:
         self.begun_s = self.held_s = 0.0
 
     def hold(self, now_s: float) -> float:
-        """Return when a frame that is handed over now may enter: after what others have in the host's queue.
+        """Return the time at which a frame that is sent now may enter, after other streams' queued bytes.
 
-        A frame of a stream with frames in flight, or held already, enters after those.
+        A frame of a stream that has frames in flight or on hold enters after them.
         """
         if not self.loads and self.home.nbytes_per_s < math.inf:
             queued = sum(min(QUEUED_NBYTES, other.left_nbytes(now_s)) for other in self.home.streams)
@@ -77,12 +77,12 @@ class ReplayStream:
         return max(self.held_s, now_s)
 
     def left_nbytes(self, now_s: float) -> float:
-        """Return the bytes that its first frame has left to pass."""
+        """Return the remaining bytes of its first frame."""
         return max(0.0, self.remaining - self.rate * (now_s - self.since_s))
 
     @property
     def weight(self) -> float:
-        """Its part of a port's rate, in relation to others'."""
+        """Its share of a port's rate, relative to other streams."""
         first = all(other.begun_s >= self.begun_s for other in self.home.streams)
         return 1.0 if first else NEWCOMER
 
@@ -95,14 +95,14 @@ class Streams(Generic[Load]):
     """All streams of a replay.
 
     ``schedule`` is called with the time at which a stream's first frame will have passed, the stream, and its
-    version; ``pass_first`` takes the last two.
+    version; pass the last two to ``pass_first`` at that time.
     """
 
     def __init__(self, schedule: Callable[[float, ReplayStream, int], None]) -> None:
         self._schedule = schedule
 
     def push(self, stream: ReplayStream, load: Load, nbytes: float, now_s: float) -> None:
-        """Let a frame depart."""
+        """Add a frame to a stream."""
         stream.loads.append((load, nbytes))
         for port in stream.ports:
             port.carried_nbytes += nbytes
@@ -110,7 +110,7 @@ class Streams(Generic[Load]):
             self._begin(stream, now_s)
 
     def pass_first(self, stream: ReplayStream, version: int, now_s: float) -> Load | None:
-        """Return the frame that has passed, or None if rates have changed since that was scheduled."""
+        """Remove and return the first frame, or return None if rates have changed since its scheduling."""
         if version != stream.version:
             return None
         load, _ = stream.loads.popleft()
@@ -161,7 +161,7 @@ class Streams(Generic[Load]):
 
 
 def _together(first: Iterable[ReplayStream]) -> list[ReplayStream]:
-    """Return ``first`` and all streams that share ports with them, directly or through others."""
+    """Return ``first`` and all streams that share ports with them, directly or through other streams."""
     found = dict.fromkeys(first)
     todo = list(found)
     while todo:
@@ -200,11 +200,11 @@ def _fair(streams: list[ReplayStream]) -> list[tuple[ReplayStream, float]]:
     return rates
 
 
-# The cores of one machine, which the ranks on it share.
+# The cores of one machine, shared by its ranks.
 
 
 class Cores:
-    """The cores of one machine, which are given out first come, first served."""
+    """The cores of one machine, assigned first come, first served."""
 
     __slots__ = ("_free",)
 
@@ -212,7 +212,7 @@ class Cores:
         self._free = [0.0] * count
 
     def take(self, now_s: float, lasts_s: float) -> float:
-        """Return when work that takes ``lasts_s`` seconds of one core is done."""
+        """Return the time at which work of ``lasts_s`` CPU seconds, queued at ``now_s``, is done."""
         if lasts_s <= 0:
             return now_s
         done = max(now_s, self._free[0]) + lasts_s
