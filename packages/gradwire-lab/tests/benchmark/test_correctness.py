@@ -75,7 +75,9 @@ def test_bytes_are_those_of_the_schedule(run_ranks: RunRanks, make_meeting: Meet
 
 
 def test_a_wrong_sum_is_not_measured(run_ranks: RunRanks, make_meeting: Meetings) -> None:
-    with pytest.raises(JobError, match=r"ring identity .* is wrong by 0\.01 on 2 ranks, but at most"):
+    with pytest.raises(
+        JobError, match=r"ring identity .*: expected an error of at most .* on 2 ranks, got 0\.01"
+    ):
         check(
             run_ranks,
             make_meeting,
@@ -86,7 +88,7 @@ def test_a_wrong_sum_is_not_measured(run_ranks: RunRanks, make_meeting: Meetings
 
 
 def test_different_bits_are_not_measured(run_ranks: RunRanks, make_meeting: Meetings) -> None:
-    with pytest.raises(JobError, match="the bits of rank 1 differ from those of rank 0"):
+    with pytest.raises(JobError, match="bit-identical results on all ranks, but rank 1 differs from rank 0"):
         check(
             run_ranks,
             make_meeting,

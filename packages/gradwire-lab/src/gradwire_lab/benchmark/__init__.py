@@ -1,1 +1,1 @@
-"""All-reduces, measured beside torch's own and beside the theory."""
+"""Benchmarks of all-reduces, compared with torch's own and with the theory."""

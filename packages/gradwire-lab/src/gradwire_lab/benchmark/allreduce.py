@@ -1,9 +1,9 @@
-"""Measure all-reduces: time, bytes and correctness of one configuration on all ranks.
+"""Measure all-reduces: the time, bytes, and correctness of one configuration on all ranks.
 
-Every function here runs on all ranks in the same order. ``time_calls`` gives this rank's seconds; what
-``gather`` collects makes them everybody's. The figures are those of nccl-tests: the algorithm bandwidth is
-bytes per second of the bucket, the bus bandwidth is that times ``2 (p - 1) / p``, which is what every rank's
-link must carry at least.
+Every function here runs on all ranks in the same order. ``time_calls`` returns this rank's seconds, which
+``gather`` shares with all ranks. Bandwidths are defined as in nccl-tests: the algorithm bandwidth is the
+bucket's bytes per second; the bus bandwidth is ``2 (p - 1) / p`` times the algorithm bandwidth, the least
+rate of every rank's link.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from gradwire_lab.benchmark.data import Data
 from gradwire_lab.closed_forms.network import Network
 
 TORCH = "torch"
-"""In place of an algorithm: PyTorch's own all-reduce."""
+"""The algorithm name of PyTorch's own all-reduce."""
 
 Gather = Callable[[torch.Tensor], torch.Tensor]
-"""Takes a rank's numbers (1-D) and returns all ranks', one row a rank."""
+"""A function that returns all ranks' numbers (1-D), one row per rank."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """An all-reduce: ``algorithm`` is a name of ``collectives.TABLE`` or ``TORCH``, ``codec`` a spec."""
+    """An all-reduce to measure: ``algorithm`` is in ``collectives.TABLE`` or ``TORCH``, ``codec`` a spec."""
 
     algorithm: str
     codec: str
@@ -48,12 +48,12 @@ class Configuration:
 
     @property
     def count(self) -> int:
-        """The bucket's elements."""
+        """The number of elements of the bucket."""
         return self.nbytes // FLOAT_NBYTES
 
     @property
     def plan(self) -> Plan:
-        """The plan of the exchange. Raises ``SpecError`` for ``TORCH`` or what no exchange can use."""
+        """The plan of the exchange. Raises ``SpecError`` for ``TORCH`` and for an invalid combination."""
         return Plan(parse(self.codec), self.algorithm, self.segment_nbytes)
 
     def __str__(self) -> str:
@@ -63,18 +63,18 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Timing:
-    """The iterations' seconds, each that of its slowest rank."""
+    """The seconds of each iteration on its slowest rank."""
 
     seconds: tuple[float, ...]
 
     @property
     def p50_s(self) -> float:
-        """The median."""
+        """The median in seconds."""
         return float(np.percentile(self.seconds, 50))
 
     @property
     def p99_s(self) -> float:
-        """The 99th percentile."""
+        """The 99th percentile in seconds."""
         return float(np.percentile(self.seconds, 99))
 
 
@@ -86,10 +86,10 @@ def time_calls(
     barrier: Callable[[], None],
     pause_s: float = 0.0,
 ) -> list[float]:
-    """Return this rank's seconds of ``iterations`` all-reduces in place of ``tensor``, which is not changed.
+    """Return this rank's seconds for each of ``iterations`` all-reduces of copies of ``tensor``.
 
-    Every iteration begins when all ranks have come to ``barrier``; ``warmup`` iterations before are not
-    counted. ``pause_s`` is rested after each barrier, in which a rate limiter regains its burst.
+    Every iteration begins after ``barrier`` and a pause of ``pause_s``, in which a rate limiter regains its
+    burst. ``warmup`` earlier iterations are not counted.
     """
     bucket = torch.empty_like(tensor)
     seconds = []
@@ -104,21 +104,22 @@ def time_calls(
 
 
 def slowest(seconds: list[float], gather: Gather) -> Timing:
-    """Return every iteration's time on its slowest rank, the same on all ranks."""
+    """Return each iteration's time on its slowest rank, the same on all ranks."""
     rows = gather(torch.tensor(seconds, dtype=torch.float64))
     return Timing(tuple(rows.max(dim=0).values.tolist()))
 
 
-# Is an all-reduce right: against the exact sum, and with the same bits on all ranks.
+# Correctness of an all-reduce: compared with the exact sum, and bit-identical on all ranks.
 
 
 @dataclass(frozen=True)
 class Checked:
-    """The figures of an all-reduce that was checked and right; a wrong one raises an error.
+    """The measurements of a correct all-reduce; an incorrect one raises an error.
 
-    ``wire_nbytes`` are the bytes that each rank sent, headers included; ``ratio`` is all ranks' bytes of
-    floats per byte sent. ``largest_error`` is against the exact sum, ``allowed_error`` what the codec
-    promises (inf: nothing). ``first_s`` is the time of the slowest rank, buffers and connections included.
+    ``wire_nbytes`` are the bytes that each rank sent, with headers; ``ratio`` is all ranks' bytes of floats
+    per byte sent. ``largest_error`` is the largest difference from the exact sum, ``allowed_error`` the
+    codec's error bound (inf: none). ``first_s`` is the slowest rank's time, with the setup of buffers and
+    connections.
     """
 
     wire_nbytes: tuple[int, ...]
@@ -136,7 +137,7 @@ def check_all_reduce(
     world: int,
     gather: Gather,
 ) -> Checked:
-    """Sum once, on all ranks, and compare with the exact sum and among the ranks. Raises ``JobError``."""
+    """Run one all-reduce, and compare it with the exact sum and between ranks. Raises ``JobError``."""
     bucket = data.bucket(rank, configuration.count)
     start = time.perf_counter()
     accounting = all_reduce(bucket)
@@ -154,15 +155,15 @@ def check_all_reduce(
     )
     if not checked.largest_error <= checked.allowed_error:
         raise JobError(
-            f"{configuration} is wrong by {checked.largest_error:.3g} on {world} ranks, but at most "
-            f"{checked.allowed_error:.3g} is promised; please report this"
+            f"{configuration}: expected an error of at most {checked.allowed_error:.3g} on {world} ranks, "
+            f"got {checked.largest_error:.3g}; please report this"
         )
     _check_identical(bucket, configuration, gather)
     return checked
 
 
 def allowed_error(configuration: Configuration, data: Data, world: int) -> float:
-    """Return how far a sum may be from the exact one."""
+    """Return the largest allowed difference from the exact sum."""
     envelope = data.envelope(world, configuration.count)
     if configuration.algorithm == TORCH:
         return rounding_bound(envelope, world)
@@ -175,26 +176,26 @@ def _check_identical(bucket: torch.Tensor, configuration: Configuration, gather:
     different = [rank for rank, row in enumerate(rows) if not torch.equal(row, rows[0])]
     if different:
         raise JobError(
-            f"{configuration}: the bits of rank {different[0]} differ from those of rank 0, but all must "
-            "have the same; please report this"
+            f"{configuration}: expected bit-identical results on all ranks, but rank {different[0]} differs "
+            "from rank 0; please report this"
         )
 
 
-# The result of one configuration: what was measured, and what follows from it.
+# The result of one configuration: its measurements and the derived figures.
 
 SCHEMA = "gradwire.bench-allreduce/2"
 _SOURCE = Source("a row of a record of all-reduces", "measure again with 'gradwire bench allreduce'")
 _MOST_RANKS = 1 << 16
-"""Keeps the memory of a damaged record's rows small."""
+"""The largest accepted number of ranks, which bounds the memory for a damaged record."""
 TORCHS_ALGORITHM = "ring"
-"""The algorithm that Gloo runs beneath torch's all-reduce."""
+"""The algorithm of Gloo, which torch's all-reduce uses."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A configuration on ``world`` ranks; ``line`` is the network's, None if it wasn't measured.
+    """The result of a configuration on ``world`` ranks; ``line`` is None if the link wasn't measured.
 
-    Bandwidths are those of nccl-tests, from the median time.
+    Bandwidths are defined as in nccl-tests, from the median time.
     """
 
     configuration: Configuration
@@ -205,19 +206,19 @@ class Result:
 
     @property
     def algbw_nbytes_per_s(self) -> float:
-        """The bucket's bytes per second."""
+        """The algorithm bandwidth: the bucket's bytes per second."""
         return self.configuration.nbytes / self.timing.p50_s
 
     @property
     def busbw_nbytes_per_s(self) -> float:
-        """Bytes of floats that every rank's link carries per second at the least."""
+        """The bus bandwidth: the least bytes of floats per second over every rank's link."""
         return self.algbw_nbytes_per_s * 2 * (self.world - 1) / self.world
 
     @property
     def best_s(self) -> float | None:
-        """The least time by theory: the schedule over the line, the codec's ratio taken off, no additions.
+        """The theoretical minimum time: the compressed schedule over the link, without codec and additions.
 
-        Source: Iandola and others, a measurement study, equations 1 to 4, counted step by step so that they
+        Source: Iandola and others, a measurement study, equations 1 to 4, computed step by step so that they
         hold for every algorithm and world.
         """
         if self.line is None:
@@ -230,12 +231,12 @@ class Result:
 
     @property
     def share_of_best(self) -> float | None:
-        """The least time as a share of the median time."""
+        """The theoretical minimum time as a share of the median time."""
         best_s = self.best_s
         return None if best_s is None else best_s / self.timing.p50_s
 
     def describe(self, torch_s: float | None) -> dict[str, object]:
-        """Return the JSON of the result; ``torch_s`` is torch's median at the same size and world."""
+        """Return the result as a JSON object; ``torch_s`` is torch's median for the same size and world."""
         checked, timing, name = self.checked, self.timing, self.configuration
         return {
             "world": self.world,
@@ -260,7 +261,7 @@ class Result:
 
 
 def read_result(row: Mapping[str, Any], line: Line | None) -> Result:
-    """Return the result that ``describe`` has described; the time of its check isn't in records."""
+    """Parse a result from ``describe``; its ``first_s``, which records omit, is NaN."""
     given = _SOURCE.fields(row)
     world, number = given.get("world", whole(1, _MOST_RANKS)), real(0.0)
     configuration = Configuration(
@@ -280,7 +281,7 @@ def read_result(row: Mapping[str, Any], line: Line | None) -> Result:
 
 
 def torch_times(results: list[Result]) -> dict[tuple[int, int], float]:
-    """Return torch's median seconds by world and bytes."""
+    """Return torch's median seconds by world and size in bytes."""
     return {
         (result.world, result.configuration.nbytes): result.timing.p50_s
         for result in results

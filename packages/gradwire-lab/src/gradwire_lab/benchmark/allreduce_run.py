@@ -1,4 +1,4 @@
-"""``gradwire bench allreduce``: options, ranks, record."""
+"""``gradwire bench allreduce``: its options, its ranks' work, and its record."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ from gradwire_lab.benchmark.page import allreduce_page, draw_allreduce, show_all
 
 LEAST_ITERATIONS = 3
 LEAST_COPIES = 5
-"""Copies of a bucket in a rank's memory: itself, and as float64 while it is compared with the exact sum."""
+"""Copies of a bucket in a rank's memory, with the float64 copies for comparison with the exact sum."""
 
 
 @dataclass(frozen=True)
 class AllReduceOptions(Outputs):
-    """All-reduces to measure, how often, and where the results go; the same on all ranks but for files.
+    """The options of an all-reduce benchmark, the same on all ranks except for files.
 
-    ``worlds`` are numbers of ranks, ``sizes`` bytes of float32; ``iterations`` become fewer, but no fewer
-    than 3, where they would take longer than ``most_s`` seconds. ``measured_file`` holds the line instead of
-    a quick measurement, which ``measures_line`` allows. ``line`` is what either has come to.
+    ``worlds`` are numbers of ranks, ``sizes`` are bytes of float32. ``iterations`` is reduced, to 3 at least,
+    if all would take longer than ``most_s`` seconds. ``line``, the link's rate and latency, is read from
+    ``measured_file``, or measured quickly if ``measures_line``.
     """
 
     algorithms: tuple[str, ...] = ("ring",)
@@ -71,7 +71,7 @@ class AllReduceOptions(Outputs):
 
     @property
     def configurations(self) -> tuple[Configuration, ...]:
-        """The all-reduces to measure with each number of ranks, in order."""
+        """The configurations to measure with each number of ranks, in order."""
         ours = [
             Configuration(algorithm, codec, nbytes, segment)
             for nbytes in self.sizes
@@ -87,7 +87,7 @@ class AllReduceOptions(Outputs):
 
 @dataclass(frozen=True)
 class LineMeasured:
-    """The quick measurement is done."""
+    """The event that the link's rate and latency have been measured."""
 
     line: Line
 
@@ -96,7 +96,7 @@ Event = LineMeasured | Result
 
 
 def run_allreduce(options: AllReduceOptions) -> list[Result]:
-    """Measure, print and write; return the results, [] on ranks that keep none. Raises ``GradwireError``."""
+    """Measure, print, and write; return the results, empty on all ranks but 0. Raises ``GradwireError``."""
     check(options)
     if options.measured_file is not None:
         options = replace(options, line=LineRate.load(options.measured_file).line)
@@ -112,12 +112,12 @@ def run_allreduce(options: AllReduceOptions) -> list[Result]:
 
 
 def check(options: AllReduceOptions) -> None:
-    """Raise ``GradwireError`` for options that cannot work, before anything is started."""
+    """Raise ``GradwireError`` for options that cannot work, before any process starts."""
     for world in options.worlds:
         check_network(world, options.link, options.timeout_s)
     for nbytes in options.sizes:
         if nbytes % FLOAT_NBYTES:
-            raise JobError(f"a size must be a multiple of {FLOAT_NBYTES}, a float32, but is {nbytes} bytes")
+            raise JobError(f"expected sizes in multiples of {FLOAT_NBYTES} bytes (float32), got {nbytes}")
     _check_memory(max(options.worlds), max(options.sizes))
     for segment in options.segments:
         if segment % SEGMENT_UNIT_NBYTES:
@@ -127,40 +127,40 @@ def check(options: AllReduceOptions) -> None:
             _ = configuration.plan
     if not 1 <= options.iterations <= 1_000_000 or not 0 <= options.warmup <= 1_000_000:
         raise JobError(
-            "--iterations must be 1 to 1000000 and --warmup 0 to 1000000, but they are "
+            "expected --iterations from 1 to 1000000 and --warmup from 0 to 1000000, got "
             f"{options.iterations} and {options.warmup}"
         )
     if not 0 < options.most_s <= 86_400 or not 0 <= options.pause_s <= 60:
         raise JobError(
-            "--max-time must be above 0 (seconds) and --pause 0 to 60, but they are "
+            "expected --max-time above 0 and up to 86400 seconds and --pause from 0 to 60, got "
             f"{options.most_s:g} and {options.pause_s:g}"
         )
     if options.data.file is not None:
         load_gradient(options.data.file)
-    _native.target()  # what GRADWIRE_TARGET and GRADWIRE_THREADS ask for
+    _native.target()  # checks GRADWIRE_TARGET, and the next line GRADWIRE_THREADS
     _native.threads()
     options.check_outputs()
 
 
 def _check_memory(world: int, nbytes: int) -> None:
-    """Raise ``JobError`` for ranks that no memory holds: the kernel would end any program for them."""
+    """Raise ``JobError`` if local ranks exceed the machine's memory, before the kernel kills a process."""
     needed, there = world * nbytes * LEAST_COPIES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if not is_launched() and needed > there:
         raise JobError(
             f"{world} ranks with {format_size(nbytes)} each need {format_size(needed)} of memory at least, "
-            f"but this machine has {format_size(there)}; choose smaller sizes, or fewer workers"
+            f"and this machine has {format_size(there)}; choose smaller sizes, or fewer workers"
         )
 
 
 def work(context: RankContext[Event], options: AllReduceOptions) -> None:
-    """Measure every configuration as one rank; rank 0 tells the results."""
+    """Measure every configuration as one rank; rank 0 reports the results."""
     data = Data(options.data, max(options.sizes) // FLOAT_NBYTES)
     with met_ranks(context, options.timeout_s) as ranks:
         link = ranks.connect(options.link)
         try:
             line = options.line
             if line is None and options.measures_line:
-                context.doing = "measuring the line"
+                context.doing = "measuring the link"
                 line = _measure_line(ranks, link)
                 if line is not None:
                     context.report(LineMeasured(line))
@@ -199,7 +199,7 @@ def _reducer(
 
 
 def _measure_line(ranks: Ranks, link: Link) -> Line | None:
-    """Measure between the ranks 0 and 1; the line is known to rank 0, and the others wait for it."""
+    """Measure the link between ranks 0 and 1; return it on rank 0, and None on the others, which wait."""
     points = measure(link, 1 - ranks.rank, QUICK) if ranks.rank < 2 else ()
     if ranks.rank == 0:
         ranks.say("line", "measured")
@@ -221,7 +221,7 @@ def _task(options: AllReduceOptions, world: int) -> Task[AllReduceOptions, Event
 
 
 def _measure(options: AllReduceOptions) -> tuple[AllReduceOptions, list[Result]]:
-    """Measure with each number of ranks; the line of the first serves all."""
+    """Measure with each number of ranks; all use the link measured with the first one."""
     results: list[Result] = []
     with progress(len(options.worlds) * len(options.configurations), options.quiet) as advance:
 

@@ -1,4 +1,4 @@
-"""The page of the speeds of codecs, which ``bench/codecs.py`` measures: each as a ratio to memcpy."""
+"""The page of codec speeds relative to memcpy, measured by ``bench/codecs.py``."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ COLUMNS = (
     Column("memcpy", "GB/s"),
 )
 NOTE = (
-    "Speeds are of floats: their bytes over the time of a call. A memcpy of the same array precedes every "
-    "call, and figures are medians, so that other work disturbs both alike. Ratio: bytes of floats per byte "
+    "Speeds are bytes of floats divided by the time of a call. A memcpy of the same array precedes every "
+    "call, and figures are medians, so that other load affects both equally. Ratio: bytes of floats per byte "
     "of payload."
 )
 
 
 def page_of(record: Mapping[str, Any]) -> str:
-    """Return the page of a record of codecs' speeds."""
+    """Return the page of a record of codec speeds."""
     results, options = record["results"], record["options"]
     best = _best(results)
     table = Table(COLUMNS, [*map(_row, results)])
     sections = [
         Section("Codecs", [("Speeds of codecs and other compressors", table), NOTE]),
-        Section("Beside memcpy", [_bars(best)]),
+        Section("Compared with memcpy", [_bars(best)]),
     ]
     title = (
         f"Speeds of codecs, {options['elements']} floats of {options['data']}, {options['threads']} thread(s)"
@@ -46,10 +46,10 @@ def page_of(record: Mapping[str, Any]) -> str:
 
 
 def in_words(results: Sequence[Mapping[str, Any]]) -> str:
-    """Return how fast compressing codecs encode, in words."""
+    """Return a sentence on the fastest and the slowest compressing codec."""
     lossy = [each for each in results if each["ratio"] > 1]
     if not lossy:
-        return "No codec was measured that makes payloads smaller."
+        return "No compressing codec was measured."
     first, last = (pick(lossy, key=lambda each: _share(each, "encode")) for pick in (max, min))
     said = f"{first['name']} encodes fastest, at {_share(first, 'encode'):.2f}x the speed of memcpy"
     return (
@@ -103,4 +103,4 @@ def _bars(results: Sequence[Mapping[str, Any]]) -> Picture:
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})
-"""The page of a record by its schema."""
+"""The function that makes a record's page, by schema."""

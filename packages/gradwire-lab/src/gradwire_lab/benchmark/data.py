@@ -1,4 +1,4 @@
-"""Gradients for benchmarks, made up or recorded; every rank knows all ranks' for the exact sum."""
+"""Synthetic or recorded gradients for benchmarks; every rank can compute all ranks' buckets."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gradwire.errors import SpecError, shown
 from gradwire.files import open_ordinary
 
 POOL = (1 << 22) + 9973
-"""Numbers that are drawn at most; longer buckets repeat them, further apart than any codec looks."""
+"""The most random numbers drawn; longer buckets repeat them, at a distance beyond any codec's block size."""
 _SMALLEST, _LARGEST = 1e-30, 1e30
-"""Scales whose numbers, and sums of them, are normal float32."""
+"""The range of scales in which values and their sums are normal float32 numbers."""
 _GOLDEN = 0.6180339887498949
 _DEFAULT_SCALES = {"laplace": 1e-3, "normal": 1.0}
 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """Values of buckets: ``laplace`` or ``normal`` with a ``scale``, or a recorded gradient's ``file``."""
+    """The source of bucket values: ``laplace`` or ``normal`` with a ``scale``, or a gradient's ``file``."""
 
     kind: str
     scale: float = 1.0
@@ -31,7 +31,7 @@ class DataSpec:
 
     @classmethod
     def parse(cls, text: str) -> DataSpec:
-        """Read ``laplace:1e-3``, ``normal`` or ``FILE.pt``. Raises ``SpecError``."""
+        """Parse ``laplace:1e-3``, ``normal``, or ``FILE.pt``. Raises ``SpecError``."""
         if text.endswith(".pt"):
             return cls("file", file=Path(text))
         kind, colon, scale = text.partition(":")
@@ -40,9 +40,11 @@ class DataSpec:
         except (KeyError, ValueError):
             number = math.nan
         if kind not in _DEFAULT_SCALES or not math.isfinite(number) or not number > 0:
-            raise SpecError(f"--data is laplace:1e-3, normal:1 or FILE.pt, but got {shown(text)}")
+            raise SpecError(f"expected --data such as laplace:1e-3, normal:1, or FILE.pt, got {shown(text)}")
         if not _SMALLEST <= number <= _LARGEST:
-            raise SpecError(f"--data has a scale from {_SMALLEST:g} to {_LARGEST:g}, but got {shown(text)}")
+            raise SpecError(
+                f"expected --data with a scale from {_SMALLEST:g} to {_LARGEST:g}, got {shown(text)}"
+            )
         return cls(kind, number)
 
     def __str__(self) -> str:
@@ -50,9 +52,10 @@ class DataSpec:
 
 
 class Data:
-    """The buckets of all ranks: windows into one pool of numbers, each rank's begins somewhere else.
+    """The buckets of all ranks: windows into one pool of numbers, at a different offset for each rank.
 
-    ``count`` is the longest bucket's elements. Raises ``SpecError`` for a file that holds no finite floats.
+    ``count`` is the number of elements of the longest bucket. Raises ``SpecError`` for a file without finite
+    floats.
     """
 
     def __init__(self, spec: DataSpec, count: int) -> None:
@@ -75,7 +78,7 @@ class Data:
         return total
 
     def envelope(self, world: int, count: int) -> torch.Tensor:
-        """Return the sum of magnitudes, 1-D float32: no partial sum of any ranks is larger."""
+        """Return the sum of the ranks' magnitudes, 1-D float32, a bound of all partial sums."""
         total = torch.zeros(count)
         for rank in range(world):
             total += self.bucket(rank, count).abs_()
@@ -92,7 +95,7 @@ class Data:
 
 
 def load_gradient(file: Path) -> torch.Tensor:
-    """Return all floats of a file that ``torch.save`` wrote: a tensor, or a list or dict of them, in order.
+    """Return all floats of a tensor, list, or dict of tensors saved with ``torch.save``, in order.
 
     Raises ``SpecError``.
     """
@@ -102,14 +105,16 @@ def load_gradient(file: Path) -> torch.Tensor:
     except OSError as error:
         raise SpecError(f"--data {file} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # torch.load raises anything for a damaged file
-        raise SpecError(f"--data {file} is no file of tensors that torch.save wrote") from error
+        raise SpecError(
+            f"--data {file} cannot be loaded; pass a file of tensors written with torch.save"
+        ) from error
     if isinstance(loaded, dict):
         loaded = list(loaded.values())
     tensors = [loaded] if isinstance(loaded, torch.Tensor) else loaded
     if not isinstance(tensors, list | tuple) or not all(isinstance(it, torch.Tensor) for it in tensors):
-        raise SpecError(f"--data {file} must hold a tensor, or a list or dict of tensors")
+        raise SpecError(f"expected a tensor, or a list or dict of tensors, in --data {file}")
     floats = [it.detach().float().flatten() for it in tensors if it.is_floating_point()]
     pool = torch.cat(floats) if floats else torch.empty(0)
     if not pool.numel() or not pool.isfinite().all():
-        raise SpecError(f"--data {file} must hold finite floats, and at least one")
+        raise SpecError(f"expected at least one float and only finite ones in --data {file}")
     return pool

@@ -1,4 +1,4 @@
-"""The tables and pictures of all-reduces, and the page of their record: which is the fastest over a line."""
+"""Tables, plots, and the page of an all-reduce benchmark's record."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ REDUCE_COLUMNS: Columns[Result] = (
     (Column("ratio"), lambda each: f"{each.checked.ratio:.2f}" if _is_counted(each) else "-"),
 )
 REDUCE_NOTE = (
-    "Times are the slowest rank's. Bandwidths are of floats: algbw = size / p50, busbw = algbw "
-    "2 (p - 1) / p. Best: the least time by theory as a share of p50. Wire: sent by the busiest rank, "
-    "headers included. Ratio: bytes of floats per byte on the wire. Every sum was checked against the exact "
-    "one, and every rank's bits against the others'."
+    "Times are the slowest rank's. Bandwidths count floats: algbw = size / p50, busbw = algbw "
+    "2 (p - 1) / p. Best: the theoretical minimum time as a share of p50. Wire: bytes sent by the busiest "
+    "rank, with headers. Ratio: bytes of floats per byte on the wire. Every sum was compared with the exact "
+    "one, and every rank's bits with the others'."
 )
 
 
 def show_allreduce(results: list[Result], line: Line | None, data: str, link: str | None) -> None:
-    """Show a row for every configuration."""
+    """Print a table with a row for every configuration."""
     title = f"all-reduce of {data}, {limits(link, rates_in_words())}"
     show(title, "", *with_note(*allreduce_table(results, line)))
 
 
 def allreduce_table(results: list[Result], line: Line | None) -> tuple[Table, str]:
-    """Return a table with a row for every configuration, and what its columns mean."""
+    """Return a table with a row for every configuration, and a note that explains its columns."""
     torchs = torch_times(results)
 
     def over_torch(each: Result) -> str:
@@ -75,12 +75,12 @@ def _best(share: float | None) -> str:
 
 
 def _is_counted(result: Result) -> bool:
-    """Return whether the bytes that were sent are known: torch doesn't count its own."""
+    """Return whether the number of sent bytes is known; torch doesn't report it."""
     return any(result.checked.wire_nbytes)
 
 
 def _segment(result: Result) -> str:
-    """Return the segment after a name; nothing for the usual one."""
+    """Return the suffix of a name for a segment size other than the default, else an empty string."""
     segment = result.configuration.segment_nbytes
     return "" if segment == Plan.segment_nbytes else f" /{exact_size(segment)}"
 
@@ -95,7 +95,7 @@ def allreduce_page(record: Mapping[str, Any]) -> str:
         paint_allreduce(figure, results)
 
     picture = Picture(
-        "medians", "Median times; crosses are the least times by theory.", paint, size_of(results)[1]
+        "medians", "Median times; crosses are theoretical minimum times.", paint, size_of(results)[1]
     )
     sections = [
         Section("All-reduces", [("Time and bytes of each configuration", table), note]),
@@ -106,7 +106,7 @@ def allreduce_page(record: Mapping[str, Any]) -> str:
 
 
 def fastest(results: list[Result]) -> str:
-    """Return in words which configuration is the fastest for the most ranks and the largest size."""
+    """Return a sentence on the fastest configuration for the most ranks and the largest size."""
     world = max(result.world for result in results)
     largest = max(result.configuration.nbytes for result in results if result.world == world)
     own = [it for it in results if (it.world, it.configuration.nbytes) == (world, largest)]
@@ -123,15 +123,15 @@ def fastest(results: list[Result]) -> str:
     return f"{said}, {torch_s / best.timing.p50_s:.2f}x as fast as PyTorch's own"
 
 
-# Pictures of benchmarks, as PNG files in memory.
+# Plots of benchmarks, as PNG files in memory.
 
 STYLES = ("-", "--", ":")
 
 
 def draw_allreduce(results: list[Result]) -> bytes:
-    """Return the medians: against sizes, a panel for every number of ranks; as bars where there is one size.
+    """Return a plot of median times over sizes, or bars for one size, with a panel per number of ranks.
 
-    Crosses are the least times by theory.
+    Crosses are theoretical minimum times.
     """
     figure = new_figure(size_of(results))
     paint_allreduce(figure, results)
@@ -139,7 +139,7 @@ def draw_allreduce(results: list[Result]) -> bytes:
 
 
 def size_of(results: list[Result]) -> tuple[float, float]:
-    """Return the inches of the picture of all-reduces: a panel for each world, a line for each bar."""
+    """Return the plot's size in inches, for a panel per number of ranks and a line per bar."""
     worlds = {result.world for result in results}
     names = {_name(result) for result in results}
     return max(8.0, 2.0 + 4.5 * len(worlds)), 4.2 if _has_sizes(results) else 1.6 + 0.32 * len(names)
@@ -150,7 +150,7 @@ def _has_sizes(results: list[Result]) -> bool:
 
 
 def paint_allreduce(figure: Any, results: list[Result]) -> None:
-    """Paint a panel for each number of ranks."""
+    """Draw a panel for each number of ranks."""
     worlds = sorted({result.world for result in results})
     several = _has_sizes(results)
     names = list(dict.fromkeys(_name(result) for result in results))
@@ -201,4 +201,4 @@ def _draw_bars(axes: Any, results: list[Result], names: list[str]) -> None:
 
 
 PAGES = MappingProxyType({SCHEMA: allreduce_page})
-"""The page of a record by its schema."""
+"""The function that makes a record's page, by schema."""
