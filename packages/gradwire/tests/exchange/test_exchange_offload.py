@@ -102,7 +102,7 @@ def test_a_nic_with_another_codec_is_an_error_that_says_so(run_ranks: RunRanks) 
     plan = Plan(segment_nbytes=SEGMENT_UNIT_NBYTES, offload="truncate:8")
     errors = run_ranks(2, average, xs, plan, links=links, errors="return")
     assert all(isinstance(error, ExchangeError) for error in errors)
-    text = "altered on the way; do NICs on the way have the codec of projected:truncate:8"
+    text = "altered on the way; check that NICs on the link have the codec of projected:truncate:8"
     assert any(text in str(error) for error in errors)
 
 
@@ -131,7 +131,7 @@ def test_marked_connections_carry_the_floats_and_plain_exchanges_none(
 def test_a_link_whose_connections_are_not_marked_is_refused() -> None:
     plan = Plan(offload=OFFLOADS[0])
     links = sockets(2, 5.0)
-    text = r"the plan lets NICs do inceptionn:2\^-10, but no connections of this SocketLink .* with tos=0x28"
+    text = r"connections marked for offload inceptionn:2\^-10, got a SocketLink without; .* with tos=0x28"
     with pytest.raises(LinkError, match=text):
         Exchange(links[0], plan)
     wrapped = [FaultyLink(link, []) for link in marked(2, 5.0)]

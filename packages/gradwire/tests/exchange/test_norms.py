@@ -175,5 +175,5 @@ def test_borders_that_are_none_are_refused(borders: list[int]) -> None:
 
 def test_borders_of_another_bucket_are_refused() -> None:
     (link,) = loopback(1)
-    with pytest.raises(TensorError, match="whose ranges end at 4, as the tensor does, got 5"):
+    with pytest.raises(TensorError, match="with ranges up to 4, the tensor's length, got 5"):
         Exchange(link, Plan()).all_reduce(torch.ones(4), norms=Norms([0, 5]))

@@ -43,7 +43,7 @@ def test_a_difference_is_between_ranks_of_the_link_at_two_steps() -> None:
     link.step = 5
     found = difference(link, OutOfStepError([(None, 4)], has_left=False), 1)
     assert found == Difference(((1, 4), (0, 5)))
-    assert found.in_words(link).startswith("rank 1 is at step 4, but rank 0 is at step 5; let all ranks load")
+    assert found.in_words(link).startswith("rank 1 is at step 4, but rank 0 is at step 5; load the same")
     for places, error in (
         ([(None, 5)], OutOfStepError),
         ([(7, 4), (0, 5)], OutOfStepError),

@@ -1,6 +1,6 @@
-"""The one seam between host memory and the devices that tensors live on.
+"""Transfers between host memory and devices.
 
-Names are loaded when they are first used, so that codecs can import ``owners`` without importing torch.
+Names are loaded on first use, so that codecs can import ``owners`` without importing torch.
 """
 
 import importlib

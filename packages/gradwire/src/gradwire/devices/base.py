@@ -1,12 +1,12 @@
 """The contract of a device whose tensors can be exchanged: host memory, and a stream of copies.
 
-An exchange takes float32 in host memory. A stream copies tensors there and back, in order, while the device
-computes and the host goes on. Four waits keep this correct: ``follow`` before a tensor is copied,
+An exchange operates on float32 in host memory. A stream copies tensors to it and back, in order, without
+blocking the device or the host. Four waits keep this correct: ``follow`` before a tensor is copied,
 ``Event.wait`` before the host reads the copy, ``Event.order`` before the device reads the result, and
-``complete`` for a caller that waits for a future instead. On the CPU there is nothing to wait for.
+``complete`` for a caller that waits for a future instead. The CPU needs no waits.
 
-An exchange that encodes on the device takes float32 there (``ResidentStream``): its kernels run while the
-owner's stream is the current one, and the host waits for events with payloads in pinned memory.
+An exchange that encodes on the device operates on float32 there (``ResidentStream``): its kernels run while
+the owner's stream is the current one, and the host waits for events with payloads in pinned memory.
 
 The *current stream* is the one on which this thread's operations on the device run.
 """
@@ -25,32 +25,32 @@ T = TypeVar("T")
 
 
 class Event(ABC):
-    """The moment at which a stream has done all work that was queued when the event was made."""
+    """The completion of all work that was queued on a stream when the event was recorded."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Let the host wait for the event."""
+        """Block the host until the event."""
 
     @abstractmethod
     def order(self) -> None:
-        """Let the current stream wait for the event; the host goes on."""
+        """Make the current stream wait for the event without blocking the host."""
 
 
 class Stream(ABC):
-    """Copies between tensors of one owner and host memory, done in the order in which they are queued."""
+    """A queue of copies between one owner's tensors and host memory, executed in order."""
 
     @property
     @abstractmethod
     def current(self) -> AbstractContextManager[object]:
-        """A block in which this is the current stream of the thread."""
+        """A context manager that makes this the thread's current stream."""
 
     @abstractmethod
     def follow(self) -> None:
-        """Let copies that are queued from now on wait for the work of the current stream so far."""
+        """Make later copies wait for the work that is now queued on the current stream."""
 
     @abstractmethod
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
-        """Queue the copy of ``tensor`` to ``host``, in its dtype and in the order of the indices."""
+        """Queue the copy of ``tensor`` to ``host``, converted to the host's dtype, in index order."""
 
     @abstractmethod
     def store(self, tensor: torch.Tensor, host: torch.Tensor) -> Event:
@@ -58,24 +58,24 @@ class Stream(ABC):
 
     @abstractmethod
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Complete a future of ``Device.future``: a wait for it includes the copies that are queued here."""
+        """Complete a future of ``Device.future``, whose waits include the copies queued here."""
 
 
 class Device(ABC):
-    """A device on which tensors live.
+    """A device that holds tensors.
 
-    If it ``is_named_by_itself``, users pass the object, because torch has no name for it. It then has
+    If it ``is_named_by_itself``, users pass the object, because torch has no name for it. It then implements
     ``adopt`` and ``own``.
     """
 
     is_named_by_itself = False
 
     def adopt(self, model: nn.Module) -> nn.Module:
-        """Let the device own a model's parameters and buffers, and return the model."""
+        """Make the device the owner of a model's parameters and buffers, and return the model."""
         raise NotImplementedError(f"torch's own name of {self} is enough")
 
     def own(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Let the device own a CPU tensor's memory, and return the tensor."""
+        """Make the device the owner of a CPU tensor's memory, and return the tensor."""
         raise NotImplementedError(f"torch's own name of {self} is enough")
 
     @abstractmethod
@@ -84,9 +84,9 @@ class Device(ABC):
 
     @abstractmethod
     def pinned(self, count: int) -> torch.Tensor:
-        """Return ``count`` float32 in host memory, unfilled, which the device copies at full rate.
+        """Return uninitialized host memory for ``count`` float32, which the device copies at full rate.
 
-        It comes from a pool, and returns there when the last reference to it and the last copy have ended.
+        It belongs to a pool, and is reused after its last reference and its last copy have ended.
         """
 
     @abstractmethod
@@ -99,26 +99,26 @@ class Device(ABC):
     ) -> T:
         """Call ``kernels``, which launches kernels on the current stream, and return its result.
 
-        They use these tensors alone, on the device or in ``pinned`` memory, and memory that they allocate.
+        They use only these tensors, on the device or in ``pinned`` memory, and memory that they allocate.
         """
 
     @abstractmethod
     def event(self) -> Event:
-        """Return the moment at which the current stream has done its work so far."""
+        """Return the event of the work that is now queued on the current stream."""
 
     @abstractmethod
     def future(self) -> torch.futures.Future[Any]:
-        """Return a future of tensors of this device; ``Stream.complete`` completes it."""
+        """Return a future for tensors of this device; ``Stream.complete`` completes it."""
 
 
-# The CPU: tensors are in host memory already, and a caller that needs a copy makes it.
+# The CPU: tensors are already in host memory, and a caller that needs a copy makes it.
 
 
 class Done(Event):
-    """A moment that has passed."""
+    """A completed event."""
 
     def wait(self) -> None:
-        """Return at once."""
+        """Return immediately."""
 
     def order(self) -> None:
         """Do nothing."""
@@ -128,37 +128,37 @@ DONE = Done()
 
 
 class _Load(Event):
-    """A copy that the first wait makes, on its thread: the thread that queued it has other work."""
+    """A copy that the first waiting thread makes, because the thread that queued it has other work."""
 
     def __init__(self, host: torch.Tensor, tensor: torch.Tensor) -> None:
         self._left: tuple[torch.Tensor, torch.Tensor] | None = host, tensor
 
     def wait(self) -> None:
-        """Copy, the first time."""
+        """Copy on the first call."""
         left, self._left = self._left, None
         if left is not None:
             fetch(*left)
 
     def order(self) -> None:
-        """Copy, the first time: on the CPU the host is the device."""
+        """Copy on the first call, because on the CPU the host is the device."""
         self.wait()
 
 
 class CpuStream(Stream):
-    """Copies, except of tensors that share the host's memory."""
+    """The CPU's stream, which copies tensors unless they are exchanged in their own memory."""
 
     current: AbstractContextManager[object] = nullcontext()
-    """A block without effect."""
+    """A context manager without effect."""
 
     def follow(self) -> None:
-        """Do nothing: all results are there."""
+        """Do nothing, because all results are complete."""
 
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
-        """Leave the copy, if one is needed, to the first wait for it."""
+        """Return an event whose first wait makes the copy, if one is needed."""
         return DONE if host.data_ptr() == tensor.data_ptr() else _Load(host, tensor)
 
     def store(self, tensor: torch.Tensor, host: torch.Tensor) -> Event:
-        """Copy at once, if that is needed."""
+        """Copy immediately, if needed."""
         if host.data_ptr() != tensor.data_ptr():
             bring_back(tensor, host)
         return DONE
@@ -183,7 +183,7 @@ class Cpu(Device):
         return torch.empty(count, dtype=torch.float32, device="cpu")
 
     def stream(self) -> Stream:
-        """Return the stream of all owners; it has no state."""
+        """Return the stream that all owners share, because it has no state."""
         return CPU_STREAM
 
     def launch(
@@ -192,15 +192,15 @@ class Cpu(Device):
         reads: Sequence[torch.Tensor],  # noqa: ARG002
         writes: Sequence[torch.Tensor],  # noqa: ARG002
     ) -> T:
-        """Call ``kernels``, and return its result."""
+        """Call ``kernels`` and return its result."""
         return kernels()
 
     def event(self) -> Event:
-        """Return an event that has passed."""
+        """Return a completed event."""
         return DONE
 
     def future(self) -> torch.futures.Future[Any]:
-        """Return a future of torch's."""
+        """Return a plain torch future."""
         return torch.futures.Future()
 
 
@@ -209,18 +209,18 @@ CPU = Cpu()
 
 
 def fetch(host: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Fill ``host`` (1-D) with the values of ``tensor``, in the order of its indices."""
-    # Resolved, because a copy of halves to float32 ignores torch's lazy negation.
+    """Copy the values of ``tensor`` to ``host`` (1-D), in index order."""
+    # Resolved, because a copy of float16 to float32 ignores torch's lazy negation.
     host.view(tensor.shape).copy_(tensor.detach().resolve_neg())
 
 
 def bring_back(tensor: torch.Tensor, host: torch.Tensor) -> None:
-    """Fill ``tensor`` with the values of ``host`` (1-D), rounded to its dtype."""
+    """Copy the values of ``host`` (1-D) to ``tensor``, rounded to its dtype."""
     with torch.inference_mode():  # outside, a tensor that was made in this mode can't be written
         target, values = tensor.detach(), host.view(tensor.shape)
         target.copy_(values.to(target.dtype) if target.is_neg() else values)  # as in fetch
 
 
 def serves(tensor: torch.Tensor) -> bool:
-    """Return whether an exchange takes this tensor's own memory: contiguous float32."""
+    """Return whether an exchange can use the tensor's own memory: contiguous float32."""
     return tensor.dtype == torch.float32 and tensor.is_contiguous() and not tensor.is_neg()

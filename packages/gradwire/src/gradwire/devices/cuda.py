@@ -1,14 +1,13 @@
-"""Accelerators whose module of torch has the streams and events of ``torch.cuda``.
+"""Accelerators whose torch module has the streams and events of ``torch.cuda``.
 
-This relies on what torch promises:
+This relies on torch's guarantees:
 
-- A copy with ``non_blocking=True`` between pinned memory and a device returns at once and is done when its
-  stream gets there; one that converts or gathers on its way goes through memory that is not pinned, so both
-  happen on the device.
-- The allocator of pinned memory is a pool. It notes which streams copy from and to a block, and hands a block
-  out again only when they have. The allocator of device memory does so for one stream only, and for others
-  that ``record_stream`` names.
-- A current stream belongs to a thread, and so does the current device; ``stream`` sets both for a block.
+- A copy with ``non_blocking=True`` between pinned memory and a device returns immediately and runs in stream
+  order. A copy that also converts or gathers would use memory that is not pinned, so these run on the device.
+- The allocator of pinned memory is a pool. It records which streams copy from and to a block, and reuses a
+  block only after these copies. The allocator of device memory does so for one stream, and for those passed
+  to ``record_stream``.
+- The current stream and the current device are per thread; ``stream`` sets both for a block.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ from gradwire.devices.base import Device, Event, Stream, T
 
 
 class CudaEvent(Event):
-    """An event that a stream has recorded."""
+    """An event recorded on a stream."""
 
     def __init__(self, module: Any, device: torch.device, event: Any) -> None:
         self._module, self._device, self._event = module, device, event
 
     def wait(self) -> None:
-        """Let the host wait for the event."""
+        """Block the host until the event."""
         self._event.synchronize()
 
     def order(self) -> None:
-        """Let the current stream wait for the event; the host goes on."""
+        """Make the current stream wait for the event without blocking the host."""
         self._module.current_stream(self._device).wait_event(self._event)
 
 
 class CudaStream(Stream):
-    """A stream beside those that compute."""
+    """A side stream, separate from the streams that compute."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._module = device, torch.get_device_module(device)
@@ -47,12 +46,12 @@ class CudaStream(Stream):
 
     @property
     def current(self) -> AbstractContextManager[object]:
-        """The block in which this stream is torch's current one."""
+        """A context manager that makes this torch's current stream."""
         block: AbstractContextManager[object] = self._module.stream(self._stream)
         return block
 
     def follow(self) -> None:
-        """Let the stream wait for the current one."""
+        """Make the stream wait for the work that is now queued on the current stream."""
         self._stream.wait_stream(self._module.current_stream(self._device))
 
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
@@ -72,12 +71,12 @@ class CudaStream(Stream):
         return self._used(tensor)
 
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Complete the future with this stream as the current one, on which torch records its event."""
+        """Complete the future with this as the current stream, on which torch records the future's event."""
         with self.current:
             future.set_result(result)
 
     def _used(self, tensor: torch.Tensor) -> Event:
-        """Keep the memory until this stream has used it; return the event of the work queued so far."""
+        """Reserve the tensor's memory until this stream has used it; return the event of the queued work."""
         tensor.record_stream(self._stream)
         return CudaEvent(self._module, self._device, self._stream.record_event())
 
@@ -96,11 +95,11 @@ class Cuda(Device):
         return torch.zeros(count, dtype=torch.float32, device=self._device)
 
     def pinned(self, count: int) -> torch.Tensor:
-        """Return pinned memory of torch's pool; ``device`` is given, because another may be the default."""
+        """Return pinned memory from torch's pool; ``device`` is explicit, because the default may differ."""
         return torch.empty(count, dtype=torch.float32, device="cpu", pin_memory=True)
 
     def stream(self) -> Stream:
-        """Return a stream of torch's pool."""
+        """Return a stream from torch's pool."""
         return CudaStream(self._device)
 
     def launch(
@@ -109,25 +108,25 @@ class Cuda(Device):
         reads: Sequence[torch.Tensor],  # noqa: ARG002
         writes: Sequence[torch.Tensor],  # noqa: ARG002
     ) -> T:
-        """Call ``kernels`` with this accelerator as the current one, and return its result."""
+        """Call ``kernels`` with this as the current device, and return its result."""
         with torch.get_device_module(self._device).device(self._device):
             return kernels()
 
     def event(self) -> Event:
-        """Return an event of the current stream."""
+        """Return an event recorded on the current stream."""
         module = torch.get_device_module(self._device)
         return CudaEvent(module, self._device, module.current_stream(self._device).record_event())
 
     def future(self) -> torch.futures.Future[Any]:
         """Return a future that carries the events of its tensors.
 
-        This alone needs a real accelerator: torch looks for one when the future is made, and refuses tensors
-        of a device that the future does not name.
+        Only this method needs a real accelerator: torch looks for one when the future is created, and refuses
+        tensors on devices that the future was not created for.
         """
         return torch.futures.Future(devices=[self._device])
 
 
 @lru_cache(maxsize=64)
 def cuda(device: torch.device) -> Device:
-    """Return the accelerator of tensors with this ``device``."""
+    """Return the accelerator for tensors with this ``device``; cached."""
     return Cuda(device)

@@ -1,4 +1,4 @@
-"""Devices that own memory of the CPU: a simulated one, in tests and experiments. Imports no torch."""
+"""Devices that own CPU memory: a simulated device in tests and experiments. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def register(owner: Callable[[torch.Tensor], Device | None]) -> None:
 
 
 def owner_of(tensor: torch.Tensor) -> Device | None:
-    """Return the device that owns a CPU tensor's memory; None for the CPU itself, as outside of tests."""
+    """Return the device that owns a CPU tensor's memory; None for the CPU itself, the usual case."""
     for owner in _owners:
         found = owner(tensor)
         if found is not None:

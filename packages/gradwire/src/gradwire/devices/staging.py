@@ -1,8 +1,8 @@
-"""Memory in float32 that stands in for tensors which no exchange takes as they are.
+"""Float32 staging memory for tensors that can't be exchanged in their own memory.
 
-An exchange takes contiguous float32. A tensor of another layout is gathered in the order of its indices and
-scattered back. One of half the precision is widened, which is exact, and rounded on its way back. One on
-another device is copied to pinned memory and back, by a stream of the owner's, unless it is encoded there.
+An exchange needs contiguous float32. A tensor with another layout is gathered in index order and scattered
+back. A 16-bit tensor is converted to float32, which is exact, and rounded when it is copied back. A tensor on
+another device is copied to pinned memory and back, by the owner's stream, unless it is encoded there.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from gradwire.devices.owners import owner_of
 
 # Tensors that stay on their device while they are exchanged, because they are encoded there.
 #
-# An exchange takes float32 on the device: their own memory where that is contiguous float32, else a copy
-# beside them. Kernels use it within the stream's ``current``, and an exchange returns when they are done.
+# An exchange uses float32 on the device: the tensor's own memory if it is contiguous float32, else a copy on
+# the same device. Kernels use it within the stream's ``current``, and an exchange returns when they are done.
 
 
 class ResidentStream(Stream):
-    """Conversions on the device, by a stream of its own; the host waits for none of them."""
+    """A stream that converts tensors on their device, without blocking the host."""
 
     def __init__(self, device: Device) -> None:
         self._device, self._stream = device, device.stream()
 
     @property
     def current(self) -> AbstractContextManager[object]:
-        """The block of the stream."""
+        """The context manager of the device's stream."""
         return self._stream.current
 
     def follow(self) -> None:
-        """Let the stream wait for the current one."""
+        """Make the stream wait for the work that is now queued on the current stream."""
         self._stream.follow()
 
     def load(self, host: torch.Tensor, tensor: torch.Tensor) -> Event:
-        """Queue the conversion of ``tensor`` to ``host``, which is on the device, unless they are one."""
+        """Queue the conversion of ``tensor`` to ``host``, on the device, unless they share memory."""
         if host.data_ptr() != tensor.data_ptr():
             with self.current:
                 self._device.launch(lambda: fetch(host, tensor), [host, tensor], [host])
         return DONE
 
     def store(self, tensor: torch.Tensor, host: torch.Tensor) -> Event:
-        """Queue the conversion of ``host`` to ``tensor``, unless they are one."""
+        """Queue the conversion of ``host`` to ``tensor``, unless they share memory."""
         if host.data_ptr() == tensor.data_ptr():
             return DONE
         with self.current:
@@ -53,15 +53,15 @@ class ResidentStream(Stream):
             return self._device.event()
 
     def complete(self, future: torch.futures.Future[Any], result: object) -> None:
-        """Complete the future as the stream does."""
+        """Complete the future on the device's stream."""
         self._stream.complete(future, result)
 
 
-# The device of a tensor: the one place that decides it.
+# The device of a tensor; nothing else decides it.
 
 
 def device_of(tensor: torch.Tensor) -> Device:
-    """Return the device of ``tensor``; a simulated one if that owns its memory."""
+    """Return the device of ``tensor``, which may be a simulated one that owns its CPU memory."""
     if tensor.device.type != "cpu":
         return cuda(tensor.device)
     return owner_of(tensor) or CPU
@@ -72,10 +72,10 @@ FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class Staging:
-    """One owner's stream and memory for tensors of one device, large enough for the largest of them.
+    """One owner's stream and staging memory, large enough for its largest tensor on one device.
 
-    It serves one tensor at a time. ``load`` comes before anything is written to the memory: the stream keeps
-    its order, so a copy from that memory has ended when the next one to it has.
+    It serves one tensor at a time. Call ``load`` before anything is written to the memory: the stream
+    executes in order, so a copy from the memory has ended when the next copy to it has.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Staging:
     Attributes
     ----------
     stream
-        The owner's stream. Kernels use the memory on a device while this is the current stream.
+        The owner's stream. Kernels use memory on a device while this is the current stream.
     """
 
     def __init__(self, on_device: bool = False) -> None:
@@ -96,10 +96,10 @@ class Staging:
         self._stored: Event | None = None
 
     def stand_in(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return memory for ``tensor``: its own if an exchange takes that, or this owner's, unfilled.
+        """Return memory to exchange ``tensor`` in: its own if possible, else staging memory, uninitialized.
 
-        It is 1-D float32 with as many elements, on the CPU unless tensors stay on their device, and serves
-        until the next call.
+        It is 1-D float32 with the same number of elements, on the CPU unless tensors stay on their device,
+        and valid until the next call.
         """
         device = device_of(tensor)
         if device is not self._device:
@@ -116,29 +116,29 @@ class Staging:
         return self._memory[:count]
 
     def load(self, floats: torch.Tensor, tensor: torch.Tensor) -> Event:
-        """Begin to fill ``floats``, of ``stand_in``, with what the current stream makes of ``tensor``."""
+        """Queue the copy of ``tensor`` to ``floats``, from ``stand_in``, after the current stream's work."""
         self.stream.follow()
         return self.stream.load(floats, tensor)
 
     def store(self, tensor: torch.Tensor, floats: torch.Tensor) -> None:
-        """Begin to copy ``floats`` to ``tensor``, which was there when ``load`` was called; see ``order``."""
+        """Queue the copy of ``floats`` to ``tensor``; call ``order`` before the current stream uses it."""
         self._stored = self.stream.store(tensor, floats)
 
     def order(self) -> None:
-        """Let the current stream wait for all that was stored."""
+        """Make the current stream wait for all stored copies."""
         stored, self._stored = self._stored, None
         if stored is not None:
             stored.order()
 
     def put(self, tensor: torch.Tensor, floats: torch.Tensor) -> None:
-        """Copy ``floats`` to ``tensor`` as if the current stream did it; ``floats`` stay as they are."""
+        """Copy ``floats`` to ``tensor`` in the order of the current stream."""
         self.stream.follow()
         self.store(tensor, floats)
         self.order()
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of these values, shape and dtype on the CPU; ``tensor`` itself if it is there."""
+    """Return ``tensor`` copied to the CPU with its shape and dtype; ``tensor`` itself if it is there."""
     device = device_of(tensor)
     if device is CPU:
         return tensor.detach()
@@ -149,21 +149,21 @@ def on_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class Staged:
-    """One tensor on its way through host memory and back; making this object begins the copy to the host.
+    """One tensor staged in host memory; the constructor starts the copy to the host.
 
     Parameters
     ----------
     tensor
-        On any device; the current stream computes it.
+        A tensor on any device, computed on the current stream.
     floats, staging
-        The host memory and whose it is, where the owner keeps it from step to step.
+        The host memory and its ``Staging``, if the owner reuses them from step to step.
 
     Attributes
     ----------
     nbytes
         The size of the values in float32.
     crossing_nbytes
-        How many bytes cross the device's bus in all: ``nbytes`` there and as many back, or none.
+        The bytes that cross the device's bus: ``nbytes`` in each direction, or 0.
     stream
         The owner's stream, which copies back; a future that it completes is done after that copy.
     """
@@ -180,17 +180,17 @@ class Staged:
         self._loaded: Event | None = self.stream.load(self._floats, tensor)
 
     def floats(self) -> torch.Tensor:
-        """Return the values, once they are there: memory of ``stand_in``, the caller's to change."""
+        """Wait for the copy and return the staged values, which the caller may change."""
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
             loaded.wait()
         return self._floats
 
     def store(self) -> Self:
-        """Begin to copy the values back."""
+        """Start to copy the values back, and return this object."""
         self._staging.store(self.tensor, self._floats)
         return self
 
     def order(self) -> None:
-        """Let the current stream wait for that copy."""
+        """Make the current stream wait for the copy back."""
         self._staging.order()

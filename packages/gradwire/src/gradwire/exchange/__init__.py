@@ -1,4 +1,4 @@
-"""The exchange of a bucket: a schedule, run over a link with a codec."""
+"""The exchange of a bucket: a collective's schedule, run over a link with a codec."""
 
 from gradwire.exchange.exchange import Exchange
 from gradwire.exchange.norms import Norms

@@ -1,9 +1,9 @@
-"""Native all-reduce: the transport sums buckets of plans that request it and encode nothing.
+"""Native all-reduce: the transport sums uncompressed buckets if the plan requests it.
 
-The transport's messages have no headers, and Gloo ends the process if two ranks disagree about the length of
-one. So the first bucket of every length takes the steps of a ring, whose frames are checked. Before a later
-one of that length, every rank announces it to the next, in a frame without a payload. A rank that receives
-another length, or a sum instead of an average, does not begin. So no two neighbours in Gloo's ring begin with
+The transport's messages have no headers, and Gloo ends the process if two ranks disagree about a message's
+length. So the first bucket of every length uses a ring, whose frames are checked. Before a later bucket of
+that length, every rank announces it to the next, in a frame without a payload. A rank that receives another
+length, or a sum instead of an average, does not start. So no two neighbours in Gloo's ring start with
 different buckets.
 """
 
@@ -24,14 +24,14 @@ from gradwire.links.base import Link, Reducing
 from gradwire.plan import FLOAT_NBYTES, Plan
 
 _COUNTS = 1 << 32
-"""The counts that fit into the header's field, which wraps around."""
+"""The modulus of counts in the frame header."""
 _NOTHING = torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 class NativeAllReduce:
-    """One bucket's all-reduce by the transport, in flight: ``tensor`` becomes the average over ``ranks``.
+    """One bucket's native all-reduce in flight, which replaces ``tensor`` by the average over ``ranks``.
 
-    ``explain`` returns the reason of a failure in words.
+    ``explain`` returns the reason for a failure as text.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class NativeAllReduce:
         self._reducing, self._tensor, self._ranks, self._explain = reducing, tensor, ranks, explain
 
     def wait(self, most_s: float) -> ExchangeCost:
-        """Return the cost, once the tensor is the average, within ``most_s``. Raises ``ExchangeError``.
+        """Wait up to ``most_s`` until the tensor is the average, and return the cost.
 
-        Time before this call isn't counted, because other work is done meanwhile.
+        The cost excludes time before this call, because it overlaps other work. Raises ``ExchangeError``.
         """
         began = time.perf_counter()
         try:
@@ -58,7 +58,7 @@ class NativeAllReduce:
 
 
 class NativeReducer:
-    """The native all-reduce of a link's transport, for buckets that no codec changes."""
+    """The native all-reduce of a link's transport, for uncompressed buckets."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -66,11 +66,11 @@ class NativeReducer:
 
     @staticmethod
     def serves(link: Link, plan: Plan) -> bool:
-        """Return whether ``plan`` requests the native all-reduce, and the link has one."""
+        """Return whether ``plan`` requests the native all-reduce and the link has one."""
         return plan.algorithm == backend.NAME and link.HAS_ALL_REDUCE and link.world > 1
 
     def takes(self, codec: Codec, count: int) -> bool:
-        """Return whether the transport sums ``count`` values; the first of any length runs a schedule."""
+        """Return whether the transport sums ``count`` values; the first bucket of a length uses a ring."""
         if not isinstance(codec, Identity) or count == 0:
             return False
         known = count in self._agreed
@@ -79,16 +79,16 @@ class NativeReducer:
 
     @property
     def lengths(self) -> frozenset[int]:
-        """The lengths of buckets about which all ranks have agreed, so that ``begin`` takes them.
+        """The bucket lengths that all ranks have agreed on, for which ``begin`` can be called.
 
-        They are the same on all ranks while none of them is in a call.
+        They are the same on all ranks between calls.
         """
         return frozenset(self._agreed) if self._link.begins_all_reduces else frozenset()
 
     def begin(
         self, tensor: torch.Tensor, timeout_s: float, explain: Callable[[BaseException], str]
     ) -> NativeAllReduce:
-        """Begin to average a bucket of one of ``lengths``, unannounced. Raises ``ExchangeError``."""
+        """Start to average a bucket of one of ``lengths``, unannounced. Raises ``ExchangeError``."""
         try:
             reducing = self._link.begin_all_reduce(tensor, timeout_s)
         except LinkError as error:
@@ -96,7 +96,7 @@ class NativeReducer:
         return NativeAllReduce(reducing, tensor, self._link.world, explain)
 
     def run(self, tensor: torch.Tensor, resources: CodecResources) -> ExchangeCost:
-        """Sum ``tensor`` over all ranks; return the cost of a ring and of the announcement.
+        """Sum ``tensor`` over all ranks, and return the cost of a ring and the announcement.
 
         Raises ``FrameError`` and ``LinkError``.
         """
@@ -110,9 +110,9 @@ class NativeReducer:
         )
 
     def _announce(self, count: int, resources: CodecResources) -> int:
-        """Send the next rank a frame that has the count and no values; return the bytes sent.
+        """Send the next rank a frame with the count and no values; return the bytes sent.
 
-        Raises ``FrameError`` unless the rank before announces the same.
+        Raises ``FrameError`` unless the previous rank announces the same count.
         """
         link, count = self._link, count % _COUNTS
         framer, flags, timeout_s = resources.framer, resources.flags, resources.timeout_s
@@ -134,5 +134,5 @@ class NativeReducer:
 
 
 def in_words(error: BaseException) -> str:
-    """Return the reason of a native all-reduce that failed, in words."""
+    """Return the reason for a native all-reduce's failure, as text."""
     return f"the {backend.NAME} all-reduce: {str(error) or type(error).__name__}"

@@ -30,41 +30,41 @@ from gradwire.wire import AVERAGE, OutOfStepError, flags_of
 
 
 class Exchange:
-    """Exchanges buckets with the other ranks of a link; all ranks call the same methods in the same order.
+    """An exchange of buckets among a link's ranks; all ranks call the same methods in the same order.
 
     A bucket is a 1-D contiguous float32 tensor, of the same length on every rank. It is changed in place. A
-    bucket on a device is encoded and decoded there (``on_device``), on the current stream, and has its result
+    bucket on a device is encoded and decoded there (``on_device``), on the current stream, and is complete
     when a method returns. An exchange serves one thread at a time and refuses a second one.
 
-    A failure closes the link, so that the peers learn of it at once, and leaves the bucket partly summed,
-    segment by segment: every frame was added as a whole or not at all. All later calls are refused with the
-    first reason, as they are after ``close``.
+    A failure closes the link, which notifies the peers, and leaves the bucket partly summed, segment by
+    segment: every frame was added as a whole or not at all. All later calls raise an error with the first
+    reason, as they do after ``close``.
 
     Parameters
     ----------
     link
-        This rank's end; its maker closes it.
+        This rank's end; its creator closes it.
     plan
-        The same on all ranks. A plan that lets NICs compress needs a link with marked connections, or is
-        refused with ``LinkError``.
+        The plan, the same on all ranks. A plan with ``offload`` needs a link with marked connections;
+        otherwise, the constructor raises ``LinkError``.
 
     Attributes
     ----------
     transport
-        The link until its first failure, for the threads and groups that share it.
+        The link and its first failure, shared by the threads and groups that use the link.
     starts
-        Whether the plan leaves buckets to the transport, so that ``start`` may begin some of them.
+        Whether the plan uses the native all-reduce, so that ``start`` may start it for some buckets.
     """
 
     def __init__(self, link: Link, plan: Plan) -> None:
         if plan.tos and link.world > 1 and link.tos == 0:
             raise LinkError(
-                f"the plan lets NICs do {plan.offload}, but no connections of this {type(link).__name__} "
-                f"are marked for them; make a ProcessGroupLink with tos={plan.tos:#x}, or leave out offload"
+                f"expected connections marked for offload {plan.offload}, got a {type(link).__name__} "
+                f"without; make a ProcessGroupLink with tos={plan.tos:#x}, or omit offload"
             )
         self.link, self.transport = link, Transport(link)
         self._incoming = incoming_buffers(link)
-        self._native = NativeReducer(link)  # the ranks' agreement about lengths holds for all plans
+        self._native = NativeReducer(link)  # the agreed lengths are valid for all plans
         self._sent, self._received = Sequences(), Sequences()
         self._adopt(plan)
         self._at_work = threading.Lock()
@@ -82,11 +82,11 @@ class Exchange:
 
     @property
     def failure(self) -> str | None:
-        """The reason that the exchange is of no further use; None while it can be used."""
+        """The reason why the exchange is unusable; None while it can be used."""
         return self.transport.failure
 
     def follow(self, plan: Plan) -> None:
-        """Use another plan from the next call on; all ranks call this between the same two calls.
+        """Switch to another plan; all ranks call this between the same two exchanges.
 
         Raises ``SpecError`` for a plan that needs other connections.
         """
@@ -107,11 +107,11 @@ class Exchange:
         timeout_s: float | None = None,
         codec: Codec | None = None,
     ) -> ExchangeCost:
-        """Replace ``tensor`` by the average over all ranks, or their sum; every rank gets identical bits.
+        """Replace ``tensor`` by the average, or the sum, over all ranks, with identical bits on every rank.
 
-        Where the codec bounds the error of every partial sum by ``b``, the sum is within ``world * b`` of the
+        If the codec bounds the error of every partial sum by ``b``, the sum is within ``world * b`` of the
         exact one. ``BucketRequest`` describes the other arguments. Raises ``TensorError`` before anything is
-        sent or changed, and ``ExchangeError`` when a peer fails or disagrees.
+        sent or changed, and ``ExchangeError`` if a peer fails or disagrees.
         """
         request = BucketRequest(Half.ALL_REDUCE, average, codec, None, residual, norms, timeout_s)
         return self.run(tensor, request)
@@ -123,9 +123,9 @@ class Exchange:
         norms: Norms | None = None,
         timeout_s: float | None = None,
     ) -> ExchangeCost:
-        """Do the reduce half: ``star`` leaves the sum at rank 0, ``ring`` every chunk at its owner.
+        """Run the reduce half: with ``star``, rank 0 has the sum; with ``ring``, each owner has its chunk's.
 
-        Elsewhere ``tensor`` holds partial sums. An owner doesn't encode its chunk, so its residual is 0
+        Elsewhere, ``tensor`` contains partial sums. An owner doesn't encode its chunk, so its residual is 0
         there. ``BucketRequest`` describes the arguments. Raises ``TensorError`` and ``ExchangeError``.
         """
         request = BucketRequest(Half.REDUCE, residual=residual, norms=norms, timeout_s=timeout_s)
@@ -134,18 +134,18 @@ class Exchange:
     def broadcast(
         self, tensor: torch.Tensor, codec: Codec | None = None, timeout_s: float | None = None
     ) -> ExchangeCost:
-        """Do the broadcast half, with ``codec`` instead of the plan's; ``star`` broadcasts from rank 0.
+        """Run the broadcast half, with ``codec`` instead of the plan's; ``star`` broadcasts from rank 0.
 
-        The owner also ends with the decoded values. Raises ``TensorError`` and ``ExchangeError``.
+        The owner also adopts the decoded values. Raises ``TensorError`` and ``ExchangeError``.
         """
         return self.run(tensor, BucketRequest(Half.BROADCAST, codec=codec, timeout_s=timeout_s))
 
     def run(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
-        """Exchange one bucket, in place, and return the cost.
+        """Exchange one bucket in place, and return the cost.
 
-        The parameters of each codec of ``request.views`` are exchanged by themselves, in the order of their
-        first ones. Raises ``TensorError`` before anything is sent or changed, and ``ExchangeError`` when a
-        peer fails or disagrees.
+        The parameters of each codec in ``request.views`` are exchanged separately, in the order of each
+        codec's first parameter. Raises ``TensorError`` before anything is sent or changed, and
+        ``ExchangeError`` if a peer fails or disagrees.
         """
         if request.views is None:
             return self._run(tensor, request)
@@ -161,7 +161,7 @@ class Exchange:
                 cost = self._run(values, alone, SegmentCopies(tensor, values, part))
             else:
                 cost = self._run_part(tensor, alone, part)
-            cost.raw_nbytes *= part.filled  # zeros between parameters don't count
+            cost.raw_nbytes *= part.filled  # without the zeros between parameters
             total += cost
         total.nonfinite = min(total.nonfinite, 1)
         return total
@@ -169,8 +169,8 @@ class Exchange:
     def start(self, tensor: torch.Tensor, request: BucketRequest) -> NativeAllReduce | None:
         """Start the native all-reduce of a bucket; return None if the caller must ``run`` the request.
 
-        It serves exact averages of float32 on the host, of lengths that all ranks have exchanged before, and
-        needs no thread of the exchange. All ranks call it in the same order, between the same two calls of
+        It handles exact averages of float32 on the host, of lengths that all ranks have exchanged before, and
+        needs no communication thread. All ranks call it in the same order, between the same two calls of
         other methods. Raises ``ExchangeError``, after which the caller closes the exchange.
         """
         self.transport.check()
@@ -185,7 +185,7 @@ class Exchange:
         return self._native.begin(tensor.detach(), timeout_s, self._reason)
 
     def close(self, reason: BaseException | str = "it was closed") -> None:
-        """Refuse all later calls, and close the link, so that the peers learn of it; may be called twice."""
+        """Refuse all later calls and close the link, which notifies the peers; may be called twice."""
         self.transport.close(reason)
 
     def __repr__(self) -> str:
@@ -194,17 +194,17 @@ class Exchange:
         return f"<Exchange of {self.plan.encoding} over {self.plan.algorithm}, {place}{state}>"
 
     def _scratch(self, count: int) -> torch.Tensor:
-        """Return host memory for ``count`` values, the same in each call, for one bucket at a time."""
+        """Return reusable host memory for ``count`` values of one bucket at a time."""
         if self._memory.numel() < count:
             with torch.inference_mode(mode=False):  # it is used again outside
                 self._memory = torch.empty(count, dtype=torch.float32, device="cpu")
         return self._memory[:count]
 
     def _run_part(self, tensor: torch.Tensor, request: BucketRequest, part: CodecPart) -> ExchangeCost:
-        """Exchange one codec's parameters, all copied to their places before the run begins."""
+        """Exchange one codec's parameters, which are all copied together before the run starts."""
         values, residual = part.joined(tensor), part.joined_residual(request.residual)
         norms = None if request.norms is None else Norms(part.borders)
-        if norms is not None and part.codec.EXACT:  # which a run doesn't measure
+        if norms is not None and part.codec.EXACT:  # a run with an exact codec measures nothing
             norms.look(on_host(values))
         measured = None if part.codec.EXACT else norms
         cost = self._run(values, replace(request, residual=residual, norms=measured))
@@ -217,7 +217,7 @@ class Exchange:
     def _run(
         self, tensor: torch.Tensor, request: BucketRequest, copies: SegmentCopies | None = None
     ) -> ExchangeCost:
-        """Exchange values with one codec; ``copies`` copies them, on the host, to ``tensor`` and back."""
+        """Exchange ``tensor`` with one codec; ``copies`` copies values, on the host, to it and back."""
         check_chunk(tensor, "tensor", on_cuda=True)
         codec = self.plan.encoding if request.codec is None else request.codec
         residual = request.residual
@@ -232,7 +232,7 @@ class Exchange:
             return self._run_on_host(tensor, request)
         if not self._at_work.acquire(blocking=False):
             own = self.link.name_of(self.link.rank)
-            raise ExchangeError(f"{own}: another thread is using this exchange; it serves one at a time")
+            raise ExchangeError(f"{own}: another thread is using this exchange; use one thread at a time")
         try:
             self.transport.check()
             start = time.perf_counter()
@@ -264,7 +264,7 @@ class Exchange:
         return DeviceFeedback(codec, tensor, None if residual is None else residual.detach(), request.norms)
 
     def _run_on_host(self, tensor: torch.Tensor, request: BucketRequest) -> ExchangeCost:
-        """Exchange a host copy of a bucket on a device, for a request that only the host can serve."""
+        """Exchange a host copy of a bucket on a device, for a request that needs the host."""
         start, staged = time.perf_counter(), Staged(tensor)
         accounting = self._run(staged.floats(), request)
         staged.store().order()
@@ -292,7 +292,7 @@ class Exchange:
         resources: CodecResources,
         copies: SegmentCopies | None,
     ) -> ExchangeCost:
-        """Let the transport sum a bucket that no codec changes."""
+        """Sum an uncompressed bucket by the transport's native all-reduce."""
         if copies is not None:
             copies.bring(0, tensor.numel())
         feedback.begin(tensor)
@@ -311,7 +311,7 @@ class Exchange:
         return accounting
 
     def _fail(self, failure: str, error: BaseException) -> None:
-        """Close the exchange; raise ``ExchangeError`` for a failure that a peer or the network caused."""
+        """Close the exchange; raise ``ExchangeError`` if a peer or the network caused the failure."""
         difference = self.transport.difference
         if difference is not None and not difference.has_left:
             failure = difference.in_words(self.link)
@@ -326,7 +326,7 @@ class Exchange:
             reason = self.transport.difference.in_words(self.link)
         elif isinstance(error, OutOfStepError) and peer is not None:
             reason = f"{self.link.name_of(peer)} has closed its link"
-        elif isinstance(error, LinkError) and action is not None:  # it names the ranks
+        elif isinstance(error, LinkError) and action is not None:  # the error names the ranks
             return f"{self._place(half, action)}: {reason}"
         if action is None:
             return f"{own}, before the first step of the {half.value}: {reason}"
@@ -334,7 +334,7 @@ class Exchange:
         return f"{self._place(half, action)}: {own} {doing} {self.link.name_of(action.peer)}: {reason}"
 
     def _reason(self, error: BaseException) -> str:
-        """Return the reason of a native all-reduce that failed, in words."""
+        """Return the reason for a native all-reduce's failure, as text."""
         if self.transport.note_difference(error) and self.transport.difference is not None:
             return self.transport.difference.in_words(self.link)
         return in_words(error)

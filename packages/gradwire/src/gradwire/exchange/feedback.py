@@ -1,9 +1,9 @@
-"""Error feedback of one run: its encoding error, and the residual that keeps it for the next step.
+"""Error feedback of one run: its encoding error, and the residual that stores it for the next step.
 
-A rank encodes an element at most once in a run: it sends its partial sum on, or publishes the finished one,
-never both. So the residual has one value for each element. Receivers add, or adopt, the decoded value; the
-difference is in the residual of the rank that encoded it. So the norm of a rank's encoding error is that of
-one difference per element, for any number of hops.
+A rank encodes an element at most once in a run: it sends either its partial sum or the finished sum, never
+both. So the residual has one value for each element. Receivers add, or adopt, the decoded value; the
+difference is in the residual of the rank that encoded it. So a rank's encoding error has one difference per
+element, for any number of hops.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from gradwire.exchange.norms import Norms
 
 @dataclass
 class Residual:
-    """The residual of one bucket on the host, which changes only after a run has succeeded.
+    """The residual of one bucket on the host, which changes only after a successful run.
 
     Attributes
     ----------
     values
-        1-D contiguous float32 tensors that are together as long as the bucket: one for each parameter, if
-        parameters have codecs of their own.
+        1-D contiguous float32 tensors with the bucket's total length: one per parameter, if parameters have
+        their own codecs.
     lost
-        1-D contiguous float32, as long as the bucket: memory of its own for the encoding error of a run.
+        1-D contiguous float32 of the bucket's length: separate memory for the encoding error of a run.
     waits
-        Whether the owner takes ``lost`` later, so that ``values`` stay as they are.
+        Whether the owner copies ``lost`` to ``values`` later, so that a run doesn't change ``values``.
     finite
         Whether all sums of the last run were finite; the same on all ranks after an all-reduce.
     replaced
-        Whether the last run's error was kept, so that ``lost`` is the next residual.
+        Whether ``lost``, the last run's error, is the next residual.
     """
 
     values: Sequence[torch.Tensor]
@@ -49,90 +49,90 @@ class Residual:
     replaced: bool = False
 
     def replace(self) -> None:
-        """Replace the values by the error of the run, or leave that to the owner if the residual waits."""
+        """Replace the values by the encoding error of the run, unless the owner does so later (``waits``)."""
         self.replaced = True
         if not self.waits:
             for each, part in zip(self.values, self.parts(), strict=True):
                 each.copy_(part)
 
     def heal(self) -> None:
-        """Set non-finite values to 0, unless the residual waits."""
+        """Set non-finite values to 0, unless the owner updates them later (``waits``)."""
         if not self.waits:
             for each in self.values:
                 torch.nan_to_num(each, nan=0.0, posinf=0.0, neginf=0.0, out=each)
 
     def parts(self) -> Sequence[torch.Tensor]:
-        """Return the part of ``lost`` for each of the values."""
+        """Return the part of ``lost`` for each tensor in ``values``."""
         return torch.split(self.lost, [each.numel() for each in self.values])
 
 
 def check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Raise ``TensorError`` unless ``residual``, on the CPU or beside ``tensor``, can be its residual."""
+    """Raise ``TensorError`` unless ``residual`` fits ``tensor`` in length, device and memory."""
     check_chunk(residual, "residual", on_cuda=tensor.is_cuda)
     if device_of(residual) not in (CPU, device_of(tensor)):
         raise TensorError(
-            f"expected a residual on the CPU, or on {device_of(tensor)} with the tensor, got one on "
+            f"expected a residual on the CPU or on the tensor's device, {device_of(tensor)}, got one on "
             f"{device_of(residual)}; move it"
         )
     if residual.numel() != tensor.numel():
         raise TensorError(
-            f"expected a residual of {tensor.numel()} elements, as the tensor has, got {residual.numel()}; "
-            "keep one for every bucket"
+            f"expected a residual of {tensor.numel()} elements, like the tensor, got {residual.numel()}; "
+            "keep one residual per bucket"
         )
     nbytes = tensor.nbytes
     if nbytes and abs(residual.data_ptr() - tensor.data_ptr()) < nbytes:
-        raise TensorError("expected a residual in memory of its own, got the tensor's; use .clone()")
+        raise TensorError("expected a residual in its own memory, got the tensor's memory; use .clone()")
 
 
 class ErrorFeedback:
-    """No error feedback: a rank that publishes a value adopts the decoded one, and keeps no error.
+    """The base class, without error feedback: a rank adopts the decoded values of the sums that it encodes.
 
-    After a run, ``finite`` is whether all final values are finite, and ``crossed_nbytes`` counts the bytes
-    that crossed a bus, but for those of received payloads.
+    After a run, ``finite`` is whether all final values are finite, and ``crossed_nbytes`` is the number of
+    bytes that crossed a device's bus, without received payloads.
     """
 
     ON_DEVICE: ClassVar[bool] = False
-    """Whether the bucket is on a device, and payloads cross its bus."""
+    """Whether the bucket is on a device, so that payloads cross its bus."""
 
     def __init__(self, codec: Codec) -> None:
         self.finite, self.crossed_nbytes = True, 0
         self._codec = codec
 
     def begin(self, tensor: torch.Tensor) -> None:
-        """Prepare the bucket, before any of it is encoded."""
+        """Prepare the bucket before any part of it is encoded."""
 
     def encode(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Return the payload of ``x``, a view of ``out``, which has room for it."""
+        """Return the payload of ``x``, written to ``out``, which has room for it, as a view."""
         return self._codec.encode(x, out)
 
     def encode_sum(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Return the payload of the finished sum ``x``, likewise."""
+        """Return the payload of the finished sum ``x``, written to ``out``, as a view."""
         return self._codec.of_sums.encode(x, out)
 
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
-        """Note that the partial sums ``elements``, which begin at ``start``, were sent as ``payload``."""
+        """Record that the partial sums ``elements``, from ``start`` on, were sent as ``payload``."""
 
     def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
-        """Finish the sums ``elements``, which begin at ``start`` and adopt the values that others decode."""
+        """Finish the sums ``elements``, from ``start`` on, with the values that the other ranks decode."""
         if self._codec.EXACT:
             self.finished(elements, start, ranks)
         else:
             self.received(payload, elements, start, ranks)
 
     def received(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:  # noqa: ARG002
-        """Decode the sums ``elements``, which begin at ``start``, and finish them."""
+        """Decode ``payload`` to ``elements``, the sums from ``start`` on, and finish them."""
         self.finite &= self._codec.decode_finished(payload, elements, ranks)
 
     def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:  # noqa: ARG002 - for HostFeedback
-        """Divide the sums ``elements``, which begin at ``start``, by ``ranks``, and check the results."""
+        """Divide the sums ``elements``, from ``start`` on, by ``ranks``, and check that they are finite."""
         self.finite &= _native.finish(elements, ranks)
 
     def commit(self) -> None:
-        """Keep the error, after a run that has succeeded."""
+        """Store the encoding error after a successful run."""
 
 
 class MeasuredFeedback(ErrorFeedback):
-    """No error feedback, but ``norms`` gets the sums of squares of the encoding error."""
+    """A measurement of the encoding error in ``norms``, without error feedback."""
 
     def __init__(self, codec: Codec, norms: Norms) -> None:
         super().__init__(codec)
@@ -143,38 +143,41 @@ class MeasuredFeedback(ErrorFeedback):
         self._norms.look(tensor)
 
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:
-        """Measure the error that the receiver will see."""
+        """Measure the encoding error of the sent values."""
         if not self._codec.EXACT:
             self._lose(payload, elements, start, 0)
 
     def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
-        """Measure the error of the adopted values."""
+        """Measure the encoding error of the adopted values."""
         if self._codec.EXACT:
             self.finished(elements, start, ranks)
         else:
             self.finite &= self._lose(payload, elements, start, ranks)
 
     def _lose(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> bool:
-        """Return whether all adopted values are finite; with 0 ``ranks`` none are adopted."""
+        """Measure the encoding error; unless ``ranks`` is 0, adopt the decoded values.
+
+        Return whether all adopted values are finite.
+        """
         return self._norms.lose(self._codec, payload, elements, start, None, ranks)[1]
 
 
 class HostFeedback(MeasuredFeedback):
     """Error feedback on the host: a residual is added first, and replaced by the encoding error at the end.
 
-    If a value is not finite, the gradient is of no use: its step is discarded (a gradient scaler skips it),
-    and the residual stays for the next one. After an all-reduce every rank has the same bits, so all of them
-    decide alike. The passes for the residual also measure the error. They do not measure encoded and decoded
-    values, because a residual loses nothing for good.
+    If a value is not finite, the gradient is unusable: its step is discarded (a gradient scaler skips it),
+    and the residual is kept for the next one. After an all-reduce, every rank has the same bits, so all ranks
+    decide the same. The passes for the residual also measure the error. They do not measure encoded and
+    decoded values, because error feedback preserves the error for later steps.
 
     Parameters
     ----------
     codec
-        Encodes the elements.
+        The codec of the bucket.
     residual
-        As long as the bucket; only ``commit`` changes its values.
+        The bucket's residual; only ``commit`` changes its values.
     norms
-        Gets the sums of squares.
+        The receiver of the sums of squares.
     """
 
     def __init__(self, codec: Codec, residual: Residual, norms: Norms | None = None) -> None:
@@ -187,7 +190,7 @@ class HostFeedback(MeasuredFeedback):
         self._lost_finite = True
 
     def begin(self, tensor: torch.Tensor) -> None:
-        """Add the old residual to the bucket, and forget an earlier run."""
+        """Add the old residual to the bucket, and reset the state of an earlier run."""
         self._tensor, self._noted, self._finished = tensor, [], []
         self.finite = self._lost_finite = True
         start = 0
@@ -196,17 +199,17 @@ class HostFeedback(MeasuredFeedback):
             start += values.numel()
 
     def received(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
-        """Finish received sums, and note their range."""
+        """Finish received sums, and record their range."""
         self._finished.append((start, start + elements.numel()))
         super().received(payload, elements, start, ranks)
 
     def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:
-        """Finish sums, and note their range."""
+        """Finish sums, and record their range."""
         self._finished.append((start, start + elements.numel()))
         super().finished(elements, start, ranks)
 
     def commit(self) -> None:
-        """Make the error the new residual, or keep the old one and set its non-finite values to 0."""
+        """Store the encoding error as the residual, or keep the old one with non-finite values set to 0."""
         for start, stop in gaps(self._finished, self._tensor.numel()):
             self.finished(self._tensor[start:stop], start)
         self._residual.finite = self.finite
@@ -229,7 +232,7 @@ class HostFeedback(MeasuredFeedback):
 
 
 class FeedbackFactory:
-    """A maker of the error feedback of each run, with the memory for it."""
+    """A factory of each run's error feedback, with reusable memory for the encoding error."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.float32, device="cpu")
@@ -254,7 +257,7 @@ class FeedbackFactory:
 
 
 def gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
-    """Yield the ranges between the noted ones, of all ``count`` elements."""
+    """Yield the ranges of ``count`` elements that are not in ``noted``."""
     end = 0
     for start, stop in sorted(noted):
         if start > end:
@@ -265,7 +268,7 @@ def gaps(noted: list[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
 
 
 def is_finite(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
-    """Return whether all values are finite, also when rounded to ``dtype``, in one pass without a copy."""
+    """Return whether all values, rounded to ``dtype``, are finite; on the CPU in one pass without a copy."""
     if tensor.numel() == 0:
         return True
     device = device_of(tensor)
@@ -278,5 +281,5 @@ def is_finite(tensor: torch.Tensor, dtype: torch.dtype = torch.float32) -> bool:
         device.launch(look, [tensor], [answer])
         device.event().wait()
         return float(answer) == 1.0
-    ends = torch.stack(torch.aminmax(tensor))  # an infinity is one of them, and a NaN is both
+    ends = torch.stack(torch.aminmax(tensor))  # any infinity is one of them, and any NaN is both
     return bool(ends.to(dtype).isfinite().all())

@@ -1,4 +1,4 @@
-"""The frames of one exchange: recycled buffers, sequence numbers, and codecs between headers and values."""
+"""The frames of one exchange: recycled buffers, sequence numbers, encoding, and validation."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ class Buffers:
         """Return an unused buffer."""
         try:
             return self._free.pop()
-        except IndexError:  # after a test, another thread might take the last one
+        except IndexError:  # not tested before, because another thread might take the last one
             return frame_memory(self._nbytes)
 
     def give(self, buffer: torch.Tensor) -> None:
-        """Give a buffer back."""
+        """Return a buffer to the pool."""
         self._free.append(buffer)
 
 
 @dataclass(slots=True)
 class Outgoing:
-    """A sealed frame, its buffer, and the buffers to which that returns.
+    """A sealed frame, its buffer, and the pool of the buffer.
 
     NICs may compress the last ``floats_nbytes``.
     """
@@ -66,23 +66,23 @@ class Outgoing:
 
 
 class Sequences:
-    """The sequence numbers of the frames to each peer, or from it."""
+    """The sequence numbers of frames in one direction, per peer."""
 
     def __init__(self, first: int = 0) -> None:
         self._next = defaultdict[int, int](lambda: first)
 
     def take(self, peer: int) -> int:
-        """Return the number of the next frame, and count it."""
+        """Return the next frame's sequence number for ``peer``, and increment it."""
         number = self._next[peer]
         self._next[peer] = (number + 1) % _SEQUENCES
         return number
 
 
 class Framer:
-    """One codec's way from segments to frames, and back through the door.
+    """An encoder of segments as frames, and validator of received frames, for one codec.
 
-    ``outgoing`` holds the buffers that framers share, by their size; by default a framer has its own.
-    ``floats`` is whether all values end the frames as float32, which NICs may compress.
+    ``outgoing`` holds the buffers that framers share, by size; by default, a framer has its own. ``floats``
+    is whether frames end with all values as float32, which NICs may compress.
     """
 
     def __init__(self, codec: Codec, segment_count: int, outgoing: dict[int, Buffers] | None = None) -> None:
@@ -90,7 +90,7 @@ class Framer:
         self._fingerprint = codec.fingerprint
         self._names = _CODEC_NAMES | {codec.wire_id: codec.name}
         self.floats = codec.sends_floats
-        self._suspect = f"; do NICs on the way have the codec of {codec}?" if self.floats else ""
+        self._suspect = f"; check that NICs on the link have the codec of {codec}" if self.floats else ""
         nbytes = HEADER_NBYTES + codec.max_nbytes(segment_count)
         self._outgoing = ({} if outgoing is None else outgoing).setdefault(nbytes, Buffers(nbytes))
 
@@ -102,7 +102,7 @@ class Framer:
         count: int | None = None,
         encode: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None,
     ) -> Outgoing:
-        """Encode ``x`` straight into a frame, by ``encode`` or the codec.
+        """Return a sealed frame with ``x``, encoded in place by ``encode`` or the codec.
 
         The header has the length of ``x``, or ``count``.
         """
@@ -121,9 +121,10 @@ class Framer:
     def open(
         self, frame: torch.Tensor, count: int, sequence: int, flags: int = 0, most_nbytes: int | None = None
     ) -> torch.Tensor:
-        """Return the payload of a received frame, of ``most_nbytes`` or the size of ``count`` values at most.
+        """Return the payload of a received frame.
 
-        Raises ``FrameError``.
+        Raises ``FrameError``, also for a payload above ``most_nbytes``, by default the codec's largest for
+        ``count`` values.
         """
         most = self.codec.max_nbytes(count) if most_nbytes is None else most_nbytes
         codec = self.codec.wire_id, self._fingerprint
@@ -132,10 +133,10 @@ class Framer:
 
 
 def incoming_buffers(link: Link) -> Buffers:
-    """Return buffers that hold any frame; the part that no frame fills takes address space, not memory.
+    """Return the link's receive buffers, which fit any frame; unused pages take address space, not memory.
 
-    All exchanges over a link share them, because one at a time is at work. So a change of the plan needs no
-    new memory and leaves none behind.
+    All exchanges over a link share them, because only one runs at a time. So a new plan neither allocates
+    nor leaks memory.
     """
     if link not in _incoming:
         _incoming[link] = Buffers(MAX_FRAME_NBYTES)
@@ -143,44 +144,44 @@ def incoming_buffers(link: Link) -> Buffers:
 
 
 def renumber(outgoing: Outgoing, sequence: int) -> None:
-    """Give a frame that is sent again its next number."""
+    """Set the sequence number of a frame that is sent again."""
     outgoing.frame, outgoing.sequence = renumber_frame(outgoing.frame, sequence), sequence
 
 
-# The failure of an exchange whose ranks are at different training steps, in words and for the peers.
+# The failure of an exchange whose ranks are at different training steps: detection, text, and propagation.
 #
 # Every frame has its sender's step. A rank that receives a frame of another step sends all peers a last
-# frame, which names the ranks that differ. They pass it on, so that every rank raises the same reason.
+# frame, which lists the ranks that differ. They forward it, so that every rank raises the same reason.
 
-ADVICE = "let all ranks load the same checkpoint, and take the same number of steps"
+ADVICE = "load the same checkpoint on all ranks, and run the same number of steps"
 _MOST = 64
-"""The frames of one peer that are read to find its last one: more than an exchange has under way."""
+"""The largest number of one peer's frames to read for its last one: more than an exchange has in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two ranks of a link at different steps; ``has_left`` is whether the first one has closed its link."""
+    """Two ranks of a link at different steps; ``has_left`` is whether the first one closed its link."""
 
     places: tuple[tuple[int, int], tuple[int, int]]
     has_left: bool = False
 
     def in_words(self, link: Link) -> str:
-        """Return the difference as a sentence for an error."""
+        """Return the difference as an error message."""
         (one, its_step), (other, step) = self.places
         where, rest = _step(its_step), f"but {link.name_of(other)} is at {_step(step)}"
         if self.has_left:
             return (
                 f"{link.name_of(one)} has closed its link after {where}, {rest}; look there for an error, or "
-                "let all ranks take the same number of steps"
+                "run the same number of steps on all ranks"
             )
         return f"{link.name_of(one)} is at {where}, {rest}; {ADVICE}"
 
 
 def difference(link: Link, error: BaseException, peer: int | None) -> Difference | None:
-    """Return the difference between ranks in ``error``, which a frame from ``peer`` caused; None without."""
+    """Return the step difference in ``error``, which a frame from ``peer`` caused; None if there is none."""
     if not isinstance(error, OutOfStepError) or link.step is None:
         return None
-    exact = step_of(error.flags, link.step)  # the door has the flags alone, which repeat
+    exact = step_of(error.flags, link.step)  # a header has only the low bits of its step
     places = [
         (rank, step if each is not None or exact is None else exact)
         for each, step in error.places
@@ -194,7 +195,7 @@ def difference(link: Link, error: BaseException, peer: int | None) -> Difference
 
 
 def overheard(link: Link, posted: Iterable[tuple[int, Receiving]] = ()) -> Difference | None:
-    """Return the difference between ranks in a frame that has come already, after a link's failure.
+    """Return the step difference in a frame that arrived before a link's failure; None if there is none.
 
     ``posted`` are abandoned receives, with their peers.
     """
@@ -219,7 +220,7 @@ def overheard(link: Link, posted: Iterable[tuple[int, Receiving]] = ()) -> Diffe
 
 
 def leave(link: Link, found: Difference | None) -> None:
-    """Close a link; a last frame sends the peers this rank's step, or the difference between ranks."""
+    """Close a link after a last frame to the peers, with this rank's step or the step difference."""
     if link.step is None:
         link.close()
     elif found is None:
@@ -229,44 +230,44 @@ def leave(link: Link, found: Difference | None) -> None:
 
 
 class Transport:
-    """A link until its first failure, which ends all exchanges over it.
+    """A link's failure state, shared by all exchanges over it; the first failure ends them all.
 
     Attributes
     ----------
     failure
-        The reason that the exchange is of no further use, kept here alone; None while it can be used.
+        The reason why the exchanges are unusable; None while they can be used.
     difference
-        The ranks at different training steps, if an exchange has failed for that.
+        The ranks at different training steps, if an exchange failed for that reason.
     """
 
     def __init__(self, link: Link) -> None:
         self.failure: str | None = None
         self.difference: Difference | None = None
         self._link = link
-        self._error: BaseException | None = None  # a copy, where others gave up with one
+        self._error: BaseException | None = None  # a copy of the error passed to give_up
 
     def check(self) -> None:
-        """Raise a copy of the error that ``give_up`` got, or ``ExchangeError`` with the reason."""
+        """Raise a copy of the error passed to ``give_up``, or ``ExchangeError`` with the reason, if any."""
         if self._error is not None:
             raise copied(self._error)
         if self.failure is not None:
             raise ExchangeError(f"this exchange can no longer be used ({self.failure}); make a new one")
 
     def give_up(self, reason: BaseException | str) -> None:
-        """Refuse all later exchanges, with the first reason; frames under way go on."""
+        """Refuse all later exchanges with the first reason; frames in flight are still delivered."""
         if self.failure is None:
             self._error = copied(reason) if isinstance(reason, BaseException) else None
             self.failure = str(reason) or type(reason).__name__
 
     def close(self, reason: BaseException | str) -> None:
-        """Give up, and close the link, so that the peers learn of it. May be called twice."""
+        """Refuse later exchanges and close the link, which notifies the peers; may be called twice."""
         self.give_up(reason)
         leave(self._link, self.difference)
 
     def note_difference(
         self, error: BaseException, peer: int | None = None, posted: Iterable[tuple[int, Receiving]] = ()
     ) -> bool:
-        """Return whether ranks are at different steps, after an error; ``close`` sends that to the peers."""
+        """Return whether different steps caused an error; if so, ``close`` sends them to the peers."""
         if self.difference is None and isinstance(error, (FrameError, LinkError)):
             self.difference = difference(self._link, error, peer)
         if self.difference is None and isinstance(error, LinkError):
@@ -279,7 +280,7 @@ def _difference_in(link: Link, receiving: Receiving, peer: int) -> Difference | 
         check_step(receiving.wait(0.0), link.step)
     except OutOfStepError as error:
         found = difference(link, error, peer)
-        # A peer may have ended this exchange, and be on its way in the next one, when this rank's link fails.
+        # A peer may have finished this exchange and started the next one when this rank's link fails.
         went_on = found is not None and found.places == ((peer, (link.step or 0) + 1), (link.rank, link.step))
         return None if went_on and all(each is None for each, _ in error.places) else found
     except (FrameError, LinkError):

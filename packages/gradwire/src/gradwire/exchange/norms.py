@@ -1,7 +1,7 @@
 """The encoding error of a run on this rank, by ranges of the bucket.
 
-For every range there are sums of squares in float64: of the rank's own gradient, before a residual is added,
-of its encoding errors over all hops, and of the encoded values before and after.
+Every range has sums of squares in float64: of the rank's own gradient before a residual is added, of its
+encoding errors over all hops, and of the values before encoding and after decoding.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from gradwire.plan import FLOAT_NBYTES, Plan
 
 
 class Norms:
-    """Sums of squares of one bucket's ranges, which every run begins anew.
+    """Sums of squares by range of one bucket, cleared before every run.
 
-    A sum is not finite if and only if a value is not. An exact codec has no error, so a run with it measures
+    A sum is non-finite if and only if a value is. An exact codec has no error, so a run with it measures
     nothing, and all sums are 0.
 
     Parameters
     ----------
     borders
-        The beginnings of the ranges and the end of the last one: not falling, from 0 to the length of the
+        The starts of the ranges and the end of the last one, in ascending order from 0 to the length of the
         bucket. Raises ``TensorError`` otherwise.
 
     Attributes
@@ -37,18 +37,21 @@ class Norms:
     own
         The sums of this rank's gradient, by range; 1-D float64.
     lost
-        The sums of its encoding errors.
+        The sums of this rank's encoding errors.
     encoded, decoded
-        The sums of the partial sums that it has encoded, before and after; 0 if a residual is kept.
+        The sums of the values that this rank encoded, before and after; 0 with a residual.
     sums
-        All four, one below the other.
+        All four as rows.
     borders
         The parameter, as int64.
     """
 
     def __init__(self, borders: Sequence[int]) -> None:
         if not borders or borders[0] != 0 or any(a > b for a, b in pairwise(borders)):
-            raise TensorError(f"expected borders that rise from 0 to the bucket's length, got {[*borders]}")
+            raise TensorError(
+                f"expected borders in ascending order from 0, got {[*borders]}; pass each range's start, and "
+                "the bucket's length"
+            )
         self.count = borders[-1]
         self.borders = torch.tensor(borders, dtype=torch.int64, device="cpu")
         self.sums = torch.zeros(4, len(borders) - 1, dtype=torch.float64, device="cpu")
@@ -59,11 +62,11 @@ class Norms:
         self.sums.zero_()
 
     def look(self, gradient: torch.Tensor) -> None:
-        """Add the squares of this rank's own gradient, all of the bucket."""
+        """Add the squares of this rank's own gradient, the whole bucket."""
         _native.sum_norms(Pass.LOOK, gradient, gradient, 0, self.borders, self.own)
 
     def add(self, gradient: torch.Tensor, values: torch.Tensor, start: int) -> None:
-        """Add the squares of this rank's gradient from ``start`` on, then ``values`` to the gradient."""
+        """Add the squares of this rank's gradient from ``start`` on; then add ``values`` to the gradient."""
         part = gradient[start : start + values.numel()]
         _native.sum_norms(Pass.ADD, part, values, start, self.borders, self.own)
 
@@ -76,11 +79,11 @@ class Norms:
         lost: torch.Tensor | None,
         divisor: int = 0,
     ) -> tuple[float, bool]:
-        """Add the squares of the error of ``payload``, which encodes ``elements`` from ``start`` on.
+        """Add the squared encoding error of ``payload``, which encodes ``elements`` from ``start`` on.
 
         The error is written to ``lost``; if that is None, the squares of encoded and decoded values are
-        added, too. With a ``divisor``, ``elements`` adopt the decoded values, divided by it. Return the
-        error's sum of squares, and whether all adopted values are finite.
+        added, too. With a ``divisor``, ``elements`` are replaced by the decoded values divided by it. Return
+        the error's sum of squares, and whether all adopted values are finite.
         """
         if isinstance(codec, NativeCodec) and _native.has_ranges(codec.compiled[0]):
             name, params = codec.compiled
@@ -100,27 +103,27 @@ class Norms:
 
 
 def check_norms(norms: Norms, tensor: torch.Tensor) -> None:
-    """Raise ``TensorError`` unless the ranges of ``norms`` are those of ``tensor``."""
+    """Raise ``TensorError`` unless the ranges of ``norms`` end at the length of ``tensor``."""
     if norms.count != tensor.numel():
         raise TensorError(
-            f"expected norms whose ranges end at {tensor.numel()}, as the tensor does, got {norms.count}; "
+            f"expected norms with ranges up to {tensor.numel()}, the tensor's length, got {norms.count}; "
             "make Norms from the borders of this bucket's parameters"
         )
 
 
-# The largest error of a sum over all ranks: every rank's encoding error, and float32's rounding.
+# The error bound of a sum over all ranks: every rank's encoding error, and float32's rounding.
 #
-# The sum of magnitudes, the *envelope*, bounds every partial sum. Errors of earlier hops may enlarge it a
-# little.
+# The sum of magnitudes, the *envelope*, bounds every partial sum. Errors of earlier hops may increase it
+# slightly.
 
 _ROUNDING = 2.0**-23
-"""The rounding error of one float32 addition, relative to the sum of magnitudes; a generous bound."""
+"""A generous bound of one float32 addition's rounding error, relative to the sum of magnitudes."""
 
 
 def error_bound(plan: Plan, envelope: torch.Tensor, world: int) -> float:
-    """Return the largest absolute error of any element; infinite if the codec has no bound.
+    """Return the absolute error bound of any element of the sum; infinite if the codec has no bound.
 
-    ``envelope`` is the sum of the magnitudes of all ranks' values, 1-D float32, as long as the bucket.
+    ``envelope`` is the sum of the magnitudes of all ranks' values, 1-D float32 of the bucket's length.
     """
     chunks, most = collectives.get(plan.algorithm).chunks(world), plan.segment_nbytes // FLOAT_NBYTES
     cut = [each for chunk in range(chunks) for each in segments(envelope.numel(), chunks, chunk, most)]
@@ -132,5 +135,5 @@ def error_bound(plan: Plan, envelope: torch.Tensor, world: int) -> float:
 
 
 def rounding_bound(envelope: torch.Tensor, world: int) -> float:
-    """Return the part of ``error_bound`` that an exact codec also has."""
+    """Return the float32 rounding part of ``error_bound``, which applies to exact codecs, too."""
     return world * _ROUNDING * envelope.max().item()

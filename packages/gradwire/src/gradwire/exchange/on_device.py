@@ -1,8 +1,7 @@
-"""Buckets on a device, encoded and decoded there: only payloads cross its bus.
+"""Buckets that are encoded and decoded on their device, so that only payloads cross its bus.
 
-The kernels of a codec, and those for sums and residuals, give the host's bits. A copy of the bucket is
-exchanged on the host if the codec has no kernels, if the residual is on the host, and for a native
-all-reduce.
+The kernels for codecs, sums and residuals give the same bits as the host. A copy of the bucket is exchanged
+on the host if the codec has no kernels, if the residual is on the host, or for a native all-reduce.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class _Compiled(Protocol):
 
 
 class DeviceFeedback(ErrorFeedback):
-    """Error feedback of a bucket on a device, whose passes are queued there.
+    """Error feedback of a bucket on a device, computed by kernels that are queued there.
 
     The host waits for an event with each payload, and for one at the end. Raises ``MissingPackageError``
     without Triton.
@@ -42,9 +41,9 @@ class DeviceFeedback(ErrorFeedback):
     tensor
         The bucket.
     residual
-        On the same device, if one is kept; only ``commit`` changes it.
+        The residual on the same device, if any; only ``commit`` changes it.
     norms
-        Get their sums in ``commit``.
+        The receiver of the sums of squares, filled in ``commit``.
     """
 
     ON_DEVICE: ClassVar[bool] = True
@@ -73,7 +72,7 @@ class DeviceFeedback(ErrorFeedback):
 
     @property
     def _nonfinite(self) -> torch.Tensor:
-        """The word that becomes 1 if a value that counts is not finite."""
+        """The word that becomes 1 if a final value, or the new residual, is non-finite."""
         return self._words[:1]
 
     def begin(self, tensor: torch.Tensor) -> None:
@@ -86,21 +85,21 @@ class DeviceFeedback(ErrorFeedback):
             self._launch(lambda: self._queue_pass(_kernels().LOOK, tensor, tensor, 0, 0), [])
 
     def encode(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Encode ``x`` into ``out``, on the host; the payload stays on the device, too."""
+        """Encode ``x`` on the device and copy the payload to ``out``, on the host."""
         self._payload = encode_and_keep(self._name, x, out, self._params)
         nbytes = self._payload.numel()
         self.crossed_nbytes += nbytes + (0 if self._format.is_fixed else SIZE_NBYTES)
         return out[:nbytes]
 
-    encode_sum = encode  # no codec with kernels has another one for sums
+    encode_sum = encode  # no codec with kernels has a separate codec for sums
 
     def sent(self, payload: torch.Tensor, elements: torch.Tensor, start: int) -> None:  # noqa: ARG002
-        """Note the error that the receiver will see."""
+        """Queue the measurement of the encoding error of the sent values."""
         if not self._codec.EXACT and (self._measures or self._residual is not None):
             self._lose(elements, start, adopts=False)
 
     def published(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:  # noqa: ARG002
-        """Adopt the values that others decode, note their error, and queue the end of the sums."""
+        """Queue the adoption of the decoded values, the measurement of their error, and the division."""
         if self._codec.EXACT:
             pass
         elif self._measures or self._residual is not None:
@@ -110,17 +109,17 @@ class DeviceFeedback(ErrorFeedback):
         self.finished(elements, start, ranks)
 
     def received(self, payload: torch.Tensor, elements: torch.Tensor, start: int, ranks: int) -> None:
-        """Decode sums, and queue their division."""
+        """Decode sums and queue their division."""
         self._codec.decode(payload, elements)
         self.finished(elements, start, ranks)
 
     def finished(self, elements: torch.Tensor, start: int, ranks: int = 1) -> None:
-        """Queue the division, and the check of the values."""
+        """Queue the division and the check that values are finite."""
         self._finished.append((start, start + elements.numel()))
         self._launch(lambda: _queue_finish()(elements, ranks, self._nonfinite), [elements])
 
     def commit(self) -> None:
-        """Keep the error, and wait until all of the bucket is there."""
+        """Store the encoding error as the residual, and wait until the whole bucket is complete."""
         residual, lost = self._residual, self._lost
         if residual is not None and lost is not None:
             for start, stop in gaps(self._finished, self._tensor.numel()):
@@ -152,7 +151,7 @@ class DeviceFeedback(ErrorFeedback):
         queue_decode(self._format, self._payload, out, self._params, add=False)
 
     def _queue_pass(self, how: int, x: torch.Tensor, y: torch.Tensor | None, start: int, row: int) -> None:
-        """Queue one pass, whose sums begin at a row; there are more of them if no residual is kept."""
+        """Queue one pass with sums from ``row`` on: three rows for errors without a residual, else one."""
         rows = 1 if row == 0 or self._residual is not None else 3
         sums = None if self._sums is None else self._sums[row : row + rows]
         counts = self._residual is not None and row > 0
@@ -179,13 +178,13 @@ class DeviceFeedback(ErrorFeedback):
             sums.copy_(self._sums.view(-1), non_blocking=True)
 
     def _launch(self, kernels: Callable[[], None], written: Sequence[torch.Tensor]) -> None:
-        """Launch kernels that write these tensors and the words, and read any tensor of this run."""
+        """Launch kernels that may read any tensor of this run and write ``written`` and the words."""
         kept = [each for each in (self._residual, self._lost) if each is not None]
         self._device.launch(kernels, [self._tensor, *kept], [*written, self._words])
 
 
 def divide(tensor: torch.Tensor, ranks: int) -> None:
-    """Divide float32 in place on its device's current stream; the quotients are the same everywhere."""
+    """Divide float32 in place on its device's current stream, with the same quotients on every device."""
     device = device_of(tensor)
     if device is CPU:
         tensor.div_(ranks)

@@ -16,7 +16,7 @@ from gradwire.exchange.views import ParameterViews
 
 
 class Half(Enum):
-    """A whole all-reduce, or one of its halves; the value is the name of an algorithm's steps for it."""
+    """A whole all-reduce, or one of its halves; the value is the name of the ``Collective`` method."""
 
     ALL_REDUCE = "schedule"
     REDUCE = "reduce"
@@ -25,32 +25,32 @@ class Half(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BucketRequest:
-    """The request for one bucket, the same on all ranks but for residual and norms.
+    """The request for one bucket's exchange; all fields but residual and norms are the same on all ranks.
 
     Attributes
     ----------
     half
-        The half; both by default. ``REDUCE`` leaves the sum at rank 0 with ``star``, and every chunk at its
-        owner with ``ring``; elsewhere the bucket holds partial sums. ``BROADCAST`` begins there.
+        The half; both by default. After ``REDUCE``, rank 0 has the sum with ``star``, and every owner has its
+        chunk's sum with ``ring``; elsewhere the bucket has partial sums. ``BROADCAST`` starts at the owners.
     average
         Whether an all-reduce divides the sum by the number of ranks; halves never do.
     codec
-        Encodes the bucket; the plan's by default. It is not used if ``views`` have codecs.
+        The bucket's codec; the plan's by default. It is not used with ``views``, which have codecs.
     views
-        The bucket's parameters with their codecs; None if the bucket has one codec and no zeros between them.
+        The bucket's parameters with their codecs; None if the bucket has one codec and no padding.
     residual
-        Error feedback (Seide et al., Interspeech 2014): this rank's own, of the same length, in memory of
-        its own. It is added to the bucket before anything is sent, and then replaced by the encoding error of
-        this rank, over all hops. The sum plus all ranks' residuals is the exact sum of the buckets and the
-        old residuals, within float rounding. All ranks keep the old one if the sum is not finite, and after a
-        failure. In a reduce, a rank whose bucket is not finite keeps it, which others may not see. The owner
-        of a ``Residual`` also gives the memory for the error.
+        Error feedback (Seide et al., Interspeech 2014): this rank's residual, of the same length, in separate
+        memory. It is added to the bucket before anything is sent, and then replaced by this rank's encoding
+        error over all hops. The sum plus all ranks' residuals is the exact sum of the buckets and the old
+        residuals, within float rounding. All ranks keep the old residual if the sum is non-finite, and after
+        a failure. In a reduce, a rank with a non-finite bucket keeps it, although others may not. A
+        ``Residual`` also provides the memory for the error.
     norms
-        Gets the sums of squares, by ranges of the bucket, of this rank's own values and of its encoding
-        errors over all hops. It costs a decoding of each payload without a residual, and nothing beside one.
-        With ``views``, its ranges are the parameters.
+        The receiver of the sums of squares, by ranges of the bucket, of this rank's own values and of its
+        encoding errors over all hops. It costs one decoding of each payload without a residual, and nothing
+        with one. With ``views``, its ranges are the parameters.
     timeout_s
-        The time without movement on any rank after which the exchange fails; the link's by default.
+        The time without progress on any rank after which the exchange fails; the link's by default.
     """
 
     half: Half = Half.ALL_REDUCE
@@ -63,4 +63,4 @@ class BucketRequest:
 
 
 Reducer = Callable[[torch.Tensor, BucketRequest], ExchangeCost]
-"""``Exchange.run``, or a function that does more for a bucket around a call of it."""
+"""The type of ``Exchange.run``, and of functions that wrap it."""

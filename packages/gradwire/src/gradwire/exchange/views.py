@@ -1,11 +1,12 @@
-"""The parameters of a bucket as they are exchanged: those of one codec together, side by side or in blocks.
+"""The layout of a bucket's parameters for the exchange: grouped by codec, contiguous or aligned to blocks.
 
-They lie apart in the bucket, so they are copied to their places, and back. A copy takes less than the latency
-of one more exchange for each of them. A run without residual and norms copies segment by segment.
+Parameters of one codec may be separate in the bucket, so they are copied together, and back. The copies take
+less time than the latency of one more exchange per parameter. A run without residual and norms copies segment
+by segment.
 
-A block of a codec has one scale. If it covers the end of one parameter and the beginning of another, which
-may be a thousand times smaller, the smaller one vanishes. So each parameter begins a block of its own, if
-that takes few zeros.
+A codec's block has one scale. If it covers the end of one parameter and the start of another with values a
+thousand times smaller, these are rounded to 0. So each parameter starts a new block, if that needs little
+padding.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from gradwire.exchange.feedback import Residual
 from gradwire.plan import Plan
 
 _MOST_ZEROS = 0.125
-"""The most zeros, as a share of a bucket's values, with which parameters begin blocks of their own."""
+"""The largest padding, relative to a bucket's values, for which parameters are aligned to blocks."""
 
 
 @dataclass(frozen=True)
 class CodecPart:
-    """The parameters of one codec, with their places in the bucket and in the values that are exchanged.
+    """The parameters of one codec, with their positions in the bucket and in the exchanged values.
 
-    Each takes a multiple of ``unit`` values there, with zeros behind it. The last one has more zeros behind
-    it, so that each of the algorithm's ``chunks`` begins at a multiple, too.
+    In the exchanged values, each parameter is padded with zeros to a multiple of ``unit`` values. The last
+    one is padded further, so that each of the algorithm's ``chunks`` also starts at a multiple.
 
     Attributes
     ----------
     codec
-        Encodes them.
+        The codec of the parameters.
     numbers
-        Their numbers in the bucket.
+        The parameters' indices in the bucket.
     ranges
-        The beginning and the end of each in the bucket.
+        The start and the end of each parameter in the bucket.
     """
 
     codec: Codec
@@ -57,17 +58,17 @@ class CodecPart:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The number of values that each parameter takes, with the zeros behind it."""
+        """The number of exchanged values of each parameter, with padding."""
         return _sizes(self.counts, self.unit, self.chunks)
 
     @cached_property
     def borders(self) -> tuple[int, ...]:
-        """The beginning of each parameter in the exchanged values, and the end of the last one."""
+        """The start of each parameter in the exchanged values, and the end of the last one."""
         return (0, *accumulate(self.sizes))
 
     @property
     def is_dense(self) -> bool:
-        """Whether parameters lie without zeros between them."""
+        """Whether the exchanged values have no padding."""
         return self.sizes == self.counts
 
     @property
@@ -77,11 +78,11 @@ class CodecPart:
 
     @cached_property
     def is_in_place(self) -> bool:
-        """Whether these parameters lie in the bucket as they are exchanged."""
+        """Whether these parameters are contiguous in the bucket and have no padding."""
         return self.is_dense and self.ranges[-1][1] - self.ranges[0][0] == sum(self.counts)
 
     def joined(self, bucket: torch.Tensor) -> torch.Tensor:
-        """Return the values in their places, in the bucket's own memory if they are there already."""
+        """Return the values to exchange: a view of the bucket if possible, else a copy."""
         if self.is_in_place:
             return bucket[self.ranges[0][0] : self.ranges[-1][1]]
         values = bucket.new_empty(self.borders[-1])
@@ -89,19 +90,19 @@ class CodecPart:
         return values
 
     def apart(self, values: torch.Tensor) -> list[torch.Tensor]:
-        """Return views of the parameters in the values of ``joined``."""
+        """Return views of the parameters in ``values``, a result of ``joined``."""
         parts = torch.split(values, [*self.sizes])
         return [part[:count] for part, count in zip(parts, self.counts, strict=True)]
 
     def put(self, bucket: torch.Tensor, values: torch.Tensor) -> None:
-        """Copy the values of ``joined`` to the bucket, unless they are in its memory."""
+        """Copy ``values``, a result of ``joined``, to the bucket, unless they share its memory."""
         if not self.is_in_place:
             SegmentCopies(bucket, values, self).take_back(0, values.numel())
 
     def joined_residual(self, residual: torch.Tensor | Residual | None) -> torch.Tensor | Residual | None:
-        """Return these parameters' part of a bucket's residual."""
+        """Return the part of a bucket's residual for these parameters."""
         if isinstance(residual, Residual):
-            assert self.is_dense  # the plan keeps residuals
+            assert self.is_dense  # a plan with residuals has no padding
             values = [residual.values[number] for number in self.numbers]
             return Residual(values, self.joined(residual.lost), residual.waits)
         return None if residual is None else self.joined(residual)
@@ -109,7 +110,7 @@ class CodecPart:
     def put_residual(
         self, residual: torch.Tensor | Residual | None, part: torch.Tensor | Residual | None
     ) -> None:
-        """Copy a part of ``joined_residual``, which an exchange has changed, to the bucket's residual."""
+        """Copy ``part``, a result of ``joined_residual``, to the bucket's residual after an exchange."""
         if isinstance(residual, Residual) and isinstance(part, Residual):
             self.put(residual.lost, part.lost)
             residual.replaced &= part.replaced
@@ -118,7 +119,7 @@ class CodecPart:
             self.put(residual, part)
 
     def between(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the pieces of a range: each's place in the bucket, its values, and the zeros behind them."""
+        """Yield the pieces of a range of values: start in the bucket, number of values, number of zeros."""
         borders, counts = self.borders, self.counts
         number = bisect_right(borders, start) - 1
         while number < len(counts) and borders[number] < stop:
@@ -130,10 +131,10 @@ class CodecPart:
 
 
 class SegmentCopies:
-    """The copies of one run: from ``bucket`` to ``values``, the tensor that is exchanged, and back.
+    """The copies of one run between ``bucket`` and ``values``, the exchanged tensor, segment by segment.
 
-    A bucket's first frame leaves before the rest is copied. A copied segment is in the cache when it is
-    encoded, and most copies are made while frames are on their way.
+    A bucket's first frame is sent before the rest is copied. A copied segment is in the cache when it is
+    encoded, and most copies overlap communication.
     """
 
     def __init__(self, bucket: torch.Tensor, values: torch.Tensor, part: CodecPart) -> None:
@@ -141,7 +142,7 @@ class SegmentCopies:
         self._here = set[tuple[int, int]]()
 
     def bring(self, start: int, stop: int) -> None:
-        """Copy these values of the bucket to their places, once."""
+        """Copy the range ``start..stop`` of the exchanged values from the bucket, once."""
         if (start, stop) in self._here or start == stop:
             return
         self._here.add((start, stop))
@@ -154,7 +155,7 @@ class SegmentCopies:
         torch.cat(parts, out=self._values[start:stop])
 
     def take_back(self, start: int, stop: int) -> None:
-        """Copy these values, which are final, to the bucket."""
+        """Copy the final values of the range ``start..stop`` to the bucket."""
         for first, count, zeros in self._part.between(start, stop):
             self._bucket[first : first + count] = self._values[start : start + count]
             start += count + zeros
@@ -162,20 +163,20 @@ class SegmentCopies:
 
 @dataclass(frozen=True)
 class ParameterViews:
-    """Parameters of a bucket, with a codec for each.
+    """The parameters of a bucket, with a codec for each.
 
     Attributes
     ----------
     counts
         The number of floats of each parameter, in the order of the bucket.
     codecs
-        One for each parameter; the same on all ranks.
+        The codec of each parameter; the same on all ranks.
     bucket
-        The counts of all parameters of the bucket, if these are a part of it. Blocks follow from them.
+        The counts of all parameters of the bucket, if ``counts`` is only a part. They decide about alignment.
     world
-        The number of ranks; None lets parameters lie side by side.
+        The number of ranks; None for no padding.
     chunks
-        The number of chunks that the algorithm cuts.
+        The algorithm's number of chunks.
     """
 
     counts: tuple[int, ...]
@@ -193,13 +194,13 @@ class ParameterViews:
         codecs: Sequence[Codec],
         bucket: Sequence[int] = (),
     ) -> ParameterViews:
-        """Return views as a plan lays parameters out: side by side if it keeps a residual."""
+        """Return a plan's views of parameters: without padding if the plan keeps a residual."""
         ranks, chunks = None if plan.keeps_residual else world, collectives.get(plan.algorithm).chunks(world)
         return cls(tuple(counts), tuple(codecs), tuple(bucket), ranks, chunks)
 
     @cached_property
     def parts(self) -> tuple[CodecPart, ...]:
-        """The parameters of each codec, in the order of their first ones."""
+        """The parameters of each codec, in the order of each codec's first parameter."""
         ranges, numbers = [*pairwise(accumulate(self.counts, initial=0))], dict[Codec, list[int]]()
         for number, codec in enumerate(self.codecs):
             numbers.setdefault(codec, []).append(number)
@@ -212,7 +213,7 @@ class ParameterViews:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether the bucket is exchanged as it is, with one codec and without zeros."""
+        """Whether the bucket has one codec and no padding, so that it needs no copies."""
         return len(self.parts) < 2 and all(part.is_in_place for part in self.parts)
 
     def _unit(self, codec: Codec) -> int:
@@ -220,25 +221,22 @@ class ParameterViews:
 
 
 def views_of(plan: Plan, world: int, names: Sequence[str], counts: Sequence[int]) -> ParameterViews | None:
-    """Return the views of a bucket's parameters; None if the plan exchanges the bucket as it is.
-
-    It does if it has one codec, which needs no zeros between parameters.
-    """
+    """Return the views of a bucket's parameters; None if the bucket has one codec and no padding."""
     views = ParameterViews.of(plan, world, counts, [plan.encoding_of(name) for name in names])
     return None if not plan.codecs and views.is_in_place else views
 
 
 def unit_of(codec: Codec, counts: Sequence[int], world: int) -> int:
-    """Return the number of values at whose multiples the parameters of a bucket begin.
+    """Return the alignment of a bucket's parameters in values; 1 if padding would be too large.
 
-    It is the same for all algorithms, which cut up to ``world`` chunks, and for all parts of the bucket.
+    It is the same for all algorithms, which have up to ``world`` chunks, and for all parts of the bucket.
     """
     unit = codec.parameter_unit
     return unit if sum(_sizes(counts, unit, world)) <= (1 + _MOST_ZEROS) * sum(counts) else 1
 
 
 def _sizes(counts: Sequence[int], unit: int, chunks: int) -> tuple[int, ...]:
-    """Return the number of values that each parameter takes."""
+    """Return the number of exchanged values of each parameter, with padding."""
     taken = [_up(count, unit) for count in counts[:-1]]
     begun, whole = sum(taken), unit if unit == 1 else unit * chunks
     return (*taken, *(_up(begun + count, whole) - begun for count in counts[-1:]))

@@ -1,4 +1,4 @@
-"""One run of a schedule, frame by frame: here tensor, codec, frames and link meet."""
+"""One run of a schedule over a link, frame by frame."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from gradwire.wire import AVERAGE, HEADER_NBYTES
 
 # The stream of frames that one rank sends and receives, with its windows, buffers, sequences and costs.
 #
-# A run has one stream for all its peers, and a parameter server one for each of its workers.
+# A run has one stream for all its peers; a parameter server has one per worker.
 
 
 @dataclass(frozen=True, slots=True)
 class CodecResources:
-    """The parts of an exchange that one stream uses: link, codec, buffers, sequence numbers, and limits."""
+    """The parts of an exchange that one stream uses: link, codec, buffers, sequence numbers, and timeout."""
 
     link: Link
     framer: Framer
@@ -37,7 +37,7 @@ class CodecResources:
     received: Sequences
     flags: int
     timeout_s: float
-    keepalive: bool = True  # if one rank stops, all do
+    keepalive: bool = True  # if one rank stops, all ranks stop
 
 
 class SchedulePosition(Protocol):
@@ -49,18 +49,18 @@ class SchedulePosition(Protocol):
 
     @property
     def order(self) -> tuple[int, int]:
-        """The receives that must be posted before a wait for this send: all up to this order."""
+        """The order up to which receives must be posted before a wait for this send."""
 
     @property
     def keep(self) -> bool:
-        """Whether the frame's buffer stays with the caller."""
+        """Whether the caller keeps the frame's buffer."""
 
 
 P = TypeVar("P", bound=SchedulePosition)
 
 
 class Incoming(NamedTuple):
-    """A received frame that has passed the door, with the buffer that was posted for it."""
+    """A validated received frame, with its receive buffer."""
 
     frame: torch.Tensor
     payload: torch.Tensor
@@ -70,14 +70,14 @@ class Incoming(NamedTuple):
 
 @dataclass(slots=True)
 class FrameStream(Generic[P]):
-    """A window of sends under way and one of posted receives, each completed in order.
+    """A window of sends in flight and a window of posted receives, each completed in order.
 
     Attributes
     ----------
     accounting
-        The frames and bytes so far, and the seconds of waiting, encoding and opening.
+        The frames and bytes so far, and the seconds of waiting, encoding and decoding.
     place
-        The frame that an error is about: the one in turn, or the one that is waited for.
+        The frame to report in errors: the current one, or the one being waited for.
     """
 
     _resources: CodecResources
@@ -89,13 +89,13 @@ class FrameStream(Generic[P]):
     _posted_up_to: tuple[float, float] = (math.inf, 0)
 
     def expect(self, places: Iterable[P]) -> None:
-        """Post receives for the first of these frames; each received frame lets another one follow."""
+        """Post receives for the first of these frames; each received frame posts the next receive."""
         self._expected = iter(places)
         for _ in range(AHEAD):
             self._post()
 
     def receive(self, framer: Framer, count: int) -> Incoming:
-        """Wait for the next expected frame, which holds ``count`` values."""
+        """Return the next expected frame, which holds ``count`` values; wait for it."""
         place, receiving, buffer = self._posted.popleft()
         start = perf_counter()
         frame = receiving.wait(self._resources.timeout_s, keepalive=self._resources.keepalive)
@@ -109,7 +109,7 @@ class FrameStream(Generic[P]):
 
     @property
     def posted(self) -> list[tuple[int, Receiving]]:
-        """The receives under way, with their peers."""
+        """The posted receives, with their peers."""
         return [(place.peer, receiving) for place, receiving, _ in self._posted]
 
     def encode(
@@ -130,7 +130,7 @@ class FrameStream(Generic[P]):
         return outgoing
 
     def send(self, place: P, outgoing: Outgoing, raw_nbytes: int = 0) -> None:
-        """Start to send a frame that carries ``raw_nbytes`` of floats."""
+        """Start to send a frame, which encodes ``raw_nbytes`` of floats."""
         while len(self._in_flight) >= AHEAD and self._in_flight[0][0].order <= self._posted_up_to:
             self._retire()
         self.accounting.frames += 1
@@ -144,12 +144,12 @@ class FrameStream(Generic[P]):
         self._in_flight.append((place, sending, outgoing))
 
     def flush(self) -> None:
-        """Wait until all frames have left."""
+        """Wait until all frames are sent."""
         while self._in_flight:
             self._retire()
 
     def await_leaving(self, outgoing: Outgoing) -> None:
-        """Wait until no send uses a frame any more; first post the receives that such a wait requires."""
+        """Wait until no send uses a frame; first post the receives that such a wait requires."""
         while any(sent is outgoing for _, _, sent in self._in_flight):
             while self._posted_up_to < self._in_flight[0][0].order:
                 self._post()
@@ -175,7 +175,7 @@ class FrameStream(Generic[P]):
 
 
 class ScheduleRun:
-    """One run of a schedule: its stream of frames, and the frames that are kept for forwarding."""
+    """One run of a schedule, with its stream of frames and the frames kept for forwarding."""
 
     def __init__(
         self,
@@ -197,16 +197,16 @@ class ScheduleRun:
 
     @property
     def action(self) -> Action | None:
-        """The action that an error was about."""
+        """The action that failed, after an error."""
         return self._stream.place
 
     @property
     def posted(self) -> list[tuple[int, Receiving]]:
-        """The receives under way after an error, with their peers."""
+        """The posted receives, with their peers, after an error."""
         return self._stream.posted
 
     def run(self) -> ExchangeCost:
-        """Run the whole schedule; return its cost. On an error, ``action`` is the one that failed."""
+        """Run the whole schedule and return its cost; after an error, ``action`` is the failed one."""
         start = perf_counter()
         self._feedback.begin(self._tensor)
         self._accounting.encode_s += perf_counter() - start
@@ -237,7 +237,7 @@ class ScheduleRun:
         return self._accounting
 
     def _finish_alone(self) -> None:
-        """Finish the bucket of a rank without peers, which takes no step."""
+        """Finish the bucket of a rank without peers, whose schedule has no steps."""
         if self._copies is not None:
             self._copies.bring(0, self._tensor.numel())
         self._feedback.finished(self._tensor, 0)
@@ -263,7 +263,7 @@ class ScheduleRun:
         return outgoing
 
     def _sent(self, action: Action, outgoing: Outgoing, elements: torch.Tensor) -> None:
-        """Update the feedback, or adopt the decoded values, while the frame is on its way."""
+        """Update the error feedback, and adopt decoded values, while the frame is in flight."""
         start, payload = action.segment.start, outgoing.frame[HEADER_NBYTES:]
         if action.do is Do.SEND_PARTIAL:
             self._feedback.sent(payload, elements, start)

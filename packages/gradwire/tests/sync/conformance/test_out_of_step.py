@@ -16,7 +16,7 @@ from support.out_of_step import STEPS, Kind, Run, failed
 from support.ranks import run_ranks
 
 RunProcesses = Callable[..., list[Any]]
-ADVICE = "let all ranks load the same checkpoint, and take the same number of steps"
+ADVICE = "load the same checkpoint on all ranks, and run the same number of steps"
 
 
 @pytest.fixture(params=out_of_step.METHODS)
