@@ -1,9 +1,9 @@
-"""Change the rate of all hosts' links in mid-training, and compare a run that chooses with plans that stay.
+"""Change the rate of all hosts' links during training, and compare an automatic run with fixed plans.
 
     python bench/changing_line.py            # as root, five minutes
 
 The ranks train on a testbed at 1 Gbit/s, at 100 Mbit/s, and at 1 Gbit/s again. An oracle that knows the rates
-takes the best of the fixed plans in each of the three parts; its time is the sum of theirs.
+uses the best of the fixed plans in each of the three parts; its time is the sum of their times.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--hosts", type=int, default=4, help="of the testbed (4)")
-    parser.add_argument("--steps", type=int, default=300, help="at each rate (300)")
-    parser.add_argument("--width", type=int, default=1024, help="of the model's hidden layers (1024)")
-    parser.add_argument("--plans", nargs="+", default=FIXED, help="that stay, as codecs over a ring")
+    parser.add_argument("--hosts", type=int, default=4, help="hosts of the testbed (4)")
+    parser.add_argument("--steps", type=int, default=300, help="steps at each rate (300)")
+    parser.add_argument("--width", type=int, default=1024, help="width of the model's hidden layers (1024)")
+    parser.add_argument("--plans", nargs="+", default=FIXED, help="fixed plans, as codecs over a ring")
     parser.add_argument("--worker", nargs=2, metavar=("PLAN", "FILE"), help=argparse.SUPPRESS)
     words = parser.parse_args()
     if words.worker is not None:
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def measure(plan: str, words: argparse.Namespace) -> dict[str, Any]:
-    """Train once on a testbed; return what rank 0 has seen."""
+    """Train once on a testbed; return rank 0's measurements."""
     with TemporaryDirectory() as folder:
         path = Path(folder, "seen.json")
         options = [f"--{name}={getattr(words, name)}" for name in ("hosts", "steps", "width")]
@@ -67,7 +67,7 @@ def measure(plan: str, words: argparse.Namespace) -> dict[str, Any]:
 
 
 def work(plan: str, path: str, hosts: int, steps: int, width: int) -> None:
-    """Train as one rank, and set this host's own rate where it changes."""
+    """Train as one rank, and change this host's link rate between the parts."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -112,7 +112,7 @@ def parts(seconds: list[float], steps: int) -> list[float]:
 
 
 def table(found: dict[str, dict[str, Any]], steps: int) -> Table:
-    """Return a row for each plan: seconds at each rate, and the milliseconds of their last steps."""
+    """Return a row per plan: seconds at each rate, and the milliseconds of the last steps there."""
     columns = [Column.of_text("plan")]
     for rate in RATES:
         columns += [Column(rate, "s"), Column("last steps", "ms")]

@@ -1,4 +1,4 @@
-"""Measure what each codec costs a model: its loss after training, compared with that of plain DDP.
+"""Measure the effect of each codec on a model: its loss after training, compared with plain DDP.
 
     python bench/codec_losses.py                  # a GPT of 4 layers of 128, two ranks; about half an hour
     python bench/codec_losses.py --text FILE --steps 200 --codecs "default quantize:4"
@@ -6,11 +6,10 @@
     python bench/codec_losses.py --small --ranks 4 --steps 200  # a GPT of 3 layers of 64; ten minutes
     python bench/codec_losses.py --ranks 8 --algorithm pairwise --seeds 3 --brief --codecs "ecsq:1,sum=0.5"
 
-Every row of a seed starts from the same weights and sees the same batches; only the exchange of gradients
-differs. Rows of DDP with weights that differ in the last bits, and with other batches, show
-how much of a difference is noise. The share of the gradient's norm that encoding loses is that of one rank;
-with a residual, later steps send it. With several seeds, the last rows show each codec's mean, least, and
-largest difference.
+All rows of a seed have the same initial weights and the same batches; only the exchange of gradients differs.
+Rows of DDP with weights that differ in the last bits, and with different batches, show the noise in the loss.
+The relative encoding error is measured on one rank; with a residual, later steps send it. With several seeds,
+the last rows show each codec's mean, smallest, and largest difference.
 """
 
 from __future__ import annotations
@@ -47,18 +46,18 @@ CODECS = (
 WIDTH, LAYERS, HEADS, CONTEXT, BATCH = 128, 4, 4, 64, 12
 BETAS, DECAY, CLIP = (0.9, 0.99), 0.1, 1.0
 HELD_OUT = 400
-"""Contexts that judge, the same ones for all: far more than it takes to tell losses apart by 0.1 %."""
+"""Held-out contexts, the same for all rows: more than enough to distinguish losses that differ by 0.1 %."""
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 class Lesson(ABC):
-    """A task to learn: a model, every rank's own batches, and a judge."""
+    """A task to learn: a model, each rank's batches, and an evaluation."""
 
     rate: float
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """Return the model, with the weights of torch's present seed."""
+        """Return the model, initialized from torch's current seed."""
 
     @abstractmethod
     def batch(self, generator: torch.Generator) -> Batch:
@@ -66,14 +65,14 @@ class Lesson(ABC):
 
     @abstractmethod
     def held_out(self) -> Sequence[Batch]:
-        """Return batches of one size that are never trained on."""
+        """Return held-out batches of equal size."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """Return the mean loss."""
+        """Return the mean loss of a batch."""
 
     def judge(self, model: nn.Module, rank: int, world: int) -> float:
-        """Return the mean loss of what is held out, of which each rank does its share."""
+        """Return the mean held-out loss; each rank evaluates its share."""
         batches = self.held_out()[rank::world]
         with torch.no_grad():
             losses = [float(self.loss(model, batch)) for batch in batches]
@@ -83,7 +82,7 @@ class Lesson(ABC):
 
 
 class Characters(Lesson):
-    """The characters of a text: nine tenths to train on, the rest to judge by."""
+    """The characters of a text: nine tenths for training, the rest held out."""
 
     rate = 1e-3
 
@@ -95,7 +94,7 @@ class Characters(Lesson):
         self.training, self.rest, self.kinds = data[:cut], data[cut:], len(kinds)
 
     def model(self) -> nn.Module:
-        """Return a GPT."""
+        """Return a GPT over the text's characters."""
         return GPT(self.kinds)
 
     def batch(self, generator: torch.Generator) -> Batch:
@@ -104,12 +103,12 @@ class Characters(Lesson):
         return self._contexts(self.training, places)
 
     def held_out(self) -> Sequence[Batch]:
-        """Return contexts from all over the held-out text."""
+        """Return contexts evenly spaced over the held-out text."""
         places = torch.linspace(0, len(self.rest) - CONTEXT - 1, HELD_OUT).long()
         return [self._contexts(self.rest, some) for some in places.view(-1, 25)]
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """Return the mean cross entropy."""
+        """Return the mean cross entropy of a batch."""
         return nn.functional.cross_entropy(model(batch[0]).flatten(0, 1), batch[1].flatten())
 
     @staticmethod
@@ -124,7 +123,7 @@ class Columns(Lesson):
     rate = 1e-2
 
     def model(self) -> nn.Module:
-        """Return an MLP."""
+        """Return a small MLP."""
         return nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 4))
 
     def batch(self, generator: torch.Generator) -> Batch:
@@ -132,20 +131,20 @@ class Columns(Lesson):
         return draw_rows(32, generator)
 
     def held_out(self) -> Sequence[Batch]:
-        """Draw other rows."""
+        """Draw rows that aren't used for training."""
         generator = torch.Generator().manual_seed(4)
         return [self.batch(generator) for _ in range(64)]
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """Return the mean squared error."""
+        """Return the mean squared error of a batch."""
         return nn.functional.mse_loss(model(batch[0]), batch[1])
 
 
 class GPT(nn.Module):
-    """A decoder-only transformer over characters, its output weights tied to its embeddings.
+    """A decoder-only transformer over characters, with output weights tied to its embeddings.
 
-    In the manner of nanoGPT (Karpathy, 2022): normal weights of 0.02, those that end a residual branch
-    smaller, no biases, no dropout.
+    Like nanoGPT (Karpathy, 2022): normal weights of standard deviation 0.02, smaller at the end of a residual
+    branch, no biases, no dropout.
     """
 
     def __init__(self, kinds: int) -> None:
@@ -167,7 +166,7 @@ class GPT(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(CONTEXT))
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
-        """Return the logits of every next character."""
+        """Return the logits of the next character at every position."""
         x = self.characters(text) + self.places.weight
         for layer in self.layers:
             x = layer(x, src_mask=self.mask, is_causal=True)
@@ -185,7 +184,7 @@ def attach(codec: str, algorithm: str, model: DistributedDataParallel) -> Attach
 
 
 def perturbed(model: DistributedDataParallel) -> None:
-    """Change the weights in their last bits, as another order of summation would from the first step on."""
+    """Change the weights in their last bits, as a different order of summation does from the first step."""
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for weight in model.parameters():
@@ -193,7 +192,7 @@ def perturbed(model: DistributedDataParallel) -> None:
 
 
 def baselines(seed: int) -> dict[str, tuple[Callable[[DistributedDataParallel], object], int]]:
-    """Return the rows without gradwire by name: what is done to the model, and the seed of its batches."""
+    """Return the rows without gradwire by name: a function to apply to the model, and the batches' seed."""
     return {
         "DDP": (lambda _: None, seed),
         "DDP, last bits of the weights differ": (perturbed, seed),
@@ -204,7 +203,7 @@ def baselines(seed: int) -> dict[str, tuple[Callable[[DistributedDataParallel], 
 
 @dataclass(frozen=True)
 class Row:
-    """The result of one training."""
+    """The result of one training run."""
 
     codec: str
     loss: float
@@ -223,7 +222,7 @@ def train(
     weights_seed: int,
     seed: int,
 ) -> Row:
-    """Train from the weights of one seed with the batches of another, and judge."""
+    """Train from the weights of one seed with the batches of another, and evaluate."""
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(weights_seed)
     model = DistributedDataParallel(lesson.model())
@@ -269,22 +268,28 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--model", choices=["gpt", "columns"], default="gpt")
-    parser.add_argument("--small", action="store_true", help="a smaller GPT, 8 contexts in each batch")
-    parser.add_argument("--text", type=Path, help="a text to learn; else Python's language reference")
-    parser.add_argument("--brief", action="store_true", help="of the rows without gradwire, plain DDP alone")
+    parser.add_argument("--small", action="store_true", help="a smaller GPT, with 8 contexts per batch")
+    parser.add_argument("--text", type=Path, help="a training text; by default Python's language reference")
+    parser.add_argument(
+        "--brief", action="store_true", help="omit the rows without gradwire, except plain DDP"
+    )
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--algorithm", default="ring", help="of all rows but 'default', which chooses one")
-    parser.add_argument("--seeds", type=int, default=1, help="trainings of every row")
-    parser.add_argument("--codecs", default=CODECS, help="separated by blanks; SPEC+residual keeps residuals")
-    parser.add_argument("--json", type=Path, help="keep the rows")
+    parser.add_argument(
+        "--algorithm", default="ring", help="algorithm of all rows but 'default', which chooses one"
+    )
+    parser.add_argument("--seeds", type=int, default=1, help="training runs of every row")
+    parser.add_argument(
+        "--codecs", default=CODECS, help="codecs, separated by spaces; SPEC+residual uses error feedback"
+    )
+    parser.add_argument("--json", type=Path, help="write the rows to this file")
     words = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         spawn(run_rank, (folder, words), words.ranks)  # type: ignore[no-untyped-call]
 
 
 def run_rank(rank: int, folder: str, words: argparse.Namespace) -> None:
-    """Train every row, in one process group for all of them; rank 0 prints them as they come."""
+    """Train every row in one process group; rank 0 prints each row when it is finished."""
     if words.small:
         globals().update(WIDTH=64, LAYERS=3, BATCH=8, HELD_OUT=200)
     torch.set_num_threads(1)
@@ -306,18 +311,18 @@ def run_rank(rank: int, folder: str, words: argparse.Namespace) -> None:
 
 
 def keep(rows: list[Row], path: Path | None) -> None:
-    """Write the rows so far to a file, if there is one."""
+    """Write the rows so far to a file, if a path is given."""
     if path is not None:
         path.write_text(json.dumps([asdict(row) for row in rows], indent=1))
 
 
 def baseline(rows: list[Row], row: Row) -> float:
-    """Return the loss of plain DDP from the same weights."""
+    """Return the loss of plain DDP from the same initial weights."""
     return next(other.loss for other in rows if (other.codec, other.seed) == ("DDP", row.seed))
 
 
 def compare(rows: list[Row]) -> None:
-    """Print each codec's mean, least, and largest difference over the seeds."""
+    """Print each codec's mean, smallest, and largest difference over the seeds."""
     for name in dict.fromkeys(row.codec for row in rows):
         same = [row for row in rows if row.codec == name]
         changes = [row.loss / baseline(rows, row) - 1 for row in same]
@@ -328,7 +333,7 @@ def compare(rows: list[Row]) -> None:
 
 
 def report(rows: list[Row]) -> None:
-    """Print the last row, after the head if it is the first one."""
+    """Print the last row, after the header if it is the first."""
     row = rows[-1]
     if len(rows) == 1:
         print(f"{'codec':38s}     loss   to DDP    bytes  lost of the norm  seconds")

@@ -1,10 +1,10 @@
-# ruff: noqa: A005 - a script named after what it measures; nothing imports it
-"""Measure every codec on every instruction set, compared with memcpy of the same array in the same run.
+# ruff: noqa: A005 - a script named after its subject; nothing imports it
+"""Measure every codec on every instruction set, compared with a memcpy of the same array in the same run.
 
-A memcpy of the same array precedes every call of a codec, and the table gives medians, so that a
-noisy machine disturbs both alike. Speeds are float bytes per second: 4 n bytes over the time of a call. Other
-compressors (PyTorch's casts, Zstandard, and, if installed by `pip install zfpy pysz cramjam`, zfp, SZ3, and
-Snappy) run in the same loop.
+A memcpy of the same array precedes every call of a codec, and the table shows medians, so that a noisy
+machine disturbs both equally. Speeds are float bytes per second: 4 n bytes divided by the time of a call.
+Other compressors (PyTorch's casts, Zstandard, and, if installed by `pip install zfpy pysz cramjam`, zfp, SZ3,
+and Snappy) run in the same loop.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ MIN_REPEATS, MAX_REPEATS, BUDGET_S = 5, 100, 0.5
 
 @dataclass(frozen=True)
 class Subject:
-    """Something that is measured: three calls without arguments, and what they leave behind."""
+    """A codec or compressor to measure: calls without arguments, and access to their results."""
 
     name: str
     target: str
@@ -77,20 +77,20 @@ class Subject:
 
 @dataclass(frozen=True)
 class Speed:
-    """Median speed of one call, and of the memcpy beside it."""
+    """The median speed of a call, and of the memcpy that precedes it."""
 
     gbps: float
     memcpy_gbps: float
 
     @property
     def of_memcpy(self) -> float:
-        """The share of memcpy's speed."""
+        """The speed as a share of memcpy's."""
         return self.gbps / self.memcpy_gbps
 
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table."""
+    """One row of the table."""
 
     name: str
     target: str
@@ -108,7 +108,7 @@ def time_s(call: Callable[[], object]) -> float:
 
 
 def measure(call: Callable[[], object], memcpy: Callable[[], object], nbytes: int) -> Speed:
-    """Alternate memcpy and the call until the budget is spent; return the medians."""
+    """Alternate a memcpy and the call until the budget is spent; return the median speeds."""
     call()
     copies: list[float] = []
     calls: list[float] = []
@@ -119,7 +119,7 @@ def measure(call: Callable[[], object], memcpy: Callable[[], object], nbytes: in
 
 
 def codec_subject(codec: Codec, target: str, x: torch.Tensor) -> Subject:
-    """Measure a codec with all buffers allocated beforehand, as an exchange has them."""
+    """Return a codec to measure, with all buffers allocated beforehand, as in an exchange."""
     out = torch.zeros(codec.max_nbytes(x.numel()), dtype=torch.uint8)
     decoded = torch.zeros_like(x)
     acc = torch.zeros_like(x)
@@ -136,7 +136,7 @@ def codec_subject(codec: Codec, target: str, x: torch.Tensor) -> Subject:
 
 
 def cast_subject(dtype: torch.dtype, x: torch.Tensor) -> Subject:
-    """Measure PyTorch's own cast, there and back."""
+    """Return PyTorch's own cast to measure, in both directions."""
     half = torch.zeros(x.numel(), dtype=dtype)
     decoded = torch.zeros_like(x)
     acc = torch.zeros_like(x)
@@ -154,7 +154,7 @@ def cast_subject(dtype: torch.dtype, x: torch.Tensor) -> Subject:
 def peer_subject(
     name: str, x: torch.Tensor, compress: Callable[[Any], Any], decompress: Callable[[Any], Any]
 ) -> Subject:
-    """Measure a compressor from elsewhere, which allocates its own results."""
+    """Return another library's compressor to measure, which allocates its own results."""
     data = x.numpy()
     kept: dict[str, Any] = {}
 
@@ -217,7 +217,7 @@ PEERS: dict[str, Callable[[torch.Tensor], Subject]] = {
 
 
 def judge(subject: Subject, x: torch.Tensor) -> Result:
-    """Measure the calls of one subject and what they lose."""
+    """Measure the calls and the largest error of one subject."""
     copy = torch.zeros_like(x)
     nbytes = 4 * x.numel()
 
@@ -232,7 +232,7 @@ def judge(subject: Subject, x: torch.Tensor) -> Result:
 
 
 def judge_codecs(specs: list[str], targets: list[str], x: torch.Tensor) -> Iterator[Result]:
-    """Measure every codec on every target; one without compiled kernels only once."""
+    """Measure every codec on every target; codecs without compiled kernels only once."""
     for spec in specs:
         codec = parse(spec)
         for target in targets if isinstance(codec, NativeCodec) else ["python"]:
@@ -241,7 +241,7 @@ def judge_codecs(specs: list[str], targets: list[str], x: torch.Tensor) -> Itera
 
 
 def judge_peers(x: torch.Tensor) -> Iterator[Result]:
-    """Measure the peers that are installed, and say which ones are not."""
+    """Measure the installed peers, and print the names of the missing ones."""
     for name, make in PEERS.items():
         try:
             subject = make(x)
@@ -252,7 +252,7 @@ def judge_peers(x: torch.Tensor) -> Iterator[Result]:
 
 
 def read_data(text: str, n: int) -> torch.Tensor:
-    """Make ``n`` elements of ``laplace:1e-3`` or ``normal:2e-3``, or read a .npy file, cut or repeated."""
+    """Generate ``n`` values of ``laplace:1e-3`` or ``normal:2e-3``, or read them from a .npy file."""
     kind, _, scale = text.partition(":")
     rng = np.random.default_rng(1)
     if kind == "laplace":
@@ -265,10 +265,10 @@ def read_data(text: str, n: int) -> torch.Tensor:
 
 
 def read_count(text: str) -> int:
-    """Read a count like 4096, 64Ki or 16Mi."""
+    """Parse a count such as 4096, 64Ki, or 16Mi."""
     match = re.fullmatch(r"(\d+)(Ki|Mi)?", text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"a count is written like 4096, 64Ki or 16Mi, but is {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a count such as 4096, 64Ki, or 16Mi, got {text!r}")
     return int(match[1]) * {None: 1, "Ki": 1 << 10, "Mi": 1 << 20}[match[2]]
 
 
@@ -297,15 +297,13 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--json", type=Path, help="write the record, and its page beside it")
+    parser.add_argument("--json", type=Path, help="write the record to this file, and its page next to it")
     parser.add_argument("--elements", type=read_count, default=read_count("16Mi"), help="default: 16Mi")
     parser.add_argument("--threads", type=int, default=1, help="default: 1")
     parser.add_argument("--targets", choices=("all", "current"), default="all")
     parser.add_argument("--codecs", nargs="+", default=list(SPECS), metavar="SPEC")
     parser.add_argument("--data", default="laplace:1e-3", help="laplace:SCALE, normal:SCALE or a .npy file")
-    parser.add_argument(
-        "--no-peers", action="store_true", help="leave out PyTorch's casts, zstd and the like"
-    )
+    parser.add_argument("--no-peers", action="store_true", help="omit PyTorch's casts and other compressors")
     return parser.parse_args()
 
 

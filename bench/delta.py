@@ -1,10 +1,10 @@
 """Measure weight deltas and the entropy coder, compared with memcpy in the same run.
 
-Synthetic weights take AdamW steps at several learning rates; every step is encoded, and applied to the
-receiver's weights, in bfloat16 or float32 (``--words``). A memcpy of the float32 masters precedes each call,
-and the table gives medians: the share of memcpy is the time of that memcpy over the time of the call,
-whatever either moves. Bits are those of a weight in the last step, the header included; ``entropy`` is that
-of the last step's differences in units of the last place, each by itself.
+Synthetic weights take AdamW steps at several learning rates; every step's delta is encoded, and applied to
+the receiver's weights, in bfloat16 or float32 (``--words``). A memcpy of the float32 master weights precedes
+each call, and the table shows medians: the share of memcpy is the time of that memcpy divided by the time of
+the call, regardless of the bytes that each moves. Bits are per weight in the last step, including the header;
+``entropy`` is the zeroth-order entropy of the last step's differences in units of the last place.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gradwire.machine import describe_machine
 RATES = (3e-6, 3e-5, 1e-4, 1e-3)
 WARM_STEPS = 12
 SCALES = (0.02, 0.05, 0.2)
-"""Standard deviations of the weights: layers differ."""
+"""Standard deviations of the weights, because layers differ."""
 
 
 def seconds(call: Callable[[], object]) -> float:
@@ -37,7 +37,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 @dataclass
 class Shares:
-    """Times of a call and of the memcpy before each."""
+    """The times of a call and of the memcpy before each."""
 
     nbytes: int
     calls: list[float] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Shares:
 
     @property
     def of_memcpy(self) -> float:
-        """The share of memcpy's speed."""
+        """The speed as a share of memcpy's."""
         return statistics.median(self.copies) / statistics.median(self.calls)
 
 
@@ -65,7 +65,7 @@ def memcpy_of(x: torch.Tensor) -> Callable[[], object]:
 
 
 class AdamW:
-    """Masters under AdamW steps whose gradients are noise around a small drift."""
+    """Master weights updated by AdamW steps whose gradients are noise around a small drift."""
 
     def __init__(self, n: int, lr: float) -> None:
         self._noise = torch.Generator().manual_seed(1)
@@ -80,7 +80,7 @@ class AdamW:
             self.step()
 
     def step(self) -> None:
-        """Change the masters."""
+        """Update the master weights."""
         self._step += 1
         gradient = torch.randn(self.masters.numel(), generator=self._noise).add_(self._drift)
         self._mean.lerp_(gradient, 0.1)
@@ -91,7 +91,7 @@ class AdamW:
 
 
 def difference_bits(before: torch.Tensor, after: torch.Tensor) -> float:
-    """Return the entropy of the differences in units of the last place, in bits a weight."""
+    """Return the entropy of the differences in units of the last place, in bits per weight."""
 
     def ordered(weights: torch.Tensor) -> torch.Tensor:
         words = weights.view(torch.int16 if weights.itemsize == 2 else torch.int32).long()
@@ -103,7 +103,7 @@ def difference_bits(before: torch.Tensor, after: torch.Tensor) -> float:
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table."""
+    """One row of the table."""
 
     bound: float
     bits: float
@@ -112,7 +112,7 @@ class Result:
 
 
 def deltas(model: AdamW, words: WordName, *, coded: bool, repeats: int) -> Result:
-    """Take steps and measure their deltas; the receiver's bits must be the rounded masters."""
+    """Take steps and measure their deltas; check that the receiver's bits are the rounded master weights."""
     masters = model.masters
     encoder, decoder = entropy.DeltaEncoder(masters, words, entropy=coded), entropy.DeltaDecoder(words)
     weights = torch.zeros(masters.numel(), dtype=words_dtype(words))
@@ -152,7 +152,7 @@ def print_deltas(args: argparse.Namespace, targets: list[str]) -> None:
 
 
 def symbol_sets(n: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield names and symbols: nearly all alike, small alphabets, and no pattern."""
+    """Yield names and symbols: nearly constant, small alphabets, and uniformly random."""
     rng = np.random.default_rng(1)
     for alphabet, share in ((256, 0.9), (256, 0.3), (16, 0.3), (3, 0.5), (256, 1 / 256)):
         rest = rng.integers(0, alphabet, n)
@@ -175,7 +175,7 @@ def print_coder(args: argparse.Namespace, targets: list[str]) -> None:
                 for _ in range(args.repeats):
                     encode.add(lambda s=symbols, o=out: entropy.encode(s, o), memcpy)  # type: ignore[misc]
                     decode.add(lambda p=payload, d=decoded: entropy.decode(p, d), memcpy)  # type: ignore[misc]
-            assert torch.equal(decoded, symbols), "other symbols came back"
+            assert torch.equal(decoded, symbols), "decoded symbols differ from the encoded ones"
             print(f"{name:28}{target:8}{bound:8.3f}{8 * payload.numel() / symbols.numel():7.3f}", end="")
             print(f"{encode.gbps:8.2f} GB/s{decode.gbps:8.2f} GB/s", flush=True)
 
@@ -186,9 +186,11 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--elements", type=int, default=1 << 24, help="weights; default: 16777216")
     parser.add_argument("--threads", type=int, default=1, help="default: 1")
-    parser.add_argument("--repeats", type=int, default=9, help="steps of each line; default: 9")
+    parser.add_argument("--repeats", type=int, default=9, help="steps per row; default: 9")
     parser.add_argument("--rates", type=float, nargs="+", default=list(RATES), help="learning rates")
-    parser.add_argument("--words", choices=("bf16", "fp32"), default="bf16", help="what a receiver holds")
+    parser.add_argument(
+        "--words", choices=("bf16", "fp32"), default="bf16", help="format of the receiver's weights"
+    )
     parser.add_argument("--targets", choices=("all", "current"), default="all")
     return parser.parse_args()
 

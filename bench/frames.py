@@ -1,9 +1,9 @@
-"""Measure the cost of a frame between two processes: over a link's sockets, and over Gloo's send and receive.
+"""Measure the cost of a frame between two processes: over a link's sockets, and with Gloo's send and receive.
 
     python bench/frames.py            # half a minute
 
-Both ends send and receive at once over the loopback interface, as neighbours in a ring do. The table shows
-processor time and wall time for one frame sent and one received, as medians over rounds.
+Both ends send and receive simultaneously over the loopback interface, as neighbours in a ring do. The table
+shows processor time and wall time for one frame sent and one received, as medians over repetitions.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def measure(rank: int, folder: str) -> None:
-    """Be one of two ranks; rank 0 prints."""
+    """Run one of the two ranks; rank 0 prints."""
     torch.set_num_threads(1)
     store = FileStore(str(Path(folder, "store")), 2)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
@@ -79,7 +79,7 @@ def measure(rank: int, folder: str) -> None:
 
 
 def cost(exchange: Callable[[], None], frames: int) -> tuple[float, float]:
-    """Return microseconds of the processor and of the wall for one frame out and one in."""
+    """Return the processor and wall time, in microseconds, for one frame sent and one received."""
     spent = []
     for _ in range(ROUNDS):
         dist.barrier()

@@ -1,18 +1,18 @@
-"""Measure the kernels of gradwire.gpu on the GPU of this machine, as shares of a device copy in the same run.
+"""Measure the kernels of gradwire.gpu on this machine's GPU, relative to a device copy in the same run.
 
-First every codec's bytes, decoded bits, and sums are compared with the host's, for random values with NaN,
-infinities, and subnormals among them. A speed is the float bytes of a call, 4 n, over its median time. The
-copy moves the same n floats from one place of the device's memory to another. Other copies are queued before
-each call that is measured, so that the device never waits for the host. What the host takes to queue an
-encode is beside it: for small chunks that is what counts.
+First, every codec's bytes, decoded bits, and sums are compared with the host's, for random values that
+include NaN, infinities, and subnormals. A speed is the float bytes of a call, 4 n, divided by its median
+time. The copy moves the same n floats within the device's memory. Other copies are queued before each
+measured call, so that the device never waits for the host. The host's time to queue an encode is reported
+with it, because it dominates for small chunks.
 
 Then two ranks, which are threads, all-reduce a gradient that is encoded on the device. The bytes that cross
-the bus are compared with those of copying the floats there and back, and a trace shows that no stream is
-synchronised and that nothing is copied to or from pageable memory. The time of it stands beside that of
-copying the floats, and encoding them on the host.
+the bus are compared with copying the floats in both directions, and a trace checks that no stream is
+synchronized and that nothing is copied to or from pageable memory. The time is reported with that of copying
+the floats and encoding them on the host.
 
-``--interpret`` does the same on the CPU, with few values, a simulated device, and Triton's interpreter. It
-shows that this script and the kernels work, and nothing about speed.
+``--interpret`` runs the same on the CPU, with few values, a simulated device, and Triton's interpreter. It
+checks this script and the kernels, and measures no speed.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ SPECS = (
 )
 REPEATS = 20
 AHEAD = 20
-"""Copies that are queued before a call: they take longer than the host needs to queue the call."""
-SYNCHRONISES = {"cudaStreamSynchronize"}  # the profiler itself synchronises the device at its end
+"""Copies queued before a call, which take longer than the host needs to queue the call."""
+SYNCHRONISES = {"cudaStreamSynchronize"}  # the profiler itself synchronizes the device at its end
 PAGEABLE = "Pageable"
-"""The word in the profiler's name of a copy through memory that is not pinned."""
+"""The word in the profiler's name for a copy through memory that is not pinned."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -97,12 +97,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parse_args(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("codecs", nargs="*", default=SPECS, help="specs; by default one of each format")
-    parser.add_argument("--values", type=int, help="float32 to measure with; by default 2^26")
-    parser.add_argument("--identity-values", type=int, help="float32 to compare; by default 100 million")
-    parser.add_argument("--segment", type=int, default=1 << 24, help="segment_nbytes; by default 2^24")
-    parser.add_argument("--residual", action="store_true", help="keep residuals on the device")
-    parser.add_argument("--interpret", action="store_true", help="need no GPU, and measure nothing")
+    parser.add_argument("codecs", nargs="*", default=SPECS, help="codecs; by default, one of each format")
+    parser.add_argument("--values", type=int, help="float32 values to measure with; by default 2^26")
+    parser.add_argument(
+        "--identity-values", type=int, help="float32 values to compare; by default 100 million"
+    )
+    parser.add_argument("--segment", type=int, default=1 << 24, help="bytes of a segment; by default 2^24")
+    parser.add_argument(
+        "--residual", action="store_true", help="use error feedback, with residuals on the device"
+    )
+    parser.add_argument("--interpret", action="store_true", help="run without a GPU, and measure no speed")
     args = parser.parse_args(arguments)
     few = 300 if args.interpret else None
     args.values = args.values or few or 1 << 26
@@ -117,19 +121,19 @@ def gradient(n: int, seed: int = 1) -> torch.Tensor:
 
 @cache
 def random_bits(n: int) -> torch.Tensor:
-    """Return all bit patterns: a share of these are NaN, infinite or subnormal."""
+    """Return random bit patterns, some of which are NaN, infinite, or subnormal."""
     bits = np.random.default_rng(2).integers(0, 1 << 32, n, dtype=np.uint32)
     bits[:: 1 << 20] = 0x7F800000
     return torch.from_numpy(bits.view(np.float32))
 
 
 def differences(codec: Codec, n: int, device: torch.device) -> Iterator[str]:
-    """Yield where the GPU's result is not the host's."""
+    """Yield a description of each result that differs from the host's."""
     for kind, x in ("gradients", gradient(n)), ("random bits", random_bits(n)):
         wanted, encoded = codec.encode(x), gpu.encode(codec, x.to(device))
         payload = encoded.payload().clone()
         if not torch.equal(payload.cpu(), wanted):
-            yield f"{codec} encodes {kind} to other bytes than the host"
+            yield f"{codec} encodes {kind} to different bytes than the host"
             payload = wanted.to(device, copy=True)
         out, acc = torch.empty_like(x), gradient(n, 3).clone()
         there, sums = torch.empty_like(x, device=device), acc.to(device, copy=True)
@@ -139,11 +143,11 @@ def differences(codec: Codec, n: int, device: torch.device) -> Iterator[str]:
         codec.decode_add(wanted, acc)
         for what, here, host in (("decodes", there, out), ("adds", sums, acc)):
             if not torch.equal(here.cpu().view(torch.int32), host.view(torch.int32)):
-                yield f"{codec} {what} {kind} to other bits than the host"
+                yield f"{codec} {what} {kind} to different bits than the host"
 
 
 def measure(specs: Sequence[str], n: int, device: torch.device) -> None:
-    """Print the speeds of encode, decode and decode_add."""
+    """Print the speeds of encode, decode, and decode_add."""
     x = gradient(n).to(device)
     spare = torch.empty_like(x)
 
@@ -162,7 +166,7 @@ def measure(specs: Sequence[str], n: int, device: torch.device) -> None:
 
 
 def times_s(codec: Codec, x: torch.Tensor, ahead: Callable[[], None]) -> Iterator[tuple[float, float]]:
-    """Yield the median seconds of encode, decode and decode_add: the device's, and the host's."""
+    """Yield the median seconds of encode, decode, and decode_add, on the device and on the host."""
     encoded = gpu.encode(codec, x)
     payload, out = encoded.payload().clone(), torch.zeros_like(x)
     yield median_s(lambda: gpu.encode(codec, x, encoded.buffer), ahead, x.device)
@@ -183,7 +187,7 @@ def median_s(
 def seconds(
     call: Callable[[], object], ahead: Callable[[], None], device: torch.device
 ) -> tuple[float, float]:
-    """Return how long the device takes for a call, once all before is done, and the host to queue it."""
+    """Return the device's seconds for a call after all previous work, and the host's seconds to queue it."""
     if device.type == "cpu":
         started = perf_counter()
         call()
@@ -205,7 +209,7 @@ def _event() -> torch.cuda.Event:
 
 
 def show_crossings(plan: Plan, n: int, device: torch.device) -> None:
-    """All-reduce between two ranks; print what crosses the bus of each, and the median times."""
+    """Run all-reduces between two ranks; print the bytes that cross each bus, and the median times."""
     taken_ms = []
     for encodes_here in (True, False):
         ranks = [Rank(link, plan, n, device, encodes_here) for link in loopback(2, timeout_s=600.0)]
@@ -224,13 +228,15 @@ def show_crossings(plan: Plan, n: int, device: torch.device) -> None:
     names = Counter(event.name for event in trace.events()) if trace is not None else Counter[str]()
     found = {name: count for name, count in names.items() if name in SYNCHRONISES or PAGEABLE in name}
     if found:
-        raise SystemExit(f"{plan.codec}: the trace has {found}; the host should wait for events only")
+        raise SystemExit(
+            f"{plan.codec}: expected no stream synchronizations or pageable copies in the trace, got {found}"
+        )
 
 
 class Rank:
-    """One of two ranks, which are threads on one device, with a gradient there and a stream.
+    """One of two ranks, which are threads on one device, with a gradient and a stream on it.
 
-    It encodes there, or copies the floats to the host and back.
+    With ``encodes_here`` it encodes on the device; otherwise, it copies the floats to the host and back.
     """
 
     def __init__(self, link: Link, plan: Plan, n: int, device: torch.device, encodes_here: bool) -> None:
@@ -250,7 +256,7 @@ class Rank:
             self._stream.wait_stream(torch.cuda.current_stream(device))
 
     def all_reduce(self) -> ExchangeCost:
-        """Do it on this rank's stream."""
+        """Run the all-reduce on this rank's stream."""
         with torch.cuda.stream(self._stream):
             if self._floats is None:
                 return self._exchange.all_reduce(self._x, residual=self._residual)

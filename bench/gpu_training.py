@@ -1,12 +1,11 @@
-"""Train on the GPU of this machine: two processes that share it, and then weights that are kept on the host.
+"""Train on this machine's GPU: two processes that share it, and then a model with weights on the host.
 
-First two ranks train an MLP over ``DistributedDataParallel`` and Gloo: as it is, with PyTorch's hook for
-bfloat16, and with gradwire. A trace of some steps counts what crossed the bus, and how often the host waited
-for a whole stream. Then one process trains the same model with ``HostOffload``, and the weights that the
-device holds are compared with the masters after some more steps. The loss of held-out data stands beside
-each time.
+First, two ranks train an MLP with ``DistributedDataParallel`` and Gloo: unchanged, with PyTorch's bfloat16
+hook, and with gradwire. A trace of some steps counts the bytes that crossed the bus, and the host's waits for
+a whole stream. Then one process trains the same model with ``HostOffload``, and after some more steps the
+device's weights are compared with the master weights. The held-out loss is reported with each time.
 
-``--device cpu`` does the same without a GPU. It traces nothing, and shows nothing about speed.
+``--device cpu`` runs the same without a GPU. It traces nothing, and measures no speed.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from gradwire_lab.job.on_ddp import bf16_hook
 
 RANKS, BATCH, INPUTS, CLASSES, HELD_OUT = 2, 256, 512, 10, 4096
 TRACED, CHECKED = 3, 3
-"""Steps in the trace, after those that are timed."""
+"""Traced steps, and checked steps, after the timed ones."""
 SETTLED = 20
-"""Steps before those that are timed; an automatic choice falls within them or is counted."""
+"""Steps before the timed ones; a later automatic choice is included in the times."""
 SEGMENT_NBYTES = 1 << 24
 """A large segment, because a frame's cost on an accelerator hardly depends on its length."""
 COARSE = "errbound:rel=0.25,block=1024"
@@ -87,13 +86,18 @@ def main(arguments: list[str] | None = None) -> int:
 
 def parse_args(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("methods", nargs="*", help=f"of the two ranks; by default all: {', '.join(METHODS)}")
+    parser.add_argument(
+        "methods", nargs="*", help=f"methods of the two ranks; by default, all: {', '.join(METHODS)}"
+    )
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--hidden", type=int, default=2048, help="width of the MLP's three hidden layers")
-    parser.add_argument("--steps", type=int, default=100, help="steps that are timed")
+    parser.add_argument("--steps", type=int, default=100, help="timed steps")
     args = parser.parse_args(arguments)
     if unknown := set(args.methods) - METHODS.keys():
-        parser.error(f"there is no method {', '.join(sorted(unknown))}; choose from {', '.join(METHODS)}")
+        parser.error(
+            f"expected one of this script's methods, got {', '.join(sorted(unknown))}; "
+            f"choose from {', '.join(METHODS)}"
+        )
     return args
 
 
@@ -106,7 +110,7 @@ def model(args: argparse.Namespace) -> nn.Module:
 
 
 def batches(seed: int, size: int, device: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield inputs and the classes that a small network with random weights gives them."""
+    """Yield inputs, and their classes according to a small network with random weights."""
     source = torch.Generator().manual_seed(7)
     first = torch.randn(INPUTS, 32, generator=source) / INPUTS**0.5
     last = torch.randn(32, CLASSES, generator=source)
@@ -123,7 +127,7 @@ def held_out_loss(trained: Callable[[torch.Tensor], torch.Tensor], device: str) 
 
 
 def step_times(step: Callable[[], object], steps: int, device: str) -> list[float]:
-    """Return the seconds of each step, to the end of what it queued."""
+    """Return the seconds of each step, including all work that it queued."""
     times = []
     for _ in range(steps):
         began = perf_counter()
@@ -157,12 +161,14 @@ def train(rank: int, method: str, args: argparse.Namespace, folder: str) -> None
     gathered = [torch.empty_like(weights) for _ in range(RANKS)]
     dist.all_gather(gathered, weights)
     if not torch.equal(*(each.view(torch.int32) for each in gathered)):
-        raise SystemExit(f"{method}: the ranks have different weights")
+        raise SystemExit(
+            f"{method}: expected identical weights on all ranks, got different ones; please report this"
+        )
     if rank == 0:
         floats = 4 * weights.numel() * TRACED
         shares = (f"{crossed[way] / floats:.2f}" for way in ("HtoD", "DtoH"))
         to_device, to_host = shares if args.device == "cuda" else ("", "")
-        # Each traced step ends with one wait for the device, as the timed ones do.
+        # Each traced step ends with one wait for the device, as each timed step does.
         syncs = str(round(crossed["syncs"] / TRACED) - 1) if args.device == "cuda" else ""
         row = f"{median(times) * 1e3:8.2f} {loss:8.4f} {to_device:>10} {to_host:>8} {syncs:>6}"
         Path(folder, "row").write_text(f"{method:22} {row}")
@@ -171,7 +177,7 @@ def train(rank: int, method: str, args: argparse.Namespace, folder: str) -> None
 
 
 def traced(steps: Callable[[], object], device: str) -> Counter[str]:
-    """Return the bytes of copies in each direction, and how often the host waited for a stream."""
+    """Return the bytes of copies in each direction, and the number of the host's waits for a stream."""
     counted: Counter[str] = Counter()
     if device == "cpu":
         steps()
@@ -190,7 +196,7 @@ def traced(steps: Callable[[], object], device: str) -> Counter[str]:
 
 
 def offloaded(policy: str | None, args: argparse.Namespace) -> str:
-    """Train with the weights on the host, or on the device where there is no policy; return the row."""
+    """Train with the weights on the host, or without a policy on the device; return the row."""
     masters = model(args)
     if policy is None:
         masters = masters.to(args.device)
@@ -211,7 +217,10 @@ def offloaded(policy: str | None, args: argparse.Namespace) -> str:
         offload.wait()
         for here, there in zip(masters.parameters(), offload.replica.parameters(), strict=True):
             if not torch.equal(rounded(here.detach(), policy or ""), there.detach().float().cpu()):
-                raise SystemExit(f"{policy}: the weights on the device are not the masters")
+                raise SystemExit(
+                    f"{policy}: expected the rounded master weights on the device, got others; "
+                    "please report this"
+                )
 
     times = step_times(step, SETTLED + args.steps, args.device)[SETTLED:]
     if offload is not None:
@@ -227,7 +236,7 @@ def offloaded(policy: str | None, args: argparse.Namespace) -> str:
 
 
 def rounded(weights: torch.Tensor, policy: str) -> torch.Tensor:
-    """Return the weights that a device should hold of the masters."""
+    """Return the weights expected on the device for these master weights."""
     if weights.dim() == 1 or policy in ("static:32", "delta:fp32"):
         return weights
     if policy == "delta":

@@ -3,9 +3,9 @@
     python bench/identity_overhead.py --data-dir DIR    # root or user namespaces, ip, tc; five minutes
     python bench/identity_overhead.py --tasks mnist-mlp --pairs 30
 
-Four hosts of a testbed train the same model both ways, alternating block by block, so that other work on the
-machine affects both. The output is the median ratio of the two step times over all pairs, with a
-95 % interval from resampling the pairs.
+Four hosts of a testbed train the same model with both methods, alternating block by block, so that other
+programs on the machine affect both equally. The output is the median ratio of the two step times over all
+pairs, with a 95 % interval from resampling the pairs.
 """
 
 from __future__ import annotations
@@ -41,8 +41,10 @@ def main() -> None:
     parser.add_argument("--rate", default="1gbit")
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--pairs", type=int, default=15)
-    parser.add_argument("--data-dir", type=Path, help="the four files of MNIST; else scikit-learn's digits")
-    parser.add_argument("--plan", default="identity", help="a codec's spec or a plan's file")
+    parser.add_argument(
+        "--data-dir", type=Path, help="folder of MNIST's four files; by default, scikit-learn's digits"
+    )
+    parser.add_argument("--plan", default="identity", help="a codec, or the file of a plan")
     words = parser.parse_args()
     if words.as_rank:
         measure_here(words)
@@ -56,14 +58,14 @@ def main() -> None:
 
 
 def measure_here(words: argparse.Namespace) -> None:
-    """Time pairs of blocks, on the network that this process is in."""
+    """Time pairs of blocks as one rank of this process's network."""
     with met_ranks() as ranks:
         tasks = [TASKS[words.tasks](ranks.rank, ranks.world, Files(words.data_dir)) for _ in range(2)]
         hooked = ComparedOnDDP(tasks[1], lambda ddp: gradwire.attach(ddp, words.plan))
         ways = [ComparedOnDDP(tasks[0]), hooked]
         block = max(tasks[0].block // 2, 2)
         for way in ways:
-            way.train(block)  # connects, and cuts buckets anew
+            way.train(block)  # connects, and rebuilds buckets
         pairs = []
         for number in range(words.pairs):
             order = (0, 1) if number % 2 == 0 else (1, 0)
@@ -82,7 +84,7 @@ def measure_here(words: argparse.Namespace) -> None:
 
 
 def report(run: Mapping[str, Any]) -> None:
-    """Print one task."""
+    """Print the result of one task."""
     ratios = [attached_s / ddp_s for ddp_s, attached_s in run["pairs"]]
     draw = random.Random(1)
     medians = sorted(median(draw.choices(ratios, k=len(ratios))) for _ in range(RESAMPLED))

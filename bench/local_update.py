@@ -1,12 +1,12 @@
-"""Measure what an eager pipeline adds to a step: the local update, compared with the optimizer's own step.
+"""Measure the cost of an eager pipeline's local update, relative to the optimizer's own step.
 
     python bench/local_update.py                  # a minute
     python bench/local_update.py --floats 1e6,25e6 --repeats 30
 
 A local update copies the rank's own gradient, checks that it is finite, copies the weights and the optimizer
-state, and steps on the copies. ``restored`` is the alternative: it saves the masters, steps on them, and
-copies them back. Figures are medians of interleaved repeats, in milliseconds and in optimizer
-steps; memory is in copies of the weights.
+state, and steps on the copies. ``restored`` is the alternative: it saves the master weights, steps on them,
+and copies them back. Figures are medians of interleaved repetitions, in milliseconds and relative to an
+optimizer step; memory is in multiples of the weights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--floats", default="1e6,18e6", help="sizes of models")
+    parser.add_argument("--floats", default="1e6,18e6", help="numbers of model weights, separated by commas")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1)
     words = parser.parse_args()
@@ -51,7 +51,7 @@ def main() -> None:
 def measure(
     count: int, name: str, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer], repeats: int
 ) -> None:
-    """Print one line."""
+    """Print one row."""
     parameters = [nn.Parameter(torch.randn(count // LAYERS)) for _ in range(LAYERS)]
     optimizer = make(parameters)
     gradients = FlatGradients(parameters)

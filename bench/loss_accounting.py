@@ -1,12 +1,11 @@
-"""Measure the cost of measuring how much of every gradient encoding loses.
+"""Measure the cost of measuring every gradient's encoding error.
 
     python bench/loss_accounting.py
 
-Two ranks of this machine train under DDP, with one thread each. Measuring is on in one step and off in
-the next, so that both see the same noise. A line shows the medians of a step's processor time on rank 0,
-which other programs disturb less than wall time, and their ratio. Without a residual, one step in 64 is
-sampled, so the cost for a run is the last column, a 64th of the difference. With a residual, every step is
-measured.
+Two ranks of this machine train under DDP, with one thread each. Measuring is on in one step and off in the
+next, so that both have the same noise. A row shows the medians of a step's processor time on rank 0, which
+other programs disturb less than wall time, and their ratio. Without a residual, one step in 64 is sampled, so
+the cost of a run is the last column, a 64th of the difference. With a residual, every step is measured.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--pairs", type=int, default=60, help="pairs of steps for every line")
+    parser.add_argument("--pairs", type=int, default=60, help="pairs of steps per row")
     pairs = parser.parse_args().pairs
     with tempfile.TemporaryDirectory() as folder:
         context = multiprocessing.get_context("spawn")
@@ -80,7 +79,7 @@ def deep() -> nn.Module:
 
 
 def step_times(model: nn.Module, spec: str, batch: int, pairs: int) -> tuple[float, float, bool]:
-    """Return the median seconds of steps without and with measuring, and whether residuals are kept."""
+    """Return the median seconds of steps without and with measuring, and whether residuals are used."""
     wrapped = DistributedDataParallel(model)
     attached = gradwire.attach(wrapped, gradwire.Plan(parse(spec)))
     forced = [False]
@@ -89,7 +88,7 @@ def step_times(model: nn.Module, spec: str, batch: int, pairs: int) -> tuple[flo
     step = partial(train, wrapped, torch.randn(batch, 784))
     times: dict[bool, list[float]] = {False: [], True: []}
     for number in range(2 * (pairs + 3)):
-        forced[0] = (number % 2 == 0) is (number % 4 < 2)  # on, off, off, on: neither always comes first
+        forced[0] = (number % 2 == 0) is (number % 4 < 2)  # on, off, off, on: neither is always first
         dist.barrier()
         started = time.process_time()
         step()

@@ -1,9 +1,9 @@
-"""Measure how fast a marked stream of gradients goes around a ring of hosts, with and without a software NIC.
+"""Measure the rate of a marked stream of gradients around a ring of hosts, with and without software NICs.
 
     python bench/nic.py --hosts 2 --rates 100mbit,200mbit --codec inceptionn:2^-10 --mtu 1500
 
-Every host sends to the next one at the same time, so every link is busy in both directions. The values are
-those of a Laplace distribution of scale 0.002.
+Every host sends to the next one simultaneously, so every link is busy in both directions. The values have a
+Laplace distribution of scale 0.002.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def command(codec: str) -> list[str]:
 
 
 def measure(rate: str, nic: list[str], options: argparse.Namespace) -> float:
-    """Return the median rate of the hosts in Mbit/s."""
+    """Return the hosts' median rate in Mbit/s."""
     times: list[float] = []
 
     def keep(_: int, stream: Stream, text: bytes) -> None:
@@ -66,7 +66,7 @@ def measure(rate: str, nic: list[str], options: argparse.Namespace) -> float:
 
 
 def host(megabytes: int) -> None:
-    """Send to the next host and receive from the one before; print how long it took."""
+    """Send to the next host and receive from the previous one; print the seconds."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     values = np.random.default_rng(rank).laplace(0, 2e-3, megabytes * 250_000).astype(np.float32).tobytes()
     server = socket.socket()

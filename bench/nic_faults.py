@@ -1,10 +1,9 @@
-"""Train over NICs that fail, come late, lose and reorder packets, and over links whose MTU changes.
+"""Train over NICs that fail, start late, drop and reorder packets, and over links whose MTU changes.
 
     GRADWIRE_DATA=FOLDER python bench/nic_faults.py --rate 50mbit --steps 30
 
 Two hosts train an MLP on MNIST, or on scikit-learn's digits, with ``Plan(offload="inceptionn:2^-10")``. In
-the middle of a run, something happens. The weights after every step are compared with those of a run
-without NICs.
+the middle of a run, a fault occurs. The weights after every step are compared with a run without NICs.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ NIC_FAULTS = {
 }
 CASES = (NONE, WORK, *NIC_FAULTS, TALK, MTU, REPLACED, LATE, KILLED)
 VICTIM = 1
-"""The host whose NIC is killed, or starts late."""
+"""The host whose NIC is killed or starts late."""
 OTHER_MTU = 1300
 PATIENCE_S = 5.0
 POLL_S = 0.005
@@ -54,7 +53,7 @@ def main() -> None:
     parser.add_argument("--rate", default="50mbit")
     parser.add_argument("--codec", default="inceptionn:2^-10")
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--cases", default=";".join(CASES), help="between semicolons")
+    parser.add_argument("--cases", default=";".join(CASES), help="cases, separated by semicolons")
     options = parser.parse_args()
     print(f"2 hosts at {options.rate}, {options.steps} steps, {options.codec}")
     print(f"{'':<28}{'steps':>6}{'ms':>8}{'compressed':>12}  weights")
@@ -79,7 +78,7 @@ def main() -> None:
 
 
 def train(case: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Train once; return what ranks and NICs tell."""
+    """Train once; return the reports of ranks and NICs."""
     reports: list[dict[str, Any]] = []
     rest: dict[tuple[int, Stream], bytes] = {}
 
@@ -99,7 +98,7 @@ def train(case: str, options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def host(case: str, folder: str, codec: str, steps: str) -> None:
-    """Train as a rank; let happen what is to happen before the step in the middle."""
+    """Train as a rank, and cause the case's fault before the middle step."""
     os.environ["OMP_NUM_THREADS"] = "1"
     import torch
 
@@ -138,8 +137,8 @@ def host(case: str, folder: str, codec: str, steps: str) -> None:
                 weights = b"".join(each.detach().numpy().tobytes() for each in task.model.parameters())
                 report["hashes"].append(hashlib.sha256(weights).hexdigest())
             report["seconds"].append(time.monotonic() - began)
-        if report["error"]:  # the weights are those of the last whole step, which was counted
-            assert report["hashes"].pop() == report["hashes"][-1], "a failed step has changed the weights"
+        if report["error"]:  # the weights are unchanged since the last complete step
+            assert report["hashes"].pop() == report["hashes"][-1], "a failed step changed the weights"
         if case == TALK:
             talking.join(PATIENCE_S)
         tell(report)
@@ -147,7 +146,7 @@ def host(case: str, folder: str, codec: str, steps: str) -> None:
 
 
 def talk(rank: int, report: dict[str, Any]) -> None:
-    """Send bytes without a mark from the victim to the other host; keep their hash."""
+    """Send unmarked bytes from the victim to the other host; report their hash at both ends."""
     address = json.loads(os.environ["GRADWIRE_TESTBED"])["addresses"][1 - VICTIM]
     if rank != VICTIM:
         with socket.create_server((address, TALK_PORT)) as server, server.accept()[0] as stream:
@@ -159,7 +158,7 @@ def talk(rank: int, report: dict[str, Any]) -> None:
 
 
 def sends(address: str, data: bytes) -> bool:
-    """Send the data. Return whether to try again, because the other host is not ready yet."""
+    """Send the data; return whether to retry because the other host is not ready."""
     try:
         with socket.create_connection((address, TALK_PORT), PATIENCE_S) as stream:
             stream.sendall(data)
@@ -169,7 +168,7 @@ def sends(address: str, data: bytes) -> bool:
 
 
 def nic(case: str, folder: str, *words: str) -> None:
-    """Be a NIC that does, when the ranks say so, what the case is about."""
+    """Run a NIC, and cause the case's fault when the ranks signal it."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     number = int(ip("-o link show dev link").split("link/ether ")[1].split()[0].split(":")[-1], 16) - 1
     is_victim, now = number == VICTIM, Path(folder) / "now"
@@ -208,13 +207,13 @@ def start(words: tuple[str, ...]) -> subprocess.Popen[str]:
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for something that comes soon, or until this process is ended."""
+    """Wait for a condition, or until this process is terminated."""
     while not condition():
         time.sleep(POLL_S)
 
 
 def ip(*lines: str) -> str:
-    """Run ``ip``."""
+    """Run ``ip`` with each of these argument lines; return the output."""
     output = ""
     for line in lines:
         output += subprocess.run(["ip", *line.split()], check=True, capture_output=True, text=True).stdout
@@ -222,7 +221,7 @@ def ip(*lines: str) -> str:
 
 
 def tell(what: dict[str, Any]) -> None:
-    """Print an object for ``train``."""
+    """Print a JSON object for ``train``."""
     print("@" + json.dumps(what), flush=True)
 
 

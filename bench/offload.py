@@ -1,11 +1,11 @@
-"""Train over marked connections, with and without software NICs, and capture what is on the links.
+"""Train over marked connections, with and without software NICs, and capture the frames on the links.
 
     GRADWIRE_DATA=FOLDER python bench/offload.py --rates 100mbit,200mbit --codec inceptionn:2^-10
 
 Four hosts train an MLP on MNIST three times: with the codec in software, with the codec as the plan's offload
-while the NICs ignore the mark, and with NICs that compress. A program beside each NIC captures the frames
-that arrive on the link. Meanwhile, hosts 0 and 1 talk over an unmarked connection, as in a shell; its bytes
-at the hosts are compared with those that were captured.
+while the NICs ignore the mark, and with NICs that compress. A program next to each NIC captures the frames
+that arrive on the link. At the same time, hosts 0 and 1 talk over an unmarked connection, as in a shell; its
+bytes at the hosts are compared with the captured ones.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ TALK_PORT = 2222
 PATIENCE_S = 60.0
 MARK, COMPRESSED = 0x28, 253
 IGNORED = "0x04"
-"""A mark that no connection carries, for NICs that are to compress nothing."""
+"""A mark that no connection has, for NICs that must not compress."""
 ETH_P_ALL, SOL_PACKET, PACKET_IGNORE_OUTGOING, PACKET_STATISTICS = 3, 263, 23, 6
 BUFFER_NBYTES = 64 << 20
 
 
 class Result(NamedTuple):
-    """A training: its row of the record, what was captured at all links, and whether the talk was as said."""
+    """A training run: its row of the record, the frames captured, and whether the talk was unaltered."""
 
     name: str
     record: dict[str, Any]
@@ -52,7 +52,7 @@ def main() -> None:
     )
     parser.add_argument("--rates", default="100mbit,200mbit")
     parser.add_argument("--codec", default="inceptionn:2^-10")
-    parser.add_argument("--scale", choices=["auto"], help="of each frame (none)")
+    parser.add_argument("--scale", choices=["auto"], help="scale of each frame (none)")
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def report_marked(ratio: float, idle: Counter[str], work: Counter[str]) -> None:
-    """Print how much smaller the marked connections are on the link, beside the codec's ratio in software."""
+    """Print the reduction of the marked connections' bytes on the link, and the codec's ratio in software."""
     frames, payload = (idle[name] / max(1, work[name]) for name in ("marked", "marked payload"))
     print(
         f"{'':>8} marked frames: {idle['marked'] / 1e6:.2f} MB, with NICs {work['marked'] / 1e6:.2f} MB, "
@@ -89,7 +89,7 @@ def report_marked(ratio: float, idle: Counter[str], work: Counter[str]) -> None:
 
 
 def train(rate: str, options: argparse.Namespace, name: str, words: list[str], mark: str) -> Result:
-    """Train once in a testbed whose NICs compress what carries the mark."""
+    """Train once in a testbed whose NICs compress packets with the mark."""
     told: list[dict[str, Any]] = []
     rest: dict[tuple[int, Stream], bytes] = {}
 
@@ -114,7 +114,7 @@ def train(rate: str, options: argparse.Namespace, name: str, words: list[str], m
 
 
 def host(arguments: list[str]) -> None:
-    """Train as a rank, and talk beside that if this is host 0 or 1."""
+    """Train as a rank; hosts 0 and 1 also talk."""
     os.environ["OMP_NUM_THREADS"] = "1"
     from gradwire_lab.cli.train import run
 
@@ -128,7 +128,7 @@ def host(arguments: list[str]) -> None:
 
 
 def talk(rank: int) -> None:
-    """Send lines to the other host, each after its answer to the one before; print hashes of both ways."""
+    """Exchange lines with the other host in turns; print hashes of both directions."""
     address = json.loads(os.environ["GRADWIRE_TESTBED"])["addresses"][0]
     dice, said, heard = random.Random(rank), hashlib.sha256(), hashlib.sha256()
     if rank == 0:
@@ -166,7 +166,7 @@ def called(address: str) -> socket.socket:
 
 
 def nic(arguments: list[str]) -> None:
-    """Be a NIC, and capture what arrives at its link."""
+    """Run a NIC, and capture the frames that arrive at its link."""
     from gradwire_gateware.cli.nic import run
 
     link = arguments[arguments.index("--link") + 1]
@@ -179,7 +179,7 @@ def nic(arguments: list[str]) -> None:
 
 
 class Capture:
-    """Counts the frames that arrive at an interface, and keeps what the talk says."""
+    """A capture that counts the frames arriving at an interface, and stores the talk."""
 
     def __init__(self, interface: str) -> None:
         self._counts = Counter[str]()
@@ -191,7 +191,7 @@ class Capture:
         self._socket.bind((interface, ETH_P_ALL))
 
     def run(self) -> None:
-        """Look at frames for ever."""
+        """Count frames until the process ends."""
         room = bytearray(1 << 16)
         while True:
             nbytes = self._socket.recv_into(room)
@@ -223,7 +223,7 @@ class Capture:
 
 
 def put_together(pieces: dict[int, bytes]) -> list[bytes]:
-    """Return the bytes of a stream, whatever came twice; its numbers don't wrap around here."""
+    """Return the bytes of a stream without retransmissions; its sequence numbers don't wrap around here."""
     at, parts = min(pieces), []
     for sequence, piece in sorted(pieces.items()):
         parts.append(piece[at - sequence :] if sequence <= at else b"?")

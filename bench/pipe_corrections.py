@@ -1,13 +1,13 @@
-"""Compare corrections of pipelined SGD's staleness: simulated held-out loss after equal numbers of steps.
+"""Compare corrections for the staleness of pipelined SGD: held-out loss after equal steps, simulated.
 
     python bench/pipe_corrections.py --data-dir DIR --text FILE    # one core; hours, most of them the GPT's
     python bench/pipe_corrections.py --tasks digits,digits-split,digits-adamw    # minutes
 
-There are four workers, and K = 2 unless ``--pipeline`` says otherwise. All methods of a seed start with the
-same weights and see the same batches, and the gradients in flight after the last step are applied before the
+There are four workers, and K = 2 unless ``--pipeline`` says otherwise. All methods of a seed have the same
+initial weights and the same batches, and the gradients in flight after the last step are applied before the
 loss is evaluated. ``pipe_variants.py`` describes the methods and their sources; ``docs/pipe_corrections.md``
-has the results. The constant of delay compensation is the best of ``STRENGTHS`` on the first seed's
-held-out data, which favours that method.
+has the results. The constant of delay compensation is the best of ``STRENGTHS`` on the first seed's held-out
+data, which favours that method.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch import nn
 from gradwire_lab.experiments.tasks import GPT, wide_layers
 from gradwire_lab.job.batches import build
 from gradwire_lab.job.data import load
-from pipe_variants import (  # type: ignore[import-not-found]  # beside this script, on no path
+from pipe_variants import (  # type: ignore[import-not-found]  # next to this script, not on a path
     SGD,
     AdamW,
     AdaptivelyDelayed,
@@ -51,12 +51,12 @@ from pipe_variants import (  # type: ignore[import-not-found]  # beside this scr
 
 WORKERS = 4
 BATCH, CONTEXTS, CONTEXT = 25, 12, 64
-"""Images, or pieces of text and their bytes, that a worker sees in a step."""
+"""Images, or contexts of text and their bytes, per worker and step."""
 NOISY_BATCH, EXPECTING, HELD_OUT = 8, 512, 1000
-"""Images of the noisy task: of a worker's step, that its expectation is taken from, and that judge."""
+"""Images of the noisy task: per worker and step, for its expectation, and held out."""
 HELD_OUT_CONTEXTS, AT_ONCE = 256, 32
 STRENGTHS = {"dc": (0.04, 100.0, 1e4), "dc-a": (2.0, 20.0, 200.0)}
-"""The lambdas tried, from those of Zheng et al., 0.04 and 2, up to where they change something."""
+"""The lambdas to try, from the published 0.04 and 2 (Zheng et al.) up to values that have an effect."""
 
 Words = argparse.Namespace
 Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
@@ -69,15 +69,15 @@ def images(
     title: str,
     optimizer: Any,
     lr: float,
-    steps: int = 60,  # later on the digits are learnt by heart, and the held-out loss tells of that
+    steps: int = 60,  # with more steps, the model overfits the digits, which dominates the held-out loss
     mnist: bool = False,
     normalised: bool = True,
     split: bool = False,
 ) -> Task:
-    """Make the MLP with two hidden layers of 500.
+    """Return the task of an MLP with two hidden layers of 500.
 
-    ``split`` gives each rank classes that no other has. Pixels of MNIST that are not normalised are from 0 to
-    1, for which the loss is less steep.
+    ``split`` gives each rank its own classes. Unnormalized pixels of MNIST are from 0 to 1, for which the
+    loss is less steep.
     """
     folder = words.data_dir if mnist else None
     data = load("digits") if folder is None else load("mnist", folder)
@@ -101,7 +101,7 @@ def images(
 
 
 def wide(words: Words, seed: int, *, title: str, rate: float) -> Task:
-    """Make the 74 MB MLP of ``gradwire experiment training-speed``: batches of 8, so gradients are noise."""
+    """Return the 74 MB MLP of ``gradwire experiment training-speed``: batches of 8, so noisy gradients."""
     data = load("digits") if words.data_dir is None else load("mnist", words.data_dir)
     model = wide_layers(data, seed)
 
@@ -117,7 +117,7 @@ def wide(words: Words, seed: int, *, title: str, rate: float) -> Task:
 
 
 def gpt(words: Words, seed: int, *, title: str, lr: float) -> Task:
-    """Make a GPT of 0.87 M parameters in the shape of nanoGPT's example for CPUs, on the bytes of a text."""
+    """Return a GPT of 0.87 M parameters on the bytes of a text, shaped as nanoGPT's example for CPUs."""
     topics = "\n".join(pydoc_data.topics.topics.values()).encode()
     read = topics if words.text is None else words.text.read_bytes()
     data = torch.frombuffer(bytearray(read), dtype=torch.uint8).long()
@@ -186,14 +186,18 @@ def main() -> None:
     )
     parser.add_argument("--tasks", default=",".join(TASKS), help="comma-separated; default: %(default)s")
     parser.add_argument(
-        "--methods", help=f"besides sync and none, of {', '.join(METHODS)}; dc is all lambdas"
+        "--methods", help=f"methods besides sync and none: {', '.join(METHODS)}; dc means all lambdas"
     )
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, help="of every task; default: each its own")
+    parser.add_argument("--steps", type=int, help="steps of every task; by default, the task's own")
     parser.add_argument("--pipeline", type=int, default=2, help="K, the iteration dependency")
-    parser.add_argument("--data-dir", type=Path, help="the four files of MNIST; else scikit-learn's digits")
-    parser.add_argument("--text", type=Path, help="a text for the GPT; else Python's language reference")
-    parser.add_argument("--json", type=Path, help="keep every loss")
+    parser.add_argument(
+        "--data-dir", type=Path, help="folder of MNIST's four files; by default, scikit-learn's digits"
+    )
+    parser.add_argument(
+        "--text", type=Path, help="a text for the GPT; by default, Python's language reference"
+    )
+    parser.add_argument("--json", type=Path, help="write every loss to this file")
     words = parser.parse_args()
     torch.set_num_threads(1)
     found = []
@@ -206,13 +210,13 @@ def main() -> None:
 
 
 def make(name: str, words: Words, seed: int) -> Task:
-    """Return a task as it is at the beginning."""
+    """Return a task in its initial state."""
     task = TASKS[name](words, seed)
     return task if words.steps is None else replace(task, steps=words.steps)
 
 
 def measure(name: str, words: Words) -> list[dict[str, Any]]:
-    """Train one task with the methods that it can have; return their losses, one for each seed."""
+    """Train one task with the methods that apply to it; return their losses, one per seed."""
     wanted = {"sync", "none", *(words.methods.split(",") if words.methods else METHODS)}
     runs: dict[str, dict[str, Any]] = {}
 
@@ -246,7 +250,7 @@ def _suits(method: str, task: Task) -> bool:
 
 
 def report(task: Task, runs: list[dict[str, Any]]) -> None:
-    """Print one task; ``inf`` has diverged, and a lambda given up after the first seed has no row."""
+    """Print one task; ``inf`` means diverged, and a lambda rejected after the first seed has no row."""
     most = max(len(run["losses"]) for run in runs)
     kept = {run["method"]: run for run in runs if len(run["losses"]) == most}
     sync, none = (mean(kept[name]["losses"]) for name in ("sync", "none"))
@@ -254,7 +258,8 @@ def report(task: Task, runs: list[dict[str, Any]]) -> None:
         f"\n{task.title}: {len(task.weights) / 1e6:.2f} M parameters, {task.steps} steps, {most} seeds\n"
         f"{'method':12s}  held-out loss  lowest  highest   of the gap   extra memory  extra updates"
     )
-    is_gap = max(kept["sync"]["losses"]) < min(kept["none"]["losses"])  # else a share of it says nothing
+    # Without a gap, a share of it is meaningless.
+    is_gap = max(kept["sync"]["losses"]) < min(kept["none"]["losses"])
     for name, run in kept.items():
         losses = run["losses"]
         closed = (

@@ -1,15 +1,15 @@
 """Pipe-SGD and its corrections, simulated: p workers in one process, exact averages, no network.
 
-At step t the averages of the steps up to t-K are in the weights ``w`` and the optimizer's state ``s``, in
-order, each applied with its own step's learning rate; those of the steps t-K+1 to t-1 are in flight. A
-variant chooses a guess ``h_r[i]`` for each average in flight, and rank r computes its gradient at the
-weights that would result if the guesses were right:
+At step t, the averages of the steps up to t-K have been applied to the weights ``w`` and the optimizer's
+state ``s``, in order, each with its own step's learning rate; the averages of the steps t-K+1 to t-1 are in
+flight. A variant chooses a guess ``h_r[i]`` for each average in flight, and rank r computes its gradient at
+the weights that would result if the guesses were right:
 
-    v_r[t] = w + update(h_r[t-K+1]) + ... + update(h_r[t-1])        with a copy of s, thrown away after
+    v_r[t] = w + update(h_r[t-K+1]) + ... + update(h_r[t-1])        with a copy of s, discarded afterwards
     g_r[t] = gradient of rank r's batch at v_r[t],   avg[t] = mean over r of g_r[t]
 
 Nothing here uses gradwire: optimizers are pure functions of one flat vector, so that gradwire's own
-implementation can be compared with it. If a task clips, guesses and averages are clipped, each by its own
+implementation can be compared with them. If a task clips, guesses and averages are clipped, each by its own
 norm.
 """
 
@@ -30,7 +30,7 @@ State = tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True)
 class SGD:
-    """``u = momentum u + g``, ``w -= lr (of_velocity u + of_gradient g)``; with 1 and 0 torch's ``SGD``."""
+    """``u = momentum u + g``, ``w -= lr (of_velocity u + of_gradient g)``; by default, torch's ``SGD``."""
 
     momentum: float
     of_velocity: float = 1.0
@@ -38,7 +38,7 @@ class SGD:
     state_copies: ClassVar[int] = 1
 
     def start(self, weights: torch.Tensor) -> State:
-        """Return zeros."""
+        """Return the initial state: zeros."""
         return (torch.zeros_like(weights),)
 
     def step(
@@ -49,18 +49,18 @@ class SGD:
         return weights - lr * (self.of_velocity * velocity + self.of_gradient * gradient), (velocity,)
 
     def mean(self, state: State) -> torch.Tensor:
-        """Return the running mean of the gradients; a step with it leaves the velocity as it is."""
+        """Return the running mean of the gradients; a step with it leaves the velocity unchanged."""
         return (1 - self.momentum) * state[0]
 
     def spread(self, delay: int) -> Self:
-        """Return the optimizer with which ``Spike`` updates."""
+        """Return the optimizer that ``Spike`` updates with."""
         kept = self.momentum**delay
         return replace(self, of_velocity=kept, of_gradient=(1 - kept) / (1 - self.momentum))
 
 
 @dataclass(frozen=True)
 class AdamW:
-    """torch's ``AdamW``, and with no decay its ``Adam``."""
+    """torch's ``AdamW``; without decay, its ``Adam``."""
 
     decay: float
     betas: tuple[float, float] = (0.9, 0.999)
@@ -68,7 +68,7 @@ class AdamW:
     state_copies: ClassVar[int] = 2
 
     def start(self, weights: torch.Tensor) -> State:
-        """Return zeros."""
+        """Return the initial state: zeros."""
         return torch.zeros_like(weights), torch.zeros_like(weights), torch.zeros(())
 
     def step(
@@ -82,7 +82,7 @@ class AdamW:
         return weights * (1 - lr * self.decay) - lr * self.mean(after) / root, after
 
     def mean(self, state: State) -> torch.Tensor:
-        """Return the running mean of the gradients, unbiased; 0 before the first."""
+        """Return the unbiased running mean of the gradients; 0 before the first."""
         count = float(state[2])
         return state[0] / (1 - self.betas[0] ** count) if count else state[0]
 
@@ -92,7 +92,7 @@ Optimizer = SGD | AdamW
 
 @dataclass(frozen=True)
 class Task:
-    """One training: ``weights`` are the first ones, flat in the order of the model's parameters."""
+    """One training run; ``weights`` are the initial ones, flat in the order of the model's parameters."""
 
     title: str
     model: nn.Module
@@ -104,7 +104,7 @@ class Task:
     steps: int
     max_norm: float = float("inf")
     expecting: Iterator[Batch] | None = None
-    """Large batches of what all ranks train on, where ``Expected`` is to be tried."""
+    """Large batches from all ranks' training data, for tasks that ``Expected`` is tried on."""
 
     def gradient(self, weights: torch.Tensor, batch: Batch) -> torch.Tensor:
         """Return the gradient of the mean cross entropy, flat."""
@@ -112,12 +112,12 @@ class Task:
         return torch.cat([part.flatten() for part in parts])
 
     def held_out_loss(self, weights: torch.Tensor) -> float:
-        """Return the mean over what is never trained on; all pieces are of one size."""
+        """Return the mean loss on the held-out data, whose batches have equal sizes."""
         with torch.no_grad():
             return float(sum(self._loss(weights, batch) for batch in self.held_out)) / len(self.held_out)
 
     def clip(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Return the gradient with a norm of at most ``max_norm``, as ``clip_grad_norm_`` leaves it."""
+        """Return the gradient with a norm of at most ``max_norm``, as from ``clip_grad_norm_``."""
         if self.max_norm == float("inf"):
             return gradient
         return gradient * min(1.0, self.max_norm / (float(gradient.norm()) + 1e-6))
@@ -130,27 +130,27 @@ class Task:
 
 @dataclass(frozen=True)
 class Sent:
-    """A step's gradients: each rank's ``own`` (none where no rank needs its own), their average, its rate."""
+    """A step's gradients: each rank's ``own`` (empty unless ranks need them), their average, and the rate."""
 
     average: torch.Tensor
     own: list[torch.Tensor]
     rate: float
     weights: torch.Tensor
-    """The weights, without guesses, when it was computed."""
+    """The weights, without guesses, at which it was computed."""
 
 
 class Stale:
-    """The paper's: no guess, the gradient is computed at ``w``.
+    """The paper's variant: no guesses; the gradient is computed at ``w``.
 
-    Li et al., Pipe-SGD, NeurIPS 2018, algorithm 1. The other variants override what they do differently.
+    Li et al., Pipe-SGD, NeurIPS 2018, algorithm 1. The other variants override parts of it.
     """
 
     virtual: bool = False
-    """Whether it guesses."""
+    """Whether this variant guesses averages."""
     local: bool = False
-    """Whether its guesses use the ranks' own gradients."""
+    """Whether the guesses use the ranks' own gradients."""
     memory = (0, 0, 0)
-    """Extra vectors: always, one for each in the optimizer's state, one for each step under way."""
+    """Extra vectors: fixed, per vector of the optimizer's state, and per step in flight."""
 
     def __init__(self, task: Task, pipeline: int) -> None:
         self.task = task
@@ -160,14 +160,14 @@ class Stale:
         self.state = self.optimizer.start(task.weights)
         self.under_way: deque[Sent] = deque()
         self.last: Sent | None = None
-        """The last one that was applied."""
+        """The most recently applied step."""
 
     def guesses(self, _rank: int) -> list[torch.Tensor]:
-        """Return substitutes for the averages under way, oldest first; without any, all are left out."""
+        """Return substitutes for the averages in flight, oldest first; missing ones are omitted."""
         return []
 
     def arrived(self, sent: Sent) -> torch.Tensor:
-        """Return the gradient that is applied for an average."""
+        """Return the gradient to apply for an average."""
         return sent.average
 
     def rate(self, step: int) -> float:
@@ -175,16 +175,16 @@ class Stale:
         return self.task.rate(step)
 
     def extra_memory(self) -> int:
-        """Return the vectors as large as the model that a rank keeps beside those of ``Stale``."""
+        """Return the model-sized vectors that a rank keeps in addition to ``Stale``."""
         fixed, per_state, per_step = self.memory
         return fixed + per_state * self.optimizer.state_copies + per_step * (self.pipeline - 1)
 
     def extra_updates(self) -> int:
-        """Return the optimizer steps that a step makes beside the one of ``Stale``."""
+        """Return the optimizer steps per step in addition to ``Stale``."""
         return self.pipeline - 1 if self.virtual else 0
 
     def train(self) -> torch.Tensor:
-        """Train for all steps, apply what is still under way, and return the weights."""
+        """Train for all steps, apply the averages in flight, and return the weights."""
         for step in range(1, self.task.steps + 1):
             self.step(step)
         while self.under_way:
@@ -192,7 +192,7 @@ class Stale:
         return self.weights
 
     def step(self, number: int) -> None:
-        """Apply the average of K steps ago and compute a gradient on every rank."""
+        """Apply the average of K steps ago, and compute a gradient on every rank."""
         if len(self.under_way) == self.pipeline:
             self._apply_oldest()
         batches = [next(each) for each in self.task.batches]
@@ -201,7 +201,7 @@ class Stale:
             points = [self._virtual(rank) for rank in range(len(batches))]
             own = [self.task.gradient(*each) for each in zip(points, batches, strict=True)]
             average = torch.stack(own).mean(0)
-        else:  # all compute at one point, so the average is the gradient of the joined batch
+        else:  # all ranks compute at the same weights, so the average is the gradient of the joined batch
             inputs, targets = zip(*batches, strict=True)
             average = self.task.gradient(self._virtual(0), (torch.cat(inputs), torch.cat(targets)))
         self.under_way.append(Sent(average, own, self.rate(number), self.weights))
@@ -219,7 +219,7 @@ class Stale:
 
 
 class Synchronous(Stale):
-    """Synchronous SGD: nothing travels while a gradient is computed, K = 1."""
+    """Synchronous SGD: no average is in flight while a gradient is computed; K = 1."""
 
     def __init__(self, task: Task, _pipeline: int) -> None:
         super().__init__(task, 1)
@@ -234,9 +234,9 @@ class Slower(Stale):
 
 
 class Spike(Stale):
-    """The update brings at once what momentum would have brought of ``g`` in the K-1 steps that were missed.
+    """An update that applies at once momentum's contributions of ``g`` in the K-1 missed steps.
 
-    ``w -= lr * (m^D u + (1 - m^D) / (1 - m) g)`` with D = K-1; for K = 2 that is Nesterov's momentum. Spike
+    ``w -= lr * (m^D u + (1 - m^D) / (1 - m) g)`` with D = K-1; for K = 2, this is Nesterov's momentum. Spike
     compensation: Kosson et al., Pipelined Backpropagation at Scale, MLSys 2021. For SGD with momentum only.
     """
 
@@ -247,13 +247,13 @@ class Spike(Stale):
 
 
 class Delayed(Stale):
-    """The stale average is corrected to first order when it is applied: ``g + lambda g g (w_now - w_then)``.
+    """A first-order correction of the stale average at its application: ``g + lambda g g (w_now - w_then)``.
 
-    ``g g``, elementwise, stands for the diagonal of the Hessian. DC-ASGD: Zheng et al., Asynchronous
+    ``g g``, elementwise, approximates the diagonal of the Hessian. DC-ASGD: Zheng et al., Asynchronous
     Stochastic Gradient Descent with Delay Compensation, ICML 2017.
     """
 
-    memory = (0, 0, 1)  # the weights of then
+    memory = (0, 0, 1)  # the weights at which the gradient was computed
 
     def __init__(self, task: Task, pipeline: int, strength: float) -> None:
         super().__init__(task, pipeline)
@@ -270,7 +270,7 @@ class Delayed(Stale):
 
 
 class AdaptivelyDelayed(Delayed):
-    """``Delayed`` with ``lambda / sqrt(MeanSquare)``, of 0.95 its old value and 0.05 ``g g`` (DC-ASGD-a)."""
+    """``Delayed`` with ``lambda / sqrt(MeanSquare)``, a running mean of ``g g``, factor 0.95 (DC-ASGD-a)."""
 
     memory = (1, 0, 1)
 
@@ -285,10 +285,11 @@ class AdaptivelyDelayed(Delayed):
 
 
 class Predict(Stale):
-    """Every guess is the running mean of the applied averages, which the optimizer keeps anyway.
+    """Guesses that are the running mean of the applied averages, which the optimizer keeps anyway.
 
-    With momentum the virtual weights are ``w - (K-1) lr u``: weight prediction, Chen et al., SpecTrain, 2018;
-    with Adam nearly those of Guan et al., XPipe, 2019. Needs no copy of the state: ``u`` stays what it is.
+    With momentum, the virtual weights are ``w - (K-1) lr u``: weight prediction, Chen et al., SpecTrain,
+    2018; with Adam, they are nearly those of Guan et al., XPipe, 2019. No copy of the state is needed,
+    because ``u`` doesn't change.
     """
 
     virtual = True
@@ -300,31 +301,31 @@ class Predict(Stale):
 
 
 class Extrapolate(Predict):
-    """Every guess is the last average that came: ``h[i] = avg[t-K]``, the same on all ranks."""
+    """Guesses that are the last applied average: ``h[i] = avg[t-K]``, the same on all ranks."""
 
     memory = (1, 1, 0)
 
     def guesses(self, _rank: int) -> list[torch.Tensor]:
-        """Return the last average for each that travels."""
+        """Return the last average for each step in flight."""
         return [] if self.last is None else [self.last.average] * len(self.under_way)
 
 
 class Eager(Predict):
-    """Every guess is the rank's own gradient: ``h_r[i] = g_r[i]``."""
+    """Guesses that are the rank's own gradients: ``h_r[i] = g_r[i]``."""
 
     local = True
-    memory = (1, 1, 1)  # own gradients are kept, since the exchange averages in place
+    memory = (1, 1, 1)  # own gradients are copied, because the exchange averages in place
 
     def guesses(self, rank: int) -> list[torch.Tensor]:
-        """Return the own gradients under way."""
+        """Return the rank's own gradients in flight."""
         return [sent.own[rank] for sent in self.under_way]
 
 
 class Matched(Eager):
-    """``h_r[i] = s g_r[i]``: own gradients, made as long as the average was beside them in the steps before.
+    """``h_r[i] = s g_r[i]``: own gradients, scaled to the average's relative norm in previous steps.
 
     The noise of one rank's samples makes its gradient longer than the average. ``s`` is a running mean, with
-    a half of the newest, of ``norm(avg) / norm(g_r)``, at most 1.
+    weight one half for the newest, of ``norm(avg) / norm(g_r)``, at most 1.
     """
 
     def __init__(self, task: Task, pipeline: int) -> None:
@@ -332,12 +333,12 @@ class Matched(Eager):
         self.shares: list[float] | None = None
 
     def guesses(self, rank: int) -> list[torch.Tensor]:
-        """Return the own gradients under way, shortened."""
+        """Return the rank's own gradients in flight, scaled."""
         share = 1.0 if self.shares is None else self.shares[rank]
         return [share * own for own in super().guesses(rank)]
 
     def arrived(self, sent: Sent) -> torch.Tensor:
-        """Compare the average with what each rank sent."""
+        """Update the ratio of the average's norm to each rank's gradient."""
         length = float(sent.average.norm())
         newest = [min(1.0, length / max(float(own.norm()), 1e-30)) for own in sent.own]
         before = newest if self.shares is None else self.shares
@@ -346,10 +347,10 @@ class Matched(Eager):
 
 
 class Expected(Predict):
-    """``h[i]`` = what ``avg[i]`` would be without the noise of sampling: a large batch at the same weights.
+    """``h[i]`` is ``avg[i]`` without sampling noise: the gradient of a large batch at the same weights.
 
-    No rank can know it, and it is the most that could be known of the others' samples without asking them: a
-    bound for all guesses. For K = 2.
+    No rank can know it; it is the most that a rank could know of the others' samples without communication,
+    and so a bound for all guesses. For K = 2.
     """
 
     def __init__(self, task: Task, pipeline: int) -> None:
@@ -357,11 +358,11 @@ class Expected(Predict):
         self.expected: list[torch.Tensor] = []
 
     def guesses(self, _rank: int) -> list[torch.Tensor]:
-        """Return the expected gradients of the steps under way."""
+        """Return the expected gradients of the steps in flight."""
         return self.expected
 
     def step(self, number: int) -> None:
-        """Compute the expectation of this step's average, too."""
+        """Also compute the expectation of this step's average."""
         if len(self.under_way) == self.pipeline:
             self._apply_oldest()
         assert self.task.expecting is not None
@@ -372,7 +373,7 @@ class Expected(Predict):
 
 
 class Shift(Eager):
-    """``h_r[i] = g_r[i] + (avg[t-K] - g_r[t-K])``: own gradient, and how far the average was from it last.
+    """``h_r[i] = g_r[i] + (avg[t-K] - g_r[t-K])``: own gradient, plus the average's last difference from it.
 
     The control variate of SCAFFOLD (Karimireddy et al., ICML 2020) and SVRG (Johnson and Zhang, NIPS 2013).
     """
@@ -381,7 +382,7 @@ class Shift(Eager):
     share = 1.0
 
     def guesses(self, rank: int) -> list[torch.Tensor]:
-        """Return the own gradients, shifted once an average is known."""
+        """Return the own gradients, shifted if an average is known."""
         own, last = super().guesses(rank), self.last
         if last is None:
             return own
@@ -389,7 +390,7 @@ class Shift(Eager):
 
 
 class Replace(Shift):
-    """``h_r[i] = avg[t-K] + (g_r[i] - g_r[t-K]) / p``: the last average with only the own part renewed.
+    """``h_r[i] = avg[t-K] + (g_r[i] - g_r[t-K]) / p``: the last average with the rank's own part updated.
 
     The table of gradients of SAG (Schmidt, Le Roux and Bach, 2013), with a row for every rank.
     """

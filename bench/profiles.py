@@ -1,10 +1,10 @@
-"""Compare what ``gradwire profile`` predicts with what is measured, for three scripts without gradwire.
+"""Compare the predictions of ``gradwire profile`` with measurements, for three scripts without gradwire.
 
     python bench/profiles.py --ranks 2                       # over the loopback interface, a minute or two
     python bench/profiles.py --hosts 4 --rates 100mbit,1gbit # in a testbed, as root, ten minutes
 
-Each script is profiled, and then runs with the plan that the profile has written, which
-``bench/profiled/attached.py`` puts in from outside. Seconds of steps are medians.
+Each script is profiled, and then runs with the plan that the profile wrote, which
+``bench/profiled/attached.py`` attaches from outside. Seconds of steps are medians.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gradwire.tables import Column, Table, figure, show
 FOLDER = Path(__file__).parent / "profiled"
 ATTACHED = FOLDER / "attached.py"
 SCRIPTS = {"gpt_train.py": ("--max-iters",), "ddp_example.py": (), "fsdp_example.py": ("--steps",)}
-"""The scripts, and the option that says how many steps they take; an epoch of one without has ten."""
+"""The scripts, and their option for the number of steps; without one, an epoch has ten steps."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """Seconds of a step: profiled without gradwire, predicted with it, and measured with it."""
+    """The seconds of a step: profiled without gradwire, predicted with it, and measured with it."""
 
     script: str
     network: str
@@ -44,10 +44,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--ranks", type=int, default=2, help="ranks over the loopback interface (2)")
-    parser.add_argument("--hosts", type=int, help="or hosts of a testbed")
-    parser.add_argument("--rates", default="1gbit", help="of its links (1gbit)")
-    parser.add_argument("--scripts", default=",".join(SCRIPTS), help="which scripts (all)")
-    parser.add_argument("--steps", type=int, default=30, help="of each run (30)")
+    parser.add_argument("--hosts", type=int, help="hosts of a testbed, instead of ranks")
+    parser.add_argument("--rates", default="1gbit", help="link rates of the testbed (1gbit)")
+    parser.add_argument("--scripts", default=",".join(SCRIPTS), help="scripts to run (all)")
+    parser.add_argument("--steps", type=int, default=30, help="steps of each run (30)")
     words = parser.parse_args()
     networks = ["loopback"] if words.hosts is None else words.rates.split(",")
     rows = []
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def compare(script: str, network: str, ranks: int, steps: int) -> Row:
-    """Profile, and measure what was predicted."""
+    """Profile a script, and measure it with the recommended plan."""
     options = SCRIPTS[script]
     number = str(steps if options else -(-steps // 10))
     words = [str(FOLDER / script), *options, number]
@@ -119,7 +119,7 @@ def on_hosts(hosts: int, rate: str, command: list[str]) -> list[str]:
 
 
 def run(command: list[str]) -> None:
-    """Run a command; what it prints is shown where it fails."""
+    """Run a command; exit with its output if it fails."""
     variables: dict[str, Any] = {**os.environ, "TORCH_CPP_LOG_LEVEL": "ERROR"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
     if done.returncode != 0:

@@ -1,13 +1,13 @@
-"""Measure how many more steps training needs with lossy or stale gradients: what the planner calibrates on.
+"""Measure the extra steps of training with lossy or stale gradients, which the planner is calibrated on.
 
     python bench/steps_to_loss.py                       # every task and method; about half an hour
     python bench/steps_to_loss.py --tasks digits-mlp --seeds 2
 
-Each method sees the same batches as the exact training that it is compared with. Every evaluation in the last
-part of a run has a loss that exact training had some steps earlier or later: the mean of these ratios is the
-share of extra steps. ``added`` is the noise that the planner's model (``planner.loss``) expects of the
-encodings, from the gradients of all ranks at three moments of the exact training. The rows go into
-``packages/gradwire-lab/src/gradwire_lab/closed_forms/extra_steps.py``.
+Each method uses the same batches as the exact training run that it is compared with. Every evaluation in the
+last part of a run has a loss that exact training had some steps earlier or later: the mean of these ratios,
+less 1, is the share of extra steps. ``added`` is the noise of the encodings expected by the planner's model
+(``planner.loss``), from the gradients of all ranks at three moments of the exact run. The rows are copied
+into ``packages/gradwire-lab/src/gradwire_lab/closed_forms/extra_steps.py``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WORLD = 4
 EVERY = 5
 """Steps between two evaluations."""
 LONGER = 1.3
-"""The length of exact training over that of a method, so that faster methods can be compared."""
+"""The length of exact training relative to a method's, so that faster methods can be compared."""
 MOMENTS = (0.25, 0.5, 0.75)
 """The moments at which the gradients of exact training are recorded, as shares of a run."""
 METHODS = (
@@ -60,7 +60,7 @@ METHODS = (
 
 @dataclass(frozen=True)
 class Task:
-    """One training: ``steps`` of it with each method."""
+    """A training task; ``steps`` is the length of each method's run."""
 
     model: Callable[[int], nn.Module]
     optimizer: Callable[[nn.Module], torch.optim.Optimizer]
@@ -69,7 +69,7 @@ class Task:
     steps: int
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """Return the mean cross entropy."""
+        """Return the mean cross entropy of a batch."""
         logits = model(batch[0])
         return nn.functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), batch[1].reshape(-1))
 
@@ -95,13 +95,13 @@ def images(
 
 
 def small_gpt() -> Task:
-    """Return a GPT of 0.8 M weights on the bytes of Python's language reference, 2 contexts for a rank."""
+    """Return a GPT of 0.8 M weights on the bytes of Python's language reference, with 2 contexts per rank."""
 
     def make(rank: int, seed: int) -> Iterator[Batch]:
         return text_task(None, width=64, layers=3, heads=4, batch=2, rank=100 * seed + rank).batches
 
     def model(seed: int) -> nn.Module:
-        del seed  # the same weights: batches are what differs
+        del seed  # the same weights for all seeds: only batches differ
         return text_task(None, width=64, layers=3, heads=4, batch=2).model
 
     held_out = text_task(None, width=64, layers=3, heads=4, batch=2).held_out
@@ -109,7 +109,7 @@ def small_gpt() -> Task:
 
 
 def sgd(rate: float) -> Callable[[nn.Module], torch.optim.Optimizer]:
-    """Return a function that makes SGD with momentum."""
+    """Return a function that creates SGD with momentum."""
     return lambda net: torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
 
 
@@ -129,9 +129,10 @@ class Curve:
 
 
 def train(task: Task, seed: int, plan: Plan, steps: int, moments: Sequence[int] = ()) -> Curve:
-    """Train from the first weights; gradients are recorded before these steps.
+    """Train from the initial weights; record the gradients of the steps in ``moments``.
 
-    Without a pipeline, the ranks take turns in one thread: the same bits in a fraction of the time.
+    Without a pipeline, the ranks run in turn in one thread, which gives the same bits in a fraction of the
+    time.
     """
     start, batches = task.model(seed), [task.batches(rank, seed) for rank in range(WORLD)]
     if plan.pipeline == 1:
@@ -169,14 +170,14 @@ def _train_in_turns(
 
 
 class Ring:
-    """A ring all-reduce of all ranks' gradients in one thread, with what residuals keep."""
+    """A ring all-reduce of all ranks' gradients in one thread, with residuals."""
 
     def __init__(self, plan: Plan) -> None:
         self._codec, self._keeps = plan.encoding, plan.keeps_residual
         self._kept: list[torch.Tensor] = []
 
     def average(self, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the average; the gradients are changed."""
+        """Return the average; the gradients are modified."""
         world, count = len(gradients), gradients[0].numel()
         if self._keeps:
             self._kept = self._kept or [torch.zeros(count) for _ in gradients]
@@ -216,7 +217,7 @@ def _gradient(task: Task, model: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 def plan_of(method: str) -> Plan:
-    """Return the plan that a method's name says."""
+    """Return the plan described by a method's name."""
     spec, *rest = method.split()
     pipeline = 2 if "K=2" in rest else 1
     return Plan(parse(spec), pipeline=pipeline, residual="+residual" in rest)
@@ -224,7 +225,7 @@ def plan_of(method: str) -> Plan:
 
 @dataclass(frozen=True)
 class Row:
-    """The result of a method's runs on a task, in the terms of ``closed_forms.extra_steps.MethodRun``."""
+    """The result of a method's runs on a task, with the fields of ``closed_forms.extra_steps.MethodRun``."""
 
     task: str
     method: str

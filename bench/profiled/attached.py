@@ -1,4 +1,4 @@
-"""Run a script as it is, or with gradwire attached from outside, and tell what a step takes.
+"""Run a script unchanged, or with gradwire attached from outside, and write its step time.
 
 torchrun ... bench/profiled/attached.py RESULT PLAN SCRIPT [WORDS ...]; PLAN is "-" for none, RESULT a file.
 """
@@ -28,7 +28,7 @@ sharded: list[Any] = []
 
 
 def put_in(plan: str) -> None:
-    """Attach to every DDP model when it is made, and to FSDP2's when its optimizer is."""
+    """Attach to every DDP model at its construction, and to an FSDP2 model at its optimizer's."""
     init, begin, shard = DistributedDataParallel.__init__, Optimizer.__init__, fsdp.fully_shard
 
     def wrapped(self: Any, *words: Any, **options: Any) -> None:
@@ -52,7 +52,7 @@ def put_in(plan: str) -> None:
 
 
 def main() -> None:
-    """Run, and write what it took."""
+    """Run the script, and write its median step time."""
     result, plan, script, *words = sys.argv[1:]
     put_in(plan)
     destroy = dist.destroy_process_group

@@ -1,6 +1,6 @@
-"""A trainer in the manner of PyTorch's DDP tutorial (multigpu_torchrun.py), on the CPU.
+"""A trainer modelled on PyTorch's DDP tutorial (multigpu_torchrun.py), on the CPU.
 
-It knows nothing of gradwire: torchrun --nproc-per-node 2 bench/profiled/ddp_example.py
+It doesn't use gradwire: torchrun --nproc-per-node 2 bench/profiled/ddp_example.py
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.distributed import destroy_process_group, init_process_group
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 - as the tutorial has it
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 - as in the tutorial
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -20,7 +20,7 @@ WIDTH = 1024
 
 
 class MyTrainDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Random inputs, and targets that follow from them."""
+    """Random inputs, and targets computed from them."""
 
     def __init__(self, size: int) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -35,7 +35,7 @@ class MyTrainDataset(Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 class Trainer:
-    """Trains a model on this rank's part of the data."""
+    """A trainer of a model on this rank's part of the data."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Trainer:
         self.optimizer.step()
 
     def train(self, epochs: int) -> None:
-        """Go over the data so often."""
+        """Train for this many epochs."""
         for epoch in range(epochs):
             sampler = self.train_data.sampler
             assert isinstance(sampler, DistributedSampler)
@@ -64,7 +64,7 @@ class Trainer:
 
 
 def main() -> None:
-    """Train."""
+    """Train the model."""
     parser = argparse.ArgumentParser()
     parser.add_argument("total_epochs", type=int, nargs="?", default=5)
     parser.add_argument("--batch-size", type=int, default=32)

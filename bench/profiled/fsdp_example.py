@@ -1,6 +1,6 @@
-"""A Transformer in the manner of PyTorch's FSDP2 example: each layer is sharded, then the whole.
+"""A Transformer modelled on PyTorch's FSDP2 example: each layer is sharded, then the whole model.
 
-It knows nothing of gradwire: torchrun --nproc-per-node 2 bench/profiled/fsdp_example.py
+It doesn't use gradwire: torchrun --nproc-per-node 2 bench/profiled/fsdp_example.py
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ VOCABULARY = 1024
 
 
 class Transformer(nn.Module):
-    """Token embeddings, layers, and an output."""
+    """A transformer of token embeddings, layers, and an output layer."""
 
     def __init__(self, layers: int, width: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Transformer(nn.Module):
         self.output = nn.Linear(width, VOCABULARY)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return logits."""
+        """Return the logits of every token."""
         h = self.tok_embeddings(tokens)
         for layer in self.layers:
             h = layer(h)
@@ -37,7 +37,7 @@ class Transformer(nn.Module):
 
 
 def main() -> None:
-    """Train."""
+    """Train the model."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--layers", type=int, default=6)

@@ -1,6 +1,6 @@
-"""A GPT in the manner of nanoGPT's train.py: DDP, accumulated gradients, clipping, AdamW with decay.
+"""A GPT modelled on nanoGPT's train.py: DDP, gradient accumulation, clipping, AdamW with decay.
 
-It knows nothing of gradwire: torchrun --nproc-per-node 2 bench/profiled/gpt_train.py
+It doesn't use gradwire: torchrun --nproc-per-node 2 bench/profiled/gpt_train.py
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 from torch import nn
 from torch.distributed import destroy_process_group, init_process_group
 from torch.nn import functional
-from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 - as nanoGPT has it
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817 - as in nanoGPT
 
 VOCABULARY = 256
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each behind a norm."""
+    """Attention and a perceptron, each after a norm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the same shape."""
+        """Return the outputs, which have the shape of ``x``."""
         batch, length, width = x.shape
         q, k, v = (
             each.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
@@ -51,7 +51,7 @@ class GPT(nn.Module):
         self.ln_f, self.lm_head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
 
     def forward(self, idx: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the loss."""
+        """Return the mean cross entropy."""
         x = self.wte(idx) + self.wpe(torch.arange(idx.shape[1], device=idx.device))
         for block in self.h:
             x = block(x)
@@ -59,7 +59,7 @@ class GPT(nn.Module):
 
 
 def get_lr(it: int, warmup: int, last: int, highest: float) -> float:
-    """Return the learning rate of a step: it rises, and falls as a cosine."""
+    """Return the learning rate of a step: a linear warm-up, then a cosine decay."""
     if it < warmup:
         return highest * (it + 1) / (warmup + 1)
     share = min(1.0, (it - warmup) / max(1, last - warmup))
@@ -67,7 +67,7 @@ def get_lr(it: int, warmup: int, last: int, highest: float) -> float:
 
 
 def main() -> None:
-    """Train."""
+    """Train the model."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--max-iters", type=int, default=40)
     parser.add_argument("--layers", type=int, default=6)

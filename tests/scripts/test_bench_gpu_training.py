@@ -33,7 +33,7 @@ def test_it_trains_and_compares_weights_without_a_gpu() -> None:
 def test_an_unknown_method_is_refused() -> None:
     done = subprocess.run([sys.executable, SCRIPT, "fp9"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert "there is no method fp9; choose from DDP, bf16 hook" in done.stderr
+    assert "methods, got fp9; choose from DDP, bf16 hook" in done.stderr
 
 
 def test_without_a_gpu_it_says_so() -> None:

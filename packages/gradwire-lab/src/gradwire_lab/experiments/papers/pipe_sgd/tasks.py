@@ -262,7 +262,7 @@ class RankWork:
         momentum: float = 0.0,
         warmup_steps: int = 0,
     ) -> RankTask:
-        """Return the training with SGD, whose rate rises to ``lr``; timed steps may continue beyond its end."""
+        """Return training with SGD, whose rate rises to ``lr``; timed steps may continue beyond its end."""
         steps = self.steps
 
         def rate(step: int) -> float:
@@ -299,7 +299,7 @@ def small_network(work: RankWork) -> RankTask:
 
 
 def last_layer(work: RankWork) -> RankTask:
-    """Return the training of the layer after a fixed network; timed steps also compute the features."""
+    """Return the training of the layer after a fixed network; only timed steps recompute features."""
     known = read(work.cell["data"])
     images, trained = known.images, work.cell["kind"] not in (TIME, PLAIN)
     layer = nn.Linear(COUNT, images.classes)

@@ -29,7 +29,7 @@ SERVERS = 16
 MOST = 2.0
 """Published: the largest ratio of an all-reduce's time on 16 servers to the theoretical best."""
 VARIANCE = 0.01
-"""Published: the relative difference between repeated runs, and so the margin by which the best can be beaten."""
+"""Published: the relative difference between repeated runs, and the allowed margin below the best."""
 LATENCY_S, NBYTES_PER_S = 2.5e-6, 6e9
 """The latency and rate of the link measured in the paper."""
 SEGMENTED = ("star", "tree")
