@@ -45,7 +45,7 @@ def test_its_picture_is_a_png() -> None:
         ({"hosts": "2,two"}, "for --hosts, got"),
         ({"hosts": "1"}, "at least 2 hosts, got 1"),
         ({"hosts": "65"}, "64"),
-        ({"hosts": "2,2"}, "--hosts names 2 twice"),
+        ({"hosts": "2,2"}, "for --hosts, got 2 twice"),
         ({"rate": "fast"}, "a rate is written like"),
         ({"rate": "1kbit"}, "expected testbed rates from"),
         ({"nbytes": "0"}, "from 1 byte up"),

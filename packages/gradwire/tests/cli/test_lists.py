@@ -38,7 +38,7 @@ def test_a_comma_may_belong_to_a_codec() -> None:
         "errbound:2^-10",
         "fp16",
     )
-    with pytest.raises(SpecError, match="--codecs names fp16 twice"):
+    with pytest.raises(SpecError, match="for --codecs, got fp16 twice"):
         codec_specs("fp16,identity,fp16")
     for text, wrong in (("zip,identity", "'zip'"), ("identity,zip", "'zip'"), ("identity,,fp16", "is ''")):
         with pytest.raises(SpecError, match=wrong):
@@ -61,7 +61,7 @@ def test_blanks_beside_commas_count_for_nothing() -> None:
     assert codec_specs("quantize:8, block=256 , fp16") == ("quantize:8,block=256", "fp16")
     assert algorithm_specs("ring, tree") == ("ring", "tree")
     assert whole_numbers("--workers", "2, 4") == (2, 4)
-    with pytest.raises(SpecError, match="--codecs names fp16 twice"):
+    with pytest.raises(SpecError, match="for --codecs, got fp16 twice"):
         codec_specs("fp16, fp16")
 
 

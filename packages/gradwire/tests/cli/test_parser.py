@@ -24,7 +24,7 @@ def parser() -> Parser:
     [
         (["--rate", "x"], "argument --rate: invalid int value: 'x'"),
         (["--ra", "1"], "unrecognized arguments: --ra 1"),
-        (["--out", ""], "argument --out: name a file"),
+        (["--out", ""], "argument --out: expected a path, got an empty one; name a file"),
         (["-h"], "unrecognized arguments: -h"),
     ],
 )

@@ -47,7 +47,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("plan --model resnet --hosts 4 --rate 1gbit", "package.module:name"),
         ("plan --model no_nets:net --hosts 4 --rate 1gbit", "cannot be imported"),
         (f"{BASE} --codecs zip", "no codec is named 'zip'"),
-        (f"{BASE} --codecs bf16,bf16", "names bf16 twice"),
+        (f"{BASE} --codecs bf16,bf16", "got bf16 twice"),
         (f"{BASE} --algorithms gossip", "no algorithm is called 'gossip'"),
         (f"{BASE} --pipeline 0", "expected 1 to 16 for --pipeline, got 0"),
         (f"{BASE} --top 0", "expected 1 to 1000 for --top, got 0"),

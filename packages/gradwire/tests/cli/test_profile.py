@@ -35,17 +35,17 @@ SCRIPT = """
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "gradwire: profile runs a script's own command, which stands behind '--': gradwire profile --"),
-        (["--"], "gradwire: profile runs a script's own command"),
+        ([], "gradwire: expected the script's command after '--', got none; for example: gradwire profile "),
+        (["--"], "gradwire: expected the script's command after '--', got none"),
         (["train.py"], "unrecognized arguments: train.py"),
         (["--rates", "1gbit,fast", "--", "x"], "gradwire: a rate is written like '100mbit', '12.5MBps'"),
-        (["--hosts", "2,1", "--", "x"], "gradwire: --hosts lists numbers from 2 to 256, such as 2,4,8, but"),
-        (["--hosts", "2,x", "--", "x"], "gradwire: --hosts lists numbers from 2 to 256"),
+        (["--hosts", "2,1", "--", "x"], "expected numbers from 2 to 256 for --hosts, such as 2,4,8, got"),
+        (["--hosts", "2,x", "--", "x"], "gradwire: expected numbers from 2 to 256 for --hosts"),
         (["--steps", "1", "--", "x"], "gradwire: expected 3 to 10000 for --steps, got 1"),
         (["--warm-up", "0", "--", "x"], "gradwire: expected 2 to 10000 for --warm-up, got 0"),
         (["--latency", "9", "--", "x"], "gradwire: a time is written like"),
-        (["--try", "--continue", "--", "x"], "gradwire: --try measures on this network and ends the script;"),
-        (["--try", "--rates", "1gbit", "--", "x"], "leave out --rates, or --try"),
+        (["--try", "--continue", "--", "x"], "gradwire: expected no --continue with --try, which measures"),
+        (["--try", "--rates", "1gbit", "--", "x"], "omit --rates, or --try"),
         (["--json", "/", "--", "x"], "gradwire: --json / is a folder; name a file"),
     ],
 )

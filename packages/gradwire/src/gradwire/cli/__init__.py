@@ -1,4 +1,4 @@
-"""The command line: parse the words, call a command of this package or another, and report errors."""
+"""The command line: parse arguments, call a command of this or another package, and report errors."""
 
 from gradwire.cli.main import main
 

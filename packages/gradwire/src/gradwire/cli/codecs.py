@@ -1,4 +1,4 @@
-"""``gradwire codecs``: what can stand behind ``--codec``."""
+"""``gradwire codecs``: list the codecs that ``--codec`` accepts."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ COLUMNS = (
 NOTES = MappingProxyType(
     {
         "identity": ("exact", "the baseline"),
-        "fp16": ("half a unit of its 11 bits", "IEEE 754 binary16"),
-        "bf16": ("half a unit of its 8 bits", "bfloat16"),
+        "fp16": ("half an ulp of 11 bits", "IEEE 754 binary16"),
+        "bf16": ("half an ulp of 8 bits", "bfloat16"),
         "inceptionn": ("2^-7 below 1", "INCEPTIONN, alg. 2 and 3"),
         "errbound": ("the bound, always", "gradwire"),
-        "truncate": ("a unit of the kept bits", "INCEPTIONN; Pipe-SGD +T"),
+        "truncate": ("an ulp of the kept bits", "INCEPTIONN; Pipe-SGD +T"),
         "quantize": ("half a step of the block", "Pipe-SGD +Q"),
         "bfp": ("one unit of the block", "AI smart NIC, BFP16"),
-        "bitpack": ("a unit of the kept bytes", "A2DTWP, Bitpack"),
+        "bitpack": ("an ulp of the kept bytes", "A2DTWP, Bitpack"),
         "terngrad": ("largest magnitude", "TernGrad, unbiased"),
         "topk": ("largest dropped value", "top-k sparsification"),
         "lossless": ("exact", "Zstandard on byte planes"),
-        "fp8": ("half a unit of 4 bits", "FP8 E4M3, MX scales"),
+        "fp8": ("half an ulp of 4 bits", "FP8 E4M3, MX scales"),
         "ecsq": ("half a step of the block", "Gish and Pierce; rANS"),
     }
 )
-"""Codec -> its bound in words and where it comes from; the classes' own texts say it exactly."""
+"""The error bound in words and the source of each codec; the classes' docstrings have the exact bounds."""
 
 
 def table() -> Table:
-    """Return an example spec, the largest payload in bits a value, bound and source of every codec.
+    """Return the table of codecs: an example spec, the largest bits per value, error bound, and source.
 
-    The source of another package's codec is the package, whose documentation has the bound.
+    For a codec of another package, the source is the package, whose documentation has the bound.
     """
     rows = [_row(row.name, *NOTES[row.name]) for row in TABLE]
     others = plugins.names(plugins.CODECS)
@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> None:
     parser = Parser(
         prog="gradwire codecs",
         usage="gradwire codecs",
-        description="List the codecs: an example, its largest payload in bits a value, error, source.",
+        description="List the codecs: an example, its largest payload in bits per value, error, source.",
         epilog="example:\n  gradwire codecs",
     )
     parser.add_argument("-h", "--help", action="help", help="show this text")

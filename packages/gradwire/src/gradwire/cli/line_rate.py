@@ -1,4 +1,4 @@
-"""``gradwire line-rate``: latency and bandwidth between two ranks, by message size."""
+"""``gradwire line-rate``: measure latency and bandwidth between two ranks, by message size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradwire.units import parse_size
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Parse, check, and measure. Raises ``GradwireError``."""
+    """Run the command: check the options and measure. Raises ``GradwireError``."""
     parser = Parser(
         prog="gradwire line-rate",
         usage="gradwire line-rate [options]",
@@ -21,11 +21,11 @@ def run(arguments: Sequence[str]) -> None:
     group = parser.add_argument_group("messages")
     add_sizes(group, "1", "64MiB")
     group.add_argument("--repeats", type=int, default=5, metavar="N", help="streams per figure (5)")
-    group.add_argument("--time", type=float, default=0.1, metavar="S", help="about, per figure (0.1 s)")
-    group.add_argument("--window", type=int, default=16, metavar="N", help="messages under way (16)")
+    group.add_argument("--time", type=float, default=0.1, metavar="S", help="approximate, per figure (0.1 s)")
+    group.add_argument("--window", type=int, default=16, metavar="N", help="messages in flight (16)")
     group = parser.add_argument_group("where")
     group.add_argument("--workers", type=int, metavar="N", help="local processes (2)")
-    group.add_argument("--all-pairs", action="store_true", help="every pair of ranks, one after the other")
+    group.add_argument("--all-pairs", action="store_true", help="measure every pair of ranks in turn")
     add_network(group)
     add_outputs(parser.add_argument_group("results"))
     words = parser.parse_args(arguments)
@@ -40,17 +40,17 @@ def run(arguments: Sequence[str]) -> None:
 
 def add_sizes(group: argparse._ArgumentGroup, low: str, high: str) -> None:
     """Add the options of message sizes."""
-    group.add_argument("--min", metavar="SIZE", default=low, help=f"the smallest ({low})")
-    group.add_argument("--max", metavar="SIZE", default=high, help=f"the largest ({high})")
+    group.add_argument("--min", metavar="SIZE", default=low, help=f"the smallest size ({low})")
+    group.add_argument("--max", metavar="SIZE", default=high, help=f"the largest size ({high})")
     group.add_argument("--factor", type=int, metavar="N", default=2, help="from one size to the next (2)")
-    group.add_argument("--sizes", metavar="LIST", help="these instead, as in 64kB,1MB,16MB")
+    group.add_argument("--sizes", metavar="LIST", help="these sizes instead, e.g. 64kB,1MB,16MB")
 
 
 def add_network(group: argparse._ArgumentGroup) -> None:
     """Add the options of the network."""
     group.add_argument("--link", metavar="RATE", help="throttle every rank, e.g. 1gbit (no limit)")
     group.add_argument(
-        "--timeout", dest="timeout_s", type=float, default=60.0, metavar="S", help="of any wait, in s (60)"
+        "--timeout", dest="timeout_s", type=float, default=60.0, metavar="S", help="of each wait, in s (60)"
     )
 
 
@@ -66,7 +66,7 @@ def add_outputs(group: argparse._ArgumentGroup) -> None:
 
 
 def sizes_of(words: argparse.Namespace) -> tuple[int, ...]:
-    """Return the message sizes that the words name."""
+    """Return the message sizes that the options describe. Raises ``SpecError``."""
     if words.sizes is not None:
         return listed(tuple(parse_size(text) for text in words.sizes.split(",")))
     return geometric(parse_size(words.min), parse_size(words.max), words.factor)

@@ -1,4 +1,4 @@
-"""``main``: choose the command, run it, turn errors into a sentence and an exit code."""
+"""``main``: run a command, and turn its errors into one sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ EXIT_BUG = 1
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED = 128 + signal.SIGPIPE
 EXIT_BY_RICH = 1
-"""With which rich leaves when standard output's reader is gone."""
+"""The exit code of rich after its standard output is closed."""
 EXITS_BY_SIGNAL = MappingProxyType({128 + number: number for number in (signal.SIGTERM, signal.SIGHUP)})
 
 COMMANDS = MappingProxyType(
     {
         "plan": "predict the step time of every plan on a network, and choose one",
-        "profile": "run a DDP or FSDP2 script, and estimate what gradwire would give it",
+        "profile": "run a DDP or FSDP2 script, and estimate its steps with gradwire",
         "doctor": "check this machine, or the ranks of a cluster, before training",
         "codecs": "list the codecs with their size, error bound, and source",
         "line-rate": "measure latency and bandwidth between ranks",
     }
 )
-"""Name -> one line of help. The module of the same name beside this one has ``run(arguments)``, which may
-return an exit code; it is imported when it is called: most need torch, whose import takes seconds."""
+"""The commands of this package and their lines of help. The module of the same name in this folder has
+``run(arguments)``, which may return an exit code. It is imported when called, because most commands import
+torch, which takes seconds."""
 ELSEWHERE = MappingProxyType(
     {
         **dict.fromkeys(
@@ -43,13 +44,13 @@ ELSEWHERE = MappingProxyType(
         **dict.fromkeys(("nic", "gateware"), "gradwire-gateware"),
     }
 )
-"""Commands of packages that may be missing, and the package to install."""
+"""The commands of packages that may be missing, and the package to install."""
 
 
 def commands() -> dict[str, tuple[str, str]]:
     """Return the commands of all installed packages: name -> (line of help, ``module:function``).
 
-    Raises ``SpecError`` for a package whose commands cannot be loaded.
+    Raises ``SpecError`` if a package's commands cannot be loaded.
     """
     found = {
         name: (summary, f"gradwire.cli.{name.replace('-', '_')}:run") for name, summary in COMMANDS.items()
@@ -59,7 +60,7 @@ def commands() -> dict[str, tuple[str, str]]:
         if not isinstance(others, Mapping):
             raise SpecError(
                 f"expected a mapping of commands for {name!r} of {plugins.origin(plugins.COMMANDS, name)}, "
-                f"got {shown(others)}; mend its entry point, or uninstall it"
+                f"got {shown(others)}; fix its entry point, or uninstall it"
             )
         for command, told in others.items():
             found.setdefault(command, told)
@@ -69,33 +70,33 @@ def commands() -> dict[str, tuple[str, str]]:
 START = """\
 gradwire makes data-parallel PyTorch training over ordinary networks faster.
 
-Look first whether this machine is ready:
+First check whether this machine is ready:
   gradwire doctor
 
-See on four hosts at 1 Gbit/s what there is to gain:
+See the gain on four emulated hosts at 1 Gbit/s:
   gradwire demo
 
-Then measure your network, as ranks that torchrun starts on your hosts, and ask
-for a plan, which may be "no compression":
+Then measure your network between ranks that torchrun starts on your hosts, and
+choose a plan, which may be "no compression":
   torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint HOST:29500 \\
       -m gradwire line-rate --json line.json
   gradwire plan --model 25.6M --hosts 2 --measured line.json
 
-Or see what it would give a script of yours, which stays as it is:
+Or estimate the gain for your own script, without changing it:
   gradwire profile -- torchrun --nproc-per-node 2 train.py
 
-In the script, one line behind DistributedDataParallel(...) does it:
+In the script, add one line after DistributedDataParallel(...):
   attached = gradwire.attach(model)
 
-Each run leaves a record, and a page that any browser shows. All commands:
+Each run writes a record, and an HTML page of it. All commands:
   gradwire --help
 """
-"""The first steps of a newcomer. A paragraph whose command is missing is left out."""
+"""First steps, printed by ``gradwire`` without arguments, except paragraphs whose command is missing."""
 _NAMED = re.compile(r"^ .*\bgradwire ([a-z][a-z-]*)", re.MULTILINE)
 
 
 def start(known: Container[str]) -> str:
-    """Return the first steps of a newcomer, with the installed commands alone."""
+    """Return the paragraphs of ``START`` whose commands are installed."""
     paragraphs = START.split("\n\n")
     return "\n\n".join(each for each in paragraphs if all(name in known for name in _NAMED.findall(each)))
 
@@ -103,14 +104,14 @@ def start(known: Container[str]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``gradwire`` and return its exit code.
 
-    0: done. 2: the user can mend it, one sentence on standard error says how. 130: interrupted. 1: a bug of
-    gradwire, with its traceback. 128 + n: ended by signal n, 141 when standard output's reader is gone. A
-    command that runs another program may return that one's.
+    0: done. 1: a bug in gradwire, with its traceback. 2: the user's mistake, with one sentence on standard
+    error. 130: interrupted. 128 + n: ended by signal n; 141 if standard output is closed. A command that runs
+    another program may return the program's exit code.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()  # None where it is closed
+    sys.stdout, sys.stderr = sys.stdout or _nowhere(), sys.stderr or _nowhere()  # None if it is closed
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: names of files need not be text
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: file names may be invalid UTF-8
     try:
         code = _dispatch(words)
         sys.stdout.flush()
@@ -123,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _closed()
     except OSError as error:
-        return _mistake(f"the system refused: {error}")
+        return _mistake(f"the operating system reported: {error}")
     except SystemExit as leaving:
         return _left(leaving.code)
     except Exception as error:
@@ -142,8 +143,8 @@ def _mistake(sentence: str) -> int:
 
 def _needed(package: str) -> str:
     return (
-        f"this command needs {package}, which cannot be imported here ({import_problem(package)}); "
-        f"pip install {package}, and see 'gradwire doctor'"
+        f"this command needs {package}, which cannot be imported here ({import_problem(package)}); run pip "
+        f"install {package}, and see 'gradwire doctor'"
     )
 
 
@@ -162,7 +163,7 @@ def _nowhere() -> TextIO:
 
 
 def _closed() -> int:
-    """Be silent, as a program is that SIGPIPE ends; Python would still try to flush."""
+    """Return the exit code after SIGPIPE, and discard further output, because Python would flush it."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_CLOSED
 
@@ -180,11 +181,11 @@ def _dispatch(words: Sequence[str]) -> int:
         prog="gradwire",
         usage="gradwire COMMAND [options]",
         description="Make data-parallel PyTorch training over ordinary networks faster: compress the\n"
-        "gradients, hide their exchange, and predict what that gains.",
+        "gradients, overlap their exchange, and predict the gain.",
         epilog=f"commands:\n{lines}\n\nexample:\n  gradwire doctor",
     )
     parser.add_argument("command", metavar="COMMAND", choices=known, help="one of the commands below")
-    parser.add_argument("-h", "--help", action="help", help="show this text, or after COMMAND its options")
+    parser.add_argument("-h", "--help", action="help", help="show this text, or the options of COMMAND")
     parser.add_argument(
         "--version", action="version", version=f"gradwire {version()}", help="show the version"
     )

@@ -1,4 +1,4 @@
-"""argparse with one sentence for a mistake, and help that fits a terminal of 80 columns."""
+"""argparse with one-line errors, and help for terminals of 80 columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Chosen = TypeVar("Chosen")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that answers a mistake with one line and leaves the usage to ``--help``."""
+    """An ``ArgumentParser`` that reports an error in one line, without the usage."""
 
     def __init__(self, prog: str, description: str, usage: str, epilog: str) -> None:
         super().__init__(
@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
         )
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse as argparse does; refuse ``--option=--``, whose value argparse drops before Python 3.13."""
+        """Parse as argparse does; reject ``--option=--``, whose value argparse drops before Python 3.13."""
         found, unknown = super().parse_known_args(args, namespace)
         for action in self._actions:
             if action.nargs is None and getattr(found, action.dest, None) == []:
@@ -44,20 +44,20 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Print one line on standard error and leave."""
+        """Print one line on standard error and exit."""
         sys.stderr.write(f"{self.prog}: {one_line(message)}; see {self.prog} --help\n")
         raise SystemExit(EXIT_MISTAKE)
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """One line an option where it fits."""
+    """A help formatter that prints one line per option if it fits."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=24, width=79)
 
 
 def chosen(kind: Callable[..., Chosen], words: argparse.Namespace, **others: object) -> Chosen:
-    """Return the options of a dataclass that ``words`` names alike, and ``others``.
+    """Return an instance of a dataclass from the options with its fields' names, and ``others``.
 
     An option that is None keeps the dataclass's default.
     """
@@ -67,10 +67,10 @@ def chosen(kind: Callable[..., Chosen], words: argparse.Namespace, **others: obj
 
 
 def add_options(group: argparse._ArgumentGroup, kind: Any, names: Sequence[str]) -> None:
-    """Add the options of a dataclass's fields, which their metadata describe, to a group of a parser.
+    """Add the options of a dataclass's fields to a group of a parser.
 
-    ``option`` is the option with the name of its value, or alone for a switch; ``help`` is its help, and
-    ``type`` and ``choices`` are argparse's. An option that is not given is None.
+    The metadata of a field describe its option: ``option`` is its name with the name of its value, or alone
+    for a switch; ``help`` is its help; ``type`` and ``choices`` are argparse's. A missing option is None.
     """
     own = {each.name: each.metadata for each in fields(kind)}
     for name in names:
@@ -83,26 +83,26 @@ def add_options(group: argparse._ArgumentGroup, kind: Any, names: Sequence[str])
 
 
 def split_command(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words before ``--``, and the command behind it."""
+    """Return the words before ``--``, and the command after it."""
     place = words.index("--") if "--" in words else len(words)
     return [*words[:place]], [*words[place + 1 :]]
 
 
 def file_path(text: str) -> Path:
-    """Return the path of a file; refuse the empty name, which is an unset variable of a script."""
+    """Return the path of a file; reject an empty name, which may be an unset variable of a script."""
     if not text:
-        raise argparse.ArgumentTypeError("name a file")
+        raise argparse.ArgumentTypeError("expected a path, got an empty one; name a file")
     return Path(text)
 
 
 def folder_path(text: str) -> Path:
-    """Return the path of a folder; refuse the empty name, which is not the folder that we are in."""
+    """Return the path of a folder; reject an empty name, which isn't the current folder."""
     if not text:
-        raise argparse.ArgumentTypeError("name a folder ('.' is this one)")
+        raise argparse.ArgumentTypeError("expected a path, got an empty one; name a folder ('.' is this one)")
     return Path(text)
 
 
-# Lists on the command line: sizes of a sweep, codecs, algorithms and numbers of ranks.
+# Lists on the command line: sizes of a sweep, codecs, algorithms, and numbers of ranks.
 
 MOST_NBYTES = 1 << 32
 
@@ -129,7 +129,7 @@ def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]
 
 
 def listed(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes in rising order. Raises ``SpecError`` for one that comes twice, is 0 or too large."""
+    """Return the sizes in rising order. Raises ``SpecError`` if one is repeated, is 0, or is too large."""
     if min(sizes) < 1 or len(set(sizes)) < len(sizes):
         raise SpecError(f"expected different sizes from 1 byte up, got {', '.join(map(str, sizes))}")
     _check_most(max(sizes))
@@ -170,14 +170,14 @@ def whole_numbers(option: str, text: str) -> tuple[int, ...]:
         number = parse_whole(word)
         if number is None:
             raise SpecError(
-                f"expected whole numbers with commas between (2,4,8) for {option}, got {shown(text)}"
+                f"expected whole numbers separated by commas (2,4,8) for {option}, got {shown(text)}"
             )
         numbers.append(number)
     return tuple(numbers)
 
 
 def _specs(text: str, known: set[str]) -> tuple[str, ...]:
-    """Cut at the commas between specs, which may hold commas themselves."""
+    """Return the specs of a list; a comma may separate specs, or be part of one."""
     specs: list[str] = []
     for part in between_commas(text):
         begins = part.partition(":")[0] in known or ":" in part
@@ -189,7 +189,7 @@ def _specs(text: str, known: set[str]) -> tuple[str, ...]:
 
 
 def between_commas(text: str) -> tuple[str, ...]:
-    """Return the words of a list; blanks beside commas count for nothing.
+    """Return the words of a list separated by commas, without surrounding blanks.
 
     Examples
     --------
@@ -202,7 +202,7 @@ def between_commas(text: str) -> tuple[str, ...]:
 def _once(option: str, words: tuple[str, ...]) -> tuple[str, ...]:
     for number, word in enumerate(words):
         if word in words[:number]:
-            raise SpecError(f"{option} names {word} twice; once is enough")
+            raise SpecError(f"expected different words for {option}, got {word} twice; remove one")
     return words
 
 

@@ -1,4 +1,4 @@
-"""``gradwire plan``: read a request, choose a plan, print and write it."""
+"""``gradwire plan``: read a request, choose a plan, print it, and write it."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ _READ: MappingProxyType[str, Callable[[Any], Any]] = MappingProxyType(
         "pipelines": lambda most: (1,) if most == 1 else (1, most),
     }
 )
-"""The functions that read fields of a request from words; other words are the fields."""
+"""The functions that parse fields of a request from options; other options are passed unchanged."""
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Parse, check, measure, choose, print and write. Raises ``GradwireError``."""
+    """Run the command: check the options, choose a plan, print and write it. Raises ``GradwireError``."""
     words = parser().parse_args(arguments)
     _check(words)
     request = read_request(words)
-    from gradwire.planner.choice import choose  # torch's import takes seconds: after what needs none
+    from gradwire.planner.choice import choose  # imports torch, which takes seconds
     from gradwire.planner.report import report
 
     with _progress() as progress:
@@ -67,16 +67,18 @@ def parser() -> Parser:
     made = Parser(
         prog="gradwire plan",
         usage="gradwire plan --model M --hosts N [options]",
-        description="Predict a training step with every plan, and choose one; maybe none at all.",
+        description="Predict the step time of every plan, and choose one, with or without compression.",
         epilog="example:\n  gradwire plan --model 25.6M --hosts 8 --rate 1gbit --backward 200ms",
     )
-    add_options(made.add_argument_group("what is trained, and where"), PlanRequest, _WHERE)
-    add_options(made.add_argument_group("which plans"), PlanRequest, _WHICH)
+    add_options(made.add_argument_group("model, hosts, and network"), PlanRequest, _WHERE)
+    add_options(made.add_argument_group("allowed plans"), PlanRequest, _WHICH)
     group = made.add_argument_group("results")
     group.add_argument("--top", type=int, metavar="N", default=10, help="plans to show (10)")
     add_options(group, PlanRequest, ("most_hosts",))
-    group.add_argument("--json", type=file_path, metavar="FILE", help="everything, for programs")
-    group.add_argument("--out", type=file_path, metavar="FILE", help="the plan, for train and all_reduce")
+    group.add_argument("--json", type=file_path, metavar="FILE", help="write the choice as a record")
+    group.add_argument(
+        "--out", type=file_path, metavar="FILE", help="write the plan, for train and all_reduce"
+    )
     group.add_argument("--overwrite", action="store_true", help="replace older files")
     group.add_argument("-h", "--help", action="help", help="show this text")
     made.set_defaults(pipelines=1, most_hosts=FARTHEST)
@@ -84,7 +86,7 @@ def parser() -> Parser:
 
 
 def read_request(words: argparse.Namespace) -> PlanRequest:
-    """Return the request that the words of ``parser`` describe. Raises ``SpecError``."""
+    """Return the request that the options of ``parser`` describe. Raises ``SpecError``."""
     given = {name: getattr(words, name) for name in (*_WHERE, *_WHICH, "most_hosts")}
     read = {name: _READ.get(name, _as_it_is)(value) for name, value in given.items() if value is not None}
     return PlanRequest.of(**read)
@@ -95,10 +97,10 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _check(words: argparse.Namespace) -> None:
-    """Refuse at once what would only show at the end."""
+    """Raise ``SpecError`` or ``JobError`` now for mistakes that would otherwise show after measuring."""
     missing = [name for name in ("model", "hosts") if getattr(words, name) is None]
     if missing:
-        raise SpecError(f"a plan is for a model on some hosts; give --{' and --'.join(missing)}")
+        raise SpecError(f"expected a model and a number of hosts; give --{' and --'.join(missing)}")
     for option, value, low, high in (
         ("top", words.top, 1, 1000),
         ("scale-to", words.most_hosts, 0, MOST_HOSTS),
@@ -114,12 +116,12 @@ def _check(words: argparse.Namespace) -> None:
     if words.out is not None:
         check_writable("--out", words.out, words.overwrite)
     if words.json is not None and words.out is not None and words.json.resolve() == words.out.resolve():
-        raise SpecError(f"--json and --out both name {words.out}; name two files")
+        raise SpecError(f"expected two files for --json and --out, got {words.out} twice; change one")
 
 
 @contextmanager
 def _progress() -> Iterator[Show]:
-    """Give a function that draws a bar on a terminal's standard error; elsewhere nothing is shown."""
+    """Yield a function that draws a progress bar if standard error is a terminal, and nothing otherwise."""
     if not sys.stderr.isatty():
         yield lambda _done, _total, _what: None
         return
@@ -127,7 +129,7 @@ def _progress() -> Iterator[Show]:
     def draw(done: int, total: int, what: str) -> None:
         bar = "#" * (24 * done // max(1, total))
         text = f"measuring codecs [{bar:<24}] {done}/{total} {what}"
-        sys.stderr.write(f"\r\x1b[K{text[: get_terminal_size().columns - 1]}")  # a second line would stay
+        sys.stderr.write(f"\r\x1b[K{text[: get_terminal_size().columns - 1]}")  # a wrapped line would stay
         sys.stderr.flush()
 
     try:

@@ -1,4 +1,4 @@
-"""``gradwire profile``: what gradwire would give a script that knows nothing of it."""
+"""``gradwire profile``: estimate the step time of an unchanged script with gradwire."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MOST_STEPS = 10_000
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Check the words, run the script, estimate and print; return the script's exit code."""
+    """Run the command: check its options, profile the script; return the script's exit code."""
     own, command = split_command(arguments)
     words = _parser().parse_args(own)
     if not command:
         raise SpecError(
-            "profile runs a script's own command, which stands behind '--': gradwire profile -- torchrun "
+            "expected the script's command after '--', got none; for example: gradwire profile -- torchrun "
             "--nproc-per-node 2 train.py"
         )
     rates, hosts = _listed(words.rates), _hosts(words.hosts)
@@ -35,7 +35,8 @@ def run(arguments: Sequence[str]) -> int:
             if getattr(words, name):
                 option = {"goes_on": "continue"}.get(name, name.replace("_", "-"))
                 raise SpecError(
-                    f"--try measures on this network and ends the script; leave out --{option}, or --try"
+                    f"expected no --{option} with --try, which measures on this network and ends the script; "
+                    f"omit --{option}, or --try"
                 )
     for name in ("json", "out"):
         if getattr(words, name) is not None:
@@ -60,7 +61,7 @@ def _hosts(text: str | None) -> tuple[int, ...]:
         number = parse_whole(each)
         if number is None or not 2 <= number <= MOST_HOSTS:
             raise SpecError(
-                f"--hosts lists numbers from 2 to {MOST_HOSTS}, such as 2,4,8, but has {shown(each)}"
+                f"expected numbers from 2 to {MOST_HOSTS} for --hosts, such as 2,4,8, got {shown(each)}"
             )
         found.append(number)
     return tuple(dict.fromkeys(found))
@@ -70,35 +71,35 @@ def _parser() -> Parser:
     parser = Parser(
         prog="gradwire profile",
         usage="gradwire profile [options] -- COMMAND ...",
-        description="Run a script that trains with DDP or FSDP2 for some steps, unchanged, and\n"
-        "estimate its steps with gradwire.attach: on this network, and on others. The\n"
+        description="Run some steps of an unchanged script that trains with DDP or FSDP2, and\n"
+        "estimate its step time with gradwire.attach, on this network and on others. The\n"
         "script is stopped after these steps.",
         epilog="example:\n  gradwire profile --rates 1gbit,10gbit --hosts 2,4,8 -- \\\n"
         "    torchrun --nproc-per-node 2 train.py",
     )
-    group = parser.add_argument_group("which steps")
+    group = parser.add_argument_group("steps")
     steps, warm_up = Settings.steps, Settings.warm_up
-    group.add_argument("--steps", type=int, metavar="N", default=steps, help=f"steps that count ({steps})")
+    group.add_argument("--steps", type=int, metavar="N", default=steps, help=f"measured steps ({steps})")
     group.add_argument(
-        "--warm-up", type=int, metavar="N", default=warm_up, help=f"steps before them ({warm_up})"
+        "--warm-up", type=int, metavar="N", default=warm_up, help=f"steps before these ({warm_up})"
     )
     group.add_argument(
-        "--continue", dest="goes_on", action="store_true", help="let the script go on to its own end"
+        "--continue", dest="goes_on", action="store_true", help="let the script run to its end"
     )
     group.add_argument(
         "--try",
         dest="tries",
         action="store_true",
-        help="then attach gradwire, and measure its steps",
+        help="then attach gradwire, and measure the steps with it",
     )
-    group = parser.add_argument_group("where else")
+    group = parser.add_argument_group("other networks")
     group.add_argument("--rates", metavar="LIST", help="other networks, e.g. 100mbit,1gbit,10gbit")
-    group.add_argument("--latency", metavar="T", help="of those (50us)")
-    group.add_argument("--hosts", metavar="LIST", help="numbers of hosts (as many as there are ranks)")
-    group.add_argument("--shared-machine", action="store_true", help="all hosts are this one (testbed)")
+    group.add_argument("--latency", metavar="T", help="their latency (50us)")
+    group.add_argument("--hosts", metavar="LIST", help="numbers of hosts (the number of ranks)")
+    group.add_argument("--shared-machine", action="store_true", help="all hosts share this machine (testbed)")
     group = parser.add_argument_group("results")
-    group.add_argument("--json", type=file_path, metavar="FILE", help="all estimates, for programs")
-    group.add_argument("--out", type=file_path, metavar="FILE", help="the plan for this network")
+    group.add_argument("--json", type=file_path, metavar="FILE", help="write all estimates as a record")
+    group.add_argument("--out", type=file_path, metavar="FILE", help="write the plan for this network")
     group.add_argument("--overwrite", action="store_true", help="replace older files")
     group.add_argument("-h", "--help", action="help", help="show this text")
     return parser
