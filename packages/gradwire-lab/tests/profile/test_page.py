@@ -42,10 +42,8 @@ def test_the_verdict_follows_from_the_first_estimate(monkeypatch: Any) -> None:
     assert verdict(faster) == "On this network, a step would be 1.82-2.2x as fast: 200ms instead of 400ms."
     for step_s in (0.37, 0.43):
         even = verdict(replace(faster, step_s=step_s))
-        assert even.startswith("On this network, a step would take about as long with gradwire: ")
+        assert even.startswith("On this network, a step would take about the same time with gradwire: ")
     noisy = verdict(replace(faster, spread=0.16))
-    assert noisy.startswith("On this network, steps are too noisy to say what gradwire would gain: ")
-    assert (
-        verdict(slower) == "On this network, gradwire would not make a step shorter: 400ms instead of 200ms."
-    )
+    assert noisy.startswith("On this network, steps are too noisy to estimate the gain: ")
+    assert verdict(slower) == "On this network, gradwire would not shorten a step: 400ms instead of 200ms."
     assert verdict(replace(faster, network="1gbit")).startswith("On 1gbit, ")

@@ -67,7 +67,7 @@ def test_a_machine_without_rank_0_says_where_to_look(
     seen["observed"] = None
     assert profile(WANTED) == 0
     assert capsys.readouterr().out == (
-        "This machine has watched its ranks; the result is printed where rank 0 runs.\n"
+        "This machine has observed its ranks; rank 0's machine prints the result.\n"
     )
 
 

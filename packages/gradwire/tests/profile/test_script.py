@@ -39,10 +39,10 @@ def test_a_machine_without_rank_0_has_nothing_to_print(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("notes", "code", "sentence"),
     [
-        (None, 0, "the script ended before it made a DistributedDataParallel or an FSDP2 module"),
-        (None, 7, "the script ended with exit code 7, see above, before it made a Distributed"),
-        (Notes(3), 0, "the script ended after 3 steps, but 15 are needed \\(5 to warm up, 10 that count\\)"),
-        (Notes(1), 1, "the script ended with exit code 1, see above, after 1 step, but 15 are needed"),
+        (None, 0, "the script ended without a DistributedDataParallel or an FSDP2 module"),
+        (None, 7, "the script ended with exit code 7, see above, without a Distributed"),
+        (Notes(3), 0, "the script ended after 3 steps, expected 15 \\(5 to warm up, 10 to measure\\)"),
+        (Notes(1), 1, "the script ended with exit code 1, see above, after 1 step, expected 15"),
         (Notes(problem="it has no peers"), 0, "^it has no peers$"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_model_without_peers_is_one_sentence(
     assert run_processes(2, profile_ranks.alone, str(tmp_path)) == [0, 0]
     notes = Notes.load(tmp_path / "notes.json")
     assert notes is not None
-    assert "the script trains in one process alone" in notes.problem
+    assert "expected a script with 2 or more ranks, got 1" in notes.problem
 
 
 def test_a_rank_that_is_late_creates_no_folder_again(tmp_path: Path) -> None:

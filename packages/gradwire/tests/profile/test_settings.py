@@ -25,7 +25,7 @@ def test_the_environment_carries_the_settings(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("text", ["x", "[]", '{"folder": "a", "other": 1}', "{}"])
 def test_what_somebody_else_has_set_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv(VARIABLE, text)
-    with pytest.raises(JobError, match=r"GRADWIRE_PROFILE.*; it is set by 'gradwire profile' alone"):
+    with pytest.raises(JobError, match=r"GRADWIRE_PROFILE.*; only 'gradwire profile' sets it"):
         Settings.of_environment()
 
 

@@ -38,7 +38,7 @@ def test_a_slower_step_is_no_gain() -> None:
 def test_steps_that_scatter_by_more_than_15_percent_are_too_noisy_to_say() -> None:
     noisy = replace(TRIED, plain_s=(0.1, 0.2, 0.3, 0.4, 0.5))
     assert noisy.spread > 0.15
-    assert noisy.verdict().startswith("Steps are too noisy to say what gradwire gains: they scatter by ")
+    assert noisy.verdict().startswith("Steps are too noisy to measure the gain: they scatter by ")
     assert "times as fast" not in noisy.verdict()
 
 
@@ -46,5 +46,5 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     TRIED.save(tmp_path / "tried.json")
     assert Tried.load(tmp_path / "tried.json") == TRIED
     (tmp_path / "tried.json").write_text("{}")
-    with pytest.raises(JobError, match="let 'gradwire profile' alone write it"):
+    with pytest.raises(JobError, match="only 'gradwire profile' writes it"):
         Tried.load(tmp_path / "tried.json")

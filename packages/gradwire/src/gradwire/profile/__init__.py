@@ -1,4 +1,4 @@
-"""Watch a training script from outside, and estimate what gradwire would give it: ``gradwire profile``.
+"""Observe an unchanged training script, and estimate its step time with gradwire: ``gradwire profile``.
 
-The modules with names of torch's (``ddp``, ``fsdp``) and ``session`` run in the script's processes.
+The modules ``ddp``, ``inside``, ``session``, and ``attempt`` run in the script's processes.
 """

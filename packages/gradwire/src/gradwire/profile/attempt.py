@@ -1,4 +1,4 @@
-"""Attach gradwire to the DDP model of an unchanged script, and time steps before and after it has chosen."""
+"""Attach gradwire to the DDP model of an unchanged script, and measure steps with its chosen plan."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gradwire.profile.ddp import DdpWatch
 from gradwire.profile.tried import COUNTED, Tried
 
 SETTLING = 5
-"""Steps with a new plan that don't: connections and buffers are new."""
+"""Steps after a change of plan that aren't measured, because connections and buffers are new."""
 
 
 class Attempt:
-    """Attaches before the watched model's next forward pass, and looks at each step from then on.
+    """A trial of gradwire on the observed model, attached before its next forward pass.
 
     ``refused`` is called with the reason if the model can't be attached.
     """
@@ -41,9 +41,9 @@ class Attempt:
             self._refused(str(error))
 
     def passed(self) -> Tried | None:
-        """Look at a step that has ended; return the measurement once enough steps had the chosen plan."""
+        """Record a completed step; return the measurement once enough steps used the chosen plan."""
         attached = self._attached
-        if attached is None:  # a pass that began before the attachment
+        if attached is None:  # the pass began before the attachment
             return None
         self._steps += 1
         plan = attached.plan
@@ -64,7 +64,7 @@ class Attempt:
         )
 
     def close(self) -> None:
-        """Give gradwire's connections up, after all ranks have ended their step."""
+        """Close gradwire's connections after all ranks have ended their step."""
         self._hook.remove()
         if self._attached is not None:
             dist.barrier(self._watch.group)

@@ -1,7 +1,7 @@
-"""Watches one DDP model: when each gradient is ready, when all averages are there, and what is averaged.
+"""Observe one DDP model: when each gradient is ready, when all averages have arrived, and the gradients.
 
-Nothing stands between DDP and its gradients: it averages them as it always does, with a hook of the script's
-if there is one. So all bits stay what they are.
+DDP averages its gradients as without this observer, with the script's communication hook if it has one. So
+all bits stay the same.
 """
 
 from __future__ import annotations
@@ -26,89 +26,89 @@ from gradwire.ddp.attach import HookState
 from gradwire.profile.settings import Settings
 from gradwire.sync.buckets import float_count, floats_of
 
-# Moments in a step, by the clock of what computes: the host's, or an accelerator's own.
+# Times within a step, by the clock of the device that computes: the host's, or an accelerator's.
 
 
 class Marks(Protocol):
-    """Notes moments without waiting, and tells their seconds later."""
+    """A clock that records marks without blocking, and reads their times later."""
 
     def now(self) -> Any:
-        """Return a mark of this moment."""
+        """Return a mark of the current time."""
 
     def seconds(self, mark: Any) -> float:
-        """Return when that was, in seconds from some moment on; this may wait for a device."""
+        """Return the time of a mark in seconds from a fixed origin; this may wait for a device."""
 
 
 class HostMarks:
-    """Moments by the host's clock."""
+    """Marks of the host's clock."""
 
     def now(self) -> float:
-        """Return a mark of this moment."""
+        """Return a mark of the current time."""
         return perf_counter()
 
     def seconds(self, mark: float) -> float:
-        """Return when that was."""
+        """Return the time of a mark."""
         return mark
 
 
 class DeviceMarks:
-    """Moments in the stream of work of an accelerator, which the host runs ahead of."""
+    """Events in an accelerator's current stream, because the host runs ahead of it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device.type
         self._first = self.now()
 
     def now(self) -> torch.Event:
-        """Return a mark behind all work that is queued."""
+        """Return an event after all work that is queued."""
         mark = torch.Event(self._device, enable_timing=True)
         mark.record()
         return mark
 
     def seconds(self, mark: torch.Event) -> float:
-        """Return when the device had come there."""
+        """Return the time at which the device reached the event; wait for it."""
         mark.synchronize()
         return 1e-3 * self._first.elapsed_time(mark)
 
 
 def marks_of(device: torch.device) -> Marks:
-    """Return marks in the stream of the gradients' device."""
+    """Return the clock for gradients on this device."""
     return HostMarks() if device.type == "cpu" else DeviceMarks(device)
 
 
 def keeping(settings: Settings) -> AutoConfig:
-    """Return thresholds with which the times of all steps that count are kept."""
+    """Return a configuration that keeps the times of all measured steps."""
     return replace(DEFAULT, window_steps=settings.steps)
 
 
-# The end of a backward pass, after DDP's and FSDP's own ends of it.
+# The end of a backward pass, after the callbacks of DDP and FSDP.
 
 
 def after_backward(then: Callable[[], None]) -> None:
-    """Call ``then`` at the end of the backward pass under way.
+    """Call ``then`` at the end of the running backward pass.
 
-    DDP and FSDP queue their own callbacks while it runs, and wait for gradients in them; what is queued in a
-    callback comes after all of those.
+    DDP and FSDP queue callbacks during the pass, in which they wait for gradients. A callback that is queued
+    by a callback runs after all of these.
     """
     queue = Variable._execution_engine.queue_callback
     queue(lambda: queue(then))
 
 
 class DdpWatch:
-    """Watches until ``remove``.
+    """An observer of a DDP model, active until ``remove``.
 
     Parameters
     ----------
     model
-        The watched model.
+        The observed model.
     settings
-        The numbers of steps that count, and that do not.
+        The numbers of measured steps and of warm-up steps.
     passed
-        Called with this after each step, when all gradients are averaged.
+        Called with this observer after each step, when all gradients are averaged.
 
     Attributes
     ----------
     steps
-        The number of steps that the model has taken.
+        The number of the model's steps so far.
     """
 
     def __init__(
@@ -135,42 +135,42 @@ class DdpWatch:
 
     @property
     def floats(self) -> int:
-        """The floats of all gradients."""
+        """The number of floats in all gradients."""
         return sum(self._counts)
 
     @property
     def group(self) -> dist.ProcessGroup:
-        """The ranks that average."""
+        """The process group that averages the gradients."""
         group: dist.ProcessGroup = self.model.process_group
         return group
 
     @property
     def model(self) -> DistributedDataParallel:
-        """The model, while it lives."""
+        """The observed model, which must still exist."""
         model = self._model()
-        assert model is not None, "whoever asks is in its backward pass"
+        assert model is not None, "the caller is in its backward pass"
         return model
 
     @property
     def steps_s(self) -> list[float]:
-        """The seconds between the ends of noted steps; this may wait for a device."""
+        """The seconds between the ends of recorded steps; this may wait for a device."""
         ends = [self._marks.seconds(end) for _, end in self._rows]
         return [after - before for before, after in pairwise(ends)]
 
     @property
     def problem(self) -> str:
-        """Why these steps say nothing of DDP's, in a sentence; empty where they do."""
+        """The reason why the steps don't show training without gradwire, in a sentence; empty if they do."""
         model = self._model()
         hooks = [] if model is None else model._comm_hooks
         if not any(isinstance(state, HookState) for _, state in hooks):
             return ""
         return (
-            "the script lets gradwire exchange its gradients already; profile it without attach, or ask what "
-            "attach returned: attached.estimate(rate='1gbit')"
+            "expected a script without gradwire, got one that attaches it; profile it without attach, or "
+            "call estimate(rate='1gbit') on the object that attach returned"
         )
 
     def _bucket_counts(self) -> tuple[int, ...]:
-        """Return the floats of each bucket, in the order in which DDP averages them."""
+        """Return the number of floats of each bucket, in the order in which DDP averages them."""
         model = self._model()
         told = {} if model is None else model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
         sizes = str(told.get("rebuilt_bucket_sizes") or told.get("bucket_sizes") or "")
@@ -181,7 +181,7 @@ class DdpWatch:
 
     @property
     def recorded(self) -> RecordedSteps:
-        """The steps whose times count; this waits for a device."""
+        """The measured steps; this waits for a device."""
         now_s = 0.0
         times = StepTimes(lambda: now_s, keeping(self._settings))
         for ready, end in self._rows:
@@ -194,14 +194,14 @@ class DdpWatch:
         return RecordedSteps("DDP", self._device, times, self._bucket_counts(), (), gradients)
 
     def remove(self) -> None:
-        """Leave the model as it was."""
+        """Remove all hooks from the model."""
         for handle in self._handles:
             handle.remove()
 
     def _one(self, index: int, parameter: torch.Tensor) -> None:
-        """Note that the gradient of one parameter is ready, before DDP takes it."""
+        """Record that the gradient of one parameter is ready, before DDP reads it."""
         model = self._model()
-        if model is None or not model.require_backward_grad_sync:  # a pass whose gradients only accumulate
+        if model is None or not model.require_backward_grad_sync:  # gradients only accumulate in this pass
             return
         if not self._queued:
             self._queued = True
@@ -212,11 +212,11 @@ class DdpWatch:
 
     @property
     def _samples(self) -> bool:
-        """Whether this step is one of those before times count from which gradients are kept."""
+        """Whether gradients are sampled in this step, which is one of the last warm-up steps."""
         return 0 < self._settings.warm_up - self.steps <= DEFAULT.excerpt_steps
 
     def _end(self) -> None:
-        """Note that all averages are there; a checkpoint's inner pass may end before the model's has."""
+        """Record that all averages have arrived; ignore the inner pass of a reentrant checkpoint."""
         self._queued = False
         if self._every and len(self._ready) < len(self._parameters):
             return

@@ -1,4 +1,4 @@
-"""In every process of a profiled script: watch the models that it wraps, from the moment it imports torch."""
+"""Observe the models of a profiled script from within each of its processes, once it imports torch."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from typing import Any
 
 from gradwire.profile.settings import Settings
 
-# Do something to a module of another package as soon as it is imported, whoever imports it.
+# Call a function with a module of another package as soon as the module is imported.
 
 Then = Callable[[ModuleType], None]
 
 
 def when_imported(name: str, then: Then) -> None:
-    """Call ``then`` with the module once it has been imported; at once, if it has."""
+    """Call ``then`` with the module after its import, or immediately if it is imported already."""
     module = sys.modules.get(name)
     if module is not None:
         then(module)
@@ -36,7 +36,7 @@ def when_imported(name: str, then: Then) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module, once, as the others find it."""
+    """A finder that finds one module, once, with the other finders, and wraps its loader."""
 
     def __init__(self, name: str, then: Then) -> None:
         self._name, self._then = name, then
@@ -57,7 +57,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Loader(Loader):
-    """Loads a module as ``inner`` does, and leaves no trace of itself in it."""
+    """A loader that loads a module with ``inner``, its only visible loader, and then calls ``then``."""
 
     def __init__(self, inner: Loader, then: Then) -> None:
         self._inner, self._then = inner, then
@@ -76,23 +76,21 @@ class _Loader(Loader):
         return getattr(self._inner, name)
 
 
-# The folder of one profile, and the end of the script's processes when the profiler is gone.
+# The temporary folder of one profile, and the end of the script's processes if the profiler is killed.
 #
-# The profiler holds a lock on a file in the folder. Every Python process of the script waits for that lock
-# in a
-# thread, and has it as soon as the profiler has ended, whatever ended it. Unless the file says that all
-# went
-# well, the process removes the folder, in which gradients may be, and ends.
+# The profiler holds a lock on a file in the folder. In every Python process of the script, a thread waits for
+# that lock, and gets it as soon as the profiler has ended for any reason. Unless the file says that the
+# profiler has finished, the process removes the folder, which may have gradients, and kills itself.
 
 PREFIX = "gradwire-profile-"
 _ALIVE, _BEGUN, _DONE = "alive", b"on", b"done"
 _REMOVAL_S = 2.0
-"""How long a process that is about to end may still add files to a folder that is being removed."""
+"""The seconds to retry removing a folder, to which processes that are ending may still add files."""
 
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """Yield a new folder that only this user can read, and remove it, and those of killed profilers."""
+    """Yield a new folder that only this user can read, and remove it, and folders of killed profilers."""
     remove_leftovers()
     folder = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
@@ -113,12 +111,12 @@ def remove_leftovers() -> None:
                 continue
             with (folder / _ALIVE).open("rb") as alive:
                 fcntl.flock(alive, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                if alive.read():  # else its profiler is about to lock it
+                if alive.read():  # if empty, its profiler is about to lock it
                     _remove(folder)
 
 
 def end_with_profiler(folder: Path) -> None:
-    """End this process, and its forks, when the profiler of ``folder`` ends before its work is done."""
+    """Kill this process, and its forks, if the profiler of ``folder`` ends before its work is done."""
     if _watch(folder):
         os.register_at_fork(after_in_child=lambda: _watch(folder))
 
@@ -133,7 +131,7 @@ def _watch(folder: Path) -> bool:
 
 
 def _wait(opened: int, folder: Path) -> None:
-    with suppress(OSError):  # a process that becomes a daemon closes all files, and is left alone
+    with suppress(OSError):  # a process that becomes a daemon closes all files, and is not killed
         before = os.fstat(opened)
         fcntl.flock(opened, fcntl.LOCK_SH)
         if not os.path.samestat(before, os.fstat(opened)) or os.pread(opened, len(_DONE), 0) == _DONE:
@@ -155,7 +153,7 @@ FSDP = "torch.distributed.fsdp._fully_shard._fully_shard"
 
 
 def prepare() -> None:
-    """Watch what this process wraps, if it is one of a profiled script."""
+    """Observe this process's DDP and FSDP2 models, if it belongs to a profiled script."""
     settings = Settings.of_environment()
     if settings is not None:
         end_with_profiler(Path(settings.folder))
@@ -164,7 +162,7 @@ def prepare() -> None:
 
 
 def watch_ddp(settings: Settings, module: ModuleType) -> None:
-    """Watch every ``DistributedDataParallel`` that is made."""
+    """Observe every ``DistributedDataParallel`` that is constructed from now on."""
     init = module.DistributedDataParallel.__init__
 
     @functools.wraps(init)
@@ -176,7 +174,7 @@ def watch_ddp(settings: Settings, module: ModuleType) -> None:
 
 
 def watch_fsdp(settings: Settings, module: ModuleType) -> None:
-    """Watch every module that ``fully_shard`` shards."""
+    """Observe every module that ``fully_shard`` shards from now on."""
     fully_shard = module.fully_shard
 
     @functools.wraps(fully_shard)

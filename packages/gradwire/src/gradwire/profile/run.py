@@ -1,4 +1,4 @@
-"""``gradwire profile``: run a script under watch, measure, estimate, print, write."""
+"""``gradwire profile``: run a script with observers, estimate its steps with gradwire, print and write."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gradwire.tables import show
 from gradwire.timing.line import Line
 from gradwire.units import counted, format_duration, parse_rate
 
-# Run a script's command with watches in its processes, and read what they leave.
+# Run a script's command with observers in its processes, and read their results.
 
 Found = TypeVar("Found")
 GRACE_S = 5.0
@@ -43,10 +43,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run_script(command: Sequence[str], settings: Settings) -> int:
-    """Run a command to its end, and return its exit code. Raises ``JobError`` where it cannot be started.
+    """Run a command to its end, and return its exit code. Raises ``JobError`` if it cannot be started.
 
-    What ends this process ends the command, with all of its process group: SIGTERM first, so that it may
-    clean up, then SIGKILL. If this process is killed itself, the kernel kills the command.
+    If an exception such as an interrupt ends the wait, the command's process group gets SIGTERM, so that it
+    can clean up, and then SIGKILL. If this process is killed, the kernel kills the command.
     """
     try:
         process = subprocess.Popen(
@@ -70,12 +70,12 @@ def run_script(command: Sequence[str], settings: Settings) -> int:
 
 
 def _end_with_parent() -> None:
-    """Let the kernel kill this process, which is about to become the command, when its parent ends."""
+    """Make the kernel kill this process, which is about to execute the command, when its parent ends."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ask all processes of the command's group to end, and wait for them."""
+    """Send SIGTERM to the command's process group, and wait up to ``GRACE_S`` for its end."""
     deadline = time.monotonic() + GRACE_S
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
@@ -87,15 +87,15 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def read_observed(settings: Settings, code: int) -> Observed | None:
-    """Return rank 0's observation; None on another machine than rank 0's.
+    """Return rank 0's observation, or None on a machine without rank 0.
 
-    Raises ``JobError`` that says why nothing was observed.
+    Raises ``JobError`` with the reason if nothing was observed.
     """
     return _read(settings, code, settings.observed, Observed.load)
 
 
 def read_tried(settings: Settings, code: int) -> Tried | None:
-    """Return the times of attached steps; None and errors as ``read_observed``."""
+    """Return the measurement of attached steps; None and errors as in ``read_observed``."""
     return _read(settings, code, settings.tried, Tried.load)
 
 
@@ -107,8 +107,8 @@ def _read(settings: Settings, code: int, path: Path, load: Callable[[Path], Foun
     ending = "ended" if code == 0 else f"ended with exit code {code}, see above,"
     if notes is None:
         raise JobError(
-            f"the script {ending} before it made a DistributedDataParallel or an FSDP2 module that gradwire "
-            "could watch; profile a script that trains with one of them, in a Python that has gradwire"
+            f"the script {ending} without a DistributedDataParallel or an FSDP2 module that gradwire could "
+            "observe; profile a script that trains with one of them, in a Python with gradwire"
         )
     if notes.problem:
         raise JobError(notes.problem)
@@ -118,16 +118,16 @@ def _read(settings: Settings, code: int, path: Path, load: Callable[[Path], Foun
         attached = notes.steps - wanted
         raise JobError(
             f"the script {ending} after {counted(notes.steps, 'step')}, {attached} of them attached, before "
-            f"gradwire had chosen a plan and taken {COUNTED} steps with it; let it take some hundreds"
+            f"{COUNTED} steps with gradwire's chosen plan; run some hundreds of steps"
         )
     raise JobError(
-        f"the script {ending} after {counted(notes.steps, 'step')}, but {wanted} are needed "
-        f"({settings.warm_up} to warm up, {settings.steps} that count); let it take more, or lower "
+        f"the script {ending} after {counted(notes.steps, 'step')}, expected {wanted} "
+        f"({settings.warm_up} to warm up, {settings.steps} to measure); run more steps, or lower "
         "--steps and --warm-up"
     )
 
 
-# The page of a profile: the observed script, and estimates with gradwire, on this network and on others.
+# The page of a profile: the observed script, and estimates with gradwire on this network and others.
 
 SCHEMA = "gradwire.profile/1"
 
@@ -145,20 +145,20 @@ def page_of(record: Mapping[str, Any]) -> str:
 
 
 def verdict(first: Estimate) -> str:
-    """Return in a sentence what gradwire would give on the first network."""
+    """Return a sentence on the estimated step time with gradwire on the first network."""
     where = f"On {'this network' if first.network == 'this one' else first.network}"
     plain, step = format_duration(first.plain_s), format_duration(first.step_s)
     if first.is_noisy:
-        return f"{where}, steps are too noisy to say what gradwire would gain: {step} instead of {plain}."
+        return f"{where}, steps are too noisy to estimate the gain: {step} instead of {plain}."
     if first.speedup * (1 + first.spread) <= 1:
-        return f"{where}, gradwire would not make a step shorter: {step} instead of {plain}."
+        return f"{where}, gradwire would not shorten a step: {step} instead of {plain}."
     if first.speedup <= 1 + first.spread:
-        return f"{where}, a step would take about as long with gradwire: {step} instead of {plain}."
+        return f"{where}, a step would take about the same time with gradwire: {step} instead of {plain}."
     return f"{where}, a step would be {gain(first, first.speedup)} as fast: {step} instead of {plain}."
 
 
 def _observed(values: Mapping[str, Any]) -> Observed:
-    """Return the observation of a record, which has no gradients."""
+    """Return the observation in a record, which contains no gradients."""
     fields: dict[str, Any] = {name: values[name] for name in Observed.__dataclass_fields__ if name in values}
     line = fields["line"]
     lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
@@ -166,28 +166,28 @@ def _observed(values: Mapping[str, Any]) -> Observed:
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})
-"""The page of a record by its schema."""
+"""The function that makes the page, by the record's schema."""
 
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """Options of a profile: a script, and the networks and hosts that the estimates are for."""
+    """Options of a profile: a script, and the networks and hosts to estimate for."""
 
     command: tuple[str, ...]  # the script's command line
-    rates: tuple[str, ...] = ()  # of networks besides the present one, as in "10gbit"
+    rates: tuple[str, ...] = ()  # of networks besides this one, as in "10gbit"
     latency_s: float = ASSUMED_LATENCY_S
-    hosts: tuple[int, ...] = ()  # the number of ranks, if none are named
+    hosts: tuple[int, ...] = ()  # empty for the number of ranks
     shared_machine: bool = False  # whether all hosts are this machine
     steps: int = Settings.steps
     warm_up: int = Settings.warm_up
     goes_on: bool = False
     tries: bool = False
     json: Path | None = None  # the file of all estimates
-    out: Path | None = None  # the file of the plan on the present network
+    out: Path | None = None  # the file of the plan on this network
 
     @property
     def networks(self) -> list[tuple[str, Line]]:
-        """The lines that the rates name."""
+        """The names and links of the networks in ``rates``."""
         found = []
         for rate in self.rates:
             nbytes_per_s = parse_rate(rate)
@@ -196,7 +196,10 @@ class ProfileOptions:
 
 
 def profile(options: ProfileOptions) -> int:
-    """Watch the script, estimate and report; return its exit code. Raises ``GradwireError``."""
+    """Run the script with observers, print and write the estimates; return the script's exit code.
+
+    Raises ``GradwireError``.
+    """
     with ending_on_signals(), private_folder() as folder:
         settings = Settings(str(folder), options.steps, options.warm_up, options.goes_on, options.tries)
         code = run_script(options.command, settings)
@@ -206,7 +209,7 @@ def profile(options: ProfileOptions) -> int:
         show(*tried.report())
         return code
     if observed is None:
-        show("This machine has watched its ranks; the result is printed where rank 0 runs.")
+        show("This machine has observed its ranks; rank 0's machine prints the result.")
         return code
     found, predicted_s = estimates(observed, options)
     show(*report(observed, found, predicted_s))
@@ -215,9 +218,9 @@ def profile(options: ProfileOptions) -> int:
 
 
 def estimates(observed: Observed, options: ProfileOptions) -> tuple[list[Estimate], float | None]:
-    """Return an estimate for each network and number of hosts, after some seconds of measuring.
+    """Return an estimate for each network and number of hosts, and the predicted time of the observed step.
 
-    The second value is the planner's time of the step that was observed, to compare it with.
+    The second value is None if the observed deployment isn't among them. Measuring takes some seconds.
     """
     where: Sequence[Deployment] = deployments(
         observed,

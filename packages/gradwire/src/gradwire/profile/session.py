@@ -1,4 +1,4 @@
-"""The watches of one process, until its largest model has taken enough steps, on all ranks alike."""
+"""The observers of one process, active until its largest model has done enough steps, as on all ranks."""
 
 from __future__ import annotations
 
@@ -25,19 +25,17 @@ from gradwire.profile.settings import Notes, Settings
 from gradwire.sync.connect import connect
 from gradwire.sync.observe import StepCost
 
-# Watches FSDP2's modules: how long forward and backward wait for FSDP's collectives, and what these carry.
+# Observe FSDP2's modules: how long forward and backward wait for FSDP's collectives, and their tensors.
 #
-# FSDP's own objects for collectives get a class of the same kind that notes each call and passes it on, so
-# all
-# bits stay what they are. On accelerators, whose collectives run beside computation, no waiting is seen,
-# and
-# all of a step counts as computation.
+# FSDP's objects for collectives get a subclass that records each call and forwards it, so all bits stay the
+# same. On accelerators, whose collectives overlap computation, no waiting is seen, and the whole step is
+# regarded as computation.
 
 Note = Callable[[torch.Tensor, float], None]
 
 
 class FsdpWatch:
-    """Watches the modules of ``add`` until ``remove``; the attributes are those of ``DdpWatch``."""
+    """An observer of the modules of ``add``, active until ``remove``, with the attributes of ``DdpWatch``."""
 
     def __init__(self, settings: Settings, passed: Callable[[Any], None]) -> None:
         self.steps, self.floats, self.problem = 0, 0, ""
@@ -47,17 +45,17 @@ class FsdpWatch:
         self._queued, self._wait_s = False, 0.0
 
     def add(self, module: Any) -> None:
-        """Watch a module that ``fully_shard`` has returned, or a list of them, and what they contain."""
+        """Observe a module that ``fully_shard`` has returned, or a list of them, with their submodules."""
         for each in module if isinstance(module, (list, tuple)) else [module]:
-            with suppress(AttachError):  # one without parameters of its own: others hold them
+            with suppress(AttachError):  # it has no parameters: other modules hold them
                 for unit in units_of(each):
                     self._watch(unit)
 
     def _watch(self, unit: Any) -> None:
         if unit.replica_group is not None or len(unit.mesh_ranks) != dist.get_world_size():
             self.problem = (
-                f"profile watches FSDP2's modules that are sharded over all ranks, but {unit.name!r} is on a "
-                f"mesh of {tuple(unit.parameters.mesh_info.mesh.shape)}; shard it over one mesh of all ranks"
+                f"profile expected FSDP2 modules sharded over all ranks, got {unit.name!r} on a mesh of "
+                f"{tuple(unit.parameters.mesh_info.mesh.shape)}; shard it over one mesh of all ranks"
             )
         for comm, note in ((unit.reduce_scatter, self._scattered), (unit.all_gather, self._gathered)):
             if id(comm) not in self._undo:
@@ -65,28 +63,28 @@ class FsdpWatch:
 
     @property
     def group(self) -> dist.ProcessGroup:
-        """All ranks."""
+        """The process group of all ranks."""
         group = dist.group.WORLD
-        assert group is not None, "fully_shard has needed it"
+        assert group is not None, "fully_shard requires it"
         return group
 
     @property
     def recorded(self) -> RecordedSteps:
-        """The steps whose times count; this waits for a device."""
+        """The measured steps; this waits for a device."""
         return self._recorder.recorded
 
     def remove(self) -> None:
-        """Leave FSDP as it was."""
+        """Restore FSDP's collectives."""
         for undo in self._undo.values():
             undo()
         self._undo.clear()
 
     def _gathered(self, output: torch.Tensor, seconds: float) -> None:
-        """Note that weights were gathered."""
+        """Record an all-gather of weights."""
         self._recorder.gathered(output.numel(), seconds)
 
     def _scattered(self, gradient: torch.Tensor, seconds: float) -> None:
-        """Note that a module's gradients were scattered."""
+        """Record a reduce-scatter of a module's gradients."""
         if not self._queued:
             self._queued = True
             after_backward(self._end)
@@ -96,7 +94,7 @@ class FsdpWatch:
         self._wait_s += seconds
 
     def _end(self) -> None:
-        """Note that all gradients are reduced."""
+        """Record the end of a step, when all gradients are reduced."""
         self.steps += 1
         self._recorder.end(StepCost(self.steps, self._wait_s))
         self._queued, self._wait_s, self.floats = False, 0.0, sum(self._recorder.counts)
@@ -104,9 +102,9 @@ class FsdpWatch:
 
 
 def noted(comm: Any, note: Note) -> Callable[[], None]:
-    """Let ``note`` have the larger tensor and the seconds of each call of a collective; return what ends it.
+    """Call ``note`` with the larger tensor and the seconds of each call of ``comm``; return an undo function.
 
-    The object stays, of a class derived from its own, for FSDP asks what it is.
+    The object gets a subclass of its class, because FSDP checks its type.
     """
     own = type(comm)
 
@@ -128,12 +126,12 @@ def noted(comm: Any, note: Note) -> Callable[[], None]:
 
 @cache
 def session_of(settings: Settings) -> Session:
-    """Return this process's session."""
+    """Return the session of this process."""
     return Session(settings)
 
 
 class Session:
-    """Watches all models of a process."""
+    """The observers of all models of a process, and what happens after enough steps."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -143,19 +141,19 @@ class Session:
         self._over = False
 
     def add_ddp(self, model: Any) -> None:
-        """Watch a DDP model, from its first step on."""
+        """Observe a DDP model, from its first step on."""
         if not self._over and self._has_peers(model.process_group):
             self._watches.append(DdpWatch(model, self._settings, self._passed))
             self._note(Notes(rank=dist.get_rank()))
 
     def add_fsdp(self, module: Any) -> None:
-        """Watch what ``fully_shard`` has returned."""
+        """Observe a module that ``fully_shard`` has returned, or a list of them."""
         if self._over or not self._has_peers(dist.group.WORLD):
             return
         if self._settings.tries:
             self._give_up(
-                "--try attaches gradwire to a DistributedDataParallel, but the script shards with FSDP2; "
-                "profile it without --try, or call gradwire.attach_fsdp in the script"
+                "--try expected a script with DistributedDataParallel, got one with FSDP2; profile without "
+                "--try, or call gradwire.attach_fsdp in the script"
             )
             return
         if self._sharded is None:
@@ -170,13 +168,13 @@ class Session:
         world = dist.get_world_size(group)
         if world == 1:
             self._give_up(
-                "the script trains in one process alone, where nothing is exchanged; start two or more, for "
+                "expected a script with 2 or more ranks, got 1, which exchanges nothing; start more, for "
                 "example with torchrun --nproc-per-node 2"
             )
         return world > 1
 
     def _passed(self, watch: DdpWatch | FsdpWatch) -> None:
-        """Look at a step that a model has taken, when all of its gradients are averaged."""
+        """Handle a completed step of a model, when all of its gradients are averaged."""
         if self._over or watch is not max(self._watches, key=lambda each: each.floats):
             return
         self._note(Notes(watch.steps, rank=dist.get_rank()))
@@ -186,7 +184,7 @@ class Session:
             self._finish(watch)
 
     def _finish(self, watch: DdpWatch | FsdpWatch) -> None:
-        """Compare what all ranks have seen, leave it on rank 0's machine, and watch no more."""
+        """Combine all ranks' observations, write them on rank 0's machine, and stop observing."""
         if watch.problem:
             self._give_up(watch.problem)
             return
@@ -207,7 +205,7 @@ class Session:
             self._end_script()
 
     def _look(self, attempt: Attempt) -> None:
-        """End the script when enough attached steps are measured."""
+        """Record an attached step, and end the script after enough of them."""
         try:
             tried = attempt.passed()
             if tried is None:
@@ -227,7 +225,7 @@ class Session:
         self._give_up(f"rank {dist.get_rank()}: {reason}")
 
     def _leave(self, observed: Observed) -> None:
-        """Write the observation into the profiler's folder, unless that has ended and removed it."""
+        """Write the observation to the profiler's folder, unless the profiler has ended and removed it."""
         try:
             replace_file(self._settings.observed, observed.content())
         except OSError:
@@ -236,7 +234,7 @@ class Session:
 
     def _observed(self, watch: DdpWatch | FsdpWatch) -> Observed:
         timeout_s = self._settings.timeout_s
-        link = connect(watch.group, timeout_s, ExchangeError, "; do all ranks take as many steps?")
+        link = connect(watch.group, timeout_s, ExchangeError, "; do all ranks do the same number of steps?")
         exchange = Exchange(link, Plan())
         try:
             return observe(exchange, watch.recorded, timeout_s)
@@ -244,7 +242,7 @@ class Session:
             exchange.close()
 
     def _give_up(self, problem: str) -> None:
-        """Leave a sentence for the user, and stop: no later step could be watched either."""
+        """Write the problem for the user, and stop observing, because later steps have the same problem."""
         self._close()
         self._note(Notes(rank=dist.get_rank(), problem=problem))
         if not self._settings.goes_on:
@@ -256,16 +254,16 @@ class Session:
             each.remove()
 
     def _note(self, notes: Notes) -> None:
-        """Write notes on the process that speaks for its machine: rank 0, or the machine's first."""
+        """Write the notes if this is rank 0 or the machine's first rank, or if there is a problem."""
         if notes.rank == 0 or notes.problem or _first_here():
-            with suppress(OSError):  # the command has ended, and its folder with it
+            with suppress(OSError):  # the profiler has ended and removed its folder
                 notes.save(self._settings.notes)
 
     def _end_script(self) -> NoReturn:
-        """Leave as the script itself would at its end."""
+        """Exit with code 0, as at the script's end."""
         raise SystemExit(0)
 
 
 def _first_here() -> bool:
-    """Return whether torchrun calls this rank the first of its machine."""
+    """Return whether this is the first rank of its machine according to torchrun."""
     return os.environ.get("LOCAL_RANK") == "0"

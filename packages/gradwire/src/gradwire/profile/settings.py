@@ -1,4 +1,4 @@
-"""What ``gradwire profile`` tells the processes of a script, through the environment."""
+"""The settings that ``gradwire profile`` passes to the processes of a script, through the environment."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from gradwire.files import replace_file
 
 VARIABLE = "GRADWIRE_PROFILE"
 START = Path(__file__).parent / "start"
-"""The folder on ``PYTHONPATH`` whose ``sitecustomize`` every Python runs at its start."""
+"""The folder on ``PYTHONPATH`` whose ``sitecustomize`` every Python imports at its start."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to watch, and where to leave it.
+    """The settings of a profile, and the paths of its results.
 
     Attributes
     ----------
     folder
-        Where what was observed is left.
+        The folder for results.
     steps, warm_up
-        How many steps count, and how many before them do not.
+        The number of measured steps, and of the steps before them.
     goes_on
-        Whether the script goes on after these steps.
+        Whether the script continues after these steps.
     tries
-        Whether gradwire is attached after these steps, and more are measured.
+        Whether gradwire is attached after these steps, and further steps are measured.
     timeout_s
-        How long ranks wait for each other when they compare what they have seen.
+        The timeout for ranks that wait for each other to combine their observations.
     """
 
     folder: str
@@ -45,48 +45,48 @@ class Settings:
 
     @property
     def observed(self) -> Path:
-        """The file of what was observed, which rank 0 leaves."""
+        """The file of the observation, which rank 0 writes."""
         return Path(self.folder) / "observed.pt"
 
     @property
     def tried(self) -> Path:
-        """The file of what attached steps took, which rank 0 leaves."""
+        """The file of the measurement of attached steps, which rank 0 writes."""
         return Path(self.folder) / "tried.json"
 
     @property
     def notes(self) -> Path:
-        """The file of ``Notes``, which one rank of each machine leaves."""
+        """The file of ``Notes``, which one rank of each machine writes."""
         return Path(self.folder) / "notes.json"
 
     def variables(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of the script."""
+        """Return the script's environment variables: ``inherited`` with these settings."""
         path = os.pathsep.join(filter(None, (str(START), inherited.get("PYTHONPATH"))))
         return {**inherited, VARIABLE: json.dumps(asdict(self)), "PYTHONPATH": path}
 
     @classmethod
     def of_environment(cls) -> Self | None:
-        """Return what the environment says, None where nobody profiles. Raises ``JobError``."""
+        """Return the settings in the environment, or None without a profiler. Raises ``JobError``."""
         words = os.environ.get(VARIABLE)
         if not words:
             return None
-        source = Source(VARIABLE, "it is set by 'gradwire profile' alone, so unset it", JobError)
+        source = Source(VARIABLE, "only 'gradwire profile' sets it, so unset it", JobError)
         return source.of_json(words, of(cls))
 
 
 @dataclass(frozen=True)
 class Notes:
-    """How far a script has come.
+    """The progress of a script.
 
     Attributes
     ----------
     steps
-        The steps that its model has taken.
+        The number of its model's steps so far.
     done
-        Whether it has taken enough.
+        Whether these were enough.
     rank
-        Who says so.
+        The rank that writes these notes.
     problem
-        Why it cannot be watched, in a sentence; empty where it can.
+        The reason why the script cannot be observed, in a sentence; empty if it can.
     """
 
     steps: int = 0
@@ -95,14 +95,14 @@ class Notes:
     problem: str = ""
 
     def save(self, path: Path) -> None:
-        """Write them; whoever reads the path sees all or nothing."""
+        """Write the notes atomically."""
         replace_file(path, json.dumps(asdict(self)).encode())
 
     @classmethod
     def load(cls, path: Path) -> Self | None:
-        """Return what ``save`` wrote, None where nothing was."""
+        """Return the notes in a file, or None if there is none. Raises ``JobError`` if they are invalid."""
         if not path.exists():
             return None
-        source = Source(f"the notes {path}", "let 'gradwire profile' alone write them", JobError)
+        source = Source(f"the notes {path}", "only 'gradwire profile' writes them, so run it again", JobError)
         words = path.read_text(encoding="utf-8", errors="replace")
-        return source.of_json(words, of(cls, problem=text))  # another program's error may have lines
+        return source.of_json(words, of(cls, problem=text))  # another program's error may have several lines

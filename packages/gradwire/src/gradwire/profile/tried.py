@@ -1,4 +1,4 @@
-"""Measurements of a trial of gradwire in an unchanged script, as a file for the script's starter."""
+"""The measurement of a trial of gradwire in an unchanged script, as a file for the profiler."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from gradwire.timing.calibrate import disagreement
 from gradwire.units import format_size
 
 COUNTED = 30
-"""Steps with the chosen plan that count."""
+"""The number of measured steps with the chosen plan."""
 
 
 @dataclass(frozen=True)
 class Tried:
-    """Seconds of steps without gradwire, and then with the plan that it chose.
+    """Step times without gradwire, and with the plan that it chose.
 
     Attributes
     ----------
     plan
-        The plan, in short.
+        A short name of the plan.
     chosen_after
-        The attached steps before the first that counts.
+        The number of attached steps before the first measured one.
     plain_s, attached_s
-        Seconds of each step that counts, on rank 0.
+        The seconds of each measured step, on rank 0.
     plain_nbytes, attached_nbytes
-        The bytes that a rank sends in a step: by DDP's ring, and counted.
+        The bytes that a rank sends in a step: computed for DDP's ring, and measured with gradwire.
     """
 
     plan: str
@@ -44,42 +44,42 @@ class Tried:
     attached_nbytes: float
 
     def save(self, path: Path) -> None:
-        """Write it."""
+        """Write the measurement atomically."""
         replace_file(path, json.dumps(asdict(self)).encode())
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return the measurements that ``save`` wrote. Raises ``JobError``."""
-        source = Source(f"the measurement {path}", "let 'gradwire profile' alone write it", JobError)
+        """Return the measurement in a file of ``save``. Raises ``JobError`` if it is invalid."""
+        remedy = "only 'gradwire profile' writes it, so run it again"
+        source = Source(f"the measurement {path}", remedy, JobError)
         return source.of_json(
             path.read_text(encoding="utf-8"), of(cls, plain_s=rows(real(0)), attached_s=rows(real(0)))
         )
 
     @property
     def speedup(self) -> float:
-        """How many times as fast a step is with gradwire, by the medians."""
+        """The median step time without gradwire over the median step time with it."""
         return median(self.plain_s) / median(self.attached_s)
 
     @property
     def spread(self) -> float:
-        """By what share the speed-up may be off: the scatter of both kinds of steps."""
+        """The relative uncertainty of the speed-up: the scatter of both kinds of steps, added."""
         return disagreement(self.plain_s) + disagreement(self.attached_s)
 
     def verdict(self) -> str:
-        """Return the measurements in a sentence."""
+        """Return the result in a sentence."""
         plan = f"gradwire chose {self.plan} after {self.chosen_after} attached steps"
         if self.spread > DEFAULT.noisy_share:
             return (
-                f"Steps are too noisy to say what gradwire gains: they scatter by {self.spread:.0%}, which "
-                f"must be below {DEFAULT.noisy_share:.0%} ({plan}). Try again on a quiet machine, or with "
-                "more --steps."
+                f"Steps are too noisy to measure the gain: they scatter by {self.spread:.0%}, expected at "
+                f"most {DEFAULT.noisy_share:.0%} ({plan}). Repeat on an idle machine, or with more --steps."
             )
         low, high = self.speedup / (1 + self.spread), self.speedup * (1 + self.spread)
         measured = f"A step was measured to be {low:.3g} to {high:.3g} times as fast with gradwire; {plan}."
         return measured if high > 1 else f"{measured} Don't attach gradwire here."
 
     def report(self) -> list[str | Table]:
-        """Return the verdict, and a row for each kind of steps."""
+        """Return the verdict, and a table with a row for steps without and with gradwire."""
         columns = (
             Column.of_text("steps"),
             Column("counted"),
@@ -96,8 +96,9 @@ class Tried:
                 format_size(nbytes),
             )
             for name, each, nbytes in (
-                ("DDP as it is", self.plain_s, self.plain_nbytes),
+                ("plain DDP", self.plain_s, self.plain_nbytes),
                 ("attached", self.attached_s, self.attached_nbytes),
             )
         ]
-        return [self.verdict(), "", Table(columns, rows), "scatter: from the middle to the quartiles."]
+        legend = "scatter: half the distance between the quartiles, over their midpoint."
+        return [self.verdict(), "", Table(columns, rows), legend]

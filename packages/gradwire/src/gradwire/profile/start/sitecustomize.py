@@ -1,4 +1,4 @@
-"""What every Python of a profiled script runs at its start; it then runs the one that it hides."""
+"""The ``sitecustomize`` of every Python process of a profiled script; it also runs the one that it hides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.machinery import PathFinder
 
 
 def run_hidden(here: str, path: list[str]) -> None:
-    """Run the ``sitecustomize`` that Python would have found on ``path`` without the folder ``here``."""
+    """Run the ``sitecustomize`` that Python would import from ``path`` without the folder ``here``."""
     others = [place for place in path if os.path.abspath(place) != here]
     spec = PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
