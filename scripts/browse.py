@@ -1,15 +1,15 @@
-"""Open HTML pages in a real browser: pictures at the widths of a desktop and a phone, and what is wrong.
+"""Open HTML pages in a real browser: screenshots at the widths of a desktop and a phone, and faults.
 
     .venv/bin/python scripts/browse.py build/docs --out build/browse
     .venv/bin/python scripts/browse.py report.html --schemes light --height 4000
 
-Pages are files; a folder stands for every HTML file in it. Each page is opened at every width and colour
-scheme. Wrong is what axe-core finds (the rules of WCAG A and AA, and its best practices), a page that is
-wider than the window, an error on the console, and a request to another host. The exit code is 1 if something
-is wrong, 2 if the browser is missing.
+Pages are files; a folder means every HTML file in it. Each page is opened at every width and colour scheme.
+Faults are the findings of axe-core (the rules of WCAG A and AA, and its best practices), a page wider than
+the window, an error on the console, and a request to another host. The exit code is 1 if there are faults,
+and 2 if the browser is missing.
 
-Pages come from a server on this machine, because to a browser every file is a site of its own. The browser is
-the system's Chromium, because the one that Playwright downloads comes from a host of its own.
+Pages are served from this machine, because a browser treats every file as a separate site. The browser is the
+system's Chromium, because Playwright downloads its own from a separate host.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 NEEDS = (
-    "browse: {missing} is missing; install the browser with 'apt-get install chromium' (or name one with "
-    "$CHROMIUM), and what drives it with '.venv/bin/pip install --group browser -c constraints.txt'\n"
+    "browse: {missing} is missing; install the browser with 'apt-get install chromium' (or set "
+    "$CHROMIUM), and its driver with '.venv/bin/pip install --group browser -c constraints.txt'\n"
 )
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 HEIGHT_OF_WINDOW = 900
@@ -37,12 +37,12 @@ MISSING, WRONG = 2, 1
 
 
 def browser_path() -> str | None:
-    """Return the program of the system's Chromium, or None."""
+    """Return the path of the system's Chromium, or None."""
     return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 def pages_of(paths: list[Path]) -> list[Path]:
-    """Return the HTML files that paths name, in order."""
+    """Return the HTML files of the paths, with sorted folders."""
     found = [sorted(path.rglob("*.html")) if path.is_dir() else [path] for path in paths]
     return [page.resolve() for each in found for page in each]
 
@@ -59,10 +59,10 @@ def complaints(page: Any, axe: Any) -> Iterator[str]:
 
 
 class Quiet(SimpleHTTPRequestHandler):
-    """A server of files that prints nothing, and has an icon for every page: browsers ask for one."""
+    """A file server that prints nothing and answers requests for icons, which browsers always send."""
 
     def send_error(self, code: int, *words: str | None) -> None:
-        """Answer that there is nothing to send, where a browser wants an icon."""
+        """Send an empty response for an icon, and errors for all other files."""
         if self.path == "/favicon.ico":
             self.send_response(204)
             self.end_headers()
@@ -75,7 +75,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """Serve a folder while the block runs; yield its address."""
+    """Serve a folder inside the context; yield its address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -114,7 +114,7 @@ def browse(words: argparse.Namespace) -> int:
 def look(
     tab: Any, address: str, names: list[Path], words: argparse.Namespace, view: str
 ) -> Iterator[tuple[Path, str]]:
-    """Open pages in a tab, one after the other; yield the name of each with its faults."""
+    """Open pages in a tab one after another; yield each page's name with its faults."""
     from axe_playwright_python.sync_playwright import Axe
 
     axe, seen = Axe(), list[str]()
@@ -139,7 +139,7 @@ def outside(url: str, address: str) -> bool:
 
 
 def picture(tab: Any, file: Path, height: int) -> None:
-    """Save the top of a page as a picture."""
+    """Save a screenshot of the top of a page."""
     file.parent.mkdir(parents=True, exist_ok=True)
     tall = tab.evaluate("document.documentElement.scrollHeight")
     size = tab.viewport_size
@@ -148,16 +148,19 @@ def picture(tab: Any, file: Path, height: int) -> None:
 
 
 def parsed(arguments: list[str] | None) -> argparse.Namespace:
-    """Return the options."""
+    """Return the parsed options."""
     parser = argparse.ArgumentParser("browse.py", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("pages", nargs="+", type=Path, help="HTML files, and folders of them")
-    parser.add_argument("--out", type=Path, help="a folder for pictures (default: none are taken)")
+    parser.add_argument("--out", type=Path, help="folder of screenshots (default: none are taken)")
     parser.add_argument(
-        "--widths", default="1280,390", help="of the window, in pixels (default: %(default)s)"
+        "--widths", default="1280,390", help="widths of the window in pixels (default: %(default)s)"
     )
-    parser.add_argument("--schemes", default="light,dark", help="of colours (default: %(default)s)")
+    parser.add_argument("--schemes", default="light,dark", help="colour schemes (default: %(default)s)")
     parser.add_argument(
-        "--height", type=int, default=2400, help="of pictures, in pixels (default: %(default)s)"
+        "--height",
+        type=int,
+        default=2400,
+        help="largest height of screenshots in pixels (default: %(default)s)",
     )
     words = parser.parse_args(arguments)
     words.widths = [int(width) for width in words.widths.split(",")]
@@ -169,7 +172,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Return the exit code."""
+    """Run the command; return the exit code."""
     words = parsed(arguments)
     try:
         import axe_playwright_python

@@ -1,6 +1,6 @@
 """Print the line and branch coverage of each room; fail if a room is below 90 %.
 
-The argument is the file that ``coverage json`` wrote; ``make coverage`` calls both.
+The argument is a file written by ``coverage json``; ``make coverage`` runs both.
 """
 
 import json

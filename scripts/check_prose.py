@@ -1,11 +1,11 @@
-"""Check the prose of pages, docstrings, comments, and texts: the field's words, sentences that stand alone.
+"""Check the prose of pages, docstrings, comments, and texts: the field's words, self-contained sentences.
 
     check_prose.py            fail if a room has more findings of a rule than the baseline allows it
-    check_prose.py ROOM ...   print every finding of these rooms ("gradwire/gpu"), the allowed as well
+    check_prose.py ROOM ...   print every finding of these rooms ("gradwire/gpu"), including allowed ones
     check_prose.py --write    lower the baseline to today's findings; it never rises
 
-A script of our own, because proselint has no rules for such phrases and reads code as prose, and the package
-of Vale on PyPI downloads its program from another host.
+It is a custom script, because proselint has no rules for such phrases and reads code as prose, and the Vale
+package on PyPI downloads its program from another host.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from typing import NamedTuple, TypeAlias
 ROOT = Path(__file__).parent.parent
 BASELINE = ROOT / "scripts" / "prose_baseline.txt"
 LONGEST = 45
-"""Words in a sentence of a page."""
+"""The most words in a sentence of a page."""
 LONGEST_FIRST = 25
-"""Words in the first sentence of a docstring: help and lists show it alone."""
+"""The most words in the first sentence of a docstring, which help and lists show alone."""
 PHRASES = {
     r"tells? whether": "'return whether', or 'say whether'",
     r"(is|are|was|were) told of": "name the action: 'rank 1 receives ...'",
@@ -42,16 +42,16 @@ PHRASES = {
     r"who (comes|reads|writes|waits|asks|calls|catches|knows|does not)\b": "'a caller that', 'anyone who'",
     r"is no (number|text|tensor|rank|list|count|rate|codec|size|float)\b": "'isn't a ...'",
 }
-"""Phrases that a reader of English stumbles over, in docstrings, comments, and pages; and what to write."""
+"""Unidiomatic phrases in docstrings, comments, and pages, with replacements."""
 OPENINGS = {
     r"(Returns|Tells|Gives|Makes|Says|Computes|Yields|Raises)\b": "begin with the imperative: 'Return ...'",
     r"(Tell|Say) (whether|which|how|why|for|of)\b": "begin with 'Return ...', or name the action",
 }
-"""How the docstring of a function must not begin."""
+"""Openings that a function's docstring must not have."""
 HEADLESS = re.compile(
     r"(What|Which|Who|Whoever|Those|That|Where|When|Of|For|How|So many|None of|(Return|Yield) what)\b"
 )
-"""How no docstring begins: its first sentence needs a noun or a verb of its own."""
+"""Openings that no docstring may have: the first sentence needs a noun or a verb."""
 WORDS = {
     r"(?<!`)\b(?i:told)\b(?!`)|\b(is|are|was|were|be|been) asked\b": "'receives', 'is passed', 'requests'",
     r"\b(?i:nobody|whoever)\b": "'no rank', 'the caller', 'the peer'",
@@ -75,21 +75,21 @@ WORDS = {
     r"\brank 0's cut\b": "'rank 0's bucket assignment'",
     r"\b(slow|fast|idle|busy|shared|network|Ethernet|Gbit|Gbit/s) lines?\b": "'link'",
 }
-"""Words of our own, in any prose and in code spans, and the field's words for them."""
+"""Invented words, in any prose and in code spans, with the field's words for them."""
 PARAMETERS = {"lent", "own", "kept", "told", "took", "way"}
 """Parameter names that are verbs without an object: name the thing that is passed."""
 ERRORS = re.compile(r"\b(wanted|wants|came|is not to be|are not to be)\b")
-"""What no error says: it says "expected X, got Y; do Z"."""
+"""Words that no error has: it says "expected X, got Y; do Z"."""
 FENCE = re.compile(r"^```.*?^```|^<!--.*?-->$", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`+[^`]*`+|\$[^$\n]+\$")
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 BULLET = re.compile(r"\s*(?:[-*]|\d+\.) ")
 Counts: TypeAlias = dict[tuple[str, str], int]
-"""Findings by room and rule."""
+"""Numbers of findings by room and rule."""
 
 
 class Finding(NamedTuple):
-    """A sentence or a name to mend."""
+    """A sentence or name to correct."""
 
     line: int
     rule: str
@@ -97,7 +97,7 @@ class Finding(NamedTuple):
 
 
 class Docstring(NamedTuple):
-    """A docstring of a module, class, function, or constant, and what decides how it may begin."""
+    """A docstring of a module, class, function, or constant, and the kind that its opening must match."""
 
     line: int
     text: str
@@ -118,7 +118,7 @@ def paragraphs(page: str) -> Iterator[tuple[int, str]]:
 
 
 def sentences(paragraph: str) -> Iterator[str]:
-    """Yield the sentences of a paragraph, without code, tables, and headings; a link is its text."""
+    """Yield the sentences of a paragraph, without code, tables, and headings; links become their texts."""
     text = LINK.sub(r"\1", INLINE.sub("code", paragraph))
     lines = [line for line in text.splitlines() if not line.startswith(("#", "|", "    "))]
     yield from re.split(r"(?<=[.!?:;])[*)\"']*\s+", " ".join(" ".join(lines).split()))
@@ -130,7 +130,7 @@ def count_words(sentence: str) -> int:
 
 
 def docstrings(tree: ast.Module) -> Iterator[Docstring]:
-    """Yield every docstring of a module; a constant's is the text after it."""
+    """Yield every docstring of a module; a constant's docstring is the text after it."""
     for node in ast.walk(tree):
         body = node.body if hasattr(node, "body") and isinstance(node.body, list) else []
         for owner, statement in zip([node, *body], body, strict=False):
@@ -143,7 +143,7 @@ def docstrings(tree: ast.Module) -> Iterator[Docstring]:
 
 
 def is_text(statement: ast.AST) -> bool:
-    """Return whether a statement is a string alone."""
+    """Return whether a statement is only a string."""
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Constant)
@@ -162,14 +162,14 @@ def is_flag(owner: ast.AST) -> bool:
 
 
 def comments(source: str) -> Iterator[tuple[int, str]]:
-    """Yield the comments of a Python module, with their lines."""
+    """Yield the comments of a Python module, with their line numbers."""
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
 
 
 def texts(node: ast.AST) -> Iterator[ast.Constant]:
-    """Yield the string literals below a node that are prose, docstrings excepted."""
+    """Yield the string literals below a node that are prose, except docstrings."""
     alone = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Expr)}
     for each in ast.walk(node):
         is_prose = isinstance(each, ast.Constant) and isinstance(each.value, str) and " " in each.value
@@ -178,7 +178,7 @@ def texts(node: ast.AST) -> Iterator[ast.Constant]:
 
 
 def is_error(node: ast.AST) -> bool:
-    """Return whether a node raises or makes an error."""
+    """Return whether a node raises or constructs an error."""
     if not isinstance(node, ast.Call):
         return isinstance(node, ast.Raise)
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
@@ -186,12 +186,12 @@ def is_error(node: ast.AST) -> bool:
 
 
 def excerpt(text: str, found: re.Match[str]) -> str:
-    """Return the match and some words on both sides of it."""
+    """Return the match with some characters of context on both sides."""
     return repr(text[max(0, found.start() - 20) : found.end() + 20])
 
 
 def check_phrases(line: int, text: str) -> Iterator[Finding]:
-    """Yield the phrases of a text that its reader stumbles over."""
+    """Yield the unidiomatic phrases of a text."""
     plain = " ".join(INLINE.sub("code", text).split())
     for phrase, advice in PHRASES.items():
         for found in re.finditer(rf"\b{phrase}", plain, re.IGNORECASE):
@@ -254,7 +254,7 @@ def check_module(source: str) -> Iterator[Finding]:
 
 
 def check_class_names(sources: dict[Path, str]) -> Iterator[tuple[Path, Finding]]:
-    """Yield the top-level classes of a package that share their name with another one of it."""
+    """Yield the top-level classes of a package that share their name with another class in it."""
     homes: dict[str, list[tuple[Path, int]]] = {}
     for path, source in sources.items():
         for node in ast.parse(source).body:
@@ -266,20 +266,20 @@ def check_class_names(sources: dict[Path, str]) -> Iterator[tuple[Path, Finding]
 
 
 def room_of(path: Path) -> str:
-    """Return the room of a file, in which the baseline counts: "gradwire/gpu", "docs/gpu", "scripts"."""
+    """Return the room of a file, which the baseline counts by: "gradwire/gpu", "docs/gpu", "scripts"."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     parts = parts[3:] if parts[0] == "packages" else parts
     return parts[0] if parts[0] in ("bench", "examples", "scripts") else "/".join(parts[:2])
 
 
 def findings() -> list[tuple[Path, Finding]]:
-    """Return the findings of all pages and modules, in the order of files and lines."""
+    """Return the findings of all pages and modules, sorted by file and line."""
     pages = [*ROOT.glob("*.md"), ROOT / "examples" / "README.md", *(ROOT / "docs").rglob("*.md")]
     found = [(path, each) for path in pages for each in check_page(path.read_text(encoding="utf-8"))]
     others = (ROOT / room for room in ("bench", "examples", "scripts"))
     for room in [*sorted(ROOT.glob("packages/*/src")), *others]:
         sources = {path: path.read_text(encoding="utf-8") for path in room.rglob("*.py")}
-        sources.pop(Path(__file__).resolve(), None)  # it is full of the words that it looks for
+        sources.pop(Path(__file__).resolve(), None)  # this script contains the words that it searches for
         found += [(path, each) for path, source in sources.items() for each in check_module(source)]
         if room.name == "src":
             found += check_class_names(sources)
@@ -287,13 +287,13 @@ def findings() -> list[tuple[Path, Finding]]:
 
 
 def read_baseline() -> Counts:
-    """Return the allowed findings by room and rule."""
+    """Return the number of allowed findings by room and rule."""
     rows = [line.split() for line in BASELINE.read_text(encoding="utf-8").splitlines()]
     return {(room, rule): int(count) for room, rule, count in rows}
 
 
 def lowered(baseline: Counts, counts: Counts) -> Counts:
-    """Return a baseline that allows what is found today, and never more than before."""
+    """Return a baseline that allows today's findings, and never more than before."""
     least = {key: min(allowed, counts.get(key, 0)) for key, allowed in baseline.items()}
     return {key: count for key, count in sorted(least.items()) if count}
 

@@ -1,4 +1,4 @@
-"""Fail if a file has grown past one idea: 400 lines at most; the median should be near 100."""
+"""Fail if a file has outgrown a single idea: 400 lines at most; the median should be near 100."""
 
 import statistics
 import sys
@@ -10,7 +10,7 @@ SUFFIXES = {".py", ".cc", ".h"}
 
 
 def main() -> int:
-    """Print what is too long; return the exit code."""
+    """Print the files that are too long; return the exit code."""
     lengths = {
         path: path.read_text(encoding="utf-8").count("\n")
         for room in ("packages", "tests", "bench", "examples", "scripts")
@@ -20,7 +20,7 @@ def main() -> int:
     too_long = {path: count for path, count in lengths.items() if count > LONGEST}
     for path, count in too_long.items():
         sys.stderr.write(
-            f"{path.relative_to(ROOT)}: {count} lines; cut it at its ideas ({LONGEST} at most)\n"
+            f"{path.relative_to(ROOT)}: {count} lines; split it by its ideas ({LONGEST} at most)\n"
         )
     sys.stdout.write(f"{len(lengths)} files, median {statistics.median(lengths.values()):.0f} lines\n")
     return 1 if too_long else 0

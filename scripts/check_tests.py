@@ -1,11 +1,11 @@
-"""Fail if no test of its room concerns a module, or if a folder of tests is of no room.
+"""Fail if a module has no test in its room, or if a folder of tests belongs to no room.
 
-With ``--support``, write the index of each folder of support modules, which is compared otherwise.
+With ``--support``, write the index of each folder of support modules; otherwise, check it.
 
-The room of ``packages/P/src/P/ROOM/...`` has its tests in ``packages/*/tests/ROOM``, or in files beside the
-rooms, which are named after the room or import from it first. A test concerns the modules after which it is
-named, and those that it imports from. Batteries test one property of many modules and have folders of their
-own. ``simulated_device/ROOM`` has a room's tests on the simulated device. A module without functions needs no
+The room of ``packages/P/src/P/ROOM/...`` has its tests in ``packages/*/tests/ROOM``, or in files next to the
+rooms' folders that are named after the room or import from it first. A test covers the modules that it is
+named after or imports from. Batteries test one property of many modules and have separate folders.
+``simulated_device/ROOM`` has a room's tests on the simulated device. A module without functions needs no
 test.
 """
 
@@ -42,7 +42,7 @@ SUPPORT = """\
 
 
 def main() -> int:
-    """Print what is missing and what is of no room; return the exit code."""
+    """Print the missing tests and the misplaced files; return the exit code."""
     modules = {name: path for name, path in all_modules() if has_behaviour(path)}
     rooms = {room_of(name) for name, _ in all_modules()}
     concerned, problems = defaultdict[str, set[str]](set), list[str]()
@@ -62,7 +62,7 @@ def main() -> int:
         ):
             problems.append(f"{path.relative_to(ROOT)}: write a test in packages/*/tests/{room_of(name)}")
     problems += [
-        f"{path.relative_to(ROOT)}: the core's tests import the core alone; move it to another package's"
+        f"{path.relative_to(ROOT)}: the core's tests may only import the core; move it to another package"
         for path in sorted((ROOT / "packages" / "gradwire" / "tests").rglob("*.py"))
         if OTHERS.search(path.read_text(encoding="utf-8"))
     ]
@@ -86,13 +86,13 @@ def all_modules() -> Iterator[tuple[str, Path]]:
 
 
 def room_of(module: str) -> str:
-    """Return the room of a module; the package's own files are their package's."""
+    """Return the room of a module; a package's top-level module belongs to the room of its name."""
     package, *inside = module.split(".")
     return inside[0].strip("_") if inside else package
 
 
 def tests() -> Iterator[tuple[Path, str]]:
-    """Yield the test files, below the root, and the room of each."""
+    """Yield the test files, relative to the root, and the room of each."""
     rooms = {room_of(name) for name, _ in all_modules()}
     for folder in [*sorted(ROOT.glob("packages/*/tests")), ROOT / "tests"]:
         for path in sorted(folder.rglob("test_*.py")):
@@ -103,7 +103,7 @@ def tests() -> Iterator[tuple[Path, str]]:
 
 
 def room_of_file(path: Path, rooms: Container[str]) -> str:
-    """Return the room of a test file beside the rooms: by its name, else of its first import."""
+    """Return the room of a test file outside a room's folder: from its name, else from its first import."""
     words = path.stem.split("_")[1:]
     if words == ["init"]:
         return "gradwire"
@@ -114,7 +114,7 @@ def room_of_file(path: Path, rooms: Container[str]) -> str:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """Yield the modules from which a test imports, and those that it names in a string."""
+    """Yield the modules that a test imports from, and those that it names in a string."""
     for module, names, said in IMPORT.findall((ROOT / path).read_text(encoding="utf-8")):
         yield module or said.rpartition(".")[0]
         yield from (f"{module}.{name}" for name in re.findall(r"\w+", names))
@@ -122,7 +122,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def support_page(folder: Path) -> str:
-    """Return the index of what tests have in common: a line for each module, and the rooms that use it."""
+    """Return the index of test support: a line per module, with the rooms that use it."""
     rows = []
     for path in sorted(folder.glob("*.py")):
         text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
@@ -140,7 +140,7 @@ def users(module: str) -> list[str]:
 
 @cache
 def texts() -> list[tuple[str, Path, str]]:
-    """Return the room, the path and the text of every file of tests."""
+    """Return the room, path, and text of every test file."""
     found = [("conftest", ROOT / "conftest.py")]
     for folder in [*ROOT.glob("packages/*/tests"), ROOT / "tests"]:
         found += [
@@ -150,7 +150,7 @@ def texts() -> list[tuple[str, Path, str]]:
 
 
 def has_behaviour(path: Path) -> bool:
-    """Return whether a module defines a function that does something."""
+    """Return whether a module defines a function with a body."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     return any(not isinstance(line, ast.Expr | ast.Pass) for each in functions for line in each.body)

@@ -1,10 +1,10 @@
-"""Click through reports in a real browser, as a reader does: themes, headings that sort, links, and keys.
+"""Click through reports in a real browser as a user does: themes, sortable headings, links, and keys.
 
     .venv/bin/python scripts/click_reports.py runs/demo/report.html
 
-Wrong is a heading that doesn't sort its column both ways, a row or the sum of a table that gets lost, a theme
-that doesn't change, a link to nowhere, a table that the keyboard can't reach, and an error on the console.
-Exit codes and what must be installed are those of browse.py.
+Faults are a heading that doesn't sort its column in both directions, a lost row or table sum, a theme that
+doesn't change, a dead link, a table that the keyboard can't reach, and an error on the console. browse.py
+documents the exit codes and the required packages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ READ = """table => ({
   rows: [...table.tBodies[0].rows].map(
     row => [...row.cells].map(cell => [cell.dataset.sort ?? null, cell.textContent])),
 })"""
-"""A table as it stands, read without the script of the page."""
+"""JavaScript that reads the displayed table independently of the page's script."""
 PAPER = "getComputedStyle(document.body).backgroundColor"
 
 
@@ -34,27 +34,27 @@ def complaints(tab: Any) -> Iterator[str]:
     yield from _themes(tab)
     tables = tab.query_selector_all("table.sortable")
     if not tables:
-        yield "has no table"
+        yield "expected a table, got none"
     for table in tables:
         yield from _sorting(table)
     for link in tab.query_selector_all("nav a"):
         link.click()
         target = link.get_attribute("href")
         if not tab.evaluate("document.querySelector(':target') !== null"):
-            yield f"its link {target} leads nowhere"
+            yield f"its link {target} has no target"
     yield from _keys(tab)
 
 
 def _themes(tab: Any) -> Iterator[str]:
     if not tab.is_visible("#theme"):
-        yield "the switch of themes can't be seen"
+        yield "the theme switch is not visible"
         return
     seen = [tab.evaluate(PAPER)]
     for _ in range(2):
         tab.click("#theme")
         seen.append(tab.evaluate(PAPER))
     if seen[0] == seen[1] or seen[0] != seen[2]:
-        yield f"its themes are {', '.join(seen)}"
+        yield f"expected two alternating themes, got {', '.join(seen)}"
 
 
 def _sorting(table: Any) -> Iterator[str]:
@@ -67,17 +67,17 @@ def _sorting(table: Any) -> Iterator[str]:
             if sorted(map(str, after["rows"])) != sorted(map(str, before["rows"])):
                 yield f"{name}: rows are lost"
             if after["foot"] != before["foot"]:
-                yield f"{name}: the sum has changed"
+                yield f"{name}: the sum changed"
             marks = [way if place == column else None for place in range(len(after["heads"]))]
             if after["heads"] != marks:
-                yield f"{name}: marked are {after['heads']}"
+                yield f"{name}: expected one sorted column, got {after['heads']}"
             keys = [row[column] for row in after["rows"]]
             if not in_order(keys, way == "descending"):
                 yield f"{name}: the order is {[text for _, text in keys]}"
 
 
 def in_order(keys: list[tuple[str | None, str]], descending: bool) -> bool:
-    """Return whether figures are in order, and what has none is behind them; texts may have any collation."""
+    """Return whether figures are sorted, with empty cells last; texts may have any collation."""
     figures = [key for key, _ in keys if key is not None]
     if len(figures) < len(keys):
         texts = [text.casefold() for _, text in keys]
@@ -88,7 +88,7 @@ def in_order(keys: list[tuple[str | None, str]], descending: bool) -> bool:
 
 
 def _keys(tab: Any) -> Iterator[str]:
-    """Reach every heading and every box that scrolls by the tabulator key, and sort by the enter key."""
+    """Reach every heading and every scrollable box with the Tab key, and sort with the Enter key."""
     wanted = tab.evaluate("document.querySelectorAll('button, a, .wide').length")
     tab.evaluate("document.body.focus()")
     tab.goto(tab.url.partition("#")[0])
@@ -97,17 +97,17 @@ def _keys(tab: Any) -> Iterator[str]:
         tab.keyboard.press("Tab")
         reached += tab.evaluate("document.activeElement.matches('button, a, .wide')")
     if reached != wanted:
-        yield f"the keyboard reaches {reached} of {wanted} things that can be used"
+        yield f"the keyboard reaches {reached} of {wanted} controls"
     head = tab.query_selector("table.sortable thead th")
     if head is not None:
         head.query_selector("button").focus()
         tab.keyboard.press("Enter")
         if head.get_attribute("aria-sort") != "ascending":
-            yield "the enter key doesn't sort"
+            yield "the Enter key doesn't sort"
 
 
 def click(paths: list[Path]) -> int:
-    """Click through every page, print what is wrong, and return the exit code."""
+    """Click through every page, print its faults, and return the exit code."""
     from playwright.sync_api import sync_playwright
 
     pages = pages_of(paths)
@@ -130,13 +130,15 @@ def click(paths: list[Path]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Return the exit code."""
+    """Run the command; return the exit code."""
     parser = argparse.ArgumentParser("click_reports.py", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("pages", nargs="+", type=Path, help="reports, and folders of them")
     words = parser.parse_args(arguments)
     for page in words.pages:
         if not page.exists():
-            parser.error(f"{page} doesn't exist; make one first, such as by 'gradwire doctor --json FILE'")
+            parser.error(
+                f"{page} doesn't exist; create one first, for example with 'gradwire doctor --json FILE'"
+            )
     try:
         import playwright
     except ImportError as error:

@@ -1,9 +1,9 @@
-"""Measure the figures of the documentation, write their tables, and refuse tables that no record backs.
+"""Measure the figures of the documentation, write their tables, and refuse tables without a record.
 
-``measure [NAME ...]`` performs the experiments of ``FIGURES`` on this machine, one record each under
-``docs/measured``. To go on after an interruption, repeat it. ``write`` puts the records' tables into the
-pages, between a pair of comments. ``check`` fails if they aren't there, or if a page has another table of
-figures that ``docs/measured/unrecorded.toml`` doesn't list.
+``measure [NAME ...]`` performs the experiments of ``FIGURES`` on this machine, with one record each under
+``docs/measured``. After an interruption, repeat it to continue. ``write`` inserts the records' tables into
+the pages, between a pair of comments. ``check`` fails if a table is missing or outdated, or if a page has
+another table of figures that ``docs/measured/unrecorded.toml`` doesn't list.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ FIGURES: Mapping[str, str] = MappingProxyType(
         "cifar-cnn-4-hosts": "training-speed --tasks cifar-cnn",
     }
 )
-"""The measurements by the names of their records, as words of ``gradwire experiment``."""
+"""The measurements by record name, as arguments of ``gradwire experiment``."""
 AGAIN = "measure it again"
 SUMMARY, VERDICTS = "summary", "verdicts"
-"""Blocks of several records: the main tasks' speeds, and the counts of the papers' exhibits."""
+"""Blocks from several records: the main tasks' speeds, and the counts of the papers' verdicts."""
 REPRODUCED = Path("docs", "reproduced")
 OF_MEASURED = [each for each in Verdict if each not in (*map(str, Basis), NOT_RUN)]
-"""The verdicts on what was measured, in the order of reports."""
+"""The verdicts on measured figures, in the order of reports."""
 TASKS = MappingProxyType(
     {
         "mnist-mlp-4-hosts": "MNIST-MLP, 2.6 MB",
@@ -73,8 +73,11 @@ METHODS = MappingProxyType(
 )
 """Columns and rows of the summary."""
 KINDS = ("measured elsewhere", "published", "computed", "setting")
-"""Why a table of figures needs no record: older ones that were measured without one; a paper's; a formula's,
-or counts that a test checks; and what a user sets."""
+"""Reasons why a table of figures needs no record.
+
+The figures were measured earlier without one, are published in a paper, are computed by a formula or counted
+and checked by a test, or are set by the user.
+"""
 BLOCK = re.compile(r"<!-- measured: (?P<name>\S+) -->\n(?P<text>.*?)<!-- end of measured -->", re.DOTALL)
 FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 TABLE = re.compile(r"^(?P<head>\|.*\|)\n\|[-:| ]+\|\n(?P<body>(?:\|.*\|\n?)*)", re.MULTILINE)
@@ -85,18 +88,20 @@ QUANTITY = re.compile(
     rf"\b{UNIT[:-1]}|seconds?|speed-?ups?|faster|time|ratio|errors?|loss|accuracy|measured|predicted|median)(?!\w)|%"
 )
 LEAST, LONGEST = 2, 60
-"""Cells that make a table one of figures, and the characters of a cell that isn't prose."""
+"""The number of figures that makes a table one of figures, and the longest cell that isn't prose."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, write, or check; return the exit code."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    measuring = commands.add_parser("measure", help="perform experiments and keep their records")
-    measuring.add_argument("names", metavar="NAME", nargs="*", help=f"some of {', '.join(FIGURES)}")
-    measuring.add_argument("--overwrite", action="store_true", help="measure again what is finished")
-    measuring.add_argument("--across-commits", action="store_true", help="go on with another commit's record")
-    commands.add_parser("write", help="put the records' tables into the pages")
+    measuring = commands.add_parser("measure", help="perform experiments and write their records")
+    measuring.add_argument(
+        "names", metavar="NAME", nargs="*", help=f"records to measure: {', '.join(FIGURES)}"
+    )
+    measuring.add_argument("--overwrite", action="store_true", help="measure finished records again")
+    measuring.add_argument("--across-commits", action="store_true", help="continue records of other commits")
+    commands.add_parser("write", help="insert the records' tables into the pages")
     commands.add_parser("check", help="fail if a page has a table of figures without a record")
     words = parser.parse_args(arguments)
     try:
@@ -117,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(
     names: Sequence[str], *, overwrite: bool = False, across_commits: bool = False, root: Path = ROOT
 ) -> None:
-    """Perform the experiments whose records aren't finished; one that is interrupted goes on next time."""
+    """Perform the experiments whose records aren't finished; an interrupted one is continued."""
     unknown = [name for name in names if name not in FIGURES]
     if unknown:
         raise SpecError(f"expected some of {', '.join(FIGURES)}, got {unknown[0]!r}")
@@ -125,14 +130,14 @@ def measure(
         experiment, options = experiment_of(FIGURES[name])
         folder = root / MEASURED / name / machine_name()
         if not overwrite and is_finished(folder / RECORD, experiment):
-            sys.stdout.write(f"{name}: kept; to measure it again, pass --overwrite\n")
+            sys.stdout.write(f"{name}: finished; to measure it again, pass --overwrite\n")
             continue
         sys.stdout.write(f"{name}: gradwire experiment {FIGURES[name]}\n")
         perform(experiment, options, folder, overwrite=overwrite, across_commits=across_commits)
 
 
 def experiment_of(words: str) -> tuple[Experiment[Any], Any]:
-    """Return an experiment and its options for the words of a command line."""
+    """Return the experiment and options described by the arguments of a command line."""
     name, *rest = words.split()
     experiment, parser = EXPERIMENTS[name], argparse.ArgumentParser()
     experiment.add_arguments(parser)
@@ -140,14 +145,14 @@ def experiment_of(words: str) -> tuple[Experiment[Any], Any]:
 
 
 def machine_name() -> str:
-    """Return this kind of machine as the name of a folder."""
+    """Return a folder name for this kind of machine."""
     machine = describe_machine()
     plain = re.sub(r"\(\w+\)|[^a-z0-9]+", " ", str(machine["processor"]).lower()).split()
     return "-".join([f"{machine['cores']}-cores", *plain])
 
 
 def is_finished(path: Path, experiment: Experiment[Any]) -> bool:
-    """Return whether a record is there, of the present schema, and complete."""
+    """Return whether a record exists, has the current schema, and is finished."""
     if not path.exists():
         return False
     fields = _fields(path, experiment)
@@ -155,7 +160,7 @@ def is_finished(path: Path, experiment: Experiment[Any]) -> bool:
 
 
 def write(root: Path) -> None:
-    """Put the records' tables into all pages."""
+    """Insert the records' tables into all pages."""
     for path in pages(root):
         before = path.read_text(encoding="utf-8")
         after = BLOCK.sub(lambda found: _block(found["name"], root), before)
@@ -164,7 +169,7 @@ def write(root: Path) -> None:
 
 
 def check(root: Path) -> Iterator[str]:
-    """Yield the blocks that aren't what the records say, and the tables of figures that no record backs."""
+    """Yield the blocks that differ from their records, and the tables of figures without a record."""
     listed = Counter[tuple[str, str]]()
     for entry in unrecorded(root):
         listed[entry["page"], entry["head"]] += 1
@@ -179,7 +184,7 @@ def check(root: Path) -> Iterator[str]:
                 continue
             yield (
                 f"{page}: no record backs the table of figures {head!r}; measure it ({COMMAND} measure), or "
-                f"say in {UNRECORDED} why it has none"
+                f"state the reason in {UNRECORDED}"
             )
     for (page, head), count in listed.items():
         if count:
@@ -192,7 +197,7 @@ def pages(root: Path) -> list[Path]:
 
 
 def unrecorded(root: Path) -> list[Mapping[str, str]]:
-    """Return the tables of figures that have no record, each with its reason."""
+    """Return the listed tables of figures without a record, each with its reason."""
     entries = tomllib.loads((root / UNRECORDED).read_text(encoding="utf-8")).get("table", [])
     for entry in entries:
         if entry.keys() != {"page", "head", "kind", "reason"} or entry["kind"] not in KINDS:
@@ -219,7 +224,7 @@ def figure_tables(page: str) -> Iterator[str]:
 
 
 def _is_figure(cell: str, head: str) -> bool:
-    """Return whether a cell is a number with a unit, with decimals, or of a quantity that its head names."""
+    """Return whether a cell is a number with a unit, with decimals, or under a head that names a quantity."""
     number = NUMBER.match(cell)
     return bool(FIGURE.match(cell) or (number and (number["decimals"] or QUANTITY.search(head))))
 
@@ -229,7 +234,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _block(name: str, root: Path) -> str:
-    """Return a block with its comments. Raises ``SpecError`` for one that nothing measures."""
+    """Return a block with its comments. Raises ``SpecError`` for an unknown name."""
     several = {SUMMARY: rendered_summary, VERDICTS: rendered_verdicts}
     if name not in (*FIGURES, *several):
         raise SpecError(f"expected a block measured: {', '.join([*FIGURES, *several])}; got {name!r}")
@@ -238,7 +243,7 @@ def _block(name: str, root: Path) -> str:
 
 
 def rendered(name: str, root: Path) -> str:
-    """Return a figure's tables as Markdown, for each machine with a record; pages have the note's words."""
+    """Return a figure's tables as Markdown, per machine with a record, without the note, which pages have."""
     experiment, _ = experiment_of(FIGURES[name])
     parts = []
     for record in records(name, root):
@@ -250,7 +255,7 @@ def rendered(name: str, root: Path) -> str:
 
 
 def rendered_summary(root: Path) -> str:
-    """Return the summary as Markdown, one table for each machine that has records of its tasks."""
+    """Return the summary as Markdown, with one table per machine that has records of its tasks."""
     by_machine: dict[str, dict[str, Sequence[Row]]] = {}
     for name, title in TASKS.items():
         for record in records(name, root):
@@ -262,9 +267,9 @@ def rendered_summary(root: Path) -> str:
 
 
 def rendered_verdicts(root: Path) -> str:
-    """Return the verdicts on what was measured beside a published figure, and on the rest, as Markdown.
+    """Return the verdicts on measured figures with a published counterpart, and on the rest, as Markdown.
 
-    Exhibits without a record are named below.
+    Exhibits without a record are listed below the tables.
     """
     recorded = {each.judged.exhibit.name: each.judged for each in read_all(root / REPRODUCED, EXHIBITS)}
     counts = {paper: Counter[Verdict]() for paper in PAPERS}
@@ -297,12 +302,12 @@ def rendered_verdicts(root: Path) -> str:
 
 
 def not_measured(*names: str) -> str:
-    """Return the text in place of a table without a record."""
+    """Return the text that replaces a table without a record."""
     return f"*Not measured yet on this code: `{COMMAND} measure {' '.join(names)}`.*"
 
 
 def records(name: str, root: Path) -> list[dict[str, Any]]:
-    """Return the finished records of a figure, one for each machine."""
+    """Return the finished records of a figure, one per machine."""
     experiment, _ = experiment_of(FIGURES[name])
     paths = sorted((root / MEASURED / name).glob(f"*/{RECORD}"))
     return [_fields(path, experiment) for path in paths if is_finished(path, experiment)]
@@ -316,7 +321,7 @@ def _fields(path: Path, experiment: Experiment[Any]) -> dict[str, Any]:
 
 
 def markdown(part: str | Table) -> str:
-    """Return a paragraph, or a table, as Markdown; figures stand at the right."""
+    """Return a paragraph or a table as Markdown; figures are right-aligned."""
     if isinstance(part, str):
         return part
     table = part.without_empty()

@@ -1,4 +1,4 @@
-"""Print the golden vectors of the compiled formats, a line each, as ``native/fuzz/golden.cc`` reads them."""
+"""Print the golden vectors of the compiled formats, one per line, as read by ``native/fuzz/golden.cc``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FOLDER = Path(__file__).parent.parent / "packages" / "gradwire" / "tests" / "cod
 
 
 def words(values: np.ndarray) -> str:
-    """Return floats as the hexadecimal digits of their bits, eight each."""
+    """Return the floats' bits as eight hexadecimal digits each."""
     return "".join(f"{word:08x}" for word in values.view(np.uint32))
 
 
 def lines() -> Iterator[str]:
-    """Yield a line for every vector whose payload is a compiled format and nothing else."""
+    """Yield a line for every vector whose payload consists of a compiled format alone."""
     for path in sorted(FOLDER.glob("*.json")):
         for vector in json.loads(path.read_text(encoding="utf-8")):
             codec = parse(vector["spec"]) if "spec" in vector else None

@@ -1,6 +1,6 @@
 """List the public API with its signatures: `python scripts/list_api.py --write` writes docs/api*.txt.
 
-Without ``--write``, print what differs. ``docs/versioning.md`` says what a change of it means.
+Without ``--write``, print the differences. ``docs/versioning.md`` explains what a change of the API means.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ LISTS = {
     ),
     "api-lab.txt": ("gradwire_lab.closed_forms", "gradwire_lab.testbed"),
 }
-"""File in docs -> the modules whose names are public: those of ``__all__``, or else all that they define."""
+"""Files in docs, and the modules whose public names they list: ``__all__``, or all names that they define."""
 FIRST = "gradwire.attach"
-"""The name that most scripts call; all else is in the order of the alphabet."""
+"""The name that most scripts use; all others are in alphabetical order."""
 PRIVATE = re.compile(
     r"""
     gradwire\.Auto\.(candidates|first_plan|place)
@@ -55,14 +55,14 @@ PRIVATE = re.compile(
     """,
     re.VERBOSE,
 )
-"""Names that modules and classes have for gradwire itself, or that a listed protocol describes."""
+"""Public-looking names that are internal to gradwire, or that a listed protocol describes."""
 _QUOTES = re.compile(r"(: |-> )'([^']*)'")
-"""Around annotations, which are text while the program runs."""
+"""The quotes around annotations, which are strings at run time."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def names_of(module: ModuleType) -> list[str]:
-    """Return the public names of a module, sorted, ``FIRST`` before the others."""
+    """Return the public names of a module, sorted, with ``FIRST`` before the others."""
     listed = getattr(module, "__all__", None) or [
         name
         for name, value in vars(module).items()
@@ -72,11 +72,11 @@ def names_of(module: ModuleType) -> list[str]:
 
 
 def lines_of(modules: Sequence[ModuleType], before: Sequence[ModuleType] = ()) -> Iterator[str]:
-    """Yield a line for every public name, and one for every public part of a class.
+    """Yield a line for every public name, and a line for every public member of a class.
 
-    An object that several modules show is listed where it comes first. Members that a class inherits or
-    overrides are described in its base, if that is listed or another package's. Modules ``before`` these are
-    in another list.
+    An object that several modules export is listed at its first occurrence. Inherited and overridden members
+    are listed in the base class, if that is listed or from another package. Modules ``before`` are in another
+    list.
     """
     values = _values(modules)
     places: dict[int, str] = {}
@@ -99,7 +99,7 @@ def lines_of(modules: Sequence[ModuleType], before: Sequence[ModuleType] = ()) -
 
 
 def listing() -> dict[str, str]:
-    """Return the text of each list, a line for each name."""
+    """Return the text of each list, with a line per name."""
     found: dict[str, str] = {}
     before: list[ModuleType] = []
     for file, names in LISTS.items():
@@ -118,12 +118,12 @@ def _signature(value: object) -> str:
     try:
         text = str(inspect.signature(value))  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        return "(...)"  # of a class made by compiled code
+        return "(...)"  # a class from compiled code
     return _ADDRESS.sub("", _QUOTES.sub(r"\1\2", text))
 
 
 def _parts(owner: type, listed: Mapping[int, str]) -> Iterator[str]:
-    """Yield the methods, properties, and constants of a class, but for those that such a base has."""
+    """Yield the methods, properties, and constants of a class, except members of listed and foreign bases."""
     found: dict[str, object] = {}
     bases = [each for base in owner.__mro__[1:] if id(base) in listed for each in base.__mro__]
     inherited = {name for each in bases if _is_ours(each) for name in _members(each)}
@@ -143,7 +143,7 @@ def _parts(owner: type, listed: Mapping[int, str]) -> Iterator[str]:
 
 
 def _members(base: type) -> dict[str, object]:
-    """Return the public members of a class itself, and the constants that it asks of its subclasses."""
+    """Return a class's own public members, and the constants that it requires of its subclasses."""
     kinds = inspect.get_annotations(base)
     asked = {name: None for name, kind in kinds.items() if "ClassVar[" in str(kind)}
     return {name: value for name, value in (asked | vars(base)).items() if not name.startswith("_")}
@@ -154,7 +154,7 @@ def _is_ours(base: type) -> bool:
 
 
 def main() -> int:
-    """Write the lists, or print how they differ from what is written; return 1 if one does."""
+    """Write the lists, or print the differences from the written lists; return 1 if there are any."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write docs/api*.txt")
     found = listing()

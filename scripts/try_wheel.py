@@ -1,8 +1,8 @@
-"""Try the gradwire that is installed: print its targets, and run the README's example on two ranks.
+"""Try the installed gradwire: print its targets, and run the README's example on two ranks.
 
-Without gradwire-lab, one of the lab's commands must say so.
+Without gradwire-lab, a command of the lab must name the missing package.
 
-Nothing of the source tree but the README is read: the example runs in a folder of its own.
+From the source tree, only the README is read: the example runs in a separate folder.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def example(readme: str) -> str:
     for code in re.findall(r"^```python\n(.*?)^```", readme, re.DOTALL | re.MULTILINE):
         if "gradwire.attach(" in code:
             return str(code)
-    raise ValueError("the README has no Python example with gradwire.attach(")
+    raise ValueError("expected a Python example with gradwire.attach( in the README, got none; add one")
 
 
 def main() -> int:
-    """Return the exit code of the example, or 1 where a missing package is not named."""
+    """Run the checks; return the example's exit code, or 1 if a missing package is not named."""
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", _WHERE]
@@ -47,7 +47,7 @@ def main() -> int:
                 demo, capture_output=True, text=True, check=False, cwd=folder, env=environment
             )
             if told.returncode != 2 or _LAB not in told.stderr:
-                sys.stderr.write(f"gradwire demo must say {_LAB!r}, but says: {told.stdout}{told.stderr}\n")
+                sys.stderr.write(f"expected {_LAB!r} from gradwire demo, got: {told.stdout}{told.stderr}\n")
                 return 1
         script = Path(folder, "example.py")
         script.write_text(example(README.read_text(encoding="utf-8")), encoding="utf-8")

@@ -49,7 +49,7 @@ def test_a_page_that_does_not_exist_is_a_mistake(
 ) -> None:
     with pytest.raises(SystemExit):
         clicks.main(["no-such-page.html"])
-    assert "no-such-page.html doesn't exist; make one first" in capsys.readouterr().err
+    assert "no-such-page.html doesn't exist; create one first" in capsys.readouterr().err
 
 
 @pytest.mark.processes

@@ -27,5 +27,5 @@ def test_the_example_of_the_readme_is_a_whole_script(try_wheel: ModuleType) -> N
 
 def test_a_readme_without_one_is_an_error(try_wheel: ModuleType) -> None:
     readme = "```python\nimport gradwire\n```\n\n    gradwire.attach(model)\n"
-    with pytest.raises(ValueError, match="no Python example"):
+    with pytest.raises(ValueError, match="expected a Python example"):
         try_wheel.example(readme)
