@@ -89,7 +89,7 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("", "name what to measure: allreduce"),
+        ("", "expected a benchmark, got none; pass one of allreduce"),
         ("latency", "invalid choice: 'latency'"),
         ("line-rate --workers 1", "--workers must be 2 to 64, but is 1"),
         ("line-rate --min 4 --max 2", "expected sizes from 1 byte up for --min and --max"),
@@ -122,7 +122,7 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("allreduce --data none.pt", "--data none.pt cannot be read"),
         ("allreduce --measured none.json", "the line rate none.json cannot be read"),
         ("allreduce --measured other.json", "was measured on another machine"),
-        ("allreduce --measured file --no-line-rate", "leave out one of them"),
+        ("allreduce --measured file --no-line-rate", "omit one of them"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_starts_nothing(

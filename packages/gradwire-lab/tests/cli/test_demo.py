@@ -59,8 +59,8 @@ def test_without_a_testbed_it_says_so_and_compares_what_can_be_paced(
     monkeypatch.setattr("gradwire_lab.job.job.perform_job", performed.append)
     assert main(["demo", "--rate", "500mbit", "--out", "out"]) == 0
     assert capsys.readouterr().out == (
-        "a testbed needs network namespaces, which this machine refuses. Without a testbed nothing paces "
-        "DDP's own traffic: D-Sync over paced links, uncompressed and with bf16, takes its place.\n"
+        "a testbed needs network namespaces, which this machine refuses. Without a testbed, DDP's own "
+        "traffic cannot be throttled: D-Sync over throttled links, uncompressed and with bf16, replaces it.\n"
     )
     (options,) = performed
     assert [str(run) for run in options.runs] == ["sync:identity", "sync:bf16", "sync:fp8", "pipe:fp8"]

@@ -34,7 +34,7 @@ def test_a_signal_says_where_what_was_measured_is(
     monkeypatch.setattr(reproduce, "reproduce", ended)
     assert main(["reproduce", "study"]) == 143
     said = capsys.readouterr().err
-    assert "what was measured is in runs/reproduce-quick; repeat the command" in said
+    assert "the measurements so far are in runs/reproduce-quick; repeat" in said
     assert "ended by SIGTERM" in said
 
 
@@ -73,8 +73,7 @@ def test_what_could_not_be_run_is_told_at_the_end(
     assert "table I was not run: a host is gone" in printed.out
     assert "its record is unfinished" in Path("runs/reproduce-quick/report.html").read_text()
     assert printed.err == (
-        "gradwire: 1 of 1 could not be run (study-table-i); mend what the lines above say, and repeat the "
-        "command\n"
+        "gradwire: 1 of 1 exhibits failed (study-table-i); fix the errors above, and repeat the command\n"
     )
 
 
@@ -91,9 +90,7 @@ def test_a_figure_of_dead_trainings_comes_first_and_fails_the_command(
     places = [row[:2] for row in rows if row[:1] in (["did"], ["reproduced"])]
     assert places == [["did", "not"], ["reproduced", "table"]]
     assert "ends at 0.150 ± 0.000, below 0.780" in " ".join(printed.out.split())
-    assert printed.err.startswith(
-        "gradwire: 1 of the figures count for nothing, such as study-figure-12, largest: "
-    )
+    assert printed.err.startswith("gradwire: 1 of the figures are void, such as study-figure-12, largest: ")
     assert printed.err.count("\n") == 1
 
 

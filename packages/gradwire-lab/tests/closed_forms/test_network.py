@@ -87,7 +87,7 @@ def test_a_network_that_cannot_be_is_refused(values: dict[str, Any], sentence: s
 
 @pytest.mark.parametrize("of", [(), (-1, 0), (0.5, 1), 3])
 def test_groups_that_cannot_be_are_refused(of: Any) -> None:
-    with pytest.raises(SpecError, match="groups must be whole numbers from 0 up, one for each rank"):
+    with pytest.raises(SpecError, match="expected groups as whole numbers from 0 up, one for each rank"):
         Groups(of, 1e9)
 
 
@@ -101,13 +101,13 @@ def test_uplinks_that_cannot_be_are_refused() -> None:
 
 
 def test_rates_and_factors_that_cannot_be_are_refused() -> None:
-    with pytest.raises(SpecError, match="a network needs a rate, but beta is 0"):
+    with pytest.raises(SpecError, match="expected beta above 0 seconds per byte, got 0"):
         Network.uniform(2, AlphaBetaGamma(1e-6, 0.0))
     with pytest.raises(SpecError, match="a finite number above 0 for factor of a network, got 0"):
         Network(2, 1.0, 1.0).slowed(0, 0)
-    with pytest.raises(SpecError, match="rank must be one of the 2 from 0 up, but is 2"):
+    with pytest.raises(SpecError, match="expected a rank from 0 to 1, got 2"):
         Network(2, 1.0, 1.0).slowed(2, 3)
-    with pytest.raises(SpecError, match="rank must be one of the 2 from 0 up, but is -1"):
+    with pytest.raises(SpecError, match="expected a rank from 0 to 1, got -1"):
         Network(2, 1.0, 1.0).delayed(-1, 3)
 
 

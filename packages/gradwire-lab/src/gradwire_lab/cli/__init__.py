@@ -18,17 +18,17 @@ COMMANDS = MappingProxyType(
             "gradwire_lab.cli.testbed:run",
         ),
         "reproduce": (
-            "run the tables and figures of five papers, and judge each",
+            "measure five papers' tables and figures, with verdicts",
             "gradwire_lab.cli.reproduce:run",
         ),
         "report": (
-            "write the page of a record, or of gradwire reproduce, anew",
+            "write a record, or those of gradwire reproduce, as HTML",
             "gradwire_lab.cli.report:run",
         ),
         "experiment": (
-            "measure an answer to a question, and keep it as a record",
+            "run an experiment and keep its results as a record",
             "gradwire_lab.cli.experiment:run",
         ),
     }
 )
-"""Name -> (one line of help, where it runs); the entry point ``gradwire.commands`` names this."""
+"""Help line and function of each command; the entry point ``gradwire.commands`` refers to it."""

@@ -1,4 +1,4 @@
-"""``gradwire bench``: read the words of the command line, and run a benchmark."""
+"""``gradwire bench``: its command line, and the benchmark that it runs."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gradwire.errors import SpecError
 from gradwire.launch.launched import launched_workers
 from gradwire.units import parse_size
 
-if TYPE_CHECKING:  # torch's import takes seconds: modules that need it are imported once the words are read
+if TYPE_CHECKING:  # torch's import takes seconds, so modules that need it are imported after parsing
     from gradwire_lab.benchmark.allreduce_run import AllReduceOptions
 
-BENCHMARKS = MappingProxyType({"allreduce": "algorithms and codecs, beside torch and beside the theory"})
+BENCHMARKS = MappingProxyType({"allreduce": "algorithms and codecs, with torch's and the theory"})
 ALIAS = "line-rate"
-"""The former name of ``gradwire line-rate``, which stays for one release."""
+"""The former name of ``gradwire line-rate``, kept for one release."""
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Parse, check and measure. Raises ``GradwireError``."""
+    """Run ``gradwire bench``. Raises ``GradwireError``."""
     if arguments[:1] == [ALIAS]:
         line_rate.run(arguments[1:])
         return
@@ -37,7 +37,7 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("what", metavar="WHAT", choices=BENCHMARKS, help="what to measure, see below")
     parser.add_argument("-h", "--help", action="help", help="show this text, or more after WHAT")
     if not arguments:
-        parser.error(f"name what to measure: {', '.join(BENCHMARKS)}")
+        parser.error(f"expected a benchmark, got none; pass one of {', '.join(BENCHMARKS)}")
     parser.parse_args(arguments[:1])
     _run_allreduce(arguments[1:])
 
@@ -61,13 +61,13 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
         "--data", metavar="D", default="laplace:1e-3", help="laplace:SCALE, normal:SCALE or FILE.pt"
     )
     group.add_argument(
-        "--no-torch", dest="torch_too", action="store_false", help="leave out torch's own all-reduce"
+        "--no-torch", dest="torch_too", action="store_false", help="omit torch's own all-reduce"
     )
     group = parser.add_argument_group("how")
     group.add_argument("--iterations", type=int, default=20, metavar="N", help="timed (20)")
     group.add_argument("--warmup", type=int, default=3, metavar="N", help="not timed (3)")
     group.add_argument(
-        "--max-time", dest="most_s", type=float, default=20.0, metavar="S", help="then 3 or more do (20 s)"
+        "--max-time", dest="most_s", type=float, default=20.0, metavar="S", help="limit, if 3 fit (20 s)"
     )
     group.add_argument(
         "--pause", dest="pause_s", type=float, default=0.0, metavar="S", help="before each (0 s)"
@@ -77,13 +77,13 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
         dest="measured_file",
         type=file_path,
         metavar="FILE",
-        help="the line, by 'gradwire line-rate --json'",
+        help="a link, by 'gradwire line-rate --json'",
     )
     group.add_argument(
         "--no-line-rate",
         dest="measures_line",
         action="store_false",
-        help="measure no line, compare with no theory",
+        help="omit the link and the theory",
     )
     group = parser.add_argument_group("where")
     group.add_argument("--workers", metavar="LIST", help="local processes, e.g. 2,4,8 (2)")
@@ -98,11 +98,13 @@ def _run_allreduce(arguments: Sequence[str]) -> None:
 
 def _allreduce_options(words: argparse.Namespace) -> AllReduceOptions:
     if words.measured_file is not None and not words.measures_line:
-        raise SpecError("--measured gives the line that --no-line-rate leaves out; leave out one of them")
+        raise SpecError("--measured cannot be combined with --no-line-rate; omit one of them")
     asked = None if words.workers is None else whole_numbers("--workers", words.workers)
     launched = launched_workers(has_server=False, asked=asked[0] if asked and len(asked) == 1 else None)
     if launched is not None and asked and len(asked) > 1:
-        raise SpecError("--workers names one world or none where the ranks are already started")
+        raise SpecError(
+            f"expected at most one value for --workers under a launcher, got {words.workers}; omit --workers"
+        )
     if words.segments is not None:
         words.segments = listed(tuple(parse_size(text) for text in words.segments.split(",")))
     words.algorithms, words.codecs = algorithm_specs(words.algorithms), codec_specs(words.codecs)

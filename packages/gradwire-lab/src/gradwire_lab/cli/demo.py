@@ -1,4 +1,4 @@
-"""``gradwire demo``: what people have beside what they get, on hosts with a real rate limit."""
+"""``gradwire demo``: gradwire compared with plain DDP, on hosts with a real rate limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradwire_lab.testbed.topology import Topology
 
 HOSTS = 4
 MODEL = ["--data", "digits", "--model", "wide", "--batch", "32"]
-"""5 million weights and small batches, so that the network takes most of a step."""
+"""A model of 5 million weights and small batches, so that the network takes most of a step's time."""
 LENGTH = [
     "--epochs",
     "2",
@@ -29,20 +29,20 @@ LENGTH = [
     "--schedule",
     "constant",
 ]
-"""Short enough to wait for; the loss still falls at the end, so that the time to a loss is well defined."""
+"""A short run whose loss still falls at the end, so that the time to equal loss is well defined."""
 ON_DDP = ["--compare", "ddp"]
 PACED = ["--runs", "sync,sync:bf16,sync:fp8,pipe:fp8"]
-"""What D-Sync can show of it: DDP, its hook and ``attach`` are synchronous, too."""
+"""The runs without a testbed: D-Sync in place of DDP, its hook, and ``attach``, also synchronous."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train on a testbed, or over paced links where this machine has none. Raises ``GradwireError``."""
+    """Train on a testbed, or over throttled links if it isn't available. Raises ``GradwireError``."""
     parser = Parser(
         prog="gradwire demo",
         usage="gradwire demo [options]",
         description=f"Train one model on {HOSTS} hosts of a testbed in four ways: plain DDP, PyTorch's\n"
         "bfloat16 hook, gradwire.attach, and gradwire.PipeSGD. Compare the step times,\n"
-        "and the times to the loss at which plain DDP ends.",
+        "and the times to plain DDP's final loss.",
         epilog="example:\n  gradwire demo --rate 1gbit --out runs/demo",
     )
     parser.add_argument("--rate", metavar="RATE", default="1gbit", help="rate of each host's link (1gbit)")
@@ -53,14 +53,14 @@ def run(arguments: Sequence[str]) -> int:
     out = [*(["--out", words.out] if words.out is not None else []), *["--overwrite"] * words.overwrite]
     common = [*MODEL, *LENGTH, "--workers", str(HOSTS), *out]
     topology = Topology.even(HOSTS, words.rate)
-    train.read([*common, *ON_DDP])  # a mistake is told once, not by every host
+    train.read([*common, *ON_DDP])  # so that a mistake is reported once, not by every host
     with ExitStack() as stack:
         try:
             bed = stack.enter_context(Testbed(topology))
         except TestbedError as error:
             sys.stdout.write(
-                f"{error}. Without a testbed nothing paces DDP's own traffic: D-Sync over paced links, "
-                "uncompressed and with bf16, takes its place.\n"
+                f"{error}. Without a testbed, DDP's own traffic cannot be throttled: D-Sync over throttled "
+                "links, uncompressed and with bf16, replaces it.\n"
             )
             train.run([*common, *PACED, "--link", words.rate])
             return 0
@@ -72,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _show_first(host: int, stream: Stream, text: bytes) -> None:
-    """Show what rank 0 tells as if it ran here, and errors of any host with its name."""
+    """Print rank 0's output unchanged, and all hosts' errors with the host's name."""
     if stream == "err":
         show(host, stream, text)
     elif host == 0:

@@ -1,4 +1,4 @@
-"""``gradwire experiment``: list the experiments, or perform one of them."""
+"""``gradwire experiment``: list the experiments, or run one of them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ INDENT = "  "
 
 
 def run(arguments: Sequence[str]) -> None:
-    """List, or parse, check, and perform. Raises ``GradwireError``."""
+    """Run ``gradwire experiment``. Raises ``GradwireError``."""
     questions = [(name, experiment.question) for name, experiment in EXPERIMENTS.items()]
     listed = lines(Table((Column.of_text(""), Column.of_text("")), questions), width=WIDTH - len(INDENT))
     parser = Parser(
         prog="gradwire experiment",
         usage="gradwire experiment [NAME [options]]",
-        description="Measure the answer to a question on testbeds with rate-limited links. To go on\n"
-        "with an interrupted experiment, repeat its command with its folder as --out.",
+        description="Measure the answer to a question on testbeds with rate-limited links. To resume\n"
+        "an interrupted experiment, repeat its command with its folder as --out.",
         epilog="names:\n" + "".join(f"{INDENT}{line}\n" for line in listed)
         + "\nexample:\n  gradwire experiment scaling --hosts 2,4 --nbytes 16MB",
     )  # fmt: skip
@@ -55,7 +55,7 @@ def _perform(experiment: Experiment[Any], arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--across-commits",
         action="store_true",
-        help="go on with a record of another commit, which then says so",
+        help="resume a record of another commit, which then says so",
     )
     parser.add_argument("-h", "--help", action="help", help="show this text")
     words = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""``gradwire report``: the page of a record, or of all records of ``gradwire reproduce``."""
+"""``gradwire report``: the HTML page of a record, or of all records of ``gradwire reproduce``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REMEDY = "run the command that wrote it again"
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Parse, read, and write. Raises ``GradwireError``."""
+    """Run ``gradwire report``. Raises ``GradwireError``."""
     words = _parser().parse_args(arguments)
     out = words.out or place(words.path)
     check_writable("--out", out, words.overwrite)
@@ -31,15 +31,15 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def write(path: Path) -> bool:
-    """Write the page of what a run has left in ``path``, and say where; return whether it is there.
+    """Write the HTML report of the run recorded in ``path``, and print its location.
 
-    What goes wrong is one sentence on standard error, and fails no run.
+    Return whether it was written. An error is one sentence on standard error and doesn't fail the run.
     """
     return write_page(place(path), lambda: make(path))
 
 
 def place(path: Path) -> Path:
-    """Return where the page of a record, or of the records in a folder, belongs."""
+    """Return the path for the page of a record, or of the records in a folder."""
     return path / PAGE if path.is_dir() else beside(path)
 
 
@@ -55,7 +55,7 @@ def make(path: Path) -> str:
         raise
     except Exception as error:  # a damaged record can break any line of a page
         why = f"{type(error).__name__}: {error}"
-        raise JobError(f"{path} is damaged, or of another gradwire ({why}); {REMEDY}") from error
+        raise JobError(f"{path} is damaged, or of another gradwire version ({why}); {REMEDY}") from error
 
 
 def _of_record(path: Path) -> str:
@@ -74,8 +74,8 @@ def _of_record(path: Path) -> str:
     pages = pages_of(kind)
     if pages is None:
         raise SpecError(
-            f"{path} has no page: its schema is {shown(schema)[1:-1]}, but pages are of "
-            f"{', '.join(kinds())}, and experiments; name another record"
+            f"expected a record of {', '.join(kinds())}, or an experiment, got the schema "
+            f"{shown(schema)[1:-1]} in {path}; pass another record"
         )
     newest = next(schema for schema in pages if schema.rpartition("/")[0] == kind)
     return pages[newest](read_record(path, newest, "record", REMEDY))
@@ -86,8 +86,8 @@ def _parser() -> Parser:
         prog="gradwire report",
         usage="gradwire report [PATH] [options]",
         description="Write a record as one HTML file: the verdict, sortable tables, and plots. train,\n"
-        "experiment, and reproduce write it by themselves, as bench, plan, doctor, and\n"
-        "profile do with --json. The file loads nothing from the network, and the same\n"
+        "experiment, and reproduce also write it, as do bench, plan, doctor, and\n"
+        "profile with --json. The file loads nothing from the network, and the same\n"
         "record gives the same bytes.",
         epilog="example:\n  gradwire report runs/reproduce-full --out report.html",
     )
@@ -97,7 +97,7 @@ def _parser() -> Parser:
         nargs="?",
         type=file_path,
         default=FOLDER,
-        help=f"a record, or the folder of one or of gradwire reproduce ({FOLDER})",
+        help=f"a record, its folder, or a folder of gradwire reproduce ({FOLDER})",
     )
     parser.add_argument("--out", type=file_path, metavar="FILE", help=f"the file ({PAGE} beside the record)")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE")

@@ -1,4 +1,4 @@
-"""``gradwire reproduce``: run the tables and figures of the papers, and print measured beside published."""
+"""``gradwire reproduce``: measure the papers' tables and figures, and compare with the published ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INDENT = "  "
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Parse, run, and print; return 1 if a figure rests on a training that did not learn.
+    """Run ``gradwire reproduce``; return 1 if a figure depends on a training run that did not learn.
 
     Raises ``GradwireError``.
     """
@@ -45,8 +45,8 @@ def run(arguments: Sequence[str]) -> int:
             overwrite=words.overwrite,
             across_commits=words.across_commits,
         )
-    except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or what a signal becomes
-        sys.stderr.write(f"gradwire: what was measured is in {out}; repeat the command to go on\n")
+    except (KeyboardInterrupt, SystemExit):  # Ctrl-C or another signal
+        sys.stderr.write(f"gradwire: the measurements so far are in {out}; repeat the command to resume\n")
         raise
     show("", *report(judged, PAPERS))
     took = seconds_in_words(judged)
@@ -56,14 +56,14 @@ def run(arguments: Sequence[str]) -> int:
     if failed:
         names = ", ".join(each.exhibit.name for each in failed)
         raise JobError(
-            f"{len(failed)} of {len(judged)} could not be run ({names}); "
-            "mend what the lines above say, and repeat the command"
+            f"{len(failed)} of {len(judged)} exhibits failed ({names}); "
+            "fix the errors above, and repeat the command"
         )
     dead = failures(judged)
     if dead:
         sys.stderr.write(
-            f"gradwire: {len(dead)} of the figures count for nothing, such as {dead[0]}: they rest on "
-            "trainings that did not learn; the report says what accuracies these had to reach\n"
+            f"gradwire: {len(dead)} of the figures are void, such as {dead[0]}: they depend on training runs "
+            "that did not learn; see the report for the required accuracies\n"
         )
     return 1 if dead else 0
 
@@ -75,8 +75,8 @@ def _parser() -> Parser:
         prog="gradwire reproduce",
         usage="gradwire reproduce [PAPER] [options]",
         description="Measure the counterparts of the papers' tables and figures, and print them\n"
-        f"beside what was published, with a verdict on each ({len(EXHIBITS)} exhibits). To go on after\n"
-        "an interruption, repeat the command.",
+        f"with the published ones and a verdict on each ({len(EXHIBITS)} exhibits). To resume after an\n"
+        "interruption, repeat the command.",
         epilog=f"papers:\n{listed}\nexample:\n  gradwire reproduce study --quick",
     )
     parser.add_argument("paper", metavar="PAPER", nargs="?", help="a paper, or a name of --list (all)")
@@ -88,8 +88,8 @@ def _parser() -> Parser:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace older records in DIR")
     parser.add_argument(
-        "--across-commits", action="store_true", help="go on with records of other commits, which then say so"
+        "--across-commits", action="store_true", help="resume records of other commits, which then say so"
     )
-    parser.add_argument("--list", action="store_true", help="list the tables and figures, and leave")
+    parser.add_argument("--list", action="store_true", help="list the tables and figures, and exit")
     parser.add_argument("-h", "--help", action="help", help="show this text")
     return parser

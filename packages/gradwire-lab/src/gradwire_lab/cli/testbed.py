@@ -21,8 +21,8 @@ from gradwire_lab.testbed.topology import NIC_HOST, NIC_LINK, USUAL_MTU_NBYTES, 
 
 ACTIONS = MappingProxyType(
     {
-        "run": "make a network, run a command on every host, take it down",
-        "clean": "end and remove what killed testbeds have left",
+        "run": "create a network, run a command on every host, remove it",
+        "clean": "remove processes and files of killed testbeds",
     }
 )
 HOSTS = 4
@@ -32,18 +32,18 @@ LONGEST_S = 7 * 86400.0
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Do what the words say; return the exit code. Raises ``GradwireError``."""
+    """Run ``gradwire testbed``; return its exit code. Raises ``GradwireError``."""
     lines = "\n".join(f"  {name:<8}{summary}" for name, summary in ACTIONS.items())
     parser = Parser(
         prog="gradwire testbed",
         usage="gradwire testbed ACTION [options] [-- COMMAND ...]",
-        description="Linux network namespaces with rate limits, apart from the machine's own network.",
+        description="Linux network namespaces with rate limits, isolated from the machine's network.",
         epilog=f"actions:\n{lines}\n\nexample:\n  gradwire testbed run --hosts 4 --rate 1gbit -- ./train.sh",
     )
     parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="what to do, see below")
     parser.add_argument("-h", "--help", action="help", help="show this text, or more after ACTION")
     if not arguments:
-        parser.error(f"name an action: {', '.join(ACTIONS)}")
+        parser.error(f"expected an action, got none; pass one of {', '.join(ACTIONS)}")
     action = parser.parse_args(arguments[:1]).action
     return (_run if action == "run" else _clean)(arguments[1:])
 
@@ -52,7 +52,7 @@ def _clean(arguments: Sequence[str]) -> int:
     parser = Parser(
         prog="gradwire testbed clean",
         usage="gradwire testbed clean",
-        description="End and remove what killed testbeds of this user have left; living ones stay.",
+        description="Remove processes and files of this user's killed testbeds; running ones stay.",
         epilog="example:\n  gradwire testbed clean",
     )
     parser.add_argument("-h", "--help", action="help", help="show this text")
@@ -66,13 +66,15 @@ def _run(arguments: Sequence[str]) -> int:
     parser = _parser()
     options, unknown = parser.parse_known_args(words)
     if unknown:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}; the command comes after '--'")
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}; pass the command after '--'")
     if not command:
-        raise SpecError("name the command that every host is to run, after '--': -- python train.py")
+        raise SpecError(
+            "expected a command for every host after '--', got none; for example: -- python train.py"
+        )
     topology = _topology(options)
     for option, seconds in (("--timeout", options.timeout), ("--grace", options.grace)):
         if seconds is not None and not 0 <= seconds <= LONGEST_S:
-            raise SpecError(f"{option} is 0 to {LONGEST_S:g} seconds, but is {seconds:g}")
+            raise SpecError(f"expected {option} from 0 to {LONGEST_S:g} seconds, got {seconds:g}")
     if options.out is not None:
         check_folder_new("--out", options.out, [RECORD], options.overwrite)
     check_command(command, inherited_environment()["PATH"], Path.cwd())
@@ -102,7 +104,7 @@ def _parser() -> Parser:
         prog="gradwire testbed run",
         usage="gradwire testbed run [options] -- COMMAND ...",
         description="Run COMMAND on every host of a new network, with torchrun's variables.",
-        epilog="exit code: 0, or that of the host that failed first; 124 after --timeout\n\n"
+        epilog="exit code: 0, or the first failed host's; 124 after --timeout\n\n"
         "example:\n  gradwire testbed run --hosts 4 --rate 1gbit -- python train.py",
     )
     group = parser.add_argument_group("network")
@@ -110,15 +112,15 @@ def _parser() -> Parser:
     group.add_argument("--rate", metavar="RATE", help=f"of every host, each way ({RATE}); or unlimited")
     group.add_argument("--rates", metavar="LIST", help="of each host: 1gbit,1gbit,100mbit")
     group.add_argument("--delay", metavar="TIME", help="of every frame, one way: 1ms (0)")
-    group.add_argument("--groups", type=int, metavar="N", help="switches with equally many hosts (1)")
+    group.add_argument("--groups", type=int, metavar="N", help="switches, with equal numbers of hosts (1)")
     group.add_argument("--core", metavar="RATE", help="of each switch to the core, each way (unlimited)")
     group.add_argument("--mtu", type=int, metavar="NBYTES", help=f"of every link ({USUAL_MTU_NBYTES})")
     group.add_argument("--topology", type=file_path, metavar="FILE", help="all of this as JSON")
     group.add_argument("--nic", metavar="WORDS", help="a NIC at each host: its codec and options (none)")
     group = parser.add_argument_group("run")
-    group.add_argument("--timeout", type=_seconds, metavar="S", help="end the hosts after S seconds (never)")
+    group.add_argument("--timeout", type=_seconds, metavar="S", help="kill the hosts after S seconds (never)")
     group.add_argument(
-        "--grace", type=_seconds, default=GRACE_S, metavar="S", help="for the others, when a host fails (5)"
+        "--grace", type=_seconds, default=GRACE_S, metavar="S", help="for others to end after a failure (5)"
     )
     group.add_argument("--out", type=folder_path, metavar="DIR", help=f"for {RECORD}, h0.out, h0.err, ...")
     group.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
@@ -127,16 +129,16 @@ def _parser() -> Parser:
 
 
 def _nic(words: str | None) -> list[str]:
-    """Return the command of ``gradwire nic`` for a codec and further options, which it checks itself."""
+    """Return the ``gradwire nic`` command for a codec and options, which it checks. Raises ``SpecError``."""
     if words is None:
         return []
     try:
         codec, *others = shlex.split(words)
     except ValueError as error:
         raise SpecError(
-            f"--nic is a codec and options, as 'inceptionn:2^-10 --json', not {words!r}"
+            f"expected a codec and options for --nic, such as 'inceptionn:2^-10 --json', got {words!r}"
         ) from error
-    from gradwire_gateware.cli import nic  # which needs the compiled kernels, and a testbed doesn't
+    from gradwire_gateware.cli import nic  # imported here, because it needs the compiled kernels
 
     nic.settings_of(
         nic.parser().parse_args(["--host", NIC_HOST, "--link", NIC_LINK, "--codec", codec, *others])
@@ -149,7 +151,7 @@ def _topology(options: argparse.Namespace) -> Topology:
         named = ("hosts", "rate", "rates", "delay", "groups", "core", "mtu")
         given = [name for name in named if getattr(options, name) is not None]
         if given:
-            raise SpecError(f"--topology says everything about the network: leave out --{given[0]}")
+            raise SpecError(f"--topology defines the whole network; omit --{given[0]}")
         return _read(options.topology)
     rates = _rates(options)
     return Topology(
@@ -166,10 +168,10 @@ def _rates(options: argparse.Namespace) -> tuple[float | None, ...]:
         hosts = HOSTS if options.hosts is None else options.hosts
         return Topology.even(hosts, RATE if options.rate is None else options.rate).rates_nbytes_per_s
     if options.rate is not None:
-        raise SpecError("--rate is for all hosts and --rates for each; leave out one")
+        raise SpecError("--rate cannot be combined with --rates; omit one of them")
     rates = tuple(parse_rate(rate) for rate in options.rates.split(","))
     if options.hosts not in (None, len(rates)):
-        raise SpecError(f"--rates names {len(rates)} hosts, but --hosts is {options.hosts}; leave out one")
+        raise SpecError(f"expected {options.hosts} --rates as --hosts, got {len(rates)}; omit --hosts")
     return Topology(rates).rates_nbytes_per_s
 
 
@@ -177,7 +179,7 @@ def _read(path: Path) -> Topology:
     try:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it isn't UTF-8 text"
         raise SpecError(f"--topology {path} cannot be read: {reason}") from error
     try:
         return Topology.from_json(text)
@@ -189,4 +191,4 @@ def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"name a number of seconds, not {text!r}") from error
+        raise argparse.ArgumentTypeError(f"expected a number of seconds, got {text!r}") from error

@@ -1,4 +1,4 @@
-"""``gradwire train``: the words of the command line become ``JobOptions``; the job does the rest."""
+"""``gradwire train``: its command line, parsed into ``JobOptions``."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ PLANNED = (
     *("method", "codec", "runs", "compare", "algorithm", "segment", "pipeline", "bucket", "staleness"),
     *("offload", "scale"),
 )
-"""The options that a plan leaves nothing to say."""
+"""The options that ``--plan`` replaces."""
 WHAT_RUNS = ("method", "codec", "runs", "compare", "staleness")
 EXCHANGED = tuple(option for option in PLANNED if option not in WHAT_RUNS)
-"""Those that say how gradients are exchanged, besides the codec."""
+"""The options of the gradient exchange, besides the codec."""
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Parse, check and perform. Raises ``GradwireError``."""
+    """Run ``gradwire train``. Raises ``GradwireError``."""
     options = read(arguments)
-    from gradwire_lab.job.job import perform_job  # torch's import takes seconds: after what it needs not
+    from gradwire_lab.job.job import perform_job  # after the checks, because torch's import takes seconds
 
     folder = perform_job(options)
     if folder is not None:
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def read(arguments: Sequence[str]) -> JobOptions:
-    """Return the options, checked. Raises ``GradwireError``."""
+    """Parse and check the options. Raises ``GradwireError``."""
     options = _options(_parser().parse_args(arguments))
     check(options)
     return options
@@ -85,7 +85,7 @@ def _parser() -> Parser:
 def _add_runs(group: argparse._ArgumentGroup) -> None:
     others = ", ".join(method for method in METHODS if method != "pipe")
     group.add_argument("--method", metavar="M", choices=METHODS, help=f"pipe, or {others}")
-    group.add_argument("--codec", metavar="SPEC", help="one that 'gradwire codecs' lists, or auto (auto)")
+    group.add_argument("--codec", metavar="SPEC", help="see 'gradwire codecs', or auto (auto)")
     group.add_argument(
         "--compare",
         nargs="?",
@@ -122,12 +122,12 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         metavar="S",
         help="after the peak: cosine, constant (cosine)",
     )
-    group.add_argument("--pipeline", type=int, metavar="K", help="pipe: steps under way at once (2)")
+    group.add_argument("--pipeline", type=int, metavar="K", help="pipe: steps in flight (2)")
     group.add_argument(
         "--correction",
         metavar="C",
         default=JobOptions.correction,
-        help="pipe: eager, or none as the paper (eager)",
+        help="pipe: eager, or none as in the paper",
     )
     group.add_argument("--staleness", type=int, metavar="S", help="server: steps a worker may lead by (0)")
     group.add_argument("--warmup-epochs", type=int, default=0, metavar="N", help="pipe: D-Sync first (0)")
@@ -136,12 +136,10 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
 
 def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--workers", type=int, metavar="N", help="worker processes (4; a server is one more)")
-    group.add_argument("--link", metavar="RATE", help="pace each rank, e.g. 100mbit (no limit)")
+    group.add_argument("--link", metavar="RATE", help="throttle each rank, e.g. 100mbit (no)")
     group.add_argument("--algorithm", metavar="A", help=f"{', '.join(ALGORITHMS[:5])}, ... (ring)")
-    group.add_argument(
-        "--weights", metavar="SPEC", help="server, sharded: how weights travel, e.g. delta:fp32"
-    )
-    group.add_argument("--offload", metavar="SPEC", help="what NICs on the way do, e.g. inceptionn:2^-10")
+    group.add_argument("--weights", metavar="SPEC", help="server, sharded: weight codec, e.g. delta:fp32")
+    group.add_argument("--offload", metavar="SPEC", help="codec of NICs on the path, inceptionn:2^-10")
     group.add_argument("--scale", choices=["auto"], help="fit absolute bounds to the gradient's size")
     group.add_argument("--segment", type=_size, metavar="BYTES", help="largest frame, e.g. 1MiB (4MiB)")
     group.add_argument("--bucket", type=_size, metavar="BYTES", help="largest bucket, e.g. 25MB (all in one)")
@@ -183,7 +181,7 @@ def _options(words: argparse.Namespace) -> JobOptions:
 
 
 def _exchange(words: argparse.Namespace) -> Plan:
-    """Return the plan of a file, whose codec and pipeline say what runs; or that of the options.
+    """Return the plan of the options, or of ``--plan``, which also sets ``words.method`` and ``words.codec``.
 
     Raises ``SpecError``.
     """
@@ -202,11 +200,12 @@ def _exchange(words: argparse.Namespace) -> Plan:
         return Plan(pipeline=pipeline, **given)
     said = [f"--{option}" for option in PLANNED if getattr(words, option) not in (None, False)]
     if said:
-        raise SpecError(f"--plan says everything about the exchange itself; leave out {' and '.join(said)}")
+        raise SpecError(f"--plan defines the whole exchange; omit {' and '.join(said)}")
     plan = Plan.of(words.plan)
     if plan.pipeline > LONGEST_PIPELINE:
         raise SpecError(
-            f"{words.plan} has pipeline {plan.pipeline}, but at most {LONGEST_PIPELINE} can train"
+            f"expected a pipeline of at most {LONGEST_PIPELINE} steps, got {plan.pipeline} in {words.plan}; "
+            "pass another plan"
         )
     words.method = "sharded" if plan.is_sharded else "sync" if plan.pipeline == 1 else "pipe"
     words.codec = str(plan.codec)
@@ -217,7 +216,7 @@ def _check_pipeline(words: argparse.Namespace, runs: tuple[Run, ...]) -> None:
     methods = dict.fromkeys(run.method for run in runs)
     if words.pipeline not in (None, 1) and "pipe" not in methods:
         others = " and ".join(methods)
-        raise SpecError(f"only the method pipe has a pipeline, but --pipeline came with {others}: drop it")
+        raise SpecError(f"expected the method pipe with --pipeline, got {others}; omit --pipeline")
 
 
 def _workers(words: argparse.Namespace, runs: tuple[Run, ...]) -> int:
@@ -230,21 +229,21 @@ def _workers(words: argparse.Namespace, runs: tuple[Run, ...]) -> int:
 
 def _runs(words: argparse.Namespace) -> tuple[Run, ...]:
     if words.staleness is not None and (words.runs is not None or words.compare):
-        raise SpecError("a comparison writes the staleness as in --runs server@2,sync; leave out --staleness")
+        raise SpecError("--staleness is for a single run; omit it, and write --runs server@2,sync")
     if words.runs is not None:
         if words.compare or words.method or words.codec is not None:
-            raise SpecError("--runs names methods and codecs: leave out --compare, --method and --codec")
+            raise SpecError("--runs sets methods and codecs; omit --compare, --method, and --codec")
         return parse_runs(words.runs)
     if words.compare:
         if words.method:
-            raise SpecError("--compare chooses the methods itself; leave out --method, or use --runs")
+            raise SpecError("--compare sets the methods; omit --method, or use --runs")
         return comparison(_codec(words, words.compare == "ddp", DEFAULT_CODEC), words.compare)
     method = words.method or "pipe"
     return (make_run(method, _codec(words, method in CHOOSE, UNCOMPRESSED), words.staleness),)
 
 
 def _codec(words: argparse.Namespace, may_choose: bool, otherwise: str) -> str:
-    """Return the codec; without one, runs choose if they may and no option says how they exchange."""
+    """Return ``--codec``, or ``auto`` if ``may_choose`` without exchange options, else ``otherwise``."""
     if words.codec is not None:
         return str(words.codec)
     said = any(getattr(words, option) is not None for option in EXCHANGED)

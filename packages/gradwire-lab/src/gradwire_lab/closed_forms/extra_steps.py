@@ -1,4 +1,4 @@
-"""The extra steps of runs with lossy or stale gradients, and the planner's factors that follow.
+"""The extra steps of runs with lossy or stale gradients, and the planner's factors derived from them.
 
 ``python bench/steps_to_loss.py`` trains the runs and prints the rows.
 """
@@ -15,10 +15,10 @@ from gradwire.planner.loss import Calibration, Effect
 
 @dataclass(frozen=True)
 class MethodRun:
-    """A method on a task, compared with exact training on the same batches.
+    """The result of a method on a task, compared with exact training on the same batches.
 
-    ``added`` is the noise that ``added_noise`` expects of the method's encodings, and ``extra`` the share of
-    extra steps, the mean over seeds, between which it has the standard deviation ``spread``.
+    ``added`` is the noise of the method's encodings predicted by ``added_noise``. ``extra`` is the share of
+    extra steps, the mean over seeds, and ``spread`` its standard deviation.
     """
 
     task: str
@@ -65,14 +65,14 @@ RUNS: tuple[MethodRun, ...] = (
     MethodRun("gpt", "quantize:4 +residual", 0.05794, 0.189, 0),
     MethodRun("gpt", "topk:0.1 +residual", 0.05434, 0.527, 0),
 )
-"""The runs of three tasks; the GPT has one seed, whose ``spread`` counts as 0."""
+"""The runs of three tasks; the GPT has one seed, so its ``spread`` is 0."""
 
 
 def calibrate(runs: Iterable[MethodRun]) -> Calibration:
-    """Return the effects that fit runs best.
+    """Return the effects fitted to the runs.
 
-    Noise is fitted by logarithms: the power is the slope within tasks, and the factors are geometric means,
-    for tasks differ by factors.
+    The fit of noise is logarithmic: the power is the slope within tasks, and the factors are geometric means,
+    because tasks differ by factors.
     """
     kinds: dict[str, list[MethodRun]] = {"noise": [], "dropped": [], "residual": [], "stale": []}
     for run in runs:

@@ -23,11 +23,11 @@ class AlphaBetaGamma:
     Parameters
     ----------
     alpha_s
-        Seconds per message, whatever its size.
+        The latency in seconds per message.
     beta_s_per_nbyte
-        Seconds per byte on the link, the inverse of the rate.
+        The seconds per byte on the link, the inverse of the rate.
     gamma_s_per_nbyte
-        Seconds to add one byte of float32 to the rank's own chunk.
+        The seconds to add one byte of float32 to the rank's own chunk.
     """
 
     alpha_s: float
@@ -40,7 +40,7 @@ class AlphaBetaGamma:
 
 
 def parameter_server_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
-    """Return ``2 p (n beta + alpha)``: p workers, and an additional server that serves one at a time.
+    """Return ``2 p (n beta + alpha)``: p workers and an extra server that serves one worker at a time.
 
     Source: Iandola and others, a measurement study, equation 1.
     """
@@ -72,10 +72,10 @@ def worker_aggregator_s(world: int, nbytes: float, link: AlphaBetaGamma) -> floa
 
 
 def tree_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
-    """Return ``lg p (2 alpha + 2 n beta + n gamma)``: a binomial tree up to the root and down again.
+    """Return ``lg p (2 alpha + 2 n beta + n gamma)``: reduce and broadcast over a binomial tree.
 
-    Source: the study, equation 2, without gamma; each level of the way up adds the whole bucket once. Exact
-    for powers of two.
+    Source: the study, equation 2, without gamma; each level of the reduction adds the whole bucket once.
+    Exact for powers of two.
     """
     hop_s = link.alpha_s + nbytes * link.beta_s_per_nbyte
     return math.log2(world) * (2 * hop_s + nbytes * link.gamma_s_per_nbyte)
@@ -105,8 +105,8 @@ def segmented_ring_s(
 ) -> float:
     """Return ``2 (p - 1) L alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma + L S``.
 
-    This is L ring all-reduces of one Lth each: ``segments`` is L, and ``synchronisation_s`` is S, the seconds
-    that all ranks need to agree before each of them. One segment is the sequential exchange.
+    This is L ring all-reduces of 1/L of the bucket each: ``segments`` is L, and ``synchronisation_s`` is S,
+    the seconds to synchronise all ranks before each all-reduce. One segment is the sequential exchange.
 
     Source: Pipe-SGD, NeurIPS 2018, equations 5 and 6.
     """
@@ -114,7 +114,7 @@ def segmented_ring_s(
 
 
 def least_transfer_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
-    """Return ``2 (p - 1)/p n beta``, the least time in which any all-reduce can move its bytes.
+    """Return ``2 (p - 1)/p n beta``, the minimum transfer time of any all-reduce.
 
     Source: Patarasuk and Yuan, JPDC 69 (2009), theorem 1.
     """
@@ -128,8 +128,8 @@ def _scattered_s(world: int, nbytes: float, link: AlphaBetaGamma) -> float:
 
 # The time of training steps: Pipe-SGD's models, and INCEPTIONN's steps with an aggregator.
 #
-# Of Pipe-SGD (NeurIPS 2018), ``iterations`` is T, ``update_s`` is l_up, ``compute_s`` is l_comp (forward and
-# backward together), and ``communicate_s`` is l_comm.
+# In Pipe-SGD's notation (NeurIPS 2018), ``iterations`` is T, ``update_s`` is l_up, ``compute_s`` is l_comp
+# (forward and backward together), and ``communicate_s`` is l_comm.
 
 
 def sync_s(iterations: int, *, update_s: float, compute_s: float, communicate_s: float) -> float:
@@ -167,12 +167,12 @@ def segmented_exchange_s(
     segments: int,
     synchronisation_s: float = 0.0,
 ) -> float:
-    """Return the seconds of a pipeline that exchanges every segment as soon as backward has produced it.
+    """Return the seconds of a pipeline that exchanges each segment as soon as backward has computed it.
 
     ``T max(l_up + l_for + l_b, 2 (p - 1) L alpha + 2 (p - 1)/p n beta + (p - 1)/p n gamma + L S)``, where
     ``first_backward_s``, l_b, is the backward pass of only the first segment. Because the equation omits the
-    rest of the backward pass, it is a lower bound if computation dominates. One segment, whose backward pass
-    is all of it, is the whole gradient in one ring all-reduce. Source: Pipe-SGD, equations 5 and 6.
+    rest of the backward pass, it is a lower bound if computation dominates. With one segment, l_b is the
+    whole backward pass, and the gradient is one ring all-reduce. Source: Pipe-SGD, equations 5 and 6.
     """
     exchange_s = segmented_ring_s(world, nbytes, link, segments=segments, synchronisation_s=synchronisation_s)
     return pipelined_s(
@@ -181,7 +181,7 @@ def segmented_exchange_s(
 
 
 def scaling_efficiency(*, update_s: float, compute_s: float, communicate_s: float) -> float:
-    """Return the speedup over one rank divided by the ranks: 1 if a pipeline is compute bound.
+    """Return the speed-up over one rank divided by the number of ranks: 1 if the pipeline is compute-bound.
 
     ``SE = (l_up + l_comp) / max(l_up + l_comp, l_comm)``. Source: Pipe-SGD, section 3.2.
     """
@@ -192,11 +192,11 @@ def scaling_efficiency(*, update_s: float, compute_s: float, communicate_s: floa
 
 @dataclass(frozen=True, slots=True)
 class WorkerAggregatorStep:
-    """The parts of a step with an aggregator, in seconds, one after the other.
+    """The sequential parts of a step with an aggregator, in seconds.
 
-    The workers spend ``forward_s``, ``backward_s``, and ``gpu_copy_s``; gradients and weights travel for
-    ``communicate_s``; and the aggregator spends ``gradient_sum_s`` and ``update_s``. Source: INCEPTIONN,
-    MICRO 2018, table II.
+    The workers spend ``forward_s``, ``backward_s``, and ``gpu_copy_s``; gradients and weights take
+    ``communicate_s`` on the network; and the aggregator spends ``gradient_sum_s`` and ``update_s``. Source:
+    INCEPTIONN, MICRO 2018, table II.
     """
 
     forward_s: float
@@ -208,11 +208,11 @@ class WorkerAggregatorStep:
 
     @property
     def total_s(self) -> float:
-        """The seconds of the step."""
+        """The step time in seconds."""
         local_s = self.forward_s + self.backward_s + self.gpu_copy_s
         return local_s + self.gradient_sum_s + self.communicate_s + self.update_s
 
     @property
     def communication_share(self) -> float:
-        """The part of the step, from 0 to 1, in which gradients and weights travel."""
+        """The share of the step, from 0 to 1, spent sending gradients and weights."""
         return self.communicate_s / self.total_s

@@ -1,6 +1,6 @@
 """A network as frozen data: rates, latency, groups behind shared uplinks, slow and late ranks.
 
-A quantity that may differ between ranks is one number for all ranks, or a tuple with a number for each.
+A quantity that may differ between ranks is one number for all ranks, or a tuple with a number for each rank.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gradwire.fields import ABOVE_ZERO, Kind, Source, anything, of, optional, re
 from gradwire.records import read_object
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma
 
-if TYPE_CHECKING:  # it imports NumPy, for which no help of a command waits
+if TYPE_CHECKING:  # it imports NumPy, which would delay commands' --help
     from gradwire.timing.simulate import Simulation, Wires
 
 PerRank = float | tuple[float, ...]
@@ -37,9 +37,9 @@ class Groups:
     of
         The group of every rank, counted from 0.
     uplink_nbytes_per_s
-        Bytes per second out of a group, and as many into it at the same time.
+        The rate out of a group in bytes per second, and also into it at the same time.
     latency_s
-        Seconds that a message between two groups takes beyond the network's latency.
+        The latency of a message between two groups in seconds, added to the network's.
     """
 
     of: tuple[int, ...]
@@ -49,7 +49,7 @@ class Groups:
     def __post_init__(self) -> None:
         of = tuple(self.of) if isinstance(self.of, Sequence) else ()
         if not of or not all(type(group) is int and group >= 0 for group in of):
-            raise SpecError(f"groups must be whole numbers from 0 up, one for each rank, but are {self.of!r}")
+            raise SpecError(f"expected groups as whole numbers from 0 up, one for each rank, got {self.of!r}")
         object.__setattr__(self, "of", of)
         _settle_each(self, "uplink_nbytes_per_s", self.count, "groups", real(ABOVE_ZERO))
         _SOURCE.check(self, latency_s=real(0.0))
@@ -61,20 +61,20 @@ class Groups:
 
     @classmethod
     def blocks(cls, world: int, size: int, uplink_nbytes_per_s: PerRank, latency_s: float = 0.0) -> Groups:
-        """Put ``size`` neighbouring ranks into each group: ranks that know where they are."""
+        """Return groups of ``size`` neighbouring ranks each: placement in topology order."""
         _SOURCE.read(size, whole(1), "size")
         return cls(tuple(rank // size for rank in range(world)), uplink_nbytes_per_s, latency_s)
 
     @classmethod
     def dealt(cls, world: int, count: int, uplink_nbytes_per_s: PerRank, latency_s: float = 0.0) -> Groups:
-        """Deal the ranks to ``count`` groups in turn: ranks whose neighbours are all elsewhere."""
+        """Return ``count`` groups with ranks assigned in turn, so that neighbours are in different groups."""
         _SOURCE.read(count, whole(1), "count")
         return cls(tuple(rank % count for rank in range(world)), uplink_nbytes_per_s, latency_s)
 
 
 @dataclass(frozen=True)
 class Network:
-    """The network between ``world`` ranks, and the rate at which they add.
+    """The network between ``world`` ranks, and the rate of their additions.
 
     Raises ``SpecError`` for invalid numbers, and for tuples whose length isn't the number of ranks.
 
@@ -83,14 +83,14 @@ class Network:
     world
         The number of ranks.
     send_nbytes_per_s, recv_nbytes_per_s
-        Bytes per second out of and into each rank, both at the same time. A message travels at the lower of
-        the rates at its two ends.
+        The rate out of and into each rank in bytes per second, both at the same time. A message has the lower
+        of the rates at its two ends.
     latency_s
-        Seconds that every message takes beyond its bytes.
+        The latency of every message in seconds.
     reduce_s_per_nbyte
-        Seconds to add a received byte of float32.
+        The seconds to add a received byte of float32.
     start_s
-        The time at which each rank reaches the all-reduce.
+        The time at which each rank starts the all-reduce, in seconds.
     groups
         Shared uplinks, or None for a network whose core is never the bottleneck.
     """
@@ -111,26 +111,26 @@ class Network:
             _settle_each(self, name, self.world, "ranks", real(0.0))
         if self.groups is not None and len(self.groups.of) != self.world:
             raise SpecError(
-                f"groups must name one group for each of {self.world} ranks, not for {len(self.groups.of)}"
+                f"expected a group for each of {self.world} ranks, got {len(self.groups.of)} in groups.of"
             )
 
     @classmethod
     def uniform(cls, world: int, link: AlphaBetaGamma, groups: Groups | None = None) -> Network:
-        """Return a network in which all ranks are alike. Raises ``SpecError`` if beta is 0."""
+        """Return a network of equal ranks. Raises ``SpecError`` if beta is 0."""
         if link.beta_s_per_nbyte == 0:
-            raise SpecError("a network needs a rate, but beta is 0 seconds per byte; give it more than 0")
+            raise SpecError("expected beta above 0 seconds per byte, got 0; pass the inverse of the rate")
         rate = 1 / link.beta_s_per_nbyte
         return cls(world, rate, rate, link.alpha_s, link.gamma_s_per_nbyte, groups=groups)
 
     def delayed(self, rank: int, by_s: float) -> Network:
-        """Return the network in which ``rank`` starts ``by_s`` seconds later."""
+        """Return a copy of the network in which ``rank`` starts ``by_s`` seconds later."""
         self._check_rank(rank)
         start = list(self.per_rank(self.start_s))
         start[rank] += by_s
         return replace(self, start_s=tuple(start))
 
     def slowed(self, rank: int, factor: float) -> Network:
-        """Return the network in which ``rank`` takes ``factor`` times as long to send, receive, and add."""
+        """Return a copy in which ``rank`` takes ``factor`` times as long to send, receive, and add."""
         self._check_rank(rank)
         _SOURCE.read(factor, real(ABOVE_ZERO), "factor")
         changed: dict[str, Any] = {}
@@ -145,13 +145,13 @@ class Network:
         return replace(self, **changed)
 
     def per_rank(self, value: PerRank) -> tuple[float, ...]:
-        """Return ``value`` once for each rank."""
+        """Return ``value`` as a tuple with one number per rank."""
         return value if isinstance(value, tuple) else (value,) * self.world
 
     def simulate(self, collective: Collective, nbytes: float, *, ratio: float = 1.0) -> Simulation:
         """Simulate an all-reduce of ``nbytes`` bytes of float32 per rank; see ``timing.simulate``.
 
-        ``ratio`` is how many bytes of float32 a codec makes one byte of.
+        ``ratio`` is the codec's compression ratio.
         """
         from gradwire.timing.simulate import simulate
 
@@ -180,7 +180,7 @@ class Network:
 
     def _check_rank(self, rank: int) -> None:
         if rank not in range(self.world):
-            raise SpecError(f"rank must be one of the {self.world} from 0 up, but is {rank!r}")
+            raise SpecError(f"expected a rank from 0 to {self.world - 1}, got {rank!r}")
 
     def to_json(self) -> str:
         """Return the network as a JSON object."""
@@ -188,17 +188,17 @@ class Network:
 
     @classmethod
     def from_json(cls, text: str) -> Network:
-        """Read what ``to_json`` wrote; what is left out keeps its default. Raises ``SpecError``."""
+        """Parse the result of ``to_json``; missing fields have their defaults. Raises ``SpecError``."""
         return _SOURCE.read(read_object(text, "a network"), _kind(cls, groups=optional(_kind(Groups))))
 
 
 def _kind(made: type[T], **kinds: Kind[Any]) -> Kind[T]:
-    """Return the kind of what checks its own values."""
+    """Return the field kind of a dataclass that validates its own values."""
     return of(made, **{each.name: anything for each in fields(made)} | kinds)  # type: ignore[arg-type]
 
 
 def _settle_each(owner: object, name: str, count: int, each: str, kind: Kind[float]) -> None:
-    """Check a number, or a sequence of ``count``, in a frozen dataclass, and keep a sequence as a tuple."""
+    """Check a frozen dataclass's field, a number or ``count`` numbers, and store a sequence as a tuple."""
     value = getattr(owner, name)
     if isinstance(value, Sequence) and not isinstance(value, str):
         value = tuple(value)

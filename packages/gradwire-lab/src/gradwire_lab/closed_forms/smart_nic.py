@@ -1,7 +1,7 @@
-"""Training steps with the all-reduce in the NIC, and the two methods that the paper compares it with.
+"""Training steps with the all-reduce in the NIC, and the paper's two baselines.
 
-The model is that of Ma and others, FPGA-based AI smart NICs (arXiv 2204.10943), section IV.C, for a
-perceptron whose layers are square. Each function's docstring has its equation. Layers count from the input.
+The model is from Ma and others, FPGA-based AI smart NICs (arXiv 2204.10943), section IV.C, for a perceptron
+with square layers. Each function's docstring has its equation. Layers are numbered from the input.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """Layers with weights of ``widths[l]`` x ``widths[l]``, trained with ``batch`` samples per node."""
+    """A perceptron with weights of ``widths[l]`` x ``widths[l]``, trained with ``batch`` samples per node."""
 
     widths: tuple[int, ...]
     batch: int
@@ -21,9 +21,9 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A worker that computes ``flops_per_s`` with all its cores.
+    """A worker with a computing rate of ``flops_per_s`` on all its cores.
 
-    It updates a parameter in ``update_s_per_parameter``, which depends on its memory.
+    An update takes ``update_s_per_parameter`` per parameter, which depends on the worker's memory.
     """
 
     flops_per_s: float
@@ -43,10 +43,10 @@ class Node:
 
 
 class Nic(Protocol):
-    """Anything that all-reduces a layer's gradients between nodes."""
+    """The time model of a NIC that all-reduces a layer's gradients between nodes."""
 
     def all_reduce_s(self, width: int, nodes: int) -> float:
-        """Return the seconds for a layer of ``width`` x ``width`` weights."""
+        """Return the seconds to all-reduce a layer of ``width`` x ``width`` weights."""
         ...
 
 
@@ -57,15 +57,15 @@ class SmartNic:
     Parameters
     ----------
     line_nbytes_per_s
-        Its rate in each direction, BW_eth.
+        The link's rate in each direction, BW_eth.
     usable_share
-        The part of that rate that it reaches, from 0 to 1; alpha in the paper.
+        The usable share of the link's rate, from 0 to 1; alpha in the paper.
     compression
-        The bytes of float32 that travel as one byte; beta in the paper.
+        The compression ratio on the wire; beta in the paper.
     adds_per_s
-        Its additions of two floats per second, P_FPGA.
+        The NIC's additions of two floats per second, P_FPGA.
     pcie_nbytes_per_s
-        Bytes per second between it and the worker's memory, both directions together, BW_pcie.
+        The rate between the NIC and the worker's memory, both directions together, BW_pcie.
     """
 
     line_nbytes_per_s: float
@@ -80,7 +80,7 @@ class SmartNic:
         return nbytes * 2 * (nodes - 1) / (nodes * rate)
 
     def add_s(self, nbytes: float, nodes: int) -> float:
-        """Return ``T_add = R 2 (N - 1) / (N P_FPGA b)``; the paper has the adders run in both halves."""
+        """Return ``T_add = R 2 (N - 1) / (N P_FPGA b)``; in the paper, the adders run in both halves."""
         return nbytes * 2 * (nodes - 1) / (nodes * self.adds_per_s * _FLOAT_NBYTES)
 
     def memory_s(self, nbytes: float) -> float:
@@ -92,17 +92,17 @@ class SmartNic:
         return max(self.ring_s(nbytes, nodes), self.add_s(nbytes, nodes), self.memory_s(nbytes))
 
     def all_reduce_s(self, width: int, nodes: int) -> float:
-        """Return ``T_AR`` of a layer of ``width`` x ``width`` weights."""
+        """Return ``T_AR`` for a layer of ``width`` x ``width`` weights."""
         return self.exchange_s(padded_nbytes(width, nodes), nodes)
 
 
 @dataclass(frozen=True, slots=True)
 class RingCircuit:
-    """A circuit for the ring that moves a word of ``lanes`` floats in a cycle at every place.
+    """A ring circuit that moves a word of ``lanes`` floats per cycle in every stage.
 
-    ``compression`` is the wire's, as a ``SmartNic``'s. ``decoded`` is how many chunks of an all-reduce its
-    decompressor passes, and ``latency`` the cycles in which words of an all-reduce are under way, but none
-    is given.
+    ``compression`` is the compression ratio on the wire, as in ``SmartNic``. ``decoded`` is the number of
+    chunks of an all-reduce that pass the decompressor. ``latency`` is the number of cycles in which words of
+    an all-reduce are in flight without new input.
     """
 
     lanes: int
@@ -112,15 +112,15 @@ class RingCircuit:
 
     @property
     def nic(self) -> SmartNic:
-        """The circuit as a NIC whose seconds are cycles."""
+        """The circuit as a ``SmartNic`` whose time unit is the cycle."""
         word_nbytes = _FLOAT_NBYTES * self.lanes
         return SmartNic(word_nbytes, 1.0, self.compression, self.lanes, 2 * word_nbytes)
 
     def cycles(self, nodes: int, chunk_words: int, rounds: int = 1) -> float:
-        """Return the cycles of this many all-reduces that follow each other.
+        """Return the cycles of ``rounds`` consecutive all-reduces.
 
-        Each takes ``max(T_ring, T_add, T_mem)``, or what the chunks take to pass the decompressor, and the
-        latency. Before the first, a chunk is sent that meets none of the others.
+        Each takes the maximum of T_ring, T_add, T_mem, and the decompressor's time, plus the latency. The
+        first chunk is sent before the first all-reduce, without overlap.
         """
         nbytes = _FLOAT_NBYTES * self.lanes * chunk_words * nodes
         moving = max(self.nic.exchange_s(nbytes, nodes), self.decoded * chunk_words)
@@ -129,9 +129,9 @@ class RingCircuit:
 
 @dataclass(frozen=True, slots=True)
 class PlainNic:
-    """A conventional NIC, with which cores of the worker run the ring.
+    """A conventional NIC, for which the worker's cores run the ring.
 
-    ``nbytes_per_s`` is the rate at which they exchange a node's bytes, additions included.
+    ``nbytes_per_s`` is the rate of the exchange of a node's bytes, including additions.
     """
 
     nbytes_per_s: float
@@ -143,7 +143,7 @@ class PlainNic:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The seconds of a training step by activity of the worker; in ``exposed_s``, it waits for gradients."""
+    """The seconds of a training step by the worker's activity; ``exposed_s`` is the wait for gradients."""
 
     forward_s: float
     backward_s: float
@@ -152,7 +152,7 @@ class Trace:
 
     @property
     def total_s(self) -> float:
-        """The seconds of the step."""
+        """The step time in seconds."""
         return self.forward_s + self.backward_s + self.update_s + self.exposed_s
 
 
@@ -165,7 +165,7 @@ def padded_nbytes(width: int, nodes: int) -> int:
 
 
 def smart_step(mlp: Mlp, node: Node, nic: Nic, nodes: int) -> Trace:
-    """Return the step of a worker whose NIC exchanges a layer while it computes the next.
+    """Return the step of a worker whose NIC exchanges a layer while the worker computes the next one.
 
     ``T_total = sum T_F + T_B[L] + max(T_B[L-1], T_AR[L]) + sum over l = 2..L-1 of
     max(T_U[l+1] + T_B[l-1], T_AR[l]) + max(T_U[2], T_AR[1]) + T_U[1]``: a layer's all-reduce runs while the
@@ -183,7 +183,7 @@ def smart_step(mlp: Mlp, node: Node, nic: Nic, nodes: int) -> Trace:
 
 
 def blocking_step(mlp: Mlp, node: Node, nic: Nic, nodes: int) -> Trace:
-    """Return the naive step: all cores compute, then all wait for the all-reduce of every layer."""
+    """Return the naive step: all cores compute, then wait for the all-reduce of every layer."""
     return Trace(
         sum(node.forward_s(width, mlp.batch) for width in mlp.widths),
         sum(node.backward_s(width, mlp.batch) for width in mlp.widths),
@@ -195,9 +195,9 @@ def blocking_step(mlp: Mlp, node: Node, nic: Nic, nodes: int) -> Trace:
 def overlapped_step(mlp: Mlp, node: Node, nic: Nic, nodes: int, *, slowdown: float) -> Trace:
     """Return the step in which some cores only exchange and update, while the others run backward.
 
-    ``slowdown`` is the factor by which backward takes longer without those cores: 28/26 for 2 of 28 cores, if
-    only cores matter. Layers are exchanged from the last to the first. Backward hides updates in the same way
-    as exchanges; the remainder of both counts as exposed.
+    ``slowdown`` is the slowdown of backward without those cores: 28/26 for 2 of 28 cores, if only the number
+    of cores matters. Layers are exchanged from the last to the first. Backward hides updates and exchanges;
+    the remainder of both is exposed.
     """
     computed_s = exchanged_s = 0.0
     for width in reversed(mlp.widths):

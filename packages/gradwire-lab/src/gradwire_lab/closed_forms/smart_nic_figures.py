@@ -19,45 +19,45 @@ from gradwire_lab.closed_forms.smart_nic import (
     smart_step,
 )
 
-# The prototype that the smart NIC's authors measured, as the constants of the model.
+# The constants of the model, for the prototype that the smart NIC's authors measured.
 #
-# The paper (arXiv 2204.10943) leaves constants open. ``calibrate`` determines four of them from four of its
-# figures of six nodes; ``smart_nic_figures`` compares all figures with the model's.
+# The paper (arXiv 2204.10943) omits some constants. ``calibrate`` determines four of them from four published
+# figures for six nodes; ``figures`` compares all published figures with the model's.
 
 WIDTH, LAYERS = 2048, 20
 SMALL = Mlp((WIDTH,) * LAYERS, batch=448)
 LARGE = Mlp((WIDTH,) * LAYERS, batch=1792)
 BATCHES = (SMALL.batch, LARGE.batch)
 FEW, MANY = 6, 32
-"""The nodes of the prototype, and the numbers of nodes that the paper predicts for."""
+"""The number of nodes of the prototype, and of the paper's predictions."""
 
 LINE_NBYTES_PER_S, BASELINE_LINE_NBYTES_PER_S = 40e9 / 8, 100e9 / 8
-"""Rates of the smart NICs, and of the conventional ones that they are compared with."""
+"""The rates of the smart NICs and of the conventional baseline NICs, in bytes per second."""
 USABLE_SHARE = 1.0
-"""Footnote 1: very close to 1."""
+"""The usable share of the link's rate (footnote 1: very close to 1)."""
 
 BFP16_COMPRESSION = 16 * 32 / (16 * 8 + 8)
-"""Blocks of 16 floats: 8 bits each and 8 shared."""
+"""The compression ratio of BFP with blocks of 16 floats: 8 bits each and 8 shared."""
 
 PCIE_3_X8_NBYTES_PER_S = 2 * 8 * 8e9 * 128 / 130 / 8
-"""Two directions of eight lanes at 8 GT/s, coded 128b/130b."""
+"""The rate of PCIe Gen3 x8 in both directions: eight lanes at 8 GT/s each, coded 128b/130b."""
 
 PEAK_FLOPS_PER_S = 28 * 2.4e9 * 64
-"""28 cores with two AVX-512 units at 2.4 GHz."""
+"""The peak rate of 28 cores with two AVX-512 units at 2.4 GHz."""
 
 BACKWARD_SLOWDOWN = 1.11
-"""Figure 2a: the slowdown of the backward pass with two of 28 cores less."""
+"""The slowdown of the backward pass without two of 28 cores (figure 2a)."""
 
 LANES = 8
-"""The NIC's adders, for words of 256 bits."""
+"""The number of the NIC's adders, for words of 256 bits."""
 
 UPDATE_S_PER_PARAMETER = 0.0
-"""The published shares of figure 4a leave at most about 0.3 % of a step for it; see ``docs/timing.md``."""
+"""The time to update a parameter: by figure 4a, at most about 0.3 % of a step; see ``docs/timing.md``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prototype:
-    """The node, its conventional NIC driven by all cores in turn or by two of its own, and the smart NIC."""
+    """The calibrated node, conventional NIC (blocking or overlapped on two cores), and smart NIC."""
 
     node: Node
     blocking: PlainNic
@@ -68,11 +68,11 @@ class Prototype:
 
 @cache
 def calibrate() -> Prototype:
-    """Return the prototype whose open constants are those that the paper's figures imply.
+    """Return the prototype with the omitted constants derived from the paper's figures.
 
-    The computing rate and the rate of the overlapped exchange meet 18 % less time and 37 % less exposed time
-    without compression; the adders' rate 95 % less exposed time with it; and the rate of the blocking
-    exchange its 51 %. No figure of more than six nodes sets a constant.
+    The computing rate and the overlapped exchange's rate are fitted to 18 % less time and 37 % less exposed
+    time without compression, the adders' rate to 95 % less exposed time with compression, and the blocking
+    exchange's rate to its exposed share of 51 %. No constant is fitted to a figure of more than six nodes.
     """
     nic = SmartNic(LINE_NBYTES_PER_S, USABLE_SHARE, 1.0, _PLENTY, PCIE_3_X8_NBYTES_PER_S)
     flops_per_s = _solve(lambda flops: 1 - _small_gain(nic, Node(flops, UPDATE_S_PER_PARAMETER)), 0.18)
@@ -97,7 +97,7 @@ def _small_gain(nic: SmartNic, node: Node) -> float:
 
 
 def baseline_step(mlp: Mlp, node: Node, nic: PlainNic, nodes: int) -> Trace:
-    """Return the step with conventional NICs, for which two of 28 cores exchange and update."""
+    """Return the step with conventional NICs, with two of 28 cores for the exchange and the updates."""
     return overlapped_step(mlp, node, nic, nodes, slowdown=BACKWARD_SLOWDOWN)
 
 
@@ -119,7 +119,7 @@ def _blocking_nic(node: Node) -> PlainNic:
 
 
 def _solve(rising: Callable[[float], float], wanted: float) -> float:
-    """Return where a rising function has the value ``wanted``, by halving on a logarithmic scale."""
+    """Return the argument at which a rising function equals ``wanted``, by logarithmic bisection."""
     least, most = 1e6, 1e15
     for _ in range(100):
         middle = math.sqrt(least * most)
@@ -128,18 +128,18 @@ def _solve(rising: Callable[[float], float], wanted: float) -> float:
 
 
 class How(StrEnum):
-    """The way in which the model comes to a figure."""
+    """The relation of the model's figure to the published one."""
 
     PREDICTED = "predicted"
     CALIBRATED = "calibrated"
-    """A constant was set from it, or all of them from figures of the same measurement."""
+    """A constant was fitted to this figure, or to figures of the same measurement."""
     ARITHMETIC = "arithmetic"
-    """A published figure in other words."""
+    """The figure follows from another published one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure, where the paper publishes it, what the model says, and why it may hold by construction."""
+    """A published figure, its source, the model's figure, and the reason if both agree by construction."""
 
     what: str
     source: str
@@ -151,9 +151,9 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A constant of the model, in words, and where it comes from.
+    """A constant of the model, in words, with its source.
 
-    ``omitted`` is true if the paper doesn't say it; ``source`` is then what it was derived from.
+    ``omitted`` is true if the paper doesn't state it; ``source`` is then the figure it was derived from.
     """
 
     what: str
@@ -173,7 +173,7 @@ SPEEDUPS = ((SMALL, FEW, 1.6), (SMALL, MANY, 2.5), (LARGE, FEW, 1.1), (LARGE, MA
 
 
 def constants(prototype: Prototype) -> list[Constant]:
-    """Return all constants of the model, with those that the paper omits."""
+    """Return all constants of the model, including the ones that the paper omits."""
     plain, bfp = prototype.overlapped, prototype.bfp
     flops_per_s, lane = prototype.node.flops_per_s, bfp.adds_per_s / LANES
     share = 100 * flops_per_s / PEAK_FLOPS_PER_S
@@ -224,15 +224,15 @@ def constants(prototype: Prototype) -> list[Constant]:
 
 
 def speedup(prototype: Prototype, mlp: Mlp, nic: SmartNic, nodes: int) -> float:
-    """Return how many times shorter a step is with smart NICs than with the overlapped baseline."""
+    """Return the speed-up of a step with smart NICs over the overlapped baseline."""
     before = baseline_step(mlp, prototype.node, prototype.overlapped, nodes)
     return before.total_s / smart_step(mlp, prototype.node, nic, nodes).total_s
 
 
 def throughput(prototype: Prototype, mlp: Mlp, nic: SmartNic | None, nodes: int) -> float:
-    """Return the samples per second of ``nodes`` nodes over those of a node that exchanges nothing.
+    """Return the throughput of ``nodes`` nodes relative to one node without exchanges (figure 4b).
 
-    With None, the nodes are the overlapped baseline's (figure 4b).
+    If ``nic`` is None, the nodes use the overlapped baseline.
     """
     node = prototype.node
     alone_s = sum(
@@ -245,7 +245,7 @@ def throughput(prototype: Prototype, mlp: Mlp, nic: SmartNic | None, nodes: int)
 
 
 def figures(prototype: Prototype) -> list[Figure]:
-    """Return the published figures and the model's figures for ``prototype``."""
+    """Return the published figures with the model's figures for ``prototype``."""
     return [*_profile(prototype), *_bars(prototype), *_scaling(prototype)]
 
 
