@@ -15,6 +15,6 @@ def test_without_the_tools_it_says_which_and_how_to_get_them(tmp_path: Path) -> 
     done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        "aarch64: 'aarch64-linux-gnu-g++' is needed to build and run the kernels of aarch64, but was not "
-        "found; on Debian run apt-get install g++-aarch64-linux-gnu qemu-user\n"
+        "aarch64: expected 'aarch64-linux-gnu-g++', which builds and runs the kernels of aarch64, got none; "
+        "on Debian, run apt-get install g++-aarch64-linux-gnu qemu-user\n"
     )

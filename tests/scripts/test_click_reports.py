@@ -66,9 +66,9 @@ def test_it_finds_what_is_broken(
     for old, new, complaint in (
         ("sign * before(a, b)", "before(a, b)", "column 1, descending: the order is"),
         ("body.append(", "body.rows[0].remove(); body.append(", "rows are lost"),
-        ('isDark() ? "light"', 'isDark() ? "dark"', "its themes are"),
-        ('href="#times"', 'href="#nowhere"', "its link #nowhere leads nowhere"),
-        ("theme.hidden = false", "", "the switch of themes can't be seen"),
+        ('isDark() ? "light"', 'isDark() ? "dark"', "expected two alternating themes"),
+        ('href="#times"', 'href="#nowhere"', "its link #nowhere has no target"),
+        ("theme.hidden = false", "", "the theme switch is not visible"),
         ('tabindex="0"', 'tabindex="-1"', "the keyboard reaches"),
     ):
         assert old in good

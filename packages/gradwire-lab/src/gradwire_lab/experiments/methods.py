@@ -144,7 +144,10 @@ def _with(
 
 
 def _power_sgd(rank: int) -> Callable[[DistributedDataParallel], object]:
-    """Return a PowerSGD hook for one bucket: with several, its collectives' order differs and Gloo aborts."""
+    """Return a function that registers PowerSGD, for one bucket: with several, Gloo aborts.
+
+    With several buckets, its callbacks issue collectives in different orders.
+    """
 
     def register(ddp: DistributedDataParallel) -> None:
         state = powerSGD_hook.PowerSGDState(

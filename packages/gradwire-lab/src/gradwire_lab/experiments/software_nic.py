@@ -1,8 +1,8 @@
 """Step times of training over software NICs, compared with predictions that include packet headers.
 
-Hosts train an MLP with the codec in the library, with NICs that merge segments, and with NICs that encode
-each segment in one packet. The prediction is the computation time, measured on all hosts at once, plus the
-replay of the exchange over the link as hosts see it behind NICs.
+Hosts train an MLP with the codec in the library, with NICs that merge segments, and with NICs that send one
+packet per segment. The prediction is the computation time, measured on all hosts at once, plus the replay of
+the exchange over the link as hosts see it behind NICs.
 """
 
 from __future__ import annotations

@@ -227,7 +227,7 @@ class RoundedCarrier(Carrier):
         self._codec, self._whole_codec = parse("bf16"), BitPack(4)
 
     def pack(self, bits: Bits, *, full: bool) -> int:  # noqa: ARG002 - all messages have the same format
-        """Encode the layers in ``bits`` into the host's buffer, and return the number of bytes."""
+        """Encode the weights in ``bits`` into the host's buffer; return the bytes used."""
         self.spans, end = {}, 0
         for number in bits:
             master, begin = self._masters[number], aligned(end)

@@ -81,7 +81,7 @@ Two of three networks must switch at more.
 """
 CHANCE = 0.1
 NEIGHBOUR = MappingProxyType({"cifar10": 0.2875, "digits": GOALS["digits"].known})
-"""The nearest neighbour's accuracy on the training images: the minimum for a network's known accuracy."""
+"""The accuracy of the nearest training image: the minimum for a network's known accuracy."""
 NOT_TIMED = "no batches in full size were timed; --full times them"
 NO_ORACLE = "the oracle takes trainings with all static formats; --full trains them"
 GROUPS = MappingProxyType({"with BatchNorm": (*NORMALISED, "resnet"), "without BatchNorm": (SHOWN,)})

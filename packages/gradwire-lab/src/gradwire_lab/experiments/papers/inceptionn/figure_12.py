@@ -76,7 +76,7 @@ WAYS = MappingProxyType(
         COMPRESSED[2]: Organisation(INC, WORKERS, "ring", nic=f"{CODEC} --no-merge"),
     }
 )
-"""WA sends gradients to one aggregator, whose weights descend a tree; TREE has figure 1a's groups."""
+"""WA sends gradients to one aggregator, which broadcasts weights with a tree; TREE has figure 1a's groups."""
 PACE = "WA, to find the rate"
 SHARE = (0.709, 0.802)
 """Published: the share of communication in WA's time for the four networks; the rate is set for the middle.

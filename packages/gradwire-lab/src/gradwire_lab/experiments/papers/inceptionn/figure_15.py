@@ -26,7 +26,7 @@ BUDGET_S = 15.0
 def cells(options: ExchangeOptions) -> list[Cell]:
     """Return a cell for each organisation and number of workers, which are the first hosts of one testbed.
 
-    WA uses one host more than workers: its aggregator, whose weights descend a tree, as in figure 12.
+    WA uses one host more than workers: its aggregator, which broadcasts weights with a tree, as in figure 12.
     """
     hosts = max(options.workers) + 1
     network = {"hosts": hosts, "rate": rate(hosts, options.total_mbit), "nbytes": options.nbytes}

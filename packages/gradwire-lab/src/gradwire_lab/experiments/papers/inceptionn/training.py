@@ -213,7 +213,7 @@ def _cut(parameters: list[torch.nn.Parameter], codec: Codec) -> None:
             each.copy_(passed(codec, each.flatten()).view_as(each))
 
 
-# Training on the hosts of a testbed: with a ring, or with an aggregator whose weights descend a tree.
+# Training on the hosts of a testbed: with a ring, or with an aggregator that broadcasts weights with a tree.
 
 Average = Callable[["torch.Tensor", Callable[[], None]], None]
 """A function that averages a gradient over the workers, and runs an update of this rank's weights."""
