@@ -101,7 +101,7 @@ def images(
 
 
 def wide(words: Words, seed: int, *, title: str, rate: float) -> Task:
-    """Return the 74 MB MLP of ``gradwire experiment training-speed``: batches of 8, so noisy gradients."""
+    """Return the task of the 74 MB MLP of ``training-speed``: batches of 8, so noisy gradients."""
     data = load("digits") if words.data_dir is None else load("mnist", words.data_dir)
     model = wide_layers(data, seed)
 
@@ -117,7 +117,7 @@ def wide(words: Words, seed: int, *, title: str, rate: float) -> Task:
 
 
 def gpt(words: Words, seed: int, *, title: str, lr: float) -> Task:
-    """Return a GPT of 0.87 M parameters on the bytes of a text, shaped as nanoGPT's example for CPUs."""
+    """Return the task of a GPT of 0.87 M parameters on a text, shaped as nanoGPT's example for CPUs."""
     topics = "\n".join(pydoc_data.topics.topics.values()).encode()
     read = topics if words.text is None else words.text.read_bytes()
     data = torch.frombuffer(bytearray(read), dtype=torch.uint8).long()

@@ -95,7 +95,7 @@ def images(
 
 
 def small_gpt() -> Task:
-    """Return a GPT of 0.8 M weights on the bytes of Python's language reference, with 2 contexts per rank."""
+    """Return the task of a GPT of 0.8 M weights on Python's language reference, with 2 contexts per rank."""
 
     def make(rank: int, seed: int) -> Iterator[Batch]:
         return text_task(None, width=64, layers=3, heads=4, batch=2, rank=100 * seed + rank).batches

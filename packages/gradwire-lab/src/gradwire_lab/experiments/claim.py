@@ -167,7 +167,7 @@ class Claim:
         The training runs behind times, ratios, and speed-ups.
     samples
         The number of measurements of the least measured figure, if no training run defines it; None if
-        scatter is irrelevant.
+        variance is irrelevant.
     not_run
         The reason why the claim has no figures, if it wasn't run.
     declared

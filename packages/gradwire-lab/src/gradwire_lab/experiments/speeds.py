@@ -167,7 +167,7 @@ def trained(rows: Sequence[Row]) -> Trained:
 
 
 def target_of(judge: Row) -> float:
-    """Return the target loss: the median of the last evaluations, because a single one scatters."""
+    """Return the target loss: the median of the last evaluations, because a single one varies."""
     return EQUAL * median(loss for _, _, loss in curve_of(judge)[-LAST:])
 
 

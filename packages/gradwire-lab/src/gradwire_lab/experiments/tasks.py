@@ -94,7 +94,7 @@ class TrainingTask:
 
 
 def mnist_mlp(rank: int, world: int, files: Files, seed: int = 0) -> TrainingTask:
-    """Return the 784-500-500-10 MLP with a global batch of 100: 2.6 MB (Pipe-SGD, table 1)."""
+    """Return the task of the 784-500-500-10 MLP with a global batch of 100: 2.6 MB (Pipe-SGD, table 1)."""
     images = _images(files.mnist)
     model = build("mlp", images.image_shape, 10, SEED + seed)
     made = _image_task(images, 100 // world, _stream(rank, seed), lr=0.05, momentum=0.9)
@@ -102,7 +102,7 @@ def mnist_mlp(rank: int, world: int, files: Files, seed: int = 0) -> TrainingTas
 
 
 def wide_mlp(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTask:
-    """Return an MLP of 74 MB with a batch of 8 per rank and plain SGD.
+    """Return the task of an MLP of 74 MB with a batch of 8 per rank and plain SGD.
 
     Four layers with ReLU need He initialization: with PyTorch's default, 60 steps don't reach the goal.
     """
@@ -118,7 +118,10 @@ def wide_mlp(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTas
 
 
 def cifar_cnn(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTask:
-    """Return a CNN with two convolutions and two fully connected layers: 4.4 MB, 16 images per rank."""
+    """Return the task of a CNN of 4.4 MB on CIFAR: two convolutions, two fully connected layers.
+
+    Each rank has a batch of 16 images; SGD has momentum.
+    """
     images = read_images(files.images)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + seed)
@@ -145,7 +148,7 @@ def wide_layers(images: Dataset, seed: int) -> nn.Module:
 
 
 def small_gpt(rank: int, _world: int, files: Files, seed: int = 0) -> TrainingTask:
-    """Return a GPT of 6 layers, 43 MB, on the bytes of a text, by default Python's language reference."""
+    """Return the task of a GPT of 6 layers, 43 MB, on a text, by default Python's language reference."""
     made = text_task(files.text, width=384, layers=6, heads=6, batch=1, rank=rank, seed=seed)
     data = "Python's reference" if files.text is None else files.text.name
     optimizer = partial(torch.optim.AdamW, lr=3e-4, betas=(0.9, 0.95))
@@ -182,7 +185,10 @@ def text_task(
     half: int | None = None,
     seed: int = 0,
 ) -> TrainingTask:
-    """Return a GPT on the bytes of a text (by default Python's reference), or of a ``half`` of it (0, 1)."""
+    """Return the task of a GPT on the bytes of a text, or of a ``half`` of it (0, 1).
+
+    The default text is Python's language reference.
+    """
     training, held_out = text_batches(text, batch, 1000 * seed + rank, half)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + seed)

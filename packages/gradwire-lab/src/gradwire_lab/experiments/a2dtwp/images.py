@@ -77,7 +77,7 @@ def name_of(folder: Path | None, images: Images) -> str:
 
 
 def read_images(folder: Path | None) -> Images:
-    """Return the images of a folder, or scikit-learn's digits, enlarged to three equal channels, without one.
+    """Return the images of a folder; without one, scikit-learn's digits, enlarged, in three equal channels.
 
     A folder has the binary version of CIFAR-10 or CIFAR-100, or NumPy archives ``train*.npz`` and
     ``test*.npz`` with labels ``y`` and images ``x`` of shape (count, 3, 32, 32). Instead of ``x``, an archive

@@ -84,7 +84,7 @@ def seconds_to(row: Row, system: str, target: float) -> float | None:
 
 
 def gain(row: Row, baseline: Row, system: str, target: float) -> float | None:
-    """Return the share of the baseline's time to an error that a policy saves; None if either fails."""
+    """Return the share of the baseline's time to an error that a policy saves; None if either misses it."""
     own, others = seconds_to(row, system, target), seconds_to(baseline, system, target)
     return None if own is None or others is None else 1 - own / others
 
@@ -170,7 +170,7 @@ class MeasuredPolicies:
         return self.last_error(model, FP32) + EQUAL
 
     def batches_to(self, model: str, policy: str) -> float | None:
-        """Return the batches until a policy reaches the target error; None if it doesn't."""
+        """Return the number of batches until a policy reaches the target error; None if it doesn't."""
         points = [(batch, float(batch), error) for batch, error in self.curve(model, policy)]
         found = reach(points, self.target(model)) if points else None
         return None if found is None else found[1]

@@ -50,7 +50,7 @@ def part_of_step(count: int, seed: int, step: int, batch: int, worker: int, work
 
 
 def flat(tensors: Iterable[torch.Tensor], out: torch.Tensor | None = None) -> torch.Tensor:
-    """Return tensors concatenated into one of one dimension, in ``out`` if it is given."""
+    """Return the tensors concatenated into a one-dimensional one, in ``out`` if it is given."""
     return torch.cat([each.flatten() for each in tensors], out=out)
 
 

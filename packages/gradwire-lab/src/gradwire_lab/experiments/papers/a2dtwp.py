@@ -73,7 +73,7 @@ ELAPSED = MappingProxyType({"alexnet": (0.990, 0.996), "vgg": (0.907, 0.936), "r
 ERROR = 0.02
 """The largest allowed excess of AWP's error over float32's: 1.93 % after two epochs, 0.71 % after eight."""
 BEHIND_ORACLE = (0.0097, 0.0472)
-"""AlexNet's, with batches of 16 (10.66 and 11.52 % saved) and of 32 (6.61 and 10.82 %)."""
+"""AlexNet's time beyond the oracle's: batches of 16 (10.66 and 11.52 % saved), of 32 (6.61 and 10.82 %)."""
 DIFFERENT, OF_NETWORKS = 3, 2 / 3
 """A fixed schedule switches all layers at three batches, from 8 to 32 bits.
 

@@ -222,7 +222,7 @@ def naive(worker: TimedWorker, communication: Communication) -> None:
 
 
 def overlapped(worker: TimedWorker, communication: Communication) -> None:
-    """Compute gradients while the communication thread exchanges and applies those already computed."""
+    """Compute gradients while the communication thread exchanges and applies the available ones."""
     worker.forward()
     launched = []
     for layer in reversed(worker.perceptron.layers):

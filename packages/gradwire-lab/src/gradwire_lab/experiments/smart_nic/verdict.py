@@ -32,7 +32,7 @@ OF_STEPS = 0.03
 """The published model's largest error against the published prototype, on 3 to 6 nodes."""
 ERROR = Published("section V.B", OF_STEPS, is_limit=True)
 OF_CYCLES = 0.01
-"""The allowed error in cycles, which are counted, so that the model's error has no scatter."""
+"""The allowed error in cycles, which are counted, so that the model's error has no variance."""
 WITHIN = 0.10
 """The allowed difference as a share of a published figure: published ones have two digits."""
 BASES = {

@@ -22,7 +22,7 @@ EXACT, CODEC = "exact", "inceptionn:2^-10"
 MORE = 2
 """Published: one or two more epochs."""
 EQUAL = 0.005
-"""Accuracies are equal within half a point, because training runs scatter as much."""
+"""Accuracies are equal within half a point, because training runs vary as much."""
 LOST = 0.015
 """Published: the largest loss of accuracy after equal epochs."""
 

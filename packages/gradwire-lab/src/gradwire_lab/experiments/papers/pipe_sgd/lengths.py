@@ -136,7 +136,7 @@ def rates(
 ) -> Iterator[Claim]:
     """Yield, for each K, the claim that the slope is the published one within its 95 % interval.
 
-    The interval is over the seeds. More scatter doesn't help: if half of an interval exceeds ``widest``, the
+    The interval is over the seeds. More variance doesn't help: if half of an interval exceeds ``widest``, the
     slope has no tolerance. A steeper slope doesn't either, because short training runs with large losses
     produce one, too. The last claim states that no interval is wider.
     """
