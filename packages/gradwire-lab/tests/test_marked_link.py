@@ -100,6 +100,6 @@ def test_another_mark_or_tls_is_refused() -> None:
 
 @needs_openssl
 def test_tls_is_refused() -> None:
-    refused = pytest.raises(LinkError, match=r"rank 0 .* which they cannot do with TLS")
+    refused = pytest.raises(LinkError, match=r"rank 0 .* because NICs cannot compress with TLS")
     with patch.dict("os.environ", variables()), refused:
         marked.marked_link(comms(1)[0])  # type: ignore[arg-type]

@@ -347,7 +347,7 @@ def test_a_group_whose_backend_has_no_store_gives_one_clear_error(monkeypatch: p
     assert group is not None
     monkeypatch.setitem(_world.pg_map, group, ("mpi", PrefixStore("default_pg", Store())))
     reason = (
-        "the backend 'mpi' of this group has no store through which its ranks could find each other; "
+        "expected a group with a store for rendezvous, got the backend 'mpi' without one; "
         "initialise torch.distributed with gloo or nccl, or use gradwire.links.MpiLink"
     )
     calls: list[tuple[type[Exception], Callable[[], object]]] = [

@@ -118,9 +118,9 @@ def test_a_certificate_out_of_its_time_fails(
     [
         ("KEY", None, "are set, but GRADWIRE_TLS_KEY is not; set all three"),
         ("CA", None, "are set, but GRADWIRE_TLS_CA is not; set all three"),
-        ("CERT", "", "no pair in PEM"),
-        ("CERT", CERTIFICATE, "no pair in PEM without a password: KEY_VALUES_MISMATCH"),
-        ("CA", "no certificate", "holds no certificate in PEM"),
+        ("CERT", "", "expected a matching pair in PEM"),
+        ("CERT", CERTIFICATE, "pair in PEM without a password, got KEY_VALUES_MISMATCH"),
+        ("CA", "no certificate", "expected a certificate in PEM"),
         ("CA", CERTIFICATE, "would be refused by ranks with the authority"),
     ],
 )
@@ -144,4 +144,4 @@ def test_a_file_that_is_not_there_is_named(environment: dict[str, str], name: st
     environment[f"GRADWIRE_TLS_{name}"] = "/nowhere/x"
     finding = check_tls(environment, NOW)
     assert finding.result == "FAIL"
-    assert f"GRADWIRE_TLS_{name} names '/nowhere/x', which is no file here" in finding.detail
+    assert f"GRADWIRE_TLS_{name}: expected a file, got '/nowhere/x'" in finding.detail

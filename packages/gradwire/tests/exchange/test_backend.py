@@ -220,7 +220,7 @@ def broken_off(how: str) -> str:
         return ""
     Timer(0.3, link.close).start()
     started = time.monotonic()
-    with pytest.raises(LinkError, match="the own link is closed") as caught:
+    with pytest.raises(LinkError, match="this rank has closed its link") as caught:
         link.all_reduce(tensor)
     assert time.monotonic() - started < 5.0
     dist.barrier()
@@ -231,7 +231,7 @@ def broken_off(how: str) -> str:
 @pytest.mark.parametrize("how", ["connecting", "connected"])
 def test_closing_a_link_ends_a_wait_within_gloo(run_processes: RunProcesses, how: str) -> None:
     text = run_processes(2, broken_off, how, alone=True)[0]
-    assert text == "rank 0 in Gloo's all-reduce of 100 values over 2 ranks: the own link is closed"
+    assert text == "rank 0 in Gloo's all-reduce of 100 values over 2 ranks: this rank has closed its link"
 
 
 def begun(exchange: Exchange, bucket: torch.Tensor) -> NativeAllReduce:

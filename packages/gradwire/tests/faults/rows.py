@@ -76,7 +76,7 @@ ROWS = [
     Row("stopped in mid-step", Moment.FRAME, "stop", "nothing happened within"),
     Row("stopped between steps", Moment.STEP, "stop", "nothing happened within"),
     Row("a step left out", Moment.STEP, "skip", _LOST, victim=Victim.FINISHES),
-    Row("never attaches", Moment.ATTACH, "stay away", r"not all \d ranks|did not come", victim=Victim.GONE),
+    Row("never attaches", Moment.ATTACH, "stay away", r"not all \d ranks|did not join", victim=Victim.GONE),
     Row("slow, within the timeout", Moment.FRAME, "delay", end=End.RIGHT),
     Row("payload altered", Moment.FRAME, "corrupt payload", "the payload's checksum is wrong"),
     Row("header altered", Moment.FRAME, "corrupt header", "header's checksum|not a gradwire|has version"),

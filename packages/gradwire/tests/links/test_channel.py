@@ -140,7 +140,7 @@ def test_closing_a_link_closes_both_connections(
     link, control, floats = opened
     pending = link.isend_marked(1, noise(BEYOND_ALL_BUFFERS), BEYOND_ALL_BUFFERS - 32)
     link.close()
-    with pytest.raises(LinkError, match="the own link is closed"):
+    with pytest.raises(LinkError, match="this rank has closed its link"):
         pending.wait()
     while floats.recv(1 << 20):
         pass

@@ -81,8 +81,8 @@ class TestUnderMpiexec:
             assert said[rank]["again"][0] == wanted
             assert said[rank]["send"][0] == f"rank {rank} sending to rank 1: rank 1 has closed its link"
             assert all(seconds < 5.0 for _, seconds in said[rank].values())
-        assert said[1]["own wait"][0] == "rank 1 receiving from rank 0: the own link is closed"
-        assert said[1]["own send"][0] == "rank 1 sending to rank 0: the own link is closed"
+        assert said[1]["own wait"][0] == "rank 1 receiving from rank 0: this rank has closed its link"
+        assert said[1]["own send"][0] == "rank 1 sending to rank 0: this rank has closed its link"
 
     def test_what_mpi_refuses_is_an_error_and_not_the_end_of_the_job(self, results: Results) -> None:
         (no_such_rank,), (too_large,), *_ = results("too_large")
@@ -148,7 +148,7 @@ def test_mpi_with_too_few_threads_is_refused(monkeypatch: pytest.MonkeyPatch, le
         Is_finalized=lambda: False, Query_thread=lambda: level, THREAD_SINGLE=0, THREAD_SERIALIZED=2
     )
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=started))
-    with pytest.raises(LinkError, match=f"THREAD_SERIALIZED or more.*started with {name}; set mpi4py.rc"):
+    with pytest.raises(LinkError, match=f"THREAD_SERIALIZED or more.*got {name}; set mpi4py.rc"):
         MpiLink()
 
 

@@ -48,7 +48,7 @@ def exchange_frames() -> list[int]:
         sending.wait()
     link.close()
     link.close()
-    with pytest.raises(LinkError, match="the own link is closed"):
+    with pytest.raises(LinkError, match="this rank has closed its link"):
         link.isend(others[0], frame(1))
     return came
 
@@ -100,7 +100,7 @@ def with_tls_and_marks() -> str:
 @needs_openssl
 def test_what_goes_with_tls_no_nic_could_compress(run_processes: RunProcesses) -> None:
     (message,) = run_processes(1, with_tls_and_marks)
-    assert "a plan with offload lets NICs compress values, which they cannot do with TLS; unset" in message
+    assert "because NICs cannot compress with TLS, got one with offload; unset" in message
 
 
 @pytest.mark.parametrize("tos", [-4, 3, 256, 0.5, "0x28"])
@@ -181,7 +181,7 @@ def absent_rank() -> str:
 
 def test_ranks_that_do_not_all_come_are_a_timeout(run_processes: RunProcesses) -> None:
     message = run_processes(2, absent_rank)[0]
-    assert message.startswith("rank 0 connecting with the 2 ranks of its group (rank 1 did not come): ")
+    assert message.startswith("rank 0 connecting with the 2 ranks of its group (rank 1 did not join): ")
     assert message.endswith("nothing happened within 0.5 s")
 
 

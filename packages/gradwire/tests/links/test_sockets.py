@@ -137,9 +137,7 @@ def test_a_second_thread_that_waits_for_the_same_peer_is_told_so() -> None:
     first = threading.Thread(target=receivings[0].wait)
     first.start()
     time.sleep(0.05)
-    with pytest.raises(
-        LinkError, match="rank 0 receiving from rank 1: another thread waits for rank 1 already"
-    ):
+    with pytest.raises(LinkError, match="rank 0 receiving from rank 1: another thread is waiting for rank 1"):
         receivings[1].wait()
     for number in range(2):
         other.isend(0, frame(number)).wait()
@@ -233,7 +231,7 @@ def test_closing_wakes_the_own_waits_too() -> None:
     time.sleep(0.05)
     links[0].close()
     thread.join(5)
-    assert [str(error) for error in errors] == ["rank 0 receiving from rank 1: the own link is closed"]
+    assert [str(error) for error in errors] == ["rank 0 receiving from rank 1: this rank has closed its link"]
 
 
 class _LateTurn:
@@ -269,7 +267,7 @@ def test_who_wakes_before_closing_is_done_is_told_of_the_own_end(monkeypatch: py
     monkeypatch.setattr(own._channels[1], "turn", _LateTurn())
     own.close()
     thread.join(5)
-    assert [str(error) for error in errors] == ["rank 0 receiving from rank 1: the own link is closed"]
+    assert [str(error) for error in errors] == ["rank 0 receiving from rank 1: this rank has closed its link"]
 
 
 def test_a_link_that_nobody_holds_is_closed() -> None:

@@ -1,6 +1,6 @@
-"""Frames between two ranks: the contract (``base``), three transports, and a wrapper that limits the rate.
+"""Links, which carry frames between ranks: the contract (``base``), three transports, and a rate limiter.
 
-Names are loaded when they are first used, because ``rendezvous.addresses`` is also used without torch.
+Names are loaded on first use, because ``rendezvous.addresses`` is also used without torch.
 """
 
 import importlib

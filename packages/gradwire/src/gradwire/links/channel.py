@@ -1,7 +1,7 @@
-"""One connection to a peer, with the frames under way on it, or the floats at the ends of frames.
+"""One connection to a peer, with its frames in flight; a marked one carries the floats at frames' ends.
 
-A frame travels behind its length. On a link with marked connections (``gradwire.links.sockets``) the end of a
-frame may travel on the marked one, without a length; the upper half of the frame's length counts its bytes.
+A frame is sent after its length. On a link with marked connections (``gradwire.links.sockets``), the end of a
+frame may be sent on the marked one, without a length; the upper half of the frame's length is its size.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from gradwire.wire import memory_of
 
 _LENGTH = struct.Struct("<Q")
 _FLOATS_SHIFT = 32
-"""The bits of a frame's length; no frame needs more."""
+"""The number of bits of a frame's length; no frame needs more."""
 _KEEPALIVE = (1 << 64) - 1
-"""A keepalive instead of a length; no frame is that long."""
+"""A length that marks a keepalive; no frame is that long."""
 _SIGN = torch.frombuffer(bytearray(_LENGTH.pack(_KEEPALIVE)), dtype=torch.uint8)
 _MOST_AT_ONCE_NBYTES = 1 << 17
-"""The bytes for which a wait sleeps at most: they are copied while the rest of a frame is on its way."""
+"""The largest number of bytes that a wait sleeps for, so that copies overlap a frame's transfer."""
 
 
 class Mover(Protocol):
-    """The part of a link that a wait uses."""
+    """The part of a link's interface that a wait uses."""
 
     timeout_s: float
     activity: Activity
@@ -45,10 +45,10 @@ class Mover(Protocol):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Operation:
-    """A frame on its way, in either direction.
+    """A send or receive in flight.
 
-    ``views`` are its parts that are still to be sent, or the memory to receive into; ``rest`` is the part of
-    it on the marked connection.
+    ``views`` are the parts still to send, or the memory to receive into; ``rest`` is the part on the marked
+    connection.
     """
 
     link: Mover
@@ -61,7 +61,7 @@ class Operation:
     failure: str | None = None
 
     def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
-        """Move all frames that can move until this one is through; return it. Raises ``LinkError``."""
+        """Move all frames that can move until this one is complete; return it. Raises ``LinkError``."""
         if self.done and self.failure is None and self.rest is None:
             return self.frame
         link, turn, began = self.link, self.channel.turn, time.monotonic()
@@ -70,8 +70,8 @@ class Operation:
             enters = not self.done
             if enters and self.channel.has_waiter:
                 raise LinkError(
-                    f"{self.what}: another thread waits for {self.channel.name} already; let one thread at a "
-                    "time wait for a peer"
+                    f"{self.what}: another thread is waiting for {self.channel.name}; use one thread per "
+                    "peer at a time"
                 )
             self.channel.has_waiter |= enters
         try:
@@ -99,16 +99,16 @@ class Operation:
 
 
 class Channel:
-    """The connection to one peer, and the frames under way on it; ``turn`` guards all of it.
+    """The connection to one peer, and its frames in flight; the lock ``turn`` guards all of it.
 
     Parameters
     ----------
     names
         The names of this rank and of the peer in errors.
     marked
-        The channel to the same peer that carries the ends of some frames, if there is one.
+        The marked channel to the same peer, for the ends of some frames, if any.
     bare
-        Whether this is such a channel: no length travels there, and only what this rank awaits.
+        Whether this is a marked channel, which carries no lengths and only data that this rank awaits.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class Channel:
         self.outgoing: deque[Operation] = deque()
         self.incoming: deque[Operation] = deque()
         self._length = memoryview(bytearray(0 if bare else _LENGTH.size))
-        self._payload: memoryview | None = None  # of the frame whose length has come
-        self._filled = 0  # of that, or of the length before
+        self._payload: memoryview | None = None  # of the frame whose length has arrived
+        self._filled = 0  # bytes of the payload, or of the length before it
         self._low_water = 1
         self._is_bare = self._is_mute = bare
         self.ended = False
@@ -140,11 +140,11 @@ class Channel:
 
     @property
     def hears(self) -> bool:
-        """Whether only a keepalive can come next, as far as this end knows."""
+        """Whether this end expects no frame, so that only a keepalive should arrive next."""
         return not (self.incoming or self._is_mute or self._filled == _LENGTH.size)
 
     def send(self, link: Mover, frame: torch.Tensor, floats_nbytes: int = 0) -> Operation:
-        """Start sending a frame, whose last ``floats_nbytes`` travel on the marked channel."""
+        """Start to send a frame, with the last ``floats_nbytes`` on the marked channel."""
         views, rest = [memory_of(frame)], None
         if floats_nbytes and self.marked is not None:
             rest = self.marked.send(link, frame[-floats_nbytes:])
@@ -159,18 +159,18 @@ class Channel:
         return sending
 
     def receive(self, link: Mover, buffer: torch.Tensor, view: memoryview) -> Operation:
-        """Start receiving into ``view``, the memory of ``buffer`` or a part of it."""
+        """Start to receive into ``view``, the memory of ``buffer`` or a part of it."""
         receiving = Operation(link=link, channel=self, what=self.receiving, frame=buffer, views=[view])
         with self.turn:
             self.incoming.append(receiving)
         return receiving
 
     def send_keepalive(self, link: Mover) -> None:
-        """Send a keepalive, unless something else is still to leave."""
+        """Send a keepalive, unless other data is queued."""
         self._send_alone(link, _SIGN, [memory_of(_SIGN)])
 
     def send_parting(self, link: Mover, frame: torch.Tensor) -> None:
-        """Send a last frame, without a wait for it, unless something else is still to leave."""
+        """Send a last frame without a wait, unless other data is queued."""
         self._send_alone(link, frame, [memoryview(_LENGTH.pack(frame.numel())), memory_of(frame)])
 
     def _send_alone(self, link: Mover, frame: torch.Tensor, views: list[memoryview]) -> None:
@@ -180,7 +180,7 @@ class Channel:
             self.push()
 
     def peek(self, nbytes: int) -> bytes:
-        """Return the beginning of a frame that has come and that no wait receives; it stays in the kernel."""
+        """Return the start of an arrived frame that no receive awaits, without consuming it."""
         if self.hears:
             self.pull(listening=True)
         if self.incoming or self._is_mute or self._payload is not None or self._filled < _LENGTH.size:
@@ -191,7 +191,7 @@ class Channel:
             return b""
 
     def push(self) -> None:
-        """Give the kernel as many bytes as it takes."""
+        """Send as many bytes as the kernel's buffer accepts."""
         while self.outgoing:
             sending = self.outgoing[0]
             try:
@@ -213,7 +213,7 @@ class Channel:
             sending.done = True
 
     def pull(self, listening: bool = False) -> None:
-        """Take awaited frames from the kernel and, if listening, keepalives in front of other frames."""
+        """Receive arrived bytes of awaited frames and, if listening, keepalives before other frames."""
         try:
             while self.incoming or (listening and self.hears):
                 memory = self._length if self._payload is None else self._payload
@@ -233,7 +233,7 @@ class Channel:
             self._lose(self._reason(error))
 
     def end(self) -> None:
-        """Fail everything in flight. A waiting thread closes the socket, because no other may poll it."""
+        """Fail all operations in flight and close the socket, unless a waiting thread will close it."""
         self.ended = True
         self._fail(self.outgoing, OWN_END)
         self._fail(self.incoming, OWN_END)
@@ -241,7 +241,7 @@ class Channel:
             self.socket.close()
 
     def _go_on(self) -> None:
-        """Go on from a length to its frame, once a wait receives it, or from a frame to the next length."""
+        """Advance from a length to its frame, if a receive awaits it, or from a frame to the next length."""
         if self._payload is not None:
             self.incoming.popleft().done = True
             self._payload, self._filled = None, 0
@@ -257,7 +257,7 @@ class Channel:
             self._begin(self.incoming[0], nbytes)
 
     def _begin(self, receiving: Operation, nbytes: int) -> None:
-        """Prepare for a frame of this length, whose end may come on the marked connection."""
+        """Prepare to receive a frame of this length; its end may arrive on the marked connection."""
         view = receiving.views[0]
         floats_nbytes, room = 0, len(view)
         if self.marked is not None:
@@ -267,7 +267,7 @@ class Channel:
             return
         if floats_nbytes > nbytes:
             counted = f"got one of {nbytes} bytes with {floats_nbytes} bytes of floats"
-            self._fail(self.incoming, f"expected a frame with as many floats as it has room for, {counted}")
+            self._fail(self.incoming, f"expected a frame at least as long as its floats, {counted}")
             return
         own_nbytes = nbytes - floats_nbytes
         receiving.frame = receiving.frame[:nbytes]
@@ -276,12 +276,12 @@ class Channel:
         self._payload, self._filled = view[:own_nbytes], 0
 
     def _lose(self, reason: str) -> None:
-        """Fail all receives, because nothing can come any more."""
+        """Fail all receives, because nothing more can arrive."""
         self._is_mute = True
         self._fail(self.incoming, reason)
 
     def _wake_at(self, nbytes: int) -> None:
-        """Let a poll wake only when this many bytes are there to read, or the peer is gone."""
+        """Make polls wake only when this many bytes have arrived, or the peer is gone."""
         nbytes = min(nbytes, _MOST_AT_ONCE_NBYTES)
         if nbytes != self._low_water:
             self._low_water = nbytes

@@ -1,8 +1,8 @@
-"""Ranks as threads of one process: frames are copied from memory to memory, and nothing else is simulated.
+"""Ranks as threads of one process, with frames copied from memory to memory and no simulated network.
 
-A frame is copied when its send and its receive have met, straight into the receiver's buffer; until then both
-wait. This is the strictest behaviour that the contract allows (a rendezvous). So a program that runs here
-without a deadlock runs on links that buffer as well.
+A frame is copied when its send and its receive match, directly into the receiver's buffer; until then both
+wait. This is the strictest behaviour that the contract allows (a rendezvous). So a program without a deadlock
+here also has none on links that buffer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Transfer:
         self.failure: str | None = None
 
     def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
-        """Wait for the other end to come; return the frame. Raises ``LinkError``."""
+        """Wait for the other end and return the frame. Raises ``LinkError``."""
         try:
             return self._settled_frame(timeout_s, keepalive)
         except LinkError:
@@ -61,7 +61,7 @@ class _Transfer:
 
 
 class _Channel:
-    """One direction between two ranks: sends and receives are matched in their order."""
+    """One direction between two ranks, with sends and receives matched in order."""
 
     def __init__(self, activity: Activity) -> None:
         self.activity = activity
@@ -69,12 +69,12 @@ class _Channel:
         self.sends: deque[_Transfer] = deque()
         self.receives: deque[_Transfer] = deque()
         self.closed_by: int | None = None
-        self.last: torch.Tensor | None = None  # the frame with which the sender has left
+        self.last: torch.Tensor | None = None  # the last frame of a sender that has left
 
     def post(self, transfer: _Transfer, queue: deque[_Transfer]) -> None:
         with self.changed:
             if self.closed_by is not None:
-                return  # its wait will say so
+                return  # its wait raises the error
             queue.append(transfer)
             if self.sends and self.receives:
                 _match(self.sends.popleft(), self.receives.popleft())
@@ -100,7 +100,7 @@ def _match(send: _Transfer, receive: _Transfer) -> None:
 
 
 class LoopbackLink(Link):
-    """One rank of a world that lives in this process; ``loopback`` makes all of them."""
+    """One rank of a world within this process; ``loopback`` creates all of them."""
 
     HAS_PARTINGS = True
 
@@ -116,40 +116,40 @@ class LoopbackLink(Link):
         self._channels, self._activity = channels, activity
 
     def isend(self, to: int, frame: torch.Tensor) -> _Transfer:
-        """Start sending ``frame`` to the rank ``to``."""
+        """Start to send ``frame`` to the rank ``to``."""
         channel = self._channels[self.rank, to]
         sending = _Transfer(channel, frame, f"rank {self.rank} sending to rank {to}", self.timeout_s)
         channel.post(sending, channel.sends)
         return sending
 
     def irecv(self, source: int, buffer: torch.Tensor) -> _Transfer:
-        """Start receiving a frame from the rank ``source`` into ``buffer``."""
+        """Start to receive a frame from the rank ``source`` into ``buffer``."""
         channel = self._channels[source, self.rank]
         what = f"rank {self.rank} receiving from rank {source}"
         receiving = _Transfer(channel, buffer, what, self.timeout_s, receives=True)
         channel.post(receiving, channel.receives)
         return receiving
 
-    def keep_alive(self, timeout_s: float) -> None:  # noqa: ARG002 - one process knows at once
-        """Let all ranks know that frames still move here."""
+    def keep_alive(self, timeout_s: float) -> None:  # noqa: ARG002 - all ranks share the activity
+        """Report to all ranks that frames still move here."""
         self._activity.moved_at = time.monotonic()
 
     def leave(self, frame: torch.Tensor) -> None:
-        """Give ``frame`` to every peer that waits for another one, or will, and close the link."""
+        """Make ``frame`` the result of every later or pending receive of a peer, and close the link."""
         for (sender, _), channel in self._channels.items():
             if sender == self.rank and channel.closed_by is None:
                 channel.last = frame
         self.close()
 
     def close(self) -> None:
-        """Close the link; every wait for this rank ends with an error at once."""
+        """Close the link; every wait for this rank ends with an error immediately."""
         for ends, channel in self._channels.items():
             if self.rank in ends:
                 channel.close(self.rank)
 
 
 def loopback(world: int, timeout_s: float = 30.0) -> list[Link]:
-    """Return the links of ``world`` ranks that are threads of this process, in the order of their ranks."""
-    activity = Activity()  # of the world: a rank that waits knows of every frame
+    """Return the links of ``world`` ranks as threads of this process, in rank order."""
+    activity = Activity()  # shared by all ranks
     channels = {(a, b): _Channel(activity) for a, b in permutations(range(world), 2)}
     return [LoopbackLink(rank, world, channels, activity, timeout_s) for rank in range(world)]

@@ -1,8 +1,8 @@
-"""Ranks as MPI processes: frames travel over a communicator of the link's own, through mpi4py.
+"""Ranks as MPI processes, with frames sent over the link's own communicator through mpi4py.
 
-MPI moves messages while a process is in one of its calls, and its waits have no timeout. So a link polls: it
-tests whether a message is through, sleeps a little, and tests again. It also tests whether the peer has
-closed its link (``ClosedLink``), which ends a wait with an error.
+MPI makes progress only within its calls, and its waits have no timeout. So a link polls: it tests whether a
+message is complete, sleeps briefly, and tests again. It also tests whether the peer has closed its link
+(``ClosedLink``), which ends a wait with an error.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _GRACE_S = 0.1  # a FIN may overtake the end of a large frame
 _unfinished: list[tuple[MPI.Comm, MPI.Request]] = []  # MPI may still write to their memory
 closing: list[ClosedLink] = []
 calls = threading.Lock()
-"""Held in every call into MPI, so that links in several threads need no more than THREAD_SERIALIZED."""
+"""A lock held in every MPI call, so that links in several threads need only THREAD_SERIALIZED."""
 
 
 def poll(is_done: Callable[[], bool], timeout_s: float, active_at: Callable[[], float] | None = None) -> bool:
-    """Return whether ``is_done`` becomes true before nothing has happened for ``timeout_s``.
+    """Poll ``is_done`` until it is true or ``timeout_s`` has passed without activity; return which.
 
-    It is called often at first, and every millisecond later. ``active_at`` returns the time
-    (``time.monotonic``) at which something else last happened; it is called a few times within the timeout.
+    It is polled often at first, and every millisecond later. ``active_at`` returns the time
+    (``time.monotonic``) of the last other activity; it is called a few times per timeout.
     """
     last, pause_s = time.monotonic(), 0.0
     looks_at = last + timeout_s / SIGNS
@@ -57,7 +57,7 @@ def poll(is_done: Callable[[], bool], timeout_s: float, active_at: Callable[[], 
 
 
 def reason(error: Exception) -> str:
-    """Return MPI's own words without the list of its calls that MPICH appends."""
+    """Return MPI's error text without the stack of calls that MPICH appends."""
     return str(error).partition(", error stack")[0].partition("\n")[0]
 
 
@@ -67,38 +67,38 @@ def load_mpi() -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:  # no mpi4py, or no library behind it
         raise LinkError(
-            f"a link over MPI needs mpi4py and an MPI library, but {reason(error)}; "
-            f"{how_to_install('mpi')}, and pip install mpich where the machine has no MPI of its own"
+            f"a link over MPI needs mpi4py and an MPI library, got an error ({reason(error)}); "
+            f"{how_to_install('mpi')}, and pip install mpich if the machine has no MPI"
         ) from error
     if MPI.Is_finalized():
-        raise LinkError("a link over MPI needs a running MPI, but MPI_Finalize has been called")
+        raise LinkError(
+            "expected a running MPI for a link, but MPI_Finalize has been called; create links before it"
+        )
     level = MPI.Query_thread()
     if level < MPI.THREAD_SERIALIZED:
         had = "THREAD_SINGLE" if level == MPI.THREAD_SINGLE else "THREAD_FUNNELED"
         raise LinkError(
-            "a link over MPI needs THREAD_SERIALIZED or more, since training exchanges in a thread of its "
-            f"own, but MPI was started with {had}; set mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI "
-            "is first imported"
+            "expected MPI with THREAD_SERIALIZED or more, because training exchanges gradients in its own "
+            f"thread, got {had}; set mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is first imported"
         )
     return MPI
 
 
 def intracommunicator(mpi: Any, comm: Any) -> Any:
-    """Return ``comm``, or ``COMM_WORLD`` for None. Raises ``LinkError`` unless a link can have its ranks."""
+    """Return ``comm``, or ``COMM_WORLD`` for None. Raises ``LinkError`` for an intercommunicator or none."""
     parent = mpi.COMM_WORLD if comm is None else comm
     if parent == mpi.COMM_NULL or parent.Is_inter():
         raise LinkError(
-            "a link over MPI needs an intracommunicator that this process belongs to, such as COMM_WORLD"
+            "a link over MPI needs an intracommunicator that this process belongs to; pass, e.g., COMM_WORLD"
         )
     return parent
 
 
 class Keepalives:
-    """The keepalives of one link: empty messages with a tag of their own; for one thread at a time.
+    """The keepalives of one link, as empty messages with their own tag; for one thread at a time.
 
-    ``sent`` and ``received``, of shape (world,), count those to and from every rank, so that a link that
-    closes knows whether its communicator still holds one. ``activity`` is that of all ranks, as far as this
-    one knows.
+    ``sent`` and ``received``, of shape (world,), count keepalives to and from every rank, so that a closed
+    link can tell whether its communicator still holds one. ``activity`` is all ranks' activity known here.
     """
 
     def __init__(self, mpi: Any, comm: MPI.Comm) -> None:
@@ -108,14 +108,14 @@ class Keepalives:
         self._leaving: dict[int, MPI.Request] = {}
 
     def send(self) -> None:
-        """Send one to every rank, unless the one before is still under way."""
+        """Send a keepalive to every rank whose last one has been sent."""
         for peer in range(self.sent.size):
             if peer != self._comm.Get_rank() and not self.is_leaving(peer):
                 self._leaving[peer] = self._comm.Isend([None, 0, self._mpi.BYTE], peer, _KEEPALIVE)
                 self.sent[peer] += 1
 
     def receive(self) -> None:
-        """Receive the keepalives that have come."""
+        """Receive all keepalives that have arrived."""
         status = self._mpi.Status()
         while self._comm.Iprobe(self._mpi.ANY_SOURCE, _KEEPALIVE, status):
             self._comm.Recv([None, 0, self._mpi.BYTE], status.Get_source(), _KEEPALIVE)
@@ -123,19 +123,19 @@ class Keepalives:
             self.activity.heard_at = time.monotonic()
 
     def is_leaving(self, peer: int) -> bool:
-        """Return whether the last one to ``peer`` is still under way."""
+        """Return whether the last keepalive to ``peer`` is still in flight."""
         return peer in self._leaving and not self._leaving[peer].Test()
 
 
 class ClosedLink:
-    """The communicator of a closed link, until its peers have closed theirs; for one thread at a time.
+    """The communicator of a closed link, kept until its peers have closed theirs; for one thread at a time.
 
     MPI does not report a closed link. So a link that closes sends every peer a FIN, with the numbers of
-    frames and keepalives that it has sent to that peer. A communicator whose FINs have all come, and that
-    holds no message, is freed. Any other one is kept: MPI gives the numbers of freed communicators to new
-    ones, whose ranks would then receive the old messages.
+    frames and keepalives that it has sent to that peer. A communicator is freed if all its FINs have arrived
+    and it holds no message. Otherwise it is kept: MPI reuses the numbers of freed communicators for new ones,
+    whose ranks would then receive the old messages.
 
-    ``under_way`` are requests without a wait, each with the memory that MPI reads or fills meanwhile.
+    ``under_way`` are requests that nothing waits for, each with the memory that MPI reads or fills.
     ``sent`` and ``received``, of shape (world,), count the frames to and from every rank.
     """
 
@@ -154,12 +154,12 @@ class ClosedLink:
         self._awaited = {peer for peer in range(sent.size) if peer != comm.Get_rank()}
         self._counts = np.stack((sent, keepalives.sent), axis=1)
         self._fins: list[MPI.Request] = []
-        with suppress(RuntimeError):  # a peer that gets none has its timeout
+        with suppress(RuntimeError):  # a peer without a FIN has its timeout
             for peer in self._awaited:
                 self._fins.append(comm.Isend([self._counts[peer], mpi.INT64_T], peer, FIN))
 
     def is_settled(self) -> bool:
-        """Return whether nothing is left to wait for; the communicator is freed then, if it is empty."""
+        """Return whether all requests and FINs are complete; if so, free the communicator if it is empty."""
         self._under_way = [pair for pair in self._under_way if not pair[0].Test()]
         self._fins = [fin for fin in self._fins if not fin.Test()]
         self._keepalives.receive()
@@ -167,7 +167,7 @@ class ClosedLink:
             counts = np.zeros(2, dtype=np.int64)
             self._comm.Recv([counts, self._mpi.INT64_T], peer, FIN)
             self._awaited.remove(peer)
-            self._keepalives.receive()  # those in front of the FIN
+            self._keepalives.receive()  # keepalives before the FIN
             received = (self._received[peer], self._keepalives.received[peer])
             self._is_empty &= bool((counts == received).all()) and not self._keepalives.is_leaving(peer)
         if self._under_way or self._fins or self._awaited:
@@ -178,7 +178,7 @@ class ClosedLink:
 
 
 def free_communicators() -> None:
-    """Free the communicators of closed links whose peers have closed theirs; for one thread at a time."""
+    """Free the communicators of links that all their ranks have closed; for one thread at a time."""
     for link in tuple(closing):
         with suppress(RuntimeError):
             if link.is_settled():
@@ -186,7 +186,7 @@ def free_communicators() -> None:
 
 
 class _Message:
-    """A send or a receive under way."""
+    """A send or receive in flight."""
 
     def __init__(
         self, link: MpiLink, request: MPI.Request, memory: torch.Tensor, peer: int, what: str, receives: bool
@@ -196,7 +196,7 @@ class _Message:
         self.nbytes: int | None = None
 
     def wait(self, timeout_s: float | None = None, keepalive: bool = False) -> torch.Tensor:
-        """Return the frame once it is through. Raises ``LinkError``."""
+        """Wait until the frame is sent or received, and return it. Raises ``LinkError``."""
         link, limit_s = self.link, self.link.timeout_s if timeout_s is None else timeout_s
         active_at = partial(link.active_at, limit_s) if keepalive else None
         try:
@@ -212,7 +212,7 @@ class _Message:
         return self.memory[: self.nbytes]
 
     def give_up(self) -> tuple[MPI.Request, torch.Tensor]:
-        """End all waits; return the request and memory that MPI still uses. A send can't be cancelled."""
+        """Fail all waits; return the request and memory that MPI still uses, as a send can't be cancelled."""
         request, self.request = self.request, None
         assert request is not None
         if self.receives:
@@ -233,14 +233,14 @@ class _Message:
 
 
 class MpiLink(Link):
-    """One process of an MPI job, connected with the other processes of a communicator.
+    """A link between the processes of an MPI communicator.
 
-    All of them make their links of one communicator in the same order, together; a link's ranks are the
-    communicator's. Frames travel over a duplicate, and so never meet messages of the caller's. Every rank
-    closes its link when it is done: the communicator is freed once all have.
+    All of them create their links of one communicator together, in the same order; a link's ranks are the
+    communicator's. Frames are sent over a duplicate, and so never mix with the caller's messages. Every rank
+    closes its link when it has finished; the communicator is freed once all ranks have.
 
     A link serves any thread, one at a time. MPI must allow that (THREAD_SERIALIZED), because training
-    exchanges gradients in a thread of its own. A program that makes MPI calls of its own meanwhile needs
+    exchanges gradients in a communication thread. A program that makes its own MPI calls meanwhile needs
     THREAD_MULTIPLE, which mpi4py requests by default.
 
     Parameters
@@ -248,23 +248,23 @@ class MpiLink(Link):
     comm
         An intracommunicator of mpi4py; ``MPI.COMM_WORLD`` for None.
     timeout_s
-        The longest that a wait without a timeout of its own lasts while nothing happens.
+        The default timeout of waits without progress.
 
     Raises
     ------
     LinkError
-        If mpi4py or MPI is missing or allows too few threads, if no link can have the communicator, if ranks
-        run different versions of gradwire, and if the other ranks do not come within the timeout
+        If mpi4py or MPI is missing or its thread level is too low, if the communicator is invalid, if ranks
+        run different versions of gradwire, or if the other ranks do not join within the timeout
         (``LinkTimeoutError``).
     """
 
-    tos = 0  # MPI opens connections by itself, and has no call that marks them
+    tos = 0  # MPI opens the connections, and has no call to mark them
 
     def __init__(self, comm: MPI.Comm | None = None, timeout_s: float = 30.0) -> None:
         self.mpi = load_mpi()
         parent = intracommunicator(self.mpi, comm)
         self.rank, self.world, self.timeout_s = parent.Get_rank(), parent.Get_size(), timeout_s
-        self._pending: set[_Message] = set()  # keeps their memory alive, too, whatever the caller drops
+        self._pending: set[_Message] = set()  # which keeps their memory alive if the caller drops them
         self._sent, self._received = np.zeros((2, self.world), dtype=np.int64)
         what = f"rank {self.rank} joining the {self.world} ranks of its communicator"
         self._comm: MPI.Comm | None = self._duplicate(parent, what)
@@ -276,17 +276,17 @@ class MpiLink(Link):
             raise
 
     def isend(self, to: int, frame: torch.Tensor) -> _Message:
-        """Start sending ``frame`` to the rank ``to``."""
+        """Start to send ``frame`` to the rank ``to``."""
         sending = self._start(to, frame, f"rank {self.rank} sending to rank {to}")
         self._sent[to] += 1
         return sending
 
     def irecv(self, source: int, buffer: torch.Tensor) -> _Message:
-        """Start receiving a frame from the rank ``source`` into ``buffer``; its wait knows the length."""
+        """Start to receive a frame from the rank ``source`` into ``buffer``."""
         return self._start(source, buffer, f"rank {self.rank} receiving from rank {source}", receives=True)
 
     def close(self) -> None:
-        """Send every peer a FIN, which ends its waits for this rank, and end all own waits."""
+        """Send every peer a FIN, which fails its waits for this rank, and fail this rank's waits."""
         with calls:
             comm, self._comm = self._comm, None
             if comm is None or self.mpi.Is_finalized():
@@ -299,20 +299,20 @@ class MpiLink(Link):
             free_communicators()
 
     def keep_alive(self, timeout_s: float) -> None:
-        """Let all ranks know that frames still move here."""
+        """Report to all ranks that frames still move here."""
         self._keepalives.activity.moved_at = time.monotonic()
         self.send_keepalives_if_due(timeout_s)
 
     def send_keepalives_if_due(self, timeout_s: float) -> None:
         """Send keepalives to all ranks, if frames have moved here since the last ones."""
         if self._keepalives.activity.is_due(timeout_s):
-            with calls, suppress(RuntimeError):  # a peer that gets none has its timeout
+            with calls, suppress(RuntimeError):  # a peer without a keepalive has its timeout
                 if self._comm is not None:
-                    self._keepalives.receive()  # so that those of the others do not pile up
+                    self._keepalives.receive()  # so that they don't accumulate
                     self._keepalives.send()
 
     def active_at(self, timeout_s: float) -> float:
-        """Return when a frame last moved, on any rank; send keepalives for this rank's."""
+        """Return the time of the last frame moved on any rank, after sending keepalives if due."""
         self.send_keepalives_if_due(timeout_s)
         with calls:
             if self._comm is not None:
@@ -325,7 +325,7 @@ class MpiLink(Link):
             return self._comm is not None and self._comm.Iprobe(peer, FIN)
 
     def finished(self, message: _Message) -> None:
-        """Remove a message from those under way, and count it."""
+        """Remove a message from the pending ones, and count it if received."""
         self._pending.discard(message)
         self._keepalives.activity.moved_at = time.monotonic()
         self._received[message.peer] += message.receives
@@ -369,7 +369,7 @@ class MpiLink(Link):
         check_same_version(joined(dict(enumerate(map(str.strip, versions)))), names, version(), what)
 
     def _await_all(self, comm: MPI.Comm, request: MPI.Request, what: str) -> None:
-        """Wait for a call that all ranks make."""
+        """Wait for a collective call of all ranks."""
 
         def is_done() -> bool:
             with calls:

@@ -1,16 +1,16 @@
-"""Ranks as processes that find each other through a group of ``torch.distributed``.
+"""Ranks as processes that discover each other through a group of ``torch.distributed``.
 
-A link makes its connections itself. It uses a group only to find the peers: its members, and the store that
-they share. So it doesn't mix with the group's other traffic, works beside NCCL too, closes on its own, and
-needs no ``new_group``. With ``use_local_synchronization`` that names groups differently on ranks that belong
-to different numbers of groups, and then waits forever (pytorch/pytorch#189073).
+A link opens its own connections. It uses a group only for discovery: its members, and the store that they
+share. So it doesn't interfere with the group's other traffic, works with NCCL, too, is closed independently,
+and needs no ``new_group``. With ``use_local_synchronization``, ``new_group`` gives groups different names on
+ranks that belong to different numbers of groups, and then waits forever (pytorch/pytorch#189073).
 
-Frames travel over sockets of the link's own, with TLS if the environment has its variables (``tls``). Its
-all-reduce is Gloo's, on connections that are made when it is first called. A link with TLS has none, because
-Gloo's connections are in plain text.
+Frames are sent over the link's own sockets, with TLS if the environment has its variables (``tls``). Its
+all-reduce is Gloo's, on connections that the first call opens. A link with TLS has none, because Gloo's
+connections are in plain text.
 
-A link may have a second connection to each peer, marked with a type of service, for values that NICs on the
-way may compress. Such a link has no TLS, because a NIC can't compress encrypted values.
+A link may have a second connection to each peer, marked with a type of service, for values that NICs may
+compress. Such a link has no TLS, because a NIC can't compress encrypted values.
 """
 
 from __future__ import annotations
@@ -47,36 +47,36 @@ from gradwire.links.sockets import SocketLink
 
 _LOOK_UP_S = 0.1
 _CONNECT_ATTEMPTS = 5
-"""Gloo's attempts to reach a peer that has died after it gave its address; each takes its whole timeout."""
+"""Gloo's attempts to reach a peer that died after it published its address; each takes its full timeout."""
 
 
 class Reduction:
-    """An all-reduce by Gloo under way; ``what`` begins its errors."""
+    """A Gloo all-reduce in flight; ``what`` starts its errors."""
 
     def __init__(self, work: Any, what: str, timeout_s: float, ranks: GlooAllReduce) -> None:
         self._work, self._what, self._timeout_s, self._ranks = work, what, timeout_s, ranks
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, or failed."""
+        """Whether the all-reduce has finished or failed."""
         over: bool = self._work.is_completed()
         return over
 
     def _ends_soon(self) -> bool:
-        with suppress(RuntimeError):  # if more is wrong than that the time is over, another wait raises it
+        with suppress(RuntimeError):  # the timeout; any other error is raised again by the last wait
             self._work.wait(timedelta(seconds=_LOOK_UP_S))
         return self.is_over
 
     def wait(self, most_s: float = inf) -> None:
-        """Return when the tensor is the sum; wait for ``most_s`` at most. Raises ``LinkError``."""
+        """Wait up to ``most_s`` until the tensor is the sum. Raises ``LinkError``."""
         until, ended, ranks = time.monotonic() + most_s, inf, self._ranks
         try:
             while not self._ends_soon():
                 if ranks.closed:
                     raise LinkError(f"{self._what}: {OWN_END}")
                 now = time.monotonic()
-                # A peer may have its sum, and leave, while the rest of this one is still on its way. But one
-                # that has failed keeps Gloo's connections until its process ends.
+                # A peer may have its sum, and leave, while this rank's is still incomplete. But a peer that
+                # has failed keeps Gloo's connections until its process ends.
                 ended = min(ended, now + ranks.connect_s) if ranks.gone() else inf
                 if now > ended:
                     raise LinkError(f"{self._what}{ranks.closed_peer()}: it did not end")
@@ -88,18 +88,18 @@ class Reduction:
 
 
 class GlooAllReduce:
-    """One rank's part in Gloo's all-reduces of one link.
+    """One rank's end of a link's Gloo all-reduces.
 
     Parameters
     ----------
     store
-        Shared by the link's ranks, which put nothing else there that is called ``all-reduce``.
+        The store that the link's ranks share; its prefix ``all-reduce`` must be unused.
     names
         The names of the ranks in errors.
     connect_s
-        The time that Gloo may take to connect once all ranks have come.
+        The timeout for Gloo's connections once all ranks have arrived.
     gone
-        Returns the peers that have closed their links.
+        A function that returns the peers that have closed their links.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class GlooAllReduce:
 
     @property
     def is_connected(self) -> bool:
-        """Whether ``begin`` may be called, because a call of ``sum`` has ended."""
+        """Whether ``begin`` may be called, because a call of ``sum`` has succeeded."""
         return self._group is not None and self._has_summed
 
     def sum(self, tensor: torch.Tensor, timeout_s: float) -> None:
-        """Replace ``tensor`` by its sum over all ranks; wait for them. Raises ``LinkError``."""
+        """Replace ``tensor`` by its sum over all ranks, and wait for it. Raises ``LinkError``."""
         what = self._what(tensor)
         try:
             if self._group is None:
@@ -129,10 +129,10 @@ class GlooAllReduce:
         self._has_summed = True
 
     def begin(self, tensor: torch.Tensor, timeout_s: float) -> Reduction:
-        """Begin to replace ``tensor`` by its sum. Raises ``LinkError``."""
+        """Start to replace ``tensor`` by its sum. Raises ``LinkError``."""
         what, options = self._what(tensor), dist.AllreduceOptions()
         options.timeout = timedelta(seconds=timeout_s)  # for each of Gloo's messages
-        group: Any = self._group  # torch's stub leaves the call out
+        group: Any = self._group  # torch's stub lacks the call
         if group is None:
             raise LinkError(f"{what}: {OWN_END}")
         try:
@@ -146,18 +146,18 @@ class GlooAllReduce:
         return reduction
 
     def close(self) -> None:
-        """Close Gloo's connections; a wait on another thread ends with an error soon."""
+        """Close Gloo's connections; a wait on another thread soon raises an error."""
         self.closed = True
         group, self._group = self._group, None
         if group is not None and not all(each.is_over for each in self._under_way):
             _keep(group)
 
     def failed(self, error: Exception, what: str, timeout_s: float) -> LinkError:
-        """Return the link's error for one of Gloo's, with the peer that is gone, if that is known."""
+        """Return the ``LinkError`` for an error of Gloo, with the peer that has closed its link, if known."""
         return _translated(error, f"{what}{self.closed_peer()}", timeout_s)
 
     def closed_peer(self) -> str:
-        """Return which peer has closed its link, if that is known soon: Gloo names no rank."""
+        """Return text with the peer that has closed its link, if any is found soon; Gloo names no rank."""
         until = time.monotonic() + _LOOK_UP_S
         while not (peers := self.gone()) and time.monotonic() < until:
             time.sleep(0.01)
@@ -185,20 +185,20 @@ class GlooAllReduce:
 
 
 def _translated(error: Exception, what: str, timeout_s: float) -> LinkError:
-    """Return the link's error for one of Gloo's, which are texts that no other function reads."""
-    text = str(error).partition("] ")[2] or str(error)  # behind the place in Gloo's source
+    """Return the ``LinkError`` for an error of Gloo, by its text."""
+    text = str(error).partition("] ")[2] or str(error)  # after the line of Gloo's source
     if "timed out" in text.lower() or "timeout" in text.lower():
         return LinkTimeoutError(f"{what}: nothing happened within {timeout_s:g} s")
     return LinkError(f"{what}: {text.partition('. ')[0]}")
 
 
 def _keep(group: dist.ProcessGroupGloo) -> None:
-    """Never let a group end that is at work: its end would wait for the peers."""
+    """Leak a group with work in flight, because its destructor would wait for the peers."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 class _WatchedStore(Store):
-    """The store through which Gloo's ranks connect: waits end with ``check``'s error, or at the deadline."""
+    """The store through which Gloo's ranks connect; waits end with ``check``'s error or at the deadline."""
 
     def __init__(self, store: TimedStore, deadline: float, check: Callable[[], None]) -> None:
         super().__init__()
@@ -224,16 +224,15 @@ _links_made = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
 def store_of(group: dist.ProcessGroup) -> Store:
     """Return the store that a group's members share.
 
-    Raises ``LinkError`` if they share none, as with torch's backend ``mpi``, which finds ranks by itself.
+    Raises ``LinkError`` if there is none, as with torch's backend ``mpi``, which uses MPI's own discovery.
     """
     store = innermost = _get_process_group_store(group)
     while isinstance(innermost, PrefixStore):
         innermost = innermost.underlying_store
     if type(innermost) is Store:  # torch's placeholder for none
         raise LinkError(
-            f"the backend {dist.get_backend(group)!r} of this group has no store through which its ranks "
-            "could find each other; initialise torch.distributed with gloo or nccl, or use "
-            "gradwire.links.MpiLink"
+            f"expected a group with a store for rendezvous, got the backend {dist.get_backend(group)!r} "
+            "without one; initialise torch.distributed with gloo or nccl, or use gradwire.links.MpiLink"
         )
     return store
 
@@ -249,12 +248,12 @@ def timeout_s_of(group: dist.ProcessGroup) -> float:
 
 
 class ProcessGroupLink(SocketLink):
-    """One process, connected with the other members of a group.
+    """A link between the processes of a ``torch.distributed`` group.
 
-    All members make their links of one group in the same order, together. Raises ``LinkError`` if the others
-    do not come within the timeout.
+    All members create their links of one group together, in the same order. Raises ``LinkError`` if the
+    others do not join within the timeout.
 
-    Errors name a rank by its number in the world, and by its address if that is another host's.
+    Errors name a rank by its global rank, and by its address if it is on another host.
     ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA`` in the environment encrypt the frames
     between ranks whose certificates that authority has signed. The owner of any such certificate can be any
     rank, unless ``GRADWIRE_TLS_NAMES`` maps ranks to names.
@@ -264,13 +263,13 @@ class ProcessGroupLink(SocketLink):
     group
         Any group of ``torch.distributed`` that this process belongs to.
     ranks
-        The members' global ranks in the order of the link's ranks: ``[3, 0, 1, 2]`` makes the process 3 the
-        link's rank 0. The group's own order for None.
+        The members' global ranks in the order of the link's ranks: ``[3, 0, 1, 2]`` makes global rank 3 the
+        link's rank 0. The group's order for None.
     timeout_s
-        The longest that a wait without a timeout of its own lasts while nothing happens.
+        The default timeout of waits without progress.
     tos
         The type of service that marks the connections for values that NICs may compress, such as
-        ``gradwire.wire.TOS``; 0 for a link without them. The same on all members.
+        ``gradwire.wire.TOS``; 0 for no such connections. The same on all members.
     """
 
     HAS_ALL_REDUCE = True
@@ -311,22 +310,25 @@ class ProcessGroupLink(SocketLink):
             raise
         names = _with_hosts(names, connections)
         super().__init__(rank, connections, timeout_s, names, marked, tos)
-        gone = weakref.WeakMethod(self._gone)  # no cycle, so that a link without a close ends at once, too
+        gone = weakref.WeakMethod(self._gone)  # no cycle, so that an unclosed link is freed immediately
         self._gloo = GlooAllReduce(store, rank, names, timeout_s, lambda: (gone() or list[int])())
 
     def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
         """Replace ``tensor`` by its sum over all ranks, with Gloo's all-reduce."""
         if not self.HAS_ALL_REDUCE:
-            raise LinkError("this link encrypts its frames with TLS, which Gloo's all-reduce cannot do")
+            raise LinkError(
+                "expected a link without TLS, which Gloo's all-reduce doesn't support, got one with TLS; use "
+                "the algorithm ring"
+            )
         self._gloo.sum(tensor, self.timeout_s if timeout_s is None else timeout_s)
 
     @property
     def begins_all_reduces(self) -> bool:
-        """Whether Gloo is connected, as it is after the first all-reduce."""
+        """Whether Gloo is connected: after the first all-reduce."""
         return self._gloo.is_connected
 
     def begin_all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> Reduction:
-        """Begin an ``all_reduce`` without waiting for its sum. Raises ``LinkError``."""
+        """Start an ``all_reduce`` without waiting for its sum. Raises ``LinkError``."""
         return self._gloo.begin(tensor, self.timeout_s if timeout_s is None else timeout_s)
 
     def _gone(self) -> list[int]:
@@ -335,16 +337,16 @@ class ProcessGroupLink(SocketLink):
         return self.gone()
 
     def close(self) -> None:
-        """Close the connections; all waits of this rank, and of peers for it, end with an error."""
+        """Close the connections; all waits of this rank, and of peers for it, raise an error."""
         super().close()
         self._gloo.close()
 
 
 def _with_hosts(names: Sequence[str], connections: Mapping[int, socket.socket]) -> list[str]:
-    """Return the names, with the addresses of ranks on other hosts."""
+    """Return the names with the addresses of ranks on other hosts appended."""
     found = list(names)
     for peer, connection in connections.items():
-        with suppress(OSError):  # it has closed its link already
+        with suppress(OSError):  # the peer has already closed its link
             own, its = connection.getsockname()[0], connection.getpeername()[0]
             if its != own:
                 found[peer] += f" at {its}"
@@ -352,20 +354,20 @@ def _with_hosts(names: Sequence[str], connections: Mapping[int, socket.socket]) 
 
 
 def check_tos(tos: int) -> None:
-    """Raise ``LinkError`` unless connections can be marked with ``tos``, or not at all."""
+    """Raise ``LinkError`` unless ``tos`` is 0 or a valid type of service."""
     if not isinstance(tos, int) or not 0 <= tos <= 255 or (tos and not tos & _DSCP):
         raise LinkError(
             "tos: expected a type of service from 0x04 to 0xff, or 0 for no marked connections, got "
-            f"{shown(tos)}"
+            f"{shown(tos)}; pass, e.g., gradwire.wire.TOS"
         )
 
 
 def _refuse_other_transports(rank: int, world: int) -> None:
-    """Raise ``LinkError`` if the environment lets Gloo encrypt, which has no effect on frames."""
+    """Raise ``LinkError`` if the environment makes Gloo encrypt, which has no effect on frames."""
     chosen = os.environ.get(_TRANSPORT) or "TCP"
     if chosen != "TCP":
         raise LinkError(
             f"rank {rank} connecting with the {world} ranks of its group: {_TRANSPORT} is {chosen}, which "
             "does not encrypt gradwire's frames; set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA "
-            "to encrypt those (docs/tls.md), or unset it"
+            "to encrypt frames (docs/tls.md), or unset it"
         )

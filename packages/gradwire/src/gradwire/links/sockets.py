@@ -1,16 +1,16 @@
-"""Frames over TCP connections, one to each peer, without a thread of its own.
+"""Frames over TCP connections, one per peer, without a thread.
 
-A send goes to the kernel at once, as far as its buffer has room; the rest follows in the waits. Every wait
-moves all frames that can move, so no two ranks wait for each other with both kernels' buffers full. There is
-no handshake between the ends of a frame, and a wait sleeps until the bytes that it still lacks have come. So
-an exchange takes about half of the processor time that it takes over Gloo's send and receive (docs/links.md).
+A send writes to the kernel's buffer immediately, while there is room; waits send the rest. Every wait moves
+all frames that can move, so no two ranks wait for each other with both kernels' buffers full. Frames need no
+handshake, and a wait sleeps until its missing bytes have arrived. So an exchange takes about half of the CPU
+time of Gloo's send and receive (docs/links.md).
 
-Several threads may wait, each for another peer. A thread that waits for a peer has that peer's connection to
-itself: another one would take the bytes that came for it and leave it asleep.
+Several threads may wait, each for a different peer. A thread that waits for a peer has exclusive use of that
+peer's connection: another one would read the bytes that it waits for and leave it asleep.
 
-A second connection to each peer may be marked with a type of service. It carries the float32 at the ends of
-some frames and nothing else. A NIC on the way may compress it (docs/nic.md), while headers, lengths and
-checksums travel on the first connection unchanged.
+A second connection to each peer may be marked with a type of service. It carries only the float32 at the ends
+of some frames. A NIC may compress it (docs/nic.md), while headers, lengths and checksums are sent on the
+first connection unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gradwire.links.channel import Channel, Operation
 from gradwire.wire import HEADER_NBYTES, PARTING_NBYTES, check_not_before, memory_of
 
 _LONGEST_SLEEP_S = 3600.0
-"""A poll can sleep for 24 days at most."""
+"""The longest sleep of one poll, whose limit is 24 days."""
 _MOMENT_S = 0.001
 
 
@@ -39,7 +39,7 @@ _open_links = weakref.WeakSet["SocketLink"]()
 
 
 class SocketLink(Link):
-    """One rank's end of connections to all others, which the link owns and closes.
+    """A link over connected sockets to all other ranks, which it owns and closes.
 
     Parameters
     ----------
@@ -48,11 +48,11 @@ class SocketLink(Link):
     connections
         A connected, non-blocking stream socket for every other rank.
     timeout_s
-        The longest that a wait without a timeout of its own lasts while nothing moves.
+        The default timeout of waits without progress.
     names
-        The names of the ranks in errors, "rank 0" and so on by default.
+        The names of the ranks in errors; by default "rank 0" and so on.
     marked
-        A second such socket for every other rank, for floats that NICs may compress.
+        A second socket for every other rank, for floats that NICs may compress.
     tos
         The type of service of the second sockets; 0 without them.
     """
@@ -86,21 +86,21 @@ class SocketLink(Link):
         _open_links.add(self)
 
     def isend(self, to: int, frame: torch.Tensor) -> Operation:
-        """Start sending ``frame`` to the rank ``to``."""
+        """Start to send ``frame`` to the rank ``to``."""
         return self.isend_marked(to, frame, 0)
 
     def isend_marked(self, to: int, frame: torch.Tensor, floats_nbytes: int) -> Operation:
-        """Start sending ``frame``, whose last bytes are floats, on both connections to ``to``."""
+        """Start to send ``frame``, with its last ``floats_nbytes`` on the marked connection, if any."""
         channel = self._channels.get(to) or self._refuse("sending to", to)
         return channel.send(self, frame, floats_nbytes if self.tos else 0)
 
     def irecv(self, source: int, buffer: torch.Tensor) -> Operation:
-        """Start receiving a frame from the rank ``source`` into ``buffer``."""
+        """Start to receive a frame from the rank ``source`` into ``buffer``."""
         channel = self._channels.get(source) or self._refuse("receiving from", source)
         return channel.receive(self, buffer, memory_of(buffer))
 
     def close(self) -> None:
-        """Close the connections; all waits of this rank, and of peers for it, end with an error."""
+        """Close the connections; all waits of this rank, and of peers for it, raise an error."""
         channels, self._channels = [*self._channels.values(), *self._marked.values()], {}
         self._marked = {}
         for channel in channels:
@@ -111,14 +111,14 @@ class SocketLink(Link):
                 channel.end()
 
     def leave(self, frame: torch.Tensor) -> None:
-        """Send every peer ``frame``, unless another frame is still to leave, and close."""
+        """Send every peer ``frame``, unless other frames to it are queued, and close."""
         for channel in list(self._channels.values()):
             with channel.turn:
                 channel.send_parting(self, frame)
         self.close()
 
     def keep_alive(self, timeout_s: float) -> None:
-        """Let all ranks know that frames still move here."""
+        """Report to all ranks that frames still move here."""
         self.activity.moved_at = time.monotonic()
         if self.activity.is_due(timeout_s):
             self.send_keepalives()
@@ -135,9 +135,9 @@ class SocketLink(Link):
         return sorted(peers[fd] for fd, _ in poll.poll(0))
 
     def check_steps(self) -> None:
-        """Raise ``OutOfStepError`` if a peer's frame is of an earlier step, which this rank never receives.
+        """Raise ``OutOfStepError`` if an arrived frame is of an earlier step, so that no receive awaits it.
 
-        A wait in which no frame is due calls it.
+        Waits that expect no frame call it.
         """
         for channel in list(self._channels.values()):
             with channel.turn:
@@ -151,14 +151,14 @@ class SocketLink(Link):
         """Send keepalives to all ranks."""
         for channel in list(self._channels.values()):
             with channel.turn:
-                if channel.hears:  # a frame that comes is for the thread that waits for it
-                    channel.pull(listening=True)  # so that those of the others do not pile up
+                if channel.hears:  # a frame is left to the thread that waits for it
+                    channel.pull(listening=True)  # so that received keepalives don't accumulate
                 channel.send_keepalive(self)
 
     def sleep(self, operation: Operation, began: float, timeout_s: float, keepalive: bool) -> None:
-        """Move frames on connections that no thread waits for, then sleep until one can move.
+        """Move frames on connections that no thread waits for, then sleep until a frame can move.
 
-        Raises ``LinkTimeoutError`` if nothing has happened for too long.
+        Raises ``LinkTimeoutError`` after ``timeout_s`` without progress.
         """
         now = time.monotonic()
         listening = keepalive and now - began > timeout_s / SIGNS
@@ -184,7 +184,7 @@ class SocketLink(Link):
             poll.poll(1e3 * min(left_s, timeout_s / SIGNS + _MOMENT_S, _LONGEST_SLEEP_S))
 
     def forget(self) -> None:
-        """Close this process's ends after a fork: the parent's connections must end with the parent."""
+        """Close this process's copies of the sockets after a fork; connections must end with the parent."""
         _close_all([each.socket for each in (*self._channels.values(), *self._marked.values())])
         self._channels, self._marked = {}, {}
 
@@ -200,7 +200,7 @@ def _close_all(connections: list[socket.socket]) -> None:
 
 
 def _forget_in_child() -> None:
-    """Close the links in a forked process, such as a loader's, where a dead rank's would live on."""
+    """Close the links in a forked process, such as a data loader, which would keep a dead rank's open."""
     for link in list(_open_links):
         link.forget()
 

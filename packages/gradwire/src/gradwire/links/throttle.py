@@ -1,14 +1,14 @@
-"""A link as slow as a network: it paces the frames that each host sends and receives, without privileges.
+"""A rate-limited link, which paces each host's frames without privileges.
 
-Every host has a port with two directions, each of a given rate. A frame takes ``nbytes / rate`` of the
-sender's outgoing direction and, shifted by the latency, the same time of the receiver's incoming direction.
-So several senders to one host share its incoming direction, which makes a server's port the bottleneck that
-it is. The two overlap, as in a switch that cuts through: an idle receiver adds no second delay. No thread
-holds frames back: they go to the link beneath at once, with the times of their departure, and a wait for one
-sleeps until it is due. The clock is CLOCK_MONOTONIC, which the processes of one machine share.
+Every host has a port with two directions, each with a given rate. A frame occupies the sender's outgoing
+direction for ``nbytes / rate`` and, shifted by the latency, the receiver's incoming direction for the same
+time. So several senders to one host share its incoming direction, which makes a server's port the bottleneck.
+The two overlap, as in a cut-through switch: an idle receiver adds no second delay. No thread delays frames:
+they are sent over the wrapped link immediately, with the times of their departure, and a wait sleeps until
+its frame is due. The clock is CLOCK_MONOTONIC, which the processes of one machine share.
 
-A wait with ``keepalive`` lasts until the frame is due, however slow the port is, because bytes of this frame,
-or of those before it, move all the time. So a wait that sleeps here keeps the waits of other ranks alive.
+A wait with ``keepalive`` lasts until the frame is due, however slow the port is, because bytes of this or
+earlier frames are always moving. So a wait that sleeps here sends keepalives for the waits of other ranks.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from gradwire.wire import frame_memory
 
 
 class Timeline:
-    """The busy times of one direction of a wire, in nanoseconds, as disjoint intervals in order.
+    """The busy times of one direction of a port, in nanoseconds, as sorted disjoint intervals.
 
-    A frame that is booked late still gets the time that was free when it came, so the order in which a
-    receiver looks at frames doesn't matter. Neighbouring intervals are merged, and those older than
-    ``horizon_ns`` are forgotten: a wire that is always busy is one interval.
+    A frame that is scheduled late still gets the time that was free when it arrived, so the order in which a
+    receiver processes frames doesn't matter. Adjacent intervals are merged, and those older than
+    ``horizon_ns`` are dropped: a direction that is always busy is one interval.
     """
 
     def __init__(self, horizon_ns: int = 60 * 10**9) -> None:
@@ -39,7 +39,7 @@ class Timeline:
         self._busy: list[tuple[int, int]] = []
 
     def occupy(self, start_ns: int, duration_ns: int) -> tuple[int, int]:
-        """Take ``duration_ns`` of the free time from ``start_ns`` on; return when that begins and ends."""
+        """Reserve ``duration_ns`` of free time from ``start_ns`` on, and return its start and end."""
         if duration_ns <= 0:
             return start_ns, start_ns
         pieces = self._free_pieces(start_ns, duration_ns)
@@ -73,19 +73,19 @@ def _merged(intervals: list[tuple[int, int]], oldest: int) -> list[tuple[int, in
     return merged
 
 
-_LABEL = struct.Struct("<qqq")  # when the frame begins and ends to leave, in ns, and its length in bytes
-_SPIN_NS = 100_000  # sleeping is less exact than this
+_LABEL = struct.Struct("<qqq")  # the start and end of the frame's departure, in ns, and its length in bytes
+_SPIN_NS = 100_000  # sleeping is less precise than this
 
 
 class Port:
-    """A host's outgoing and incoming direction, which the links of one host may share.
+    """A host's outgoing and incoming directions, which the links of one host may share.
 
     Parameters
     ----------
     rate_nbytes_per_s
         The rate of each direction, None for unlimited; ``parse_rate`` reads ``"100mbit"``.
     latency_s
-        The time that a byte travels to this port.
+        The propagation time to this port.
     """
 
     def __init__(self, rate_nbytes_per_s: float | None, latency_s: float = 0.0) -> None:
@@ -95,12 +95,12 @@ class Port:
         self._lock = threading.Lock()
 
     def leave(self, nbytes: int) -> tuple[int, int]:
-        """Return when a frame that is sent now begins and ends to leave, in ns."""
+        """Return the start and end of the departure of a frame that is sent now, in ns."""
         with self._lock:
             return self._out.occupy(time.monotonic_ns(), round(nbytes * self._ns_per_byte))
 
     def arrive(self, left_ns: tuple[int, int], nbytes: int) -> int:
-        """Return when a frame has arrived that began and ended to leave at ``left_ns``."""
+        """Return the arrival time of a frame with this departure's start and end, in ns."""
         begin, end = left_ns
         with self._lock:
             _, taken = self._in.occupy(begin + self._latency_ns, round(nbytes * self._ns_per_byte))
@@ -108,7 +108,7 @@ class Port:
 
 
 class ThrottledLink(Wrapper):
-    """A link over another one, limited to the rates of ports; all ranks must use one."""
+    """A link limited to a port's rate; all ranks must use one."""
 
     def __init__(self, inner: Link, port: Port) -> None:
         super().__init__(inner)
@@ -116,7 +116,7 @@ class ThrottledLink(Wrapper):
         self._free: list[torch.Tensor] = []
 
     def isend(self, to: int, frame: torch.Tensor) -> Sending:
-        """Start sending ``frame``; waiting for it lasts until it would have left the port."""
+        """Start to send ``frame``; its wait lasts until the frame would have left the port."""
         left_ns = self._port.leave(frame.numel())
         label = bytearray(_LABEL.pack(*left_ns, frame.numel()))
         labelled = torch.cat((torch.frombuffer(label, dtype=torch.uint8), frame))
@@ -124,24 +124,26 @@ class ThrottledLink(Wrapper):
         return _PacedSend(self, self._inner.isend(to, labelled), left_ns[1], what)
 
     def irecv(self, source: int, buffer: torch.Tensor) -> Receiving:
-        """Start receiving; waiting for the frame lasts until it would have come through the port."""
+        """Start to receive a frame; its wait lasts until the frame would have passed the port."""
         labelled = self._take(_LABEL.size + buffer.numel())
         what = f"{self.name_of(self.rank)} receiving from {self.name_of(source)}"
         return _PacedReceive(self, self._inner.irecv(source, labelled), labelled, buffer, what)
 
     def leave(self, frame: torch.Tensor) -> None:
-        """Let the link beneath send a last frame, which takes no time, and close."""
+        """Send a last frame over the wrapped link, which takes no simulated time, and close it."""
         label = bytearray(_LABEL.pack(0, 0, frame.numel()))
         self._inner.leave(torch.cat((torch.frombuffer(label, dtype=torch.uint8), frame)))
 
     def wait_until(self, due_ns: int, what: str, timeout_s: float | None, keepalive: bool) -> None:
         """Sleep until ``due_ns``.
 
-        Raises ``LinkTimeoutError`` at once if that is beyond the timeout of a wait without ``keepalive``.
+        Raises ``LinkTimeoutError`` immediately if that is after the timeout of a wait without ``keepalive``.
         """
         limit_s = self.timeout_s if timeout_s is None else timeout_s
         if not keepalive and due_ns - time.monotonic_ns() > limit_s * 1e9:
-            raise LinkTimeoutError(f"{what}: at this rate the frame needs more than {limit_s:g} s")
+            raise LinkTimeoutError(
+                f"{what}: at this rate the frame needs more than {limit_s:g} s; pass a longer timeout_s"
+            )
         while (left_ns := due_ns - time.monotonic_ns()) > 0:
             if left_ns > _SPIN_NS:
                 if keepalive:
@@ -149,7 +151,7 @@ class ThrottledLink(Wrapper):
                 time.sleep(min((left_ns - _SPIN_NS) / 1e9, limit_s / SIGNS))
 
     def arrival(self, labelled: torch.Tensor, what: str) -> tuple[torch.Tensor, int]:
-        """Return the frame within ``labelled``, and when it is due, in ns."""
+        """Return the frame within ``labelled``, and its due time in ns."""
         label = bytes(labelled[: _LABEL.size].numpy().tobytes())
         begin, end, nbytes = _LABEL.unpack(label) if len(label) == _LABEL.size else (0, 0, -1)
         if not 0 <= nbytes <= labelled.numel() - _LABEL.size:
@@ -157,7 +159,7 @@ class ThrottledLink(Wrapper):
         return labelled[_LABEL.size : _LABEL.size + nbytes], self._port.arrive((begin, end), nbytes)
 
     def give(self, labelled: torch.Tensor) -> None:
-        """Take back a receive buffer, to use it again."""
+        """Return a receive buffer to the pool."""
         self._free.append(labelled)
 
     def _take(self, nbytes: int) -> torch.Tensor:
@@ -167,7 +169,7 @@ class ThrottledLink(Wrapper):
 
 
 def throttled(link: Link, rate: str | None) -> Link:
-    """Return a link limited to a rate such as ``100mbit``; the link itself for None and ``unlimited``."""
+    """Return ``link`` limited to a rate such as ``100mbit``; ``link`` itself for None and ``unlimited``."""
     nbytes_per_s = parse_rate(rate)
     return link if nbytes_per_s is None else ThrottledLink(link, Port(nbytes_per_s))
 

@@ -75,7 +75,7 @@ def test_who_does_not_come_is_named(present: tuple[int, ...], absent: list[int])
     assert caught.value.ranks == absent
     names = " and ".join(f"rank {rank}" for rank in absent)
     assert str(caught.value) == (
-        f"rank {present[0]} trying ({names} did not come): nothing happened within 0.3 s"
+        f"rank {present[0]} trying ({names} did not join): nothing happened within 0.3 s"
     )
 
 

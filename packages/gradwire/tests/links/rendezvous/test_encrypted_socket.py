@@ -198,4 +198,4 @@ def all_reduce_of_the_link(environment: dict[str, str]) -> str:
 @pytest.mark.processes
 def test_gloos_all_reduce_is_refused(run_processes: RunProcesses) -> None:
     said = run_processes(2, all_reduce_of_the_link, variables())
-    assert said == ["this link encrypts its frames with TLS, which Gloo's all-reduce cannot do"] * 2
+    assert [text.partition(",")[0] for text in said] == ["expected a link without TLS"] * 2

@@ -11,6 +11,7 @@ from gradwire.links.rendezvous.tls import encryption
 from support.certificates import needs_openssl, variables
 
 PLAIN, SECRET = (Endpoint("127.0.0.1", 9, bytes(16), encrypts) for encrypts in (False, True))
+EXPECTED = "expected the same encryption on all ranks,"
 ADVICE = "set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA for all ranks or for none"
 
 
@@ -18,9 +19,7 @@ def test_in_plain_text_only_who_encrypts_is_refused() -> None:
     check_same_encryption(PLAIN, "rank 3", None)
     with pytest.raises(LinkError) as caught:
         check_same_encryption(SECRET, "rank 3", None)
-    assert (
-        str(caught.value) == f"by the store, rank 3 connects with TLS, but this rank in plain text; {ADVICE}"
-    )
+    assert str(caught.value) == f"{EXPECTED} got rank 3 with TLS and this rank in plain text; {ADVICE}"
 
 
 @needs_openssl
@@ -29,9 +28,7 @@ def test_with_tls_only_who_does_not_encrypt_is_refused() -> None:
     check_same_encryption(SECRET, "rank 3", ours)
     with pytest.raises(LinkError) as caught:
         check_same_encryption(PLAIN, "rank 3", ours)
-    assert (
-        str(caught.value) == f"by the store, rank 3 connects in plain text, but this rank with TLS; {ADVICE}"
-    )
+    assert str(caught.value) == f"{EXPECTED} got rank 3 in plain text and this rank with TLS; {ADVICE}"
 
 
 @needs_openssl

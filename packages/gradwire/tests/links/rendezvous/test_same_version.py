@@ -49,8 +49,8 @@ def test_a_first_rank_that_tells_no_versions_is_older() -> None:
 
 def test_as_many_versions_as_ranks_are_expected() -> None:
     assert told("1\n1") == (
-        r"rank 5 connecting: torch's store holds '1\n1' as the versions of 3 ranks, which no rank of "
-        "gradwire has written; find out which other program writes to that store"
+        r"rank 5 connecting: expected the versions of 3 ranks in torch's store, got '1\n1'; "
+        "find the other program that writes to that store"
     )
 
 

@@ -94,7 +94,7 @@ def test_where_only_some_encrypt_all_are_told(encrypting: int) -> None:
     environments[encrypting] = variables()
     messages = errors(environments)
     plain = 1 - encrypting
-    assert f"rank {plain} connects in plain text, but this rank with TLS; set" in messages[encrypting]
+    assert f"got rank {plain} in plain text and this rank with TLS; set" in messages[encrypting]
     assert f"rank {encrypting} connects with TLS, but this rank in plain text; set" in messages[plain]
 
 
@@ -115,7 +115,7 @@ def test_words_that_somebody_altered_on_the_way_are_found_out() -> None:
         answered = other.submit(answer, there, ours, 1, b"low", b"rank 2")
         with (
             encrypted(here, ours, 0, b"rank 1", b"low", 5.0),
-            pytest.raises(LinkError, match="rank 1 sent another hello after the TLS handshake"),
+            pytest.raises(LinkError, match="expected the same hello from rank 1 before and after"),
         ):
             answered.result()
 
@@ -132,15 +132,15 @@ def test_some_variables_without_the_others_are_an_error(missing: str) -> None:
 @pytest.mark.parametrize("variable", VARIABLES)
 def test_a_file_that_is_not_there_or_not_to_be_read_is_an_error(variable: str, tmp_path: Path) -> None:
     for name in ("/nowhere/x.pem", ""):
-        with pytest.raises(LinkError, match=rf"{variable} names '{name}', which is no file here"):
+        with pytest.raises(LinkError, match=rf"{variable}: expected a file, got '{name}'"):
             encryption({**variables(), variable: name})
     with (
         patch("os.access", return_value=False),  # root reads everything
-        pytest.raises(LinkError, match=r"GRADWIRE_TLS_KEY names .*, which this user may not read"),
+        pytest.raises(LinkError, match=r"GRADWIRE_TLS_KEY: this user cannot read .*; change its"),
     ):
         encryption(variables())
     (tmp_path / "rubbish.pem").write_text("rubbish")
-    with pytest.raises(LinkError, match=r"no pair in PEM without a password|holds no certificate in PEM"):
+    with pytest.raises(LinkError, match=r"a matching pair in PEM without a|expected a certificate in PEM"):
         encryption({**variables(), variable: str(tmp_path / "rubbish.pem")})
 
 

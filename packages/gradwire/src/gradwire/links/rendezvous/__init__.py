@@ -1,1 +1,1 @@
-"""The rendezvous of a link's ranks: where they listen, which attempt they belong to, and who is admitted."""
+"""The rendezvous of a link's ranks: addresses, attempts after restarts, admission, and connections."""

@@ -1,7 +1,7 @@
-"""The address at which this machine listens for its peers: the one that Gloo would choose.
+"""The address on which this machine listens for its peers, chosen as in Gloo.
 
-So one setting moves both: the address of the interface that ``GLOO_SOCKET_IFNAME`` names. Without it, it is
-the address that the host's own name resolves to, or the loopback address if no socket can be bound to that.
+So one setting controls both: the interface in ``GLOO_SOCKET_IFNAME``. Without it, the address is the first
+that the host's name resolves to, or the loopback address if no socket can be bound to that.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _LOOPBACK = "127.0.0.1"
 
 
 def interfaces_named(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the interfaces that the variable names; () if it is not set."""
+    """Return the interfaces in ``GLOO_SOCKET_IFNAME``; () if it is not set."""
     return tuple(name for name in environment.get(VARIABLE, "").split(",") if name)
 
 
 def listening_address(environment: Mapping[str, str]) -> str:
-    """Return the address at which to listen. Raises ``LinkError`` if the interface has none."""
+    """Return the address to listen on. Raises ``LinkError`` if the interface has none."""
     named = interfaces_named(environment)
     if not named:
         return own_address()
@@ -49,7 +49,7 @@ def is_loopback(address: str) -> bool:
 
 
 def remedy(address: str) -> str:
-    """Return the advice for the host that listens at ``address``, if a peer cannot reach it."""
+    """Return the advice for a host that listens on ``address`` but cannot be reached."""
     if is_loopback(address):
         return (
             f"only its own host can reach {address}, a loopback address; if the ranks are on several hosts, "
@@ -59,7 +59,7 @@ def remedy(address: str) -> str:
 
 
 def address_of(name: str) -> str:
-    """Return an interface's IPv4 address, or its IPv6 address beyond the link; "" if it has neither."""
+    """Return an interface's IPv4 address, or its IPv6 address that isn't link-local; "" if it has neither."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
         answer = fcntl.ioctl(asking, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
         return socket.inet_ntoa(answer[20:24])
@@ -78,7 +78,7 @@ def own_address() -> str:
             socket.gethostname(), 0, type=socket.SOCK_STREAM
         ):
             if "%" in str(place[0]):
-                continue  # valid on one link only: peers don't know its name there
+                continue  # link-local: peers don't know the interface's name
             with suppress(OSError), socket.socket(family, kind, protocol) as trying:
                 trying.bind(place)
                 return str(place[0])

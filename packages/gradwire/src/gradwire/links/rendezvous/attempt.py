@@ -1,8 +1,8 @@
-"""The part of a group's store that only the processes of this attempt know.
+"""The prefix of a group's store that only the processes of this attempt share.
 
-After a restart ``torchrun`` may give ranks the store of the attempt before, with the addresses of dead
-processes in it. No number distinguishes the two: ``TORCHELASTIC_RESTART_COUNT`` is each agent's own, and
-hosts differ in it. So every rank puts a random token there, and rank 0 answers to that.
+After a restart, ``torchrun`` may give ranks the store of the previous attempt, with the addresses of dead
+processes in it. No number distinguishes the two: each agent has its own ``TORCHELASTIC_RESTART_COUNT``, and
+hosts may differ in it. So every rank publishes a random token, and rank 0 answers to it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from gradwire.version import version
 # All ranks of a group run the same version of gradwire: frames, plans, and states are one version's.
 
 _LONGEST = 40
-"""The characters of a version that errors repeat, at most."""
+"""The largest number of a version's characters in errors."""
 _SILENT = "an older version"
 """The version, in errors, of a rank that publishes none."""
 
 
 def joined(versions: Mapping[int, str]) -> str:
-    """Return the versions in the order of their ranks, as text that every version of gradwire can read."""
+    """Return the versions in rank order, as text that every version of gradwire can read."""
     return "\n".join(versions[rank] for rank in sorted(versions))
 
 
@@ -42,19 +42,19 @@ def check_same_version(versions: str, names: Sequence[str], this: str, doing: st
     Parameters
     ----------
     versions
-        The text that rank 0 made with ``joined``; empty if rank 0 runs a gradwire that doesn't.
+        Rank 0's result of ``joined``; empty if rank 0 runs an older version, which publishes none.
     names
         The names of the ranks in errors.
     this
         The version of this process.
     doing
-        The beginning of errors: the caller and its purpose.
+        The start of errors: the caller and its purpose.
     """
     each = versions.split("\n") if versions else []
     if len(each) not in (0, len(names)):
         raise LinkError(
-            f"{doing}: torch's store holds {shown(versions)} as the versions of {len(names)} ranks, which no "
-            "rank of gradwire has written; find out which other program writes to that store"
+            f"{doing}: expected the versions of {len(names)} ranks in torch's store, got {shown(versions)}; "
+            "find the other program that writes to that store"
         )
     known = zip(names, each, strict=True) if each else [(names[0], ""), ("this rank", this)]
     ranks: dict[str, list[str]] = {}
@@ -69,11 +69,11 @@ def check_same_version(versions: str, names: Sequence[str], this: str, doing: st
 
 
 _LEAVE_S = 5.0
-"""The time that a rank waits, before it raises an error, for the others to learn of it."""
+"""The time that a rank waits, before it raises an error, for the others to read the versions."""
 
 
 class AbsentError(LinkTimeoutError):
-    """Ranks, ``ranks``, that did not come in time."""
+    """An error for ranks, ``ranks``, that did not join in time."""
 
     def __init__(self, message: str, ranks: Sequence[int]) -> None:
         super().__init__(message)
@@ -82,9 +82,9 @@ class AbsentError(LinkTimeoutError):
 
 @dataclass
 class GroupAttempt:
-    """One process's tokens for a group: its own, and the one that all ranks share, once it is known.
+    """One process's tokens for a group: its own, and the token that all ranks share, once known.
 
-    ``version`` is that of this process's gradwire.
+    ``version`` is this process's version of gradwire.
     """
 
     own: str = field(default_factory=lambda: secrets.token_hex(16))
@@ -96,9 +96,9 @@ _attempts = weakref.WeakKeyDictionary[dist.ProcessGroup, GroupAttempt]()
 
 
 def own_part(group: dist.ProcessGroup, store: Store, doing: str, timeout_s: float) -> Store:
-    """Return the part of the group's ``store`` for this attempt's ranks; the first call waits for them.
+    """Return the group's ``store`` with a prefix for this attempt; the first call waits for all ranks.
 
-    Raises ``LinkError``, also if their versions of gradwire differ, and ``AbsentError`` if ranks do not come
+    Raises ``LinkError``, also if their versions of gradwire differ, and ``AbsentError`` if ranks do not join
     in time.
     """
     attempt = _attempts.setdefault(group, GroupAttempt())
@@ -110,7 +110,7 @@ def own_part(group: dist.ProcessGroup, store: Store, doing: str, timeout_s: floa
 def shared_token(
     attempt: GroupAttempt, store: Store, rank: int, names: Sequence[str], doing: str, timeout_s: float
 ) -> str:
-    """Return the token that all ranks of this attempt share, rank 0's own. Raises as ``own_part`` does.
+    """Return rank 0's token, which all ranks of this attempt share. Raises the errors of ``own_part``.
 
     ``names`` are the names of the ranks in errors.
     """
@@ -131,17 +131,17 @@ def shared_token(
 
 
 def did_not_come(names: Iterable[str]) -> str:
-    """Return " (rank 1 and rank 2 did not come)", or nothing without names."""
+    """Return the text " (rank 1 and rank 2 did not join)", or "" without names."""
     text = " and ".join(names)
-    return f" ({text} did not come)" if text else ""
+    return f" ({text} did not join)" if text else ""
 
 
 class _Rendezvous:
     """One rank's side of the rendezvous of an attempt.
 
-    All ranks publish a token of their own; rank 0 answers, until each rank has acknowledged the answer. A
-    rank publishes its version before its token, and rank 0 all versions before the key that says that all are
-    here. So ranks compare versions before they read anything else, whose form may be another version's.
+    Every rank publishes its own token; rank 0 answers until each rank has acknowledged the answer. A rank
+    publishes its version before its token, and rank 0 publishes all versions before the key ``all``. So ranks
+    compare versions before they read anything else, whose format may be another version's.
     """
 
     def __init__(self, store: TimedStore, attempt: GroupAttempt, rank: int, world: int) -> None:
@@ -152,7 +152,7 @@ class _Rendezvous:
         self.shared: str | None = self._own if rank == 0 else None
 
     def run(self, deadline: float) -> str:
-        """Return all ranks' versions, as ``joined`` writes them, when all are here.
+        """Wait for all ranks and return their versions in the format of ``joined``.
 
         Raises ``TimeoutError``, and ``LinkError`` if the store fails.
         """
@@ -175,18 +175,18 @@ class _Rendezvous:
         return versions
 
     def _get(self, key: str, deadline: float) -> str:
-        """Return the value of ``key``; nothing if an older gradwire runs there, which doesn't publish it."""
+        """Return the value of ``key``; "" if that rank runs an older version, which doesn't set it."""
         return self._store.get(key, deadline) if self._store.has([key], deadline) else ""
 
     def _take_leave(self, deadline: float) -> None:
-        """Wait until all have read the versions, because the process that serves the store may end then."""
+        """Wait until all ranks have read the versions, because the store's host may exit after the error."""
         self._store.set(f"read {self.shared} {self._rank}", "", deadline)
-        with suppress(TimeoutError, LinkError):  # that rank has its own error
+        with suppress(TimeoutError, LinkError):  # the absent rank raises its own error
             latest = min(deadline, time.monotonic() + _LEAVE_S)
             self._store.wait([f"read {self.shared} {other}" for other in (0, *self._others)], latest)
 
     def absent(self) -> list[int]:
-        """Return the ranks that have not come, as far as this one knows: a hello may be a dead process's."""
+        """Return the absent ranks, as far as this rank knows; a dead process may have written a hello."""
         now = time.monotonic()
         if self.shared is None:
             return [0, *(each for each in self._others if not self._store.has([f"hello {each}"], now))]
@@ -194,7 +194,7 @@ class _Rendezvous:
         return gone or [0]
 
     def _answer_all(self, deadline: float) -> None:
-        """Answer every hello, also one that replaces a dead process's."""
+        """Answer every hello, including those that replace a dead process's."""
         answered: dict[int, str] = {}
         missing = set(self._others)
         for pause in pauses(deadline):
@@ -212,26 +212,26 @@ class _Rendezvous:
             time.sleep(pause)
 
 
-# Either all ranks of a link encrypt or none, and none where NICs are to compress.
+# Either all ranks of a link encrypt or none do, and none do if NICs compress.
 
 _MODES = ("in plain text", "with TLS")
 
 
 def check_same_encryption(endpoint: Endpoint | None, name: str, encryption: Encryption | None) -> None:
-    """Raise ``LinkError`` if this rank encrypts and the one called ``name`` doesn't, or the reverse."""
+    """Raise ``LinkError`` if this rank encrypts and the rank ``name`` doesn't, or the reverse."""
     if endpoint is not None and endpoint.encrypts != (encryption is not None):
         raise LinkError(
-            f"by the store, {name} connects {_MODES[endpoint.encrypts]}, but this rank "
-            f"{_MODES[not endpoint.encrypts]}; set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA "
-            "for all ranks or for none"
+            f"expected the same encryption on all ranks, got {name} {_MODES[endpoint.encrypts]} and this "
+            f"rank {_MODES[not endpoint.encrypts]}; set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and "
+            "GRADWIRE_TLS_CA for all ranks or for none"
         )
 
 
 def refuse_marks(tos: int, rank: int, world: int) -> None:
-    """Raise ``LinkError`` if values shall travel on connections marked with ``tos``, despite TLS."""
+    """Raise ``LinkError`` if ``tos`` marks connections, because TLS prevents compression by NICs."""
     if tos:
         raise LinkError(
-            f"rank {rank} connecting with the {world} ranks of its group: a plan with offload lets NICs "
-            "compress values, which they cannot do with TLS; unset GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and "
-            "GRADWIRE_TLS_CA, or leave out offload"
+            f"rank {rank} connecting with the {world} ranks of its group: expected a plan without offload, "
+            "because NICs cannot compress with TLS, got one with offload; unset GRADWIRE_TLS_KEY, "
+            "GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA, or omit offload"
         )

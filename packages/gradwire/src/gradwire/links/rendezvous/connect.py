@@ -1,11 +1,12 @@
 """Connections between all ranks of a link: each listens, publishes its address, and connects to lower ranks.
 
-A rank that connects sends a token that it has read in the store, and its rank. A connection with any other
-beginning, or none, is dropped, so that port scans do no harm. Once all are connected, no rank listens.
+A rank that connects sends the peer's token, from the store, and its own rank. A connection that starts with
+anything else, or sends nothing, is dropped, so that port scans do no harm. Ranks stop listening once all are
+connected.
 
-With TLS, token and rank travel in plain text, once, and the handshake follows. All ranks encrypt, or none.
+With TLS, token and rank are sent in plain text, once, before the handshake. Either all ranks encrypt or none.
 
-Connections may be marked with a type of service, from their first packet on. They carry nothing but float32.
+Connections may be marked with a type of service from their first packet on. They carry only float32.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from gradwire.links.rendezvous.attempt import check_same_encryption, did_not_com
 from gradwire.links.rendezvous.endpoints import TOKEN_NBYTES, Endpoint, Endpoints, NotInTimeError, hello
 from gradwire.links.rendezvous.tls import Encryption, encrypted, handshake, wrapped
 
-# The connections of higher ranks are accepted among any others: none counts until its rank is verified.
+# Any connection is accepted, and dropped unless its rank is verified.
 #
-# The token from the store verifies it without TLS. With TLS, the certificate that follows the token does, and
-# several connections may try for the same rank. Connections that are not verified are bounded: the oldest is
-# dropped when there are many, or when this process has no descriptor left.
+# Without TLS, the token from the store verifies it. With TLS, the certificate after the token does, and
+# several connections may claim the same rank. Unverified connections are limited: the oldest is dropped if
+# there are too many, or if this process has no file descriptor left.
 _MOST_PENDING = 128
 _PAUSE_S = 0.05
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -42,7 +43,7 @@ _EVENTS = {select.POLLIN: selectors.EVENT_READ, select.POLLOUT: selectors.EVENT_
 
 
 class _Pending:
-    """A connection that is not verified: the bytes of its hello, then its handshake as the rank it claims."""
+    """An unverified connection, with the bytes of its hello, its claimed rank, and its TLS handshake."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -52,9 +53,9 @@ class _Pending:
 
 
 class Acceptor:
-    """One rank's listening socket, which doesn't block, until all ``peers`` have connected.
+    """The acceptor of connections from ``peers`` on one rank's non-blocking listening socket.
 
-    Every connection has to send the token first, as float32 if connections are marked with ``tos``.
+    Every connection must first send the token, as float32 if connections are marked with ``tos``.
     """
 
     def __init__(
@@ -70,13 +71,13 @@ class Acceptor:
         self._listening, self._token, self._rank, self._peers = listening, token, rank, peers
         self._tos, self._hello_nbytes = tos, rendezvous_hello.nbytes(tos)
         self._endpoints, self._encryption = endpoints, encryption
-        self._pending: dict[int, _Pending] = {}  # the oldest first
+        self._pending: dict[int, _Pending] = {}  # oldest first
         self._refusals: dict[int, str] = {}
         self._exhausted = ""
-        self._selector = selectors.PollSelector()  # which needs no descriptor
+        self._selector = selectors.PollSelector()  # which needs no file descriptor
 
     def run(self, connections: dict[int, socket.socket], deadline: float) -> None:
-        """Accept connections until those of all peers are in ``connections``. Raises ``LinkError``."""
+        """Accept connections until all peers are in ``connections``. Raises ``LinkError``."""
         self._selector.register(self._listening, selectors.EVENT_READ)
         try:
             while any(rank not in connections for rank in self._peers):
@@ -98,7 +99,7 @@ class Acceptor:
         except OSError as error:
             if error.errno in _EXHAUSTED:
                 self._make_room(error)
-            return  # else the other end has gone
+            return  # otherwise the other end has disconnected
         connection.setblocking(False)
         self._pending[connection.fileno()] = _Pending(connection)
         self._selector.register(connection, selectors.EVENT_READ)
@@ -107,19 +108,19 @@ class Acceptor:
 
     def _make_room(self, error: OSError) -> None:
         most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._exhausted = f"{error.strerror}: this process may have {most} (ulimit -n)"
+        self._exhausted = f"{error.strerror}, the limit is {most} (ulimit -n)"
         if self._pending:
             self._drop(self._oldest())
         else:
             time.sleep(_PAUSE_S)
 
     def _oldest(self) -> _Pending:
-        """Return the connection that was accepted first, if possible one that has not sent the token."""
+        """Return the oldest connection without a valid token, or the oldest of all."""
         pending = self._pending.values()
         return next((each for each in pending if each.rank is None), next(iter(pending)))
 
     def _serve(self, pending: _Pending, connections: dict[int, socket.socket]) -> None:
-        """Read the bytes that have come on a connection, and keep it once its rank is verified."""
+        """Process the arrived bytes of a connection, and keep it once its rank is verified."""
         if pending.handshake is None:
             if not self._received_hello(pending):
                 return
@@ -135,13 +136,13 @@ class Acceptor:
         if pending.handshake is not None and not self._went_on(pending, pending.handshake):
             return
         self._forget(pending)
-        if pending.rank in connections:  # another was faster
+        if pending.rank in connections:  # another connection was verified first
             pending.connection.close()
         else:
             connections[pending.rank] = pending.connection
 
     def _received_hello(self, pending: _Pending) -> bool:
-        """Read more of its hello; return whether the hello is complete, or has ended."""
+        """Read more of a connection's hello; return whether it is complete or the connection has ended."""
         more = b""
         try:
             more = pending.connection.recv(self._hello_nbytes - len(pending.received))
@@ -153,11 +154,11 @@ class Acceptor:
         return not more or len(pending.received) == self._hello_nbytes
 
     def _began(self, pending: _Pending, rank: int, encryption: Encryption) -> bool:
-        """Prepare the handshake; return whether the other end is still there for it."""
+        """Prepare the TLS handshake; return whether the other end is still connected."""
         self._forget(pending)
         try:
             pending.connection = end = wrapped(pending.connection, encryption.server)
-        except OSError:  # it has left after its token, which must not end the wait for the others
+        except OSError:  # disconnected after its token, which must not end the wait for the others
             return False
         sends, receives = hello(self._token, self._rank), hello(self._token, rank)
         pending.handshake = handshake(end, encryption, rank, sends, receives)
@@ -166,7 +167,7 @@ class Acceptor:
         return True
 
     def _went_on(self, pending: _Pending, steps: Generator[int, None, None]) -> bool:
-        """Go on with the handshake without waiting; return whether the rank is verified."""
+        """Continue the handshake without blocking; return whether the rank is verified."""
         try:
             self._selector.modify(pending.connection, _EVENTS[next(steps)])
         except StopIteration:
@@ -186,11 +187,12 @@ class Acceptor:
         pending.connection.close()
 
     def _timeout(self, connections: dict[int, socket.socket]) -> LinkTimeoutError:
-        """Return the error that names the missing ranks, with the reason if it is known."""
+        """Return the error with the missing ranks, and the reason if known."""
         missing = [rank for rank in self._peers if rank not in connections]
         if self._exhausted:
             return NotInTimeError(
-                f"{self._names(missing)} could not be let in", f"{self._exhausted}; allow more, or close some"
+                f"{self._names(missing)} could not be accepted",
+                f"{self._exhausted}; raise the limit or close some files",
             )
         refused = [self._refusals[rank] for rank in missing if rank in self._refusals]
         if refused:
@@ -223,24 +225,24 @@ def connect_ranks(
     Parameters
     ----------
     store
-        Shared by exactly these ranks; no other key in it is called ``rank N``.
+        The store that exactly these ranks share, without other keys named ``rank N``.
     rank
         The rank of this process.
     names
         The names of the ranks in errors.
     timeout_s
-        The time that all of it may take.
+        The timeout for all connections together.
     encryption
         The certificates for TLS on all connections; None for plain text.
     tos
-        The type of service that marks the connections, for float32 alone; 0 for ordinary ones.
+        The type of service that marks the connections, for float32 only; 0 for ordinary ones.
 
     Raises
     ------
     LinkTimeoutError
-        If a rank does not come, or the store does not answer; the message names it.
+        If a rank does not join, or the store does not answer; the message names it.
     LinkError
-        If this rank cannot listen, cannot reach another one, or does not agree with it about TLS.
+        If this rank cannot listen or cannot reach another rank, or if only one of the two uses TLS.
     """
     if len(names) == 1:
         return {}
@@ -271,7 +273,7 @@ def _connect_all(
     encryption: Encryption | None,
     tos: int,
 ) -> None:
-    """Connect to the lower ranks in turn, then accept the higher ones, so that no two wait for each other."""
+    """Connect to the lower ranks in order, then accept the higher ranks, which can't deadlock."""
     names = endpoints.names
     with _listen(listening_address(os.environ), len(names), tos) as listening:
         token = secrets.token_bytes(TOKEN_NBYTES)
@@ -282,7 +284,7 @@ def _connect_all(
             try:
                 connections[lower] = _connect(endpoint, names[lower], rank, deadline, tos)
             finally:
-                # a better reason, also if the peer listens no more
+                # a better reason, also if the peer no longer listens
                 check_same_encryption(endpoint, names[lower], encryption)
             if encryption is not None:
                 sends, receives = hello(endpoint.token, rank), hello(endpoint.token, lower)
@@ -294,7 +296,7 @@ def _connect_all(
 
 
 def _socket_at(address: str, tos: int) -> socket.socket:
-    """Return a socket for this address, marked before its first packet."""
+    """Return a socket for this address family, marked with ``tos`` before its first packet."""
     if ":" in address:
         made = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
         made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, tos)

@@ -1,4 +1,4 @@
-"""The endpoints of a link's ranks, which each publishes in a store, and the hello of a connection to one."""
+"""The endpoints that a link's ranks publish in a store, and the hello that starts a connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_PORT = 65535
 
 
 class NotInTimeError(LinkTimeoutError):
-    """A rank that missed the deadline; the caller appends the time that it had, and ``advice``."""
+    """An error for a missed deadline; the caller appends the timeout and ``advice``."""
 
     def __init__(self, problem: str, advice: str) -> None:
         super().__init__(problem)
@@ -26,7 +26,7 @@ class NotInTimeError(LinkTimeoutError):
 
 
 class Endpoint(NamedTuple):
-    """The address of one listening rank, and the token that a connection to it begins with."""
+    """The address of a listening rank, and the token that starts a connection to it."""
 
     address: str
     port: int
@@ -35,10 +35,10 @@ class Endpoint(NamedTuple):
 
 
 class Endpoints:
-    """The endpoints that the ranks of one link publish, for one of them to read until ``deadline``.
+    """The endpoints that a link's ranks publish, as one rank reads them until ``deadline``.
 
     ``names`` are the names of the ranks in errors. Every method raises ``LinkError`` if the store is gone,
-    does not answer, or holds data that no rank publishes.
+    does not answer, or holds invalid data.
     """
 
     def __init__(self, store: Store, doing: str, deadline: float, names: Sequence[str]) -> None:
@@ -52,20 +52,20 @@ class Endpoints:
         self._store.set(_key(rank), text, self._deadline)
 
     def wait_for(self, rank: int) -> Endpoint:
-        """Return the endpoint of ``rank``. Raises ``TimeoutError`` if it publishes none in time."""
+        """Wait for the endpoint of ``rank`` and return it. Raises ``TimeoutError`` at the deadline."""
         self._store.wait([_key(rank)], self._deadline)
         endpoint = self.find(rank)
         assert endpoint is not None
         return endpoint
 
     def find(self, rank: int) -> Endpoint | None:
-        """Return the endpoint of ``rank``; None while it has published none."""
+        """Return the endpoint of ``rank``; None if it has not published one yet."""
         if rank not in self._found and self._store.has([_key(rank)], self._deadline):
             self._found[rank] = _parsed(self._store.get(_key(rank), self._deadline), rank)
         return self._found.get(rank)
 
     def absent(self) -> list[str]:
-        """Return the names of the ranks that have published nothing; none if the store does not answer."""
+        """Return the names of the ranks without an endpoint; [] if the store does not answer."""
         try:
             return [
                 name
@@ -89,30 +89,30 @@ def _parsed(text: str, rank: int) -> Endpoint:
             raise ValueError
     except (ValueError, KeyError) as error:
         raise LinkError(
-            f"torch's store holds {shown(text)} under {_key(rank)!r}, which no rank of gradwire has written; "
-            "find out which other program writes to that store"
+            f"expected an endpoint under {_key(rank)!r} in torch's store, got {shown(text)}; find the other "
+            "program that writes to that store"
         ) from error
     return endpoint
 
 
-# The hello: a rank first sends the listening rank's token, and its own number, on a connection that it makes.
+# The hello: on a new connection, a rank first sends the listening rank's token and its own rank.
 #
-# Only a rank that reads the shared store knows the token. A connection that carries nothing but float32
-# begins with float32, too: a power of two from 1 to 2^15 for every four bits, which no NIC changes.
+# Only a rank that reads the shared store knows the token. A connection that carries only float32 also starts
+# with float32: a power of two from 1 to 2^15 for every four bits, which no NIC changes.
 
 _HELLO = struct.Struct(f"<{TOKEN_NBYTES}sI")
 _FLOATS = struct.Struct(f"<{2 * _HELLO.size}f")
 
 
 def nbytes(tos: int = 0) -> int:
-    """Return the length of a hello on connections with this type of service."""
+    """Return the length of a hello in bytes, on connections with this type of service."""
     return (_FLOATS if tos else _HELLO).size
 
 
 def hello(token: bytes, rank: int, tos: int = 0) -> bytes:
     """Return the hello of ``rank`` to the owner of ``token``; float32 on a connection marked with ``tos``.
 
-    With TLS, the owner answers with its own.
+    With TLS, the owner answers with its own hello.
     """
     plain = _HELLO.pack(token, rank)
     if not tos:
@@ -121,7 +121,7 @@ def hello(token: bytes, rank: int, tos: int = 0) -> bytes:
 
 
 def rank_of(received: bytes, token: bytes, ranks: range, tos: int = 0) -> int | None:
-    """Return which of ``ranks`` sent this hello to the owner of ``token``; None if none of them did."""
+    """Return the rank in a hello to the owner of ``token``; None for an invalid hello or rank."""
     if len(received) < nbytes(tos):
         return None
     rank: int = _HELLO.unpack(_from_floats(received) if tos else received)[1]
@@ -129,6 +129,6 @@ def rank_of(received: bytes, token: bytes, ranks: range, tos: int = 0) -> int | 
 
 
 def _from_floats(received: bytes) -> bytes:
-    """Return the bytes of a hello that came as float32."""
+    """Return the bytes of a hello that was sent as float32."""
     exponents = [(word >> 23) - 127 & 15 for (word,) in struct.iter_unpack("<I", received)]
     return bytes(high << 4 | low for high, low in zip(exponents[::2], exponents[1::2], strict=True))

@@ -1,11 +1,11 @@
-"""TLS of the links' own sockets, which three variables switch on: admission of ranks, and the handshake.
+"""TLS for the links' sockets, enabled by three variables: the ranks' certificates and the handshake.
 
 ``GRADWIRE_TLS_KEY`` and ``GRADWIRE_TLS_CERT`` are this rank's, ``GRADWIRE_TLS_CA`` is the authority that has
-signed the certificates of all ranks; each names a file in PEM. Both ends show a certificate, and both check
-the other's (TLS 1.3 at least). The owner of any certificate of that authority may be any rank. So let it sign
-for these ranks alone, or map ranks to names with ``GRADWIRE_TLS_NAMES``.
+signed the certificates of all ranks; each is the path of a PEM file. Both ends present a certificate, and
+both verify the other's (TLS 1.3 or later). The owner of any certificate of that authority can be any rank. So
+use an authority that signs only for these ranks, or map ranks to names with ``GRADWIRE_TLS_NAMES``.
 
-Once one of the variables is set, nothing travels in plain text instead: settings that don't fit are errors.
+If any of the variables is set, there is no fallback to plain text: invalid settings are errors.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from gradwire.errors import LinkError, LinkTimeoutError, shown
 # ``GRADWIRE_TLS_NAMES`` maps ranks to the names in their certificates: ``0-7=host1, 8-15=host2, *=spare``.
 #
 # A name is compared with the certificate's alternative names (of hosts and addresses), or with its common
-# name if it has none of these. Case doesn't matter, and a ``*`` in a certificate has no meaning. A rank with
-# several entries may show any of their names. Ranks are those of ``torch.distributed``'s world.
+# name if it has none. Case doesn't matter, and a ``*`` in a certificate is no wildcard. A rank with several
+# entries may present any of their names. Ranks are global ranks of ``torch.distributed``.
 
 NAMES = "GRADWIRE_TLS_NAMES"
 _ENTRY = re.compile(r"(?:(\d+)(?:-(\d+))?|\*)=([^\s,=]+)")
 
 
 class Names:
-    """The certificate names of ranks. Raises ``LinkError`` unless the text is a list of them."""
+    """The certificate names of ranks, from ``GRADWIRE_TLS_NAMES``. Raises ``LinkError`` for invalid text."""
 
     def __init__(self, text: str) -> None:
         self._entries = [_entry(part) for part in re.split(r"[\s,]+", text.strip(" ,\n\t"))]
 
     def of(self, rank: int) -> frozenset[str]:
-        """Return the names that ``rank`` may show. Raises ``LinkError`` if there are none."""
+        """Return the names that ``rank`` may present. Raises ``LinkError`` if there are none."""
         found = frozenset(name for low, high, name in self._entries if low <= rank <= high)
         if not found:
             raise LinkError(f"{NAMES} has no name for rank {rank}; add {rank}=NAME, or *=NAME for all ranks")
@@ -52,7 +52,7 @@ class Names:
 
 
 def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
-    """Return the names in a certificate, as returned by Python's ``getpeercert``."""
+    """Return the names in a certificate, a result of Python's ``getpeercert``."""
     fields = certificate or {}
     others = [name for kind, name in fields.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
     commons = [name for part in fields.get("subject", ()) for kind, name in part if kind == "commonName"]
@@ -60,7 +60,7 @@ def names_in(certificate: Mapping[str, Any] | None) -> frozenset[str]:
 
 
 def check_name(rank: int, expected: frozenset[str], certificate: Mapping[str, Any] | None) -> None:
-    """Raise ``LinkError`` unless the certificate that ``rank`` shows has one of the expected names."""
+    """Raise ``LinkError`` unless the certificate of ``rank`` has one of the expected names."""
     found = names_in(certificate)
     if not found & expected:
         raise LinkError(
@@ -73,7 +73,7 @@ def _entry(text: str) -> tuple[int, float, str]:
     match = _ENTRY.fullmatch(text)
     if match is None:
         raise LinkError(
-            f"{NAMES}: expected entries such as 0=host1, 8-15=host2 or *=host3, got {shown(text)}"
+            f"{NAMES}: expected entries such as 0=host1, 8-15=host2 or *=host3, got {shown(text)}; correct it"
         )
     low, high, name = match.groups()
     if low is None:
@@ -81,24 +81,24 @@ def _entry(text: str) -> tuple[int, float, str]:
     return int(low), int(high or low), name.lower()
 
 
-# A TLS socket that behaves as a plain, non-blocking one in the calls that move frames.
+# A TLS socket that behaves like a plain, non-blocking one in the calls that move frames.
 
 _RECORD_NBYTES = 1 << 14
-"""The most bytes that a record of TLS carries."""
+"""The largest size of a TLS record in bytes."""
 _GONE = (ssl.SSL_ERROR_EOF, ssl.SSL_ERROR_SYSCALL, ssl.SSL_ERROR_ZERO_RETURN)
-"""The error numbers of a connection that has ended. With OpenSSL 3.5, one of them is a plain ``SSLError``."""
+"""The error numbers of an ended connection. With OpenSSL 3.5, one of them is a plain ``SSLError``."""
 
 
 class EncryptedSocket(ssl.SSLSocket):
-    """A socket of TLS that never sends in plain text.
+    """A TLS socket that never sends plain text.
 
-    No byte that has come stays inside unread: a link receives until ``BlockingIOError``, and polls after it.
+    No received byte stays buffered inside it: a link receives until ``BlockingIOError`` before it polls.
     """
 
     def sendmsg(self, buffers: Sequence[memoryview], *_: object) -> int:  # type: ignore[override]
-        """Send the first of ``buffers``, and with a short one as many bytes of the next as its record holds.
+        """Send the first of ``buffers``; if it is short, fill its record with bytes of the next.
 
-        After ``BlockingIOError``, call it with the same bytes again: a part of them is on its way.
+        After ``BlockingIOError``, call it with the same bytes again, because a part of them may be sent.
         """
         first: memoryview | bytes = buffers[0]
         if len(first) < _RECORD_NBYTES and len(buffers) > 1:
@@ -109,19 +109,19 @@ class EncryptedSocket(ssl.SSLSocket):
             raise _as_of_a_plain_socket(error) from None
 
     def recv_into(self, buffer: memoryview, *_: object) -> int:  # type: ignore[override]
-        """Read the bytes that have come, up to the end of a record; return 0 at the end of the connection."""
+        """Read arrived bytes, up to the end of a record; return 0 at the end of the connection."""
         try:
             return self.read(len(buffer), buffer)  # type: ignore[return-value]  # an int, with a buffer
         except ssl.SSLError as error:
             raise _as_of_a_plain_socket(error) from None
 
     def setsockopt(self, level: int, option: int, value: Any, *rest: Any) -> None:
-        """Set an option, but not ``SO_RCVLOWAT``: a poll counts the network's bytes, which are encrypted."""
+        """Set an option, but ignore ``SO_RCVLOWAT``, because the kernel counts encrypted bytes."""
         if (level, option) != (socket.SOL_SOCKET, socket.SO_RCVLOWAT):
             super().setsockopt(level, option, value, *rest)
 
     def shutdown(self, how: int) -> None:
-        """End the connection. The base class would also forget the encryption, and send on in plain text."""
+        """Shut down the connection; the base class would also drop the encryption and send plain text."""
         socket.socket.shutdown(self, how)
 
 
@@ -141,11 +141,11 @@ Done = TypeVar("Done")
 
 @dataclass(frozen=True)
 class Encryption:
-    """A rank's certificate, and the names that it expects in those of its peers.
+    """A rank's TLS contexts and certificate names, and the names expected in its peers' certificates.
 
     ``own`` are the names in its certificate, which expires at ``expires_s`` (Unix time). A peer's certificate
-    must have one of its names in ``expected``; if that is None, any certificate of the authority will do.
-    ``order`` has the world's ranks in the order of the link's.
+    must have one of its names in ``expected``; if that is None, any certificate of the authority is valid.
+    ``order`` has the global ranks in the order of the link's ranks.
     """
 
     client: ssl.SSLContext
@@ -157,36 +157,36 @@ class Encryption:
     order: Sequence[int] = ()
 
     def of_link(self, rank: int, order: Sequence[int]) -> Encryption:
-        """Return the encryption of a link's rank; ``order`` has the world's ranks in the order of the link's.
+        """Return the encryption of a link's rank; ``order`` has the global ranks of the link's ranks.
 
-        Raises ``LinkError`` if this rank may not show its certificate.
+        Raises ``LinkError`` if this rank's certificate has none of its expected names.
         """
         if self.names is None:
             return replace(self, order=order)
         expected = {place: self.names.of(each) for place, each in enumerate(order)}
         if not self.own & expected[rank]:
             raise LinkError(
-                f"rank {order[rank]}: {NAMES} expects a certificate of "
-                f"{' or '.join(sorted(expected[rank]))}, but {CERTIFICATE} names one of "
-                f"{' and '.join(sorted(self.own)) or 'no name'}; give this rank its own certificate"
+                f"rank {order[rank]}: expected a certificate of {' or '.join(sorted(expected[rank]))} by "
+                f"{NAMES}, got {CERTIFICATE} of {' and '.join(sorted(self.own)) or 'no name'}; give this "
+                "rank its own certificate"
             )
         return replace(self, expected=expected, order=order)
 
     def check(self, peer: int, connection: ssl.SSLSocket) -> None:
-        """Raise ``LinkError`` if ``peer`` has shown the certificate of another rank."""
+        """Raise ``LinkError`` if ``peer`` has presented another rank's certificate."""
         if self.expected is not None:
             check_name(self.order[peer], self.expected[peer], connection.getpeercert())
 
     def name_of(self, peer: int) -> str:
-        """Return the name of a rank of the link in errors."""
+        """Return the name of a link's rank in errors."""
         return f"rank {self.order[peer] if self.order else peer}"
 
 
 def encryption(environment: Mapping[str, str]) -> Encryption | None:
-    """Return the encryption that the variables set; None if none of them is set.
+    """Return the encryption that the variables configure; None if none of them is set.
 
-    Raises ``LinkError`` if only some are set, or a file is missing, unreadable, expired or of another
-    authority, before anything is sent.
+    Raises ``LinkError`` if only some are set, or if a file is missing, unreadable, expired or signed by
+    another authority.
     """
     missing = [variable for variable in VARIABLES if variable not in environment]
     present = [variable for variable in (*VARIABLES, NAMES) if variable in environment]
@@ -212,7 +212,7 @@ def encryption(environment: Mapping[str, str]) -> Encryption | None:
 def encrypted(
     connection: socket.socket, ours: Encryption, peer: int, sends: bytes, receives: bytes, left_s: float
 ) -> ssl.SSLSocket:
-    """Encrypt the connection that this rank has made to ``peer``; ``connection`` itself is of no further use.
+    """Return a TLS socket for this rank's connection to ``peer``; ``connection`` itself becomes unusable.
 
     Raises ``LinkError``, after closing the connection.
     """
@@ -232,13 +232,13 @@ def encrypted(
 
 
 def wrapped(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket:
-    """Return a TLS socket before its handshake; ``connection`` is of no further use.
+    """Return a TLS socket before its handshake; ``connection`` becomes unusable.
 
     Raises ``OSError`` if the peer is gone.
     """
     connection.setblocking(False)
     try:
-        connection.getpeername()  # ssl would lose the socket of a peer that has hung up
+        connection.getpeername()  # ssl would leak the socket of a disconnected peer
         return context.wrap_socket(
             connection, server_side=context.protocol is ssl.PROTOCOL_TLS_SERVER, do_handshake_on_connect=False
         )
@@ -250,10 +250,10 @@ def wrapped(connection: socket.socket, context: ssl.SSLContext) -> ssl.SSLSocket
 def handshake(
     end: ssl.SSLSocket, ours: Encryption, peer: int, sends: bytes, receives: bytes
 ) -> Generator[int, None, None]:
-    """Shake hands with ``peer``; yield each event (``select.POLLIN`` or ``POLLOUT``) to poll for.
+    """Run the TLS handshake with ``peer``; yield each event (``select.POLLIN`` or ``POLLOUT``) to poll for.
 
-    Both ends then repeat, encrypted, the hello that they sent in plain text. The rank that connected learns
-    from it that its certificate was accepted: in TLS 1.3 its own handshake ends before. Raises ``LinkError``.
+    Both ends then exchange hellos again, encrypted. They confirm to the rank that connected that its
+    certificate was accepted: in TLS 1.3 its own handshake ends earlier. Raises ``LinkError``.
     """
     try:
         yield from _until(end.do_handshake)
@@ -261,15 +261,18 @@ def handshake(
         if end.server_side:
             yield from _until(lambda: end.write(sends))
         received = yield from _read(end, len(receives))
-        if not end.server_side:  # a refused client has read the reason above
+        if not end.server_side:  # a refused client has already read the reason
             yield from _until(lambda: end.write(sends))
     except OSError as error:
         raise LinkError(
             f"the TLS handshake with {ours.name_of(peer)} failed ({reason(error)}); "
-            f"both ranks need a certificate of the authority that {AUTHORITY} names"
+            f"use certificates signed by the authority in {AUTHORITY} on both ranks"
         ) from error
     if received != receives:
-        raise LinkError(f"{ours.name_of(peer)} sent another hello after the TLS handshake than before")
+        raise LinkError(
+            f"expected the same hello from {ours.name_of(peer)} before and after the TLS handshake, got "
+            "another one; check for programs that intercept the connection"
+        )
 
 
 def _read(end: ssl.SSLSocket, nbytes: int) -> Generator[int, None, bytes]:
@@ -277,7 +280,7 @@ def _read(end: ssl.SSLSocket, nbytes: int) -> Generator[int, None, bytes]:
     while len(received) < nbytes:
         more = yield from _until(partial(end.read, nbytes - len(received)))
         if not more:
-            raise ConnectionResetError(errno.ECONNRESET, "it hung up")
+            raise ConnectionResetError(errno.ECONNRESET, "the peer disconnected")
         received += more
     return received
 
@@ -293,7 +296,7 @@ def _until(act: Callable[[], Done]) -> Generator[int, None, Done]:
 
 
 def reason(error: OSError) -> str:
-    """Return in a few words the reason of a failed handshake, or of a file that can't be used."""
+    """Return a short reason for a failed handshake or an unusable file."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return error.verify_message
     return (error.reason if isinstance(error, ssl.SSLError) else error.strerror) or type(error).__name__
@@ -304,7 +307,7 @@ def _context(protocol: int, environment: Mapping[str, str]) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.sslsocket_class = EncryptedSocket
     if protocol is ssl.PROTOCOL_TLS_SERVER:
-        # No client would read tickets, and a close with unread bytes destroys the bytes sent before it.
+        # Clients don't read session tickets, and a close with unread bytes discards the bytes sent before it.
         context.num_tickets = 0
     else:
         context.check_hostname = False
@@ -313,29 +316,31 @@ def _context(protocol: int, environment: Mapping[str, str]) -> ssl.SSLContext:
         context.load_cert_chain(environment[CERTIFICATE], environment[KEY], password=lambda: "")
     except (ssl.SSLError, OSError) as error:
         raise LinkError(
-            f"{CERTIFICATE} and {KEY} are no pair in PEM without a password: {reason(error)}"
+            f"{CERTIFICATE} and {KEY}: expected a matching pair in PEM without a password, got "
+            f"{reason(error)}; create a new pair"
         ) from error
     authority = environment[AUTHORITY]
     try:
         context.load_verify_locations(cafile=authority)
     except (ssl.SSLError, OSError) as error:
         raise LinkError(
-            f"{AUTHORITY} names {authority}, which holds no certificate in PEM: {reason(error)}"
+            f"{AUTHORITY}: expected a certificate in PEM, got {authority} ({reason(error)}); set it to the "
+            "authority's certificate"
         ) from error
     return context
 
 
 def _check_file(variable: str, name: str) -> None:
     if not Path(name).is_file():
-        raise LinkError(f"{variable} names {name!r}, which is no file here; set it to a file in PEM")
+        raise LinkError(f"{variable}: expected a file, got {name!r}; set it to a file in PEM")
     if not os.access(name, os.R_OK):
-        raise LinkError(f"{variable} names {name}, which this user may not read; change its owner or mode")
+        raise LinkError(f"{variable}: this user cannot read {name}; change its owner or mode")
 
 
 def _own_certificate(found: Encryption, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the own certificate as ssl reads it, by a handshake of this rank with itself.
+    """Return this rank's certificate as parsed by ssl, from a handshake of this rank with itself.
 
-    Raises ``LinkError`` for a certificate that others would refuse, before they see it.
+    Raises ``LinkError`` for a certificate that other ranks would refuse.
     """
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = (
@@ -343,7 +348,7 @@ def _own_certificate(found: Encryption, environment: Mapping[str, str]) -> dict[
         found.server.wrap_bio(to_server, to_client, server_side=True),
     )
     try:
-        for end in ends * 2:  # a hello, the answer, and each certificate behind that
+        for end in ends * 2:  # a hello, the answer, and then both certificates
             with suppress(ssl.SSLWantReadError):
                 end.do_handshake()
     except ssl.SSLError as error:
