@@ -10,8 +10,8 @@ from gradwire_gateware.blocks import BLOCKS, build, read_parameters
 @pytest.mark.parametrize(
     ("block", "codec", "width", "sentence"),
     [
-        ("inceptionn", None, 256, "gateware has the blocks inceptionn-compressor, .*, but got 'inceptionn'"),
-        ("skid-buffer", None, 128, "skid-buffer has words of 256 or 512 bits, but got 128; choose one"),
+        ("inceptionn", None, 256, "expected a block among inceptionn-compressor, .*, got 'inceptionn'"),
+        ("skid-buffer", None, 128, "skid-buffer: expected words of 256 or 512 bits, got 128"),
         (
             "bfp-compressor",
             None,
@@ -22,7 +22,7 @@ from gradwire_gateware.blocks import BLOCKS, build, read_parameters
         ("bfp-compressor", "bfp:7x24", 512, "512 bits: expected a block of a multiple of 16 values, got"),
         ("bfp-compressor", "bfp:16x16", 256, "bfp: expected 1 to 15 mantissa bits, got 16"),
         ("inceptionn-compressor", "inceptionn:0.1", 256, "a power of two from 2.-20 to 2.-1, got 0.1"),
-        ("float-adder", "bfp:7x16", 256, "float-adder is the same for every codec, .* leave the codec out"),
+        ("float-adder", "bfp:7x16", 256, "float-adder: expected no codec, .* omit the codec"),
         ("ring-engine", "fp16", 256, "expected a codec of bfp or inceptionn or identity, got 'fp16'"),
         ("ring-engine", "bfp:7x24", 512, "512 bits: expected a block of a multiple of 16 values, got"),
         (
@@ -47,16 +47,20 @@ def test_what_hardware_cannot_have_is_refused(
 @pytest.mark.parametrize(
     ("block", "parameters", "sentence"),
     [
-        ("ring-engine", {"ranks": 1}, "ring-engine takes ranks from 2 to 64, but got 1; choose another"),
-        ("ring-engine", {"chunk_words": 0}, "takes chunk_words from 1 to 16384, but got 0"),
+        ("ring-engine", {"ranks": 1}, "ring-engine: expected ranks from 2 to 64, got 1"),
+        ("ring-engine", {"chunk_words": 0}, "expected chunk_words from 1 to 16384, got 0"),
         (
             "ring-engine",
             {"chunk_words": 9},
             "chunks of whole blocks of 2 words, got 9 words; round them up",
         ),
-        ("ring-engine", {"mtu": 9000}, "ring-engine takes ranks, chunk_words, but got 'mtu'; leave it out"),
-        ("bfp-compressor", {"ranks": 2}, "bfp-compressor takes no parameters, but got 'ranks'; leave it out"),
-        ("nic", {"mtu": 9001}, "nic takes mtu from 576 to 9000, but got 9001"),
+        (
+            "ring-engine",
+            {"mtu": 9000},
+            "ring-engine: expected parameters among ranks, chunk_words, got 'mtu'; omit it",
+        ),
+        ("bfp-compressor", {"ranks": 2}, "bfp-compressor: expected no parameters, got 'ranks'; omit it"),
+        ("nic", {"mtu": 9001}, "nic: expected mtu from 576 to 9000, got 9001"),
     ],
 )
 def test_numbers_that_a_block_cannot_take_are_refused(
@@ -70,7 +74,7 @@ def test_numbers_that_a_block_cannot_take_are_refused(
 def test_parameters_are_read() -> None:
     assert read_parameters("ranks=4,chunk_words=512") == {"ranks": 4, "chunk_words": 512}
     for text in ("", "ranks", "ranks=", "ranks=-1", "ranks=2,,", "ranks=\u0664"):
-        with pytest.raises(SpecError, match=r"parameters are a list such as .*; write NAME=NUMBER"):
+        with pytest.raises(SpecError, match=r"expected parameters such as .*; write NAME=NUMBER"):
             read_parameters(text)
 
 

@@ -1,14 +1,14 @@
 """The codecs and the ring all-reduce as hardware, described in Amaranth; needs the extra ``gateware``.
 
-Every block reads and writes AXI streams (``stream``), gives the bytes of the native codecs, and moves a word
-in every cycle. Nothing here is imported before its first use, because Amaranth is an extra.
+Every block reads and writes AXI streams (``stream``), produces the same bytes as the native codecs, and moves
+a word in every cycle. Modules are imported on first use, because Amaranth is an extra.
 """
 
 from __future__ import annotations
 
-# The words of a stream, for those that describe no hardware.
+# Sizes of a stream's words, for modules that don't import Amaranth.
 
 WIDTHS = (256, 512)
-"""The widths of a word that blocks can have, in bits."""
+"""The word widths of blocks, in bits."""
 LANE_BITS = 32
-"""A lane is one float32 of a word."""
+"""The bits of a lane, one float32 of a word."""

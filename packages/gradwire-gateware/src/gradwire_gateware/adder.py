@@ -1,4 +1,4 @@
-"""Sums of float32, as a CPU computes them: rounded to nearest, ties to even, with subnormals."""
+"""Sums of float32, bit-identical to a CPU's: rounded to nearest, ties to even, with subnormals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradwire_gateware import LANE_BITS
 from gradwire_gateware.stream import Circuit, Pipeline, leading_zeros
 
 LATENCY = 8
-"""The stages of a sum."""
+"""The number of pipeline stages of a sum."""
 _INFINITY = 0x7F80_0000
 _QUIET = 0x0040_0000
 _INVALID = 0xFFC0_0000
@@ -17,7 +17,7 @@ _INVALID = 0xFFC0_0000
 
 
 class FloatAdder(Circuit):
-    """``sum`` is ``a + b`` of ``LATENCY`` cycles before, counted in cycles in which ``enable`` is high."""
+    """A pipelined adder; ``sum`` is ``a + b``, ``LATENCY`` cycles of ``enable`` later."""
 
     def __init__(self) -> None:
         super().__init__({"a": In(LANE_BITS), "b": In(LANE_BITS), "enable": In(1), "sum": Out(LANE_BITS)})
@@ -27,11 +27,11 @@ class FloatAdder(Circuit):
 
 
 def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
-    """Return the register of ``a + b``. Of two NaN the first is kept, made quiet, as on x86.
+    """Return the register of ``a + b``. The sum of two NaNs is the first one, made quiet, as on x86.
 
-    Stages: which is larger, and both distances; one of those; the smaller one shifted; the sum; its leading
-    zeros; the sum shifted; rounded; and what is not finite put in its place. A sum is shifted by no more than
-    its exponent allows, because a bit that marks this counts as its first one.
+    Stages: compare the operands and compute both exponent differences; select one; shift the smaller operand;
+    add; count leading zeros; shift the sum; round; and insert non-finite results. A marker bit limits the
+    sum's shift to its exponent, because it counts as the sum's highest one.
     """
     kinds = stage.hold(_kinds(a, b))
     swaps = stage.hold(b[:31] > a[:31])
@@ -47,7 +47,7 @@ def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
     power = stage.hold(_power(large))
     large, small = stage.hold(_significand(large)), stage.hold(_significand(small))
 
-    # Three bits stay below the result, and a mark of all lower ones.
+    # Three bits remain below the result; the lowest one is the sticky bit.
     exact = Cat(Const(0, 31), small) >> distance
     small = stage.hold(Cat(exact[:29].any(), exact[29:55]))
     large, power, sign, differs = (stage.hold(each) for each in (large, power, sign, differs))
@@ -76,13 +76,13 @@ def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
 
 
 def _kinds(a: Value, b: Value) -> Value:
-    """Return whether ``a`` and ``b`` are not finite, and whether each is a NaN."""
+    """Return whether ``a`` and ``b`` are non-finite, and whether each is NaN."""
     has_most = [x[23:31] == 255 for x in (a, b)]
     return Cat(*has_most, *(most & x[:23].any() for x, most in zip((a, b), has_most, strict=True)))
 
 
 def _not_finite(a: Value, b: Value, kinds: Value) -> Value:
-    """Return the sum if ``a`` or ``b`` is a NaN or an infinity."""
+    """Return the sum if ``a`` or ``b`` is NaN or infinite."""
     a_is_odd, b_is_odd, a_is_nan, b_is_nan = kinds
     infinite = Mux(a_is_odd, a, b)
     sum_of_numbers = Mux(a_is_odd & b_is_odd & (a[31] ^ b[31]), _INVALID, infinite)
@@ -90,7 +90,7 @@ def _not_finite(a: Value, b: Value, kinds: Value) -> Value:
 
 
 def _power(x: Value) -> Value:
-    """Return the biased exponent of the highest bit that a significand can have."""
+    """Return the biased exponent, 1 for subnormals."""
     return Cat(x[23] | (x[23:31] == 0), x[24:31])
 
 

@@ -1,4 +1,4 @@
-"""The blocks by name, and how each is made; Amaranth is imported when one of them is."""
+"""The blocks by name and their construction; Amaranth is imported when a block is built."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_PARAMETERS: Mapping[str, int] = MappingProxyType({})
 
 
 class Block(NamedTuple):
-    """A kind of hardware: its purpose, module, codecs, and parameters."""
+    """A hardware block: its purpose, module, codecs, and parameters."""
 
     summary: str
     module: str
@@ -30,12 +30,12 @@ class Block(NamedTuple):
 
     @property
     def codec(self) -> str | None:
-        """The first of the codecs, if there is one."""
+        """The first of the codecs, or None."""
         return self.codecs[0] if self.codecs else None
 
 
 class Parameter(NamedTuple):
-    """The limits and the default of a block's parameter."""
+    """A block's parameter: its default, limits, and meaning."""
 
     default: int
     least: int
@@ -103,12 +103,12 @@ BLOCKS = MappingProxyType(
 
 
 def build(name: str, codec: str | None, width: int, parameters: Mapping[str, int] = NO_PARAMETERS) -> Any:
-    """Return a block as Amaranth's component. Raises ``SpecError`` and ``MissingPackageError``."""
+    """Return a block as an Amaranth component. Raises ``SpecError`` and ``MissingPackageError``."""
     if name not in BLOCKS:
-        raise SpecError(f"gateware has the blocks {', '.join(BLOCKS)}, but got {shown(name)}")
+        raise SpecError(f"expected a block among {', '.join(BLOCKS)}, got {shown(name)}")
     block = BLOCKS[name]
     if width not in WIDTHS:
-        raise SpecError(f"{name} has words of 256 or 512 bits, but got {width}; choose one of them")
+        raise SpecError(f"{name}: expected words of 256 or 512 bits, got {width}")
     numbers = _numbers(name, block, parameters)
     given: list[Any] = []
     if block.codecs:
@@ -118,14 +118,14 @@ def build(name: str, codec: str | None, width: int, parameters: Mapping[str, int
             given = [Ring.of(parsed, numbers["ranks"], numbers["chunk_words"], width)]
             numbers = {}
     elif codec is not None:
-        raise SpecError(f"{name} is the same for every codec, but got {shown(codec)}; leave the codec out")
+        raise SpecError(f"{name}: expected no codec, got {shown(codec)}; omit the codec")
     if block.has_width and block.name != "RingEngine":
         given.append(width)
     try:
         made = getattr(import_module(f"gradwire_gateware.{block.module}"), block.name)
     except ImportError as error:
         raise MissingPackageError(
-            f"gradwire_gateware needs the package amaranth, which does not load here ({error}); "
+            f"gradwire_gateware needs the package amaranth, which cannot be imported ({error}); "
             f"{how_to_install('gateware')}",
             name="amaranth",
         ) from error
@@ -133,36 +133,35 @@ def build(name: str, codec: str | None, width: int, parameters: Mapping[str, int
 
 
 def read_parameters(text: str) -> dict[str, int]:
-    """Return the numbers of a list such as ``ranks=4,chunk_words=512``. Raises ``SpecError``."""
+    """Parse a list such as ``ranks=4,chunk_words=512``. Raises ``SpecError``."""
     numbers = {}
     for part in text.split(","):
         name, _, value = part.partition("=")
         number = parse_whole(value)
         if number is None:
             raise SpecError(
-                f"parameters are a list such as ranks=4,chunk_words=512, but got {shown(part)}; "
-                "write NAME=NUMBER"
+                f"expected parameters such as ranks=4,chunk_words=512, got {shown(part)}; write NAME=NUMBER"
             )
         numbers[name] = number
     return numbers
 
 
 def _numbers(name: str, block: Block, given: Mapping[str, int]) -> dict[str, int]:
-    """Return all parameters of a block, in its order."""
+    """Return all parameters of a block, with defaults. Raises ``SpecError``."""
     for key, value in given.items():
         if key not in block.parameters:
-            others = f"takes {', '.join(block.parameters)}" if block.parameters else "takes no parameters"
-            raise SpecError(f"{name} {others}, but got {shown(key)}; leave it out")
+            others = (
+                f"parameters among {', '.join(block.parameters)}" if block.parameters else "no parameters"
+            )
+            raise SpecError(f"{name}: expected {others}, got {shown(key)}; omit it")
         limits = PARAMETERS[key]
         if not limits.least <= value <= limits.most:
-            raise SpecError(
-                f"{name} takes {key} from {limits.least} to {limits.most}, but got {value}; choose another"
-            )
+            raise SpecError(f"{name}: expected {key} from {limits.least} to {limits.most}, got {value}")
     return {key: given.get(key, PARAMETERS[key].default) for key in block.parameters}
 
 
 def _codec_of(name: str, block: Block, spec: str | None, width: int) -> Codec:
-    """Return the codec that a block is made of. Raises ``SpecError``."""
+    """Return the codec of a block. Raises ``SpecError``."""
     kinds = tuple(row.codec for row in TABLE if row.name in block.codecs)
     example = next(row.codec.EXAMPLES[0] for row in TABLE if row.name == block.codec)
     if spec is None:

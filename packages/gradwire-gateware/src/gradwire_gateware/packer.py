@@ -19,20 +19,21 @@ from gradwire_gateware.stream import (
 
 
 class Packer(Circuit):
-    """A packer of groups of 0 to ``most`` bytes, one in a cycle, into full words and a partial last word.
+    """A packer of groups of 0 to ``most`` bytes, one per cycle, into full words and a partial last word.
 
-    ``data`` must be 0 from byte ``count`` on. A group travels in a cycle in which ``valid`` and ``ready`` are
-    high. Two stages: the first moves a group to its place in the words, because the place depends only on the
-    counts before it; the second collects. A group may complete several words, which leave one by one.
+    ``data`` must be 0 from byte ``count`` on. A group is transferred in a cycle in which ``valid`` and
+    ``ready`` are high. The first stage shifts a group to its offset in the words, which depends only on
+    earlier counts; the second stage collects. A group may complete several words, which leave one by one.
 
-    If all groups but a packet's last one are multiples of ``step`` bytes, a power of two, so are all places.
+    If all groups but a packet's last one are multiples of ``step`` bytes, a power of two, so are all offsets.
     With ``step`` equal to ``most``, ``ready`` then stays high while the consumer's does.
 
-    If groups ``come_far``, a stage in front of the others holds them and their places, so that all that moves
-    them is near the words. If they ``are_wide``, a bit takes long to reach all that it moves: two stages move
-    a group, by the low bits of its place and then by the high ones, and what moves or collects it is in
-    registers, two of each, for half of it each. No groups are both. With ``masks``, which wide groups always
-    have, no register of a moved group has a reset: in a block of many parts its wire would be too long.
+    With ``come_far``, for distant sources, an extra first stage registers groups and their offsets, so that
+    the shifter is near the words. With ``are_wide``, for control signals of high fan-out, two stages shift a
+    group, by the low bits of its offset and then by the high ones, and control signals come from two copies
+    of registers, each for half of the bits. The two options exclude each other. With ``masks``, which
+    ``are_wide`` implies, registers of shifted groups have no reset, whose wire would be too long in a large
+    block.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Packer(Circuit):
         )
 
     def take(self, data: Value, count: Value, last: Value, valid: Value) -> list[Any]:
-        """Return the statements that give the packer its groups."""
+        """Return the statements that drive the packer's input with groups."""
         return [self.data.eq(data), self.count.eq(count), self.last.eq(last), self.valid.eq(valid)]
 
     def _describe(self, m: Module) -> None:
@@ -110,13 +111,13 @@ class Packer(Circuit):
         kept = Signal.like(held)
         words = moved_full + moved_closes
         if self._are_wide:
-            # What is collected follows from what is left; the consumer only says whether registers load.
+            # Selection depends on ``left`` alone; the consumer's ready only enables the registers.
             collect = Pipeline(m, (left == 0) | out.tready)
             after = Mux(left <= 1, words, left - 1)
             goes = collect.hold_twice(after != 0, resets=True)
             comes = collect.hold_twice((after <= 1) & Mux(left <= 1, valid, moved_valid), resets=True)
             stays = _either(goes, held >> len(out.tdata), held)
-            # While more than a word is left, nothing comes.
+            # While more than one word is left, no group arrives.
             joined = rests = kept | _either(comes, moved, Const(0, len(held)))
         else:
             stays = Mux((left != 0) & out.tready, held >> len(out.tdata), held)
@@ -136,26 +137,26 @@ class Packer(Circuit):
 
 
 def _either(choices: tuple[Value, Value], yes: Value, no: Value) -> Value:
-    """Return the choice by two copies of a bit, for half of the bits each."""
+    """Return ``yes`` or ``no``, selected by two copies of a bit, each for half of the bits."""
     half = len(no) // 2
     return Cat(Mux(choices[0], yes[:half], no[:half]), Mux(choices[1], yes[half:], no[half:]))
 
 
-# The largest number of each block of words.
+# The maximum of the numbers of each block of words.
 
 
 def peaks_latency(lanes: int) -> int:
-    """Return the cycles from a block's last word to its peak."""
+    """Return the latency in cycles from a block's last word to its maximum."""
     return 1 + (lanes - 1).bit_length()
 
 
 def find_peaks(
     m: Module, numbers: Sequence[Value], moves: Value, opens: Value, closes: Value
 ) -> tuple[Value, Value]:
-    """Return when the largest number of a block is there, and which it is.
+    """Return the valid signal and the value of each block's maximum.
 
-    A word's numbers come in the cycles of ``moves``; ``opens`` and ``closes`` mark a block's first and last
-    word. A stage takes them as they come, and each of those behind it halves the lanes.
+    A word's numbers arrive in the cycles of ``moves``; ``opens`` and ``closes`` mark a block's first and last
+    word. The first stage registers them, and each later one halves the number of lanes.
     """
     stage = Pipeline(m, Const(1))
     numbers = [stage.hold(number) for number in numbers]

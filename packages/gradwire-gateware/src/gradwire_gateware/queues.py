@@ -12,18 +12,18 @@ from amaranth.lib.memory import Memory
 
 from gradwire_gateware.stream import LutFIFO, Pipeline, SkidBuffer, enter, flat, forward, leave, stream
 
-# A queue in block RAM that knows a cycle ahead whether it has a word, and room for one.
+# A queue in block RAM that computes one cycle ahead whether it has a word and room.
 
 
 class BlockFIFO(SyncFIFOBuffered):
-    """A ``SyncFIFOBuffered``, cycle by cycle, of two words and more, whose answers come from registers.
+    """A cycle-accurate ``SyncFIFOBuffered`` of at least two words, whose status signals are registers.
 
-    The block RAMs of a wide queue are all over the chip, and its producer may be far away, too: comparing the
-    level in front of the wires to them takes too long.
+    The block RAMs of a wide queue are spread over the chip, and its producer may be distant, too. Comparing
+    the level before these long wires would take too long.
     """
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit: words in a memory, and the first one in its output register."""
+        """Return the module: words in a memory, and the first one in its output register."""
         m = Module()
         places = self.depth - 1
         m.submodules.storage = storage = Memory(shape=self.width, depth=places, init=[])
@@ -60,20 +60,20 @@ def _next(address: Value, places: int) -> Value:
 
 
 _FILLED = 5
-"""The most records of a queue while it reports room; ten more may be on their way."""
+"""The most records of a queue while it reports room; ten more may be in flight."""
 _ON_THEIR_WAY = 8
-"""The words that may still arrive at a memory that reports no room."""
+"""The number of words that may still arrive at a memory that reports no room."""
 _SMALL = 15
-"""The words of a memory in LUT RAM, at most, which needs no buffer; ``LutFIFO`` leaves one place free."""
+"""The most words of a memory in LUT RAM, which needs no buffer; ``LutFIFO`` keeps one entry free."""
 _MOST_IN_LUTS = 64
-"""The records of a queue in LUT RAM, at most; those of a larger one are in block RAM."""
+"""The most records of a queue in LUT RAM; larger queues use block RAM."""
 
 
 class Queue:
-    """Records in order. The first one is at ``first`` while ``has`` is high, and leaves with ``takes``.
+    """A queue of records; the first one is ``first`` while ``has`` is high, and leaves with ``takes``.
 
-    It is in a register, because what follows from it decides within the cycle which words move. Up to
-    ``filled`` records wait behind it while there is room, which is a register, too.
+    ``first`` is a register, because control signals depend on it within the cycle. ``has_room`` is a
+    register, too, and is high while fewer than ``filled`` records wait behind the first one.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Queue:
         with m.If(self._fifo.r_en):
             m.d.sync += [first.eq(self._fifo.r_data), self.has.eq(self._fifo.r_rdy)]
         self.has_room = Signal(init=1, name=f"{name}_has_room")
-        # One more record may come before the register knows of it.
+        # One more record may arrive before the register is updated.
         m.d.sync += self.has_room.eq(self._fifo.level < filled)
 
     def put(self, when: Value, **fields: Value) -> None:
@@ -100,10 +100,10 @@ class Queue:
 
 
 def taken_together(m: Module, plans: Queue, parts: Sequence[Queue], behind: Sequence[Queue]) -> Value:
-    """Return when a plan is taken, and a record of each of the parts with it, if it has them ``wanted``.
+    """Return the signal that takes a plan, and if it is ``wanted``, a record of each part.
 
-    All of them must be there, and room in the queues behind, in which one more record may come before this
-    knows of it.
+    This needs all records, and room in the queues ``behind``, where one more record may arrive before the
+    registered room signal is updated.
     """
     has_room = Signal(init=1)
     m.d.sync += has_room.eq(Cat(queue.has_room for queue in behind).all())
@@ -116,10 +116,10 @@ def taken_together(m: Module, plans: Queue, parts: Sequence[Queue], behind: Sequ
 
 
 def memory(m: Module, name: str, come: Any, depth: int, *, is_apart: bool = False) -> Any:
-    """Return the stream of a memory that takes ``come``, behind a buffer, because block RAM is slow.
+    """Return the output stream of a memory for ``come``, behind a buffer, because block RAM is slow.
 
-    If it ``is_apart``, its block RAMs are far from each other, or from its producer: registers say whether it
-    has words, and room.
+    With ``is_apart``, for block RAMs that are distant from each other or from the producer, the status
+    signals are registers.
     """
     fifo, leaving = _stored(m, name, come, depth, block=BlockFIFO if is_apart else SyncFIFOBuffered)
     m.d.comb += come.tready.eq(fifo.w_rdy)
@@ -129,11 +129,11 @@ def memory(m: Module, name: str, come: Any, depth: int, *, is_apart: bool = Fals
 def open_memory(
     m: Module, name: str, come: Any, depth: int, on_their_way: int = _ON_THEIR_WAY, *, is_far: bool = False
 ) -> tuple[Any, Signal]:
-    """Return the stream of a memory that never stops ``come``, and the register of whether it has room.
+    """Return the output stream of a memory that never stalls ``come``, and the register ``has_room``.
 
-    The source begins no word while there is no room; ``on_their_way`` more may come. So no signal has to stop
-    all registers of a pipeline within a cycle. The output of block RAM is half a cycle late; if many blocks
-    make it ``is_far`` from its consumer, a register follows at once.
+    The source must start no word without room; ``on_their_way`` words may still arrive. So no signal has to
+    stall all registers of a pipeline within a cycle. The output of block RAM is half a cycle late; with
+    ``is_far``, for memories of many blocks distant from the consumer, a register follows at once.
     """
     fifo, leaving = _stored(m, name, come, depth + on_their_way, is_far=is_far)
     has_room = Signal(init=1, name=f"{name}_has_room")
@@ -143,21 +143,21 @@ def open_memory(
 
 
 def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0) -> tuple[Any, Signal]:
-    """Return the stream of a memory in LUT RAM, and the register of whether one more word may begin.
+    """Return the output stream of a memory in LUT RAM, and the register that allows one more word.
 
-    A word has a place from the cycle of ``begins`` until the one after it has left, so nothing stops the
-    stages from there to ``come``, which may be nine, and none of their cycles is lost. If ``begins``
-    is some cycles ``late``, as many places are kept free.
+    A word's entry is reserved from the cycle of ``begins`` until one cycle after it leaves, so the stages
+    from there to ``come``, up to nine, never stall, and run at full throughput. If ``begins`` is some cycles
+    ``late``, as many entries are kept free.
     """
     _, leaving = _stored(m, name, come, _SMALL)
     places = Signal(range(_SMALL + 1), init=_SMALL, name=f"{name}_places")
     has_room = Signal(init=1, name=f"{name}_has_room")
-    left = Signal(name=f"{name}_left")  # the consumer may be far away
+    left = Signal(name=f"{name}_left")  # registered, because the consumer may be distant
     m.d.comb += come.tready.eq(1)
     m.d.sync += [
         left.eq(leaving.tvalid & leaving.tready),
         places.eq(places + left - begins),
-        has_room.eq(places > 1 + late),  # one more word may begin before the register knows of it
+        has_room.eq(places > 1 + late),  # one more word may start before the register is updated
     ]
     return leaving, has_room
 
@@ -165,7 +165,7 @@ def counted_memory(m: Module, name: str, come: Any, begins: Value, late: int = 0
 def _stored(
     m: Module, name: str, come: Any, depth: int, *, is_far: bool = False, block: type = SyncFIFOBuffered
 ) -> tuple[Any, Any]:
-    """Return a memory for the words of ``come``, whose ``tready`` remains to be given, and its stream."""
+    """Return a memory for the words of ``come`` and its output stream; the caller drives ``tready``."""
     kind = LutFIFO if depth <= _SMALL else block
     m.submodules[name] = fifo = kind(width=len(flat(come)), depth=depth)
     leaving = stream(len(come.tdata))
@@ -180,7 +180,7 @@ def _stored(
 
 
 def _registered(m: Module, name: str, come: Any) -> Any:
-    """Return a stream behind a register, which never stops; a buffer has room for what is in it."""
+    """Return ``come`` behind a register that never stalls; a following buffer has room for its word."""
     m.submodules[f"{name}_out"] = words = LutFIFO(width=len(flat(come)), depth=4)
     held = Signal(len(flat(come)), name=f"{name}_held", reset_less=True)
     is_there, out = Signal(name=f"{name}_there"), stream(len(come.tdata))
@@ -191,20 +191,20 @@ def _registered(m: Module, name: str, come: Any) -> Any:
     return out
 
 
-# Words in block RAM that can be read again until they leave for good.
+# Records in block RAM that can be read again until they are freed.
 
 _AHEAD = 16
-"""The records in LUT RAM; half of them may still come when there are as many."""
+"""The entries of the LUT RAM; it is filled to one half, and the other half is for records in flight."""
 
 
 class RewindingQueue:
-    """Records in order, of which the first is at ``first`` while ``has`` is high; ``takes`` moves on.
+    """A queue of records that can be read again; ``first`` is valid while ``has`` is high.
 
-    A record that is taken keeps its place until it is among those that leave with ``frees``: the oldest one
-    in each cycle. With ``rewinds``, the oldest is read again, a few cycles later; none is taken in that
-    cycle, and none leaves in it or the one before. Up to ``filled`` records are in the memory while it
-    ``has_room``, which is a register, so that one more may come. A few are in LUT RAM as well, so that
-    ``takes`` doesn't have to stop the block RAM.
+    ``takes`` advances to the next record. A taken record keeps its entry until ``frees``, which frees the
+    oldest one in each cycle. ``rewinds`` restarts reading at the oldest one, a few cycles later; no record
+    may be taken in that cycle, nor freed in it or the one before. ``has_room`` is a register that is high
+    while the memory has fewer than ``filled`` records; one more may arrive. A few records are in LUT RAM as
+    well, so that ``takes`` doesn't have to stall the block RAM.
     """
 
     def __init__(self, m: Module, name: str, layout: dict[str, int], depth: int, filled: int) -> None:

@@ -1,4 +1,4 @@
-"""The ring all-reduce in hardware: one engine per rank, joined to its neighbours by streams of payloads."""
+"""The ring all-reduce in hardware: one engine per rank, connected to its neighbours by payload streams."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ from gradwire_gateware.stream import (
 )
 
 _PARTED = 2
-"""The words for the adder, or for the host, that can wait, and as many may be on their way."""
+"""The words that can wait for the adder, and for the host; as many more may be in flight."""
 
 
 class RingEngine(Circuit):
-    """An all-reduce of packets of ``chunk_words`` words: ``world`` in, their sums out, in ``host_order``.
+    """A rank's engine: it all-reduces ``world`` chunks of ``chunk_words`` words, in ``host_order``.
 
-    The host's streams carry float32, a chunk as a packet; those of the neighbours carry payloads. Received
+    The host's streams carry float32, one packet per chunk; the neighbours' streams carry payloads. Received
     chunks are decompressed and added to local ones, and the sums are compressed and sent. The rank that
-    finishes a chunk decompresses what it sends and adopts that; the others forward the payload as it came,
-    so that all ranks have the same bits. Each place that a packet passes counts packets, and ``Routes``, read
-    off the steps of ``collectives.ring``, says where each goes, so that packets follow without a pause.
+    finishes a chunk decompresses and adopts the payload that it sends; the others forward the payload
+    unchanged, so that all ranks have the same bits. Each point on a packet's path counts packets, and
+    ``Routes``, derived from the steps of ``collectives.ring``, selects the path, so that packets follow
+    without a pause.
 
-    Free of deadlock: a chunk that arrives always has room, encoded in one memory and summed in another, so
-    that no engine waits for the one on its right to begin. For C words of a chunk and N ranks, the results
-    are complete after (2 N - 1) C cycles and a latency: N - 1 chunks come from the host before the last one,
-    whose sum is the first of N that go to it. The own sum has a decompressor of its own, so that the other
-    one passes what the left sends, a word in every cycle.
+    It is free of deadlock: an arriving chunk always has room, encoded in one memory and summed in another, so
+    no engine waits for its right neighbour to begin. For C words per chunk and N ranks, the results are
+    complete after (2 N - 1) C cycles and a latency: N - 1 chunks arrive from the host before the last one,
+    whose sum is the first of N that go to the host. A separate decompressor handles the own sum, so that the
+    other one processes a word from the left in every cycle.
     """
 
     def __init__(self, ring: Ring) -> None:
@@ -67,7 +68,7 @@ class RingEngine(Circuit):
         received = memory(m, "received", self.rx_axis, ring.payload_words, is_apart=is_large)
         wiring.connect(m, sender.m_axis, wiring.flipped(self.tx_axis))
 
-        # Every consumer's tready is free of its own tvalid; of two consumers, each waits for the other.
+        # A consumer's tready doesn't depend on its own tvalid; two consumers wait for each other.
         to_right = sender.s_axis
         forwards = _route(m, received, routes.received_is_forwarded)
         sends_forwarded = _route(m, to_right, routes.sent_is_forwarded)
@@ -89,7 +90,7 @@ class RingEngine(Circuit):
         self._connect_values(m, encoder, decoded, own, adder)
 
     def _compressor(self, m: Module) -> tuple[Any, Any]:
-        """Return the streams into the compressor and out of it, behind buffers; they are one for identity."""
+        """Return the compressor's input and output streams, buffered; for identity, one stream is both."""
         codec, width = self._ring.codec, self._ring.width
         if isinstance(codec, Bfp):
             block: Any = BfpCompressor(codec, width)
@@ -103,14 +104,14 @@ class RingEngine(Circuit):
         if isinstance(codec, Bfp):
             wiring.connect(m, come.m_axis, block.s_axis)
         else:
-            between = stream(width)  # the lanes are far apart
+            between = stream(width)  # an extra stage, because the lanes are far apart
             registered(m, come.m_axis, between)
             registered(m, between, block.s_axis)
         wiring.connect(m, block.m_axis, go.s_axis)
         return come.s_axis, go.m_axis
 
     def _decompressor(self, m: Module, name: str) -> tuple[Any, Any]:
-        """Return the streams into a decompressor and out of it; they are one for identity."""
+        """Return a decompressor's input and output streams; for identity, one stream is both."""
         codec, width = self._ring.codec, self._ring.width
         if isinstance(codec, Bfp):
             block: Any = BfpDecompressor(codec, width)
@@ -124,10 +125,10 @@ class RingEngine(Circuit):
     def _connect_values(
         self, m: Module, encoder: Any, decoded: Any, published: Any, adder: WordAdder
     ) -> None:
-        """Join the streams of float32: the first local packet is encoded, the others meet the left's sums.
+        """Connect the float32 streams: the first local packet is encoded, later ones are added to sums.
 
-        Buffers keep adder, adopter and host apart, which are far from each other on a chip. What comes from
-        the left waits for room in front of both, adder and host, because registers know of that.
+        Buffers separate adder, adopter, and host, which are far from each other on a chip. Words from the
+        left wait for room at both, adder and host, because registers then signal it.
         """
         routes = self._ring.routes
         local, added, sums = self.s_axis, adder.s_axis, adder.m_axis
@@ -166,9 +167,9 @@ class RingEngine(Circuit):
 class WordAdder(Circuit):
     """An adder of ``b`` to the words of a stream, lane by lane; up to ``depth`` sums wait in a memory.
 
-    The adders run in every cycle, so that no signal stops all their registers at once. A word is taken only
-    if the memory has room for its sum, which is counted from here to where sums leave. In a block that
-    ``is_large``, the memory ``is_apart``.
+    The adders run in every cycle, so that no signal has to stall all their registers at once. A word is
+    accepted only if the memory has room for its sum, which is reserved until the sum leaves. In a large block
+    (``is_large``), the memory uses ``is_apart``.
     """
 
     def __init__(self, width: int, depth: int, *, is_large: bool = False) -> None:
@@ -179,7 +180,7 @@ class WordAdder(Circuit):
         come, out = self.s_axis, self.m_axis
         stage = Pipeline(m, Const(1))
         lanes = len(come.tdata) // LANE_BITS
-        a, b = stage.hold(come.tdata), stage.hold(self.b)  # of LUT RAM: not in one stage with a comparison
+        a, b = stage.hold(come.tdata), stage.hold(self.b)  # LUT RAM output: too slow to compare in one stage
         sums = [
             float_sum(stage, a.word_select(lane, LANE_BITS), b.word_select(lane, LANE_BITS))
             for lane in range(lanes)
@@ -198,14 +199,14 @@ class WordAdder(Circuit):
 
 
 def _buffered(m: Module, name: str, go: Any) -> Any:
-    """Return a stream to write to that goes on into ``go``, without paths between them."""
+    """Return a stream that a buffer connects to ``go``, without combinational paths between them."""
     m.submodules[name] = buffer = SkidBuffer(len(go.tdata))
     m.d.comb += forward(buffer.m_axis, go)
     return buffer.s_axis
 
 
 def _select(to: Any, condition: Value, one: Any, other: Any) -> list[Any]:
-    """Return the statements that give ``to`` the words of one of two streams."""
+    """Return the statements that drive ``to`` with the words of one of two streams."""
     return [
         getattr(to, name).eq(Mux(condition, getattr(one, name), getattr(other, name)))
         for name in ("tdata", "tkeep", "tlast")
@@ -213,7 +214,7 @@ def _select(to: Any, condition: Value, one: Any, other: Any) -> list[Any]:
 
 
 def _route(m: Module, stream: Any, table: tuple[bool, ...]) -> Signal:
-    """Return the register of what ``table`` says of the current packet; it begins again after its end."""
+    """Return the register of the current packet's entry in ``table``, which repeats."""
     route, index = Signal(init=table[0]), Signal(range(len(table)))
     bits = Const(sum(entry << at for at, entry in enumerate(table)), len(table))
     following = Mux(index == len(table) - 1, 0, index + 1)[: len(index)]

@@ -1,4 +1,4 @@
-"""The parameters of ring engines, and their routes for each packet, by ``collectives.ring``."""
+"""The parameters of ring engines, and the routes of their packets, derived from ``collectives.ring``."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from gradwire_gateware import LANE_BITS
 from gradwire_gateware.formats import BfpLayout
 
 _SLACK_WORDS = 4
-"""The words of a memory beyond the largest payload, for last words that two packets do not share."""
+"""Extra words of a memory beyond the largest payload, because packets don't share their last words."""
 
 
 class Routes(NamedTuple):
-    """The route of every packet at each place of the engine, in order.
+    """The route of every packet at each point of the engine, in order.
 
     Routes are the same for every rank, because the ring's schedule rotates.
     """
 
     received_is_forwarded: tuple[bool, ...]
-    """Packets from the left: the payload is forwarded unchanged."""
+    """For packets from the left: whether the payload is forwarded unchanged."""
     decoded_is_added: tuple[bool, ...]
-    """Packets from the left, decompressed: the packet is added to local values; otherwise it is a result."""
+    """For decompressed packets: whether the packet is added to local values; otherwise it is a result."""
     given_is_own: tuple[bool, ...]
-    """Results: the packet is the sum that this rank published and adopts; otherwise it is from the left."""
+    """For results: whether the packet is this rank's own published sum; otherwise it is from the left."""
     encoded_is_local: tuple[bool, ...]
-    """Packets into the compressor: the packet is local values; otherwise it is a sum."""
+    """For packets into the compressor: whether the packet has local values; otherwise it is a sum."""
     encoded_is_published: tuple[bool, ...]
-    """Packets out of the compressor: the packet is finished, so that this rank adopts it."""
+    """For packets out of the compressor: whether the packet is a final sum, which this rank adopts."""
     sent_is_forwarded: tuple[bool, ...]
-    """Packets to the right: the packet is forwarded from the left; otherwise it is the compressor's."""
+    """For packets to the right: whether the packet is forwarded; otherwise it is from the compressor."""
 
     @classmethod
     def of(cls, world: int) -> Routes:
         """Return the routes of a ring. Raises ``SpecError`` below two ranks."""
         if world < 2:
-            raise SpecError(f"a ring of hardware: expected 2 ranks or more, got {world}; add a rank")
+            raise SpecError(f"a hardware ring: expected at least 2 ranks, got {world}; add a rank")
         steps = list(ring.schedule(0, world))
         sends_of = [(step.send[0], step.combine) for step in steps]
         sums = [step.recv[0] for step in steps if step.combine]
@@ -56,22 +56,21 @@ class Routes(NamedTuple):
 
 
 class Ring(NamedTuple):
-    """The parameters that all engines of a ring share."""
+    """The shared parameters of all engines of a ring."""
 
     codec: Codec
     chunk_words: int
     width: int
     routes: Routes
     payload_words: int
-    """Words for the payload of a chunk, at most."""
+    """The most words of a chunk's payload."""
 
     @classmethod
     def of(cls, codec: Codec, world: int, chunk_words: int, width: int = 256) -> Ring:
-        """Return a ring of ``world`` engines. Raises ``SpecError`` if there is no hardware for it."""
+        """Return a ring of ``world`` engines. Raises ``SpecError`` for unsupported parameters."""
         if not isinstance(codec, Identity | Inceptionn | Bfp):
             raise SpecError(
-                f"hardware has the codecs identity, inceptionn and bfp, but got {shown(str(codec))}; "
-                "choose one of them"
+                f"a hardware ring: expected a codec of identity, inceptionn, or bfp, got {shown(str(codec))}"
             )
         if isinstance(codec, Bfp) and chunk_words % BfpLayout.of(codec, width).words:
             raise SpecError(
@@ -83,7 +82,7 @@ class Ring(NamedTuple):
 
 
 def host_order(rank: int, world: int) -> tuple[list[int], list[int]]:
-    """Return the chunks of a rank in the order in which its engine takes them, and gives their sums."""
+    """Return a rank's chunks in the order of its engine's input, and of its engine's output sums."""
     steps = list(ring.schedule(rank, world))
     taken = [steps[0].send[0], *(step.recv[0] for step in steps if step.combine)]
     given = [taken[-1], *(step.recv[0] for step in steps if not step.combine)]

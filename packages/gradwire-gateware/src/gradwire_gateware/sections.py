@@ -1,4 +1,4 @@
-"""Payloads of several sections: put together behind a compressor, cut apart in front of a decompressor."""
+"""Payloads of several sections: joined after a compressor, and split before a decompressor."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from gradwire_gateware.stream import (
 )
 
 _GROUPS_ON_THEIR_WAY = 16
-"""The words that the stages of a compressor and its packers hold, at most."""
+"""The most words in the stages of a compressor and its packers."""
 
 
 def store(
     m: Module, packers: Sequence[Packer], words: Sequence[int], more: int = 0
 ) -> tuple[list[Any], Value]:
-    """Return the streams of packers, from memories for two chunks, and whether all memories have room.
+    """Return the packers' streams, from memories for two chunks, and whether all memories have room.
 
-    A chunk's section of each packer has at most ``words`` words. The packers never wait for the memories:
-    their source begins no group while there is no room. Groups of ``more`` stages may still come.
+    A chunk's section of each packer has at most ``words`` words. The memories never stall the packers: their
+    source must start no group without room. Groups from ``more`` extra stages may still arrive.
     """
     streams, rooms, coming = [], [], _GROUPS_ON_THEIR_WAY + more
     for at, (packer, most) in enumerate(zip(packers, words, strict=True)):
-        depth = max(2 * most + 1, most + 2 * coming)  # and one word behind the block RAM
+        depth = max(2 * most + 1, most + 2 * coming)  # plus one word after the block RAM
         stream, has_room = open_memory(m, f"wait{at}", packer.m_axis, depth - coming, coming, is_far=True)
         streams.append(stream)
         rooms.append(has_room)
@@ -45,7 +45,7 @@ def store(
 
 
 def join(m: Module, sections: Sequence[Any], out: Any) -> None:
-    """Send a packet of each of the streams as one packet, without a gap."""
+    """Join one packet from each stream into one packet without gaps."""
     width = len(out.tdata)
     m.submodules.packer = packer = Packer(width, width // 8, come_far=True)
     stage = Pipeline(m, packer.ready)
@@ -66,12 +66,12 @@ def join(m: Module, sections: Sequence[Any], out: Any) -> None:
 
 
 def cut(m: Module, come: Any, is_known: Value, sections: Sequence[tuple[Value, int, int]]) -> list[Any]:
-    """Return the streams of a packet's sections, each with its size, largest size, and words of memory.
+    """Split a packet into sections of given size, largest size, and memory words; return their streams.
 
-    The sizes are read with a packet's words, which wait until ``is_known`` is high. No word enters while one
-    of the memories has no room. A packet's last word is followed by a cycle without a word, because there may
-    be a rest of it to put together. So registers alone decide whether a word enters, wherever the sections
-    are on the chip.
+    A packet's words wait until ``is_known`` is high, and the sizes are read with them. No word enters while a
+    memory has no room. After a packet's last word, one cycle has no word, because the remainder of a section
+    may have to be output. So only registers decide whether a word enters, wherever the sections are on the
+    chip.
     """
     skip: Value = Const(0)
     most_skipped = 0
@@ -94,10 +94,11 @@ def cut(m: Module, come: Any, is_known: Value, sections: Sequence[tuple[Value, i
 
 
 class Countdown:
-    """The words of packets whose numbers of values come from ``counts``.
+    """A counter over the words of packets whose numbers of values are in ``counts``.
 
-    While ``has`` is high, there is a next word: ``is_last`` of its packet, and with the values ``kept``. It
-    leaves in the cycles of ``moves``, in which ``has`` is high. The first two are registers.
+    While ``has`` is high, ``is_last`` marks the last word of its packet, and ``kept`` is the mask of the
+    word's values. ``moves`` advances to the next word, only while ``has`` is high. ``has`` and ``is_last``
+    are registers.
     """
 
     def __init__(self, m: Module, counts: Queue, lanes: int, moves: Value) -> None:
@@ -114,20 +115,19 @@ class Countdown:
             m.d.sync += [left.eq(left - lanes), self.is_last.eq(left <= 2 * lanes)]
 
 
-# Some bytes of a packet, moved to the beginning of a word.
+# A byte range of a packet, aligned to the beginning of a word.
 
 _COARSE = 4
-"""A word is rotated by multiples of this many bytes first, then by the rest."""
+"""The byte granularity of the first rotation stage; the second one rotates by the remainder."""
 
 
 class Trim(Circuit):
-    """A cut of packets to ``nbytes`` bytes from byte ``skip`` on; without ``wanted``, a packet is dropped.
+    """A block that cuts packets to ``nbytes`` bytes from byte ``skip`` on, or drops them without ``wanted``.
 
-    The three are read while ``told`` is high, and must stay for a packet's words, which wait for them; in the
-    cycle of ``takes_last``, the last of these moves. Every wanted packet gives one packet, though a shorter
-    one if it ends early. Two stages rotate a word by what is left of ``skip`` in it, and one puts the rest of
-    the word before and the beginning of this one together. After the last word, one may be left to put
-    together, which takes a cycle.
+    A packet's words wait until ``told`` is high; the three inputs must then be stable until ``takes_last``,
+    the cycle of the last word. Every wanted packet gives one packet, shorter if the input ends early. Two
+    stages rotate a word by ``skip`` modulo the word's size, and a third one merges the rest of the previous
+    word with the beginning of this one. After the last word, a remainder may take one more cycle.
     """
 
     def __init__(self, width: int, most_skipped: int, most: int = 2**16 - 1) -> None:
@@ -153,7 +153,7 @@ class Trim(Circuit):
             self.takes_last.eq(takes & come.tlast),
         ]
         within, ended = Signal(), Signal()
-        goes_on = Signal()  # within | flushes as one register, because all bytes of a word follow it
+        goes_on = Signal()  # within | flushes as one register, because all bytes of a word depend on it
         shift_bits = size.bit_length() - 1
         skipped = Cat(self.skip, Const(0, shift_bits))
         drop, shift = Signal(len(self.skip)), Signal(shift_bits)
@@ -201,5 +201,5 @@ class Trim(Circuit):
 
 
 def _rotated(word: Value, count: Value) -> Value:
-    """Return a word with its lowest bytes moved to its top."""
+    """Return a word rotated right by ``count`` bytes."""
     return (Cat(word, word) >> Cat(Const(0, 3), count))[: len(word)]

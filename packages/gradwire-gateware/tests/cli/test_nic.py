@@ -35,9 +35,12 @@ def test_options_become_settings() -> None:
     [
         (["--codec", "bfp:7x16"], "gradwire: expected a codec that NICs can apply"),
         (["--codec", "bfb:7"], "gradwire: no codec is named 'bfb'; did you mean 'bfp'?"),
-        (["--codec", "inceptionn:2^-10", "--tos", "x"], "argument --tos: name a byte like 0x28, not 'x'"),
+        (
+            ["--codec", "inceptionn:2^-10", "--tos", "x"],
+            "argument --tos: expected a byte such as 0x28, got 'x'",
+        ),
         (["--codec", "inceptionn:2^-10", "--tos", "0"], "gradwire: a NIC compresses what a type of service"),
-        (["--codec", "inceptionn:2^-10", "--drop", "2"], "gradwire: the share of frames to drop is"),
+        (["--codec", "inceptionn:2^-10", "--drop", "2"], "gradwire: expected a share of frames to drop"),
         ([], "the following arguments are required: --codec"),
     ],
 )

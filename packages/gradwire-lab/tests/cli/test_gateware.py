@@ -61,18 +61,18 @@ def test_a_report_is_shown_and_recorded(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ([], "name an action: export, report"),
+        ([], "expected an action, got none; pass one of export, report"),
         (["import"], "invalid choice: 'import'"),
         (["export", "--out", "x.v"], "arguments are required: --block"),
         (["export", "--block", "fifo", "--out", "x.v"], "invalid choice: 'fifo'"),
         (
             ["export", "--block", "skid-buffer", "--width", "128", "--out", "x.v"],
-            "256 or 512 bits, but got 128",
+            "256 or 512 bits, got 128",
         ),
         (["export", "--block", "bfp-compressor", "--out", "x.v"], "expected a codec, got none; for example"),
         (["export", "--block", "skid-buffer", "--out", ""], "name a file"),
-        (["report", "--blocks", "fifo"], "a report has the blocks"),
-        (["report", "--targets", "asic"], "a report has the targets xilinx7, intel, ecp5, but got 'asic'"),
+        (["report", "--blocks", "fifo"], "expected blocks among"),
+        (["report", "--targets", "asic"], "expected targets among xilinx7, intel, ecp5, got 'asic'"),
         (["report", "--out", "/dev/null"], "is no ordinary file"),
     ],
 )

@@ -341,7 +341,7 @@ def test_an_ordinary_user_may_have_one() -> None:
         ("bfp:7x16", "gradwire: expected a codec that NICs can apply"),
         ("", "gradwire: expected a codec and options for --nic, such as 'inceptionn:2^-10 --json', got ''"),
         ("'inceptionn", "gradwire: expected a codec and options for --nic"),
-        ("inceptionn:2^-10 --drop 2", "gradwire: the share of frames to drop is"),
+        ("inceptionn:2^-10 --drop 2", "gradwire: expected a share of frames to drop"),
         ("inceptionn:2^-10 --dorp 2", "gradwire nic: unrecognized arguments: --dorp 2;"),
     ],
 )

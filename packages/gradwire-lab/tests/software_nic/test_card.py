@@ -302,12 +302,13 @@ def _refusals() -> list[str]:
 
 def test_interfaces_that_do_not_fit_are_refused(call: Call) -> None:
     same, missing, kind, mtu = call(_refusals)
-    assert same == "a NIC stands between two interfaces, but both sides are 'host'; name another"
-    assert missing.startswith("no interface is named 'nowhere'; there are lo, ")
-    assert kind == "a NIC needs two Ethernet interfaces, but 'lo' is of another kind"
-    assert mtu.startswith(
-        "both sides of a NIC need the same MTU, but that of 'host' is 1500 and that of 'wide' is 9000"
+    assert (
+        same
+        == "expected two different interfaces, got 'host' for both; pass another one for the host or the link"
     )
+    assert missing.startswith("expected an interface among lo, ")
+    assert kind == "expected an Ethernet interface, got 'lo'; pass another one"
+    assert mtu.startswith("expected two interfaces of the same MTU, got 1500 of 'host' and 9000 of 'wide'")
 
 
 def _nothing_stays() -> None:

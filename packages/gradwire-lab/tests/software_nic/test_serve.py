@@ -97,7 +97,7 @@ def _vanished() -> None:
         ip(made.place["b"], "link del dev link")
         out, err = process.communicate(timeout=20)
         assert (process.returncode, out) == (2, "")
-        assert err == "gradwire: the interface 'link' of the NIC is gone; make it, and start again\n"
+        assert err == "gradwire: the interface 'link' of the NIC is gone; create it, and restart the NIC\n"
 
 
 def test_a_vanished_interface_ends_it(call: Call) -> None:

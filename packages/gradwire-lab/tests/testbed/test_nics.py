@@ -72,7 +72,7 @@ def test_each_host_has_a_nic_in_every_run() -> None:
     ("words", "reason"),
     [
         (("sh", "-c", "echo no such card >&2; exit 3"), "no such card"),
-        ((*NIC, "--drop", "2"), "gradwire: the share of frames to drop"),
+        ((*NIC, "--drop", "2"), "gradwire: expected a share of frames to drop"),
     ],
 )
 def test_a_nic_that_does_not_start_is_an_error(words: tuple[str, ...], reason: str) -> None:

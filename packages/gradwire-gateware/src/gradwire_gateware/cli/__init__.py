@@ -8,4 +8,4 @@ COMMANDS = MappingProxyType(
         "nic": ("compress marked streams between a host and its link", "gradwire_gateware.cli.nic:run"),
     }
 )
-"""Name -> (one line of help, where it runs); the entry point ``gradwire.commands`` names this."""
+"""Help line and function of each command; the entry point ``gradwire.commands`` refers to it."""

@@ -16,13 +16,13 @@ from gradwire_gateware.synthesis import TARGETS
 ACTIONS = MappingProxyType(
     {
         "export": "write a block as Verilog, and show its ports",
-        "report": "synthesise blocks, and show what they cost",
+        "report": "synthesise blocks, and show their resources",
     }
 )
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Do what the words say. Raises ``GradwireError``."""
+    """Run ``gradwire gateware``. Raises ``GradwireError``."""
     lines = "\n".join(f"  {name:<8}{summary}" for name, summary in ACTIONS.items())
     example = "gradwire gateware export --block bfp-compressor --codec bfp:7x16 --out x.v"
     parser = Parser(
@@ -34,7 +34,7 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("action", metavar="ACTION", choices=ACTIONS, help="what to do, see below")
     parser.add_argument("-h", "--help", action="help", help="show this text, or more after ACTION")
     if not arguments:
-        parser.error(f"name an action: {', '.join(ACTIONS)}")
+        parser.error(f"expected an action, got none; pass one of {', '.join(ACTIONS)}")
     action = parser.parse_args(arguments[:1]).action
     (_export if action == "export" else _report)(arguments[1:])
 
@@ -54,7 +54,7 @@ def _export(arguments: Sequence[str]) -> None:
     parser.add_argument("--codec", metavar="SPEC", help="the format, such as inceptionn:2^-10")
     _add_width(parser)
     parser.add_argument("--with", dest="parameters", metavar="LIST", help="such as ranks=4,chunk_words=512")
-    parser.add_argument("--out", type=file_path, metavar="FILE", required=True, help="where to write it")
+    parser.add_argument("--out", type=file_path, metavar="FILE", required=True, help="the Verilog file")
     parser.add_argument("--overwrite", action="store_true", help="replace an older file")
     parser.add_argument("-h", "--help", action="help", help="show this text")
     words = parser.parse_args(arguments)
@@ -81,13 +81,13 @@ def _report(arguments: Sequence[str]) -> None:
         prog="gradwire gateware report",
         usage="gradwire gateware report [options]",
         description="Synthesise blocks with open tools, place and route them for ECP5, and show cells and\n"
-        "clock rates. A block takes minutes for each target, but seconds if it is as before.",
+        "clock rates. A block takes minutes for each target, or seconds if it is unchanged.",
         epilog=f"targets:\n{lines}\n\nexample:\n  gradwire gateware report --blocks float-adder --out x.json",
     )
     parser.add_argument("--blocks", metavar="LIST", default=",".join(BLOCKS), help="as in export (all)")
     parser.add_argument("--targets", metavar="LIST", default=",".join(TARGETS), help="see below (all)")
     _add_width(parser)
-    parser.add_argument("--out", type=file_path, metavar="FILE", help="where to write the record")
+    parser.add_argument("--out", type=file_path, metavar="FILE", help="file of the record")
     parser.add_argument("--overwrite", action="store_true", help="replace an older record")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     parser.add_argument("-h", "--help", action="help", help="show this text")

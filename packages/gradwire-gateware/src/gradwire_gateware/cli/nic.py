@@ -14,7 +14,7 @@ from gradwire_gateware.software_nic.report import json_of, serve, table_of
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Forward frames until a signal comes. Raises ``GradwireError``."""
+    """Run ``gradwire nic``, which forwards frames until a signal arrives. Raises ``GradwireError``."""
     options = parser().parse_args(arguments)
     settings = settings_of(options)
 
@@ -29,7 +29,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    """Return the settings that the options name. Raises ``SpecError``."""
+    """Return the settings of parsed options. Raises ``SpecError``."""
     return Settings(
         options.codec,
         options.tos,
@@ -47,7 +47,7 @@ def parser() -> Parser:
         prog="gradwire nic",
         usage="gradwire nic --host IF --link IF --codec CODEC [options]",
         description="Forward frames between a host and its link, and compress the TCP streams of\n"
-        "float32 that carry the type of service. The NIC at the peer restores them.",
+        "float32 with the type of service. The peer's NIC decompresses them.",
         epilog="SIGUSR1 prints the counters, and SIGTERM or Ctrl-C ends the NIC and prints them\n\n"
         "example:\n  gradwire nic --host veth0 --link eth1 --codec inceptionn:2^-10",
     )
@@ -58,16 +58,16 @@ def parser() -> Parser:
     group.add_argument("--codec", required=True, metavar="CODEC", help="inceptionn, truncate or bitpack")
     group.add_argument("--tos", type=_byte, default=TOS, metavar="BYTE", help=f"of marked streams ({TOS:#x})")
     group.add_argument(
-        "--no-merge", dest="merge", action="store_false", help="a packet for each segment, as hardware wants"
+        "--no-merge", dest="merge", action="store_false", help="one packet per segment, as in hardware"
     )
-    group = parser.add_argument_group("faults, on the way to the link")
-    group.add_argument("--drop", type=float, default=0.0, metavar="P", help="lose this share of frames (0)")
-    group.add_argument("--reorder", type=float, default=0.0, metavar="P", help="let others overtake them (0)")
-    group.add_argument("--delay", type=float, default=0.0, metavar="MS", help="keep each for MS (0)")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the choice (0)")
+    group = parser.add_argument_group("faults, towards the link")
+    group.add_argument("--drop", type=float, default=0.0, metavar="P", help="drop this share of frames (0)")
+    group.add_argument("--reorder", type=float, default=0.0, metavar="P", help="reorder this share (0)")
+    group.add_argument("--delay", type=float, default=0.0, metavar="MS", help="delay each by MS (0)")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the random choice (0)")
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print the counters as JSON")
-    group.add_argument("--ready-fd", type=int, metavar="FD", help="write a byte to FD when frames pass")
+    group.add_argument("--ready-fd", type=int, metavar="FD", help="write a byte to FD once it forwards")
     group.add_argument("-h", "--help", action="help", help="show this text")
     return parser
 
@@ -76,4 +76,4 @@ def _byte(text: str) -> int:
     try:
         return int(text, 0)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"name a byte like 0x28, not {text!r}") from error
+        raise argparse.ArgumentTypeError(f"expected a byte such as 0x28, got {text!r}") from error

@@ -1,6 +1,6 @@
-"""The software NIC: it compresses marked TCP streams of float32 between a host and its link.
+"""The software NIC, which compresses marked TCP streams of float32 between a host and its link.
 
-The frames are handled in C++ (``native/nic``), by a thread for each direction.
+C++ code (``native/nic``) processes the frames, in one thread per direction.
 """
 
 from gradwire.wire import TOS

@@ -1,4 +1,4 @@
-"""``Nic``: the two interfaces, the threads between them, and what they counted."""
+"""``Nic``: its two interfaces, the threads between them, and their counters."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _ETHERNET = 1
 _SIOCGIFMTU, _SIOCGIFHWADDR = 0x8921, 0x8927
 _SO_RCVBUFFORCE = 33
 _RECEIVE_BUFFER_NBYTES = 64 << 20
-"""Memory for the bytes that the host's sockets may send before an acknowledgement; used only when needed."""
+"""The receive buffer, for the bytes that the host's sockets may send before an acknowledgement."""
 
 
 class EthernetPort:
-    """An Ethernet interface whose frames a NIC forwards. The caller's network namespace is that of the port.
+    """An Ethernet interface of the caller's network namespace, whose frames a NIC forwards.
 
     Raises
     ------
     NicError
-        If there is no such interface, it isn't Ethernet, or this process may not read frames.
+        If the interface doesn't exist or isn't Ethernet, or this process may not read frames.
     """
 
     def __init__(self, interface: str) -> None:
@@ -45,8 +45,8 @@ class EthernetPort:
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         except PermissionError as error:
             raise NicError(
-                "a NIC reads and writes the frames of interfaces, which this process may not; "
-                "run it as root, or with CAP_NET_RAW"
+                "this process may not read and write the frames of interfaces; run it as root, or with "
+                "CAP_NET_RAW"
             ) from error
         try:
             self._open()
@@ -59,15 +59,15 @@ class EthernetPort:
             self._index = socket.if_nametoindex(self.interface)
         except OSError as error:
             names = ", ".join(name for _, name in socket.if_nameindex())
-            raise NicError(f"no interface is named {self.interface!r}; there are {names}") from error
+            raise NicError(f"expected an interface among {names}, got {self.interface!r}") from error
         kind = struct.unpack_from("=H", self._ask(_SIOCGIFHWADDR), 16)[0]
         if kind != _ETHERNET:
-            raise NicError(f"a NIC needs two Ethernet interfaces, but {self.interface!r} is of another kind")
+            raise NicError(f"expected an Ethernet interface, got {self.interface!r}; pass another one")
         self.mtu_nbytes: int = struct.unpack_from("=i", self._ask(_SIOCGIFMTU), 16)[0]
         for option in (_IGNORE_OUTGOING, _AUXDATA, _VNET_HDR):
             self._socket.setsockopt(_SOL_PACKET, option, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_NBYTES)
-        with suppress(PermissionError):  # the machine's limit for others than CAP_NET_ADMIN
+        with suppress(PermissionError):  # without CAP_NET_ADMIN, the system's limit applies
             self._socket.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BUFFER_NBYTES)
         everything = struct.pack("=iHH8s", self._index, _PROMISCUOUS, 0, b"")
         self._socket.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, everything)
@@ -78,7 +78,7 @@ class EthernetPort:
         return self._socket.fileno()
 
     def overruns(self) -> int:
-        """Return how many frames got lost so far because they came faster than they were read."""
+        """Return the number of frames lost so far because they arrived faster than they were read."""
         statistics = self._socket.getsockopt(_SOL_PACKET, _STATISTICS, 8)  # since the last call
         self._overruns += struct.unpack("=II", statistics)[1]
         return self._overruns
@@ -99,36 +99,36 @@ class EthernetPort:
         return fcntl.ioctl(self._socket, question, name)
 
 
-# What a NIC compresses and how, and the faults that it makes on purpose.
+# The settings of a NIC: its compression, and the faults that it injects.
 
 _DSCP = 0xFC
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The codec and the type of service of marked streams, and faults on the way to the link.
+    """The codec and the type of service of marked streams, and injected faults towards the link.
 
     Parameters
     ----------
     codec
         A codec whose ``is_offloadable`` is true, or its spec.
     tos
-        The type of service of marked packets; its two lowest bits, which routers change, don't count.
+        The type of service of marked packets. Its two lowest bits, which routers change, are ignored.
     merge
-        Whether a compressed packet may stand for several segments. Both NICs need the same setting.
+        Whether one compressed packet may carry several segments. Both NICs need the same setting.
     drop
-        The share of the frames that get lost.
+        The share of frames to drop.
     reorder
-        The share of the frames that wait for 2 ms, so that others overtake them.
+        The share of frames to delay by 2 ms, so that later ones overtake them.
     delay_s
-        What every frame waits.
+        The delay of every frame in seconds.
     seed
-        Of the choice of those frames.
+        The seed of the random choice of frames.
 
     Raises
     ------
     SpecError
-        For a codec that a NIC can't apply, and for a number that makes no sense.
+        For a codec that a NIC can't apply, and for a number out of range.
     """
 
     codec: Codec | str
@@ -143,20 +143,23 @@ class Settings:
         check_offloadable(self.codec)
         if not (0 <= self.tos <= 0xFF and self.tos & _DSCP):
             raise SpecError(
-                f"a NIC compresses what a type of service from 0x04 to 0xff marks, but it is {self.tos:#x}, "
-                "which ordinary traffic has, or no byte; name another one, as 0x28"
+                f"expected a type of service from 0x04 to 0xff to mark streams, got {self.tos:#x}; pass "
+                "another one, such as 0x28"
             )
         for name, share in (("drop", self.drop), ("reorder", self.reorder)):
             if not 0 <= share < 1:
-                raise SpecError(f"the share of frames to {name} is 0 or more and below 1, but is {share:g}")
+                raise SpecError(
+                    f"expected a share of frames to {name} of at least 0 and below 1, got {share:g}; pass "
+                    "e.g. 0.01"
+                )
         if not 0 <= self.delay_s <= 10:
-            raise SpecError(f"expected a delay of frames of 0 to 10 s, got {self.delay_s:g} s")
+            raise SpecError(f"expected a delay of frames from 0 to 10 s, got {self.delay_s:g} s")
         if not 0 <= self.seed < 1 << 64:
-            raise SpecError(f"a seed is 0 or more and below 2^64, but is {self.seed}")
+            raise SpecError(f"expected a seed of at least 0 and below 2^64, got {self.seed}")
 
     @property
     def kernel(self) -> tuple[str, int, int, int]:
-        """The compiled format, its two parameters, and the codec's wire id, as ``_core`` takes them."""
+        """The compiled format, its two parameters, and the codec's wire id: arguments of ``_core.Nic``."""
         codec = check_offloadable(self.codec)
         name, params = codec.compiled
         first, second = (*params, 0)[:2]
@@ -164,19 +167,19 @@ class Settings:
 
 
 def check_offloadable(codec: Codec | str) -> NativeCodec:
-    """Return the codec that a NIC can apply. Raises ``SpecError`` for others."""
+    """Return the codec. Raises ``SpecError`` if NICs can't apply it."""
     return offloadable(parse(codec) if isinstance(codec, str) else codec)
 
 
 Counts = dict[str, dict[str, int]]
-"""Direction (``to_link``, ``to_host``) -> what was counted -> how often."""
+"""The value of each counter by direction (``to_link``, ``to_host``) and name."""
 
 
 class Nic:
-    """A bump in the wire between a host and its link; it forwards frames until it is closed.
+    """A bump-in-the-wire NIC between a host and its link, which forwards frames until it is closed.
 
-    The interfaces are those of the caller's network namespace, and need no addresses. Closing leaves them as
-    they were.
+    The interfaces belong to the caller's network namespace and need no addresses. Closing the NIC restores
+    them.
 
     Parameters
     ----------
@@ -193,14 +196,17 @@ class Nic:
 
     def __init__(self, host: str, link: str, settings: Settings) -> None:
         if host == link:
-            raise NicError(f"a NIC stands between two interfaces, but both sides are {host!r}; name another")
+            raise NicError(
+                f"expected two different interfaces, got {host!r} for both; pass another one for the host or "
+                "the link"
+            )
         with ExitStack() as stack:
             self._host = stack.enter_context(closing(EthernetPort(host)))
             self._link = stack.enter_context(closing(EthernetPort(link)))
             if self._host.mtu_nbytes != self._link.mtu_nbytes:
                 raise NicError(
-                    f"both sides of a NIC need the same MTU, but that of {host!r} is {self._host.mtu_nbytes} "
-                    f"and that of {link!r} is {self._link.mtu_nbytes}; set one with 'ip link set mtu'"
+                    f"expected two interfaces of the same MTU, got {self._host.mtu_nbytes} of {host!r} and "
+                    f"{self._link.mtu_nbytes} of {link!r}; set one with 'ip link set mtu'"
                 )
             self._native = _core.Nic(
                 self._host.fileno(),
@@ -224,22 +230,22 @@ class Nic:
         self.close()
 
     def close(self) -> None:
-        """Stop forwarding. You can call this again."""
+        """Stop forwarding; may be called twice."""
         if self._last is None:
             self._native.stop()
             self._last = self._read()
         self._stack.close()
 
     def counts(self) -> Counts:
-        """Return the counters so far, also after the end."""
+        """Return the counters so far, or the final ones after ``close``."""
         return self._read() if self._last is None else self._last
 
     def check(self) -> None:
-        """Raise ``NicError`` if one of the interfaces is gone."""
+        """Raise ``NicError`` if an interface no longer exists."""
         for port in (self._host, self._link):
             if not port.is_there():
                 raise NicError(
-                    f"the interface {port.interface!r} of the NIC is gone; make it, and start again"
+                    f"the interface {port.interface!r} of the NIC is gone; create it, and restart the NIC"
                 )
 
     def _read(self) -> Counts:

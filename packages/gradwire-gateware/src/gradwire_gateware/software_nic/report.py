@@ -36,14 +36,14 @@ WORDS = MappingProxyType(
         "faults_dropped": "dropped on purpose",
         "faults_reordered": "reordered on purpose",
         "unsent": "refused by the interface",
-        "overruns": "came too fast, lost",
+        "overruns": "arrived too fast, lost",
     }
 )
-"""Counter -> its name in the table."""
+"""The name of each counter in the table."""
 
 
 def table_of(counts: Counts) -> Table:
-    """Return the counters that aren't zero."""
+    """Return a table of the counters that aren't zero."""
     ways = (counts["to_link"], counts["to_host"])
     rows = [
         (words, *(f"{way[name]}" if way[name] else "" for way in ways))
@@ -61,24 +61,24 @@ def json_of(counts: Counts) -> str:
 # Run a NIC until a signal ends it.
 
 LOOK_S = 0.5
-"""The interval between checks that the interfaces are still there."""
+"""The interval in seconds between checks that the interfaces still exist."""
 _ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def serve(start: Callable[[], Nic], tell: Callable[[Counts], None], ready: int | None = None) -> None:
-    """Start a NIC and wait for SIGTERM, SIGINT, or SIGHUP; then stop it and tell the counters.
+    """Run a NIC until SIGTERM, SIGINT, or SIGHUP; then stop it and pass its counters to ``tell``.
 
-    SIGUSR1 tells the counters so far. The signals stay blocked in this thread, and in the NIC's.
+    On SIGUSR1, pass the counters so far to ``tell``. The signals stay blocked in this thread and the NIC's.
 
     Parameters
     ----------
     ready
-        A descriptor that gets a byte, and is closed, when the NIC forwards.
+        A descriptor to which a byte is written, and which is closed, once the NIC forwards frames.
 
     Raises
     ------
     NicError
-        If the NIC can't start, or an interface vanishes.
+        If the NIC can't start, or an interface disappears.
     """
     awaited = {*_ENDS, signal.SIGUSR1}
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
