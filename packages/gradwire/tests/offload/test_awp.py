@@ -97,16 +97,16 @@ def test_the_threshold_is_the_mean_change_until_the_error_drops() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threshold": math.nan}, "the threshold must be a finite number or 'auto', but is nan"),
-        ({"threshold": "1"}, "the threshold must be a finite number or 'auto', but is '1'"),
-        ({"interval": 0}, "the interval must be a whole number of batches from 1 up, but is 0"),
-        ({"step_bits": 4}, "step_bits must be 8, 16, 24 or 32, but is 4"),
-        ({"watched": 3}, "watched= is for threshold='auto'; leave it out"),
+        ({"threshold": math.nan}, "expected a finite number or 'auto' for the threshold, got nan"),
+        ({"threshold": "1"}, "expected a finite number or 'auto' for the threshold, got '1'"),
+        ({"interval": 0}, "expected a whole number of batches from 1 up for the interval, got 0"),
+        ({"step_bits": 4}, "expected 8, 16, 24 or 32 for step_bits, got 4"),
+        ({"watched": 3}, "expected watched= only with threshold='auto'"),
         (
             {"threshold": "auto", "watched": 0},
-            "watched must be a whole number of batches from 1 up, but is 0",
+            "expected a whole number of batches from 1 up for watched, got 0",
         ),
-        ({"start_bits": 24, "max_bits": 16}, "start_bits must be at most max_bits, 16, but is 24"),
+        ({"start_bits": 24, "max_bits": 16}, "expected start_bits of at most max_bits, 16, got 24"),
     ],
 )
 def test_a_mistake_is_one_sentence(options: dict[str, float], message: str) -> None:

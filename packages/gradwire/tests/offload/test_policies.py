@@ -36,18 +36,18 @@ def test_specs() -> None:
 
 @pytest.mark.parametrize("spec", ["", "static", "static:12", "static:٨", "delta:fp16", "awp", None, 8])
 def test_an_unknown_policy_is_one_sentence(spec: object) -> None:
-    with pytest.raises(SpecError, match=r"^a policy is 'static:8'.* or a policy object, but .* was given$"):
+    with pytest.raises(SpecError, match=r"^expected a policy such as 'static:8'.* or a policy object, got "):
         policy_of(spec)  # type: ignore[arg-type]
 
 
 def test_mistakes() -> None:
     with pytest.raises(SpecError, match="expected a static format of 8, 16, 24 or 32 bits, got 12"):
         Static(12)
-    with pytest.raises(SpecError, match="must be 'bf16' or 'fp32', but is 'fp16'"):
+    with pytest.raises(SpecError, match="expected 'bf16' or 'fp32' for the dtype of a delta, got 'fp16'"):
         Delta("fp16")  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match="checked_every must be a whole number from 1 up, but is 0"):
+    with pytest.raises(SpecError, match="expected checked_every from 1 up, a whole number, got 0"):
         Delta(checked_every=0)
-    with pytest.raises(SpecError, match="the oracle needs at least one pair"):
+    with pytest.raises(SpecError, match="the oracle expected one pair"):
         Oracle({8: []}, 0.5)
 
 

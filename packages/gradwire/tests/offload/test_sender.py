@@ -234,7 +234,7 @@ def test_a_policy_that_foretells_other_bits_than_it_gives_is_an_error(
     policy.bits = 16
     sender.send(layers, observe=True, full=False, only=change(model))
     with pytest.raises(
-        SpecError, match=r"Recorded.bits_for foretold 32 bits for layer 0, but observe gave it 16"
+        SpecError, match=r"expected 32 bits for layer 0 from Recorded.observe, as its bits_for"
     ):
         sender.arrive(layers)
     sender.give_up()

@@ -26,7 +26,7 @@ def test_what_a_device_raises_becomes_one_sentence() -> None:
     with room, end.at_work("a copy"):
         raise torch.OutOfMemoryError("no room. \nTry this and that")
     gone = pytest.raises(
-        DeviceError, match=r"a simulated device failed at a copy \(gone\).*make one on another"
+        DeviceError, match=r"a simulated device failed in a copy \(gone\).*make one on another"
     )
     with gone, end.at_work("a copy"):
         raise RuntimeError("gone")

@@ -47,9 +47,9 @@ def test_each_device_has_a_replica_without_gradients() -> None:
 def test_mistakes_are_one_sentence() -> None:
     model, device = nn.Linear(2, 2), Simulated()
     for wrong in ([], [device, device], ["cpu", "cpu"]):
-        with pytest.raises(SpecError, match="device must be a device, or different ones in a list, but is"):
+        with pytest.raises(SpecError, match="expected one device, or a list of different devices, got"):
             replicas_of(model, wrong, ())
-    with pytest.raises(SpecError, match="can't live on the device 'abacus'"):
+    with pytest.raises(SpecError, match="cannot be moved to the device 'abacus'"):
         replicas_of(model, ["cpu", "abacus"], ())
 
 

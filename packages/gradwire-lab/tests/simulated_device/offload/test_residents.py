@@ -43,7 +43,7 @@ def test_the_first_layers_that_fit_are_the_device_s(fraction: float, on_device: 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), True, "1", None])
 def test_a_wrong_fraction_is_refused(fraction: object) -> None:
-    with pytest.raises(SpecError, match="fraction must be a number from 0 to 1, but is"):
+    with pytest.raises(SpecError, match="expected a number from 0 to 1 for fraction, got"):
         split_layers([], fraction)  # type: ignore[arg-type]
 
 

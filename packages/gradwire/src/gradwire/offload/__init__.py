@@ -1,1 +1,1 @@
-"""Master weights on the host, a replica on the device, and weights that travel in fewer bits."""
+"""Training with master weights on the host and a replica on the device, with weights sent in fewer bits."""

@@ -1,4 +1,4 @@
-"""Adaptive weight precision: bits grow in the layers whose weights' norms stop growing."""
+"""Adaptive weight precision (AWP): layers get more bits as their weights' norms stop changing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gradwire.offload.policies import FORMATS, Policy, check_norms
 from gradwire.units import is_number
 
 AUTO: Literal["auto"] = "auto"
-"""The threshold that a policy measures itself."""
+"""The ``threshold`` with which a policy measures its threshold."""
 _WATCHED_BITS = 32
-"""Bits of all layers while the threshold is measured."""
+"""The bits of all layers while the threshold is measured."""
 _WATCHED_INTERVALS = 2
-"""Intervals that are watched unless ``watched`` says otherwise: an epoch, if an interval is half of one."""
+"""The default measuring time, in intervals: an epoch, if an interval is half of one."""
 _NEARLY_ALL = 0.95
-"""The share of changes below the threshold from which on a layer's bits follow a clock, not its norm."""
+"""The share of changes below the threshold at which bits grow with time instead of depending on norms."""
 _VERSION = 1
 _SOURCE = Source("the state of an AWP", "resume with the policy that was saved", StateError)
 
@@ -33,35 +33,35 @@ class AWP(Policy):
 
     Formula, for each layer after each batch i: delta = (|W_i| - |W_(i-1)|) / |W_(i-1)|, where |W| is the l2
     norm of the layer's weights. If delta < threshold, the layer's count increases by one. When the count
-    reaches ``interval``, the layer's bits increase by ``step_bits``, up to ``max_bits``, and the count starts
-    again from 0. A delta that isn't a number counts nothing. Source: A2DTWP, algorithm 1.
+    reaches ``interval``, the layer's bits increase by ``step_bits``, up to ``max_bits``, and the count is
+    reset to 0. A delta of NaN leaves the count unchanged. Source: A2DTWP, algorithm 1.
 
     Parameters
     ----------
     threshold
         T: -5e-2 for AlexNet, -2e-3 for VGG and -2e-5 for ResNet in the paper. ``calibrate_threshold``
-        measures it from norms that you have. With ``"auto"``, all layers travel in 32 bits first, and T is
-        the mean change of all layers meanwhile (section V-A).
+        computes it from recorded norms. With ``"auto"``, all layers are sent in 32 bits at first, and T is
+        the mean change of all layers in this time (section V-A).
     interval
         INTERVAL, in batches: 4000, 4000 and 2000 in the paper.
     step_bits, start_bits, max_bits
         N, and the first and the last format: multiples of 8 up to 32.
     watched
-        The batches in which ``"auto"`` measures T; two intervals by default. The validation error must have
-        dropped once in them.
+        The number of batches in which ``"auto"`` measures T; two intervals by default. The validation error
+        must drop within them.
 
     Warns
     -----
     UserWarning
-        If nearly all changes in the first interval after ``"auto"`` has measured T are below T. Each layer
-        then gets more bits after a fixed number of batches, whatever its weights do.
+        If nearly all changes in the first interval after the measurement of T are below T. Each layer then
+        gets more bits after a fixed number of batches, independent of its weights.
 
     Attributes
     ----------
     threshold
         T; None until ``"auto"`` has measured it.
     bits, counts
-        Each layer's; empty before the first batch.
+        The bits and the count of each layer; empty before the first batch.
 
     Examples
     --------
@@ -85,9 +85,9 @@ class AWP(Policy):
         _check(threshold, interval, watched)
         for name, bits in (("step_bits", step_bits), ("start_bits", start_bits), ("max_bits", max_bits)):
             if isinstance(bits, bool) or bits not in FORMATS:
-                raise SpecError(f"{name} must be 8, 16, 24 or 32, but is {shown(bits)}")
+                raise SpecError(f"expected 8, 16, 24 or 32 for {name}, got {shown(bits)}")
         if start_bits > max_bits:
-            raise SpecError(f"start_bits must be at most max_bits, {max_bits}, but is {start_bits}")
+            raise SpecError(f"expected start_bits of at most max_bits, {max_bits}, got {start_bits}")
         self.threshold = None if threshold == AUTO else threshold
         self._watch = _Watch() if threshold == AUTO else None
         self.watched = _WATCHED_INTERVALS * interval if watched is None else watched
@@ -98,7 +98,7 @@ class AWP(Policy):
         self._norms: list[float] = []
 
     def observe(self, norms: Sequence[float]) -> list[int]:
-        """Return the bits of each layer after a batch; the first norms are those that changes start from."""
+        """Return the bits of each layer after a batch; the first call's norms are the initial ones."""
         if not self._norms:
             first = self.start_bits if self.threshold is not None else _WATCHED_BITS
             self.bits, self.counts = [first] * len(norms), [0] * len(norms)
@@ -116,10 +116,9 @@ class AWP(Policy):
         return [*self.bits]
 
     def bits_for(self, layer: int, norm: float) -> int | None:
-        """Return the bits of a layer after a batch, which its own norms alone decide.
+        """Return the bits of a layer after a batch, or None if they also depend on other layers' norms.
 
-        None before the first batch, and where the threshold may be known after this one: that takes the
-        norms of all layers.
+        They do in the first call, and in the batch after which the threshold is computed.
         """
         if layer >= len(self._norms):
             return None
@@ -129,14 +128,14 @@ class AWP(Policy):
         return self._after(layer, norm)[0]
 
     def _after(self, layer: int, norm: float) -> tuple[int, int]:
-        """Return a layer's bits and its count after a batch that leaves it with this norm."""
+        """Return a layer's bits and its count after a batch, given its new norm."""
         bits, count = self.bits[layer], self.counts[layer]
         if self.threshold is not None and change(self._norms[layer], norm) < self.threshold:
             count += 1
         return (min(bits + self.step_bits, self.max_bits), 0) if count == self.interval else (bits, count)
 
     def _measure(self, changes: Sequence[float]) -> None:
-        """Count a batch that is watched; after the last one, set the threshold and the first bits."""
+        """Add a batch to the measurement; after the last one, set the threshold and the start bits."""
         if self._watch is None:
             return
         finite = [each for each in changes if math.isfinite(each)]
@@ -149,7 +148,7 @@ class AWP(Policy):
             self._watch = _Watch()
 
     def _check_changes(self, changes: Sequence[float], threshold: float) -> None:
-        """Warn once, after an interval, if nearly all changes were below a threshold that was measured."""
+        """Warn once, after the first interval, if nearly all changes were below the measured threshold."""
         if self._watch is None or self._watch.batches >= self.interval:
             return
         self._watch.batches += 1
@@ -159,26 +158,26 @@ class AWP(Policy):
         if self._watch.batches == self.interval and share >= _NEARLY_ALL:
             warnings.warn(
                 f"AWP: {share:.0%} of the norms' changes in {self.interval} batches are below the threshold "
-                f"{threshold:.3g}, the mean of the {self.watched} batches before. All layers get more bits "
-                "after the same number of batches, whatever their weights do; pass watched= more batches, "
-                "or a threshold",
+                f"{threshold:.3g}, the mean of the previous {self.watched} batches, so all layers get more "
+                "bits after the same number of batches, independent of their weights; pass a larger "
+                "watched=, or a threshold",
                 stacklevel=2,
             )
 
     def allowed(self, bits: Sequence[int]) -> list[int]:
-        """Return saved bits, of which none is less than ``start_bits`` or more than ``max_bits``."""
+        """Return saved bits within ``start_bits`` and ``max_bits``, or 32 while the threshold is unknown."""
         if self.threshold is None:
             return [_WATCHED_BITS] * len(bits)
         return [min(max(each, self.start_bits), self.max_bits) for each in bits]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the bits, counts, and norms of the layers, and what ``"auto"`` has seen: plain numbers."""
+        """Return the layers' bits, counts, and norms, and the state of ``"auto"``, as plain numbers."""
         rows = {"bits": [*self.bits], "counts": [*self.counts], "norms": [*self._norms]}
         auto = {} if self._watch is None else {"auto": [self.threshold, [*astuple(self._watch)]]}
         return {"version": _VERSION, **rows, **auto}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a ``state_dict``. Raises ``StateError``, and is then as before."""
+        """Restore the state of a ``state_dict``. Raises ``StateError``, without any change."""
         auto = ["auto"] if self._watch is not None else []
         given = _SOURCE.fields(state, "version", "bits", "counts", "norms", *auto)
         given.get("version", one_of(_VERSION))
@@ -195,7 +194,7 @@ class AWP(Policy):
 
 @dataclass
 class _Watch:
-    """Batches and changes seen, and a total: of the changes, or, with a threshold, of those below it."""
+    """The number of batches and of changes, and the sum of changes or the number below the threshold."""
 
     batches: int = 0
     count: int = 0
@@ -203,24 +202,24 @@ class _Watch:
 
 
 def change(before: float, now: float) -> float:
-    """Return the relative change of a norm: infinite from 0, and NaN where neither is more than 0."""
+    """Return the relative change of a norm: infinite from 0, and NaN if both are 0."""
     if before == 0:
         return math.nan if now == 0 else math.inf
     return (now - before) / before
 
 
 def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float] | None = None) -> float:
-    """Return the mean change of the norm over batches and layers, until the validation error drops.
+    """Return the mean relative change of all layers' norms until the validation error drops.
 
     Parameters
     ----------
     norms
-        For each batch of a few epochs, each layer's norm.
+        The norm of each layer, for each batch of a few epochs.
     errors
-        The validation error after each batch. Batches after the first drop are left out. Without it, all
-        batches count.
+        The validation error after each batch. Batches after the first drop are omitted. Without it, all
+        batches are used.
 
-    Raises ``SpecError`` for fewer than two batches.
+    Raises ``SpecError`` if there are fewer than two batches.
 
     Examples
     --------
@@ -245,10 +244,12 @@ def calibrate_threshold(norms: Sequence[Sequence[float]], errors: Sequence[float
 def _check(threshold: object, interval: int, watched: int | None) -> None:
     is_real = isinstance(threshold, int | float) and is_number(threshold) and math.isfinite(threshold)
     if threshold != AUTO and not is_real:
-        raise SpecError(f"the threshold must be a finite number or 'auto', but is {shown(threshold)}")
+        raise SpecError(f"expected a finite number or 'auto' for the threshold, got {shown(threshold)}")
     if not is_whole(interval, 1, sys.maxsize):
-        raise SpecError(f"the interval must be a whole number of batches from 1 up, but is {shown(interval)}")
+        raise SpecError(
+            f"expected a whole number of batches from 1 up for the interval, got {shown(interval)}"
+        )
     if watched is not None and threshold != AUTO:
-        raise SpecError("watched= is for threshold='auto'; leave it out where the threshold is a number")
+        raise SpecError("expected watched= only with threshold='auto', got it with a number; omit it")
     if watched is not None and not is_whole(watched, 1, sys.maxsize):
-        raise SpecError(f"watched must be a whole number of batches from 1 up, but is {shown(watched)}")
+        raise SpecError(f"expected a whole number of batches from 1 up for watched, got {shown(watched)}")

@@ -1,4 +1,4 @@
-"""Carriers of layers' weights to devices: a buffer at each end, and how bytes get in and out."""
+"""Carriers of layers' weights to devices: a buffer at each end, and the packing and unpacking of weights."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _NAN = 0x7FC0_0000
 
 
 def bitunpack(payload: torch.Tensor, weights: torch.Tensor, kept_bytes: int) -> None:
-    """Write the floats of a payload of ``bitpack`` to ``weights`` (contiguous float32, on the same device).
+    """Decode a payload of ``bitpack`` into ``weights`` (contiguous float32, on the same device).
 
-    The result has the bits that the codec's ``decode`` would write: the lower bytes are 0, and for one byte
-    a chunk with a non-finite value becomes NaN as a whole. Operations of torch on little-endian integers and
-    views do it, so that every device can.
+    The result has the same bits as the codec's ``decode``: the lower bytes are 0, and with one byte kept, a
+    chunk with a non-finite value becomes all NaN. It uses torch operations on little-endian integers and
+    views, so it runs on every device.
     """
     flat, count = weights.view(-1), weights.numel()
     if not count:
-        return  # torch views no bytes of some empty tensors
+        return  # torch cannot view some empty tensors as bytes
     words = flat.view(torch.int32)
     if kept_bytes == 4:
         flat.copy_(payload[: 4 * count].view(torch.float32))
-    elif kept_bytes == 3:  # bytes to bytes: to gather integers of three takes ten times as long on a CPU
+    elif kept_bytes == 3:  # copy bytes: assembling 3-byte integers takes ten times as long on a CPU
         of_words = flat.view(torch.uint8).view(count, 4)
         of_words[:, 0] = 0
         of_words[:, 1:] = payload[: 3 * count].view(count, 3)
@@ -49,39 +49,39 @@ def bitunpack(payload: torch.Tensor, weights: torch.Tensor, kept_bytes: int) -> 
 _KEEPS = {8 * kept: BitPack(kept) for kept in (1, 2, 3, 4)}
 _WHOLE = _KEEPS[32]
 _ALIGN = 16
-"""Each tensor's bytes begin at a multiple of this, as views of them as numbers and vector loads need."""
+"""The alignment of each tensor's bytes, for typed views and vector loads."""
 
 Bits = Mapping[int, int]
-"""The bits of each master that a message brings, by its number."""
+"""The bits of each master in a message, by the master's number."""
 
 
 class SquareSums(NamedTuple):
-    """Sums of the squares of weights, of which norms are made."""
+    """Sums of squared weights, for norms."""
 
     squares: Mapping[int, float]  # of each master with weights, by its number
-    packed_nbytes: int | None  # of the message that was packed meanwhile, if one was
+    packed_nbytes: int | None  # of the message that was packed in the same pass, if any
 
 
 class Carrier(ABC):
-    """Buffers for some layers. ``pack`` fills ``host``; ``unpack`` reads the bytes that have come to an end.
+    """Message buffers for some layers: ``pack`` fills ``host``, and ``unpack`` reads an end's copy of it.
 
-    Parameters with one dimension, such as biases, travel as they are; the others are *weights*.
+    Parameters with one dimension, such as biases, are sent as float32; the others are *weights*.
 
     Parameters
     ----------
     ends
-        The devices, each with the layers that are carried. All get the same bytes.
+        The devices, each with the layers to send. All get the same bytes.
     capacities
-        The most bytes that each of the masters takes.
+        The largest encoded size of each master, in bytes.
 
     Attributes
     ----------
     host
-        The memory where a message is packed.
+        The buffer in which a message is packed.
     on_device
-        Its bytes at each end.
+        The buffer of each end for the message's bytes.
     spans
-        Begin and end of each master that it brings, by number, in the order of the message.
+        Begin and end of each master in the message, by number, in the order of the message.
     """
 
     def __init__(self, ends: Sequence[DeviceEnd], capacities: Iterable[int]) -> None:
@@ -94,23 +94,23 @@ class Carrier(ABC):
             self.on_device = [each.device.zeros(room // 4).view(torch.uint8) for each in ends]
 
     def on_host(self, end: int) -> bool:  # noqa: ARG002 - for DeltaCarrier
-        """Return whether ``unpack`` runs on the host, so that it is the host that must wait for the bytes."""
+        """Return whether the host decodes this end's messages, and so must wait for their bytes."""
         return False
 
     @abstractmethod
     def pack(self, bits: Bits, *, full: bool) -> int:
-        """Fill ``host`` from these masters, in ``full`` where devices have nothing; return the bytes used."""
+        """Pack these masters into ``host``, in ``full`` if devices have no version yet; return the size."""
 
     def sum_squares(self, bits: Bits | None) -> SquareSums:  # noqa: ARG002 - for BitpackCarrier
-        """Return the squares of all weights; unless ``bits`` are None, ``host`` may be filled meanwhile."""
+        """Return the sums of all weights' squares; with ``bits``, a carrier may also pack ``host``."""
         weights = {number: each for number, each in enumerate(self._masters) if each.dim() > 1}
         return SquareSums({number: _squares(each) for number, each in weights.items()}, None)
 
     def receive(self, end: int) -> None:  # noqa: B027 - most leave everything to the device
-        """Do what the host can do as soon as an end has the bytes, on another thread than ``unpack``'s."""
+        """Do the host's part of decoding once an end has the bytes, on another thread than ``unpack``."""
 
     def unpack(self, end: int) -> None:
-        """Write the replicas of an end by operations on its device."""
+        """Write an end's replicas with operations on its device."""
         for number, span in self.spans.items():
             replica = self._replicas[end][number]
             if replica.dim() > 1:
@@ -119,7 +119,7 @@ class Carrier(ABC):
                 replica.copy_(self._whole(end, number, span[0], replica))
 
     def _whole(self, end: int, number: int, begin: int, replica: torch.Tensor) -> torch.Tensor:
-        """Return a view of numbers that travelled as they are: mostly where they were the last time."""
+        """Return a float32 view of an unencoded master's bytes, cached while its place stays the same."""
         known, view = self._views.get((end, number), (-1, replica))
         if known != begin:
             view = self.on_device[end][begin : begin + replica.nbytes].view(torch.float32).view(replica.shape)
@@ -128,7 +128,7 @@ class Carrier(ABC):
 
     @abstractmethod
     def _unpack(self, end: int, number: int, span: tuple[int, int], replica: torch.Tensor) -> None:
-        """Write a replica from those bytes."""
+        """Decode a replica from its span of an end's buffer."""
 
 
 class BitpackCarrier(Carrier):
@@ -139,22 +139,22 @@ class BitpackCarrier(Carrier):
         self._kept_bytes = dict[int, int]()
 
     def pack(self, bits: Bits, *, full: bool) -> int:  # noqa: ARG002 - every message is full
-        """Fill ``host`` with these bits of each weight."""
+        """Pack these bits of each weight into ``host``; return the message's size."""
         self._write(bits, summed=False)
         return _end_of(self.spans)
 
     def sum_squares(self, bits: Bits | None) -> SquareSums:
-        """Return the squares, after the one pass over the masters in which they were packed, too."""
+        """Return the sums of squares, and with ``bits`` pack the masters in the same pass over memory."""
         if bits is None:
             return super().sum_squares(None)
         squares = self._write(bits, summed=True)
         for number, master in enumerate(self._masters):
-            if master.dim() > 1 and number not in squares:  # the message doesn't bring it
+            if master.dim() > 1 and number not in squares:  # it isn't in the message
                 squares[number] = _squares(master)
         return SquareSums(squares, _end_of(self.spans))
 
     def _write(self, bits: Bits, *, summed: bool) -> dict[int, float]:
-        """Fill ``host``, and return the squares of the weights, if they are to be ``summed``."""
+        """Pack the masters into ``host``, and return the sums of the weights' squares if ``summed``."""
         self.spans, packed, end = {}, list[Packed](), 0
         for number, wanted in bits.items():
             master, begin = self._masters[number], aligned(end)
@@ -174,9 +174,9 @@ class BitpackCarrier(Carrier):
 
 
 class DeltaCarrier(Carrier):
-    """A carrier of changes; the device keeps the words that the next change starts from.
+    """A carrier of lossless weight deltas; each end keeps the words to which the next delta applies.
 
-    Accelerators decode by themselves. Raises ``MissingPackageError`` where one does without Triton.
+    Accelerators decode with Triton kernels. Raises ``MissingPackageError`` if Triton isn't installed.
     """
 
     def __init__(self, ends: Sequence[DeviceEnd], dtype: WordName, checked_every: int) -> None:
@@ -193,9 +193,9 @@ class DeltaCarrier(Carrier):
         self._checked_every, self._version = checked_every, 0
 
     def pack(self, bits: Bits, *, full: bool) -> int:
-        """Fill ``host`` with what changed since the last message, or with all words.
+        """Pack the changes since the last message, or all words, into ``host``; return the message's size.
 
-        The dtype says how many bits. What travels as it is goes first: its place then doesn't change.
+        The dtype determines the bits. Unencoded masters are first, so that their places don't change.
         """
         self._version += 1
         order = sorted(bits, key=lambda number: number in self._encoders)
@@ -213,11 +213,11 @@ class DeltaCarrier(Carrier):
         return _end_of(self.spans)
 
     def on_host(self, end: int) -> bool:
-        """Return whether there is something to decode, in the host's memory, as a simulated device has it."""
+        """Return whether this end's weights are decoded on the host, because its memory is the host's."""
         return bool(self._receivers[end].decoders)
 
     def receive(self, end: int) -> None:
-        """Decode, where the end's memory is the host's."""
+        """Decode the message if the end's memory is the host's."""
         receiver = self._receivers[end]
         numbers = [number for number in self.spans if number in receiver.decoders]
         if numbers:
@@ -230,7 +230,7 @@ class DeltaCarrier(Carrier):
         receiver.is_decoded = True
 
     def unpack(self, end: int) -> None:
-        """Write the replicas, and decode what ``receive`` hasn't."""
+        """Write the end's replicas, after decoding if ``receive`` hasn't decoded."""
         receiver = self._receivers[end]
         if not receiver.is_decoded:
             self.receive(end)
@@ -238,7 +238,7 @@ class DeltaCarrier(Carrier):
         super().unpack(end)
 
     def _unpack(self, end: int, number: int, span: tuple[int, int], replica: torch.Tensor) -> None:
-        """Widen words of half the precision; an accelerator decodes them before."""
+        """Copy words to the replica, converting bfloat16 to float32; an accelerator decodes them first."""
         receiver = self._receivers[end]
         if number in receiver.device_decoders:
             payload, copy = self.on_device[end][slice(*span)], self.host[slice(*span)]
@@ -249,8 +249,8 @@ class DeltaCarrier(Carrier):
 class _Receiver:
     """One end's words of each master with weights, and their decoders.
 
-    They are on the host where the end's memory is the host's. ``is_decoded`` says whether the host has
-    decoded the message that isn't unpacked yet.
+    ``decoders`` run on the host if the end's memory is the host's, else ``device_decoders`` run on the
+    device. ``is_decoded`` says whether the host has decoded the message that isn't unpacked yet.
     """
 
     def __init__(self, end: DeviceEnd, weights: Sequence[int], dtype: WordName) -> None:
@@ -264,11 +264,11 @@ class _Receiver:
 
 
 class DeviceDeltaDecoder:
-    """A receiver of deltas on an accelerator: it applies them to weights in place, and keeps their version.
+    """A decoder of weight deltas on an accelerator, which applies them in place and tracks the version.
 
-    The host reads headers, kernels decode bodies, and the host waits for the device only to compare a hash.
-    So a malformed payload leaves the weights as they are, and the next call raises its error. Raises
-    ``MissingPackageError`` without Triton.
+    The host reads headers, and kernels decode bodies. The host waits for the device only to compare a hash.
+    Therefore a malformed payload leaves the weights unchanged, and the next call raises its error. Raises
+    ``MissingPackageError`` if Triton isn't installed.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ class DeviceDeltaDecoder:
     def apply(self, payload: torch.Tensor, copy: torch.Tensor, weights: torch.Tensor) -> int:
         """Queue the update of ``weights`` to the payload's version, and return that version.
 
-        ``copy`` is the payload in host memory. Raises what ``DeltaDecoder.apply`` does.
+        ``copy`` is the payload in host memory. Raises the errors of ``DeltaDecoder.apply``.
         """
         header = DeltaHeader.read(copy)
         try:
@@ -329,13 +329,13 @@ class DeviceDeltaDecoder:
         if int(fault):
             self._decoder.version = None
             raise PayloadError(
-                f"the last payload was no delta of these weights: {self._faults[int(fault) - 1]}; "
+                f"expected a delta of these weights in the last payload, got {self._faults[int(fault) - 1]}; "
                 "send a full copy"
             )
 
 
 def _flat(master: torch.Tensor) -> torch.Tensor:
-    flat = master.detach()  # which keeps the memory, where another thread gives the master other
+    flat = master.detach()  # keeps the memory alive if another thread replaces the master's
     return flat if flat.dim() == 1 and flat.is_contiguous() else flat.reshape(-1)
 
 
@@ -345,12 +345,12 @@ def _squares(master: torch.Tensor) -> float:
 
 
 def _end_of(spans: Mapping[int, tuple[int, int]]) -> int:
-    """Return the bytes of a message."""
+    """Return the size of a message in bytes."""
     return max(end for _, end in spans.values())
 
 
 def aligned(nbytes: int) -> int:
-    """Return where the next tensor may begin."""
+    """Return a size rounded up to the alignment of tensors."""
     return -(-nbytes // _ALIGN) * _ALIGN
 
 

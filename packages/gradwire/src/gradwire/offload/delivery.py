@@ -1,4 +1,4 @@
-"""Messages on their way to devices: layers, packed once, copied to each end, unpacked by one thread."""
+"""Messages in flight to devices: layers, packed once, copied to each end, and unpacked by one thread."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from gradwire.offload.replicas import DeviceEnd
 
 
 class Delivery:
-    """The last message of a group at one end, with a lock that is held until the message is unpacked.
+    """The last message of a group at one end, and its unpacking, which a lock protects.
 
-    A thread that needs the weights while another one unpacks them waits for it. If unpacking fails, each
-    thread gets the error, until ``expect`` replaces the message.
+    A thread that needs the weights while another thread unpacks them waits. If unpacking fails, each thread
+    gets the error, until ``expect`` replaces the message.
     """
 
     def __init__(self, carrier: Carrier, number: int, end: DeviceEnd, ledger: OffloadLedger) -> None:
@@ -31,22 +31,25 @@ class Delivery:
         self._unpacked: tuple[threading.Thread, Event] | None = None
 
     def expect(self, packed: Future[list[Event]], decoded: Future[None] | None) -> None:
-        """Replace the last message; what follows the current stream comes after it was unpacked.
+        """Replace the last message, and order the current stream after its unpacking.
 
-        The host has decoded that one (``settle``). ``packed`` has the moments at which the bytes are at each
-        end; ``decoded`` is None where the host decodes nothing.
+        The host must have decoded the last message (``settle``). ``packed`` gets the events of the bytes'
+        arrival at each end; ``decoded`` is None if the host doesn't decode at this end.
         """
         with self._lock:
             self._order()
             self._packed, self._decoded = packed, decoded
 
     def settle(self) -> None:
-        """Wait until the host has decoded the message. ``arrive`` raises its errors."""
+        """Wait until the host has decoded the message; ``arrive`` raises its errors."""
         if self._packed is not None and self._decoded is not None:
             self._decoded.exception()
 
     def arrive(self) -> None:
-        """Let the current stream wait for the weights, and unpack them if no thread has; raise its errors."""
+        """Make the current stream wait for the weights, and unpack them if no thread has.
+
+        Raises the errors of packing, decoding, and unpacking.
+        """
         if self._packed is not None:
             with self._ledger.clocked("exposed_s"):
                 self._lock.acquire()
@@ -59,7 +62,7 @@ class Delivery:
         self._order()
 
     def at_work(self) -> AbstractContextManager[None]:
-        """Raise ``DeviceError`` where the end's device fails within the block."""
+        """Return a context manager that raises ``DeviceError`` if the end's device fails in its block."""
         return self._end.at_work("a copy of weights")
 
     def _unpack(self, packed: Future[list[Event]], decoded: Future[None] | None) -> None:
@@ -75,7 +78,7 @@ class Delivery:
             self._unpacked = threading.current_thread(), self._end.device.event()
 
     def _order(self) -> None:
-        """Let the current stream wait if another thread, with a stream of its own, has unpacked."""
+        """Make the current stream wait if another thread unpacked the message on its own stream."""
         if self._unpacked is not None:
             thread, event = self._unpacked
             if thread is not threading.current_thread():
@@ -84,7 +87,7 @@ class Delivery:
 
 
 class GroupedLayer(NamedTuple):
-    """A layer of a group, the numbers of its masters there, and the index of its bits, if it has weights."""
+    """A layer of a group, the numbers of its masters there, and the index of its bits if it has weights."""
 
     layer: Layer
     masters: range
@@ -92,31 +95,31 @@ class GroupedLayer(NamedTuple):
 
 
 class LayerGroup:
-    """Layers that travel together, their carrier, and a delivery at each end."""
+    """Layers that share messages, their carrier, and a delivery at each end."""
 
     def __init__(
         self, layers: Sequence[GroupedLayer], carrier: Carrier, deliveries: Sequence[Delivery]
     ) -> None:
         self.layers, self.carrier, self.deliveries = layers, carrier, deliveries
         self.events: list[Event] = []
-        """The moments at which the last message's bytes had left the host, for each end."""
+        """The events at which the last message's bytes have left the host, for each end."""
 
     def wait_for_copies(self) -> None:
-        """Wait until the last message's bytes have left the memory that the next one fills."""
+        """Wait until the last message's bytes have left the host buffer, so that it can be reused."""
         for delivery, event in zip(self.deliveries, self.events, strict=False):
             with delivery.at_work():
                 event.wait()
 
 
 class Message:
-    """Some layers of a group, on their way.
+    """A message in flight, with some layers of a group.
 
     Attributes
     ----------
     packed
-        The moments at which the bytes have left for each end.
+        The events at which the bytes have arrived at each end, once all copies are queued.
     decoded
-        For each end whose message the host decodes, by number: whether it has.
+        The completion of decoding, by the number of each end whose messages the host decodes.
     """
 
     def __init__(self, group: LayerGroup, layers: Sequence[GroupedLayer]) -> None:
@@ -126,12 +129,15 @@ class Message:
         self.decoded = {number: Future[None]() for number in ends if group.carrier.on_host(number)}
 
     def announce(self) -> None:
-        """Let threads that drive replicas wait for this message."""
+        """Make threads that run replicas wait for this message."""
         for number, delivery in enumerate(self.group.deliveries):
             delivery.expect(self.packed, self.decoded.get(number))
 
     def decode(self, ledger: OffloadLedger) -> None:
-        """Decode beside the training thread, which may be busy with the layer before. It gets the errors."""
+        """Decode on this thread, while the training thread may compute the previous layer.
+
+        The training thread gets the errors.
+        """
         for number, decoded in self.decoded.items():
             try:
                 event = self.packed.result()[number]
@@ -144,7 +150,7 @@ class Message:
                 decoded.set_exception(error)
 
     def fail(self, error: BaseException) -> None:
-        """Raise an error in all threads that wait for this message."""
+        """Pass an error to all threads that wait for this message."""
         for each in (self.packed, *self.decoded.values()):
             with suppress(InvalidStateError):
                 each.set_exception(error)

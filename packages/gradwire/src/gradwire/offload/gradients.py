@@ -1,4 +1,4 @@
-"""Gradients on their way back: each is copied to the host as soon as backward has accumulated it."""
+"""The return of gradients: each is copied to the host as soon as backward has accumulated it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from gradwire.offload.sums import GradientSums, LayerSteps
 
 @dataclass
 class _Origin:
-    """A replica's parameter as the origin of a gradient, and the master that gets it."""
+    """The origin of a gradient, which is a parameter of a replica, and the master that receives it."""
 
     master: nn.Parameter
-    is_trained: bool  # whether the master required a gradient at the last look
+    is_trained: bool  # whether the master required a gradient when it was last checked
     layer: str
     number: int  # of the end
     end: DeviceEnd
@@ -37,39 +37,40 @@ class _Origin:
 
 @dataclass
 class _GradientCopy:
-    """A copy to the host under way."""
+    """A copy of a gradient to the host, in flight."""
 
     origin: _Origin
     floats: torch.Tensor
     event: Event
-    source: torch.Tensor  # which must live until then
+    source: torch.Tensor  # must exist until the event
 
 
 @dataclass(eq=False)
 class _BackwardPass:
-    """A backward pass. Only autograd refers to it all the time, so that it is gone if the pass fails."""
+    """The state of a backward pass. Only autograd holds a reference, so it is freed if the pass fails."""
 
-    ends: set[int] = field(default_factory=set)  # the numbers of those with an accumulated gradient
-    averaged: set[int] = field(default_factory=set)  # those whose gradients DDP averages when the pass ends
+    ends: set[int] = field(default_factory=set)  # the numbers of ends with an accumulated gradient
+    averaged: set[int] = field(default_factory=set)  # ends whose gradients DDP averages when the pass ends
     copies: list[_GradientCopy] = field(default_factory=list)  # not delivered yet
-    thread: int = field(default_factory=threading.get_ident)  # which accumulated the first gradient
+    thread: int = field(default_factory=threading.get_ident)  # it accumulated the first gradient
     stepping: bool = False
     stepped: set[str] = field(default_factory=set)  # the layers that were stepped in this pass
 
 
 class GradientReturn:
-    """The way of gradients from the replicas' ``grad`` to the masters'; it ends when ``backward`` returns.
+    """The return of gradients from the replicas' ``grad`` to the masters' ``grad`` during ``backward``.
 
-    A replica's ``grad`` is None then: what has come is in the master's, added to what was there before. What
-    one backward pass brings from several ends is added in their order. If it fails, nothing is added.
-    Threads may run backward passes, and forward passes beside them: each pass has a state of its own.
+    When ``backward`` returns, the replicas' ``grad`` is None, and the gradients are added to the masters'.
+    The gradients of several ends in one backward pass are added in the order of the ends. If the pass fails,
+    nothing is added. Threads may run backward and forward passes concurrently: each pass has its own state.
 
     Parameters
     ----------
     ends
-        The devices, with the layers whose gradients come to the host.
+        The devices, with the layers whose gradients return to the host.
     steps
-        Steps each layer when all of its gradients have come; the masters then have none any more.
+        The optimizer steps of layers, each run once all gradients of a layer have arrived; afterwards the
+        masters' ``grad`` is None.
     """
 
     def __init__(
@@ -89,25 +90,25 @@ class GradientReturn:
         self._steps, self._ledger, self._sums = steps, ledger, GradientSums(len(ends))
         self._lock = threading.Lock()
         self._passes = weakref.WeakValueDictionary[int, _BackwardPass]()
-        """The backward passes under way, by autograd's number."""
+        """The running backward passes, by autograd's graph task id."""
         self._ddps: dict[int, DistributedDataParallel | None] = {}
         """The DDP around the replica of an end."""
         self._drivers: dict[int, int] = {}
         """The thread of an end's last forward pass."""
         self._maker = threading.get_ident()
         self._holders = Counter[int]()
-        """The threads within ``hold``."""
+        """The threads within ``hold``, with their nesting depths."""
         self._held: dict[torch.Tensor, int] = {}
-        """The parameters whose gradients stay on the device meanwhile, and their ends."""
+        """The parameters whose gradients are held on the device, and their ends."""
         self._hooks: dict[torch.Tensor, Any] = {}
         for replica, origin in self._origins.items():
             if origin.is_trained:
                 self._hook(replica)
 
     def begin(self, number: int = 0) -> None:
-        """Begin a forward pass at an end: note the thread that drives it, and whether DDP is around it."""
+        """Begin a forward pass at an end: record its thread, and whether DDP wraps the replica."""
         if torch._C._current_graph_task_id() != -1 or not torch.is_grad_enabled():
-            return  # backward computes a checkpoint's forward pass again, or no backward pass follows
+            return  # backward recomputes a checkpoint's forward pass, or no backward pass follows
         with self._lock:
             self._drivers[number] = threading.get_ident()
             self._follow(number)
@@ -118,10 +119,10 @@ class GradientReturn:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Let gradients stay on a device, to be accumulated there; its next pass after the block brings them.
+        """Accumulate gradients on the device within the block; the next pass after it returns their sum.
 
-        A block holds the gradients of what its thread drives. If the thread that has made this drives
-        nothing, its blocks hold those of all; another thread may only be about to drive something.
+        A block affects the replicas that its thread runs. If the thread that made this object runs no replica
+        itself, its blocks affect all replicas; another thread may still be about to run its first one.
         """
         thread = threading.get_ident()
         with self._lock:
@@ -131,14 +132,14 @@ class GradientReturn:
         finally:
             with self._lock:
                 self._holders[thread] -= 1
-                self._holders += Counter()  # without those that are 0
+                self._holders += Counter()  # drops counts of 0
 
     def stepped(self) -> None:
-        """Note that the optimizer has stepped."""
+        """Record that the optimizer has stepped."""
         self._sums.settle()
 
     def close(self) -> None:
-        """Let the replicas go."""
+        """Remove the hooks from the replicas."""
         for each in self._hooks.values():
             each.remove()
 
@@ -147,7 +148,7 @@ class GradientReturn:
         self._hooks[replica] = register(replica, self._take)  # type: ignore[no-untyped-call]
 
     def _follow(self, number: int) -> None:
-        """Freeze and unfreeze a replica's parameters as the user has done with the masters."""
+        """Freeze and unfreeze a replica's parameters like their masters."""
         changed = [
             (replica, origin)
             for replica, origin in self._origins.items()
@@ -162,16 +163,16 @@ class GradientReturn:
             self._sizes = self._count()
 
     def _count(self) -> Counter[str]:
-        """Return the number of gradients that come of each layer."""
+        """Return the number of gradients that each layer returns."""
         return Counter(origin.layer for origin in self._origins.values() if origin.is_trained)
 
     def _take(self, replica: torch.Tensor) -> None:
         """Copy a gradient that backward has accumulated, unless it is held or DDP averages it."""
         origin = self._origins[replica]
-        # A reentrant checkpoint's pass within another one has its own number, and steps the other's layers.
+        # The inner pass of a reentrant checkpoint has its own id, and steps layers of the outer pass.
         task = torch._C._current_graph_task_id() if self._steps is None else 0
         ddp = self._ddps.get(origin.number)
-        with self._lock:  # each accelerator has a thread of backward's
+        with self._lock:  # backward has a thread for each accelerator
             backward = self._passes.get(task)
             begins = backward is None
             if backward is None:
@@ -189,7 +190,7 @@ class GradientReturn:
                 _check_thread(backward)
             try:
                 self._load(replica, backward)
-            except BaseException:  # whose traceback keeps this pass, which has failed
+            except BaseException:  # its traceback would keep this failed pass alive
                 self._passes.pop(task, None)
                 raise
 
@@ -205,8 +206,8 @@ class GradientReturn:
             return
         if gradient.layout != torch.strided or gradient.dtype != torch.float32:
             raise TensorError(
-                f"HostOffload takes dense float32 gradients, but one is {gradient.layout} and "
-                f"{gradient.dtype}; use Embedding(sparse=False), or torch.autocast instead of model.half()"
+                f"HostOffload expected dense float32 gradients, got {gradient.layout} and {gradient.dtype}; "
+                "use Embedding(sparse=False), or torch.autocast instead of model.half()"
             )
         if self._steps is not None and not backward.stepping:
             self._steps.begin()
@@ -225,11 +226,11 @@ class GradientReturn:
             self._step_layer(origin.layer, backward, self._steps)
 
     def _step_layer(self, layer: str, backward: _BackwardPass, steps: LayerSteps) -> None:
-        """Step a layer where all of it has come."""
+        """Step a layer if all of its gradients have been copied."""
         if layer in backward.stepped:
             raise SpecError(
-                "step_in_backward=True expected each gradient once in a backward pass, got a second one of "
-                f"{layer!r}; use checkpoint(..., use_reentrant=False)"
+                "step_in_backward=True expected each gradient once in a backward pass, got a second one in "
+                f"layer {layer!r}; use checkpoint(..., use_reentrant=False)"
             )
         whole = [each for each in backward.copies if each.origin.layer == layer]
         if len(whole) == self._sizes[layer]:
@@ -238,7 +239,7 @@ class GradientReturn:
             steps.submit({each.origin.master for each in whole}, partial(self._deliver, whole))
 
     def _end(self, task: int, backward: _BackwardPass) -> None:
-        """Take the averages behind DDP's own end, which is in the queue by now."""
+        """Finish the pass now, or after DDP's own callback, which is queued already, if DDP averages."""
         if backward.averaged:
             _when_backward_ends(partial(self._finish, task, backward))
         else:
@@ -258,7 +259,7 @@ class GradientReturn:
                 self._steps.join()
 
     def _left(self, backward: _BackwardPass) -> list[torch.Tensor]:
-        """Return the parameters whose gradients come now: averages, and those held there before."""
+        """Return the parameters with gradients still to copy: DDP's averages, and gradients held before."""
         with self._lock:
             ends = {each for each in backward.ends if not self._is_held(each)}
             averaged = backward.averaged & ends
@@ -279,8 +280,8 @@ class GradientReturn:
 def _check_thread(backward: _BackwardPass) -> None:
     if backward.thread != threading.get_ident():
         raise SpecError(
-            "step_in_backward=True expects backward passes from one thread at a time, got two at once; "
-            "call backward() in one thread, or leave it out"
+            "step_in_backward=True expected backward passes from one thread at a time, got two at once; "
+            "call backward() in one thread, or omit it"
         )
 
 

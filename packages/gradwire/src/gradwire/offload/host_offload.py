@@ -1,8 +1,8 @@
-"""``HostOffload``: the master weights and the optimizer stay on the host, and replicas train on devices.
+"""``HostOffload``: keep the master weights and the optimizer on the host, and train replicas on devices.
 
-After each step of the optimizer the weights travel to the devices in the bits that a policy gives each layer.
-A thread packs a layer while the one before is copied, and a forward pass waits for a layer's weights when it
-comes to that layer. Gradients come back while backward goes on.
+After each step of the optimizer, the weights are sent to the devices in the bits that a policy chooses for
+each layer. A thread packs a layer while the previous one is copied, and a forward pass waits for a layer's
+weights when it reaches the layer. Gradients return while backward continues.
 """
 
 from __future__ import annotations
@@ -30,65 +30,67 @@ from gradwire.offload.sender import Sender
 from gradwire.offload.sums import LayerSteps
 
 _VERSION = 1
-_SOURCE = Source("the state of a HostOffload", "load what one of the same layers has saved", StateError)
+_SOURCE = Source("the state of a HostOffload", "load a state saved with the same layers", StateError)
 
 
 class HostOffload:
-    """Train a replica of ``model`` on a device, with weights that travel in fewer bits.
+    """A model with its master weights on the host and a replica that trains on a device.
 
-    ``offload(x)`` is a forward pass of the replica. When ``backward`` returns, the gradients are in
-    ``model.parameters()``, so that clipping, accumulation, schedulers, and ``optimizer.step()`` work as
-    without an offload. The optimizer's step sends the weights. ``model.state_dict()`` has the masters, and
-    the replica's buffers; after ``model.load_state_dict()``, the next forward pass sends everything.
+    Weights are sent to the device in fewer bits. ``offload(x)`` is a forward pass of the replica. When
+    ``backward`` returns, the gradients are in ``model.parameters()``, so that clipping, accumulation,
+    schedulers, and ``optimizer.step()`` work as without an offload. The optimizer's step sends the weights.
+    ``model.state_dict()`` has the masters and the replica's buffers; after ``model.load_state_dict()``, the
+    next forward pass sends everything.
 
     Parameters
     ----------
     model
         Float32 parameters on the CPU: the masters.
     optimizer
-        Any of ``torch.optim``, made from the model's parameters.
+        An optimizer of ``torch.optim``, made from the model's parameters.
     policy
-        In how many bits weights travel: ``"static:8"``, ``"static:16"``, ``"static:24"``, ``"static:32"``,
-        ``"delta"`` (lossless changes of bfloat16), ``"delta:fp32"``, or an object such as ``AWP``.
+        The bits in which weights are sent: ``"static:8"``, ``"static:16"``, ``"static:24"``,
+        ``"static:32"``, ``"delta"`` (lossless bfloat16 deltas), ``"delta:fp32"``, or an object such as
+        ``AWP``.
     device
-        Where the replica lives, such as ``"cuda"``, or a simulated device; or several of them in a list, for
-        a replica on each. The default is this machine's accelerator, or the CPU where there is none.
+        The device of the replica, such as ``"cuda"``, or a simulated device; or a list of devices, for a
+        replica on each. The default is this machine's accelerator, or the CPU if there is none.
     blocks
         Names of modules, such as residual blocks, whose parameters are one layer for the policy.
     step_in_backward
-        Step the optimizer for each layer as soon as its gradients have come, while backward goes on. The
-        gradients are gone then, so that nothing can clip or inspect them. Still call ``optimizer.step()``
+        Step the optimizer for each layer as soon as its gradients have arrived, while backward continues.
+        The gradients are then freed, so they can't be clipped or inspected. Still call ``optimizer.step()``
         after each backward pass.
     timed
         Measure the seconds of the copies for the ledger.
     fraction
         The share of the model's weights, by bytes, with masters and optimizer state on the host. The other
-        layers have both on the device, where nothing of them travels: from the model's first on, each that
-        fits.
+        layers have both on the device, so none of their bytes are sent: each layer that fits, from the
+        model's first on.
     pin_memory
-        Whether copies use pinned memory of the host; by default, where the device is an accelerator.
+        Whether copies use pinned host memory; by default, if the device is an accelerator.
     threads
-        The number of threads that compute norms and pack; by default as many as torch uses.
+        The number of threads that compute norms and pack; by default torch's number of threads.
     numa
         The NUMA node on whose CPUs these threads run; by default the system chooses.
 
     Raises
     ------
     TensorError
-        The model isn't in float32 on the CPU, or the policy can't serve the device.
+        If the model isn't in float32 on the CPU, or the policy doesn't support the device.
     SpecError
-        The policy is unknown, the optimizer belongs to another model, or a block or a NUMA node isn't there.
+        If the policy, a block, or a NUMA node is unknown, or if the optimizer belongs to another model.
     DeviceError
-        A device has no memory left, or the host no pinned memory.
+        If a device has no memory left, or the host has no pinned memory left.
 
     Attributes
     ----------
     model, optimizer, policy
-        As given.
+        The arguments.
     replicas, replica
         The model on each device, and the first of them, which ``DistributedDataParallel`` can wrap.
     ledger
-        The bytes that were moved of each layer, and the seconds.
+        The bytes of each layer that were moved, and the seconds of each phase.
     """
 
     @outside_inference
@@ -115,11 +117,14 @@ class HostOffload:
         self._layers, residents = split_layers(self._all[0].layers, fraction)
         if step_in_backward and (residents or len(self._all) > 1):
             raise SpecError(
-                "step_in_backward=True expects one device and all layers on the host; leave it out, or leave "
-                "out fraction= and the other devices"
+                "step_in_backward=True expected one device and all layers on the host, got "
+                f"{len(self._all)} devices and {len(residents)} layers on a device; omit it, or omit "
+                "fraction= and the other devices"
             )
         if residents and len(self._all) > 1:
-            raise SpecError("fraction= keeps masters on one device; leave it out, or name one device")
+            raise SpecError(
+                f"fraction= expected one device, got {len(self._all)}; omit it, or pass one device"
+            )
         names, pinned = {each.name for each in self._layers}, pin_memory is not False
         ends = [
             DeviceEnd(each.device, [layer for layer in each.layers if layer.name in names], pinned)
@@ -134,19 +139,19 @@ class HostOffload:
         except BaseException:
             self._sender.close()
             raise
-        self._lock = threading.RLock()  # for all that sends; threads may drive the replicas
+        self._lock = threading.RLock()  # for all sends; several threads may run replicas
         self._stale, self._buffers_stale = True, False
         self._masters = [each for layer in self._layers for each in layer.masters]
         self._written, self._buffers_written = Written(self._masters), Written([*model.buffers()])
         self._hooks = [*self._register_hooks()]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the first replica's output for these arguments, which are on its device."""
+        """Return the first replica's output for these arguments, which must be on its device."""
         return self.replica(*args, **kwargs)
 
     @property
     def replicas(self) -> list[nn.Module]:
-        """The model on each device, in the order in which gradients of one backward pass are added."""
+        """The model on each device, in the order in which the gradients of a backward pass are added."""
         return [each.module for each in self._all]
 
     @property
@@ -156,8 +161,8 @@ class HostOffload:
 
     @property
     def bits_by_batch(self) -> list[list[int]]:
-        """The bits of each layer with weights, before the first batch and after each step taken so far."""
-        self._join()  # the last step's are chosen on another thread
+        """The bits of each layer with weights, before the first batch and after each step so far."""
+        self._join()  # another thread chooses the bits of the last step
         return self._sender.bits_by_batch
 
     @property
@@ -166,29 +171,29 @@ class HostOffload:
         return [each.name for each in self._layers if each.weights]
 
     def train(self, mode: bool = True) -> Self:
-        """Set the replicas, and the model, to training or evaluation."""
+        """Set the replicas and the model to training or evaluation mode."""
         for each in self.replicas:
             each.train(mode)
         self.model.train(mode)
         return self
 
     def eval(self) -> Self:
-        """Set both to evaluation."""
+        """Set the replicas and the model to evaluation mode."""
         return self.train(False)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within the block, leave gradients on a device; its next backward pass after it brings the sum.
+        """Accumulate gradients on the device within the block; the next backward pass returns their sum.
 
-        A block is for what its thread drives. Where the thread that made the offload drives no replica
-        itself, its blocks are for all threads.
+        A block affects the replicas that its thread runs. If the thread that made the offload runs no replica
+        itself, its blocks affect all threads.
         """
         with self._gradients.hold():
             yield
 
     @outside_inference
     def wait(self) -> None:
-        """Let the replicas have all weights; call this to read them outside of a forward pass."""
+        """Update the replicas with all weights; call this to read them outside of a forward pass."""
         self._begin()
         for each in self._all:
             self._arrive(each.layers)
@@ -196,7 +201,7 @@ class HostOffload:
     def refresh(self) -> None:
         """Send all weights in full before the next forward pass.
 
-        A change by hand of a few weights, through ``parameter.data`` or NumPy, isn't noticed without it.
+        Call this after changing a few weights through ``parameter.data`` or NumPy, which isn't detected.
         """
         self._stale = True
 
@@ -208,7 +213,7 @@ class HostOffload:
 
     @outside_inference
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the bits of a ``state_dict``. Raises ``StateError``, and is then as before."""
+        """Restore the bits of a ``state_dict``. Raises ``StateError``, without any change."""
         given = _SOURCE.fields(state, "version", "bits", "policy", SUM)
         given.get("version", one_of(_VERSION))
         bits = given.get("bits", optional(rows(one_of(*FORMATS), len(self.layer_names))))
@@ -222,7 +227,7 @@ class HostOffload:
 
     @outside_inference
     def close(self) -> None:
-        """Release model and optimizer; the model keeps the masters and takes the replica's buffers."""
+        """Remove all hooks from model and optimizer; the model gets the masters and the replica's buffers."""
         for each in self._hooks:
             each.remove()
         self._gradients.close()
@@ -246,10 +251,10 @@ class HostOffload:
         self._begin()
 
     def _begin(self) -> None:
-        """Send the masters and buffers that were written since they were sent; all, after an error."""
+        """Send the masters and buffers that were written since the last send, or all after an error."""
         if not (self._stale or self._find_written() or self._buffers_written.find()):
             return
-        with self._lock:  # another thread, which found this too, may have sent it by now
+        with self._lock:  # another thread may have detected and sent the same changes
             if self._stale:
                 self._refresh()
                 return
@@ -258,12 +263,12 @@ class HostOffload:
             if written:
                 with self._resending(), self._written.sending():
                     self._send(observe=False, full=False, only=written)
-                    self._sender.join()  # a thread that writes between forward passes may go on
+                    self._sender.join()  # the masters may be written again between forward passes
 
     def _find_written(self) -> set[nn.Parameter]:
-        """Return the masters that were written by other means than a step that was sent."""
+        """Return the masters that were written since the last send; none between backward and step()."""
         if self._steps is not None and self._steps.awaits_step:
-            return set()  # optimizer.step() sends what backward has stepped
+            return set()  # optimizer.step() sends the layers that backward has stepped
         return {self._masters[number] for number in self._written.find()}
 
     @outside_inference
@@ -271,7 +276,7 @@ class HostOffload:
         if self._steps is not None:
             if self._steps.active:
                 return
-            self._steps.join()  # those of a backward pass that failed
+            self._steps.join()  # the steps of a failed backward pass
         self._join()
 
     @outside_inference
@@ -285,12 +290,12 @@ class HostOffload:
         updated = {each for group in groups for each in group["params"] if each.requires_grad}
         with self._lock:
             updated |= self._find_written()
-            # The step is done. A device that fails here says so in the next forward pass, which sends all.
+            # The step is done. The next forward pass reports a device that fails here, and sends everything.
             with suppress(DeviceError), self._resending(), self._written.sending():
                 self._send(observe=True, full=self._stale, only=set() if self._stale else updated)
 
     def _refresh(self) -> None:
-        """Send everything in full, in the bits known, or in those that the policy begins with."""
+        """Send everything in full, in the current bits, or in the policy's first bits."""
         self._sender.give_up()
         buffers = len([*self.model.buffers()])
         self._give_buffers(range(buffers) if self._buffers_stale else self._buffers_written.find())
@@ -321,13 +326,13 @@ class HostOffload:
             self._sender.arrive(layers)
 
     def _join(self) -> None:
-        """Wait until the masters are read, so that they may change."""
+        """Wait until the sender has read the masters, so that they may change."""
         with self._lock, self._resending():
             self._sender.join()
 
     @contextmanager
     def _resending(self) -> Iterator[None]:
-        """After an error, send everything again before the next forward pass."""
+        """Schedule a full send before the next forward pass if the block raises an error."""
         try:
             yield
         except BaseException:
@@ -338,7 +343,7 @@ class HostOffload:
 
     @outside_inference
     def _take_buffers(self) -> None:
-        """Copy the first replica's buffers to the model, which keeps its own if the device is lost."""
+        """Copy the first replica's buffers to the model; if the device fails, keep the model's and warn."""
         if self._buffers_stale:
             return
         try:
@@ -346,7 +351,7 @@ class HostOffload:
             found = [on_host(each) for each in self.replica.buffers()]
         except RuntimeError as error:
             warnings.warn(
-                f"the model keeps the buffers that it had, because {self._all[0].device} failed ({error})",
+                f"the model keeps its previous buffers, because {self._all[0].device} failed ({error})",
                 stacklevel=2,
             )
             return

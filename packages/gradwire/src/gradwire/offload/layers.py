@@ -1,4 +1,4 @@
-"""A model's layers: which parameters travel together, which modules read them, and what was moved of each."""
+"""A model's layers, with masters and replicas; the ledger of moved bytes; and the detection of writes."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from gradwire.errors import SpecError, TensorError
 
 @dataclass
 class Layer:
-    """Parameters that travel together.
+    """Parameters that are sent together.
 
-    ``name`` is that of their module: a layer, or a block such as a residual one; empty for the model.
+    ``name`` is the name of their module: a layer, or a block such as a residual block; empty for the model.
     """
 
     name: str
     masters: list[nn.Parameter] = field(default_factory=list)  # on the host
     replicas: list[nn.Parameter] = field(default_factory=list)  # on the device, in the same order
-    readers: list[nn.Module] = field(default_factory=list)  # the replica's modules that own one of them
+    readers: list[nn.Module] = field(default_factory=list)  # the replica's modules that own a parameter
 
     @property
     def weights(self) -> list[nn.Parameter]:
-        """The masters with more than one dimension, which policies are about."""
+        """The masters with more than one dimension, for which policies choose bits."""
         return [each for each in self.masters if each.dim() > 1]
 
     @property
     def count(self) -> int:
-        """The number of values that travel."""
+        """The number of values in all parameters."""
         return sum(each.numel() for each in self.masters)
 
 
 def layers_of(model: nn.Module, replica: nn.Module, blocks: Sequence[str] = ()) -> list[Layer]:
-    """Return the layers in the order of the model's modules, one for each module with parameters of its own.
+    """Return the layers in the order of the model's modules, one for each module that owns parameters.
 
     The parameters within each of ``blocks``, names of modules, are one layer. A parameter that several
-    modules share belongs to the first. Raises ``SpecError`` for a block that isn't there.
+    modules share belongs to the first. Raises ``SpecError`` if a block is unknown.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     readers = dict(replica.named_modules(remove_duplicate=False))
     unknown = next((name for name in blocks if name not in modules), None)
     if unknown is not None:
-        raise SpecError(f"a block must be the name of one of the model's modules, but {unknown!r} isn't")
+        raise SpecError(f"expected names of the model's modules for blocks, got {unknown!r}")
     layers: dict[str, Layer] = {}
     homes: dict[nn.Parameter, Layer] = {}
     for name, module in modules.items():
@@ -65,22 +65,22 @@ def layers_of(model: nn.Module, replica: nn.Module, blocks: Sequence[str] = ()) 
 
 
 def check_masters(model: nn.Module) -> None:
-    """Raise ``TensorError`` unless a model can be the master: it has float32 parameters on the CPU."""
+    """Raise ``TensorError`` unless a model has float32 parameters on the CPU, as masters need."""
     parameters = dict(model.named_parameters())
     if not parameters:
         raise TensorError(
-            "HostOffload expected a model with parameters, got one without; pass the model that is trained"
+            "HostOffload expected a model with parameters, got one without; pass the model to train"
         )
     for name, each in parameters.items():
         if each.device.type != "cpu":
             raise TensorError(
-                f"HostOffload keeps the master weights on the host, but {name} is on {each.device}; pass the "
-                "model as it is before model.to(device), and name the device here"
+                f"HostOffload expected master weights on the host, got {name} on {each.device}; pass the "
+                "model before model.to(device), and pass the device to HostOffload"
             )
         if each.dtype != torch.float32:
             raise TensorError(
-                f"the master weights must be float32, but {name} is {each.dtype}; pass model.float(), and "
-                "use torch.autocast for a forward pass in half the precision"
+                f"expected float32 master weights, got {each.dtype} for {name}; pass model.float(), and use "
+                "torch.autocast for a forward pass in half precision"
             )
 
 
@@ -91,55 +91,55 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     foreign = next((each for each in updated if each not in masters), None)
     if foreign is not None:
         raise SpecError(
-            "the optimizer must update the parameters of this model, but has one of shape "
-            f"{tuple(foreign.shape)} that isn't among them; make it from model.parameters()"
+            "expected an optimizer of this model's parameters, got one with another parameter of shape "
+            f"{tuple(foreign.shape)}; make it from model.parameters()"
         )
 
 
 # The ledger of an offload: bytes of each layer, and seconds.
 
 _counting = threading.Lock()
-"""The lock of all counts, which an offload's threads and those that drive its replicas add to."""
+"""The lock of all counts, which several threads increase."""
 
 
 @dataclass
 class LayerCounts:
-    """One layer's bytes; counts add up.
+    """The bytes of one layer, accumulated over all sends.
 
-    A message has up to 15 bytes more between two parameters.
+    A message has up to 15 additional bytes between two parameters, for alignment.
     """
 
     sends: int = 0  # of its weights to a device
     sent_nbytes: int = 0  # of payload
     float32_nbytes: int = 0  # of the same values in float32
-    gradient_nbytes: int = 0  # that came back
+    gradient_nbytes: int = 0  # returned from a device
 
 
 @dataclass
 class OffloadLedger:
-    """Bytes and seconds of one ``HostOffload`` since it was made.
+    """The bytes and seconds of one ``HostOffload`` since its construction.
 
     Attributes
     ----------
     layers
-        By name.
+        The counts of each layer, by name.
     norm_s, pack_s
-        Seconds of norms, most of which are of packing in the same pass, and of packing alone, on the
-        offload's own thread, with all that the machine did meanwhile.
+        Wall-clock seconds of the packing thread, for norms (mostly with packing in the same pass) and for
+        packing without norms.
     packing_cpu_s
-        Of both, the time that this thread had a CPU. Other threads that it packs with aren't counted.
+        The CPU seconds of the packing thread for both, without other threads that it packs with.
     transfer_s
-        Seconds from the first copy of a send to the end of its last, where they are measured
-        (``timed=True``); packing of the later layers lies within, and so do norms that a policy waits for.
+        Seconds from the first copy of a send to the end of its last copy, if they are measured
+        (``timed=True``). They include the packing of later layers, and norms that a policy waits for.
     exposed_s
-        Seconds for which forward passes stood still until weights were packed and, where the host waits for
-        that, copied.
+        Seconds in which forward passes waited until weights were packed and, if the host waits for them,
+        copied.
     decode_s
-        Seconds in which another thread decoded deltas, where the host does that.
+        Seconds in which another thread decoded deltas, if the host decodes.
     unpack_s
-        Seconds in which the training thread unpacked, or queued that on an accelerator.
+        Seconds in which the training thread unpacked, or queued the unpacking on an accelerator.
     gradient_wait_s
-        Seconds for which backward passes stood still at their end, until the gradients were on the host.
+        Seconds in which backward passes waited at their end until the gradients were on the host.
     """
 
     layers: dict[str, LayerCounts] = field(default_factory=dict)
@@ -154,17 +154,17 @@ class OffloadLedger:
 
     @property
     def total(self) -> LayerCounts:
-        """The sum over the layers; ``sends`` too."""
+        """The sums of all counts over the layers, including ``sends``."""
         return LayerCounts(*map(sum, zip(*map(astuple, self.layers.values()), strict=True)))
 
     @property
     def ratio(self) -> float:
-        """The compression ratio of weights, against float32; NaN before the first send."""
+        """The compression ratio of weights relative to float32; NaN before the first send."""
         total = self.total
         return total.float32_nbytes / total.sent_nbytes if total.sent_nbytes else float("nan")
 
     def sent(self, layer: str, nbytes: int, count: int) -> None:
-        """Count a send of ``count`` values in ``nbytes``."""
+        """Record a send of ``count`` values in ``nbytes`` bytes."""
         row = self.layers[layer]
         with _counting:
             row.sends += 1
@@ -172,7 +172,7 @@ class OffloadLedger:
             row.float32_nbytes += 4 * count
 
     def returned(self, layer: str, nbytes: int) -> None:
-        """Count bytes of gradient that came back."""
+        """Record the bytes of a gradient that returned from a device."""
         with _counting:
             self.layers[layer].gradient_nbytes += nbytes
 
@@ -191,14 +191,14 @@ class OffloadLedger:
             setattr(self, name, getattr(self, name) + seconds)
 
 
-# Tensors of the host that were written since they were sent.
+# The detection of writes to tensors on the host since they were sent.
 
 _SAMPLES = 4
-"""About this many values of each tensor are compared: enough to see a write that torch doesn't count."""
+"""The approximate number of compared values per tensor: enough to detect writes that torch doesn't count."""
 
 
 class _Snapshot(NamedTuple):
-    """The state of tensors: versions and addresses, views of samples of some, and these samples' bits."""
+    """The state of tensors: versions and addresses, views of sampled values, and the samples' bits."""
 
     marks: list[tuple[int, int]]
     views: list[torch.Tensor]
@@ -207,11 +207,11 @@ class _Snapshot(NamedTuple):
 
 
 class Written:
-    """A detector of writes to tensors of the host since they were sent last.
+    """A detector of writes to tensors on the host since their last send.
 
-    torch counts operations in place, and assigning ``tensor.data`` moves a tensor. Writes through
-    ``tensor.data``, or an array of NumPy, do neither: they are seen where they change some of a few values of
-    a float32 tensor. Any thread may call it.
+    In-place operations increase a tensor's version, and assigning ``tensor.data`` changes its address. Writes
+    through ``tensor.data`` or a NumPy array do neither: they are detected if they change one of a few sampled
+    values of a float32 tensor. Any thread may call it.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -220,13 +220,13 @@ class Written:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Take the tensors as they are for what the block sends; until it ends, ``find`` still finds them."""
+        """Mark the values at the block's begin as sent, once the block ends without an error."""
         sent = self._snapshot(self._sent)
         yield
         self._sent = sent
 
     def find(self) -> list[int]:
-        """Return the numbers of the tensors that were written."""
+        """Return the numbers of the tensors that were written since their last send."""
         sent = self._sent
         pairs = enumerate(zip(self._tensors, sent.marks, strict=True))
         moved = [number for number, (each, mark) in pairs if _mark(each) != mark]
@@ -251,14 +251,14 @@ def _mark(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _samples(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Return a view of some values, from the first to about the last."""
+    """Return a view of sampled values from the first to about the last, or None without float32 values."""
     if tensor.dtype != torch.float32 or not tensor.is_contiguous() or not tensor.numel():
         return None
     return tensor.detach().view(-1)[:: max(1, (tensor.numel() - 1) // (_SAMPLES - 1))]
 
 
 def _bits(views: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return them as integers, of which a NaN equals itself."""
+    """Return the values as integers, so that equal NaNs compare as equal."""
     if not views:
         return torch.empty(0, dtype=torch.int32, device="cpu")
     return torch.cat([*views]).view(torch.int32)

@@ -1,4 +1,4 @@
-"""Policies: in how many bits the weights of each layer travel to the device.
+"""Policies: the number of bits in which each layer's weights are sent to the device.
 
 The source of Bitpack and of adaptive precision is Zhuang, Malossi and Casas, "Reducing Data Motion to
 Accelerate the Training of Deep Neural Networks" (A2DTWP).
@@ -20,55 +20,55 @@ from gradwire.offload.replicas import DeviceEnd
 from gradwire.units import is_number
 
 FORMATS = (8, 16, 24, 32)
-"""The bits that Bitpack can keep of a float32."""
+"""The numbers of bits that Bitpack can keep of a float32."""
 _SPECS = "'static:8', 'static:16', 'static:24', 'static:32', 'delta', 'delta:fp32', or a policy object"
 
 
 class Policy(ABC):
-    """The choice of how the weights of each layer travel. One object serves one ``HostOffload``."""
+    """A choice of the bits in which each layer's weights are sent, for one ``HostOffload``."""
 
     wants_norms: bool = False
-    """Whether ``observe`` looks at the norms; where it doesn't, no thread computes them."""
+    """Whether ``observe`` uses the norms; if not, they aren't computed."""
 
     @abstractmethod
     def observe(self, norms: Sequence[float]) -> list[int]:
         """Return the bits of each layer after a batch, given the l2 norms of its weights."""
 
     def bits_for(self, layer: int, norm: float) -> int | None:  # noqa: ARG002 - for policies that know
-        """Return the bits that ``observe`` will give a layer of this norm, whatever those of the others are.
+        """Return the bits that ``observe`` will choose for a layer with this norm, whatever other norms are.
 
-        Its weights then needn't wait for the others' norms. None, if they have to.
+        Its weights are then sent before the other layers' norms are known. None if the bits depend on them.
         """
         return None
 
     def allowed(self, bits: Sequence[int]) -> list[int]:
-        """Return the bits with which a run goes on that resumes from these.
+        """Return the bits with which a run resumes from saved ``bits``, which may be another policy's.
 
-        They may come from another policy. The saved ones stay where this policy could have given them.
+        Saved bits that this policy could have chosen stay.
         """
         return [*bits]
 
     def carrier(self, ends: Sequence[DeviceEnd]) -> Carrier:
-        """Return a carrier of the ends' layers: one layer of the model, or several small ones."""
+        """Return a carrier for the ends' layers: one layer of the model, or several small layers."""
         return BitpackCarrier(ends)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that a resumed run needs to go on with the same bits."""
+        """Return the state that a resumed run needs to continue with the same bits."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a ``state_dict``. Raises ``StateError``."""
+        """Restore the state of a ``state_dict``. Raises ``StateError`` if it is another policy's."""
         what = f"the state of the policy {type(self).__name__}"
         Source(what, "resume with the policy that was saved", StateError).read(state, named(()))
 
 
 class Static(Policy):
-    """Keep the same number of bits of every weight.
+    """A policy that keeps the same number of bits of every weight.
 
     Parameters
     ----------
     bits
-        8, 16, 24, or 32. Raises ``SpecError`` for others.
+        8, 16, 24, or 32. Raises ``SpecError`` for other values.
 
     Examples
     --------
@@ -88,19 +88,19 @@ class Static(Policy):
         return [self.bits] * len(norms)
 
     def allowed(self, bits: Sequence[int]) -> list[int]:
-        """Return this policy's own bits, whatever was saved."""
+        """Return this policy's bits for each layer; ignore the saved bits."""
         return [self.bits] * len(bits)
 
 
 class Oracle(Static):
-    """The static format that reached an accuracy first, known only after runs with each of them.
+    """The static policy whose run reached an accuracy first, known only after runs with all formats.
 
     Parameters
     ----------
     runs
-        By bits, what a run with them recorded: pairs of seconds and accuracy, in the order of time.
+        The runs by their bits: pairs of seconds and accuracy, in the order of time.
     accuracy
-        What a run must reach. Where none does, the format with the highest accuracy is taken.
+        The accuracy to reach. If no run reaches it, the format with the highest accuracy is used.
 
     Examples
     --------
@@ -110,7 +110,10 @@ class Oracle(Static):
 
     def __init__(self, runs: Mapping[int, Sequence[tuple[float, float]]], accuracy: float) -> None:
         if not runs or not all(runs.values()):
-            raise SpecError("the oracle needs at least one pair of seconds and accuracy for each format")
+            raise SpecError(
+                "the oracle expected one pair of seconds and accuracy or more for each format, got none; "
+                "pass its runs"
+            )
 
         def rank(bits: int) -> tuple[float, float]:
             reached = [seconds for seconds, found in runs[bits] if found >= accuracy]
@@ -120,21 +123,21 @@ class Oracle(Static):
 
 
 class Delta(Policy):
-    """Send only what changed, without loss: the device holds the rounded masters, bit for bit.
+    """A policy that sends lossless deltas, so that the device has the rounded masters bit for bit.
 
     Parameters
     ----------
     dtype
-        ``"bf16"`` or ``"fp32"``: to what the masters are rounded.
+        ``"bf16"`` or ``"fp32"``: the format to which the masters are rounded.
     checked_every
-        After how many sends a hash of the weights goes along, which the device's are compared with.
+        The number of sends between two checks, in which a hash of the weights is compared on the device.
     """
 
     def __init__(self, dtype: WordName = "bf16", *, checked_every: int = 100) -> None:
         if dtype not in ("bf16", "fp32"):
-            raise SpecError(f"the dtype of a delta must be 'bf16' or 'fp32', but is {shown(dtype)}")
+            raise SpecError(f"expected 'bf16' or 'fp32' for the dtype of a delta, got {shown(dtype)}")
         if not is_whole(checked_every, 1, sys.maxsize):
-            raise SpecError(f"checked_every must be a whole number from 1 up, but is {shown(checked_every)}")
+            raise SpecError(f"expected checked_every from 1 up, a whole number, got {shown(checked_every)}")
         self.dtype, self.checked_every = dtype, checked_every
 
     def observe(self, norms: Sequence[float]) -> list[int]:
@@ -142,16 +145,18 @@ class Delta(Policy):
         return [16 if self.dtype == "bf16" else 32] * len(norms)
 
     def allowed(self, bits: Sequence[int]) -> list[int]:
-        """Return the bits of the dtype, whatever was saved."""
+        """Return the bits of the dtype for each layer; ignore the saved bits."""
         return self.observe([0.0] * len(bits))
 
     def carrier(self, ends: Sequence[DeviceEnd]) -> Carrier:
-        """Return a carrier of changes."""
+        """Return a carrier of lossless deltas."""
         return DeltaCarrier(ends, self.dtype, self.checked_every)
 
 
 def policy_of(policy: Policy | str) -> Policy:
-    """Return a policy, also of a spec such as ``"static:16"`` or ``"delta"``. Raises ``SpecError``.
+    """Return a policy itself, or the policy of a spec such as ``"static:16"`` or ``"delta"``.
+
+    Raises ``SpecError`` for an unknown spec.
 
     Examples
     --------
@@ -165,10 +170,10 @@ def policy_of(policy: Policy | str) -> Policy:
         return Static(int(argument))
     if name == "delta" and argument in ("", "bf16", "fp32"):
         return Delta("fp32" if argument == "fp32" else "bf16")
-    raise SpecError(f"a policy is {_SPECS}, but {shown(policy)} was given")
+    raise SpecError(f"expected a policy such as {_SPECS}, got {shown(policy)}")
 
 
 def check_norms(norms: Sequence[float], layers: int) -> None:
-    """Raise ``SpecError`` unless there is a number for each layer."""
+    """Raise ``SpecError`` unless there is one norm for each layer."""
     if len(norms) != layers or not all(is_number(norm) for norm in norms):
         raise SpecError(f"expected {layers} norms, got {shown([*norms])}; pass one for each layer")

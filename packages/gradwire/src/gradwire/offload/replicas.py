@@ -1,4 +1,4 @@
-"""Replicas: copies of the model on devices, whose forward passes wait for their layers."""
+"""Replicas: copies of the model on devices, whose forward passes wait for their layers' weights."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from gradwire.offload.layers import Layer, layers_of
 from gradwire.units import is_number
 
 DeviceLike: TypeAlias = "torch.device | str | Device"
-"""A device as users name it."""
+"""A device as users pass it."""
 
 
 @dataclass(frozen=True)
 class DeviceEnd:
-    """A device with a replica, as the other end of copies from and to the host.
+    """A device with a replica: the other end of copies from and to the host.
 
     An error of a lost or full device becomes a ``DeviceError`` here. The masters and the optimizer's state on
-    the host are not touched then.
+    the host stay unchanged.
     """
 
     device: Device
-    layers: Sequence[Layer]  # whose weights and gradients travel, in the same order at every end
+    layers: Sequence[Layer]  # whose weights and gradients are copied, in the same order at every end
     pinned: bool = True  # whether copies use pinned memory of the host
 
     @property
     def masters(self) -> list[nn.Parameter]:
-        """The layers' parameters on the host, in their order."""
+        """The layers' parameters on the host, in the order of the layers."""
         return [each for layer in self.layers for each in layer.masters]
 
     @property
@@ -45,46 +45,46 @@ class DeviceEnd:
         return [each for layer in self.layers for each in layer.replicas]
 
     def host_memory(self, count: int) -> torch.Tensor:
-        """Return ``count`` float32 on the host, for copies. Raises ``DeviceError``."""
+        """Return ``count`` float32 on the host, for copies. Raises ``DeviceError`` if there is no memory."""
         if not self.pinned:
             return CPU.pinned(count)
         try:
             return self.device.pinned(count)
         except RuntimeError as error:
             raise DeviceError(
-                f"HostOffload needs {4 * count} bytes of pinned memory for copies to {self.device}, but the "
-                f"host has none left ({_line(error)}); pass pin_memory=False, or lock less memory elsewhere"
+                f"HostOffload expected {4 * count} bytes of pinned memory for copies to {self.device}, but "
+                f"the host has none left ({_line(error)}); pass pin_memory=False, or lock less memory"
             ) from error
 
     @contextmanager
     def at_work(self, doing: str) -> Iterator[None]:
-        """Raise ``DeviceError`` where the device fails within the block, which is there for ``doing``."""
+        """Raise ``DeviceError`` if the device fails in the block; ``doing`` describes the block's work."""
         try:
             yield
         except GradwireError:
             raise
         except torch.OutOfMemoryError as error:
             raise DeviceError(
-                f"{self.device} has not enough memory for {doing} ({_line(error)}); the masters are as "
-                "before, so name another device, or a larger fraction="
+                f"{self.device} has not enough memory for {doing} ({_line(error)}); the masters are "
+                "unchanged, so pass another device, or a larger fraction="
             ) from error
         except RuntimeError as error:
             raise DeviceError(
-                f"{self.device} failed at {doing} ({_line(error)}); the masters and the optimizer's state on "
+                f"{self.device} failed in {doing} ({_line(error)}); the masters and the optimizer's state on "
                 "the host are intact, so save them, close this HostOffload, and make one on another device"
             ) from error
 
 
 def _line(error: BaseException) -> str:
-    """Return the first line of an error: torch's go on with advice."""
+    """Return the first line of an error; the next lines of torch's errors are advice."""
     return str(error).partition("\n")[0].strip(" .")
 
 
 class _ForwardPass(threading.local):
-    """A thread's forward pass."""
+    """The forward pass of a thread."""
 
     called: list[nn.Module] | None = None
-    """The modules that it has called so far, if the order of layers isn't known yet."""
+    """The modules called so far, if the order of layers isn't known yet."""
 
 
 class Replica:
@@ -93,9 +93,9 @@ class Replica:
     Attributes
     ----------
     module, device, layers
-        The copy, where it is, and its layers, as ``layers_of`` returns them.
+        The copy, its device, and its layers (``layers_of``).
     order
-        The layers in the order in which they are needed: the first forward pass shows it.
+        The layers in the order in which they are needed, which the first forward pass determines.
     """
 
     def __init__(self, model: nn.Module, device: DeviceLike | None, blocks: Sequence[str]) -> None:
@@ -105,7 +105,7 @@ class Replica:
         self._is_known, self._pass = False, _ForwardPass()
 
     def hook(self, begin: Callable[[], None], arrive: Callable[[Sequence[Layer]], None]) -> Iterator[Any]:
-        """Call ``begin`` at the start of each forward pass, and ``arrive`` with layers that are needed."""
+        """Yield hooks that call ``begin`` at a forward pass's start, and ``arrive`` with needed layers."""
         yield self.module.register_forward_pre_hook(lambda *_: self._enter(begin, arrive))
         yield self.module.register_forward_hook(lambda *_: self._leave())
         for module in {reader: None for layer in self.layers for reader in layer.readers}:
@@ -115,7 +115,7 @@ class Replica:
             )
 
     def _enter(self, begin: Callable[[], None], arrive: Callable[[Sequence[Layer]], None]) -> None:
-        """Begin a forward pass; the first one waits for all weights, and sees which modules are called."""
+        """Begin a forward pass; the first one waits for all weights, and records the called modules."""
         begin()
         self._pass.called = None if self._is_known else []
         arrive(self._read_late if self._is_known else self.layers)
@@ -129,9 +129,9 @@ class Replica:
             arrive(read)
 
     def _leave(self) -> None:
-        """End the first forward pass: from now on layers travel in the order in which they are needed.
+        """End a forward pass; after the first one, layers are sent in the order in which they are needed.
 
-        A layer with a module that isn't called, whose parameters another one reads, is needed at the start.
+        A layer with a module that isn't called is needed at the start, because another module reads it.
         """
         called, self._pass.called = self._pass.called, None
         if called is None or self._is_known:
@@ -151,7 +151,7 @@ def replicas_of(
         return [Replica(model, device, blocks)]
     names = {id(each) if isinstance(each, Device) else str(each) for each in device}
     if not device or len(names) < len(device):
-        raise SpecError(f"device must be a device, or different ones in a list, but is {shown(device)}")
+        raise SpecError(f"expected one device, or a list of different devices, got {shown(device)}")
     return [Replica(model, each, blocks) for each in device]
 
 
@@ -167,10 +167,10 @@ def _replicate(model: nn.Module, device: DeviceLike | None) -> tuple[nn.Module, 
         nbytes = sum(each.nbytes for each in model.parameters())
         raise DeviceError(
             f"the replica, with weights of {nbytes} bytes, does not fit into the memory of {device}; "
-            "the masters are as before, so choose a device with more memory, or a smaller model"
+            "the masters are unchanged, so choose a device with more memory, or a smaller model"
         ) from error
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise SpecError(f"the replica can't live on the device {shown(device)}: {error}") from error
+        raise SpecError(f"the replica cannot be moved to the device {shown(device)}: {error}") from error
     return replica, device_of(next(replica.parameters()))
 
 
@@ -179,17 +179,18 @@ def _accelerator() -> torch.device:
     return found or torch.device("cpu")
 
 
-# Layers that live on the device: their masters are the replica's weights, beside the optimizer's state.
+# Layers that stay on the device: their masters share the replica's memory; so does their optimizer state.
 
 
 def split_layers(layers: Sequence[Layer], fraction: float) -> tuple[list[Layer], list[Layer]]:
-    """Return the layers on the host, and those on the device.
+    """Return the layers with masters on the host, and the layers with masters on the device.
 
-    From the first layer on, each is the device's whose bytes still fit into ``1 - fraction`` of all: a
-    forward pass needs the first layers first, and backward brings their gradients last. Raises ``SpecError``.
+    From the first layer on, each layer stays on the device if its bytes still fit into ``1 - fraction`` of
+    all bytes: forward needs the first layers first, and backward returns their gradients last. Raises
+    ``SpecError`` if ``fraction`` isn't between 0 and 1.
     """
     if isinstance(fraction, bool) or not is_number(fraction) or not 0 <= fraction <= 1:
-        raise SpecError(f"fraction must be a number from 0 to 1, but is {shown(fraction)}")
+        raise SpecError(f"expected a number from 0 to 1 for fraction, got {shown(fraction)}")
     room = (1 - fraction) * sum(each.count for each in layers)
     hosts, residents = list[Layer](), list[Layer]()
     for each in layers:
@@ -200,10 +201,10 @@ def split_layers(layers: Sequence[Layer], fraction: float) -> tuple[list[Layer],
 
 
 class Residents:
-    """The layers on the device, where the replica reads the masters themselves, until ``close``.
+    """The layers that stay on the device, where the replica reads the masters directly, until ``close``.
 
-    Their masters take over the memory of the replica's weights. The optimizer's state for them moves along,
-    also when it loads another.
+    Their masters use the memory of the replica's weights. The optimizer's state for them is moved to the
+    device, too, also after the optimizer loads another state.
     """
 
     def __init__(self, layers: Sequence[Layer], optimizer: torch.optim.Optimizer, device: Device) -> None:
@@ -218,7 +219,7 @@ class Residents:
         )
 
     def close(self) -> None:
-        """Bring the masters and their state back to the host."""
+        """Move the masters and their optimizer state back to the host."""
         self._hook.remove()
         self._move_state(on_host)
         for each in self._layers:
@@ -229,7 +230,7 @@ class Residents:
                 _exchange(each, master, replica)
 
     def _move_state(self, move: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Move all but numbers, such as counts of steps, which optimizers keep on the host."""
+        """Move the optimizer's tensors except scalars, such as step counts, which stay on the host."""
         masters = (master for each in self._layers for master in each.masters)
         states = [self._optimizer.state[each] for each in masters if each in self._optimizer.state]
         moved = [
@@ -252,7 +253,7 @@ class Residents:
 
 
 def _exchange(layer: Layer, old: nn.Parameter, new: nn.Parameter) -> None:
-    """Let the replica's modules read another parameter."""
+    """Replace a parameter in the modules of the replica that read it."""
     for module in layer.readers:
         for name in [name for name, each in module.named_parameters(recurse=False) if each is old]:
             setattr(module, name, new)

@@ -1,8 +1,8 @@
-"""Weights on their way out: a thread packs layers while those before are copied and the model computes.
+"""The sending of weights: a thread packs layers while previous layers are copied and the model computes.
 
-Each message costs the threads a hand-over, and the interpreter, the same however small it is. So consecutive
-small layers travel in one. A policy that wants norms chooses bits layer by layer, and a message leaves as
-soon as those of its layers are known.
+Each message has a fixed cost, for passing it between threads and for the interpreter. Therefore consecutive
+small layers share one message. A policy that uses norms chooses bits layer by layer, and a message is sent as
+soon as its layers' bits are known.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from gradwire.offload.policies import Policy
 from gradwire.offload.replicas import DeviceEnd
 
 _TOGETHER_NBYTES = 1 << 20
-"""The masters of layers that travel together have at most this size, so that a pipeline has many parts."""
+"""The largest total size of several masters in one message, so that the pipeline has many messages."""
 
 Packing = dict[LayerGroup, tuple[Bits, int]]
-"""Messages that are packed already, by their groups: the bits, and the size in bytes."""
+"""The bits and the sizes in bytes of messages that are packed already, by their groups."""
 
 
 class Sender:
-    """A sender of layers to all ends, which packs them once.
+    """A sender of layers to all ends, which packs each layer once.
 
-    Any thread may call ``arrive`` at any time. The other calls come from one thread at a time.
+    Any thread may call ``arrive`` at any time. Only one thread at a time may call the other methods.
 
     Parameters
     ----------
     ends
-        Their layers are in the order of the model's modules.
+        The devices, with layers in the order of the model's modules.
     timed
-        Measure the seconds of copies, which a thread waits for.
+        Whether to measure the seconds of copies, for which the packing thread waits.
     threads, numa
         The number of threads that compute norms and pack, and the NUMA node on which they run.
 
     Attributes
     ----------
     bits
-        Each layer's with weights, after the last send; None before.
+        The bits of each layer with weights in the last send; None before the first send.
     bits_by_batch
-        The bits after every batch that a policy observed, and before the first one.
+        The bits before the first batch, and after every batch that the policy observed.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class Sender:
         self.bits_by_batch: list[list[int]] = []
 
     def send(self, order: Sequence[Layer], *, observe: bool, full: bool, only: Set[nn.Parameter]) -> None:
-        """Begin to send the layers that hold any parameters of ``only``, in this order.
+        """Begin to send the layers that have parameters in ``only``, in this order.
 
-        Devices have finished with what was sent before when they come to these bytes. If it is to be sent in
-        ``full``, nothing waits for what is on its way: all layers with such parameters are sent again.
+        The copies wait until the devices have used the previous weights. If the layers are sent in ``full``,
+        messages in flight are abandoned, because all of these layers are sent again.
         """
         if full:
             self.give_up()
@@ -112,10 +112,10 @@ class Sender:
                 message.announce()
             for end, stream in zip(self._ends, self._streams, strict=True):
                 with end.at_work("a copy of weights"):
-                    stream.follow()  # what reads the bytes of before
+                    stream.follow()  # the work that reads the previous bytes
             if any(message.decoded for message in messages):
                 self._receiver.submit(self._decode_all, messages)
-            # One job for all messages: a hand-over to a thread takes longer than to pack a small message.
+            # One job for all messages: passing a job to a thread takes longer than packing a small message.
             self._last = self._thread.submit(self._pack_all, messages, full, observe or self.bits is None)
         except BaseException as error:  # threads may wait for these messages already
             for message in messages:
@@ -123,20 +123,20 @@ class Sender:
             raise
 
     def arrive(self, layers: Sequence[Layer]) -> None:
-        """Let the current stream wait for these layers' weights, and unpack them; raise packing's errors."""
+        """Make the current stream wait for these layers' weights, and unpack them. Raises packing errors."""
         for layer in layers:
             delivery = self._deliveries.get(id(layer))
             if delivery is not None:
                 delivery.arrive()
 
     def join(self) -> None:
-        """Wait until the masters are read, and may change. Raises what packing raised."""
+        """Wait until the masters are packed and may change. Raises the errors of packing."""
         last, self._last = self._last, None
         if last is not None:
             last.result()
 
     def give_up(self) -> None:
-        """Wait for what is on its way. Its errors are raised where it arrives; send it again in full."""
+        """Wait for messages in flight and ignore their errors; send in full afterwards."""
         last, self._last = self._last, None
         if last is not None:
             last.exception()
@@ -150,7 +150,7 @@ class Sender:
         self._receiver.shutdown()
 
     def _group(self, numbers: range) -> LayerGroup:
-        """Return a group for the layers of these numbers."""
+        """Return a group of the layers with these numbers."""
         ends = [replace(each, layers=each.layers[numbers.start : numbers.stop]) for each in self._ends]
         with ends[0].at_work("the buffers of the weights"):
             carrier = self._policy.carrier(ends)
@@ -162,10 +162,10 @@ class Sender:
         deliveries = [Delivery(carrier, number, end, self._ledger) for number, end in enumerate(ends)]
         return LayerGroup(parts, carrier, deliveries)
 
-    # On the packing thread.
+    # These run on the packing thread.
 
     def _pack_all(self, messages: Sequence[Message], full: bool, observes: bool) -> None:
-        """Pack and send messages; after an error, those that are left have it, too."""
+        """Pack and send messages; after an error, pass it to all remaining messages, and raise it."""
         left = deque(messages)
         self._began_s = 0.0
         try:
@@ -182,11 +182,11 @@ class Sender:
             raise
 
     def _observe(self, left: deque[Message], full: bool) -> Packing:
-        """Choose bits; return what was packed meanwhile, in the bits of before, of the messages to send.
+        """Choose bits; return the messages that were packed in the previous bits while computing norms.
 
-        Messages whose bits are known leave in their order, and are not ``left`` then. The last one waits for
-        all norms, so that a thread that waits for it learns if the policy refuses them. An error of a message
-        that leaves is raised after the policy has seen the norms, which it counts.
+        Messages whose bits are known are sent in order, and removed from ``left``. The last message waits for
+        all norms, so that a thread that waits for it gets the policy's errors. An error of a message sent
+        here is raised after the policy has observed the norms, because the policy counts batches.
         """
         before, packed, norms = self.bits, Packing(), [0.0] * len(self._bits_index)
         foretold, failure = dict[int, int](), None
@@ -221,20 +221,21 @@ class Sender:
         for layer, given in foretold.items():
             if self.bits[layer] != given:
                 raise SpecError(
-                    f"{type(self._policy).__name__}.bits_for foretold {given} bits for layer {layer}, but "
-                    f"observe gave it {self.bits[layer]}; let both say the same, or bits_for None"
+                    f"expected {given} bits for layer {layer} from {type(self._policy).__name__}.observe, as "
+                    f"its bits_for returned, got {self.bits[layer]}; return the same from both, or None from "
+                    "bits_for"
                 )
         return packed
 
     def _bits(self, parts: Sequence[GroupedLayer]) -> Bits:
-        """Return the present bits of these layers' masters."""
+        """Return the current bits of these layers' masters."""
         found = dict[int, int]()
         for _, masters, index in parts:
             found |= dict.fromkeys(masters, 32 if index is None or self.bits is None else self.bits[index])
         return found
 
     def _send_next(self, left: deque[Message], packed: Packing, full: bool) -> None:
-        """Send the first message that is left."""
+        """Send the first message in ``left``, and remove it; pack it unless it is packed in its bits."""
         message, group = left[0], left[0].group
         bits, (packed_bits, nbytes) = self._bits(message.layers), packed.get(group) or (None, 0)
         if packed_bits != bits:
@@ -270,7 +271,7 @@ class Sender:
 
 
 def _split(counts: Sequence[int], nbytes: int) -> Iterator[range]:
-    """Yield ranges of consecutive layers, of at most this size in float32 together, or of one layer."""
+    """Yield ranges of consecutive layers with at most ``nbytes`` in float32 together, or of one layer."""
     begin, held = 0, 0
     for number, count in enumerate(counts):
         if number > begin and held + 4 * count > nbytes:
@@ -281,31 +282,31 @@ def _split(counts: Sequence[int], nbytes: int) -> Iterator[range]:
         yield range(begin, len(counts))
 
 
-# The thread that computes norms and packs: its number of threads, and the CPUs that they run on.
+# The thread that computes norms and packs, its number of kernel threads, and their CPUs.
 
 _NODES = Path("/sys/devices/system/node")
 
 
 def packing_thread(threads: int | None = None, numa: int | None = None) -> ThreadPoolExecutor:
-    """Return a thread whose kernels use ``threads`` threads, itself included, on the CPUs of a NUMA node.
+    """Return a pool of one thread whose kernels use ``threads`` threads on the CPUs of a NUMA node.
 
-    None leaves the number to torch, and the CPUs to the system. Raises ``SpecError``.
+    None uses torch's number of threads, and all CPUs. Raises ``SpecError`` if a value is invalid.
     """
     if threads is not None and not is_whole(threads, 1, sys.maxsize):
-        raise SpecError(f"threads must be a whole number from 1 up, or None, but is {shown(threads)}")
+        raise SpecError(f"expected a whole number from 1 up or None for threads, got {shown(threads)}")
     cpus = None if numa is None else _cpus_of(numa)
     pool = ThreadPoolExecutor(1, thread_name_prefix="gradwire offload")
     if threads is not None:
         before = torch.get_num_threads()
         pool.submit(_use, threads).result()
-        torch.set_num_threads(before)  # threads that start later have the number that was set last anywhere
-    if cpus is not None:  # the threads that this one starts inherit it
+        torch.set_num_threads(before)  # later threads start with the number that was last set in any thread
+    if cpus is not None:  # threads that this one starts inherit the CPUs
         pool.submit(os.sched_setaffinity, 0, cpus).result()
     return pool
 
 
 def _use(threads: int) -> None:
-    torch.get_num_threads()  # a thread's first call takes the number of the process
+    torch.get_num_threads()  # a thread's first call copies the number of the process
     torch.set_num_threads(threads)
 
 
@@ -314,12 +315,12 @@ def _cpus_of(node: int) -> set[int]:
     found = {int(each.name.removeprefix("node")): each for each in _NODES.glob("node[0-9]*")}
     if isinstance(node, bool) or node not in found or not hasattr(os, "sched_setaffinity"):
         nodes = ", ".join(map(str, sorted(found))) or "none"
-        raise SpecError(f"numa must be a NUMA node of this machine ({nodes}), or None, but is {shown(node)}")
+        raise SpecError(f"expected a NUMA node of this machine ({nodes}) or None, got numa={shown(node)}")
     cpus = _listed((found[node] / "cpulist").read_text()) & os.sched_getaffinity(0)
     if not cpus:
         raise SpecError(
-            f"numa={node} has no CPU that this process may run on; choose another node, or start the process "
-            f"with one of that node's CPUs (numactl --cpunodebind={node})"
+            f"expected a NUMA node with CPUs that this process may use, got numa={node}; choose another, "
+            f"or start the process on that node (numactl --cpunodebind={node})"
         )
     return cpus
 

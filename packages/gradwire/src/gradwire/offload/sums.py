@@ -1,4 +1,4 @@
-"""Sums of gradients in the order of the devices, whichever device is faster."""
+"""Sums of gradients in the order of the devices, independent of which device is faster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 from gradwire.errors import SpecError
 
 Arrival = tuple[int, nn.Parameter, torch.Tensor]
-"""The number of a device, a master, and its gradient from there."""
+"""The number of a device, a master, and the master's gradient from this device."""
 
 
 @dataclass
@@ -31,8 +31,8 @@ class GradientSums:
     """Sums of gradients in the masters' ``grad``. Any thread may add to them.
 
     A sum is open for at most one backward pass of each device, and until ``optimizer.step()``. An open sum
-    adds gradients in the order of the devices, also if a later device's come first. So it has the same bits
-    whichever of several threads is faster.
+    adds gradients in the order of the devices, even if a later device's gradients arrive first. Thus its bits
+    don't depend on the timing of threads.
     """
 
     def __init__(self, devices: int) -> None:
@@ -43,7 +43,7 @@ class GradientSums:
         self._touched = set[nn.Parameter]()
 
     def settle(self) -> None:
-        """Close all sums: the next gradients are added behind those that are there."""
+        """Close all sums: later gradients are added to the masters' current ``grad``."""
         with self._lock:
             self._close()
 
@@ -69,7 +69,7 @@ class GradientSums:
         if before is not None and (
             master.grad is not before.total or before.total._version != before.version
         ):
-            before = None  # zeroed, or clipped, meanwhile
+            before = None  # the user has zeroed or clipped it
         if before is None and self._added.issuperset(range(device)):
             _accumulate(master, gradient)
             return
@@ -95,7 +95,7 @@ def _accumulate(master: nn.Parameter, gradient: torch.Tensor) -> None:
 
 
 def _rebuild(master: nn.Parameter, found: _OpenSum) -> None:
-    """Add all again, in their order."""
+    """Recompute a master's gradient from all terms, in the order of the devices."""
     terms = [each for each in (found.base, *(each for _, each in found.added)) if each is not None]
     total = terms[0].clone()
     for each in terms[1:]:
@@ -104,13 +104,13 @@ def _rebuild(master: nn.Parameter, found: _OpenSum) -> None:
     master.grad.copy_(total)
 
 
-# The optimizer's step, layer by layer, on a thread of its own while backward goes on.
+# The optimizer's step, layer by layer, on a separate thread while backward continues.
 
 
 class LayerSteps:
-    """An optimizer's step in parts: for some parameters at a time, which have gradients only then.
+    """The steps of an optimizer for some parameters at a time, which have gradients only during their step.
 
-    Raises ``SpecError`` for an optimizer that looks at all parameters at once.
+    Raises ``SpecError`` for LBFGS, which updates all parameters at once.
 
     Attributes
     ----------
@@ -121,8 +121,8 @@ class LayerSteps:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise SpecError(
-                "LBFGS updates all parameters at once, so it can't step layer by layer; leave out "
-                "step_in_backward=True"
+                "step_in_backward=True expected an optimizer that can step layer by layer, got LBFGS; omit "
+                "it, or use another optimizer"
             )
         self._optimizer = optimizer
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gradwire optimizer")
@@ -132,30 +132,30 @@ class LayerSteps:
 
     @property
     def active(self) -> bool:
-        """Whether this thread is in a step of some parameters, which calls the optimizer's hooks, too."""
+        """Whether this thread runs a step of some parameters, which also calls the optimizer's hooks."""
         return self._stepping == threading.get_ident()
 
     def begin(self) -> None:
         """Begin a backward pass. Raises ``SpecError`` if ``optimizer.step()`` didn't follow the last one."""
         if self.awaits_step:
             raise SpecError(
-                "with step_in_backward=True each backward pass updates the masters, but optimizer.step() "
-                "wasn't called after the last one; call it, or accumulate within no_sync()"
+                "step_in_backward=True expected optimizer.step() after each backward pass, got another "
+                "backward pass; call it, or accumulate within no_sync()"
             )
 
     def submit(self, parameters: Set[nn.Parameter], deliver: Callable[[], None]) -> None:
-        """Step these parameters after ``deliver`` has given them their gradients."""
+        """Queue a step of these parameters, after ``deliver`` has set their gradients."""
         self.awaits_step = True
         self._jobs.append(self._thread.submit(self._step, parameters, deliver))
 
     def join(self) -> None:
-        """Wait for the steps. Raises what one of them raised."""
+        """Wait for the queued steps. Raises the first error of a step."""
         jobs, self._jobs = self._jobs, []
         for each in jobs:
             each.result()
 
     def stepped(self) -> None:
-        """Note that ``optimizer.step()`` was called."""
+        """Record that ``optimizer.step()`` was called."""
         self.awaits_step = False
 
     def close(self) -> None:
@@ -171,7 +171,7 @@ class LayerSteps:
 
     @contextmanager
     def _restricted_to(self, parameters: Set[nn.Parameter]) -> Iterator[None]:
-        """Let the optimizer have these parameters only, in its own groups, where it may keep state."""
+        """Restrict the optimizer to these parameters within the block, in its own group objects."""
         groups = self._optimizer.param_groups
         every = [group["params"] for group in groups]
         for group, own in zip(groups, every, strict=True):
