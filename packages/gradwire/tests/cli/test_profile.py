@@ -62,7 +62,7 @@ def test_a_mistake_is_one_sentence(
 def test_a_page_that_is_there_already_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "x.html").write_text("mine")
     assert main(["profile", "--json", str(tmp_path / "x.json"), "--", "x"]) == 2
-    assert "gets a page beside it" in capsys.readouterr().err
+    assert "also writes its page" in capsys.readouterr().err
     assert (tmp_path / "x.html").read_text() == "mine"
 
 

@@ -28,7 +28,9 @@ def test_an_older_page_is_refused_unless_it_may_go(tmp_path: Path) -> None:
     record = tmp_path / "line.json"
     check_page("--json", record, overwrite=False)
     (tmp_path / "line.html").write_text("mine")
-    with pytest.raises(JobError, match=r"^--json .*line.json gets a page .*line.html exists already; name"):
+    with pytest.raises(
+        JobError, match=r"^--json .*line.json also writes its page.*line.html exists already; name"
+    ):
         check_page("--json", record, overwrite=False)
     check_page("--json", record, overwrite=True)
 

@@ -1,6 +1,6 @@
-"""The page of a record: one HTML file beside it, which loads nothing from anywhere.
+"""The page of a record: one self-contained HTML file beside it.
 
-The same record gives the same bytes: no time, no path, and no random name is in the page.
+The same record gives the same bytes: a page contains no time, path, or random name.
 """
 
 from __future__ import annotations
@@ -57,21 +57,22 @@ MODULES = MappingProxyType(
         "gradwire.profile": "gradwire.profile.run",
     }
 )
-"""Kinds of this package's records, and the modules whose ``PAGES`` show them.
+"""The kinds of this package's records, and the modules whose ``PAGES`` have functions for them.
 
-Most need torch, whose import takes seconds. Other packages name theirs as entry points (``plugins.PAGES``).
+Modules are imported on use, because most import torch, which takes seconds. Other packages register theirs as
+entry points (``plugins.PAGES``).
 """
 
 
 def kinds() -> tuple[str, ...]:
-    """Return the kinds of records that have pages, those of other packages too."""
+    """Return the kinds of records that have pages, including kinds of other packages."""
     return tuple(dict.fromkeys((*MODULES, *plugins.names(plugins.PAGES))))
 
 
 def pages_of(kind: str) -> Mapping[str, Callable[[Mapping[str, Any]], str]] | None:
-    """Return the functions that make the pages of a kind of records, by schema, or None for another kind.
+    """Return the functions that make pages for a kind of records, by schema, or None for an unknown kind.
 
-    Raises ``SpecError`` for another package whose module cannot be loaded.
+    Raises ``SpecError`` if another package's module cannot be loaded.
     """
     module = plugins.resolve(MODULES[kind]) if kind in MODULES else plugins.entry(plugins.PAGES, kind)
     pages: Mapping[str, Callable[[Mapping[str, Any]], str]] | None = getattr(module, "PAGES", None)

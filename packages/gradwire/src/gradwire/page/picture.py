@@ -1,4 +1,4 @@
-"""Pictures inside a page: matplotlib's SVG, whose colours are the page's own."""
+"""Pictures in a page: SVG by matplotlib, with the page's colours."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 CURVES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c564b", "#000000")
-"""The palette of Okabe and Ito, safe for colour-blind readers; further curves change style and marker."""
+"""The colours of curves, which colour-blind readers can distinguish (Okabe and Ito)."""
 GREY = "#4d4d4d"
-"""The colour of what stands behind the curves."""
+"""The colour of elements behind the curves."""
 COLOURS: Mapping[str, str] = MappingProxyType(
     {"ink": "#010101", "published": "#010102", "band": "#010103", "rule": "#010104"}
 )
-"""Stand-ins for the page's own colours, so that a picture follows the page's theme."""
+"""Placeholders for the page's colours, so that a picture follows the page's theme."""
 SERIES: Mapping[str, str] = MappingProxyType(
     {f"series-{number}": colour for number, colour in enumerate((*CURVES, GREY))}
 )
-"""The names in the page's style of the colours of curves."""
+"""The colours of curves, by their names in the page's style."""
 SETTINGS: Any = {
-    "svg.hashsalt": "gradwire",  # names of parts are the same each time
+    "svg.hashsalt": "gradwire",  # makes the names of parts reproducible
     "svg.fonttype": "path",
     "font.size": 9,
     **dict.fromkeys(("text.color", "xtick.color", "ytick.color", "axes.labelcolor"), COLOURS["ink"]),
@@ -40,9 +40,9 @@ WIDTH_IN = 7.5
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture that a page may have: how it is painted, its size in inches, and what it shows.
+    """A picture of a page: its caption, its size in inches, and ``paint``, which draws a matplotlib figure.
 
-    ``name`` is an id of its own on the page; ``paint`` draws into matplotlib's figure.
+    ``name`` is its unique id on the page.
     """
 
     name: str
@@ -58,14 +58,14 @@ def can_draw() -> bool:
 
 
 def draw(picture: Picture) -> str:
-    """Return the picture as an SVG, whose own names begin with that of the picture."""
+    """Return the picture as an SVG element, whose ids begin with the picture's name."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     file = io.StringIO()
     with matplotlib.rc_context():
-        matplotlib.rcdefaults()  # the reader's own settings would change the bytes
+        matplotlib.rcdefaults()  # the user's settings would change the bytes
         matplotlib.rcParams.update(SETTINGS)
         drawn = Figure(figsize=(picture.width_in, picture.height_in), layout="constrained")
         FigureCanvasSVG(drawn)
@@ -75,7 +75,7 @@ def draw(picture: Picture) -> str:
 
 
 def _inline(svg: str, name: str) -> str:
-    """Return an SVG file as an element of a page: no rules for others, no address, no size of its own."""
+    """Return an SVG file as an element of a page, without style rules, metadata, and size."""
     svg = svg[svg.index("<svg") :]
     for part in ("<!--.*?-->", "<metadata>.*?</metadata>", r"<style[^>]*>.*?</style>", r"<defs>\s*</defs>"):
         svg = re.sub(rf"\s*{part}", "", svg, flags=re.DOTALL)
@@ -91,10 +91,10 @@ def _inline(svg: str, name: str) -> str:
 
 
 def _numbered(svg: str) -> str:
-    """Return an SVG whose clips and markers have numbers in their order instead of hashes.
+    """Return an SVG with consecutive numbers instead of hashes in the ids of clips and markers.
 
-    Matplotlib hashes all digits of a size, of which the layout's solver doesn't always give the last ones
-    alike; what is drawn has six decimals.
+    Matplotlib hashes all digits of a size, and the last digits of the layout aren't reproducible. The drawing
+    itself is rounded to six decimals.
     """
     numbers: dict[str, int] = {}
     return re.sub(
@@ -104,7 +104,7 @@ def _numbered(svg: str) -> str:
     )
 
 
-# What the pictures of several records have in common.
+# Elements that the pictures of several records share.
 
 
 def paint_bars(
@@ -114,7 +114,7 @@ def paint_bars(
     label: str,
     font_size: int = 9,
 ) -> list[float]:
-    """Paint a bar for each name, the first at the top, and return where the bars end.
+    """Draw a stacked horizontal bar for each name, the first at the top; return the ends of the bars.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def paint_bars(
     parts
         The parts of all bars from left to right: a name, a colour, and a length for each bar.
     label
-        What lengths are, with their unit.
+        The label of the length axis, with its unit.
     font_size
         The size of the bars' names, in points.
     """
@@ -142,10 +142,10 @@ def paint_bars(
 
 
 def legend_above(axes: Axes, columns: int) -> None:
-    """Put the legend above the plot, at its left."""
+    """Place the legend above the plot, at its left."""
     axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
 
 
 def without_frame(axes: Axes) -> None:
-    """Leave only the two sides of a plot that have scales."""
+    """Hide the top and right sides of a plot, which have no scales."""
     axes.spines[["top", "right"]].set_visible(False)

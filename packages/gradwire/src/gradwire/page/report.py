@@ -1,6 +1,6 @@
 """The page of one record: the verdict, then sections of tables, paragraphs, and pictures.
 
-A ``Report`` is data; the template ``report.html.j2`` beside this file makes HTML of it.
+A ``Report`` is data; the template ``report.html.j2`` in this folder renders it as HTML.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 
-# Texts that are more on a page than letters. A table on a terminal shows the letters.
+# Strings with attributes for pages. A table on a terminal shows only the strings.
 
 
 class Mark(str):
-    """A word that judges, with its sign and colour, so that neither of them alone says it.
+    """A word that states a verdict, with a sign and a colour, so that no reader depends on the colour.
 
-    ``tone`` is the name of a colour of the template: good, near, caution, bad, or none.
+    ``tone`` is the name of a colour in the template: good, near, caution, bad, or none.
     """
 
     __slots__ = ("sign", "tone")
@@ -48,7 +48,7 @@ class Mark(str):
 
 
 class PageLink(str):
-    """A text that leads to a section of the same page, which ``target`` names."""
+    """A text that links to a section of the same page, whose id is ``target``."""
 
     __slots__ = ("target",)
     target: str
@@ -61,9 +61,9 @@ class PageLink(str):
 
 
 class Number(str):
-    """A cell that is sorted by ``key`` instead of its text; None is sorted behind all.
+    """A cell that is sorted by ``key`` instead of its text, or last if ``key`` is None.
 
-    ``several`` are the lines below the text, such as the figures of which it is the mean.
+    ``several`` are the lines below the text, such as the values that it averages.
     """
 
     __slots__ = ("key", "several")
@@ -78,14 +78,14 @@ class Number(str):
 
 
 class Note(str):
-    """A paragraph in small letters."""
+    """A paragraph in small print."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Details:
-    """A list that is folded away behind its summary until the reader opens it."""
+    """A list that is hidden behind its summary until the reader opens it."""
 
     summary: str
     items: Sequence[str]
@@ -93,16 +93,16 @@ class Details:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, and what is below it; a section without parts is left out.
+    """A heading with its content; a section without parts isn't shown.
 
     Parameters
     ----------
     heading
-        Its first line.
+        The text of the heading.
     parts
         Paragraphs, tables with their captions, pictures, lists, and sections of the next level.
     link
-        The text of links to it, if not the heading.
+        The text of links to it; by default, the heading.
     """
 
     heading: str
@@ -111,7 +111,7 @@ class Section:
 
     @property
     def name(self) -> str:
-        """The section's id, to which links lead."""
+        """The section's id, which links refer to."""
         return re.sub(r"\W+", "-", (self.link or self.heading).lower()).strip("-")
 
 
@@ -121,18 +121,18 @@ Part = str | tuple[str, Table] | Picture | Details | Section
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a page, in the order in which it is read.
+    """The content of a page, in reading order.
 
     Parameters
     ----------
     title
-        What was run.
+        The title: the run in a few words.
     verdict
         The result of the run, in a sentence.
     sections
-        What is below that.
+        The sections after the verdict.
     hero
-        The one picture that shows the verdict; None for no picture.
+        The main picture, which illustrates the verdict; None for no picture.
     """
 
     title: str
@@ -142,7 +142,7 @@ class Report:
 
 
 def render(report: Report, record: Mapping[str, Any]) -> str:
-    """Return the HTML file: the report, what the record was made with, and its options."""
+    """Return the HTML file of a report, with the record's machine, versions, and options."""
     options = record.get("options")
     notes = [Note(options_in_words(options))] if options else []
     return render_all(report, [(str(record.get("schema")), record)], notes)
@@ -151,7 +151,7 @@ def render(report: Report, record: Mapping[str, Any]) -> str:
 def render_all(
     report: Report, records: Sequence[tuple[str, Mapping[str, Any]]], notes: Sequence[Note] = ()
 ) -> str:
-    """Return the HTML file of a report on several records, each with its name."""
+    """Return the HTML file of a report on several records, which are pairs of a name and fields."""
     origin = Section("Machine and versions", [*made_with(records), *notes])
     sections = [each for each in (*report.sections, origin) if each.parts]
     return _template().render(report=report, sections=sections, can_draw=can_draw())
@@ -175,14 +175,14 @@ def _template() -> Template:
     return environment.get_template("report.html.j2")
 
 
-# What records say of their origin: the machine, the versions, the commit.
+# The origin of records: the machine, the versions, the commit.
 
 MADE_WITH = ("machine", "versions", "commit", "commits")
-"""Fields of a record that say where it is from."""
+"""The fields of a record that describe its origin."""
 
 
 def made_with(records: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Part]:
-    """Return a table for each machine, versions, and commit, with the names of the records made there."""
+    """Return a table for each combination of machine, versions, and commit, with the names of its records."""
     groups: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
     for name, fields in records:
         same = json.dumps([fields.get(each) for each in MADE_WITH], sort_keys=True)
@@ -204,7 +204,7 @@ def options_in_words(options: Mapping[str, Any]) -> str:
 
 
 def plain(value: object) -> str:
-    """Return a value of JSON as people read it."""
+    """Return a JSON value as text for people."""
     if value is None:
         return "unknown"
     if isinstance(value, list):
@@ -213,11 +213,11 @@ def plain(value: object) -> str:
 
 
 def _origin(fields: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return names and values, with a line for each name that a field holds."""
+    """Return the rows of a record's origin, with a row for each name in a field."""
     lines: list[tuple[str, str]] = []
     for name in MADE_WITH:
         if name.startswith("commit") and name not in fields:
-            continue  # most kinds of records don't say it
+            continue  # most kinds of records don't have it
         value = fields.get(name)
         if name == "commits" and isinstance(value, Mapping):
             value = {"rows by commit": value}
@@ -234,7 +234,7 @@ _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
 
 
 def sort_key(cell: str, column: Column) -> str | None:
-    """Return the attribute that sorts a cell: none for a text, an empty one for a number not known."""
+    """Return the sort attribute of a cell: None for text, an empty string for an unknown number."""
     if column.is_text and not isinstance(cell, Number):
         return None
     key = cell.key if isinstance(cell, Number) else magnitude(cell)
@@ -242,7 +242,7 @@ def sort_key(cell: str, column: Column) -> str | None:
 
 
 def magnitude(text: str) -> float | None:
-    """Return the number that a text begins with, times its unit's prefix; None without one.
+    """Return the first number in a text times its unit's prefix, or None without one.
 
     Examples
     --------
@@ -260,21 +260,21 @@ def magnitude(text: str) -> float | None:
 
 
 def _prefix(unit: str) -> float:
-    if unit.endswith("bit"):  # whose prefixes are small letters, as in mbit
+    if unit.endswith("bit"):  # its prefixes are lowercase, as in mbit
         return {"k": 1e3, "m": 1e6, "g": 1e9}.get(unit[:-3].lower(), 1.0)
     if unit[:2] in _BINARY:
         return _BINARY[unit[:2]]
     return _UNITS.get(unit[0], 1.0) if len(unit) > 1 or unit in ("k", "M", "G") else 1.0
 
 
-# Where a record's page is, and how it gets there: a page that can't be written never fails the run.
+# The path of a record's page, and its writing: a page that can't be written never fails the run.
 
 RECORD, PAGE = "record.json", "report.html"
 NO_FILES: Mapping[Path, bytes] = {}
 
 
 def beside(record: Path) -> Path:
-    """Return the path of a record's page: ``report.html`` for ``record.json``, else the same name as HTML.
+    """Return the path of a record's page: ``report.html`` for ``record.json``, else the name with ``.html``.
 
     Examples
     --------
@@ -287,11 +287,11 @@ def beside(record: Path) -> Path:
 
 
 def check_page(option: str, record: Path, overwrite: bool) -> None:
-    """Raise ``JobError``, which names the option, if a page is there already, and may not be replaced."""
+    """Raise ``JobError`` with the option's name if the page exists already and may not be replaced."""
     page = beside(record)
     if page.exists() and not overwrite:
         raise JobError(
-            f"{option} {record} gets a page beside it, but {page} exists already; name another file, or say "
+            f"{option} {record} also writes its page, but {page} exists already; name another file, or pass "
             "--overwrite"
         )
 
@@ -304,9 +304,9 @@ def keep(
     *,
     quiet: bool = False,
 ) -> bool:
-    """Write a record with other files, all or none, and then its page; return whether that is there.
+    """Write a record and other files, all or none, then its page; return whether the page was written.
 
-    Raises ``JobError`` for all but the page.
+    Raises ``JobError`` if the files, other than the page, cannot be written.
     """
     text = to_json(record)
     write_files({path: text.encode(), **others})
@@ -314,15 +314,15 @@ def keep(
 
 
 def write_page(page: Path, make: Callable[[], str], *, quiet: bool = False) -> bool:
-    """Make a page, write it, and say where; return whether it is there.
+    """Make a page, write it, and print its path; return whether it was written.
 
-    A failure is one sentence on standard error and does not fail the run, whose record has everything.
+    A failure prints one sentence on standard error and doesn't fail the run, because the record has all data.
     """
     try:
         write_files({page: make().encode()})
     except Exception as error:
         with suppress(OSError):
-            page.unlink()  # an older page is of another run
+            page.unlink()  # an older page belongs to another run
         sys.stderr.write(f"gradwire: {page} was not written: {str(error) or type(error).__name__}\n")
         return False
     if not quiet:
