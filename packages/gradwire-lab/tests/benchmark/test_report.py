@@ -37,12 +37,12 @@ def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
 def test_a_line_is_shown_by_its_points_and_what_they_come_to(capsys: pytest.CaptureFixture[str]) -> None:
     show_line_rate({(0, 1): rate(Point(1024, 51e-6, 2e7, 1e7), Point(1 << 20, 9e-3, 1.25e8, 1e8))}, None)
     lines = printed(capsys)
-    assert lines[0] == "line between the ranks 0 and 1, not throttled"
+    assert lines[0] == "link between ranks 0 and 1, not throttled"
     assert [line.split() for line in lines if line.startswith("1")] == [
         ["1KiB", "51us", "160mbit", "80mbit"],
         ["1MiB", "9ms", "1gbit", "800mbit"],
     ]
-    assert " ".join(lines).endswith("The line: latency 50us, 1gbit, after a burst of 32kB.")
+    assert " ".join(lines).endswith("The link: latency 50us, 1gbit, after a burst of 32kB.")
     assert not any("all pairs" in line for line in lines)
 
 
@@ -50,8 +50,8 @@ def test_several_pairs_have_a_table_of_their_own(capsys: pytest.CaptureFixture[s
     point = Point(1024, 51e-6, 2e7, 1e7)
     show_line_rate({(0, 1): rate(point), (0, 2): rate(point)}, "1gbit")
     lines = printed(capsys)
-    assert lines[0] == "line between the ranks 0 and 1, throttled to 1gbit"
-    assert [line.split() for line in lines[lines.index("lines of all pairs") :] if " and " in line] == [
+    assert lines[0] == "link between ranks 0 and 1, throttled to 1gbit"
+    assert [line.split() for line in lines[lines.index("links of all pairs") :] if " and " in line] == [
         ["0", "and", other, "50us", "1gbit", "32kB"] for other in ("1", "2")
     ]
 
@@ -84,4 +84,4 @@ def test_without_a_line_nothing_is_compared_with_theory(capsys: pytest.CaptureFi
 
 
 def test_a_line_without_a_burst_says_nothing_of_one() -> None:
-    assert describe_line(Line(0.001, 12.5e6)) == "The line: latency 1ms, 100mbit."
+    assert describe_line(Line(0.001, 12.5e6)) == "The link: latency 1ms, 100mbit."

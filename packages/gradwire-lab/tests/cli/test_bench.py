@@ -33,7 +33,7 @@ def test_a_line_is_measured_shown_and_kept(
     printed = capsys.readouterr()
     assert printed.err == ""
     assert "1/3 ranks 0 and 1, 1B: " in printed.out
-    table = printed.out[printed.out.index("line between the ranks 0 and 1, in a testbed of 1gbit") :]
+    table = printed.out[printed.out.index("link between ranks 0 and 1, in a testbed of 1gbit") :]
     assert max(len(line) for line in table.splitlines()) <= 80
     assert [line.split()[0] for line in table.splitlines()[4:7]] == ["1B", "1KiB", "64KiB"]
     rate = LineRate.load(tmp_path / "out" / "line.json")
@@ -80,7 +80,7 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
     program, three = ROOT / "packages/gradwire/src/gradwire/__main__.py", ("--nproc-per-node=3",)
     done = torchrun(program, *words.split(), options=three, log=tmp_path / "log", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("lines of all pairs") == 1
+    assert done.stdout.count("links of all pairs") == 1
     record = json.loads((tmp_path / "l.json").read_text())
     assert [pair["ranks"] for pair in record["pairs"]] == [[0, 1], [0, 2], [1, 2]]
     assert record["options"]["workers"] == 3
@@ -91,16 +91,16 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
     [
         ("", "expected a benchmark, got none; pass one of allreduce"),
         ("latency", "invalid choice: 'latency'"),
-        ("line-rate --workers 1", "--workers must be 2 to 64, but is 1"),
+        ("line-rate --workers 1", "--workers: expected 2 to 64, got 1"),
         ("line-rate --min 4 --max 2", "expected sizes from 1 byte up for --min and --max"),
         ("line-rate --sizes 4x", "a size is written like '16MB'"),
         ("line-rate --repeats 0", "a whole number from 1 up for repeats of a line's measurement, got 0"),
         ("line-rate --time nan", "a finite number above 0 for time_s"),
-        ("line-rate --repeats 1000000", "--repeats is at most 1000"),
+        ("line-rate --repeats 1000000", "expected --repeats of at most 1000"),
         ("line-rate --time 1e9", "but they are 5, 1e+09 and 16"),
         ("line-rate --link 3mbps", "a rate is written like"),
         ("line-rate --link 1bit", "--link must be 1kbit to 1000gbit"),
-        ("line-rate --timeout 0", "--timeout must be 1 to 86400"),
+        ("line-rate --timeout 0", "--timeout: expected 1 to 86400"),
         ("line-rate --json file/x.json", "--json file/x.json cannot be written: file: Not a directory"),
         ("line-rate --json .", "--json . is a folder; name a file"),
         ("line-rate --plot=", "name a file"),
@@ -112,7 +112,7 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("allreduce --codecs zip", "no codec is named 'zip'"),
         ("allreduce --algorithms gossip", "no algorithm is called 'gossip'"),
         ("allreduce --segments 5", "expected --segments of multiples of 16384 bytes, got 5"),
-        ("allreduce --workers 2,1", "--workers must be 2 to 64, but is 1"),
+        ("allreduce --workers 2,1", "--workers: expected 2 to 64, got 1"),
         ("allreduce --workers 2,x", "expected whole numbers separated by commas (2,4,8) for --workers"),
         ("allreduce --iterations 0", "expected --iterations from 1 to"),
         ("allreduce --max-time nan", "expected --max-time above 0"),

@@ -74,8 +74,8 @@ def test_what_would_fail_is_exit_code_1(
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("doctor --timeout 0", "--timeout must be 1 to 86400"),
-        ("doctor --timeout nan", "--timeout must be 1 to 86400"),
+        ("doctor --timeout 0", "--timeout: expected 1 to 86400"),
+        ("doctor --timeout nan", "--timeout: expected 1 to 86400"),
         ("doctor --json .", "--json . is a folder; name a file"),
         (
             "doctor --json older.json",
@@ -100,7 +100,7 @@ def test_a_rank_that_is_told_only_half_is_a_mistake(
 ) -> None:
     monkeypatch.setenv("RANK", "1")
     assert main(["doctor"]) == 2
-    assert "lacks WORLD_SIZE and MASTER_ADDR" in capsys.readouterr().err
+    assert "got no WORLD_SIZE and MASTER_ADDR" in capsys.readouterr().err
 
 
 def test_a_rank_that_meets_nobody_reports_itself_in_time(

@@ -56,7 +56,7 @@ def test_other_codecs_have_another_digest() -> None:
 
 def test_a_broken_bound_is_found() -> None:
     done = self_test([Identity(), Careless()])
-    assert done.complaints == ("identity: decoded 0.5 off, but its bound is 0.25",)
+    assert done.complaints == ("identity: expected an error of at most 0.25, got 0.5",)
     finding = check_kernels(done)
     assert finding.result == "FAIL"
     assert "set GRADWIRE_TARGET=scalar" in finding.detail
@@ -81,7 +81,7 @@ def test_the_vector_has_both_signs_and_all_scales() -> None:
 def test_the_report_of_a_target_that_is_not_here_says_so() -> None:
     finding = check_kernels(SelfTest("", "", 0, ("GRADWIRE_TARGET: expected scalar, got 'x'",)))
     assert finding.result == "FAIL"
-    assert finding.detail.endswith("got 'x'; mend or unset it")
+    assert finding.detail.endswith("got 'x'; fix or unset it")
 
 
 def test_kernels_that_could_not_be_tried_are_a_warning() -> None:

@@ -66,7 +66,7 @@ def test_a_line_that_holds_up_the_rest_is_a_warning() -> None:
         {1: Look(1e-4, 1e8, 1e8), 2: Look(2e-4, 1e8, 1e8), 3: Look(3e-4, 4e7, 4e7)}
     )
     assert rate.result == "warn"
-    assert rate.detail.startswith("ranks 0 and 3: 320mbit, 300us, but 800mbit is usual here")
+    assert rate.detail.startswith("ranks 0 and 3: 320mbit, 300us, below the median of 800mbit")
     assert directions.result == "ok"
 
 

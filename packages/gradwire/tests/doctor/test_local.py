@@ -78,7 +78,7 @@ def test_threads_that_nobody_can_have_are_a_finding(monkeypatch: pytest.MonkeyPa
     card = examine()
     (cores,) = (each for each in card.findings if each.check == "cores")
     assert cores.result == "FAIL"
-    assert cores.detail.endswith("; unset it or mend it")
+    assert cores.detail.endswith("; unset or fix it")
 
 
 def test_checks_of_other_packages_come_before_the_plan(

@@ -22,7 +22,7 @@ def test_what_is_to_be_done_is_first(make_cards: Cards) -> None:
     html = page_of(record_of(Diagnosis([FINE, LITTLE, BROKEN], make_cards(1), [0])))
     page = Page(html)
     assert page.headings[0] == (1, "gradwire doctor: this machine")
-    assert "Training would fail here; mend what says FAIL: 1 ok, 1 warn, 1 FAIL." in page.text
+    assert "Training would fail here; fix the checks marked FAIL: 1 ok, 1 warn, 1 FAIL." in page.text
     assert page.rows[1:3] == [
         ["clock", "\u2717 FAIL", "it stands still; wind it"],
         ["memory", "! warn", "2 GB are <little>"],

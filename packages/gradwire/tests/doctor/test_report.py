@@ -24,7 +24,7 @@ def test_the_last_line_counts_and_judges(capsys: pytest.CaptureFixture[str]) -> 
     assert any(line.split() == ["memory", "warn", "2", "GB", "are", "little"] for line in lines)
     show_report("two ranks", Diagnosis([FINE, BROKEN]))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "1 ok, 0 warn, 1 FAIL: training would fail here; mend what says FAIL"
+    assert lines[-1] == "1 ok, 0 warn, 1 FAIL: training would fail here; fix the checks marked FAIL"
 
 
 @pytest.mark.parametrize("broken", [False, True])

@@ -38,7 +38,7 @@ def test_an_old_python_is_told_what_to_do() -> None:
     assert check_python("3.11.0").result == "ok"
     old = check_python("3.9.20")
     assert old.result == "FAIL"
-    assert "at least 3.11; run gradwire with a newer Python" in old.detail
+    assert "at least 3.11, got 3.9.20; run gradwire with a newer Python" in old.detail
 
 
 def test_a_package_that_cannot_be_imported_fails_and_says_what_to_install() -> None:

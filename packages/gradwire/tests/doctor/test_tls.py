@@ -41,7 +41,7 @@ openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="makes keys
 def test_without_the_variables_it_is_off(environment: dict[str, str]) -> None:
     finding = check_tls(environment)
     assert finding.result == "ok"
-    assert finding.detail.startswith("off (GRADWIRE_TLS_KEY is not set): gradients travel unencrypted")
+    assert finding.detail.startswith("off (GRADWIRE_TLS_KEY is not set): gradients are sent unencrypted")
 
 
 def test_gloos_transport_alone_encrypts_no_frames() -> None:
@@ -75,7 +75,7 @@ def end_of(certificate: str) -> datetime:
 @openssl
 @pytest.mark.parametrize(
     ("days_left", "result", "words"),
-    [(300, "ok", "on; the files fit; valid until {}"), (5, "warn", "expires on {}; renew it")],
+    [(300, "ok", "on; the files match; valid until {}"), (5, "warn", "expires on {}; renew it")],
 )
 def test_a_certificate_that_soon_expires_is_a_warning(
     environment: dict[str, str], days_left: int, result: str, words: str

@@ -46,12 +46,12 @@ GOOD = Outcome("aa", 1e-4)
 @pytest.mark.parametrize(
     ("outcomes", "words"),
     [
-        ((GOOD, replace(GOOD, digest="bb"), GOOD), "rank 1 ended with other bits than ranks 0, 2"),
-        ((GOOD, GOOD, replace(GOOD, largest_error=0.01)), "wrong by 0.01, but at most 0.001 is promised"),
+        ((GOOD, replace(GOOD, digest="bb"), GOOD), "rank 1 differ from ranks 0, 2"),
+        ((GOOD, GOOD, replace(GOOD, largest_error=0.01)), "expected an error of at most 0.001, got 0.01"),
         ((replace(GOOD, largest_error=float("nan")),) * 3, "wrong by nan"),
         (
             (GOOD, Outcome(error="the reason"), Outcome(error="x")),
-            "ranks 1-2 could not sum with it: the reason",
+            "ranks 1-2 could not run the plan: the reason",
         ),
     ],
 )

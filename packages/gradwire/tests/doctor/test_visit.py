@@ -78,7 +78,7 @@ def test_a_rank_that_does_not_come_is_named_within_the_timeout(
     assert time.monotonic() - started < 20
     assert codes[1] == 1
     (failure,) = (finding for finding in report.findings if finding.result == "FAIL")
-    assert failure.detail.startswith("ranks 1, 3 of 4 said nothing within 0.5 s")
+    assert failure.detail.startswith("ranks 1, 3 of 4 did not respond within 0.5 s")
 
 
 def test_a_line_that_breaks_is_a_finding_and_all_ranks_leave(make_cards: MakeCards, consult: Consult) -> None:
@@ -93,5 +93,5 @@ def test_a_line_that_breaks_is_a_finding_and_all_ranks_leave(make_cards: MakeCar
 
 
 def test_a_word_that_nobody_says_is_an_error_in_time() -> None:
-    with pytest.raises(LinkError, match=r"waiting for the word 'x': nothing within 0\.2 s"):
+    with pytest.raises(LinkError, match=r"waiting for 'x': no value within 0\.2 s"):
         Words(HashStore()).hear("x", 0.2)

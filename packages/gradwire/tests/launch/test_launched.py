@@ -41,7 +41,7 @@ def test_a_rank_that_is_told_only_half_does_not_train_alone(
 ) -> None:
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(JobError, match=r"lacks .*MASTER_ADDR; start with torchrun, or unset RANK"):
+    with pytest.raises(JobError, match=r"got no .*MASTER_ADDR; start with torchrun, or unset RANK"):
         launched_workers(has_server=False, asked=None)
 
 

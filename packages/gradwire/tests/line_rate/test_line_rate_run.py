@@ -38,7 +38,7 @@ def test_what_hardly_ends_is_refused_before_it_begins(
     change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(line_rate_run, "perform", pytest.fail)
-    with pytest.raises(JobError, match="--repeats is at most 1000, --time 3600"):
+    with pytest.raises(JobError, match="expected --repeats of at most 1000, --time of 3600"):
         run_line_rate(LineRateOptions(replace(QUICK, **change)))
 
 
@@ -103,6 +103,6 @@ def test_lines_are_shown_and_the_first_is_kept(
     assert {rate.line for rate in rates.values()} == {fit(POINTS)}
     printed = capsys.readouterr().out
     assert "6/6 ranks 1 and 2, 64B: 200us, 8mbit" in printed
-    assert "lines of all pairs" in printed
+    assert "links of all pairs" in printed
     kept = LineRate.load(file)
     assert (kept.points, kept.host) == (POINTS, HOST)

@@ -18,10 +18,10 @@ from support.launched import launch
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ((1, None, 5.0), "--workers must be 2 to 64, but is 1"),
-        ((65, None, 5.0), "--workers must be 2 to 64, but is 65"),
-        ((2, None, 0.5), "--timeout must be 1 to 86400 (seconds), but is 0.5"),
-        ((2, None, float("nan")), "--timeout must be 1 to 86400 (seconds), but is nan"),
+        ((1, None, 5.0), "--workers: expected 2 to 64, got 1"),
+        ((65, None, 5.0), "--workers: expected 2 to 64, got 65"),
+        ((2, None, 0.5), "--timeout: expected 1 to 86400 seconds, got 0.5"),
+        ((2, None, float("nan")), "--timeout: expected 1 to 86400 seconds, got nan"),
         ((2, "100bit", 5.0), "--link must be 1kbit to 1000gbit, or unlimited, but is 100bit"),
         ((2, "2000gbit", 5.0), "--link must be 1kbit to 1000gbit, or unlimited, but is 2000gbit"),
     ],
@@ -41,7 +41,7 @@ def test_a_lone_launched_rank_is_told_to_start_more(monkeypatch: pytest.MonkeyPa
     launch(monkeypatch, 0, 1)
     with pytest.raises(GradwireError) as caught:
         check_network(1, None, 5.0)
-    assert str(caught.value) == "a benchmark needs at least 2 ranks, but 1 was started; start more"
+    assert str(caught.value) == "expected at least 2 ranks for a benchmark, got 1; start more"
 
 
 def test_rank_0_speaks_or_the_parent_of_local_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The ranks side by side: other versions, kernels or plans than the rest, and a trial of the plan."""
+"""Comparison of all ranks' versions, kernels and plans, and a trial of the plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradwire.plan import FLOAT_NBYTES, Plan
 
 
 def compare(cards: Sequence[Card]) -> list[Finding]:
-    """Return the findings over all ranks' cards, in the order of the ranks."""
+    """Return the findings from comparing all ranks' cards, which are in rank order."""
     versions, frames = [card.gradwire for card in cards], [f"version {card.wire_version}" for card in cards]
     return [
         _alike("same gradwire", versions, "FAIL", "install the same version on all machines"),
@@ -33,7 +33,7 @@ def compare(cards: Sequence[Card]) -> list[Finding]:
 
 
 def groups(values: Sequence[str]) -> dict[str, list[int]]:
-    """Return the ranks of each value, the value of most ranks first."""
+    """Return the ranks with each value, the most frequent value first."""
     found: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         found.setdefault(value, []).append(rank)
@@ -52,9 +52,9 @@ def _alike(check: str, values: Sequence[str], otherwise: Result, remedy: str) ->
 
 
 def _alike_releases(check: str, versions: Sequence[str]) -> Finding:
-    """Warn of other releases; the third number and the build do not change what ranks exchange."""
+    """Return a warning for different releases; patch number and build do not affect an exchange."""
     if len({release(version) or version for version in versions}) > 1:
-        return _alike(check, versions, "warn", "the same release on all machines is what is tested")
+        return _alike(check, versions, "warn", "only equal releases are tested; install the same one")
     return Finding(check, "ok", _who_has_what(groups(versions)))
 
 
@@ -65,7 +65,7 @@ def _compare_kernels(cards: Sequence[Card]) -> Finding:
             "same kernels",
             [f"{card.target or 'no target'} with payloads {card.kernels_digest or 'none'}" for card in cards],
             "FAIL",
-            "payloads must be the same bytes; install the same gradwire, or set GRADWIRE_TARGET=scalar",
+            "all ranks must encode the same bytes; install the same gradwire, or set GRADWIRE_TARGET=scalar",
         )
     return Finding(
         "same kernels", "ok", f"the same payloads; {_who_has_what(groups([c.target for c in cards]))}"
@@ -87,23 +87,23 @@ def _compare_interfaces(cards: Sequence[Card]) -> Finding:
 
 
 def _compare_plans(cards: Sequence[Card]) -> list[Finding]:
-    """Return the finding about plans, none where no rank was given one."""
+    """Return the finding about plans; [] if no rank has one."""
     digests = [card.plan_digest or "no plan" for card in cards]
     if {*digests} == {"no plan"}:
         return []
     return [_alike("same plan", digests, "FAIL", "give all ranks a copy of the same file")]
 
 
-# A plan tried once: all ranks sum known vectors with it, and compare bits and errors.
+# A trial of the plan: all ranks sum known vectors with it, and compare bits and errors.
 
 COUNT = (1 << 20) // FLOAT_NBYTES
 _PERIOD = 4096 + 3
-"""The length after which values repeat; no multiple of a block, so that blocks differ."""
+"""The period of the values; it isn't a multiple of a block size, so that blocks differ."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One rank's result of the trial: the bits of its sum and their error, or the reason for none."""
+    """One rank's result of the trial: the digest of its sum and the error, or the reason for a failure."""
 
     digest: str = ""
     largest_error: float = 0.0  # the distance from the exact sum; nan for a sum with values that are nan
@@ -111,7 +111,7 @@ class Outcome:
 
 
 def try_plan(link: Link, plan: Plan, count: int = COUNT) -> Outcome:
-    """Sum ``count`` float32 values of each rank. All ranks call it; errors are in the outcome."""
+    """Return the outcome of summing ``count`` float32 values over all ranks, which all call this."""
     bucket = _bucket(link.rank, count)
     try:
         Exchange(link, plan).all_reduce(bucket, average=False)
@@ -125,7 +125,7 @@ def try_plan(link: Link, plan: Plan, count: int = COUNT) -> Outcome:
 
 
 def allowed_error(plan: Plan, world: int, count: int = COUNT) -> float:
-    """Return the largest distance from the exact sum that the plan's codec allows."""
+    """Return the error bound of the trial's sum with the plan's codec."""
     envelope = torch.zeros(count)
     for rank in range(world):
         envelope += _bucket(rank, count).abs()
@@ -133,20 +133,23 @@ def allowed_error(plan: Plan, world: int, count: int = COUNT) -> float:
 
 
 def check_trial(outcomes: Mapping[int, Outcome], allowed: float) -> Finding:
-    """Judge the outcomes of all ranks, by rank, against the error that the plan's codec allows."""
+    """Return a finding about the outcomes of all ranks, by rank, given the plan's error bound."""
     failed = [rank for rank, outcome in outcomes.items() if outcome.error]
     if failed:
-        reason = f"{name_ranks(failed)} could not sum with it: {outcomes[failed[0]].error}"
+        reason = f"{name_ranks(failed)} could not run the plan: {outcomes[failed[0]].error}"
         return Finding("trial", "FAIL", reason)
     if len({outcome.digest for outcome in outcomes.values()}) > 1:
         most, others, *_ = groups([outcomes[rank].digest for rank in sorted(outcomes)]).values()
-        unlike = f"{name_ranks(others)} ended with other bits than {name_ranks(most)}; please report this"
+        unlike = (
+            f"expected identical bits on all ranks, but {name_ranks(others)} differ from {name_ranks(most)}; "
+            "please report this"
+        )
         return Finding("trial", "FAIL", unlike)
     worst = max(outcome.largest_error for outcome in outcomes.values())
     if not worst <= allowed:
-        wrong = f"the sum is wrong by {worst:.3g}, but at most {allowed:.3g} is promised; please report this"
+        wrong = f"expected an error of at most {allowed:.3g}, got {worst:.3g}; please report this"
         return Finding("trial", "FAIL", wrong)
-    summed = f"1 MiB summed: the same bits on all ranks, at most {worst:.3g} off ({allowed:.3g} allowed)"
+    summed = f"1 MiB summed: identical bits on all ranks, an error of {worst:.3g} ({allowed:.3g} allowed)"
     return Finding("trial", "ok", summed)
 
 

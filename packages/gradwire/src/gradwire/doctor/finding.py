@@ -1,4 +1,4 @@
-"""Findings of checks, cards of ranks, and a diagnosis of all ranks."""
+"""The data of the doctor: findings of checks, cards of ranks, and the diagnosis of all ranks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Result = Literal["ok", "warn", "FAIL"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of the report.
+    """The result of one check, a row of the report.
 
-    ``check`` has a word or three. ``result`` is ``warn`` where training works, but not as it could, and
-    ``FAIL`` where it would not. ``detail`` says what was found and, unless all is well, what to do.
+    ``check`` is one to three words. ``result`` is ``warn`` if training works but could work better, and
+    ``FAIL`` if it would fail. ``detail`` is the observation and, unless ``ok``, the remedy.
     """
 
     check: str
@@ -31,15 +31,15 @@ class Finding:
 
 
 def any_failed(findings: Iterable[Finding]) -> bool:
-    """Return whether training would fail."""
+    """Return whether any finding is ``FAIL``, so that training would fail."""
     return any(finding.result == "FAIL" for finding in findings)
 
 
 def merge(by_rank: Sequence[Sequence[Finding]]) -> list[Finding]:
-    """Return the findings of all ranks, which are in their order, as few rows.
+    """Return the findings of all ranks, given in rank order, merged to as few rows as possible.
 
-    A problem names its ranks, unless it is all of them. A check that is ok everywhere is one row, with the
-    detail of the first rank: addresses and free memory differ on each.
+    A problem lists its ranks, unless all ranks have it. A check that is ok everywhere is one row, with the
+    first rank's detail, because addresses and free memory differ between ranks.
     """
     makers: dict[tuple[str, Result, str], list[tuple[int, Finding]]] = {}
     for rank, findings in enumerate(by_rank):
@@ -53,7 +53,7 @@ def merge(by_rank: Sequence[Sequence[Finding]]) -> list[Finding]:
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """Return ranks in words.
+    """Return ranks as text with ranges.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def name_ranks(ranks: Iterable[int]) -> str:
 
 
 def _as_one(found: Sequence[tuple[int, Finding]], world: int) -> Finding:
-    """Return one row for findings of several ranks that differ in their details at most."""
+    """Return one row for findings of several ranks, which differ at most in their details."""
     ranks, first = [rank for rank, _ in found], found[0][1]
     if all(each == first for _, each in found):
         who = "" if len(ranks) == world else f"{name_ranks(ranks)}: "
@@ -78,50 +78,50 @@ def _as_one(found: Sequence[tuple[int, Finding]], world: int) -> Finding:
     return Finding(first.check, first.result, detail)
 
 
-# The description that a rank gives the others, before any of them opens a connection to another.
+# The description that each rank publishes before any rank opens a connection to another.
 
 _SOURCE = Source("a rank's description", "install the same gradwire on all machines", JobError)
 
 
 @dataclass(frozen=True)
 class Card:
-    """One rank: its software, its place, its findings."""
+    """One rank's card: its software, machine, addresses, plan, and findings."""
 
     gradwire: str
     python: str
     torch: str
-    wire_version: int  # of the frames that it sends and reads
+    wire_version: int  # the version of its frames
     target: str  # the instruction set of its kernels
-    kernels_digest: str  # of its payloads of the fixed vector
+    kernels_digest: str  # the digest of its payloads of the fixed vector
     machine_id: str  # equal on ranks of one machine
-    addresses: tuple[str, ...]  # for Gloo to listen at
-    loopback: bool  # whether one of them is reachable from its own machine only
-    plan: str  # as JSON; "" without one, or where it cannot be read
+    addresses: tuple[str, ...]  # for Gloo to listen on
+    loopback: bool  # whether an address is a loopback address
+    plan: str  # as JSON; "" if there is none, or it cannot be read
     findings: tuple[Finding, ...]
 
     @property
     def plan_digest(self) -> str:
-        """Twelve hexadecimal digits of the plan, "" without one."""
+        """Twelve hexadecimal digits of the plan's digest; "" without a plan."""
         return hashlib.sha256(self.plan.encode()).hexdigest()[:12] if self.plan else ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields for JSON."""
+        """Return the fields as a dictionary for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Card:
-        """Return a card from another rank's ``to_dict``. Raises ``JobError`` for another gradwire's."""
+        """Return the card from another rank's ``to_dict``. Raises ``JobError`` for another format."""
         return _SOURCE.read(values, of(cls, findings=rows(of(Finding, detail=text))))
 
 
 def plan_text(plan: Plan | None) -> str:
-    """Return a plan as a text that is equal for equal plans, however their files are written."""
+    """Return a plan as canonical JSON, so that equal plans have equal text; "" for None."""
     return "" if plan is None else plan.to_json()
 
 
 @dataclass(frozen=True)
 class Offset:
-    """The seconds that a peer's clock is ahead, and the uncertainty of that."""
+    """The offset of a peer's clock in seconds, positive if it is ahead, and its uncertainty."""
 
     offset_s: float
     uncertainty_s: float
@@ -134,9 +134,9 @@ class Offset:
 
 @dataclass(frozen=True)
 class Look:
-    """One pair of ranks: half of the median round trip of one byte, and the rates of streams.
+    """A short measurement of one pair of ranks: latency and the rate of each direction.
 
-    ``there`` is from the leading rank, ``back`` is to it.
+    Latency is half of the median round trip of one byte. ``there`` is from the leading rank, ``back`` to it.
     """
 
     latency_s: float
@@ -150,13 +150,13 @@ class Look:
 
     @property
     def unlikeness(self) -> float:
-        """The ratio of the faster direction's rate to the slower one's."""
+        """The ratio of the faster direction's rate to the slower direction's."""
         return max(self.there_nbytes_per_s, self.back_nbytes_per_s) / self.slower_nbytes_per_s
 
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """Options of an examination: a plan to try, rank 0's record, the timeout, and a measurement of lines."""
+    """The options of ``gradwire doctor``: plan, record of rank 0, timeout, and whether to measure links."""
 
     plan_file: Path | None = None
     json_file: Path | None = None
@@ -167,9 +167,9 @@ class DoctorOptions:
 
 @dataclass
 class Diagnosis:
-    """All that is reported at the end: by rank 0, or by a rank that cannot reach it.
+    """The contents of the report, by rank 0 or by a rank that cannot reach rank 0.
 
-    ``ranks`` are those that gave ``cards``; ``offsets`` and ``looks`` are by the rank that was examined.
+    ``ranks`` are the ranks of ``cards``; ``offsets`` and ``looks`` are by examined rank.
     """
 
     findings: list[Finding] = field(default_factory=list)

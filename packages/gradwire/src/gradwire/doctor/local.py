@@ -1,4 +1,4 @@
-"""One machine: its cores, memory and limits, and all checks of it."""
+"""All checks of one machine, including its cores, memory, and limits."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from gradwire.units import format_size
 from gradwire.version import NEEDED, import_problem, version
 from gradwire.wire import VERSION
 
-# Cores, memory and limits of this process, and whether they suffice for a rank.
+# Cores, memory and limits of this process, and whether they are sufficient for its ranks.
 
 FILES_FOR_ITSELF = 128
 FILES_FOR_A_PEER = 8
-"""A link has a socket for each peer; a rank has a few links, and the user's own group has as many."""
+"""File descriptors per peer: a rank's few links, and the user's groups, have a socket for each peer."""
 LEAST_MEMORY_NBYTES = 1 << 30
 _NODES = Path("/sys/devices/system/node")
 _MEMORY = Path("/proc/meminfo")
@@ -50,11 +50,11 @@ _QUOTAS = (
 
 @dataclass(frozen=True)
 class Resources:
-    """Cores, memory, and limits of this process; inf where nothing limits it, or the system doesn't say."""
+    """Cores, memory, and limits of this process; inf if unlimited or unknown."""
 
-    cores: int  # that it may run on
-    quota_cores: float  # cores' worth of time that its container gets
-    numa_nodes: int  # memory nodes of the machine
+    cores: int  # in its CPU affinity
+    quota_cores: float  # its container's CPU quota, in cores
+    numa_nodes: int  # of the machine
     open_files: float  # ulimit -n
     address_space_nbytes: float  # ulimit -v
     locked_nbytes: float  # ulimit -l
@@ -75,15 +75,15 @@ def find_resources() -> Resources:
 
 
 def check_cores(found: Resources, threads: int, neighbours: int) -> Finding:
-    """Judge the threads of all ranks on this machine, this one among its neighbours, against its cores."""
+    """Return a finding about the threads of all ranks on this machine, ``neighbours``, and its cores."""
     usable = min(found.cores, math.ceil(found.quota_cores)) if found.quota_cores < math.inf else found.cores
     ranks = f"{neighbours} rank{'s' if neighbours > 1 else ''} x {threads} threads"
     has = f"{found.cores} cores"
     if usable < found.cores:
-        has += f", but its container gets the time of {found.quota_cores:g}"
+        has += f", limited to {found.quota_cores:g} by its container's quota"
     share = max(1, usable // neighbours)
     if neighbours * threads > max(usable, neighbours):
-        crowd = f"{ranks} get in each other's way: set OMP_NUM_THREADS={share} (or GRADWIRE_THREADS)"
+        crowd = f"{ranks} oversubscribe them: set OMP_NUM_THREADS={share} (or GRADWIRE_THREADS)"
         return Finding("cores", "warn", f"{has}; {crowd}")
     if neighbours > usable:
         return Finding("cores", "warn", f"{has}; {neighbours} ranks have to share them: start fewer here")
@@ -91,24 +91,24 @@ def check_cores(found: Resources, threads: int, neighbours: int) -> Finding:
 
 
 def check_numa(nodes: int, neighbours: int) -> Finding:
-    """Return how to place ranks on a machine with several memory nodes."""
+    """Return a finding about the machine's NUMA nodes, with advice for binding ranks."""
     if nodes == 1:
         return Finding("NUMA", "ok", "1 memory node")
     ranks = "the rank" if neighbours == 1 else "each rank"
-    hint = f"bind {ranks} to one, as in 'numactl --cpunodebind=0 --membind=0 ...', where speed matters"
+    hint = f"for speed, bind {ranks} to one, as in 'numactl --cpunodebind=0 --membind=0 ...'"
     return Finding("NUMA", "ok", f"{nodes} memory nodes; {hint}")
 
 
 def check_limits(found: Resources, world: int) -> Finding:
-    """Judge the limits of this process for a job of ``world`` ranks."""
+    """Return a finding about the limits of this process for a job of ``world`` ranks."""
     files = FILES_FOR_ITSELF + FILES_FOR_A_PEER * (world - 1)
     if found.open_files < files:
-        needed = f"{world} ranks may need {files}; ulimit -n {max(files, 4096)}"
+        needed = f"{world} ranks may need {files}; run ulimit -n {max(files, 4096)}"
         result: Result = "FAIL" if found.open_files < files / 2 else "warn"
         return Finding("limits", result, f"{found.open_files:g} open files, but {needed}")
     if found.address_space_nbytes < math.inf:
         limited = f"the address space is limited to {format_size(found.address_space_nbytes)}"
-        remedy = "torch reserves more than it uses; ulimit -v unlimited"
+        remedy = "torch reserves more than it uses; run ulimit -v unlimited"
         return Finding("limits", "warn", f"{limited}, and {remedy}")
     locked = "unlimited" if math.isinf(found.locked_nbytes) else format_size(found.locked_nbytes)
     files_and_memory = f"{found.open_files:g} open files; locked memory: {locked} (TCP needs none)"
@@ -116,7 +116,7 @@ def check_limits(found: Resources, world: int) -> Finding:
 
 
 def check_memory(found: Resources, neighbours: int) -> Finding:
-    """Judge the memory that is free for the ranks of this machine."""
+    """Return a finding about the free memory for the ranks on this machine."""
     if math.isinf(found.memory_nbytes):
         return Finding("memory", "ok", "unknown on this system")
     free = f"{format_size(found.memory_nbytes)} free"
@@ -132,12 +132,12 @@ def _limit(which: int) -> float:
 
 
 def _quota_cores() -> float:
-    """Return the least quota of version 1 or 2 of the kernel's control groups."""
+    """Return the smallest CPU quota of cgroups version 1 or 2, in cores."""
     return min((_quota([_read(path) for path in paths]) for paths in _QUOTAS), default=math.inf)
 
 
 def _quota(texts: list[str]) -> float:
-    """Return quota / period of ``["200000 100000"]`` or ``["200000", "100000"]``, inf for ``max`` and -1."""
+    """Return quota / period of ``["200000 100000"]`` or ``["200000", "100000"]``; inf for ``max`` and -1."""
     words = " ".join(texts).split()
     if len(words) != 2 or not all(word.isdigit() and int(word) > 0 for word in words):
         return math.inf
@@ -162,11 +162,10 @@ def _read(path: Path) -> str:
 def examine_machine(
     plan_file: Path | None, world: int, neighbours: int, environment: Mapping[str, str] = os.environ
 ) -> Card:
-    """Make every check of this machine, and of a plan if there is one; return the machine's card.
+    """Run all checks of this machine, and of a plan if there is one, and return the machine's card.
 
-    The job that is to come has ``world`` ranks, 1 where that is not known, ``neighbours`` of them on this
-    machine. Gloo's transport and interface follow the variables of ``environment``. Without the packages that
-    gradwire needs, the checks that use them are left out.
+    The planned job has ``world`` ranks (1 if unknown), ``neighbours`` of them on this machine. Gloo's
+    transport and interface follow ``environment``. Checks that use a missing package are omitted.
     """
     problems = {name: problem for name in NEEDED if (problem := import_problem(name))}
     torch_version = "" if "torch" in problems else torch.__version__
@@ -174,7 +173,7 @@ def examine_machine(
     tested = None if problems else self_test(every_codec())
     plan, plan_findings = _read_plan(plan_file)
     network = [check_interfaces(interfaces), check_tls(environment)]
-    if torch_version and not any_failed(network):  # Gloo would say the same, less clearly
+    if torch_version and not any_failed(network):  # Gloo would report the same failure less clearly
         network.append(check_gloo(interfaces.named))
     findings = (
         check_python(platform.python_version()),
@@ -206,13 +205,13 @@ def examine_machine(
 
 
 def others_findings() -> list[Finding]:
-    """Return the findings of other packages' checks (``plugins.CHECKS``); a check that fails is a warning."""
+    """Return the findings of other packages' checks (``plugins.CHECKS``), with a warning if one raises."""
     found: list[Finding] = []
     for name in plugins.names(plugins.CHECKS):
         try:
             check = cast("Callable[[], Iterable[Finding]]", plugins.entry(plugins.CHECKS, name))
             found += check()
-        except Exception as error:  # another package raises anything
+        except Exception as error:  # another package may raise anything
             why = f"{type(error).__name__}: {one_line(str(error))}"
             whose = plugins.origin(plugins.CHECKS, name)
             found.append(Finding(name, "warn", f"the check of {whose} failed ({why}); reinstall it"))
@@ -223,7 +222,7 @@ def _check_threads(found: Resources, neighbours: int) -> Finding:
     try:
         return check_cores(found, _native.threads(), neighbours)
     except SpecError as error:
-        return Finding("cores", "FAIL", f"{error}; unset it or mend it")
+        return Finding("cores", "FAIL", f"{error}; unset or fix it")
 
 
 def _read_plan(path: Path | None) -> tuple[Plan | None, list[Finding]]:

@@ -1,6 +1,6 @@
-"""The link between two ranks: the rate of each direction, within a second or so, and the offset of clocks.
+"""The link between two ranks: the rate of each direction, within about a second, and the clocks' offset.
 
-The rates are a look, not a measurement: ``gradwire line-rate`` takes its time.
+The rates are rough; ``gradwire line-rate`` measures them precisely.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from gradwire.units import format_duration, format_rate
 from gradwire.wire import frame_memory
 
 UNLIKE = 2.0
-"""Rates that differ by this factor are worth a warning; a short look at a shared machine is that inexact."""
+"""The ratio of rates that causes a warning; short measurements on a shared machine vary by less."""
 _WINDOW = 8
 _TRIPS = 8
 _FIRST = (1 << 16, 4)
-"""Bytes of a message, and messages, of the first and shortest stream."""
+"""Message size in bytes, and number of messages, of the first and shortest stream."""
 _MOST_NBYTES, _MOST_COUNT = 1 << 20, 256
 _ENOUGH_S = 0.1
-"""A stream that takes this long tells the rate; a rate limiter's burst is over by then."""
+"""The minimum duration of a stream that measures the rate, longer than a rate limiter's burst."""
 _ORDER = struct.Struct("<qq")
 _ENOUGH = (0, 0)
 
 
 def look_at_line(link: Link, peer: int) -> Look:
-    """Measure the line to a higher rank, which calls ``show_line``. Raises ``LinkError``."""
+    """Measure the link to a higher rank, which calls ``show_line``. Raises ``LinkError``."""
     pair = Pair(link, peer, _WINDOW)
     latency_s = statistics.median(pair.round_trips(1, _TRIPS)) / 2
     there, back = (_measure_rate(pair, back=back) for back in (False, True))
@@ -49,14 +49,14 @@ def show_line(link: Link, peer: int) -> None:
 
 
 def check_lines(looks: Mapping[int, Look]) -> list[Finding]:
-    """Judge the lines between rank 0 and each other rank, by its number."""
+    """Return findings about the links between rank 0 and each other rank, given by rank."""
     slowest = min(looks, key=lambda rank: looks[rank].slower_nbytes_per_s)
     typical = statistics.median(look.slower_nbytes_per_s for look in looks.values())
     rate, latency_s = looks[slowest].slower_nbytes_per_s, looks[slowest].latency_s
     figures = f"{format_rate(rate)}, {format_duration(latency_s)}"
     if typical > UNLIKE * rate:
-        remedy = "all-reduces wait for it: look at its cable, port and neighbours"
-        detail = f"ranks 0 and {slowest}: {figures}, but {format_rate(typical)} is usual here; {remedy}"
+        remedy = "all-reduces wait for this link: check its cable, port and other traffic"
+        detail = f"ranks 0 and {slowest}: {figures}, below the median of {format_rate(typical)}; {remedy}"
         return [Finding("line rate", "warn", detail), _check_directions(looks)]
     detail = f"slowest: ranks 0 and {slowest}, {figures}"
     return [Finding("line rate", "ok", detail), _check_directions(looks)]
@@ -67,13 +67,13 @@ def _check_directions(looks: Mapping[int, Look]) -> Finding:
     there, back = format_rate(looks[worst].there_nbytes_per_s), format_rate(looks[worst].back_nbytes_per_s)
     rates = f"{there} from rank 0 to {worst}, {back} back"
     if looks[worst].unlikeness > UNLIKE:
-        remedy = "an all-reduce needs both; look at duplex settings, shaping and other traffic"
+        remedy = "an all-reduce needs both; check duplex settings, shaping and other traffic"
         return Finding("directions", "warn", f"{rates}: {remedy}")
-    return Finding("directions", "ok", f"alike; most unlike: {rates}")
+    return Finding("directions", "ok", f"similar; largest difference: {rates}")
 
 
 def _measure_rate(pair: Pair, *, back: bool) -> float:
-    """Return the bytes per second of a stream, longer and longer ones until one takes long enough."""
+    """Return the rate of a stream in bytes per second, doubling streams until one is long enough."""
     nbytes, count = _FIRST
     while True:
         pair.tell(_ORDER.pack(nbytes, count))
@@ -85,7 +85,7 @@ def _measure_rate(pair: Pair, *, back: bool) -> float:
 
 
 def _stream(pair: Pair, nbytes: int, count: int, *, back: bool) -> float:
-    """Stream from the lower rank, or back from the higher one; return the seconds by this rank's clock."""
+    """Stream from the lower rank, or ``back`` from the higher one; return this rank's seconds."""
     pair.leads ^= back
     seconds = pair.stream(nbytes, count)
     pair.leads ^= back
@@ -94,9 +94,9 @@ def _stream(pair: Pair, nbytes: int, count: int, *, back: bool) -> float:
 
 # The offset of two ranks' clocks, by messages over the link.
 #
-# The leader notes its clock before and after a round trip, the peer notes its own in between. Its reading
-# belongs somewhere into that interval, so the offset from the middle is right within half of the round trip.
-# Of several trips the shortest counts (Cristian, "Probabilistic clock synchronization", 1989).
+# The leader reads its clock before and after a round trip, the peer reads its own in between. So the offset
+# from the middle of the interval is correct within half of the round trip. Of several trips, the shortest is
+# used (Cristian, "Probabilistic clock synchronization", 1989).
 
 TRIPS = 16
 LARGEST_OFFSET_S = 0.1
@@ -121,14 +121,14 @@ def measure_offset(link: Link, peer: int, now: Clock = time.time_ns) -> Offset:
 
 
 def tell_time(link: Link, peer: int, now: Clock = time.time_ns) -> None:
-    """Answer the rank that measures. Raises ``LinkError``."""
+    """Answer rank 0's ``measure_offset``. Raises ``LinkError``."""
     for _ in range(TRIPS):
         link.irecv(peer, frame_memory(_READING.size)).wait()
         link.isend(peer, _message(now())).wait()
 
 
 def check_clocks(offsets: Mapping[int, Offset]) -> Finding:
-    """Judge the clocks of the ranks, by rank, against that of rank 0."""
+    """Return a finding about the ranks' clock offsets from rank 0, given by rank."""
     far = {rank: each for rank, each in offsets.items() if abs(each.offset_s) > LARGEST_OFFSET_S}
     if far:
         worst = max(far, key=lambda rank: abs(far[rank].offset_s))
@@ -136,10 +136,10 @@ def check_clocks(offsets: Mapping[int, Offset]) -> Finding:
             "clocks",
             "warn",
             f"{name_ranks(far)} more than {format_duration(LARGEST_OFFSET_S)} from rank 0, rank {worst} most "
-            f"({far[worst]}): logs and certificates go by the clock; start a time service such as chrony",
+            f"({far[worst]}): logs and certificates depend on the clock; start a time service such as chrony",
         )
     worst = max(offsets, key=lambda rank: abs(offsets[rank].offset_s))
-    return Finding("clocks", "ok", f"furthest from rank 0: rank {worst}, {offsets[worst]}")
+    return Finding("clocks", "ok", f"largest offset from rank 0: rank {worst}, {offsets[worst]}")
 
 
 def _message(reading: int) -> torch.Tensor:

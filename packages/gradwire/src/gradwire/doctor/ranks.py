@@ -1,4 +1,4 @@
-"""``gradwire doctor`` as one of the ranks that a launcher has started."""
+"""The command ``gradwire doctor`` as one rank of a launched job."""
 
 from __future__ import annotations
 
@@ -35,54 +35,54 @@ from gradwire.plan import Plan
 
 
 class Words:
-    """JSON values by name, in the store that all ranks share: how ranks speak beside their links."""
+    """JSON values by name in the store that all ranks share, for communication outside of the links."""
 
     def __init__(self, store: Store) -> None:
         self._store = PrefixStore("gradwire/doctor", store)
 
     def say(self, word: str, value: object) -> None:
-        """Let every rank know a value, once, under a word. Raises ``LinkError``."""
+        """Publish a value to all ranks under the key ``word``, once. Raises ``LinkError``."""
         try:
             self._store.set(word, json.dumps(value))
         except RuntimeError as error:
-            raise LinkError("the store of the ranks is gone, and the process that held it") from error
+            raise LinkError("the process that serves the ranks' store is gone") from error
 
     def hear(self, word: str, timeout_s: float) -> Any:
-        """Wait for the value of a word, and return it.
+        """Wait for the value under the key ``word``, and return it.
 
-        Raises ``LinkError`` if no rank says it in time, or if the process that holds the store is gone.
+        Raises ``LinkError`` if no rank publishes it in time, or if the process that serves the store is gone.
         """
         try:
             self._store.wait([word], timedelta(seconds=timeout_s))
             return json.loads(self._store.get(word))
         except DistStoreError as error:
-            raise LinkError(f"waiting for the word {word!r}: nothing within {timeout_s:g} s") from error
+            raise LinkError(f"waiting for {word!r}: no value within {timeout_s:g} s") from error
         except RuntimeError as error:
-            gone = "the process that held the store is gone"
-            raise LinkError(f"waiting for the word {word!r}: {gone}") from error
+            gone = "the process that serves the ranks' store is gone"
+            raise LinkError(f"waiting for {word!r}: {gone}") from error
 
 
-# The ranks' visit: rank 0 orders one examination after the other, all others obey.
+# Rank 0 orders one examination after the other, and all other ranks run it.
 #
-# Orders go through the store, so that a link that breaks surprises no rank: rank 0 notes it and orders the
-# end, which every rank obeys with the same exit code.
+# Orders are sent through the store, so that a broken link blocks no rank: rank 0 records it and orders the
+# end, and every rank exits with the same code.
 
 Connect = Callable[[], AbstractContextManager[BaseLink]]
-"""Gives the link between all ranks for a ``with`` block; all ranks enter it together."""
+"""A function that returns a context manager of the link between all ranks; all ranks enter it together."""
 STEP_S = 60.0
-"""The most that one examination takes besides waits: a look at a slow link takes half a minute."""
+"""The longest examination without waits; the measurement of a slow link takes half a minute."""
 _FAREWELL_S = 5.0
 _EXAMINATIONS: Mapping[str, Callable[[BaseLink, int], None]] = {"clock": tell_time, "line": show_line}
-"""The part of the rank that rank 0 examines, by the order."""
+"""The function that an examined rank runs for each order."""
 
 
 def lead(
     words: Words, card: Card, world: int, connect: Connect, timeout_s: float, *, lines: bool = True
 ) -> Diagnosis:
-    """Be rank 0, which has this card: examine all ranks and return the diagnosis.
+    """Run the examination as rank 0, which has this card, and return the diagnosis of all ranks.
 
-    ``connect`` makes the link, ``timeout_s`` limits any single wait, ``lines`` says whether line rates are
-    looked at.
+    ``connect`` opens the link, ``timeout_s`` limits any single wait, and ``lines`` is whether to measure link
+    rates.
     """
     leader, code = _LeadingRank(words, timeout_s), 1
     try:
@@ -92,15 +92,15 @@ def lead(
     finally:
         with suppress(LinkError):
             leader.order("end", code=code)
-            for rank in leader.diagnosis.ranks[1:]:  # the store may be this process's: let them hear it
+            for rank in leader.diagnosis.ranks[1:]:  # this process may serve the store, so it exits last
                 words.hear(f"bye/{rank}", _FAREWELL_S)
     return leader.diagnosis
 
 
 def follow(words: Words, card: Card, rank: int, connect: Connect, timeout_s: float) -> int:
-    """Be another rank: obey rank 0's orders, and return the exit code that it gives.
+    """Run rank 0's orders as another rank, and return the exit code from rank 0.
 
-    The parameters are those of ``lead``. Raises ``LinkError`` when rank 0 is gone or silent.
+    The parameters are those of ``lead``. Raises ``LinkError`` if rank 0 is gone or silent.
     """
     words.say(f"card/{rank}", card.to_dict())
     link: BaseLink | None = None
@@ -110,25 +110,25 @@ def follow(words: Words, card: Card, rank: int, connect: Connect, timeout_s: flo
             if order["do"] == "end":
                 words.say(f"bye/{rank}", True)
                 return int(order["code"])
-            with suppress(LinkError):  # rank 0 meets it, too, and orders the end
+            with suppress(LinkError):  # rank 0 gets the error, too, and orders the end
                 if order["do"] == "connect":
                     link = stack.enter_context(connect())
                 elif link is not None and order["do"] == "trial":
                     words.say(f"trial/{rank}", asdict(try_plan(link, Plan.from_json(card.plan))))
                 elif link is not None and order["rank"] == rank:
                     _EXAMINATIONS[order["do"]](link, 0)
-    raise AssertionError("orders do not end by themselves")
+    raise AssertionError("the numbers of orders are infinite")
 
 
 class _LeadingRank:
-    """Rank 0: its orders are numbered, and every rank hears all of them."""
+    """Rank 0's side of the examination; its numbered orders are received by all ranks."""
 
     def __init__(self, words: Words, timeout_s: float) -> None:
         self._words, self._timeout_s, self._numbers = words, timeout_s, count()
         self.diagnosis = Diagnosis()
 
     def order(self, what: str, **values: object) -> None:
-        """Let all ranks do something."""
+        """Publish the next order to all ranks."""
         self._words.say(f"order/{next(self._numbers)}", {"do": what, **values})
 
     def introduce(self, card: Card, world: int) -> bool:
@@ -148,10 +148,10 @@ class _LeadingRank:
         if missing or strange:
             found.findings += card.findings
             if missing:
-                silent = f"{name_ranks(missing)} of {world} said nothing within {self._timeout_s:g} s"
-                found.findings.append(Finding("ranks", "FAIL", f"{silent}; start it there, too"))
+                silent = f"{name_ranks(missing)} of {world} did not respond within {self._timeout_s:g} s"
+                found.findings.append(Finding("ranks", "FAIL", f"{silent}; start gradwire doctor there, too"))
             if strange:
-                other = f"{name_ranks(strange)} with another version; install the same on all machines"
+                other = f"{name_ranks(strange)} with another version; install the same version everywhere"
                 found.findings.append(Finding("same gradwire", "FAIL", other))
             return False
         across = compare(found.cards)
@@ -159,7 +159,7 @@ class _LeadingRank:
         return not any(each.check == "reachable" and each.result == "FAIL" for each in across)
 
     def examine(self, connect: Connect, *, lines: bool) -> None:
-        """Connect the ranks and use the link between them; a broken link is a finding."""
+        """Connect the ranks and measure clocks, links and the plan; a broken link becomes a finding."""
         found, doing = self.diagnosis, "connection"
         self.order("connect")
         try:
@@ -178,11 +178,11 @@ class _LeadingRank:
                 doing = "trial"
                 found.findings += self._try_plan(link)
         except LinkError as error:
-            remedy = "check the interface (GLOO_SOCKET_IFNAME), the firewall and whether all ranks still run"
+            remedy = "check the interface (GLOO_SOCKET_IFNAME), the firewall and that all ranks still run"
             found.findings.append(Finding(doing, "FAIL", f"{error}; {remedy}"))
 
     def _try_plan(self, link: BaseLink) -> list[Finding]:
-        """Try the plan where all ranks have the same one."""
+        """Return the finding of a trial of the plan; [] unless all ranks have the same plan."""
         plans = {card.plan for card in self.diagnosis.cards}
         if len(plans) > 1 or "" in plans:
             return []
@@ -195,9 +195,9 @@ class _LeadingRank:
 
 
 def examine_ranks(rank: int, world: int, options: DoctorOptions) -> tuple[str, Diagnosis | None, int]:
-    """Be one of several ranks; return the title and the diagnosis to report, or None and the exit code.
+    """Run the examination as one of several ranks; return title, diagnosis or None, and exit code.
 
-    Rank 0 reports for all ranks, another one only what keeps it from being heard.
+    Rank 0 reports for all ranks. Another rank returns a diagnosis only if it cannot reach rank 0, else None.
     """
     context: RankContext[None] = RankContext(
         rank, world, lambda _: None, lambda: join_launched(options.timeout_s)
@@ -215,7 +215,7 @@ def examine_ranks(rank: int, world: int, options: DoctorOptions) -> tuple[str, D
     try:
         return title, None, follow(words, card, rank, connect, options.timeout_s)
     except LinkError as error:
-        return title, _with_failure(rank, card, "rank 0", f"{error}; is it still running?"), 1
+        return title, _with_failure(rank, card, "rank 0", f"{error}; check that rank 0 still runs"), 1
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The report: a table on standard output, and a record as JSON."""
+"""The doctor's report: a table on standard output, a JSON record, and its page."""
 
 from __future__ import annotations
 
@@ -24,29 +24,30 @@ _RESULTS = ("ok", "warn", "FAIL")
 
 
 def show_report(title: str, diagnosis: Diagnosis) -> None:
-    """Write title, table and verdict to standard output."""
+    """Print title, table and verdict to standard output."""
     findings = diagnosis.findings
     show(title, "", table(findings), "", f"{counted(findings)}: {verdict(findings)}")
 
 
 def table(findings: Sequence[Finding]) -> Table:
-    """Return a row for each finding."""
+    """Return a table with a row for each finding."""
     return Table(COLUMNS, [(each.check, MARKS[each.result], each.detail) for each in findings])
 
 
 def counted(findings: Sequence[Finding]) -> str:
-    """Return the number of findings of each kind."""
+    """Return the number of findings with each result, as text."""
     counts = [sum(each.result == result for each in findings) for result in _RESULTS]
     return ", ".join(f"{number} {result}" for number, result in zip(counts, _RESULTS, strict=True))
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Return whether training would work, and what to do unless it would."""
-    return "training would fail here; mend what says FAIL" if any_failed(findings) else "ready to train"
+    """Return the verdict as text: whether training would work, or the remedy."""
+    failed = any_failed(findings)
+    return "training would fail here; fix the checks marked FAIL" if failed else "ready to train"
 
 
 def describe(diagnosis: Diagnosis) -> dict[str, object]:
-    """Return the record."""
+    """Return the record of a diagnosis."""
     fields = {
         "ready": not any_failed(diagnosis.findings),
         "findings": [asdict(finding) for finding in diagnosis.findings],
@@ -62,7 +63,7 @@ def describe(diagnosis: Diagnosis) -> dict[str, object]:
     return make_record(SCHEMA, fields)
 
 
-# The page of a diagnosis: the verdict, what to mend, and all findings.
+# The page of a diagnosis: the verdict, the problems, and all findings.
 
 MARKS = MappingProxyType(
     {
@@ -71,7 +72,7 @@ MARKS = MappingProxyType(
         "ok": Mark("ok", "\u2713", "good"),
     }
 )
-"""Marks of results; the worst first."""
+"""The mark of each result, the worst first."""
 SOFTWARE = ("gradwire", "python", "torch", "wire_version", "target", "addresses")
 LINES = (
     *map(Column.of_text, ("ranks", "clocks differ by")),
@@ -80,14 +81,14 @@ LINES = (
 
 
 def page_of(record: Mapping[str, Any]) -> str:
-    """Return the page of a doctor's record."""
+    """Return the HTML page of a doctor's record."""
     findings = [Finding(**each) for each in record["findings"]]
     ranks = [each["rank"] for each in record["ranks"]]
     bad = [each for each in findings if each.result != "ok"]
     said = verdict(findings)
     sections = [
-        Section("What to do", _findings("What to mend, or to know", bad)),
-        Section("Findings", _findings("Everything that was looked at", findings)),
+        Section("What to do", _findings("Failures and warnings", bad)),
+        Section("Findings", _findings("All checks", findings)),
         Section("Ranks", _ranks(record["ranks"])),
         Section("Between ranks", _between(record["clocks"], record["lines"])),
     ]
@@ -111,7 +112,7 @@ def _plain(value: object) -> str:
 
 
 def _between(clocks: Sequence[Mapping[str, Any]], lines: Sequence[Mapping[str, Any]]) -> list[Part]:
-    """Return the table of clocks and lines between rank 0 and each other."""
+    """Return the table of clocks and links between rank 0 and each other rank."""
     offsets = {tuple(each["ranks"]): each for each in clocks}
     looks = {tuple(each["ranks"]): each for each in lines}
     rows = [
@@ -122,7 +123,7 @@ def _between(clocks: Sequence[Mapping[str, Any]], lines: Sequence[Mapping[str, A
         )
         for pair in sorted({*offsets, *looks})
     ]
-    return [("Clocks and lines of pairs of ranks", Table(LINES, rows))] if rows else []
+    return [("Clocks and links of pairs of ranks", Table(LINES, rows))] if rows else []
 
 
 def _offset(values: Mapping[str, Any]) -> str:
@@ -135,16 +136,21 @@ def _look(values: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})
-"""The page of a record by its schema."""
+"""The page function of each record schema."""
 
 
-# ``gradwire doctor``: this machine alone, or as one of the ranks that a launcher has started.
+# ``gradwire doctor`` on this machine alone, or as one rank of a launched job.
 
 
 def run_doctor(options: DoctorOptions) -> int:
-    """Examine, print and write; return 1 where training would fail, else 0. Raises ``GradwireError``."""
+    """Run all checks, print and write the report; return 1 if training would fail, else 0.
+
+    Raises ``GradwireError``.
+    """
     if not 1 <= options.timeout_s <= 86_400:
-        raise JobError(f"--timeout must be 1 to 86400 (seconds), but is {options.timeout_s:g}")
+        raise JobError(
+            f"--timeout: expected 1 to 86400 seconds, got {options.timeout_s:g}; pass another time"
+        )
     world = launched_workers(has_server=False, asked=None) or 1
     rank = launched_rank()[0] if world > 1 else 0
     if options.json_file is not None and rank == 0:

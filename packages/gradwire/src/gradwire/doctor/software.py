@@ -1,4 +1,4 @@
-"""One machine's software: versions, compiled kernels, TLS, and the interface to other machines."""
+"""Checks of one machine's software: versions, compiled kernels, TLS, and the network interface."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from gradwire.links.rendezvous.tls import CERTIFICATE, KEY, encryption
 
 LEAST_PYTHON = (3, 11)
 LEAST_TORCH = (2, 6)
-"""As in pyproject.toml; a test compares them."""
+"""The minimum versions, as in pyproject.toml; a test compares them."""
 
 
 def check_python(version: str) -> Finding:
-    """Judge Python's version, such as ``3.12.4``."""
+    """Return a finding about Python's version, such as ``3.12.4``."""
     return _check_least("Python", version, LEAST_PYTHON, "run gradwire with a newer Python")
 
 
 def check_torch(version: str) -> Finding:
-    """Judge torch's version, such as ``2.7.1+cu126``."""
+    """Return a finding about torch's version, such as ``2.7.1+cu126``."""
     return _check_least("torch", version, LEAST_TORCH, "pip install --upgrade torch")
 
 
 def check_package(name: str, problem: str) -> Finding:
-    """Judge a package that gradwire needs and that cannot be imported, for the reason ``problem``."""
+    """Return the failure of a required package that cannot be imported for the reason ``problem``."""
     return Finding(name, "FAIL", f"it cannot be imported ({problem}); pip install {name}")
 
 
 def check_gradwire(version: str, wire_version: int) -> Finding:
-    """Return gradwire's version, and that of the frames that it sends, as a finding."""
+    """Return a finding with gradwire's version and the version of its frames."""
     return Finding("gradwire", "ok", f"{version}, frames of version {wire_version}")
 
 
 def release(version: str) -> tuple[int, int] | None:
-    """Return major and minor of a version, None for a text that is no version.
+    """Return the major and minor number of a version; None for text that isn't a version.
 
     Examples
     --------
@@ -64,39 +64,39 @@ def _check_least(name: str, version: str, least: tuple[int, int], remedy: str) -
     wanted = ".".join(map(str, least))
     found = release(version)
     if found is None:
-        return Finding(name, "warn", f"{version} can't be compared with {wanted}, which is the least")
+        return Finding(name, "warn", f"expected at least {wanted}, got {version}, which can't be compared")
     if found < least:
-        return Finding(name, "FAIL", f"{version}, but gradwire needs at least {wanted}; {remedy}")
+        return Finding(name, "FAIL", f"expected at least {wanted}, got {version}; {remedy}")
     return Finding(name, "ok", f"{version}, at least {wanted} is needed")
 
 
-# Whether the compiled kernels work on this processor: every codec on a fixed vector.
+# A self-test of the compiled kernels on this processor: every codec on a fixed vector.
 
 COUNT = 4099
-"""Some whole blocks of every block codec, and a rest that no vector register fills."""
+"""The length of the fixed vector: some whole blocks of every block codec, and a partial vector register."""
 BYTES_OF_A_LIBRARY = ("lossless",)
-"""Codecs whose bytes belong to the version of another library; what they decode to does not."""
+"""Codecs whose payload bytes, but not decoded values, depend on another library's version."""
 
 
 @dataclass(frozen=True)
 class SelfTest:
     """The result of a self-test of all codecs."""
 
-    target: str  # in force; "" where none can be had
-    digest: str  # of every codec's payload, in hexadecimal; equal wherever the same gradwire works right
+    target: str  # the active one; "" if none is available
+    digest: str  # of all codecs' payloads, in hexadecimal; equal on all correct machines with this gradwire
     codecs: int
     complaints: tuple[str, ...]
 
 
 def every_codec() -> list[Codec]:
-    """Return all codecs, with the parameters of all their examples."""
+    """Return all codecs with the parameters of all their examples."""
     return [parse(spec) for row in TABLE for spec in row.codec.EXAMPLES]
 
 
 def fixed_vector(count: int = COUNT, seed: int = 1) -> torch.Tensor:
-    """Return float32 values, 1-D, like a gradient's: of both signs, all within 1, over five decades.
+    """Return 1-D float32 values like a gradient's: of both signs, within 1, over five decades.
 
-    They follow from whole numbers (a linear congruence), so that they are the same everywhere.
+    They are derived from integers (a linear congruential generator), so they are the same on every machine.
     """
     state, values = seed, []
     for _ in range(count):
@@ -106,7 +106,7 @@ def fixed_vector(count: int = COUNT, seed: int = 1) -> torch.Tensor:
 
 
 def self_test(codecs: Iterable[Codec]) -> SelfTest:
-    """Encode and decode the fixed vector with each codec on the scalar target and on the one in force."""
+    """Return the result of encoding and decoding the fixed vector on the scalar and the active target."""
     try:
         target, _ = _native.target(), _native.threads()
     except SpecError as error:
@@ -125,12 +125,12 @@ def self_test(codecs: Iterable[Codec]) -> SelfTest:
 
 
 def check_kernels(done: SelfTest | None) -> Finding:
-    """Judge a self-test, None where the packages that it needs cannot be imported."""
+    """Return a finding about a self-test; ``done`` is None if a required package cannot be imported."""
     if done is None:
-        return Finding("kernels", "warn", "not tried; mend the packages that FAIL first")
+        return Finding("kernels", "warn", "not tested; fix the packages marked FAIL first")
     if done.complaints:
         rest = f", and {len(done.complaints) - 1} more" if len(done.complaints) > 1 else ""
-        remedy = "set GRADWIRE_TARGET=scalar, and please report this" if done.target else "mend or unset it"
+        remedy = "set GRADWIRE_TARGET=scalar, and please report this" if done.target else "fix or unset it"
         return Finding("kernels", "FAIL", f"{done.complaints[0]}{rest}; {remedy}")
     return Finding(
         "kernels", "ok", f"{done.target}, the same bytes as scalar; {done.codecs} specs within their bounds"
@@ -138,7 +138,7 @@ def check_kernels(done: SelfTest | None) -> Finding:
 
 
 def _try_codec(codec: Codec, x: torch.Tensor, target: str) -> bytes:
-    """Return the payload. Raises ``ArithmeticError`` for one that breaks the contract."""
+    """Return the codec's payload of ``x``. Raises ``ArithmeticError`` if it violates the contract."""
     with _native.use_target("scalar"):
         scalar = codec.encode(x)
         scalar_decoded = _decoded(codec, scalar, x)
@@ -150,7 +150,7 @@ def _try_codec(codec: Codec, x: torch.Tensor, target: str) -> bytes:
         raise ArithmeticError(f"the targets {target} and scalar decode differently")
     error, bound = (decoded.double() - x.double()).abs().max().item(), codec.bound(x)
     if not error <= bound:
-        raise ArithmeticError(f"decoded {error:.3g} off, but its bound is {bound:.3g}")
+        raise ArithmeticError(f"expected an error of at most {bound:.3g}, got {error:.3g}")
     return payload.numpy().tobytes()
 
 
@@ -160,16 +160,16 @@ def _decoded(codec: Codec, payload: torch.Tensor, x: torch.Tensor) -> torch.Tens
     return out
 
 
-# TLS of gradwire's frames, which three variables switch on: whether it would start, and until when.
+# TLS of gradwire's frames, enabled by three variables: whether it would work, and until when.
 
 TRANSPORT = "GLOO_DEVICE_TRANSPORT"
 SOON = timedelta(days=14)
 
 
 def check_tls(environment: Mapping[str, str], now: datetime | None = None) -> Finding:
-    """Judge the files of ``GRADWIRE_TLS_KEY``, ``GRADWIRE_TLS_CERT`` and ``GRADWIRE_TLS_CA``.
+    """Return a finding about TLS and the files of ``GRADWIRE_TLS_KEY``, ``..._CERT`` and ``..._CA``.
 
-    ``now`` is the present time, with a time zone.
+    ``now`` is the current time, with a time zone.
     """
     try:
         found = encryption(environment)
@@ -183,34 +183,34 @@ def check_tls(environment: Mapping[str, str], now: datetime | None = None) -> Fi
         return Finding(
             "TLS",
             "FAIL",
-            f"{TRANSPORT} is {transport}, which does not reach gradwire's frames; set GRADWIRE_TLS_KEY, "
-            "GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA to encrypt those, or unset it",
+            f"{TRANSPORT} is {transport}, which does not encrypt gradwire's frames; set GRADWIRE_TLS_KEY, "
+            "GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA to encrypt frames, or unset it",
         )
     return Finding(
-        "TLS", "ok", f"off ({KEY} is not set): gradients travel unencrypted, as is usual in a private network"
+        "TLS", "ok", f"off ({KEY} is not set): gradients are sent unencrypted, as usual in a private network"
     )
 
 
 def _check_expiry(certificate: str, ends: datetime, now: datetime) -> Finding:
     if now + SOON > ends:
         return Finding("TLS", "warn", f"the certificate {certificate} expires on {ends:%Y-%m-%d}; renew it")
-    return Finding("TLS", "ok", f"on; the files fit; valid until {ends:%Y-%m-%d}")
+    return Finding("TLS", "ok", f"on; the files match; valid until {ends:%Y-%m-%d}")
 
 
-# The network interface over which gradwire, and Gloo, would reach this machine's peers.
+# The network interface that gradwire and Gloo would use to reach this machine's peers.
 
 
 @dataclass(frozen=True)
 class Interfaces:
-    """The interfaces that gradwire and Gloo would use here, and all that are here."""
+    """The interfaces that gradwire and Gloo would use on this machine, and all present ones."""
 
-    named: tuple[str, ...]  # by the variable; () where it is not set
-    addresses: tuple[str, ...]  # theirs, "" for one that does not exist or has none; else the host name's
+    named: tuple[str, ...]  # by the variable; () if it is not set
+    addresses: tuple[str, ...]  # of the named ones, "" if missing; otherwise the host name's
     present: tuple[str, ...]
 
     @property
     def is_loopback(self) -> bool:
-        """Whether one of its addresses is one of loopback, which no other machine can reach."""
+        """Whether any of the addresses is a loopback address, which no other machine can reach."""
         return any(address and is_loopback(address) for address in self.addresses)
 
 
@@ -222,10 +222,10 @@ def find_interfaces(environment: Mapping[str, str]) -> Interfaces:
 
 
 def check_interfaces(found: Interfaces) -> Finding:
-    """Judge the interface for ranks on several machines; on one machine any will do.
+    """Return a finding about the interface for ranks on several machines; on one machine any works.
 
-    A loopback address that the variable asks for is meant; one that the host's name has is a warning, which
-    ``compare`` turns into a failure where ranks of several machines meet.
+    A loopback address is intended if the variable selects it. If the host's name resolves to one, that is a
+    warning, which ``compare`` turns into a failure for ranks on several machines.
     """
     others = ", ".join(name for name in found.present if name != "lo") or "none but lo"
     for name, address in zip(found.named, found.addresses, strict=False):
@@ -233,10 +233,15 @@ def check_interfaces(found: Interfaces) -> Finding:
             return Finding(
                 "interface",
                 "FAIL",
-                f"{VARIABLE} names {name!r}, which is not here; this machine has {others}",
+                f"{VARIABLE}: expected an interface of this machine, got {name!r}; set it to one of: "
+                f"{others}",
             )
         if not address:
-            return Finding("interface", "FAIL", f"{VARIABLE} names {name}, which has no address; is it up?")
+            return Finding(
+                "interface",
+                "FAIL",
+                f"{VARIABLE}: expected an interface with an address, got {name}; check that it is up",
+            )
     where = f"{VARIABLE}={','.join(found.named)}" if found.named else "by the host's name"
     addresses = ", ".join(found.addresses)
     if found.is_loopback:
@@ -250,11 +255,11 @@ def check_interfaces(found: Interfaces) -> Finding:
 
 
 def check_gloo(named: tuple[str, ...]) -> Finding:
-    """Open what Gloo would listen with; this imports torch."""
+    """Return a finding about Gloo's ability to listen, by opening its device; this imports torch."""
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_gloo_available():
-        return Finding("Gloo", "FAIL", "this torch was built without it; install one from pytorch.org")
+        return Finding("Gloo", "FAIL", "this torch was built without Gloo; install one from pytorch.org")
     try:
         for name in named:
             dist.ProcessGroupGloo.create_device(interface=name)
@@ -263,6 +268,6 @@ def check_gloo(named: tuple[str, ...]) -> Finding:
     except RuntimeError as error:
         reason = str(error).splitlines()[0].rpartition("] ")[2]
         return Finding(
-            "Gloo", "FAIL", f"it cannot listen: {reason}; check {VARIABLE} and GLOO_DEVICE_TRANSPORT"
+            "Gloo", "FAIL", f"Gloo cannot listen: {reason}; check {VARIABLE} and GLOO_DEVICE_TRANSPORT"
         )
     return Finding("Gloo", "ok", "available, and can listen")

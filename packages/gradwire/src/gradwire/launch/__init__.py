@@ -1,6 +1,6 @@
-"""The start of ranks, by ``torchrun``'s variables or as processes of this machine, and their first meeting.
+"""The start and rendezvous of ranks, launched by ``torchrun`` or as processes on this machine.
 
-``launched`` reads those variables, ``local`` starts ranks as processes and watches them, or runs the one rank
-that a launcher has started. ``rendezvous`` finds the store that all ranks share and makes their group.
-``store`` puts a limit on every call of that store.
+``launched`` reads torchrun's variables. ``local`` starts and supervises ranks as processes, or runs the one
+rank that a launcher has started. ``rendezvous`` joins the store that all ranks share and creates their group.
+``store`` adds a timeout to every call of that store.
 """

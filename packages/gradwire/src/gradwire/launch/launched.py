@@ -1,4 +1,4 @@
-"""The variables by which ``torchrun``, or another launcher, sets this process's rank, read without torch."""
+"""The environment variables of ``torchrun``, or another launcher, read without torch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
 
 
 def is_launched() -> bool:
-    """Return whether ``torchrun``, or a launcher that sets the same variables, has started this process."""
+    """Return whether ``torchrun``, or a launcher with the same variables, has started this process."""
     return all(os.environ.get(variable) for variable in VARIABLES)
 
 
 def launched_rank() -> tuple[int, int]:
-    """Return rank and world size as launched. Raises ``JobError``."""
+    """Return rank and world size from the launcher's variables. Raises ``JobError``."""
     rank, world = whole("RANK"), whole("WORLD_SIZE")
     if rank >= world:
         raise JobError(f"expected a RANK below WORLD_SIZE={world}, got {rank}; start with torchrun")
@@ -29,7 +29,7 @@ def launched_rank() -> tuple[int, int]:
 
 
 def launched_workers(has_server: bool, asked: int | None) -> int | None:
-    """Return the workers of the job that torchrun has started; None if it has not. Raises ``JobError``."""
+    """Return the number of workers of a launched job; None if not launched. Raises ``JobError``."""
     if not is_launched():
         _refuse_half_launched()
         return None
@@ -39,13 +39,13 @@ def launched_workers(has_server: bool, asked: int | None) -> int | None:
         some = "at least 1 worker" if asked is None else f"{asked} workers"
         server = " and a server" if has_server else ""
         raise JobError(
-            f"expected processes for {some}{server}, got {world}; leave out --workers, or start as many"
+            f"expected processes for {some}{server}, got {world}; omit --workers, or start that many"
         )
     return workers
 
 
 def whole(variable: str) -> int:
-    """Return the whole number that a variable holds. Raises ``JobError``."""
+    """Return a variable's value as a whole number. Raises ``JobError``."""
     text = os.environ.get(variable, "")
     number = parse_whole(text)
     if number is None:
@@ -54,22 +54,22 @@ def whole(variable: str) -> int:
 
 
 def _refuse_half_launched() -> None:
-    """Raise ``JobError`` if only some variables are set: every rank would train a whole job by itself."""
+    """Raise ``JobError`` if only some variables are set: otherwise every rank would run its own job."""
     given = [variable for variable in VARIABLES if os.environ.get(variable)]
     if set(given) & {"RANK", "WORLD_SIZE"}:
         missing = [variable for variable in VARIABLES if variable not in given]
         raise JobError(
-            f"a rank of many needs {', '.join(VARIABLES)}, but this one lacks {' and '.join(missing)}; start "
+            f"expected {', '.join(VARIABLES)} for a launched rank, got no {' and '.join(missing)}; start "
             f"with torchrun, or unset {' and '.join(given)} for a job on this machine"
         )
 
 
-# Signals while processes are at work: the parent alone handles them, and ends the others.
+# Signals while processes run: only the parent handles them, and ends the others.
 
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an exception, so that the end of a parent ends its processes."""
+    """Convert SIGTERM and SIGHUP to an exception, so that a parent ends its processes before it exits."""
 
     def leave(number: int, _frame: FrameType | None) -> NoReturn:
         raise SystemExit(128 + number)
@@ -84,7 +84,7 @@ def ending_on_signals() -> Iterator[None]:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold back SIGINT in this thread, and in the processes that it starts meanwhile."""
+    """Block SIGINT in this thread, and in the processes that it starts meanwhile."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

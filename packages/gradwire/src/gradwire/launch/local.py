@@ -1,4 +1,4 @@
-"""Start the ranks as processes of this machine, watch them, and leave nothing behind."""
+"""Ranks as supervised processes on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gradwire.launch.launched import ending_on_signals, interrupts_held, launche
 from gradwire.launch.rendezvous import check_same_options, join_launched, join_store, open_store
 from gradwire.machine import is_inside
 
-# The context of ranks that work together, and the messages in which they report the end.
+# The context of ranks that run a task together, and the messages that report their end.
 
 Event = TypeVar("Event")
 Options = TypeVar("Options")
@@ -30,10 +30,10 @@ Options = TypeVar("Options")
 
 @dataclass
 class RankContext(Generic[Event]):
-    """One rank's number, the function to which it reports, and its way to the others.
+    """One rank's context: its number, the function that reports events, and access to the shared store.
 
-    ``doing`` is the part of its work at which it is, for the message of a failure. ``join_store`` returns the
-    store that all ranks share, once.
+    ``doing`` is the current part of its work, for failure messages. ``join_store`` returns the store that all
+    ranks share; it can be called once.
     """
 
     rank: int
@@ -44,7 +44,7 @@ class RankContext(Generic[Event]):
 
     @property
     def ranks_here(self) -> int:
-        """The number of ranks that share this machine's cores; the hosts of a testbed are one machine."""
+        """The number of ranks that share this machine's cores; all hosts of a testbed share one machine."""
         if is_inside():
             return self.world
         return whole("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else self.world
@@ -52,27 +52,27 @@ class RankContext(Generic[Event]):
 
 @dataclass(frozen=True)
 class Task(Generic[Options, Event]):
-    """The common work of all ranks.
+    """A task that all ranks run together.
 
     Parameters
     ----------
     work
-        Called in every rank with its context and ``options``. Processes that are started here find it by its
-        name, so it must be a function of a module.
+        The function that every rank calls with its context and ``options``. Local processes import it by
+        name, so it must be a module's function.
     options
-        Data that every rank gets.
+        The options that every rank receives.
     world
         The number of ranks.
     timeout_s
-        The longest that a rank waits for the others.
+        The timeout of a rank's waits for the others.
     shared
-        The options that must be the same on all launched ranks, by their names.
+        The options, by name, that must be the same on all launched ranks.
     preload
-        Modules whose import takes seconds: imported once, for all processes that are started here.
+        Modules whose import takes seconds, imported once for all local processes.
     title
-        Returns the name of a rank in messages.
+        A function that returns the name of a rank in messages.
     when
-        Returns the time in messages, such as "during run 2", for the last event (None without one).
+        A function that returns the time in messages, such as "during run 2", for the last event (or None).
     """
 
     work: Callable[[RankContext[Event], Options], None]
@@ -87,24 +87,24 @@ class Task(Generic[Options, Event]):
 
 @dataclass(frozen=True)
 class Finished:
-    """A rank has done its work."""
+    """A message from a rank that has finished its work."""
 
     rank: int
 
 
 @dataclass(frozen=True)
 class Warned:
-    """A rank's lossy warning, which its starter logs, too."""
+    """A message with a rank's lossy warning, which the parent logs, too."""
 
     sentence: str
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A rank gives up.
+    """A message from a rank that has failed.
 
-    ``consequence`` marks a failure that may follow from another rank's: a peer that is gone or silent.
-    ``details`` is the traceback of an internal error; "" for an error that gradwire raises on purpose.
+    ``consequence`` is whether another rank's failure may be the cause: a peer is gone or silent. ``details``
+    is the traceback of an internal error; "" for an error that gradwire raises on purpose.
     """
 
     rank: int
@@ -115,7 +115,7 @@ class Failed:
 
 
 def describe_failure(context: RankContext[Event], error: BaseException) -> Failed:
-    """Return the message of a rank that gives up."""
+    """Return the message of a rank that has failed with ``error``."""
     return Failed(
         rank=context.rank,
         doing=context.doing,
@@ -125,7 +125,7 @@ def describe_failure(context: RankContext[Event], error: BaseException) -> Faile
     )
 
 
-# A process that was started here, as one rank: it works, reports through its pipe, and never outlives us.
+# A local process, which runs one rank, reports through its pipe, and never outlives its parent.
 
 
 def main(
@@ -137,7 +137,7 @@ def main(
     timeout_s: float,
     connection: Connection[Event | Finished | Failed | Warned, None],
 ) -> None:
-    """Run one rank, which reports through ``connection``."""
+    """Run one rank and report its events and its end through ``connection``."""
     Thread(target=_end_with_parent, name="gradwire lifeline", daemon=True).start()
     send = _one_at_a_time(connection.send)
     telling = _Telling(send)
@@ -149,13 +149,13 @@ def main(
     except BaseException as error:
         send(describe_failure(context, error))
         connection.close()
-        os._exit(1)  # not sys.exit: a thread that waits for a peer must not keep the process
+        os._exit(1)  # not sys.exit: a thread that waits for a peer must not keep the process alive
     finally:
         logging.getLogger(LOSSY_LOGGER).removeHandler(telling)  # the pipe ends before the process
 
 
 class _Telling(logging.Handler):
-    """Sends the lossy warnings of this process to its starter."""
+    """A log handler that sends this process's lossy warnings to its parent."""
 
     def __init__(self, send: Callable[[Warned], None]) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class _Telling(logging.Handler):
 
 
 def _one_at_a_time(send: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return a function that sends from any thread."""
+    """Return a thread-safe version of ``send``."""
     sending = Lock()
 
     def send_alone(message: object) -> None:
@@ -177,7 +177,7 @@ def _one_at_a_time(send: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _end_with_parent() -> None:
-    """Exit at once when the parent is gone, to which this process would report."""
+    """Exit immediately when the parent process ends."""
     parent = parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -185,18 +185,18 @@ def _end_with_parent() -> None:
 
 
 GRACE_S = 1.0
-"""The time for other reports after a first failure, which distinguish the cause from its consequences."""
+"""The time to wait for other reports after a first failure, to tell the cause from its consequences."""
 JOIN_S = 5.0
-"""The time that a process may take to end after it has reported its end."""
+"""The time that a process may take to exit after its last message."""
 _CONTEXT = get_context("forkserver")
 _LOSSY = logging.getLogger(LOSSY_LOGGER)
 _LOSSY.addHandler(logging.NullHandler())  # ranks have printed their warnings themselves
 
 
 def run_local(task: Task[Options, Event], show: Callable[[Event], None]) -> None:
-    """Run a task in processes of this machine, all ended on return; ``show`` gets every rank's events.
+    """Run a task in local processes, which have all ended on return; ``show`` receives all ranks' events.
 
-    Raises ``JobError`` if it ends early.
+    Raises ``JobError`` if a rank fails.
     """
     _CONTEXT.set_forkserver_preload(["gradwire.launch.local", *task.preload])
     store = open_store(task.timeout_s)
@@ -205,7 +205,7 @@ def run_local(task: Task[Options, Event], show: Callable[[Event], None]) -> None
 
 
 class _Children(Generic[Options, Event]):
-    """The processes and the ends of their pipes."""
+    """The local processes of a task, and the parent's ends of their pipes."""
 
     def __init__(self, task: Task[Options, Event], port: int) -> None:
         self._task, self._port = task, port
@@ -214,9 +214,9 @@ class _Children(Generic[Options, Event]):
         self._last: Event | None = None
 
     def __enter__(self) -> _Children[Options, Event]:
-        resource_tracker.ensure_running()  # starting it would end the blocking
+        resource_tracker.ensure_running()  # before signals are blocked, because its start would unblock them
         try:
-            with interrupts_held():  # Ctrl-C reaches all of them, but only this process is to act
+            with interrupts_held():  # Ctrl-C reaches all processes, but only this one must handle it
                 for rank in range(self._task.world):
                     self._start(rank)
         except BaseException:
@@ -255,14 +255,14 @@ class _Children(Generic[Options, Event]):
             daemon=True,
         )
         process.start()
-        sending.close()  # ours: when the child's is gone too, the pipe ends
+        sending.close()  # the parent's copy, so that the pipe ends with the child
         self._processes.append(process)
         self._pipes[receiving] = rank
 
     def _receive(
         self, timeout_s: float | None
     ) -> Iterator[tuple[int, Event | Finished | Failed | Warned | None]]:
-        """Yield received messages with their ranks; None for a rank that has ended without a message."""
+        """Yield received messages with their ranks; None for a rank that ended without a message."""
         for pipe in wait(list(self._pipes), timeout_s):
             assert isinstance(pipe, Connection)
             rank = self._pipes[pipe]
@@ -273,7 +273,7 @@ class _Children(Generic[Options, Event]):
                 yield rank, None
 
     def _give_up(self, rank: int, failure: Failed | None) -> NoReturn:
-        """Collect the failures of others within the grace time, and raise the likely cause."""
+        """Collect other ranks' failures within the grace time, and raise the likely cause."""
         failures: dict[int, Failed | None] = {rank: failure}
         deadline = monotonic() + GRACE_S
         while self._pipes and (left := deadline - monotonic()) > 0:
@@ -284,7 +284,7 @@ class _Children(Generic[Options, Event]):
             if report is None:
                 raise JobError(self._describe_death(gone))
         reports = [report for report in failures.values() if report is not None]
-        cause = min(reports, key=lambda report: report.consequence)  # the first, if possible no consequence
+        cause = min(reports, key=lambda report: report.consequence)  # the first that is no consequence
         text = f"{self._task.title(cause.rank)} failed ({cause.doing}): {cause.reason}"
         if cause.details:
             raise RuntimeError(f"{text}\n\n{cause.details}")
@@ -299,7 +299,7 @@ class _Children(Generic[Options, Event]):
         return f"{title} {how} {when}; the other processes were ended and nothing was written"
 
     def _end(self) -> None:
-        """End all processes; a rank keeps nothing that it could leave half-written."""
+        """Kill all processes; a rank has no files that it could leave partly written."""
         for process in self._processes:
             if process.is_alive():
                 process.kill()
@@ -313,7 +313,7 @@ class _Children(Generic[Options, Event]):
 
 
 def run_joined(task: Task[Options, Event], show: Callable[[Event], None]) -> None:
-    """Run this rank's part of a task; ``show`` gets its own events. Raises ``JobError``."""
+    """Run this launched rank's part of a task; ``show`` receives its events. Raises ``JobError``."""
     rank, world = launched_rank()
 
     def join_store() -> Store:

@@ -1,7 +1,7 @@
-"""The store through which ranks find each other: the parent's, or the one that ``torchrun`` names.
+"""The rendezvous store of a job: the parent process's, or the one at ``torchrun``'s address.
 
-Both give a ``torch.distributed`` store. The parent's lives in its memory and is reached over the loopback
-interface alone: no rendezvous file is left behind, and no other host can read or write.
+Both are ``torch.distributed`` stores. The parent's is in memory and listens only on the loopback interface:
+there is no rendezvous file, and no other host can read or write.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gradwire.launch.store import server_of, within
 
 LOCAL = "127.0.0.1"
 SLACK_S = 5.0
-"""The time beyond its timeout after which a call of torch is given up."""
+"""The time beyond its timeout after which a call of torch is abandoned."""
 MOST_PORT = 65535
 _BACKLOG = 128
 
@@ -37,7 +37,7 @@ _BACKLOG = 128
 def open_store(timeout_s: float) -> TCPStore:
     """Return the store of a local job, hosted by this process on a free port of the loopback interface.
 
-    By itself torch listens on all interfaces, where any host that reaches this machine can read and write.
+    By default, torch listens on all interfaces, so that any host with access could read and write.
     """
     with socket.create_server((LOCAL, 0), backlog=_BACKLOG) as listening:
         port = int(listening.getsockname()[1])
@@ -48,8 +48,8 @@ def open_store(timeout_s: float) -> TCPStore:
 
 
 def join_store(port: int, timeout_s: float) -> Store:
-    """Return a worker's end of the parent's store."""
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # ranks of one machine, which no other one shall reach
+    """Return a client of the parent's store."""
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # other machines must not reach these ranks
     return TCPStore(LOCAL, port, None, False, timedelta(seconds=timeout_s))
 
 
@@ -64,19 +64,19 @@ def join_launched(timeout_s: float) -> Store:
     if isinstance(answer, Exception):
         if isinstance(answer, DistNetworkError) and rank == 0 and _is_taken(port):
             raise JobError(
-                f"rank {rank} cannot listen at {host}:{port}, where another program does; choose another "
+                f"rank {rank} cannot listen at {host}:{port}, which another program uses; choose another "
                 "MASTER_PORT for all ranks"
             ) from answer
         reason = str(answer).splitlines()[0].rstrip(".")
         raise JobError(
-            f"rank {rank} of {world} could not meet the others at {host}:{port}: {reason}; check MASTER_ADDR "
+            f"rank {rank} of {world} could not join the others at {host}:{port}: {reason}; check MASTER_ADDR "
             "and MASTER_PORT, and that all ranks were started"
         ) from answer
     return answer
 
 
 def check_same_options(store: Store, rank: int, options: Mapping[str, object]) -> None:
-    """Raise ``JobError`` if this rank was started with other options than rank 0."""
+    """Raise ``JobError`` if this rank's options differ from rank 0's."""
     own = {key: str(value) for key, value in options.items()}
     if rank == 0:
         store.set("options", json.dumps(own))
@@ -85,13 +85,13 @@ def check_same_options(store: Store, rank: int, options: Mapping[str, object]) -
     for key, value in own.items():
         if first.get(key) != value:
             raise JobError(
-                f"all ranks need the same options, but {key} is {value} on rank {rank} and {first.get(key)} "
-                "on rank 0"
+                f"expected the same options on all ranks, got {key}={value} on rank {rank} and "
+                f"{key}={first.get(key)} on rank 0; start all ranks with the same options"
             )
 
 
 def _is_taken(port: int) -> bool:
-    """Return whether a port of this machine is taken."""
+    """Return whether a port of this machine is in use."""
     try:
         socket.create_server(("", port)).close()
     except OSError as error:
@@ -100,20 +100,21 @@ def _is_taken(port: int) -> bool:
 
 
 def _check_address(host: str, port: int) -> None:
-    """Raise ``JobError`` for an address that doesn't exist: torch would log forty lines about it."""
+    """Raise ``JobError`` for an invalid address, for which torch would log forty lines."""
     if not 1 <= port <= MOST_PORT:
-        raise JobError(f"MASTER_PORT must be 1 to {MOST_PORT}, but is {port}")
+        raise JobError(f"MASTER_PORT: expected 1 to {MOST_PORT}, got {port}; set it to rank 0's port")
     try:
         socket.getaddrinfo(host, port)
     except (OSError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise JobError(
-            f"MASTER_ADDR must be rank 0's address or name, but {host!r} is not known here ({reason})"
+            f"MASTER_ADDR: expected rank 0's address or name, got {host!r}, which this machine cannot "
+            f"resolve ({reason}); correct it"
         ) from error
 
 
 def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:
-    """Try until rank 0 listens: torch would say the same in forty lines, and log each attempt."""
+    """Retry until rank 0 listens. Raises ``JobError``; torch would log forty lines for each attempt."""
     deadline = monotonic() + timeout_s
     while True:
         try:
@@ -130,7 +131,7 @@ def _reach(host: str, port: int, timeout_s: float, rank: int) -> None:
 
 
 def _rendezvous(rank: int, world: int, timeout_s: float) -> Store | Exception:
-    """Return torch's store, or the error, in time: torch waits forever for a silent program."""
+    """Return torch's store, or the error, within a timeout; torch waits forever for a silent program."""
 
     def join() -> Store:
         store, _, _ = next(rendezvous("env://", rank, world, timeout=timedelta(seconds=timeout_s)))
@@ -144,17 +145,17 @@ def _rendezvous(rank: int, world: int, timeout_s: float) -> Store | Exception:
         return error
 
 
-# The group of all ranks, for messages beside the links.
+# The default group of all ranks, for communication outside of the links.
 
 POLL_S = 0.1
 ANSWER_S = 30.0
-"""The time that the process that serves the store may take for an answer."""
+"""The timeout for an answer of the process that serves the store."""
 
 
 @contextmanager
 def joined_group(store: Store, rank: int, world: int, timeout_s: float) -> Iterator[dist.ProcessGroup]:
-    """Join the default group, over Gloo, for a ``with`` block. Raises ``LinkError``."""
-    with in_words(f"rank {rank} could not meet the other {world - 1} ranks", timeout_s):
+    """Yield the default group, over Gloo, and destroy it after the block. Raises ``LinkError``."""
+    with in_words(f"rank {rank} could not join the other {world - 1} ranks", timeout_s):
         limit = timedelta(seconds=timeout_s)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=limit)
     try:
@@ -164,17 +165,17 @@ def joined_group(store: Store, rank: int, world: int, timeout_s: float) -> Itera
 
 
 def gather(group: dist.ProcessGroup, values: torch.Tensor) -> torch.Tensor:
-    """Return every rank's ``values`` (1-D, equal lengths), one row a rank; raises torch's errors."""
+    """Return every rank's ``values`` (1-D, equal lengths) as rows. Raises torch's errors."""
     rows = [torch.empty_like(values) for _ in range(dist.get_world_size(group))]
     dist.all_gather(rows, values, group=group)
     return torch.stack(rows)
 
 
 def wait_for(store: Store, key: str) -> None:
-    """Sleep until a rank sets ``key``, without a limit, because a measurement has none.
+    """Block until a rank sets ``key``, without a time limit, because a measurement has none.
 
-    If the host of the store fails meanwhile, raises torch's error; ``LinkTimeoutError`` if the store is
-    silent.
+    Raises torch's error if the store's host fails meanwhile, and ``LinkTimeoutError`` if the store does not
+    answer.
     """
     port, place = server_of(store)
     try:
@@ -182,14 +183,14 @@ def wait_for(store: Store, key: str) -> None:
             sleep(POLL_S)
     except TimeoutError as error:
         raise LinkTimeoutError(
-            f"{place} has not answered for {ANSWER_S:g} s (asked for {key!r}); is the process that serves "
-            "it stopped, or its host cut off?"
+            f"{place} has not answered for {ANSWER_S:g} s (asked for {key!r}); check that its process runs "
+            "and that its host is reachable"
         ) from error
 
 
 @contextmanager
 def in_words(doing: str, timeout_s: float) -> Iterator[None]:
-    """Turn a RuntimeError of torch.distributed, of many lines, into a ``LinkError`` of one."""
+    """Convert a RuntimeError of torch.distributed, of many lines, to a ``LinkError`` of one line."""
     started = monotonic()
     try:
         yield

@@ -1,7 +1,7 @@
-"""torch's store with calls that end: its own wait forever if the process that serves it is stopped.
+"""torch's store with timeouts for all calls; torch's own calls hang if the store's process is stopped.
 
-A timeout of ``store.wait`` is no limit: after it, torch sends the server a cancellation and waits for an
-answer to that. ``check`` has no timeout at all.
+The timeout of ``store.wait`` is not sufficient: after it, torch sends the server a cancellation and waits for
+the answer. ``check`` has no timeout at all.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from gradwire.errors import LinkError, LinkTimeoutError
 
-# A call that may never return, with a limit: it has a thread, which is left alone after that.
+# A call that may never return runs in a thread, which is abandoned after a timeout.
 #
-# The end of the process wakes such threads first: a thread that returned from torch's code while the
-# interpreter ends would abort it.
+# At the end of the process, such threads are woken first: a thread that returns from torch's code while the
+# interpreter shuts down would abort the process.
 
 Answer = TypeVar("Answer")
 
 _END_S = 0.5
 _calls: dict[threading.Thread, int | None] = {}
-"""The calls under way, and the port of the process that has to answer."""
+"""The threads of calls in progress, with the ports of the processes that must answer."""
 
 
 def within(call: Callable[[], Answer], timeout_s: float, port: int | None = None) -> Answer:
-    """Run ``call`` with a timeout; ``port`` is that of the peer that has to answer.
+    """Return the result of ``call``, run with a timeout; ``port`` is the port of the peer that must answer.
 
-    Raises the error of ``call``, and ``TimeoutError`` if it doesn't return in time; it then goes on unused.
+    Raises the error of ``call``, and ``TimeoutError`` if it doesn't return in time; its thread continues.
     """
     answers: SimpleQueue[tuple[Answer | None, BaseException | None]] = SimpleQueue()
 
@@ -60,7 +60,7 @@ def within(call: Callable[[], Answer], timeout_s: float, port: int | None = None
 
 
 def _wake() -> None:
-    """Let threads that wait for an answer leave torch's code before the interpreter ends."""
+    """Make threads that wait for an answer return from torch's code before the interpreter shuts down."""
     left = dict(_calls)
     join_all(left, _END_S)
     silent = {port for thread, port in left.items() if thread.is_alive() and port is not None}
@@ -70,14 +70,14 @@ def _wake() -> None:
 
 
 def join_all(threads: Iterable[threading.Thread], timeout_s: float) -> None:
-    """Wait until all of ``threads`` have ended, for ``timeout_s`` at most together."""
+    """Wait up to ``timeout_s`` until all of ``threads`` have ended."""
     deadline = monotonic() + timeout_s
     for thread in threads:
         thread.join(max(0.0, deadline - monotonic()))
 
 
 def _shut_down(ports: set[int]) -> None:
-    """End this process's connections to these ports, whose processes have not answered."""
+    """Shut down this process's connections to ``ports``, whose processes have not answered."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as connection:
             peer = connection.getpeername()
@@ -90,23 +90,23 @@ os.register_at_fork(after_in_child=_calls.clear)
 
 
 _PATIENCE_S = 1.0
-"""The least time of a call, even of one that begins just before its deadline."""
+"""The minimum timeout of a call, even of one that starts just before its deadline."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 
 
 class StoreError(LinkError):
-    """The store is gone; the message is complete."""
+    """An error for a store that is gone; the message is complete."""
 
 
 class StoreTimeoutError(StoreError, LinkTimeoutError):
-    """The store does not answer."""
+    """An error for a store that does not answer."""
 
 
 class TimedStore:
     """A store whose every call has a deadline (of ``time.monotonic``).
 
     Methods raise ``StoreTimeoutError`` if the store does not answer, and ``StoreError`` if it is gone. The
-    message names the store's host and the key, and begins with ``doing``, the caller and its purpose: "rank 1
+    message has the store's host and the key, and starts with ``doing``, the caller and its purpose: "rank 1
     connecting with the 2 ranks of its group".
     """
 
@@ -117,23 +117,23 @@ class TimedStore:
 
     @property
     def answers(self) -> bool:
-        """Whether every call so far had an answer."""
+        """Whether the store has answered every call so far."""
         return self._answers
 
     def set(self, key: str, value: str, deadline: float) -> None:
-        """Put ``value`` under ``key``."""
+        """Set ``key`` to ``value``."""
         self._call(lambda: self._store.set(key, value), key, deadline)
 
     def has(self, keys: Sequence[str], deadline: float) -> bool:
-        """Return whether all of ``keys`` are there."""
+        """Return whether all of ``keys`` are set."""
         return self._call(lambda: self._store.check(list(keys)), keys[0], deadline)
 
     def get(self, key: str, deadline: float) -> str:
-        """Return the value of ``key``, which must be there."""
+        """Return the value of ``key``, which must be set."""
         return self._call(lambda: self._store.get(key), key, deadline).decode(errors="replace")
 
     def wait(self, keys: Sequence[str], deadline: float, check: Callable[[], object] = lambda: None) -> None:
-        """Return when all of ``keys`` are there; call ``check``, which may raise, while they are not.
+        """Wait until all of ``keys`` are set, calling ``check``, which may raise, between polls.
 
         Raises ``TimeoutError`` at the deadline.
         """
@@ -153,7 +153,7 @@ class TimedStore:
             self._answers = False
             raise StoreTimeoutError(
                 f"{self._doing}: {self._place} does not answer (asked for {key!r}, waited "
-                f"{patience_s:.3g} s); is the process that serves it stopped, or its host cut off?"
+                f"{patience_s:.3g} s); check that its process runs and that its host is reachable"
             ) from error
         except RuntimeError as error:
             self._answers = False
@@ -162,7 +162,7 @@ class TimedStore:
 
 
 def pauses(deadline: float) -> Iterator[float]:
-    """Yield the pauses between polls, ever longer ones. Raises ``TimeoutError`` at the deadline."""
+    """Yield increasing pauses between polls. Raises ``TimeoutError`` at the deadline."""
     pause = _FIRST_PAUSE_S
     while True:
         yield min(pause, max(0.0, deadline - monotonic()))
@@ -172,7 +172,7 @@ def pauses(deadline: float) -> Iterator[float]:
 
 
 def server_of(store: Store) -> tuple[int | None, str]:
-    """Return the port of the process that serves ``store``, None without one, and the store's name."""
+    """Return the port of the process that serves ``store`` (None if unknown), and the store's name."""
     while isinstance(store, PrefixStore):
         store = store.underlying_store
     if isinstance(store, TCPStore):

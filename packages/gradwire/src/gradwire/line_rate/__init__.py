@@ -1,1 +1,1 @@
-"""The line between two ranks: latency and rates, measured over the link that training uses."""
+"""Latency and rates between two ranks, measured over the link that training uses."""

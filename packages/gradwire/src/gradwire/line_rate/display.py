@@ -1,4 +1,4 @@
-"""Progress of a benchmark: a bar on a terminal, a line for every figure elsewhere, nothing when quiet."""
+"""Progress of a benchmark: a bar on a terminal, otherwise a line for every figure, nothing when quiet."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Advance = Callable[[int, str], None]
-"""Called with the figures that are done in all, and what was measured last."""
+"""A function that receives the number of completed figures, and a description of the last one."""
 
 
 @contextmanager
 def progress(total: int, quiet: bool, done: int = 0) -> Iterator[Advance]:
-    """Give the function that shows how many of ``total`` figures are done, and how long the rest will take.
+    """Yield a function that shows the progress out of ``total`` figures, and the remaining time.
 
-    ``done`` figures were there before.
+    ``done`` figures were complete at the start.
     """
     if quiet:
         yield lambda _done, _text: None
@@ -34,14 +34,14 @@ def progress(total: int, quiet: bool, done: int = 0) -> Iterator[Advance]:
 
 
 def about(seconds: float) -> str:
-    """Return a duration in words."""
+    """Return an approximate duration as text."""
     if seconds < 90:
         return f"about {seconds:.0f} s"
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
 def print_line(text: str) -> None:
-    """Write a line at once, as a log wants it."""
+    """Write a line to standard output and flush it."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""A line shown: tables, a picture, and the page of its record."""
+"""The output of ``gradwire line-rate``: tables, a picture, and the page of its record."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 _POINT_COLUMNS = tuple(map(Column, ("size", "time", "one way", "both ways, each")))
 _POINT_NOTE = (
     "Time: half of the median round trip of one message. One way: the median rate of a stream of messages. "
-    "Both ways: of each of two streams at once."
+    "Both ways: the rate of each of two concurrent streams."
 )
 _PAIR_COLUMNS = (Column.of_text("ranks of a pair"), *map(Column, ("latency", "one way", "burst")))
-_PAIR_NOTE = "Every pair's line while the other ranks rest."
+_PAIR_NOTE = "Every pair's link while the other ranks are idle."
 
 
 def show_line_rate(rates: dict[tuple[int, int], LineRate], link: str | None) -> None:
-    """Show the first pair's points and line, and every pair's line where there are several."""
+    """Print the first pair's measurements and, if there are several pairs, every pair's link."""
     first, *others = line_rate_tables(rates)
     low, high = next(iter(rates))
     where = limits(link, rates_in_words())
-    show(f"line between the ranks {low} and {high}, {where}", "", *with_note(*first))
+    show(f"link between ranks {low} and {high}, {where}", "", *with_note(*first))
     for each in others:
-        show("", "lines of all pairs", "", *with_note(*each))
+        show("", "links of all pairs", "", *with_note(*each))
 
 
 def with_note(table: Table, note: str) -> tuple[Table, str, str]:
-    """Return a table, an empty line, and what its columns mean."""
+    """Return a table, an empty line, and the note that explains its columns."""
     return table, "", note
 
 
 def line_rate_tables(rates: Mapping[tuple[int, int], LineRate]) -> list[tuple[Table, str]]:
-    """Return a table of the first pair's points, and one of all pairs where there are several."""
+    """Return a table of the first pair's points and, if there are several pairs, one of all pairs."""
     first = next(iter(rates.values()))
     points = [
         (
@@ -71,29 +71,29 @@ def line_rate_tables(rates: Mapping[tuple[int, int], LineRate]) -> list[tuple[Ta
 
 
 def limits(link: str | None, rates: str | None) -> str:
-    """Return in words what limits a line: a throttle, and the rates of a testbed."""
+    """Return a link's limits as text: a throttle, and the rates of a testbed."""
     testbed = "" if rates is None else f"in a testbed of {rates}"
     throttled = f"throttled to {link}" if link else ""
     return ", ".join(filter(None, (throttled, testbed))) or "not throttled"
 
 
 def limits_of(record: Mapping[str, Any]) -> str:
-    """Return in words what limited the line of a record."""
+    """Return the limits of a record's link as text."""
     return limits(record["options"]["link"], described_in_words(record["topology"]))
 
 
 def describe_line(line: Line) -> str:
-    """Return a line in words."""
+    """Return a link's latency, rate and burst as text."""
     burst = f", after a burst of {format_size(line.burst_nbytes)}" if line.burst_nbytes else ""
     rate, latency = format_rate(line.nbytes_per_s), format_duration(line.latency_s)
-    return f"The line: latency {latency}, {rate}{burst}."
+    return f"The link: latency {latency}, {rate}{burst}."
 
 
-# The picture of a line: time and bandwidth by message size.
+# The picture of a link: time and bandwidth by message size.
 
 
 def draw_line_rate(rate: LineRate) -> bytes:
-    """Return time and bandwidth against message size, both axes logarithmic.
+    """Return a PNG plot of time and bandwidth against message size, on logarithmic axes.
 
     Source: Iandola and others, a measurement study, figure 7.
     """
@@ -103,7 +103,7 @@ def draw_line_rate(rate: LineRate) -> bytes:
 
 
 def paint_line_rate(figure: Any, rate: LineRate) -> None:
-    """Paint time and bandwidth side by side."""
+    """Plot time and bandwidth side by side in ``figure``."""
     times, bandwidths = figure.subplots(1, 2)
     line, points = rate.line, rate.points
     sizes, plateau = [point.nbytes for point in points], line.nbytes_per_s / 1e6
@@ -124,7 +124,7 @@ def paint_line_rate(figure: Any, rate: LineRate) -> None:
 
 
 def new_figure(size: tuple[float, float]) -> Any:
-    """Return an empty figure of matplotlib, of this size in inches."""
+    """Return an empty matplotlib figure of this size in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -134,7 +134,7 @@ def new_figure(size: tuple[float, float]) -> Any:
 
 
 def log_sizes(axes: Any, label: str) -> None:
-    """Let an axis show message sizes by powers of two."""
+    """Use logarithmic axes, with powers of two for message sizes on the x axis."""
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlabel(label)
@@ -143,14 +143,14 @@ def log_sizes(axes: Any, label: str) -> None:
 
 
 def png_of(figure: Any) -> bytes:
-    """Return a figure as PNG."""
+    """Return a figure as PNG bytes."""
     picture = io.BytesIO()
     figure.savefig(picture, format="png")
     return picture.getvalue()
 
 
 def line_rate_page(record: Mapping[str, Any]) -> str:
-    """Return the page of the record of ``gradwire line-rate``."""
+    """Return the HTML page for a record of ``gradwire line-rate``."""
     rates = {tuple(each["ranks"]): _rate(each, record) for each in record["pairs"]}
     (first, note), *others = line_rate_tables(rates)
     (low, high), measured = next(iter(rates.items()))
@@ -159,12 +159,12 @@ def line_rate_page(record: Mapping[str, Any]) -> str:
         paint_line_rate(figure, measured)
 
     caption = (
-        "Left: the time of one message, measured, and by the line's latency and rate. Right: bandwidths."
+        "Left: the time of one message, measured, and by the link's latency and rate. Right: bandwidths."
     )
     parts: list[Part] = [("Messages by size", first), note, Picture("line", caption, paint, 3.2)]
-    pairs: list[Part] = [part for table, said in others for part in (("Lines of all pairs", table), said)]
+    pairs: list[Part] = [part for table, said in others for part in (("Links of all pairs", table), said)]
     sections = [Section(f"Ranks {low} and {high}", parts), Section("All pairs", pairs)]
-    title = f"Line between the ranks {low} and {high}, {limits_of(record)}"
+    title = f"Link between ranks {low} and {high}, {limits_of(record)}"
     return render(Report(title, describe_line(measured.line), sections), record)
 
 
@@ -174,4 +174,4 @@ def _rate(pair: Mapping[str, Any], record: Mapping[str, Any]) -> LineRate:
 
 
 PAGES = MappingProxyType({SCHEMA: line_rate_page})
-"""The page of the record, by its schema."""
+"""The page function of each record schema."""

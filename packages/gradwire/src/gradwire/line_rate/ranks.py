@@ -1,4 +1,4 @@
-"""One rank among those of a benchmark: its link, and what is said beside it."""
+"""One rank of a benchmark: its links, collectives, and messages through the store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORLDS = (2, 64)
 
 
 class Ranks:
-    """One rank's membership; ``met_ranks`` makes it."""
+    """One rank's view of a benchmark's ranks; ``met_ranks`` creates it."""
 
     def __init__(
         self, context: RankContext[Event], store: Store, group: dist.ProcessGroup, timeout_s: float
@@ -31,30 +31,33 @@ class Ranks:
         self._store, self._group = store, group
 
     def connect(self, rate: str | None) -> Link:
-        """Return a link between all ranks, throttled to ``rate`` where one is given; close it."""
+        """Return a link between all ranks, throttled to ``rate`` if given; the caller closes it."""
         return throttled(ProcessGroupLink(self._group, timeout_s=self.timeout_s), rate)
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
-        """Return every rank's ``values`` (1-D, equal lengths), one row a rank. Raises ``LinkError``."""
+        """Return every rank's ``values`` (1-D, equal lengths) as rows. Raises ``LinkError``."""
         with in_words(f"rank {self.rank} collected figures", self.timeout_s):
             return gather(self._group, values)
 
     def barrier(self) -> None:
-        """Wait until all ranks are here. Raises ``LinkError``."""
+        """Wait until all ranks have called this. Raises ``LinkError``."""
         with in_words(f"rank {self.rank} waited for the others", self.timeout_s):
             dist.barrier(self._group)
 
     def all_reduce(self, tensor: torch.Tensor) -> None:
-        """Sum ``tensor`` over the ranks with PyTorch's own all-reduce. Raises ``LinkError``."""
+        """Sum ``tensor`` over the ranks with torch's all-reduce. Raises ``LinkError``."""
         with in_words(f"rank {self.rank} in torch's all_reduce", self.timeout_s):
             dist.all_reduce(tensor, group=self._group)
 
     def say(self, word: str, text: str) -> None:
-        """Let every rank know a text, once, under a word."""
+        """Publish a text to all ranks under the key ``word``, once."""
         self._store.set(word, text)
 
     def hear(self, word: str) -> str:
-        """Sleep until somebody has said ``word``, however long that takes. Raises ``LinkError``."""
+        """Block until a rank publishes ``word``, without a time limit, and return its text.
+
+        Raises ``LinkError``.
+        """
         with in_words(f"rank {self.rank} waited for its turn", self.timeout_s):
             wait_for(self._store, word)
             return self._store.get(word).decode()
@@ -62,7 +65,7 @@ class Ranks:
 
 @contextmanager
 def met_ranks(context: RankContext[Event], timeout_s: float) -> Iterator[Ranks]:
-    """Meet the other ranks, share the cores with those of this machine, and leave together."""
+    """Yield this rank after all have joined, with its share of the cores; end with a barrier."""
     torch.set_num_threads(max(1, cores() // context.ranks_here))
     store = context.join_store()
     with joined_group(store, context.rank, context.world, timeout_s) as group:
@@ -72,7 +75,7 @@ def met_ranks(context: RankContext[Event], timeout_s: float) -> Iterator[Ranks]:
 
 
 def perform(task: Task[Options, Event], show: Callable[[Event], None]) -> None:
-    """Do a task in local processes, or as one of the ranks that a launcher has started."""
+    """Run a task in local processes, or as a rank that a launcher has started."""
     if is_launched():
         run_joined(task, show)
     else:
@@ -80,17 +83,17 @@ def perform(task: Task[Options, Event], show: Callable[[Event], None]) -> None:
 
 
 def is_speaker() -> bool:
-    """Return whether this process shows and keeps results: rank 0, or the parent of local ranks."""
+    """Return whether this process prints and saves results: rank 0, or the parent of local ranks."""
     return not is_launched() or launched_rank()[0] == 0
 
 
 def check_network(workers: int, link: str | None, timeout_s: float) -> None:
-    """Raise ``JobError`` or ``SpecError`` for what cannot be started."""
+    """Raise ``JobError`` or ``SpecError`` for invalid options."""
     low, high = WORLDS
     if is_launched() and workers < low:
-        raise JobError(f"a benchmark needs at least {low} ranks, but {workers} was started; start more")
+        raise JobError(f"expected at least {low} ranks for a benchmark, got {workers}; start more")
     if not low <= workers <= high:
-        raise JobError(f"--workers must be {low} to {high}, but is {workers}")
+        raise JobError(f"--workers: expected {low} to {high}, got {workers}; pass another number")
     if not 1 <= timeout_s <= 86_400:
-        raise JobError(f"--timeout must be 1 to 86400 (seconds), but is {timeout_s:g}")
+        raise JobError(f"--timeout: expected 1 to 86400 seconds, got {timeout_s:g}; pass another time")
     check_link_rate(link)

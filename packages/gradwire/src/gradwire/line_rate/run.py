@@ -1,4 +1,4 @@
-"""``gradwire line-rate``: options, ranks, record."""
+"""The command ``gradwire line-rate``: its options, ranks, and record."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from gradwire.version import how_to_install
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """The options that each rank has for itself: the files of its results."""
+    """The options that may differ between ranks: the result files."""
 
     json_file: Path | None = None
     plot_file: Path | None = None
@@ -51,7 +51,7 @@ class Outputs:
     quiet: bool = False
 
     def check_outputs(self) -> None:
-        """Raise ``JobError`` for what could not be written at the end."""
+        """Raise ``JobError`` if the result files could not be written at the end."""
         rates_in_words()
         overwrite = self.overwrite or not is_speaker()
         if self.json_file is not None:
@@ -60,7 +60,7 @@ class Outputs:
         if self.plot_file is not None:
             check_writable("--plot", self.plot_file, overwrite)
             if importlib.util.find_spec("matplotlib") is None:
-                raise JobError(f"--plot needs matplotlib, not installed here; {how_to_install('train')}")
+                raise JobError(f"--plot needs matplotlib, which isn't installed; {how_to_install('train')}")
             if self.json_file is not None and self.json_file.resolve() == self.plot_file.resolve():
                 raise JobError(f"--json and --plot both name {self.json_file}; name two files")
 
@@ -70,7 +70,7 @@ class Outputs:
         page_of: Callable[[Mapping[str, Any]], str],
         draw: Callable[[], bytes],
     ) -> None:
-        """Write the files that are named, all or none, and the record's page. Raises ``JobError``."""
+        """Write the requested files, all or none, and the record's page. Raises ``JobError``."""
         plot = {} if self.plot_file is None else {self.plot_file: draw()}
         if self.json_file is None:
             write_files(plot)
@@ -78,7 +78,7 @@ class Outputs:
             keep(self.json_file, describe(), page_of, plot)
 
     def shared(self) -> dict[str, object]:
-        """Return the other options, which are the same on all ranks."""
+        """Return the options that must be the same on all ranks, as a dictionary."""
         return {key: value for key, value in asdict(self).items() if key not in Outputs.__dataclass_fields__}
 
 
@@ -88,14 +88,14 @@ MOST_S = 3600.0
 MOST_WINDOW = 10_000
 _SENDER, _REPEATS = "line-rate/sender", "line-rate/repeats"
 _HOST_S = 2.0
-"""The most that the costs of frames take to measure; on a slow link they do not matter."""
+"""The longest measurement of per-frame costs, which do not matter on a slow link."""
 
 
 @dataclass(frozen=True)
 class LineRateOptions(Outputs):
-    """The lines that are measured, how thoroughly, and the files; all but those are the same on all ranks.
+    """The options of ``gradwire line-rate``; all but the files are the same on all ranks.
 
-    ``link`` is a rate such as ``100mbit`` to which every rank is throttled (None: as fast as it goes).
+    ``link`` is a rate such as ``100mbit`` to which every rank is throttled (None: unlimited).
     """
 
     effort: Effort
@@ -106,13 +106,13 @@ class LineRateOptions(Outputs):
 
     @property
     def pairs(self) -> tuple[Pair, ...]:
-        """The pairs of ranks, in the order in which they are measured."""
+        """The pairs of ranks to measure, in order."""
         return tuple(combinations(range(self.workers), 2)) if self.all_pairs else ((0, 1),)
 
 
 @dataclass(frozen=True)
 class PointDone:
-    """One size of one pair is done."""
+    """An event: one size of one pair is measured."""
 
     pair: Pair
     point: Point
@@ -120,7 +120,7 @@ class PointDone:
 
 @dataclass(frozen=True)
 class PairDone:
-    """All sizes of one pair are done."""
+    """An event: all sizes of one pair are measured."""
 
     pair: Pair
     points: tuple[Point, ...]
@@ -128,7 +128,7 @@ class PairDone:
 
 @dataclass(frozen=True)
 class HostDone:
-    """The costs of frames at the ranks 0 and 1 are known."""
+    """An event: the per-frame costs at ranks 0 and 1 are measured."""
 
     host: HostCost
 
@@ -137,7 +137,10 @@ Event = PointDone | PairDone | HostDone
 
 
 def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
-    """Measure, print and write; return the lines, {} on ranks that keep nothing. Raises ``GradwireError``."""
+    """Measure all pairs, print and write the results, and return them; {} on ranks other than rank 0.
+
+    Raises ``GradwireError``.
+    """
     check_network(options.workers, options.link, options.timeout_s)
     _check_effort(options.effort)
     options.check_outputs()
@@ -161,22 +164,22 @@ def run_line_rate(options: LineRateOptions) -> dict[Pair, LineRate]:
 
 
 def _check_effort(effort: Effort) -> None:
-    """Raise ``JobError`` for a measurement that hardly ends: more often a slip than a wish."""
+    """Raise ``JobError`` for a measurement that would take too long, which is usually a mistake."""
     if effort.repeats > MOST_REPEATS or effort.time_s > MOST_S or effort.window > MOST_WINDOW:
         raise JobError(
-            f"--repeats is at most {MOST_REPEATS}, --time {MOST_S:g} (seconds) and --window {MOST_WINDOW}, "
-            f"but they are {effort.repeats}, {effort.time_s:g} and {effort.window}"
+            f"expected --repeats of at most {MOST_REPEATS}, --time of {MOST_S:g} seconds and --window of "
+            f"{MOST_WINDOW}, got {effort.repeats}, {effort.time_s:g} and {effort.window}; pass smaller ones"
         )
 
 
 def work(context: RankContext[Event], options: LineRateOptions) -> None:
-    """Measure this rank's pairs, each when it is their turn; rank 0 reports all results."""
+    """Measure this rank's pairs in the order of all pairs; rank 0 reports all results."""
     with met_ranks(context, options.timeout_s) as ranks:
         link = ranks.connect(options.link)
         try:
             first: tuple[Point, ...] = ()
             for number, pair in enumerate(options.pairs):
-                context.doing = f"line between the ranks {pair[0]} and {pair[1]}"
+                context.doing = f"link between ranks {pair[0]} and {pair[1]}"
                 if number and ranks.rank in pair:
                     ranks.hear(_word(options.pairs[number - 1]))
                 points: tuple[Point, ...] = ()
@@ -186,7 +189,7 @@ def work(context: RankContext[Event], options: LineRateOptions) -> None:
                 _share(ranks, context, pair, points)
                 first = first or points
             ranks.hear(_word(options.pairs[-1]))
-            context.doing = "the costs of frames"
+            context.doing = "per-frame costs"
             if ranks.rank == 0:
                 ranks.say(_REPEATS, str(_repeats(fit(first).nbytes_per_s)))
             repeats = int(ranks.hear(_REPEATS))
@@ -197,7 +200,7 @@ def work(context: RankContext[Event], options: LineRateOptions) -> None:
 
 
 def _share(ranks: Ranks, context: RankContext[Event], pair: Pair, points: tuple[Point, ...]) -> None:
-    """Give rank 0 the points of a pair's leader, and the next pair its turn."""
+    """Publish the points of a pair from its lower rank, which also starts the next pair."""
     if ranks.rank == pair[0]:
         ranks.say(_word(pair), json.dumps([asdict(point) for point in points]))
     if ranks.rank == 0:
@@ -206,12 +209,12 @@ def _share(ranks: Ranks, context: RankContext[Event], pair: Pair, points: tuple[
 
 
 def _repeats(nbytes_per_s: float) -> int:
-    """Return how often frames can be timed over such a line in good time; 0 if it takes too long."""
+    """Return the number of repeats of the per-frame timing at this rate; 0 if it would take too long."""
     return min(REPEATS, int(_HOST_S * nbytes_per_s / (FRAMES * LARGE_NBYTES)))
 
 
 def _measure_host(ranks: Ranks, context: RankContext[Event], link: Link, repeats: int) -> None:
-    """Let rank 0 report the costs of frames; rank 1 is the sender whose costs are measured."""
+    """Measure the per-frame costs of rank 1 as the sender and rank 0 as the receiver; rank 0 reports them."""
     own = end_cost(link, ranks.barrier, repeats)
     if ranks.rank == 1:
         ranks.say(_SENDER, json.dumps(asdict(own)))
@@ -262,11 +265,11 @@ def _when(event: Event | None) -> str:
         return "before the first message size"
     if isinstance(event, HostDone):
         return "after everything was measured"
-    return f"while the line between the ranks {event.pair[0]} and {event.pair[1]} was measured"
+    return f"while the link between ranks {event.pair[0]} and {event.pair[1]} was measured"
 
 
 def _describe(options: LineRateOptions, rates: dict[Pair, LineRate]) -> dict[str, object]:
-    """Return the record: the first pair's line, as ``LineRate.load`` reads it, all pairs, the machine."""
+    """Return the record: the first pair's link, as ``LineRate.load`` reads it, all pairs, and the machine."""
     pairs = [
         {"ranks": pair, "line": asdict(rate.line), "points": [asdict(point) for point in rate.points]}
         for pair, rate in rates.items()
