@@ -1,4 +1,4 @@
-"""The hardware of ``bfp``: blocks are rounded to their largest exponents, and rebuilt wherever they stand."""
+"""The hardware of ``bfp``: blocks are rounded to their largest exponents, and decoded at any byte offset."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from gradwire_gateware.stream import (
     stream,
 )
 
-# The compressor: blocks wait until their largest exponent is known, and are rounded to it.
+# The compressor: blocks wait for their largest exponent, and are rounded to it.
 
 _PEAKS = 16
-"""The exponents of blocks that can wait."""
+"""The depth of the memory of block exponents."""
 _ENCODING = 4
-"""Cycles from a block's last word, once its exponent is found, to both behind their memories, at most."""
+"""The largest latency in cycles of a word and of its block's exponent through their memories."""
 
 
 class BfpCompressor(Circuit):
-    """Float32 in, the payload of ``codec`` out, packet by packet.
+    """A compressor from float32 to payloads of ``codec``, packet by packet.
 
-    The words of a block go into a memory, and its exponent into another when the last of them is there; then
-    the words come out again, while the next block goes in. Each stage of the search for the largest
-    exponent halves the lanes. Behind the memories, a stage joins words and exponents; two find the distance
-    of each value to the block's exponent and shift it; one rounds; two are those of the ``Packer``. The last
-    block of a packet is filled up with zeros, a word in a cycle, and only then the next packet is taken.
+    A block's words are stored in a memory, and after the last one, its exponent in another; then the words
+    are read, while the next block is written. Each stage of the search for the largest exponent halves the
+    lanes. After the memories, one stage joins words and exponents; two compute each value's distance to the
+    block's exponent and shift it; one rounds; and two are the ``Packer``'s. The last block of a packet is
+    padded with zeros, one word per cycle, before the next packet is accepted.
     """
 
     def __init__(self, codec: Bfp, width: int = 256) -> None:
@@ -64,7 +64,7 @@ class BfpCompressor(Circuit):
         is_null = ~pads & is_first & ~come.tkeep[0]
         room, moves = Signal(), Signal()
         ends = pads | come.tlast
-        # One more word may come before the register knows of it.
+        # One more word may arrive before the register is updated.
         m.d.sync += room.eq((values.level < depth - 1) & (peaks.level < _PEAKS - stages - 1))
         m.d.comb += [come.tready.eq(room & ~pads), moves.eq(room & (pads | come.tvalid))]
         with m.If(moves):
@@ -87,7 +87,7 @@ class BfpCompressor(Circuit):
 def _quantise(
     m: Module, layout: BfpLayout, values: SyncFIFOBuffered, peaks: SyncFIFOBuffered, packer: Packer
 ) -> None:
-    """Round the words that wait in ``values`` to the exponents of their blocks, and pack them."""
+    """Round the words in ``values`` to their blocks' exponents in ``peaks``, and pack them."""
     stage = Pipeline(m, packer.ready)
     bits = layout.mantissa_bits
     is_null = values.r_data[LANE_BITS * layout.lanes + 2]
@@ -107,7 +107,7 @@ def _quantise(
     rounded = [_rounded(stage, lane, peak, is_zero, bits) for lane in lanes]
     opens, closes, null = word[LANE_BITS * layout.lanes :]
     byte = Mux((peak < SMALLEST_EXPONENT) | null, 0, peak)  # a null word's mantissas are 0
-    # A bit that moves all mantissas, and its inverse: two registers, for half of them each.
+    # ``opens`` shifts all mantissas; it and its inverse are two registers, each for half of them.
     marks = Cat(byte, opens, closes, null, ~opens)
     marks, valid = stage.delay(marks, 3), stage.delay(valid, 3, resets=True)
     mantissas = Cat(rounded)
@@ -119,11 +119,11 @@ def _quantise(
 
 
 def _rounded(stage: Pipeline, x: Value, peak: Value, is_zero: Value, bits: int) -> Value:
-    """Return the register of the mantissa of ``x``, three stages after it: nearest, ties to even, saturated.
+    """Return the register of the mantissa of ``x``, three stages later: nearest, ties to even, saturated.
 
-    A value whose exponent is ``distance`` below the peak has its highest one that far below the highest bit
-    of a mantissa; from ``bits + 1`` on it is below one half. Subnormals are among those, because the peak is
-    32 or more.
+    The highest one of a value whose exponent is ``distance`` below the peak is ``distance`` below a
+    mantissa's highest bit. From a distance of ``bits + 1`` on, the value is below one half; this includes
+    subnormals, because the peak is 32 or more.
     """
     difference = (peak - x[23:31])[:8]
     is_small = is_zero | (difference > bits)
@@ -137,28 +137,28 @@ def _rounded(stage: Pipeline, x: Value, peak: Value, is_zero: Value, bits: int) 
     sign = stage.hold(sign)
 
     sticky, half, whole = kept[0], kept[1], kept[2:]
-    up = half & (sticky | whole[0]) & ~whole.all()  # the largest one is not exceeded
+    up = half & (sticky | whole[0]) & ~whole.all()  # saturates at the largest mantissa
     # -(x + up) is ~x + 1 - up: one carry chain rounds and negates.
     return stage.hold(((Cat(whole, Const(0, 1)) ^ sign.replicate(bits + 1)) + (up ^ sign))[: bits + 1])
 
 
-# The decompressor: where the mantissas of each word stand is found ahead of the bytes themselves.
+# The decompressor: the offsets of each word's mantissas are computed before the bytes are read.
 
 _COMING = 4
-"""The words that can wait behind the words at hand."""
+"""The depth of the queue behind the two current words."""
 
 
 class BfpCutter(Circuit):
-    """A source of two words of a payload and of the place where the next mantissas begin.
+    """A source of two current words of a payload, and the offset ``place`` of the next mantissas in them.
 
-    Words go in turn to two memories in LUT RAM: registers for two words would be half of those of a
-    decompressor. More words may wait there, so that a register says whether there is room. The first word at
-    hand is in one memory, the next word in the other. Both stand in ``window`` as ``place`` counts, with the
-    first memory's word once more behind the second's.
+    Words alternate between two memories in LUT RAM, because registers for two words would be half of a
+    decompressor's registers. More words may wait there, so that the room signal is a register. One current
+    word is in each memory. ``window`` has both, followed by the first memory's word again, so that ``place``
+    can start in either.
 
-    Places depend on counts alone, never on data, so that the next places are known a cycle ahead, and so are
-    the bytes of each word behind them. An output is taken in each cycle in which ``valid`` and ``ready`` are
-    high. ``opens`` says that a block's exponent stands at ``place``, and ``is_null`` that the packet has no
+    Offsets depend only on byte counts, never on data, so the next offset, and the bytes of each word beyond
+    it, are known one cycle ahead. An output is transferred in a cycle in which ``valid`` and ``ready`` are
+    high. ``opens`` marks that a block's exponent is at ``place``, and ``is_null`` that the packet has no
     whole word.
     """
 
@@ -178,7 +178,7 @@ class BfpCutter(Circuit):
         )
 
     def _describe(self, m: Module) -> None:
-        """Describe the circuit: the places, and the two words at hand."""
+        """Describe the circuit: the offsets, and the two current words."""
         layout, size = self._layout, self._size
         bits = len(self.place) - 1
         place = Signal(bits)
@@ -186,7 +186,7 @@ class BfpCutter(Circuit):
         first_two = opening + (opening if layout.words == 1 else nbytes)
         index = Signal(range(max(2, layout.words)))
         closes = index == layout.words - 1
-        # The ends of the next word's mantissas and of those after it, counted from the first word at hand.
+        # The end offsets of the next word's mantissas and of the following ones, from the first current word.
         after, beyond = Signal(bits + 1, init=opening), Signal(bits + 2, init=first_two)
         step = Mux(index == (layout.words - 2) % layout.words, opening, nbytes)
         fits = Signal(init=first_two <= size)  # ``beyond`` in the first word
@@ -215,7 +215,7 @@ class BfpCutter(Circuit):
             ]
 
     def _words_at_hand(self, m: Module, move: _Move) -> tuple[_CutWord, _CutWord]:
-        """Return the two words at hand; the second leaves with the first."""
+        """Return the two current words; the second one leaves with the first."""
         come, size = self.s_axis, self._size
         now, then = (_CutWord(name, size) for name in ("now", "then"))
         leaves = move.fires & (move.last | move.wraps)
@@ -231,7 +231,7 @@ class BfpCutter(Circuit):
         ]
         takes = coming.r_rdy & has_place
         count, is_last = coming.r_data[: len(then.count)], coming.r_data[-1]
-        # A word that comes second has a word's bytes more than the place, which moves on meanwhile.
+        # The second word's base is one word beyond the offset, which may advance in the same cycle.
         base, base_follows = Signal.like(now.spare, init=size - move.first_two), Signal.like(now.spare)
         moved = base - move.step + Mux(move.wraps, size, 0)
         m.d.comb += base_follows.eq(Mux(move.fires, Mux(move.last, size - move.first_two, moved), base))
@@ -256,10 +256,10 @@ class BfpCutter(Circuit):
         return now, then
 
     def _remember(self, m: Module, takes: Value, leaves: Value, clears: Value) -> None:
-        """Put words into the memories, and show those at hand. The counters' low bit chooses a memory.
+        """Write words to the memories, and read the current ones; the counters' low bit selects a memory.
 
-        A word that comes is written at once, because its place is free, and again until it is taken: when
-        that happens is known late in a cycle.
+        An arriving word is written in every cycle until it is accepted, because acceptance is known late in
+        a cycle, and its entry is free.
         """
         come, width = self.s_axis, 8 * self._size
         depth = 1 + _COMING // 2
@@ -285,25 +285,25 @@ class BfpCutter(Circuit):
 
 
 class _Move(NamedTuple):
-    """The move of the place in a cycle."""
+    """The change of the offset in a cycle."""
 
     fires: Signal
-    """The next mantissas are taken."""
+    """The next mantissas are transferred."""
     last: Signal
-    """They are the last ones of their packet."""
+    """The next mantissas are the last ones of their packet."""
     wraps: Value
-    """They end in the second word at hand, or with the first one."""
+    """The next mantissas end in the second current word, or at the end of the first one."""
     step: Value
-    """The bytes by which ``beyond`` moves on."""
+    """The bytes by which ``beyond`` advances."""
     first_two: int
-    """The beginning of ``beyond`` in each packet."""
+    """The value of ``beyond`` at the beginning of each packet."""
 
 
 class _CutWord:
-    """A word at hand: the numbers of its bytes, and of its bytes behind ``beyond``.
+    """A current word: ``count`` is its number of bytes, ``spare`` the number of them after ``beyond``.
 
-    The latter is below 0 if a packet's last word ends before, so that its sign says whether the packet is
-    over.
+    ``spare`` is negative if a packet's last word ends before ``beyond``, so that its sign marks the packet's
+    end.
     """
 
     def __init__(self, name: str, size: int) -> None:
@@ -314,20 +314,21 @@ class _CutWord:
 
 
 _COARSE = 4
-"""Mantissas are moved to the bottom by multiples of this many bytes first, then by the rest."""
+"""The byte granularity of the first shift of mantissas; the second one shifts by the remainder."""
 _DECODING = 6
-"""Cycles from the cutter to the values."""
+"""The latency in cycles from the cutter to the values."""
 _QUIET_NAN = 0x7FC0_0000
 
 
 class BfpDecompressor(Circuit):
-    """The payload of ``codec`` in, float32 out, packet by packet.
+    """A decompressor from payloads of ``codec`` to float32, packet by packet.
 
-    A payload does not say how many values its last block has, so that whole blocks come out, 0 for padding;
-    the frame has the count. A packet that ends within a block ends there, with the words that it completes.
+    A payload doesn't contain the number of values in its last block, so whole blocks are decoded, with 0 for
+    padding; the frame has the count. If a packet ends within a block, the output ends with its last complete
+    word.
 
-    Behind the ``BfpCutter``, two stages move a word's mantissas to the bottom, one takes the exponent off
-    that stands before a block's first ones, and three rebuild the values.
+    After the ``BfpCutter``, two stages shift a word's mantissas to bit 0, one removes the exponent before a
+    block's first ones, and three decode the values.
     """
 
     def __init__(self, codec: Bfp, width: int = 256) -> None:
@@ -366,10 +367,10 @@ class BfpDecompressor(Circuit):
 
 
 def _value(stage: Pipeline, mantissa: Value, shared: Value, bits: int) -> Value:
-    """Return the register of a float32, three stages after its mantissa: mantissa * 2^(shared - 126 - bits).
+    """Return the register of the float32 mantissa * 2^(shared - 126 - bits), three stages later.
 
-    A mantissa is an integer, whose highest one gives the exponent. Shared exponents below 32, which no
-    encoder writes, may give subnormals: their mantissas are shifted less.
+    A mantissa is an integer; the position of its highest one determines the exponent. Shared exponents below
+    32, which no encoder writes, may give subnormals, whose mantissas are shifted less.
     """
     sign, shared, is_far = stage.hold(mantissa[-1]), stage.hold(shared), stage.hold(shared[4:].any())
     magnitude = stage.hold(Mux(mantissa[-1], -mantissa, mantissa)[: bits + 1])

@@ -1,4 +1,4 @@
-"""The compressor of ``errbound``: a chunk's data waits until all its tags have left."""
+"""The compressor of ``errbound``: a chunk's data wait until all its tags have left."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from gradwire_gateware.sections import join, store
 from gradwire_gateware.stream import Circuit, Pipeline, block_ports, count_kept
 
 _QUARTET = 4
-"""The values whose tags are one byte."""
+"""The number of values whose tags share a byte."""
 _UNLIMITED = 239
-"""The largest exponent of a bound at which no code of two bytes overflows."""
+"""The largest biased exponent of a bound at which no code of two bytes overflows."""
 
 
 class ErrBoundCompressor(Circuit):
-    """Float32 in, the payload of ``codec`` out, packet by packet; a longer one is cut into several chunks.
+    """A compressor from float32 to payloads of ``codec``, packet by packet; longer ones give several chunks.
 
-    Stages: the distance to the steps; the value in steps; that rounded; its class; three or four that join
-    the lanes. Tags and data are packed for themselves. They wait in memories for two chunks of
-    ``chunk_words`` words, so that one comes in while the one before leaves, its tags first. With relative
-    bounds, words wait for those in front, and the bounds leave before the tags.
+    Stages: the shift distance; the value in steps; rounding; the size class; and three or four that join the
+    lanes. Tags and data are packed separately. They wait in memories for two chunks of ``chunk_words`` words,
+    so that one chunk enters while the previous one leaves, its tags first. With relative bounds, words first
+    wait for their block's bound, and the bounds leave before the tags.
     """
 
     def __init__(self, codec: ErrBound, width: int = 256, *, chunk_words: int = 512) -> None:
@@ -73,7 +73,7 @@ class ErrBoundCompressor(Circuit):
         join(m, sections, self.m_axis)
 
     def _words(self, m: Module, ready: Value, has_room: Value) -> relative.Word:
-        """Return the words that come in, with the bounds of their blocks if these are relative."""
+        """Return the input words, and for a relative codec their blocks' bounds."""
         come = self.s_axis
         if self._codec.relative is not None:
             return relative.waiting(m, self._codec, come, has_room, ready, self._chunk_words)
@@ -88,17 +88,17 @@ class ErrBoundCompressor(Circuit):
 
 
 def _steps_of(stage: Pipeline, bound: Value) -> Steps:
-    """Return the steps of a bound, whose limits are registers three stages after its exponent."""
+    """Return a bound's steps, with limits in registers three stages after its exponent."""
     cut = stage.hold(Mux(bound > _UNLIMITED, bound - _UNLIMITED, 0)[:4])
     limit = stage.hold(stage.hold(Const(32767, 15) >> cut))
     return Steps(bound, (limit[:7], limit))
 
 
 def _coded(stage: Pipeline, steps: Steps, x: Value) -> tuple[Value, Value]:
-    """Return the registers of the tag of a float32 and of its bits, four stages after it.
+    """Return the registers of a float32's tag and encoded bits, four stages later.
 
-    A value of exponent ``E + 1``, where E is that of the bound, is one step or more. It is shifted so that 15
-    bits are whole steps; below half a step, nothing is left.
+    A value of exponent ``E + 1``, where E is the bound's exponent, is at least one step. It is shifted so
+    that 15 bits are whole steps; values below half a step become 0.
     """
     exponent = x[23:31]
     above = exponent - (steps.exponent + 1)  # the position of the highest bit among whole steps
@@ -107,7 +107,7 @@ def _coded(stage: Pipeline, steps: Steps, x: Value) -> tuple[Value, Value]:
     distance = stage.hold((14 - above)[:4])
     significand, sign, raw = stage.hold(Cat(x[:23], Const(1, 1))), stage.hold(x[31]), stage.hold(x)
 
-    # With a distance of 0, the highest bit stands for 2^14 steps; with 15, for half a step.
+    # With a distance of 0, the highest bit is 2^14 steps; with 15, half a step.
     exact = (Cat(Const(0, 15), significand) >> distance)[:39]
     whole, half, sticky = stage.hold(exact[24:39]), stage.hold(exact[23]), stage.hold(exact[:23].any())
     is_large, is_small = stage.hold(is_large), stage.hold(is_small)
@@ -124,6 +124,6 @@ def _coded(stage: Pipeline, steps: Steps, x: Value) -> tuple[Value, Value]:
 
 
 def _exceeds(magnitude: Value, limit: int | Value) -> Value:
-    """Return whether it does, where a limit is a power of two less one."""
+    """Return whether ``magnitude`` exceeds ``limit``, a power of two minus one."""
     low = Value.cast(limit)
     return (magnitude & ~Cat(low, Const(0, len(magnitude) - len(low)))).any()

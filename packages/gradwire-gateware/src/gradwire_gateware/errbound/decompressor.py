@@ -1,4 +1,4 @@
-"""The decompressor of ``errbound``: a chunk's tags wait, and each word of them cuts the data that follow."""
+"""The decompressor of ``errbound``: a chunk's tags wait, and determine how its data are split."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ from gradwire_gateware.stream import (
 
 _QUARTET = 4
 _COARSE = 4
-"""Data are moved to the bottom by multiples of this many bytes first, then by the rest."""
+"""The byte granularity of the first shift of data; the second one shifts by the remainder."""
 
 
 class ErrBoundDecompressor(Circuit):
-    """The payload of ``codec`` in, ``values`` float32 out, packet by packet.
+    """A decompressor from payloads of ``codec`` to ``values`` float32, packet by packet.
 
-    A payload doesn't say how many values it has, so ``values`` must be there with the packet's words; at
-    most, they fill ``chunk_words`` words. Tags and data are cut apart, and the exponents of relative bounds.
-    For each word, the sizes of its lanes are added up in advance, so that one addition finds the next one's
-    data. A packet that isn't a payload gives wrong values, but as many, and the next packet is whole.
+    A payload doesn't contain its number of values, so ``values`` must be valid with the packet's words; the
+    values fill at most ``chunk_words`` words. Exponents of relative bounds, tags, and data are separated. For
+    each word, the sizes of its lanes are summed in advance, so that one addition gives the offset of the next
+    word's data. An invalid packet gives wrong values, but ``values`` of them, and doesn't affect the next
+    packet.
     """
 
     def __init__(self, codec: ErrBound, width: int = 256, *, chunk_words: int = 512) -> None:
@@ -50,7 +51,7 @@ class ErrBoundDecompressor(Circuit):
         self._cut(m, *sections, counts)
 
     def _apart(self, m: Module) -> tuple[list[Any], Queue]:
-        """Return the streams of exponents, if there are any, of tags and of data; and packets' values."""
+        """Return the streams of exponents (if relative), tags, and data, and the queue of value counts."""
         come, width = self.s_axis, len(self.s_axis.tdata)
         most_tags = -(-self._most // _QUARTET)
         counts = Queue(m, "counts", {"values": len(self.values)})
@@ -69,7 +70,7 @@ class ErrBoundDecompressor(Circuit):
         return streams, counts
 
     def _exponents(self) -> tuple[Value, int]:
-        """Return how many exponents a packet has, and the largest number."""
+        """Return the number of exponents in a packet, and its maximum."""
         block = self._codec.block
         if block is None:
             return Const(1), 1
@@ -78,7 +79,7 @@ class ErrBoundDecompressor(Circuit):
     def _bound(
         self, m: Module, exponents: Sequence[Any], moves: Value, is_last: Value
     ) -> tuple[Value, Value]:
-        """Return the exponent of the next word's bound, which ``moves`` takes, and if it is there."""
+        """Return the exponent of the next word's bound, consumed by ``moves``, and whether it is valid."""
         if not exponents:
             return Const(0, 8), Const(1, 1)
         (stream,) = exponents
@@ -97,7 +98,7 @@ class ErrBoundDecompressor(Circuit):
         return stream.tdata.word_select(index, 8), stream.tvalid
 
     def _lengths(self, m: Module, *sections: Any) -> Queue:
-        """Read the tags of a word of float32 at a time, and add up its sizes; nothing stops these stages."""
+        """Read the tags of one word of float32 at a time and sum its sizes; these stages never stall."""
         *exponents, tags, counts = sections
         width = len(self.s_axis.tdata)
         lanes = width // LANE_BITS
@@ -130,7 +131,7 @@ class ErrBoundDecompressor(Circuit):
         return lengths
 
     def _cut(self, m: Module, *sections: Any) -> None:
-        """Cut the data of a word of float32 at a time, and rebuild its values."""
+        """Extract the data of one word of float32 at a time, and decode its values."""
         *others, data, counts = sections
         width = len(self.s_axis.tdata)
         lanes, size = width // LANE_BITS, width // 8
@@ -139,7 +140,7 @@ class ErrBoundDecompressor(Circuit):
         leaving, has_room = counted_memory(m, "leaving", rebuilt, fires)
         known, takes = Signal(), Signal()
 
-        # Where its data begin in the current word of data, and where they end, which is known a cycle ahead.
+        # The start and end offsets of its data in the current data word; the end is known one cycle ahead.
         fetch, following = Pipeline(m, takes), lengths.first
         last = fetch.hold(following.last)
         place, end, crosses = Signal(range(size)), Signal(range(2 * size)), Signal()
@@ -197,7 +198,7 @@ class ErrBoundDecompressor(Circuit):
 
 
 def _decoded(stage: Pipeline, bound: Value, tag: Value, piece: Value) -> Value:
-    """Return the register of a float32, three stages after its tag and bytes, and one after its bound."""
+    """Return the register of a float32, three stages after its tag and bytes, one stage after its bound."""
     code = Mux(tag == 2, piece[:16], Cat(piece[:8], piece[7].replicate(8)))
     sign = stage.hold(code[15])
     magnitude = stage.hold(Mux(code[15], -code, code)[:16])

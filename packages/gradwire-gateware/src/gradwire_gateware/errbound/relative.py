@@ -24,43 +24,43 @@ from gradwire_gateware.errbound.share import (
 from gradwire_gateware.queues import Queue, RewindingQueue
 from gradwire_gateware.stream import LutFIFO, Pipeline, count_kept, leading_zeros
 
-# The limits of the CPU's sum of a block's squares, in whole numbers and in any order.
+# Integer bounds of the CPU's sum of a block's squares, independent of the order of additions.
 #
-# Only a significand's highest 18 bits are squared. Squares and their sum are cut at a bit that follows from
-# the largest exponent so far, in steps of eight exponents. So whole numbers are added, and their sum has few
-# places to move to. If no bit is lost, both limits are the CPU's sum, which is then exact as well, because it
-# has no more than 53 bits.
+# Only a significand's highest 18 bits are squared. Squares and their sum are truncated at a bit determined by
+# the largest exponent so far, in steps of eight exponents. So integers are added, and their sum has few
+# possible shifts. If no bit is lost, both bounds equal the CPU's sum, which is then exact as well, because it
+# has at most 53 bits.
 
 _HALF_BITS = 18
-"""The bits of a significand that are squared: a multiplier has as many."""
+"""The bits of a significand that are squared, the width of a multiplier."""
 _LOW_BITS = 23 + 1 - _HALF_BITS
 _TERM_BITS = 2 * _HALF_BITS
 _SUM_BITS = _TERM_BITS + COUNT_BITS - 1
 _STEP_BITS = 16
-"""A base covers eight exponents, whose squares have sixteen."""
+"""The bits of the squares per base, which covers eight exponents."""
 _MOST_FINE = _STEP_BITS - 2
 _UNIT = 2 * (-127 - (_HALF_BITS - 1)) + _MOST_FINE
 """The power of two of a sum's lowest bit at base 0."""
 _LEAST_BASE = 2
-"""From here on, the square of a subnormal is less than a sum's lowest bit."""
+"""The smallest base, at which a subnormal's square is less than a sum's lowest bit."""
 _TO_LIMITS = 5
-"""Stages from a sum to its lower limit: as many as from a count to what it is compared with."""
+"""The stages from a sum to its lower bound, and from a count to the compared value."""
 
 
 def latency(lanes: int) -> int:
-    """Return the cycles from a block's last word to its lower limit."""
+    """Return the latency in cycles from a block's last word to the lower bound of its sum."""
     return 6 + 2 * (lanes - 1).bit_length() + _TO_LIMITS
 
 
 class _Lane(NamedTuple):
     significand: Value
-    """Its highest bits, with the hidden one; 0 if the float is subnormal or not finite."""
+    """The significand's highest bits, with the hidden one; 0 if the float is subnormal or not finite."""
     exponent: Value
     is_inexact: Value
 
     @classmethod
     def of(cls, stage: Pipeline, x: Value) -> _Lane:
-        """Return the registers of a float32."""
+        """Return the registers of a float32's lane."""
         is_finite, is_normal = ~x[23:31].all(), x[23:31].any()
         return cls(
             stage.hold(Mux(is_finite & is_normal, Cat(x[_LOW_BITS:23], Const(1, 1)), 0)),
@@ -74,7 +74,7 @@ class _Lane(NamedTuple):
 
 
 class _Marks(NamedTuple):
-    """The marks of a word."""
+    """The control signals of a word."""
 
     moves: Value
     opens: Value
@@ -82,19 +82,19 @@ class _Marks(NamedTuple):
     counted: Value
 
     def held(self, stage: Pipeline) -> _Marks:
-        """Return the registers of the marks, one stage later."""
+        """Return the registers of the signals, one stage later."""
         return _Marks(stage.hold(self.moves, resets=True), *(stage.hold(each) for each in self[1:]))
 
 
 def bracketed(
     m: Module, lanes: Sequence[Value], keep: Value, moves: Value, opens: Value, closes: Value
 ) -> tuple[Value, Double, Value]:
-    """Return when the limits of a block's sum are there, the limits, and how many of its values are finite.
+    """Return the valid signal and the bounds of a block's sum of squares, and its number of finite values.
 
-    The lower limit is there in that cycle, the upper one in the next. The number is there ``_TO_LIMITS``
-    cycles before either. A word's lanes come in the cycles of ``moves``; ``opens`` and ``closes`` mark a
-    block's first and last word. Two words that close blocks never follow each other at once. A lane that is
-    not kept must be 0.
+    The lower bound is output in the valid cycle, the upper one in the next. The number is output
+    ``_TO_LIMITS`` cycles before the lower bound. A word's lanes arrive in the cycles of ``moves``; ``opens``
+    and ``closes`` mark a block's first and last word. Words that close blocks must not be in consecutive
+    cycles. Lanes that aren't kept must be 0.
     """
     stage = Pipeline(m, Const(1))
     parts, marks = [_Lane.of(stage, x) for x in lanes], _Marks(moves, opens, closes, Const(0, 1))
@@ -125,7 +125,7 @@ def bracketed(
 
 
 def _term(stage: Pipeline, part: _Lane, base: Value) -> tuple[Value, Value]:
-    """Return the registers of a square in units of a base, three stages later, and whether bits are lost."""
+    """Return the registers of a square in a base's units, three stages later, and whether bits are lost."""
     above = (base - part.exponent[3:])[: len(base)]
     product = stage.hold(part.significand * part.significand)
     coarse = stage.hold(Mux(above[2:].any(), 3, above[:2]))
@@ -143,7 +143,7 @@ def _term(stage: Pipeline, part: _Lane, base: Value) -> tuple[Value, Value]:
 
 
 class _Sum(NamedTuple):
-    """The registers of a block's sum; all but the first two stay for two cycles at least."""
+    """The registers of a block's sum; all but the first two are stable for at least two cycles."""
 
     total: Value
     is_inexact: Value
@@ -153,7 +153,7 @@ class _Sum(NamedTuple):
 
     @classmethod
     def of(cls, m: Module, word: Value, lost: Value, rise: Value, base: Value, marks: _Marks) -> _Sum:
-        """Return the sum of words, each in units of its ``base``, which rose so far."""
+        """Return the sum of words in units of ``base``; ``rise`` is its increase since the previous word."""
         total, is_inexact, ended = Signal(_SUM_BITS), Signal(), Signal()
         steps = range(0, _SUM_BITS, _STEP_BITS)
         falls = Cat(total[at : at + _STEP_BITS].any() & (rise > index) for index, at in enumerate(steps))
@@ -174,14 +174,15 @@ class _Sum(NamedTuple):
 
 
 def _limits(stage: Pipeline, of: _Sum) -> tuple[Value, Double, Value]:
-    """Return the cycle of the lower limit, the limits, and the number of finite values, as ``bracketed``.
+    """Return the valid signal, bounds, and number of finite values, as ``bracketed`` does.
 
-    The CPU's sum of N squares is less than the exact one by 2^-40 of it at most. It is more than the bits
-    that are squared give by 2^-16 and 2^-40, and by 2 N units, because each term and each shift loses less
-    than one. So the lower limit is 2^-32 and a unit less, and the upper one 2^-15 and 4 N units more.
+    The CPU's sum of N squares is below the exact one by a relative 2^-40 at most. It exceeds the truncated
+    sum by at most a relative 2^-16 and 2^-40, and 2 N units, because each term and each shift loses less than
+    one unit. So the lower bound is a relative 2^-32 and one unit below the truncated sum, and the upper one a
+    relative 2^-15 and 4 N units above it.
     """
     total, bits = of.total, _SUM_BITS + 1
-    less = Mux(of.is_inexact, ~Cat(total[32:], Const(0, bits - len(total[32:]))), 0)  # one less than negated
+    less = Mux(of.is_inexact, ~Cat(total[32:], Const(0, bits - len(total[32:]))), 0)  # ~x is -x - 1
     low = stage.hold((total + less)[:bits])
     more = stage.hold(Mux(of.is_inexact, total[15:] + Cat(Const(0, 2), of.count), 0))
     high = stage.hold((stage.hold(total) + more)[:bits])
@@ -199,21 +200,21 @@ def _limits(stage: Pipeline, of: _Sum) -> tuple[Value, Double, Value]:
 
 
 _BOUNDS = 32
-"""The bounds that can wait."""
+"""The depth of the queue of bounds."""
 _TO_BOUND = 6
-"""Cycles from the lower limit of a block's sum to its bound in front of the memory."""
+"""The latency in cycles from the lower bound of a block's sum to the queue of bounds."""
 _MARGIN = 6
-"""Cycles through the memories, at most."""
+"""The largest latency in cycles through the memories."""
 _FEW = 4
-"""The words between the memory and its consumer."""
+"""The depth of the queue between the memory and its consumer."""
 ON_THEIR_WAY = _FEW + 1
-"""The words between the memory and its consumer, and the word in a register behind them."""
+"""The words in the queue between the memory and its consumer, and in the register after it."""
 _MOST_VALUES = 65536
-"""The CPU adds the sums of larger blocks in another order."""
+"""The largest block; in larger ones, the CPU adds sums in another order."""
 
 
 class Word(NamedTuple):
-    """The next word that waits, and the bound of its block, while ``valid`` is high."""
+    """The next queued word and its block's bound, while ``valid`` is high."""
 
     lanes: Value
     count: Value
@@ -226,7 +227,7 @@ class Word(NamedTuple):
 
 
 def check(codec: ErrBound, values: int) -> None:
-    """Raise ``SpecError`` if values that share a bound are more than the CPU adds up at once."""
+    """Raise ``SpecError`` if more values share a bound than the CPU adds in one block."""
     if codec.block is None and values > _MOST_VALUES:
         raise SpecError(
             f"{codec}: expected chunks of at most {_MOST_VALUES} values, because they share a bound, got "
@@ -235,9 +236,9 @@ def check(codec: ErrBound, values: int) -> None:
 
 
 def waiting(m: Module, codec: ErrBound, come: Any, may_leave: Value, takes: Value, chunk_words: int) -> Word:
-    """Return the words of a stream, which leave in the cycles of ``takes``.
+    """Return the words of a stream with their bounds; they leave in the cycles of ``takes``.
 
-    While ``may_leave`` is low, no more come than ``ON_THEIR_WAY``.
+    While ``may_leave`` is low, at most ``ON_THEIR_WAY`` more words arrive.
     """
     lanes_count, least = len(come.tdata) // LANE_BITS, Least.of(codec)
     words = chunk_words if codec.block is None else min(chunk_words, codec.block // lanes_count)
@@ -273,7 +274,7 @@ def waiting(m: Module, codec: ErrBound, come: Any, may_leave: Value, takes: Valu
 
 
 def kept_lanes(m: Module, come: Any) -> tuple[Signal, Signal]:
-    """Return which float32 of a word are kept, a bit for each, and the word with 0 for the others."""
+    """Return the mask of a word's kept float32, and the word with the others set to 0."""
     keep, kept = Signal(len(come.tdata) // LANE_BITS), Signal.like(come.tdata)
     m.d.comb += keep.eq(come.tkeep[:: LANE_BITS // 8])
     m.d.comb += kept.eq(come.tdata & Cat(bit.replicate(LANE_BITS) for bit in keep))
@@ -281,10 +282,10 @@ def kept_lanes(m: Module, come: Any) -> tuple[Signal, Signal]:
 
 
 def _bounds(m: Module, found: Value, limit: Double, count: Value, least: Least) -> Queue:
-    """Return the queue of the lower bounds of blocks, which ``is_near`` the border to the next one or not.
+    """Return the queue of blocks' bounds; ``is_near`` if the bounds of the sum give different results.
 
-    The ``limit`` is the lower one in the cycle in which it is ``found``, then the upper one. What a sum is
-    compared with stays with the bound.
+    ``limit`` is the sum's lower bound in the cycle of ``found``, and its upper one in the next. The values
+    that a sum is compared with are stored with the bound.
     """
     stage = Pipeline(m, Const(1))
     wanted, shift = normal_count(stage, count, least)
@@ -301,16 +302,16 @@ def _bounds(m: Module, found: Value, limit: Double, count: Value, least: Least) 
 def _leaving(
     m: Module, values: RewindingQueue, bounds: Queue, least: Least, may_leave: Value, takes: Value
 ) -> Word:
-    """Return the words of blocks whose bounds are known.
+    """Return the words of blocks with known bounds.
 
-    If a block's bound ``is_near``, its squares are added up one by one, in the CPU's order, before its words
-    are read again. A few words wait in LUT RAM and a register, so that their consumer, which stops many
-    registers, doesn't also have to stop the memory in the same cycle.
+    If a block's bound ``is_near``, its squares are added one by one, in the CPU's order, before its words are
+    read again. A few words wait in LUT RAM and a register, so that their consumer, which stalls many
+    registers, doesn't also have to stall the memory in the same cycle.
     """
     stage, marks = Pipeline(m, Const(1)), values.first.marks
     opens, closes, near = marks[0], marks[1], bounds.first
     adds_up, is_added, exact, bound = Signal(), Signal(), Signal(8), Signal(8)
-    is_taken = Signal()  # the bound, which leaves a cycle later, because it takes long
+    is_taken = Signal()  # the bound is consumed; it leaves one cycle later, because this signal is late
     has_bound = bounds.has & ~is_taken
     is_open = values.has & (~opens | (has_bound & (~near.is_near | is_added)))
     begins = values.has & opens & has_bound & near.is_near & ~adds_up & ~is_added
@@ -325,7 +326,7 @@ def _leaving(
     current = Mux(opens, Mux(is_added, exact, near.bound), bound)
     fields = Cat(current, marks[1:], values.first.word)
     m.submodules.leaving = few = LutFIFO(width=len(fields), depth=_FEW)
-    has_place = stage.hold(may_leave & (few.level < _FEW - 2), resets=True)  # two more are on their way
+    has_place = stage.hold(may_leave & (few.level < _FEW - 2), resets=True)  # two more are in flight
     leaves = is_open & has_place & ~adds_up
     m.d.comb += [
         few.w_data.eq(stage.hold(fields)),

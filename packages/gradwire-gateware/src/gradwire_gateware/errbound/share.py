@@ -1,8 +1,8 @@
 """The exponent of a relative bound, from the sum of a block's squares and their number.
 
 The CPU computes share * sqrt(sum / count) in double precision, and rounds three times. Every step is
-monotone, so the result is 2^k or more exactly if the sum is count * M * 4^k or more, where M is a constant
-of the share: nothing is left to divide.
+monotone, so the result is at least 2^k exactly if the sum is at least count * M * 4^k, where M is a constant
+of the share. So the hardware needs no division.
 """
 
 from __future__ import annotations
@@ -19,48 +19,46 @@ from gradwire.codecs import ErrBound
 from gradwire_gateware import LANE_BITS
 from gradwire_gateware.stream import Pipeline, leading_zeros
 
-# The sum of a block's squares in double precision, with the CPU's bits: sixteen sums, which are then
-# folded.
+# The sum of a block's squares in double precision, bit-identical to the CPU's: sixteen partial sums, which
+# are then added pairwise.
 #
-# One adder takes a value in each cycle. It comes back to a sum every sixteen cycles, so that an addition
-# may
-# have as many stages. All terms are positive, so it needs no search for the highest bit. A sum is a
-# significand
-# of 53 bits, 0 or with its highest bit set, times 2^(exponent - ``BIAS``).
+# One adder processes one value per cycle. It returns to a partial sum every sixteen cycles, so an addition
+# may have as many stages. All terms are positive, so no search for the highest bit is needed. A sum is a
+# significand of 53 bits, 0 or with its highest bit set, times 2^(exponent - ``BIAS``).
 
 SIGNIFICAND_BITS = 53
 EXPONENT_BITS = 10
 BIAS = 370
 SUMS = 16
 _SQUARED = 5
-"""Stages to a square."""
+"""The stages of a square."""
 _ADDED = 6
-"""Stages of an addition."""
+"""The stages of an addition."""
 COUNT_BITS = 17
-"""The bits of the number of values of a block, 65536 at most."""
+"""The bits of a block's number of values, 65536 at most."""
 _OFFSET = 32
-"""Keeps the exponents of normalised subnormals positive."""
+"""An offset that keeps the exponents of normalised subnormals positive."""
 _BITS = SIGNIFICAND_BITS + EXPONENT_BITS
 _LAST_ROUND = 9
 
 
 class Double(NamedTuple):
-    """A number that is not negative."""
+    """A non-negative number as significand and exponent."""
 
     significand: Value
     exponent: Value
 
     @classmethod
     def of(cls, bits: Value) -> Double:
-        """Return the number of a register."""
+        """Return the number in a register's bits."""
         return cls(bits[:SIGNIFICAND_BITS], bits[SIGNIFICAND_BITS:_BITS])
 
 
 def squared(m: Module, stage: Pipeline, x: Value) -> Double:
-    """Return the registers of the square of a float32, five stages after it; 0 if it is not finite.
+    """Return the registers of the square of a float32, five stages later; 0 if the float isn't finite.
 
-    Stages: a subnormal's zeros; the significand shifted by them; the products of its halves; their sum; and
-    that with its highest bit set.
+    Stages: count a subnormal's leading zeros; shift the significand; multiply its halves; add the products;
+    and normalise.
     """
     is_normal, all_bits = x[23:31] != 0, Signal(LANE_BITS)
     m.d.comb += all_bits.eq(Cat(Const(0, 8), x[:23], is_normal))
@@ -88,7 +86,7 @@ def squared(m: Module, stage: Pipeline, x: Value) -> Double:
 
 
 def distance(a: Value, b: Value) -> Value:
-    """Return whether the exponent ``a`` is below ``b``, and how far they are from each other, 63 at most."""
+    """Return whether exponent ``a`` is below ``b``, and their absolute difference, saturated at 63."""
     forth, back = a - b, b - a
     swaps = forth[-1]
     gap = Mux(swaps, back, forth)[:EXPONENT_BITS]
@@ -96,10 +94,10 @@ def distance(a: Value, b: Value) -> Value:
 
 
 def added(stage: Pipeline, a: Double, b: Double) -> Value:
-    """Return the bits of a sum, rounded to nearest even, ``_ADDED`` stages after the numbers.
+    """Return the bits of a sum, rounded to nearest even, ``_ADDED`` stages later.
 
-    Stages: the numbers; their distance; which is larger; the smaller one shifted, in two; and the sum and the
-    next larger number, so that rounding is a choice.
+    Stages: the operands; their exponent difference; the larger operand; two for the shift of the smaller one;
+    and the sum and its successor, so that rounding is a selection.
     """
     a, b = (Double.of(stage.hold(Cat(*each))) for each in (a, b))
     swaps_and_gap = stage.hold(distance(a.exponent, b.exponent))
@@ -128,13 +126,13 @@ def added(stage: Pipeline, a: Double, b: Double) -> Value:
 
 
 def summed(m: Module, word: Value, is_last: Value, begins: Value) -> tuple[Value, Value, Double]:
-    """Return when the next word of a block is taken, when the sum of its squares is there, and the sum.
+    """Return when a block's next word is consumed, when its sum of squares is valid, and the sum.
 
-    The first word is there in the cycle of ``begins``, and each other one when the one before it was taken
-    ``LANE_BITS`` / 4 cycles before. The block ends with the word that ``is_last``.
+    The first word must be valid in the cycle of ``begins``, and each following one ``LANE_BITS`` / 4 cycles
+    after the previous one was consumed. The block ends with the word marked ``is_last``.
 
-    A pass is a cycle for each sum. After the passes of values, four passes add the sums of the second half to
-    those of the first; a pass without additions is between any two of these, so that all sums are there.
+    A pass has one cycle per partial sum. After the passes over values, four passes add partial sums pairwise;
+    an idle pass between them lets all additions complete.
     """
     stage, lanes = Pipeline(m, Const(1)), len(word) // LANE_BITS
     works, index, turn = Signal(), Signal(range(SUMS)), Signal(range(_LAST_ROUND + 1))
@@ -176,21 +174,21 @@ def summed(m: Module, word: Value, is_last: Value, begins: Value) -> tuple[Value
 
 
 LATENCY = 5
-"""Stages from a count to what its sum is compared with."""
+"""The stages from a count to the value that its sum is compared with."""
 _LEAST_BITS = SIGNIFICAND_BITS + 1
 
 
 class Least(NamedTuple):
-    """The least sum of squares of one value whose bound is 1 or more: significand * 2^power."""
+    """The smallest square of a single value for a bound of at least 1: significand * 2^power."""
 
     significand: int
     power: int
     is_enough: bool
-    """Whether that sum itself is enough, or must be exceeded."""
+    """Whether equality with this sum is enough; otherwise it must be exceeded."""
 
     @classmethod
     def of(cls, codec: ErrBound) -> Least:
-        """Return the least sum for the share of a codec."""
+        """Return the smallest sum for a codec's share."""
         share: float = struct.unpack("<f", struct.pack("<f", codec.relative))[0]
         root = _least(1.0 / share, lambda value: share * value >= 1.0)
         square = _least(root * root, lambda value: math.sqrt(value) >= root)
@@ -203,7 +201,7 @@ class Least(NamedTuple):
 
 
 def _least(near: float, is_enough: object) -> float:
-    """Return the smallest number that is enough, near one."""
+    """Return the smallest double for which ``is_enough`` is true, searching from ``near``."""
     assert callable(is_enough)
     while is_enough(near):
         near = math.nextafter(near, 0.0)
@@ -213,7 +211,7 @@ def _least(near: float, is_enough: object) -> float:
 
 
 def normal_count(stage: Pipeline, count: Value, least: Least) -> tuple[Value, Value]:
-    """Return the registers of count * M with its highest bit set, and what to add to the exponent."""
+    """Return the registers of count * M, normalised, and of the exponent's correction."""
     zeros = stage.hold(leading_zeros(Cat(Const(0, 32 - COUNT_BITS), count)))
     count = stage.hold(count)
     count, zeros = stage.hold((count << zeros)[:COUNT_BITS]), stage.hold(zeros)
@@ -245,11 +243,11 @@ def exponent_of(stage: Pipeline, total: Double, wanted: Value, shift: Value, lea
     return stage.hold(clipped[:8])
 
 
-# What the compressor and the decompressor of ``errbound`` must know of the format.
+# The format of ``errbound``, shared by its compressor and decompressor.
 
 
 class Steps(NamedTuple):
-    """The steps of a bound, as numbers or as signals."""
+    """The quantization steps of a bound, as numbers or as signals."""
 
     exponent: int | Value
     """The biased exponent of the bound."""
@@ -258,7 +256,7 @@ class Steps(NamedTuple):
 
     @classmethod
     def of(cls, codec: ErrBound) -> Steps:
-        """Return the steps of a codec whose bound is absolute."""
+        """Return the steps of a codec with an absolute bound."""
         (exponent, *_) = codec.compiled[1]
         overflow = 1 << (254 - exponent) if exponent > 238 else 1 << 16
         return cls(exponent, (min(127, overflow - 1), min(32767, overflow - 1)))

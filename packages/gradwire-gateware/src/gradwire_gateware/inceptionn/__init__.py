@@ -1,1 +1,1 @@
-"""The codec ``inceptionn`` as hardware: groups of eight values, which follow each other without gaps."""
+"""The codec ``inceptionn`` as hardware: payloads of groups of eight values without gaps."""

@@ -1,4 +1,4 @@
-"""The compressor of ``inceptionn``: eight float32 of a group in a cycle, classified, shortened and packed."""
+"""The compressor of ``inceptionn``: groups of eight float32, classified, shortened, and packed."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from gradwire_gateware.packer import Packer
 from gradwire_gateware.stream import Circuit, Pipeline, block_ports, shift_left_bytes, spread_left_bytes
 
 Piece = tuple[Value, Value]
-"""Some bytes of a payload, and how many they are; what follows them is 0."""
+"""Bytes of a payload and their number; bytes after them are 0."""
 
 
 class InceptionnCompressor(Circuit):
-    """Float32 in, the payload of ``codec`` out, packet by packet.
+    """A compressor from float32 to payloads of ``codec``, packet by packet.
 
-    Stages: the class and the bits of each lane; three that join 2, 4, then 8 lanes; at 512 bits two that join
-    two groups; two of the ``Packer``, or three at 512 bits. Eight raw floats are 34 bytes, so that 16 of 17
-    cycles take a word of them; of every other class each cycle does. ``masks`` is for the ``Packer``.
+    Stages: the class and the bits of each lane; three that join 2, 4, then 8 lanes; at 512 bits, two that
+    join two groups; and the ``Packer``'s two, or three at 512 bits. Eight raw floats are 34 bytes, so words
+    of raw floats are accepted in 16 of 17 cycles, and all other words in every cycle. ``masks`` is an option
+    of ``Packer``.
     """
 
     def __init__(self, codec: Inceptionn, width: int = 256, *, masks: bool = False) -> None:
@@ -60,7 +61,7 @@ class InceptionnCompressor(Circuit):
 
 
 def _code(m: Module, classes: Classes, x: Value, is_kept: Value) -> Piece:
-    """Return the tag of a float32 and its 0, 8, 16 or 32 bits; those of 0 if it isn't kept."""
+    """Return a float32's tag and its 0, 8, 16, or 32 bits; the encoding of 0 if it isn't kept."""
     exponent = x[23:31]
     tag, bits = Signal(2), Signal(LANE_BITS)
     is_two = Signal()
@@ -82,14 +83,14 @@ def _code(m: Module, classes: Classes, x: Value, is_kept: Value) -> Piece:
 
 
 def size_of(m: Module, tag: Value) -> Value:
-    """Return the bytes that a tag stands for."""
+    """Return the number of bytes of a tag's value."""
     size = Signal(3)
     m.d.comb += size.eq(Cat(tag == 1, tag == 2, tag == 3))
     return size
 
 
 def joined(stage: Pipeline, pieces: list[Piece]) -> list[Piece]:
-    """Return registers in which the second piece of every pair follows the first."""
+    """Return the registers of each pair of pieces, concatenated."""
     joined = []
     for (low, low_count), (high, high_count) in zip(pieces[::2], pieces[1::2], strict=True):
         both = low | shift_left_bytes(high, low_count, (len(low) + len(high)) // 8)
@@ -98,7 +99,7 @@ def joined(stage: Pipeline, pieces: list[Piece]) -> list[Piece]:
 
 
 def _joined_far(m: Module, stage: Pipeline, low: Piece, high: Piece) -> Piece:
-    """Return registers, two stages on, in which ``high`` follows ``low``: each bit of a size moves many."""
+    """Return the registers of two concatenated pieces, two stages later, because a size has high fan-out."""
     low_bits, (low_count, copy) = stage.hold(low[0]), stage.hold_twice(low[1])
     high_bits, high_count = stage.hold(high[0]), stage.hold(high[1])
     both = low_bits | spread_left_bytes(m, high_bits, (low_count, copy), 2 * GROUP_NBYTES)

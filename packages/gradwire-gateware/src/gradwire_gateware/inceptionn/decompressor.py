@@ -1,4 +1,4 @@
-"""The decompressor of ``inceptionn``: the groups of a payload, cut apart and decoded, eight lanes each."""
+"""The decompressor of ``inceptionn``: a payload's groups of eight lanes, separated and decoded."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from gradwire_gateware.stream import (
     stream,
 )
 
-# Where the groups of an ``inceptionn`` payload begin: as many in a cycle as a word of float32 takes.
+# The offsets of the groups in an ``inceptionn`` payload, for one word of float32 per cycle.
 #
-# A group's length stands in its first two bytes, so that its place depends on all groups before it. For every
-# byte of a word, the finder computes in advance where the groups would end if they began there; what remains
-# to do within one cycle is to look up one of these places.
+# A group's first two bytes determine its length, so its offset depends on all earlier groups. For every byte
+# of a word, the finder computes in advance the ends of groups that would begin there; only a lookup of one of
+# these offsets remains for one cycle.
 
 _SIZES = (0, 1, 2, 4)
 SIZES_OF_TWO = Const(sum((_SIZES[tags & 3] + _SIZES[tags >> 2]) << (4 * tags) for tags in range(16)), 4 * 16)
-"""The bytes of two lanes by their two tags, four bits an entry."""
+"""The number of bytes of two lanes by their two tags, four bits per entry."""
 _LENGTH_BITS = GROUP_NBYTES.bit_length()
 
 
 class _Place:
-    """A place for a word on its way to become the current one.
+    """A pipeline position of a word before it becomes the current one.
 
-    Its registers load in a cycle in which the word in it ``goes``, and the current one ``is_idle`` or
-    ``is_done``, which is known last; ``follow`` has those of the data, a cycle later.
+    The registers of ``stage`` load in a cycle in which the word in it ``goes``, and the current one
+    ``is_idle`` or ``is_done``, the latest signal; the data registers of ``follow`` load one cycle later.
     """
 
     def __init__(self, m: Module, is_idle: Value, is_done: Value) -> None:
@@ -56,18 +56,18 @@ class _Place:
 
 
 class _PlacedWord(NamedTuple):
-    """The word in a place on its way."""
+    """The word in a pipeline position."""
 
     valid: Value
     last: Value
     count: Value
-    """The number of its valid bytes."""
+    """The number of valid bytes of the word."""
     lengths: list[Value]
     """The lengths of groups that begin at each byte."""
     data: Value
 
     def moved(self, goes: Value, to: _Place) -> _PlacedWord:
-        """Return the registers of the place behind it, which are empty if the word does not go there."""
+        """Return the registers of the next position, which are empty if the word doesn't move there."""
         hold = to.stage.hold
         return _PlacedWord(
             hold(self.valid & goes, resets=True),
@@ -78,21 +78,21 @@ class _PlacedWord(NamedTuple):
         )
 
     def goes(self, successor_goes: Value) -> Value:
-        """Return whether its place becomes free: a word goes with its successor, and a last one alone."""
+        """Return whether the position becomes free: a word moves with its successor, a last one alone."""
         return successor_goes | ~self.valid | self.last
 
 
 class GroupFinder(Circuit):
-    """A source of the bytes of the groups of a word of float32, and of the beginnings of the groups.
+    """A source of the bytes of the groups in a word of float32, with the groups' start offsets.
 
-    Four words are at hand: the current one, two after it, and one that has just come. Where two groups are
-    found at once, they are six, because to look up where the second one ends takes two stages more. A word
-    moves on only with its successor behind it, so that a group's bytes are visible wherever they end; but the
-    last words of a packet wait for nothing. There is an output in each cycle in which ``valid`` is high, and
-    ``ready`` was in the cycle before: the bytes follow the places by a cycle, because many registers move
-    with them.
+    It holds four words: the current one, two after it, and the newest one. With two groups per word, it holds
+    six, because the lookup of the second group's end needs two more stages. A word advances only together
+    with its successor, so that all bytes of a group are visible; the last words of a packet don't wait. It
+    outputs in each cycle in which ``valid`` is high, if ``ready`` was high in the cycle before: the bytes
+    follow the offsets by one cycle, because many registers load with them.
 
-    A packet that is no payload loses its alignment, but not its end: nothing stalls, and the next is whole.
+    An invalid packet loses its alignment, but not its end: the circuit doesn't stall, and the next packet is
+    correct.
     """
 
     def __init__(self, width: int) -> None:
@@ -112,14 +112,14 @@ class GroupFinder(Circuit):
         )
 
     def _describe(self, m: Module) -> None:
-        """Describe the circuit: the words at hand, and the place in the current one."""
+        """Describe the circuit: the words in the pipeline, and the offset in the current one."""
         come, size, places = self.s_axis, self._size, self._place_bits
         is_idle, is_done, consume, moves = Signal(), Signal(), Signal(), Signal()
         take, free = Pipeline(m, come.tready), Pipeline(m, Const(1))
         at_far, at_next = _Place(m, is_idle, is_done), _Place(m, is_idle, is_done)
         stage = at_next.stage
 
-        # All registers wait for ``is_done``, but those of a word that comes: it may be kept.
+        # All registers wait for ``is_done``, except the input's: an arriving word may be stored.
         coming = take.hold(Cat(come.tdata, come.tlast, count_kept(come.tkeep)))
         new_valid, word, may_come = kept_word(m, take.hold(come.tvalid, resets=True), coming, moves)
         new, new_last, new_count = word[: 8 * size], word[8 * size], word[8 * size + 1 :]
@@ -159,7 +159,7 @@ class GroupFinder(Circuit):
             third_end.eq(Mux(third_last, 2 * size + third_count, nowhere)),
         ]
         is_empty = stage.hold(next_.last & (next_.count == 0))
-        # Only groups that begin late reach the third word, whose end is known late.
+        # Only groups that begin near the end reach the third word, whose length is known late.
         finals = [
             [
                 (found >= end) | (found >= third_end if at + reach * GROUP_NBYTES >= 2 * size else 0)
@@ -167,14 +167,14 @@ class GroupFinder(Circuit):
             ]
             for reach, each in enumerate(ends, 1)
         ]
-        # Whether the word is done decides whether all registers move on: one bit to look up, and no more.
+        # All registers wait for the end of the current word, so this is a lookup of a single bit.
         leaves = _held(
             stage, [(ends[-1][at] >= size) | Cat(each[at] for each in finals).any() for at in range(size)]
         )
         ends, finals = [_held(stage, each) for each in ends], [_held(stage, each) for each in finals]
 
         place, skips = Signal(range(2 * size)), Signal()
-        inverse = Signal(len(place) - 1, init=-1)  # of the place: its bits would have too many readers
+        inverse = Signal(len(place) - 1, init=-1)  # a copy of the offset, to limit its fan-out
         is_within = ~skips & (place < size)
         has_groups = valid & is_within
         found = [_looked_up(each, place[:-1]) for each in ends]
@@ -207,49 +207,50 @@ class GroupFinder(Circuit):
 
 
 def _sum(word: Value, at: int) -> Value:
-    """Return the bytes of the four lanes whose tags are byte ``at`` of a word."""
+    """Return the number of bytes of the four lanes whose tags are byte ``at`` of a word."""
     low, high = word.word_select(2 * at, 4), word.word_select(2 * at + 1, 4)
     return (SIZES_OF_TWO.word_select(low, 4) + SIZES_OF_TWO.word_select(high, 4))[:5]
 
 
 def _lengths(sums: Sequence[Value], following: Value) -> list[Value]:
-    """Return the length of a group that begins at each byte, given the sum of the byte after them."""
+    """Return the length of a group that begins at each byte; ``following`` is the next word's first sum."""
     return [(low + high + 2)[:_LENGTH_BITS] for low, high in pairwise([*sums, following])]
 
 
 def _firsts(lengths: Sequence[Value], bits: int) -> list[Value]:
-    """Return where a group ends that begins at each byte of a word."""
+    """Return the end offset of a group that begins at each byte of a word."""
     return [(at + length)[:bits] for at, length in enumerate(lengths)]
 
 
 def _seconds(lengths: Sequence[Value], after: Sequence[Value]) -> list[Value]:
-    """Return the length of the group behind the one that begins at each byte, given the next word's, too."""
+    """Return the length of the second of two groups that begin at each byte; ``after`` is the next word's."""
     both = [*lengths, *after]
     return [_looked_up(both[at : at + GROUP_NBYTES + 1], length) for at, length in enumerate(lengths)]
 
 
 def _looked_up(entries: Sequence[Value], index: Value) -> Value:
-    """Return one of the entries, bit by bit: synthesis would multiply to find several bits at once."""
+    """Return an entry, selected bit by bit, because synthesis would use a multiplication otherwise."""
     return Cat(Cat(entry[bit] for entry in entries).bit_select(index, 1) for bit in range(len(entries[0])))
 
 
 def _held(stage: Pipeline, values: Sequence[Value]) -> list[Value]:
-    """Return registers of values of one width."""
+    """Return registers of values of equal width."""
     held, bits = stage.hold(Cat(values)), len(values[0])
     return [held[bits * at : bits * (at + 1)] for at in range(len(values))]
 
 
 _COARSE = 4
-"""A group is moved to the bottom by multiples of this many bytes first, then by the rest."""
+"""The byte granularity of the first shift of a group; the second one shifts by the remainder."""
 
 
 class InceptionnDecompressor(Circuit):
-    """The payload of ``codec`` in, float32 out, packet by packet.
+    """A decompressor from payloads of ``codec`` to float32, packet by packet.
 
-    A payload does not say how many values its last group has, so that all eight come out, 0 for padding; the
-    frame has the count. Behind the ``GroupFinder``, two stages move each group to the bottom, three halve it
-    until each lane has its own bytes, and one finds the highest bit, from which exponent and mantissa follow
-    as they go into a memory. That has a place for every word on its way, so nothing stops these stages.
+    A payload doesn't contain the number of values in its last group, so all eight are decoded, with 0 for
+    padding; the frame has the count. After the ``GroupFinder``, two stages shift each group to bit 0, three
+    halve it until each lane has its own bytes, and one finds the highest bit, which determines exponent and
+    mantissa at the input of a memory. The memory reserves an entry for every word in flight, so these stages
+    never stall.
     """
 
     def __init__(self, codec: Inceptionn, width: int = 256) -> None:
@@ -268,7 +269,7 @@ class InceptionnDecompressor(Circuit):
         m.d.comb += finder.ready.eq(has_room)
 
         bits, size = len(finder.starts) // groups, len(out.tkeep)
-        # The first group begins in the current word, and each other one at most a group's length later.
+        # The first group begins in the current word, and each following one at most a group's length later.
         reach = [(size - 1 + group * GROUP_NBYTES).bit_length() for group in range(groups)]
         starts = [finder.starts.word_select(group, bits)[:most] for group, most in enumerate(reach)]
         fine = [stage.hold(start[:2]) for start in starts]
@@ -276,7 +277,7 @@ class InceptionnDecompressor(Circuit):
             stage.hold(shift_right_bytes(finder.window, start[2:], GROUP_NBYTES + _COARSE - 1, unit=_COARSE))
             for start in starts
         ]
-        # The tags of a group's lower half are its first byte, whose size is added up while the group moves.
+        # A group's first byte has the tags of its lower half, whose sizes are summed during the shift.
         firsts = [shift_right_bytes(group, rest, 1) for group, rest in zip(found, fine, strict=True)]
         sizes = [
             stage.hold(size_of_lanes([first.word_select(lane, 2) for lane in range(GROUP_LANES // 2)]))
@@ -296,7 +297,7 @@ class InceptionnDecompressor(Circuit):
 
 
 def size_of_lanes(tags: Sequence[Value]) -> Value:
-    """Return the bytes of some lanes, whose number is a power of two, by their tags."""
+    """Return the number of bytes of a power of two of lanes, by their tags."""
     if len(tags) == 1:
         return Cat(tags[0] == 1, tags[0] == 2, tags[0] == 3)
     if len(tags) == 2:
@@ -306,14 +307,14 @@ def size_of_lanes(tags: Sequence[Value]) -> Value:
 
 
 def lower_sizes(tags: Sequence[Value], pieces: int) -> list[Value]:
-    """Return the bytes of the lower half of the lanes of each of ``pieces`` pieces."""
+    """Return the number of bytes in the lower half of the lanes of each of ``pieces`` pieces."""
     lanes = len(tags) // pieces
     bits = (4 * (lanes // 2)).bit_length()
     return [size_of_lanes(tags[at : at + lanes // 2])[:bits] for at in range(0, len(tags), lanes)]
 
 
 def halved(stage: Pipeline, pieces: Sequence[Value], sizes: Sequence[Value]) -> list[Value]:
-    """Return registers of both halves of each piece; the lower halves have ``sizes`` bytes."""
+    """Return the registers of both halves of each piece; the lower halves have ``sizes`` bytes."""
     halves = []
     for piece, size in zip(pieces, sizes, strict=True):
         nbytes = len(piece) // 16
@@ -324,10 +325,11 @@ def halved(stage: Pipeline, pieces: Sequence[Value], sizes: Sequence[Value]) -> 
 def split(
     stage: Pipeline, pieces: list[Value], tags: list[Value], sizes: list[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Return the pieces of each lane, and their tags, after as many stages as it takes to halve them.
+    """Halve pieces, one stage each, until there is one per lane; return them and their tags.
 
-    ``sizes`` are the first ``lower_sizes``; each stage adds up those of the next one. That of a single lane
-    is no sum, and a shift by it is smaller where it follows from the tag, which has four values.
+    ``sizes`` are the first stage's ``lower_sizes``; each stage sums the sizes of the next one. The size of a
+    single lane isn't a sum, and a shift by it is smaller if it is computed from the tag, which has four
+    values.
     """
     while len(pieces) < len(tags):
         pieces = halved(stage, pieces, sizes)
@@ -341,7 +343,7 @@ def split(
 
 
 def _decoded(stage: Pipeline, classes: Classes, tag: Value, piece: Value) -> Value:
-    """Return a float32, whose fields are registers a stage after its tag and bytes."""
+    """Return a float32 from registers one stage after its tag and bytes."""
     is_two = tag == 2
     magnitude = Mux(is_two, piece[:15], Cat(Const(0, 8), piece[:7]))
     sign = Mux(is_two, piece[15], piece[7])

@@ -1,1 +1,1 @@
-"""``quantize`` as hardware: a scale for each block, which stands before all codes."""
+"""``quantize`` as hardware: payloads with a scale for each block, before all codes."""

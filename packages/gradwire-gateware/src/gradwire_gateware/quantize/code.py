@@ -1,4 +1,4 @@
-"""The codes of ``quantize``: products that are rounded as a CPU rounds them, both ways."""
+"""The scales, codes, and values of ``quantize``, with the same rounding as on a CPU."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from gradwire.codecs.quantize import CLEARED_BITS, SMALLEST_PEAK
 from gradwire_gateware import LANE_BITS
 from gradwire_gateware.stream import Pipeline, leading_zeros
 
-# The scales of ``quantize``: two correctly rounded quotients for a block, and a block in every cycle.
+# The scales of ``quantize``: two correctly rounded quotients per block, at one block per cycle.
 #
 # A scale is the block's largest magnitude divided by the largest code, 2^k - 1. In digits of k bits, that
 # needs no divider: r 2^k + d = r (2^k - 1) + (r + d), so the next digit of the quotient is the remainder r
-# itself, or one more. The codes are products with the inverse of the scale, which takes a subtraction for
-# each bit.
+# itself, or r + 1. The codes are products with the inverse of the scale, which needs a subtraction for each
+# bit.
 
 SIGNIFICAND_BITS = 24
 SCALE_BITS = 31 - CLEARED_BITS
-"""The bits of a scale that may be 1."""
+"""The bits of a scale above its cleared ones, without the sign."""
 _NAN = 0x7FC0_0000 >> CLEARED_BITS
 _SMALLEST_EXPONENT = floor_log2(SMALLEST_PEAK) + 127
 _SHORT_BITS = SIGNIFICAND_BITS - CLEARED_BITS
 """The bits of a scale's significand."""
 _STEPS = 2
-"""Bits of an inverse that one stage finds."""
+"""The bits of an inverse computed per stage."""
 
 
 def scale_latency(codec: Quantize) -> int:
-    """Return the stages from a block's largest magnitude to its scale and inverse."""
+    """Return the number of stages from a block's largest magnitude to its scale and inverse."""
     return _digits(codec.largest_code.bit_length()) + 2 + SIGNIFICAND_BITS // _STEPS + 1
 
 
 def scale_of(m: Module, stage: Pipeline, codec: Quantize, peak: Value) -> tuple[Value, Value]:
-    """Return the registers of the scale, without its lowest bits, and of its inverse, 0 if all codes are 0.
+    """Return the registers of the scale without its cleared bits, and of its inverse, 0 if all codes are 0.
 
-    ``peak`` is the bits of the largest magnitude.
+    ``peak`` has the float32 bits of the block's largest magnitude.
     """
     bits = codec.largest_code.bit_length()
     exponent = peak[23:31]
@@ -48,7 +48,7 @@ def scale_of(m: Module, stage: Pipeline, codec: Quantize, peak: Value) -> tuple[
     for_each = stage.delay(for_each, _digits(bits))
     exponent, is_nan, is_small = for_each[:8], for_each[8], for_each[9]
 
-    # The quotient's highest bit is one of two, and of those below its 24 the first says whether it goes up.
+    # The quotient's highest one is in one of two places; the bit below its 24 decides the rounding.
     high = len(number) - bits
     whole, half, below = (
         Mux(quotient[high], quotient[high - 23 :], quotient[high - 24 :])[:SIGNIFICAND_BITS],
@@ -68,7 +68,7 @@ def scale_of(m: Module, stage: Pipeline, codec: Quantize, peak: Value) -> tuple[
 
 
 def divided(stage: Pipeline, number: Value, bits: int) -> tuple[Value, Value]:
-    """Return the registers of the quotient and the remainder of division by 2^bits - 1, a stage a digit."""
+    """Return the registers of quotient and remainder of division by 2^bits - 1, one stage per digit."""
     remainder: Value = Const(0, bits)
     for at in reversed(range(0, len(number), bits)):
         digit, remainder = divided_digit(remainder, number[at : at + bits])
@@ -78,7 +78,7 @@ def divided(stage: Pipeline, number: Value, bits: int) -> tuple[Value, Value]:
 
 
 def divided_digit(remainder: Value, digit: Value) -> tuple[Value, Value]:
-    """Return the next digit of a quotient, and what remains."""
+    """Return the next digit of a quotient, and the remainder."""
     bits = len(digit)
     total = remainder + digit
     wrapped = total + 1
@@ -87,7 +87,7 @@ def divided_digit(remainder: Value, digit: Value) -> tuple[Value, Value]:
 
 
 def inverted(m: Module, stage: Pipeline, mantissa: Value) -> Value:
-    """Return the register of 2^40 / S, rounded down, where S is 2^15 and the mantissa.
+    """Return the register of 2^40 / S, rounded down, where S is 2^15 plus the mantissa.
 
     If the mantissa is 0, the result is 2^25 - 1.
     """
@@ -103,7 +103,7 @@ def inverted(m: Module, stage: Pipeline, mantissa: Value) -> Value:
 
 
 def divided_bit(m: Module, rest: Value, divisor: Value) -> tuple[Value, Value]:
-    """Return the next bit of a quotient, and what remains."""
+    """Return the next bit of a quotient, and the remainder."""
     twice = Cat(Const(0, 1), rest)
     difference = Signal(len(twice) + 1)
     m.d.comb += difference.eq(twice - divisor)
@@ -111,7 +111,7 @@ def divided_bit(m: Module, rest: Value, divisor: Value) -> tuple[Value, Value]:
 
 
 def _digits(bits: int) -> int:
-    """Return the digits of ``bits`` bits of a significand with room for as many and one more below it."""
+    """Return the number of digits of ``bits`` bits for a significand and ``bits + 1`` bits below it."""
     return -(-(SIGNIFICAND_BITS + bits + 1) // bits)
 
 
@@ -154,7 +154,7 @@ def multiplication(stage: Pipeline, a: Value, b: Value) -> Value:
 
 
 def rounded(stage: Pipeline, product: Value, place: Value, is_zero: Value, sign: Value, bits: int) -> Value:
-    """Return the register of the code, four stages later: a float32 is rounded first, and then that."""
+    """Return the register of the code, four stages later: rounded to float32, then to an integer."""
     is_high = product[-1]
     kept = Mux(is_high, product[SIGNIFICAND_BITS - 1 :], product[SIGNIFICAND_BITS - 2 : -1])
     below = product[: SIGNIFICAND_BITS - 2].any() | (is_high & product[SIGNIFICAND_BITS - 2])
@@ -176,9 +176,9 @@ def rounded(stage: Pipeline, product: Value, place: Value, is_zero: Value, sign:
 
 
 def value_of(m: Module, stage: Pipeline, code: Value, scale: Value) -> Value:
-    """Return the register of code times scale, a float32, ``VALUE_LATENCY`` stages later.
+    """Return the register of code times scale as float32, ``VALUE_LATENCY`` stages later.
 
-    Scales that no encoder writes may give products that are rounded, subnormal or infinite.
+    Scales that no encoder writes may give rounded, subnormal, or infinite products.
     """
     bits = len(code)
     is_normal = stage.hold(scale[23:31] != 0)
@@ -190,7 +190,7 @@ def value_of(m: Module, stage: Pipeline, code: Value, scale: Value) -> Value:
     sign = stage.hold(sign)
     power, is_nan, sign = stage.hold(power), stage.hold(is_nan), stage.hold(sign)
 
-    # The highest bit of a normal product is one of the upper ones; without one, the float32 is subnormal.
+    # A normal product has its highest one among the upper bits; otherwise, the float32 is subnormal.
     zeros = stage.hold(leading_zeros(product[SIGNIFICAND_BITS - 1 :]))
     product, power, is_nan, sign = (stage.hold(each) for each in (product, power, is_nan, sign))
 
@@ -206,14 +206,14 @@ def value_of(m: Module, stage: Pipeline, code: Value, scale: Value) -> Value:
     return stage.hold(Mux(is_nan, _QUIET_NAN, Cat(magnitude[:31], sign)))
 
 
-# What the compressor and the decompressor of ``quantize`` must know of the format.
+# The format of ``quantize``, shared by its compressor and decompressor.
 
 SCALE_NBYTES = 4
-"""A scale is a float32."""
+"""The size of a scale, a float32."""
 
 
 class QuantizeLayout(NamedTuple):
-    """A codec's chunks in words of a width."""
+    """The layout of a ``quantize`` codec's chunks in a stream's words."""
 
     bits: int
     """The bits of a code."""
@@ -224,34 +224,34 @@ class QuantizeLayout(NamedTuple):
 
     @classmethod
     def of(cls, codec: Quantize, width: int, chunk_words: int) -> QuantizeLayout:
-        """Return the layout; every block is a whole number of words."""
+        """Return a codec's layout, in which every block is a whole number of words."""
         return cls(codec.bits, codec.block, width // LANE_BITS, chunk_words)
 
     @property
     def words(self) -> int:
-        """Words of float32 in the largest block of a chunk."""
+        """The words of float32 in the largest block of a chunk."""
         return min(self.block // self.lanes, self.chunk_words)
 
     @property
     def most_values(self) -> int:
-        """The values of the largest chunk."""
+        """The number of values in the largest chunk."""
         return self.chunk_words * self.lanes
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the codes of a word of float32."""
+        """The bytes of the codes of one word of float32."""
         return self.lanes * self.bits // 8
 
     @property
     def most_scales_nbytes(self) -> int:
-        """Bytes of the scales of the largest chunk."""
+        """The bytes of the scales of the largest chunk."""
         return SCALE_NBYTES * -(-self.most_values // self.block)
 
     @property
     def most_codes_nbytes(self) -> int:
-        """Bytes of the codes of the largest chunk."""
+        """The bytes of the codes of the largest chunk."""
         return self.chunk_words * self.nbytes
 
     def words_of(self, nbytes: int) -> int:
-        """Return the words that some bytes fill."""
+        """Return the number of words for ``nbytes`` bytes."""
         return -(-nbytes * 8 // (self.lanes * LANE_BITS))

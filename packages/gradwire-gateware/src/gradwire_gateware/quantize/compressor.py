@@ -1,4 +1,4 @@
-"""The compressor of ``quantize``: blocks wait for their scales, and codes until the chunk's have left."""
+"""The compressor of ``quantize``: blocks wait for their scales, and codes for the chunk's scales to leave."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from gradwire_gateware.sections import join, store
 from gradwire_gateware.stream import Circuit, Pipeline, block_ports, count_kept
 
 _MARGIN = 6
-"""Cycles from a scale's last stage to it and the words behind their memories, at most."""
+"""The largest latency in cycles of a scale and of its block's words through their memories."""
 _INVERSE_BITS = 31
 
 
 class QuantizeCompressor(Circuit):
-    """Float32 in, the payload of ``codec`` out, packet by packet; a longer one is cut into several chunks.
+    """A compressor from float32 to payloads of ``codec``, packet by packet; longer ones give several chunks.
 
-    The words of a block go into a memory, and its scale and the inverse of that into another when they are
-    known; then the words come out again, while the next block goes in. Each lane has a multiplier, behind
-    which two stages round as the CPU does: to a float32, and then to a code. Scales and codes are packed for
-    themselves. They wait in memories for two chunks of ``chunk_words`` words, so that one comes in while the
-    one before leaves, its scales first.
+    A block's words are stored in a memory, and its scale and inverse scale in another once they are known;
+    then the words are read, while the next block is written. Each lane has a multiplier, followed by two
+    stages that round as a CPU does: to a float32, and then to a code. Scales and codes are packed separately.
+    They wait in memories for two chunks of ``chunk_words`` words, so that one chunk enters while the previous
+    one leaves, its scales first.
     """
 
     def __init__(self, codec: Quantize, width: int = 256, *, chunk_words: int = 512) -> None:
@@ -51,7 +51,7 @@ class QuantizeCompressor(Circuit):
         join(m, sections, self.m_axis)
 
     def _take_in(self, m: Module) -> tuple[Queue, Queue]:
-        """Return the memories of words with their marks, and of scales with their inverses."""
+        """Return the queues of words with their marks, and of scales with their inverses."""
         come, layout = self.s_axis, self._layout
         latency = peaks_latency(layout.lanes) + scale_latency(self._codec)
         most_scales = 2 * (latency + _MARGIN)
@@ -90,9 +90,9 @@ def _encode(
     code_packer: Packer,
     has_room: Value,
 ) -> None:
-    """Give the packers the codes of the words that wait, and the scale of a block with its last word.
+    """Pass the codes of queued words to their packer, and a block's scale with its last word to the other.
 
-    Nothing stops these stages: the packers' groups divide a word, and behind them there is room.
+    These stages never stall: the packers' groups divide a word, and the memories after them have room.
     """
     stage = Pipeline(m, Const(1))
     word, marks = values.first.word, values.first.marks

@@ -1,4 +1,4 @@
-"""The decompressor of ``quantize``: a chunk's scales wait, and each stays for the words of its block."""
+"""The decompressor of ``quantize``: a chunk's scales wait, and each one is used for its block's words."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from gradwire_gateware.stream import Circuit, Pipeline, block_ports, send
 
 
 class QuantizeDecompressor(Circuit):
-    """The payload of ``codec`` in, ``values`` float32 out, packet by packet.
+    """A decompressor from payloads of ``codec`` to ``values`` float32, packet by packet.
 
-    ``values`` must be there with the packet's words, because a payload doesn't say how many scales it has; at
-    most, they fill ``chunk_words`` words. A packet's first word waits for a cycle, in which its scales are
-    counted. A packet that isn't a payload gives wrong values, but as many, and the next packet is whole.
+    ``values`` must be valid with the packet's words, because a payload doesn't contain its number of scales;
+    the values fill at most ``chunk_words`` words. A packet's first word waits one cycle, in which its scales
+    are counted. An invalid packet gives wrong values, but ``values`` of them, and doesn't affect the next
+    packet.
     """
 
     def __init__(self, codec: Quantize, width: int = 256, *, chunk_words: int = 512) -> None:
@@ -52,7 +53,7 @@ class QuantizeDecompressor(Circuit):
         self._decode(m, scales, codes, counts)
 
     def _decode(self, m: Module, scales: Any, codes: Any, counts: Queue) -> None:
-        """Multiply the codes of a word of float32 at a time by the scale of their block."""
+        """Multiply codes by their block's scale, one word of float32 at a time."""
         out, layout = self.m_axis, self._layout
         lanes, size = layout.lanes, layout.nbytes * 8
         pieces = len(codes.tdata) // size
@@ -89,9 +90,9 @@ class QuantizeDecompressor(Circuit):
 
 
 def quotient(value: Value, by: int) -> Value:
-    """Return ``value`` divided by a constant and rounded down, by a product with its inverse.
+    """Return ``value`` divided by a constant and rounded down, as a product with the constant's inverse.
 
-    The inverse has enough bits that the error of its rounding up doesn't reach the next quotient.
+    The inverse is rounded up, with enough bits that this error doesn't reach the next quotient.
     """
     shift = len(value) + (by - 1).bit_length()
     return (value * -(-(1 << shift) // by)) >> shift
