@@ -1,1 +1,1 @@
-"""A network card that compresses marked TCP streams, as ``gradwire_gateware.software_nic`` does."""
+"""A hardware NIC that compresses marked TCP streams, compatible with ``gradwire_gateware.software_nic``."""

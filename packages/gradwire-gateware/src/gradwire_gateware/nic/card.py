@@ -1,4 +1,4 @@
-"""The card: both ways between a host and its link."""
+"""The NIC: both directions between a host and its link."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradwire_gateware.stream import AxiStream, Circuit
 
 
 class Card(Circuit):
-    """Ethernet frames between a host and its link, with marked streams compressed on the link."""
+    """A NIC that forwards Ethernet frames between a host and its link, and compresses marked streams."""
 
     def __init__(self, codec: Inceptionn, width: int = 256, *, mtu: int = 1500, flows: int = 8) -> None:
         self._transmitter = Transmitter(codec, width, mtu=mtu, flows=flows)

@@ -1,4 +1,4 @@
-"""The frames that leave a card: as they came, or with other headers and another payload."""
+"""The output frames of a NIC: unchanged, or with new headers and payload."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from gradwire_gateware.stream import AxiStream, Circuit, Pipeline, clipped, coun
 
 EXTRA_NBYTES = 14
 _LEAVING = 7
-"""Words that may wait behind the packer."""
+"""The depth in words of the memory after the packer."""
 ORDER = {
-    "is_composed": 1,  # or as it came
+    "is_composed": 1,  # otherwise unchanged
     "is_dropped": 1,
-    "has_payload": 1,  # in the memory of payloads, wanted or not
-    "headers": 7,  # bytes of the frame that are kept
+    "has_payload": 1,  # in the payload memory, used or not
+    "headers": 7,  # bytes of the frame to keep
     "length": 16,  # of the IP packet
-    "checksum": 16,  # of its header
-    "extra": 8 * EXTRA_NBYTES,  # bytes behind the headers
+    "checksum": 16,  # of the IP header
+    "extra": 8 * EXTRA_NBYTES,  # bytes after the headers
     "extra_count": 4,
-    "size": 16,  # bytes of the payload that follow
-    "tail": 24,  # and bytes after those
+    "size": 16,  # bytes of the payload after them
+    "tail": 24,  # bytes after the payload
     "tail_count": 2,
 }
 
 
 class Composer(Circuit):
-    """A composer of a waiting frame and its payload into one frame, by ``order`` while ``told`` is high.
+    """A composer of a queued frame and its payload into one frame, by ``order`` while ``told`` is high.
 
-    In the cycle of ``takes``, an order is done. A composed frame has the headers, the extra bytes, the
-    payload and the tail, each in groups for the ``Packer``. What isn't used of the frame or of the payload
-    leaves its memory meanwhile, and the next frame that needs that memory waits for it.
+    ``takes`` marks the cycle in which an order is complete. A composed frame has the headers, the extra
+    bytes, the payload, and the tail, each in groups for the ``Packer``. Unused parts of the frame or the
+    payload are drained from their memory meanwhile; the next frame that needs this memory waits.
     """
 
     def __init__(self, width: int, protocol: int) -> None:
@@ -53,13 +53,13 @@ class Composer(Circuit):
         )
 
     def follow(self, m: Module, frames: Any, payloads: Any, orders: Queue) -> None:
-        """Let what is in ``m`` give this its frames and payloads, and the order for each from a queue."""
+        """Connect this composer, in ``m``, to frames, payloads, and a queue of orders."""
         wiring.connect(m, frames, self.frames)
         wiring.connect(m, payloads, self.payloads)
         m.d.comb += [self.order.eq(orders.first), self.told.eq(orders.has), orders.takes.eq(self.takes)]
 
     def _describe(self, m: Module) -> None:
-        """Describe the circuit: what the next group is, and two stages that cut it to its bytes."""
+        """Describe the circuit: the selection of the next group, and two stages that mask its bytes."""
         frames, payloads, order = self.frames, self.payloads, self.order
         size = len(frames.tkeep)
         m.submodules.packer = packer = Packer(len(frames.tdata), size)
@@ -69,7 +69,7 @@ class Composer(Circuit):
         left, sent_extra, sends_tail = Signal(16), Signal(), Signal()
         in_body = Signal()
 
-        rest = Mux(within, left[: len(order.headers)], order.headers)  # few bits: what is last is known late
+        rest = Mux(within, left[: len(order.headers)], order.headers)  # few bits, for a short critical path
         may_begin = self.told & ~sheds & ~(spills & order.has_payload)
         drops = may_begin & order.is_dropped & ~within
         reads = ready & may_begin & ~order.is_dropped & ~in_body & frames.tvalid
@@ -105,7 +105,7 @@ class Composer(Circuit):
         with m.If(ends & in_body):
             m.d.sync += [in_body.eq(0), sent_extra.eq(0), sends_tail.eq(0)]
 
-        is_second = Signal()  # only within a frame; what is left of its headers would tell it late
+        is_second = Signal()  # valid within a frame only; ``left`` would be too late in the cycle
         with m.If(reads):
             m.d.sync += is_second.eq(~within)
         header = self._patched(frames.tdata, order, within, is_second, size)
@@ -125,7 +125,7 @@ class Composer(Circuit):
         wiring.connect(m, out, wiring.flipped(self.m_axis))
 
     def _patched(self, word: Value, order: Any, within: Value, is_second: Value, size: int) -> Value:
-        """Return a word of the headers with the new length, protocol and checksums; TCP's is 0 for now."""
+        """Return a header word with the new length, protocol, and IP checksum, and 0 as TCP's checksum."""
         changes: dict[int, Any] = {
             ETHERNET_NBYTES + 2: order.length[8:],
             ETHERNET_NBYTES + 3: order.length[:8],

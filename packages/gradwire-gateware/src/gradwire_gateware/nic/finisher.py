@@ -1,4 +1,4 @@
-"""The checksum in a composed frame: it waits until all of it is known."""
+"""The checksum of a composed frame, inserted after the whole frame has been read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from gradwire_gateware.stream import (
 )
 
 FACTS = {"is_composed": 1, "headers": 7, "end": 16, "place": 7}
-"""The fields of a frame as it begins; ``place`` is that of the checksum, in halves of 32 bits."""
+"""The fields known at a frame's beginning; ``place`` is the checksum's offset in 16-bit units."""
 
 
 class Finisher(Circuit):
-    """A writer of a meter's result into composed frames, at ``place``; all others pass.
+    """A block that writes a meter's result into composed frames at ``place``; other frames pass unchanged.
 
-    ``facts`` is read while ``told`` is high, and must stay until ``takes_last``. A composed frame waits in a
-    memory until the meter has seen its end. The result's low half comes first, in the order of its bytes.
+    ``facts`` is read while ``told`` is high, and must be stable until ``takes_last``. A composed frame waits
+    in a memory until the meter has read its end. The result's low half is written first.
     """
 
     def __init__(self, width: int, meter: Any, depth: int) -> None:
@@ -38,7 +38,7 @@ class Finisher(Circuit):
         )
 
     def follow(self, m: Module, frames: Any, exits: Queue) -> None:
-        """Let what is in ``m`` give this its frames, and the facts of each from a queue."""
+        """Connect this block, in ``m``, to frames and a queue of their facts."""
         wiring.connect(m, frames, self.s_axis)
         m.d.comb += [self.facts.eq(exits.first), self.told.eq(exits.has), exits.takes.eq(self.takes_last)]
 
@@ -65,7 +65,7 @@ class Finisher(Circuit):
         ]
         with m.If(moves):
             m.d.sync += within.eq(~come.tlast)
-        # A stage, because what moves is known late in a cycle.
+        # A register stage, because ``moves`` is known late in a cycle.
         stage = Pipeline(m, Const(1))
         begins = stage.hold(moves & ~within, resets=True)
         is_composed, place = stage.hold(facts.is_composed), stage.hold(facts.place)
@@ -91,7 +91,7 @@ class Finisher(Circuit):
 
 
 def _patched(word: Value, kind: Any, result: Value, index: Value) -> Value:
-    """Return a word with those halves of the result that belong into it."""
+    """Return a word with the halves of the result whose offsets are in it."""
     lanes = len(word) // 16
     bits = lanes.bit_length() - 1
     places = [(kind.place + part)[:7] for part in range(len(result) // 16)]
@@ -105,13 +105,13 @@ def _patched(word: Value, kind: Any, result: Value, index: Value) -> Value:
     return Cat(halves)
 
 
-# A packet's size, and no more of it than a memory holds.
+# A packet's size, and at most as many of its words as a memory holds.
 
 
 class Bounded(Circuit):
-    """A filter for the first ``most`` words of a packet and its last one; ``size`` is valid with ``done``.
+    """A filter that passes a packet's first ``most`` words and its last one; ``size`` is valid with ``done``.
 
-    A damaged packet may decompress to many times its size.
+    It is needed because a damaged packet may decompress to many times its size.
     """
 
     def __init__(self, width: int, most: int) -> None:

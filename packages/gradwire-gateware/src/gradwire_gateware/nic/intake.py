@@ -1,4 +1,4 @@
-"""The entrance of a card: frames wait in a memory, and come once more for those who need them now."""
+"""The input of a NIC: frames wait in a memory, and a second stream has them for immediate processing."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from gradwire_gateware.queues import Queue, open_memory
 from gradwire_gateware.sections import Trim
 from gradwire_gateware.stream import AxiStream, Circuit, Pipeline, copy, stream, watch
 
-# What a card must know of a frame before it handles its payload: one record for every frame.
+# The fields of a frame that a NIC needs before its payload: one record for every frame.
 
 HEAD = data.StructLayout(
     {
-        "fits": 1,  # a whole IPv4 packet without options, with a TCP header, and not above the MTU
-        "is_data": 1,  # of a marked TCP stream, but not of its beginning, reset or urgent
+        "fits": 1,  # an unfragmented IPv4 packet without options, with a TCP header, within the MTU
+        "is_data": 1,  # a packet of a marked TCP stream without SYN, RST, and URG
         "claims": 1,  # a marked compressed packet, if it fits
-        "is_sound": 1,  # the checksum of IP is right
-        "is_single": 1,  # TCP's checksum is 0: a compressed packet that stands for one segment only
+        "is_sound": 1,  # the IP checksum is correct
+        "is_single": 1,  # TCP's checksum is 0: a compressed packet of a single segment
         "headers": 7,  # bytes of all headers
-        "end": 16,  # bytes of the frame, without what an interface has appended
+        "end": 16,  # bytes of the frame, without padding by an interface
         "payload": 16,  # bytes after the headers
         "source": 32,
         "destination": 32,
         "ports": 32,
         "sequence": 2,
-        "sum": 19,  # of the halves of the IP header, without length, protocol and checksum
+        "sum": 19,  # sum of the IP header's 16-bit words, without length, protocol, and checksum
     }
 )
 
 
 class HeadReader(Circuit):
-    """A watch on the words of frames, with ``head`` in the cycle of ``found``, once for every frame.
+    """A monitor of frames that outputs ``head`` in the cycle of ``found``, once per frame.
 
-    A word is watched in a cycle in which ``moves`` is high. Four stages: the bytes of the headers; fields and
-    sums of pairs; comparisons; what depends on several of them.
+    A word is read in a cycle in which ``moves`` is high. Four stages: the bytes of the headers; fields and
+    sums of pairs; comparisons; and their combinations.
     """
 
     LATENCY = 4
@@ -79,7 +79,7 @@ class HeadReader(Circuit):
             index, first = Signal(range(3)), Signal(len(self.data), reset_less=True)
             with m.If(self.moves):
                 m.d.sync += index.eq(Mux(self.last, 0, Mux(index == 2, 2, index + 1)))
-            with m.If(index == 0):  # until one moves, which is known late
+            with m.If(index == 0):  # in every cycle, because ``moves`` is known late
                 m.d.sync += first.eq(self.data)
             words, seen = Cat(first, self.data), Cat(Const(-1, size), self.keep)
             has_all = index == 1
@@ -98,7 +98,7 @@ class HeadReader(Circuit):
         m.d.comb += self.found.eq(stage.delay(found, self.LATENCY - 1, resets=True))
 
     def _fields(self, stage: Pipeline, held: Value, reaches_ip: Value, reaches_tcp: Value) -> Value:
-        """Return the record, three stages after the bytes."""
+        """Return the ``HEAD`` record, three stages after the bytes."""
         ip = held[8 * ETHERNET_NBYTES :]
         tcp = ip[8 * IP_NBYTES :]
         halves = [ip.word_select(at, 16) for at in range(IP_NBYTES // 2)]
@@ -123,7 +123,7 @@ class HeadReader(Circuit):
         is_data = stage.hold(is_ipv4 & is_tcp & is_marked & is_usual)
         is_header = stage.hold(is_ipv4 & is_plain & has_words)
         is_short, is_single = stage.hold(end <= self._most), stage.hold(is_single)
-        payload = stage.hold((end - headers)[:18])  # negative where the length is too small
+        payload = stage.hold((end - headers)[:18])  # negative if the length is too small
         headers, end = stage.hold(headers), stage.hold(end[:16])
         total = stage.hold((pairs[0] + pairs[1]) + (pairs[2] + pairs[3]))
         checked, key = stage.hold(checked), stage.hold(key)
@@ -141,9 +141,9 @@ _READ_AHEAD = 16
 
 
 class Intake(Circuit):
-    """A splitter of every frame to ``kept`` and ``read``, with its ``head`` in the cycle of ``found``.
+    """A duplicator of frames to the streams ``kept`` and ``read``, with ``head`` in the cycle of ``found``.
 
-    Frames are taken while ``has_room`` is high. ``kept`` holds ``depth`` words.
+    Frames are accepted while ``has_room`` is high. The memory of ``kept`` has ``depth`` words.
     """
 
     def __init__(self, width: int, tos: int, mtu: int, depth: int) -> None:
@@ -169,7 +169,7 @@ class Intake(Circuit):
             wiring.connect(m, leaving, wiring.flipped(out))
             rooms.append(has_room)
         is_taken = Signal(init=1)
-        m.d.sync += is_taken.eq(Cat(rooms).all())  # one more word may come until it falls
+        m.d.sync += is_taken.eq(Cat(rooms).all())  # one more word may arrive before it is updated
         m.d.comb += [
             copy(entering, come),
             entering.tvalid.eq(come.tvalid & is_taken),
@@ -180,19 +180,19 @@ class Intake(Circuit):
         ]
 
 
-# The payloads of the frames that are wanted, cut out of what the intake reads once more.
+# The payloads of wanted frames, extracted from the intake's second stream.
 
 _BETWEEN = 7
-"""Words that may wait between two parts."""
+"""The depth in words of the memory between two parts."""
 
 
 def strip(
     m: Module, read: Any, starts: Queue, meter: Any, behind: Sequence[Queue]
 ) -> tuple[Any, Value, Value]:
-    """Return the stream of payloads, when the first word of one is on its way there, and that word.
+    """Return the stream of payloads, the valid signal of a payload's first word, and that word.
 
-    ``starts`` says of each frame whether its payload is wanted, and where that is; ``meter`` watches these
-    frames. A frame waits until all queues ``behind`` have room for what is found out about it.
+    ``starts`` has for each frame whether its payload is wanted, and its position; ``meter`` reads the wanted
+    frames. A frame waits until all queues ``behind`` have room for its results.
     """
     m.submodules.strip = trim = Trim(len(read.tdata), MOST_HEADERS)
     stripped, may_strip = between(m, "stripped", trim.m_axis)
@@ -214,7 +214,7 @@ def strip(
 
 
 def align(m: Module, come: Any, cuts: Queue, most_skipped: int, behind: Sequence[Queue] = ()) -> Any:
-    """Return the stream of what ``cuts`` leaves of each payload, moved to the beginning of a word."""
+    """Return the stream of each payload's byte range in ``cuts``, aligned to the beginning of a word."""
     m.submodules.align = trim = Trim(len(come.tdata), most_skipped)
     aligned, may_align = between(m, "aligned", trim.m_axis)
     wiring.connect(m, come, trim.s_axis)
@@ -229,10 +229,10 @@ def align(m: Module, come: Any, cuts: Queue, most_skipped: int, behind: Sequence
 
 
 def between(m: Module, name: str, come: Any) -> tuple[Any, Signal]:
-    """Return the stream of a small memory between two parts, and the register of whether it has room."""
+    """Return the output stream of a small memory between two parts, and its register ``has_room``."""
     return open_memory(m, name, come, _BETWEEN)
 
 
 def _all_of(has: Value, behind: Sequence[Queue], has_room: Value) -> Value:
-    """Return whether a record is there, and room for what follows from it."""
+    """Return whether a record is valid and all queues for its results have room."""
     return reduce(Value.__and__, (*(queue.has_room for queue in behind), has_room), has)

@@ -1,4 +1,4 @@
-"""The way of frames from the link to the host: compressed packets are restored, damaged ones dropped."""
+"""The direction from the link to the host: compressed packets are decompressed, damaged ones dropped."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from gradwire_gateware.queues import Queue, open_memory, taken_together
 from gradwire_gateware.stream import Circuit, Pipeline, block_ports, registered, stream
 
 _CUT_NBYTES = 6
-"""The most bytes before the codec's payload in a body: three bytes of each of two floats."""
+"""The most bytes before the codec's payload in a body: three bytes of each of two incomplete floats."""
 
 
 class Receiver(Circuit):
-    """Ethernet frames in and out, those that a ``Transmitter`` or ``gradwire nic`` has compressed restored.
+    """A forwarder of Ethernet frames from the link that decompresses packets of a peer's NIC.
 
-    Every frame waits in a memory. The payload of a compressed packet is stripped of its headers, its shim
-    and the bytes of cut floats, and goes through the decompressor into another memory. Meanwhile the
-    packet's CRC is verified. What leaves is the packet as it came, or its headers with the restored payload,
-    which wait once more for their checksum, or nothing.
+    Every frame waits in a memory. A compressed packet's payload, without headers, shim, and the bytes of
+    incomplete floats, goes through the decompressor into another memory, while the packet's CRC is verified.
+    The output is the packet unchanged, its headers with the decompressed payload, which wait again for their
+    checksum, or nothing.
     """
 
     def __init__(self, codec: Inceptionn, width: int = 256, *, mtu: int = 1500, tos: int = TOS) -> None:
@@ -64,7 +64,7 @@ class Receiver(Circuit):
         wiring.connect(m, finisher.m_axis, wiring.flipped(self.m_axis))
 
     def _plan(self, m: Module, intake: Intake) -> Queue:
-        """Tell all parts what to do with the next frame."""
+        """Queue each part's instructions for the next frame."""
         stage = Pipeline(m, Const(1))
         head: Any = intake.head
         found = stage.hold(intake.found, resets=True)
@@ -83,7 +83,7 @@ class Receiver(Circuit):
         return plans
 
     def _decompress(self, m: Module, intake: Intake, words: int) -> Any:
-        """Return the stream of restored payloads, and note what else is found out about each."""
+        """Return the stream of decompressed payloads, and queue their CRCs, shims, and sizes."""
         width = len(self.s_axis.tdata)
         self._seals = seals = Queue(m, "seals", {"crc": 32, "is_whole": 1})
         fields = {"is_bad": 1, "crc": 32, "payload": 16, "floats": 14, "head": 2, "tail": 2}
@@ -107,7 +107,7 @@ class Receiver(Circuit):
         return payloads
 
     def _read_shim(self, m: Module, is_here: Value, word: Value, cuts: Queue) -> None:
-        """Read a stripped packet's first word: what it says of the payload, and the bytes of cut floats."""
+        """Read the shim and the bytes of incomplete floats from a stripped packet's first word."""
         stage = Pipeline(m, Const(1))
         bodies, shims = self._bodies, self._shims
         m.d.comb += bodies.takes.eq(is_here)
@@ -117,7 +117,7 @@ class Receiver(Circuit):
         cut = stage.hold(word[8 * SHIM_NBYTES : 8 * (SHIM_NBYTES + _CUT_NBYTES)])
 
         head = stage.hold(head_of(phase))
-        rest = stage.hold((payload - head_of(phase))[:17])  # negative if the floats' head is all
+        rest = stage.hold((payload - head_of(phase))[:17])  # negative if the payload is shorter
         valid, size = stage.hold(valid, resets=True), stage.hold(size)
         payload, crc, is_foreign = stage.hold(payload), stage.hold(crc), stage.hold(is_foreign)
         cut = stage.hold(cut)
@@ -142,7 +142,7 @@ class Receiver(Circuit):
         )
 
     def _decide(self, m: Module, plans: Queue) -> tuple[Queue, Queue]:
-        """Give the orders, once all is known of a frame: what claims to be compressed must be right."""
+        """Queue the composer's orders; an invalid compressed packet is dropped."""
         stage = Pipeline(m, Const(1))
         orders, exits = Queue(m, "orders", ORDER), Queue(m, "exits", FACTS)
         plan, seal, shim, size = plans.first, self._seals.first, self._shims.first, self._sizes.first.size

@@ -1,4 +1,4 @@
-"""The CRC32C by which a card knows that a compressed packet has arrived as it left."""
+"""The CRC32C that protects a compressed packet, and TCP's checksum."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from amaranth.lib.wiring import In, Out
 from gradwire_gateware.nic.packets import ADDRESSES_AT, ETHERNET_NBYTES, IP_NBYTES, TCP, big, folded, swapped
 from gradwire_gateware.stream import Circuit, Pipeline, clipped, first_bytes, sum_of
 
-# What meters have in common: they watch a frame that passes and give one result at the end of its packet.
+# The base of meters, which read passing frames and output one result at the end of each packet.
 
 
 class Meter(Circuit):
-    """A watch on frames, with a ``result`` for each.
+    """A monitor of frames that outputs a ``result`` for each.
 
-    A word is watched in a cycle in which ``moves`` is high. ``end`` and ``headers`` are the bytes of the
-    frame up to the end of its packet and of its headers, constant while it passes; what follows the packet
-    doesn't count. ``done`` is high for one cycle, in which the result is there. It ``is_whole`` unless the
-    frame has ended before its packet.
+    A word is read in a cycle in which ``moves`` is high. ``end`` and ``headers`` are the bytes of the frame
+    up to the end of its packet and of its headers, constant during the frame; bytes after the packet are
+    ignored. ``done`` is high in the one cycle in which the result is valid. ``is_whole`` is low if the frame
+    ended before its packet.
     """
 
     RESULT_BITS: int
@@ -41,13 +41,13 @@ class Meter(Circuit):
 
 
 class Window:
-    """The first stage of a meter: a word, the bytes of it that belong to the packet, and their place."""
+    """The first stage of a meter: a word, and the mask of its bytes that belong to the packet."""
 
     data: Value
     counted: Value
-    """A bit for each byte."""
+    """The mask of the packet's bytes."""
     marks: Value
-    """Is there a word; is it the first, and is it the last one of its packet; is the packet whole."""
+    """Four flags: a valid word, the packet's first word, its last word, and a whole packet."""
 
     def __init__(self, m: Module, stage: Pipeline, ports: Any) -> None:
         size = len(ports.keep)
@@ -70,19 +70,19 @@ class Window:
 
 _POLYNOMIAL = 0x82F6_3B78
 _PART = 8
-"""The bytes whose contributions are added up in one stage."""
+"""The bytes whose contributions are summed in one stage."""
 _GAP_NBYTES = 4
-"""The CRC itself, which it leaves out."""
+"""The size of the CRC itself, which it doesn't cover."""
 
 
 class Seal(Meter):
-    """A meter whose ``result`` is the CRC32C of a compressed packet, in the order of its bytes there.
+    """A meter whose ``result`` is the CRC32C of a compressed packet, in the packet's byte order.
 
-    It covers four bytes that are the codec's, the addresses of IP, TCP's header, the shim without the CRC,
-    and the body. What stands before the CRC counts four bytes later than it stands, so that no gap is left. A
-    CRC is linear: each word contributes what its bytes alone give, which takes two stages, and the state of
-    before moves on by a word. Zeros before the first byte contribute nothing, and those after the last one
-    are taken back in as many stages as their number has bits.
+    It covers four bytes of codec settings, the IP addresses, TCP's header, the shim without the CRC, and the
+    body. The bytes before the CRC are shifted by four, so that no gap is left. A CRC is linear: each word's
+    contribution is computed from its bytes alone, in two stages, and added to the previous state advanced by
+    a word. Zeros before the first byte contribute nothing; zeros after the last one are undone in one stage
+    per bit of their number.
     """
 
     RESULT_BITS = 32
@@ -127,7 +127,7 @@ class Seal(Meter):
         m.d.comb += [self.result.eq(~big(result, 0, 4)), self.done.eq(done), self.is_whole.eq(is_whole)]
 
     def _without_gap(self, m: Module, stage: Pipeline, window: Window, size: int) -> tuple[Value, Value]:
-        """Return the register of the bytes that count, moved together, with the codec's state among them."""
+        """Return the register of the covered bytes without the gap, with the codec's seed added."""
         left, index = Signal(7), Signal(range(3))
         rest = Mux(window.within, left, self.headers + 2 * _GAP_NBYTES)[:7]
         carried = Signal(8 * _GAP_NBYTES, reset_less=True)
@@ -157,14 +157,14 @@ class Seal(Meter):
 
 
 def _next(state: int) -> int:
-    """Return a state eight zero bits later."""
+    """Return the state after eight more zero bits."""
     for _ in range(8):
         state = state >> 1 ^ (_POLYNOMIAL if state & 1 else 0)
     return state
 
 
 def _before(state: int) -> int:
-    """Return a state eight zero bits before."""
+    """Return the state before the last eight zero bits."""
     for _ in range(8):
         state = ((state ^ _POLYNOMIAL) << 1 | 1) if state >> 31 else state << 1
     return state
@@ -183,7 +183,7 @@ def _moved_back(state: int, nbytes: int) -> int:
 
 
 def _columns(size: int) -> list[int]:
-    """Return the state after a word for each of its bits, if all others are 0."""
+    """Return, for each bit of a word, the state after the word if only this bit is 1."""
     states = [_next(1 << bit) for bit in range(8)]
     columns = list(states)
     for _ in range(size - 1):
@@ -193,19 +193,20 @@ def _columns(size: int) -> list[int]:
 
 
 def _product(value: Value, columns: list[int]) -> list[Value]:
-    """Return the bits of the sum of the columns whose bits are set in a value."""
+    """Return the bits of the XOR of the columns whose bits are set in ``value``."""
     rows = [sum((columns[at] >> bit & 1) << at for at in range(len(value))) for bit in range(32)]
     return [(value & row).xor() for row in rows]
 
 
-# The sum of 16-bit words that TCP's checksum is made of, over a frame that passes.
+# The sum of 16-bit words for TCP's checksum, over a passing frame.
 
 
 class TcpSum(Meter):
-    """A meter whose ``result`` is a packet's checksum if its own is 0, and 0 if that is there and right.
+    """A meter whose ``result`` is TCP's checksum if the packet's own is 0, and 0 if its own is correct.
 
-    Halves of 32 bits are added in the order of their bytes in memory, so that the result's low byte comes
-    first. Stages: which bytes count; those; sums of four halves, twice; all words' sum; that folded twice.
+    16-bit words are added in little-endian byte order, so that the result's low byte is first in the packet.
+    Stages: the mask of covered bytes; masking; sums of four words, twice; the sum over the frame; and two
+    that fold it.
     """
 
     RESULT_BITS = 16

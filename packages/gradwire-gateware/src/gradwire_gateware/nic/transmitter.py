@@ -1,4 +1,4 @@
-"""The way of frames from the host to the link: marked payload is compressed if that makes it smaller."""
+"""The direction from the host to the link: marked payload is compressed if that makes it smaller."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from gradwire_gateware.nic.seal import Seal, TcpSum
 from gradwire_gateware.queues import Queue, open_memory, taken_together
 from gradwire_gateware.stream import Circuit, Pipeline, block_ports, clipped, first_bytes, registered, stream
 
-# The connections of which a card compresses what its host sends; the host's driver writes them.
+# The connections whose outgoing data a NIC compresses; the host's driver writes them.
 
 KEY_BITS = 96
 FLOW = data.StructLayout({"source": 32, "destination": 32, "ports": 32, "first": 2, "is_open": 1})
-"""A connection: addresses and ports of packets that leave, first sequence number, and whether it is open.
+"""A connection: addresses and ports of outgoing packets, first sequence number, and whether it is open.
 
 Byte 0 of addresses and ports is in bits 7..0; ``first`` has the low bits of a sequence number."""
 
 
 class FlowTable(Circuit):
-    """A table of connections: two cycles after ``key``, ``is_open`` and ``first`` are those of its entry.
+    """A table of connections; ``is_open`` and ``first`` of the entry for ``key`` follow two cycles later.
 
-    In each cycle in which ``write`` is high, ``flow`` takes the place ``index``.
+    In each cycle in which ``write`` is high, ``flow`` is written to entry ``index``.
     """
 
     LATENCY = 2
@@ -62,7 +62,7 @@ class FlowTable(Circuit):
         )
 
     def _describe(self, m: Module) -> None:
-        """Describe the circuit: the key is compared with every connection at once."""
+        """Describe the circuit: the key is compared with all connections in parallel."""
         stage = Pipeline(m, Const(1))
         flows = [Signal(FLOW, name=f"flow{index}") for index in range(self._flows)]
         with m.If(self.write):
@@ -87,14 +87,14 @@ class FlowTable(Circuit):
         m.d.comb += [self.is_open.eq(stage.hold(hits.any())), self.first.eq(stage.hold(first))]
 
 
-# The whole floats of a payload, and the bytes of a cut one behind them.
+# The whole floats of a payload, and the bytes of an incomplete one after them.
 
 
 class Split(Circuit):
-    """A cut of packets after their first ``floats`` floats, with the three bytes after them as ``tail``.
+    """A block that cuts packets after ``floats`` floats, with the next three bytes as ``tail``.
 
-    ``floats`` is read while ``told`` is high, and must stay until ``takes_last``; a cycle after it, ``done``
-    is high and ``tail`` there. Which bytes of the tail count is not known here.
+    ``floats`` is read while ``told`` is high, and must be stable until ``takes_last``; one cycle later,
+    ``done`` is high and ``tail`` valid. The number of valid bytes in the tail isn't computed here.
     """
 
     def __init__(self, width: int) -> None:
@@ -110,7 +110,7 @@ class Split(Circuit):
         )
 
     def _describe(self, m: Module) -> None:
-        """Describe the circuit. Behind floats that fill their words, the tail is alone in a word."""
+        """Describe the circuit. After floats that fill their last word, the tail has its own word."""
         come, out = self.s_axis, self.m_axis
         lanes = len(come.tdata) // LANE_BITS
         within, left = Signal(), Signal(len(self.floats))
@@ -136,11 +136,11 @@ class Split(Circuit):
 
 
 ON_THEIR_WAY = {256: 19, 512: 26}
-"""By width, the words of payloads that the compressor's stages and the registers beside it hold, at most."""
+"""The most payload words in the compressor's stages and the registers around it, by width."""
 
 
 def flow_ports(flows: int) -> dict[str, Any]:
-    """Return the ports by which a driver writes a connection, as in ``FlowTable``."""
+    """Return the ports through which a driver writes a connection, as in ``FlowTable``."""
     return {
         "flow_write": In(1),
         "flow_index": In(range(max(2, flows))),
@@ -153,12 +153,12 @@ def flow_ports(flows: int) -> dict[str, Any]:
 
 
 class Transmitter(Circuit):
-    """Ethernet frames in and out, some of them compressed as ``gradwire nic`` does it.
+    """A forwarder of Ethernet frames to the link that compresses payloads as ``gradwire nic`` does.
 
-    Every frame waits in a memory. The payload of a packet that may be compressed is stripped of its headers
-    and of the bytes before its first whole float, and goes through the compressor into another memory.
-    Meanwhile the packet's checksum is verified. What leaves is the packet as it came, or its headers with the
-    shim and the compressed payload, which wait once more for their CRC.
+    Every frame waits in a memory. If a packet may be compressed, its payload from the first whole float on
+    goes through the compressor into another memory, while the packet's checksum is verified. The output is
+    the packet unchanged, or its headers with the shim and the compressed payload, which wait again for their
+    CRC.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class Transmitter(Circuit):
         wiring.connect(m, finisher.m_axis, wiring.flipped(self.m_axis))
 
     def _plan(self, m: Module, intake: Intake) -> Queue:
-        """Look connections up, and tell all parts what to do with the next frame."""
+        """Look up connections, and queue each part's instructions for the next frame."""
         m.submodules.flows = flows = FlowTable(self._flows)
         stage = Pipeline(m, Const(1))
         head: Any = intake.head
@@ -230,7 +230,7 @@ class Transmitter(Circuit):
         return plans
 
     def _compress(self, m: Module, intake: Intake, depth: int) -> Any:
-        """Return the stream of compressed payloads, and note what else is found out about each."""
+        """Return the stream of compressed payloads, and queue their checksums, edges, and sizes."""
         width = len(self.s_axis.tdata)
         self._sums = sums = Queue(m, "sums", {"is_right": 1})
         self._heads = heads = Queue(m, "heads", {"head": 24})
@@ -261,7 +261,7 @@ class Transmitter(Circuit):
         return payloads
 
     def _decide(self, m: Module, plans: Queue) -> tuple[Queue, Queue]:
-        """Give the orders, once all is known of a frame: its body must be smaller than its payload."""
+        """Queue the composer's orders; a compressed body must be smaller than its payload."""
         stage = Pipeline(m, Const(1))
         orders, exits = Queue(m, "orders", ORDER), Queue(m, "exits", FACTS)
         plan, parts = plans.first, (self._sums, self._heads, self._tails, self._sizes)
