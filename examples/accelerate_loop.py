@@ -24,19 +24,19 @@ def digits() -> TensorDataset:
 
 
 def digest(model: nn.Module) -> str:
-    """Return a short hash of the weights: equal where every bit is."""
+    """Return a short hash of the weights, to compare ranks bit for bit."""
     flat = nn.utils.parameters_to_vector(model.parameters()).detach().cpu().numpy()
     return hashlib.sha256(flat.tobytes()).hexdigest()[:16]
 
 
 def main() -> None:
-    """Train, and say what it took."""
+    """Train, and print loss, accuracy, and gradwire's summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan", default="fp8", help="a codec, or the file of a plan")
     parser.add_argument("--epochs", type=int, default=12)
     options = parser.parse_args()
 
-    accelerator = Accelerator(cpu=not torch.cuda.is_available())  # Accelerate doesn't find that out
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())  # Accelerate doesn't detect this
     set_seed(0)
     data = digits()
     plain = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 10))

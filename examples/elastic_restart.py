@@ -1,9 +1,9 @@
-"""Training that goes on after a rank has died: torchrun starts all ranks anew, and each loads its own state.
+"""Training that continues after a rank dies: torchrun restarts all ranks, and each loads its own state.
 
 torchrun --nproc-per-node=2 --max-restarts=3 examples/elastic_restart.py --folder checkpoints --die-at 7
 
-lets rank 1 kill itself before step 7, once. The weights at the end are, bit for bit, those of a run without
-``--die-at``. On several hosts the folder is one that all of them see.
+makes rank 1 kill itself before step 7, once. The final weights are bit-identical to a run without
+``--die-at``. On several hosts, the folder must be shared.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ EVERY = 3  # steps between two checkpoints
 
 
 class Stateful(Protocol):
-    """A part of the training with a state of its own."""
+    """A part of the training state that can be saved and loaded."""
 
     def state_dict(self) -> Any:
         """Return the state."""
 
     def load_state_dict(self, state: Any, /) -> object:
-        """Adopt it."""
+        """Load the state."""
 
 
 Parts = dict[str, Stateful]
@@ -46,10 +46,10 @@ Step = Callable[[torch.Tensor], object]
 
 
 def begin() -> None:
-    """Let the ranks of this attempt meet.
+    """Create the process group of this attempt.
 
-    torchrun's store keeps what earlier attempts have written, the addresses of dead processes among it, and
-    torch 2.13 reads them again; under a prefix of its own each attempt finds its own words only.
+    torchrun's store keeps the keys of earlier attempts, including the addresses of dead processes, and torch
+    2.13 reads them again. A separate prefix per attempt avoids this.
     """
     limit = timedelta(seconds=60)
     store, rank, world = next(rendezvous("env://", timeout=limit))
@@ -58,24 +58,24 @@ def begin() -> None:
 
 
 def save(folder: Path, steps_done: int, parts: Parts) -> None:
-    """Write this rank's file; once every rank has written its own, name them in ``last.pt``."""
+    """Write this rank's file; once all ranks have written theirs, record the step in ``last.pt``."""
     state = {name: part.state_dict() for name, part in parts.items()}
     gradwire.save_checkpoint(_file(folder, steps_done), state)
     dist.barrier()
     if dist.get_rank() == 0:
         gradwire.save_checkpoint(folder / "last.pt", {"steps_done": steps_done})
-    dist.barrier()  # a rank that went on might end the others before they have a checkpoint
+    dist.barrier()  # otherwise a rank that continues and fails could end the others before the checkpoint
 
 
 def load(folder: Path, parts: Parts) -> int:
-    """Let every part go on at the last complete checkpoint; return the steps done by then, 0 without one.
+    """Load the last complete checkpoint into all parts; return its number of steps, or 0 without one.
 
-    Damage to a file is an error. Replicas then compare their weights and optimizer states: a rank that loaded
-    another file than the others must not train on.
+    A damaged file is an error. Then replicas compare their weights and optimizer states, because a rank that
+    loaded a different file than the others must not continue.
     """
     last = folder / "last.pt"
     steps_done = [gradwire.load_checkpoint(last)["steps_done"] if last.exists() else 0]
-    dist.broadcast_object_list(steps_done)  # rank 0's counts
+    dist.broadcast_object_list(steps_done)  # rank 0's value is used
     if steps_done[0]:
         state = gradwire.load_checkpoint(_file(folder, steps_done[0]))
         for name, part in parts.items():
@@ -96,7 +96,7 @@ def make_model() -> nn.Sequential:
 
 
 def batch(step: int) -> torch.Tensor:
-    """Return this rank's batch of a step; a sampler that does not follow from the step must be saved, too."""
+    """Return this rank's batch of a step; a sampler that isn't a function of the step needs saving, too."""
     return torch.randn(32, 16, generator=torch.Generator().manual_seed(1000 * step + dist.get_rank()))
 
 
@@ -106,10 +106,10 @@ def loss_of(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def with_ddp(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
-    """Return the parts to save, a step and the end of DDP with a codec that keeps residuals."""
+    """Return the state to save and the functions of a step and the end, for DDP with residuals."""
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    # DDP cuts its buckets anew after the first backward pass. Done now, they are the same after a restart.
+    # DDP rebuilds its buckets after the first backward pass. Done now, they are the same after a restart.
     loss_of(wrapped, batch(0)).backward()
     attached = gradwire.attach(wrapped, "topk:0.1", optimizer=optimizer, check_replicas_every=EVERY)
 
@@ -122,7 +122,7 @@ def with_ddp(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
 
 
 def with_pipe(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
-    """Return the parts to save, gradients in flight among them, a step and the end of Pipe-SGD."""
+    """Return the state to save, with gradients in flight, and the functions of a step and the end."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     pipe = gradwire.PipeSGD(model, optimizer, "topk:0.1")
 
@@ -137,7 +137,7 @@ def with_pipe(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
 
 
 def with_fsdp(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
-    """Return the parts to save, each rank's shards among them, a step and the end of FSDP2 with residuals."""
+    """Return the state to save, with this rank's shards, and the functions of a step and the end."""
     for layer in model.children():
         if isinstance(layer, nn.Linear):
             fully_shard(layer)
@@ -154,14 +154,14 @@ def with_fsdp(model: nn.Module) -> tuple[Parts, Step, Callable[[], None]]:
 
 
 def whole_weights(model: nn.Module) -> torch.Tensor:
-    """Return all weights in one vector, gathered where they are sharded."""
+    """Return all weights in one vector, gathered if they are sharded."""
     parameters = (each.detach() for each in model.parameters())
     whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in parameters]
     return torch.cat([each.flatten() for each in whole])
 
 
 def train(folder: Path, method: str, steps: int, die_at: int | None = None) -> str:
-    """Train from the last checkpoint up to ``steps``; return a hash of the weights."""
+    """Train from the last checkpoint up to step ``steps``; return a hash of the weights."""
     model = make_model()
     parts, step, end = {"ddp": with_ddp, "pipe": with_pipe, "fsdp": with_fsdp}[method](model)
     done = load(folder, parts)
@@ -177,9 +177,11 @@ def train(folder: Path, method: str, steps: int, die_at: int | None = None) -> s
 
 
 def main() -> None:
-    """Read the options and train."""
+    """Parse the options, and train."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("checkpoints"), help="where all ranks write")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("checkpoints"), help="shared folder of the checkpoints"
+    )
     parser.add_argument("--method", choices=["ddp", "pipe", "fsdp"], default="ddp")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--die-at", type=int, help="the step before which rank 1 kills itself, once")

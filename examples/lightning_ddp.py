@@ -24,7 +24,7 @@ def digits() -> TensorDataset:
 
 
 def digest(model: nn.Module) -> str:
-    """Return a short hash of the weights: equal where every bit is."""
+    """Return a short hash of the weights, to compare ranks bit for bit."""
     flat = nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
     return hashlib.sha256(flat.tobytes()).hexdigest()[:16]
 
@@ -50,7 +50,7 @@ class Digits(pl.LightningModule):
 
 
 def main() -> None:
-    """Train, and say what it took."""
+    """Train, and print loss, accuracy, and gradwire's summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan", default="fp8", help="a codec, or the file of a plan")
     parser.add_argument("--epochs", type=int, default=12)

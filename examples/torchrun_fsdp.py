@@ -24,14 +24,14 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def digest(model: nn.Module) -> str:
-    """Return a short hash of the whole weights, gathered from all shards."""
+    """Return a short hash of all weights, gathered from the shards, to compare ranks bit for bit."""
     whole = [each.full_tensor() if isinstance(each, DTensor) else each for each in model.parameters()]
     flat = nn.utils.parameters_to_vector(whole).detach().numpy()
     return hashlib.sha256(flat.tobytes()).hexdigest()[:16]
 
 
 def main() -> None:
-    """Train, and say what it took."""
+    """Train, and print loss, accuracy, and gradwire's summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan", default="fp8", help="for the gradients: a codec, or a plan's file")
     parser.add_argument("--weights", default="bf16", help="the codec of the weights")
@@ -59,7 +59,7 @@ def main() -> None:
             optimizer.step()
             losses.append(loss.item())
 
-    with torch.no_grad():  # on all ranks, for they gather the weights together
+    with torch.no_grad():  # on all ranks, because the forward pass gathers the weights
         accuracy = (model(x[TRAIN:]).argmax(1) == y[TRAIN:]).float().mean().item()
     if rank == 0:
         print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}, accuracy {accuracy:.3f}")

@@ -23,13 +23,13 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def digest(model: nn.Module) -> str:
-    """Return a short hash of the weights: equal where every bit is."""
+    """Return a short hash of the weights, to compare ranks bit for bit."""
     flat = nn.utils.parameters_to_vector(model.parameters()).detach().numpy()
     return hashlib.sha256(flat.tobytes()).hexdigest()[:16]
 
 
 def main() -> None:
-    """Train, and say what it took."""
+    """Train, and print loss, accuracy, and gradwire's summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan", default="fp8", help="a codec, or the file of a plan")
     parser.add_argument("--epochs", type=int, default=12)
@@ -54,8 +54,8 @@ def main() -> None:
                 def loss(images: torch.Tensor = images, labels: torch.Tensor = labels) -> torch.Tensor:
                     return nn.functional.cross_entropy(model(images), labels)
 
-                losses.append(pipe.step(loss).loss)  # instead of zero_grad, backward and optimizer.step
-    # the end of the block has applied the gradients that were still under way
+                losses.append(pipe.step(loss).loss)  # in place of zero_grad, backward, and optimizer.step
+    # the end of the block has applied the gradients that were still in flight
 
     if rank == 0:
         accuracy = (model(x[TRAIN:]).argmax(1) == y[TRAIN:]).float().mean().item()

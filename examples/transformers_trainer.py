@@ -1,6 +1,6 @@
 """Digits with Hugging Face's Trainer: torchrun --nproc_per_node=2 examples/transformers_trainer.py.
 
-The model is a vision transformer of two layers that is made here, so nothing is downloaded.
+The model is a vision transformer of two layers, initialised here, so nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ def digits() -> list[dict[str, Any]]:
 
 
 def digest(model: nn.Module) -> str:
-    """Return a short hash of the weights: equal where every bit is."""
+    """Return a short hash of the weights, to compare ranks bit for bit."""
     flat = nn.utils.parameters_to_vector(model.parameters()).detach().cpu().numpy()
     return hashlib.sha256(flat.tobytes()).hexdigest()[:16]
 
 
 def accuracy_of(predicted: Any) -> dict[str, float]:
-    """Return the share of digits that were recognised."""
+    """Return the accuracy of the predictions."""
     return {"accuracy": float((predicted.predictions.argmax(1) == predicted.label_ids).mean())}
 
 
 def main() -> None:
-    """Train, and say what it took."""
+    """Train, and print loss, accuracy, and gradwire's summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plan", default="fp8", help="a codec, or the file of a plan")
     parser.add_argument("--epochs", type=int, default=12)
@@ -67,7 +67,7 @@ def main() -> None:
                 save_strategy="no",
                 report_to="none",
                 disable_tqdm=True,
-                use_cpu=not torch.cuda.is_available(),  # the trainer doesn't find that out
+                use_cpu=not torch.cuda.is_available(),  # the trainer doesn't detect this
                 dataloader_pin_memory=False,
             ),
             train_dataset=data[:TRAIN],
