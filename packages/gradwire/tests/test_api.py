@@ -40,7 +40,7 @@ def test_without_torch_distributed_the_error_says_what_to_call() -> None:
         ({"codec": 17}, "codec: expected a codec, its spec or None, got 17"),
         ({"algorithm": "gossip"}, "no algorithm is called 'gossip'"),
         ({"segment_nbytes": 5}, "segment_nbytes must be"),
-        ({"plan": 17}, "plan must be a Plan, a codec, its spec or the path of a plan's file, but is 17"),
+        ({"plan": 17}, "expected a Plan, a codec, its spec or the path of a plan's file for plan, got 17"),
         ({"plan": "no/plan.json"}, r"the plan no/plan\.json cannot be read: No such file or directory"),
         (
             {"plan": gradwire.Plan(), "codec": "fp16", "segment_nbytes": 1 << 22},

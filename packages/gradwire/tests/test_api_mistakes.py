@@ -143,7 +143,7 @@ def test_an_argument_of_the_wrong_kind_is_named_and_spoils_nothing(run_processes
         assert said["a time as text"].endswith("but is '30'")
         assert said["no time"].endswith("but is None")
         assert said["an endless number"].endswith("but is a value of the type int")
-        assert "segment_nbytes must be a whole number from 16384 to 17179852800" in said["a segment"]
+        assert "expected a whole number from 16384 to 17179852800 for segment_nbytes" in said["a segment"]
         assert "read it with Plan.from_json" in said["a pipeline"]
         assert "codec: expected a codec, its spec or None, got Plan(" in said["a plan as codec"]
 

@@ -41,16 +41,19 @@ def test_any_codec_may_want_residuals() -> None:
     [
         ({"codecs": "bias$"}, "codecs: expected a list of"),
         ({"codecs": [{"match": "(", "codec": "fp8"}]}, "expected a regular expression for parameter names"),
-        ({"codecs": RULES, "offload": "inceptionn:2^-10"}, "but the plan has the codec identity, too"),
+        ({"codecs": RULES, "offload": "inceptionn:2^-10"}, "because NICs encode, got identity"),
         ({"codecs": RULES[:1], "codec": parse("errbound:2^-4"), "scale": "auto"}, "identity"),
-        ({"codecs": RULES, "exchange": "sharded"}, "a sharded exchange uses one codec for all parameters"),
+        (
+            {"codecs": RULES, "exchange": "sharded"},
+            "a sharded exchange supports one codec for all parameters",
+        ),
         (
             {"codecs": [{"match": "b", "codec": "lossless"}], "encode_on": "device"},
             "lossless has no kernels for GPUs",
         ),
         (
             {"codecs": [{"match": "b", "codec": "identity"}], "segment_nbytes": 1 << 26},
-            "may need a frame of .* with identity",
+            "expected frames of at most .* with identity",
         ),
     ],
 )
@@ -62,5 +65,7 @@ def test_codecs_by_name_are_checked_like_the_other(changes: dict[str, object], r
 def test_who_knows_no_names_refuses_codecs_by_name() -> None:
     plan = Plan(codecs=RULES)
     assert Plan().for_one_codec("all_reduce") == Plan()
-    with pytest.raises(SpecError, match=r"^all_reduce uses one codec for all parameters, but .* codecs out$"):
+    with pytest.raises(
+        SpecError, match=r"^all_reduce supports one codec for all parameters, got .* without them$"
+    ):
         plan.for_one_codec("all_reduce")

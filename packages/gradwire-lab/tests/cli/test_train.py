@@ -114,7 +114,7 @@ def test_a_scale_is_for_runs_with_a_codec() -> None:
     [
         ("--plan plan.json --offload truncate:16 --scale auto", "omit --offload and --scale"),
         ("--offload quantize:8", "expected a codec that NICs can apply, got quantize:8"),
-        ("--offload truncate:16 --codec fp8", "the plan has the codec fp8, too; leave out codec or offload"),
+        ("--offload truncate:16 --codec fp8", "because NICs encode, got fp8; omit codec or offload"),
         ("--offload truncate:16 --link 1gbit", "cannot be combined with --offload; omit one of them"),
         ("--codec fp8 --scale auto", "got fp8; omit scale"),
         ("--plan plan.json --codec fp8 --pipeline 2", "omit --codec and --pipeline"),
@@ -122,8 +122,8 @@ def test_a_scale_is_for_runs_with_a_codec() -> None:
         ("--compare --method sync", "--compare sets the methods"),
         ("--runs sync --codec fp8", "--runs sets methods and codecs"),
         ("--compare --staleness 1", "writes the staleness as in --runs server@2,sync"),
-        ("--segment 5", "--segment must be a whole number from 16384"),
-        ("--pipeline 0", "--pipeline must be a whole number from 1"),
+        ("--segment 5", "expected a whole number from 16384 to"),
+        ("--pipeline 0", "expected a whole number from 1 to"),
         (
             "--method sharded --pipeline 3",
             "expected the method pipe with --pipeline, got sharded; omit",
@@ -132,7 +132,7 @@ def test_a_scale_is_for_runs_with_a_codec() -> None:
             "--runs sync,attach:fp8,sync:fp8 --pipeline 2",
             "got sync and attach; omit --pipeline",
         ),
-        ("--bucket 2", "--bucket must be a whole number from 4"),
+        ("--bucket 2", "expected a whole number from 4 to"),
     ],
 )
 def test_words_that_contradict_each_other_are_told(words: str, reason: str) -> None:

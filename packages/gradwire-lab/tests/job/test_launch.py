@@ -269,7 +269,7 @@ def test_a_stopped_worker_ends_the_job_within_the_timeout(small: JobOptions) -> 
 
 
 def test_an_error_of_a_worker_is_one_sentence(small: JobOptions) -> None:
-    with pytest.raises(JobError, match=r"rank [01] \(a worker\) failed \(starting\): a correction is one "):
+    with pytest.raises(JobError, match=r"rank [01] \(a worker\) failed \(starting\): expected one of eager"):
         perform_local(replace(small, runs=(make_run("pipe"),), correction="some"), ignore)
 
 

@@ -61,7 +61,7 @@ from gradwire_lab.job.runs import make_run, parse_runs
         ({"runs": (make_run("pipe", "auto"),), "scale": "auto"}, "a run with auto chooses its own plan"),
         (
             {"runs": (make_run("sharded"),), "exchange": Plan(algorithm="star")},
-            "a sharded exchange runs around a ring with one bucket and a pipeline of 1, but the plan has",
+            "a sharded exchange expected a ring, one bucket, and a pipeline of 1, got",
         ),
     ],
 )

@@ -27,7 +27,7 @@ DOORS = {
         lambda model, optimizer, plan=STAR, **more: Server(
             model, optimizer, plan, group=gradwire.loopback(2)[0], **more
         ),
-        options={**ALIKE, "plan": (7, "plan must be a Plan, a codec, .* but is 7")},
+        options={**ALIKE, "plan": (7, "expected a Plan, a codec, .* for plan, got 7")},
     ),
     "StaleServer": Door(
         lambda model, optimizer, plan=STAR, staleness=1, **more: StaleServer(

@@ -204,5 +204,7 @@ def test_ledgers_count_gradients_up_and_weights_down(
 
 
 def test_a_parameter_server_encodes_on_the_host() -> None:
-    with pytest.raises(SpecError, match="a parameter server encodes on the host; use a plan with encode_on="):
+    with pytest.raises(
+        SpecError, match="a parameter server expected encode_on='host', got 'device'; use a plan"
+    ):
         star_of(Plan(parse("fp8"), "star", encode_on="device"))

@@ -28,16 +28,16 @@ from gradwire.sync.work import BucketWork
 
 
 class BackwardOverlap:
-    """Averages ``gradients`` bucket by bucket, beginning while backward still computes the rest of them.
+    """An averaging of ``gradients`` bucket by bucket that overlaps the backward pass.
 
-    As ``DistributedDataParallel`` does with its hooks (Li et al., VLDB 2020, section 3.2.3): a bucket goes
-    out as soon as all of its gradients are there. Every rank hands its buckets over in the order of
-    ``buckets``, so a bucket that is ready early waits for its turn. A parameter that backward does not use is
-    ready, with the gradient 0, when backward ends.
+    As in ``DistributedDataParallel`` (Li et al., VLDB 2020, section 3.2.3), a bucket's exchange starts as
+    soon as all of its gradients are ready. Every rank starts the buckets in the order of ``buckets``, so a
+    bucket that is ready early waits for its turn. A parameter without a gradient is ready when backward ends,
+    with the gradient 0.
 
-    The hooks that notice gradients exist during backward only. So they run after any hook of the user's,
+    The hooks that detect gradients exist only during backward. Therefore they run after the user's hooks,
     whose changes are exchanged, and a backward pass within ``compute_loss`` (an accumulation over smaller
-    batches) is not mistaken for the last one.
+    batches) isn't mistaken for the last one.
     """
 
     def __init__(self, sync: GradientSync, gradients: FlatGradients, buckets: FlatBuckets) -> None:
@@ -50,10 +50,10 @@ class BackwardOverlap:
         self._used: Reach | None = None
 
     def average(self, compute_loss: Callable[[], torch.Tensor]) -> tuple[float, StepRecord]:
-        """Fill the gradients with their averages over all ranks; return the loss, and the cost of waiting.
+        """Compute gradients and average them over all ranks; return the loss and the cost of waiting.
 
-        Raises what ``compute_loss`` and the exchange raise, and ``TensorError``. An error after the first
-        bucket has gone out leaves the ranks out of step: the link is closed then, and later calls raise
+        Raises the errors of ``compute_loss`` and of the exchange, and ``TensorError``. After an error while a
+        bucket is in flight, ranks are out of step: the link is closed, and later calls raise
         ``ExchangeError``.
         """
         self._sync.context.exchange.transport.check()
@@ -82,7 +82,7 @@ class BackwardOverlap:
                 partial(self._note, index)
             )
             for index, parameter in enumerate(self._gradients.parameters)
-            if parameter.requires_grad  # it may have been frozen since
+            if parameter.requires_grad  # it may be frozen by now
         ]
         try:
             yield
@@ -91,7 +91,10 @@ class BackwardOverlap:
                 handle.remove()
 
     def _note(self, index: int, _parameter: torch.Tensor) -> None:
-        """Note that the gradient of parameter ``index`` is there. Raises ``TensorError`` for a second one."""
+        """Record that the gradient of parameter ``index`` is ready; start complete buckets.
+
+        Raises ``TensorError`` if its bucket was already started.
+        """
         number = self._bucket_of[index]
         if number < len(self._works):
             raise TensorError(self._too_late(index, "a second gradient arrived"))
@@ -101,7 +104,10 @@ class BackwardOverlap:
             self._start_next()
 
     def _start_rest(self) -> None:
-        """Count unused parameters as zero. Raises ``TensorError`` if a gradient was replaced."""
+        """Start the remaining buckets, with zeros for unused parameters.
+
+        Raises ``TensorError`` if a gradient was replaced after its bucket was started.
+        """
         for number, bucket in enumerate(self._cut):
             is_started = number < len(self._works)
             for index in bucket.parameters:
@@ -113,7 +119,7 @@ class BackwardOverlap:
 
     def _start_next(self) -> None:
         number, observer = len(self._works), Alone()
-        if number + 1 == len(self._cut):  # now all gradients are there
+        if number + 1 == len(self._cut):  # all gradients are ready
             self._used = Reach(self._gradients)
             observer = UsedParameters(self._used)
         self._works.append(self._buckets.start(self._gradients, number, observer))
@@ -122,8 +128,8 @@ class BackwardOverlap:
         self._sync.cancel()
         context = self._sync.context
         failure = ExchangeError(
-            f"rank {context.rank}: step {context.steps_done + 1} was left with some of its buckets on their "
-            f"way ({str(error) or type(error).__name__}), so the ranks are out of step; begin with new links"
+            f"rank {context.rank}: step {context.steps_done + 1} failed with buckets in flight "
+            f"({str(error) or type(error).__name__}), so the ranks are out of step; start with new links"
         )
         failure.__cause__ = error
         self._sync.fail(failure)
@@ -131,29 +137,29 @@ class BackwardOverlap:
     def _too_late(self, index: int, what: str) -> str:
         shape = tuple(self._gradients.parameters[index].shape)
         return (
-            f"parameter {index}, of shape {shape}: {what} when its bucket was on its way; use one bucket, or "
-            "leave out what computes gradients in pieces (checkpoints with use_reentrant=True) or changes "
+            f"parameter {index}, of shape {shape}: {what} when its bucket was in flight; use one bucket, or "
+            "remove code that computes gradients in pieces (checkpoints with use_reentrant=True) or changes "
             "them later (queued callbacks)"
         )
 
 
 class DSync(WorkerMethod):
-    """Average every step's gradient over all ranks, then update with it.
+    """Synchronous SGD: each step averages its gradient over all ranks, and updates with the average.
 
     ``w[t] = w[t-1] - lr * mean(g[t])``, where ``g[t]`` was computed at ``w[t-1]``. A step takes
-    ``l_up + l_comp + l_comm`` (Pipe-SGD, equation 2) with one bucket. Where the plan's ``bucket_nbytes`` cuts
-    the gradient into several, a communication thread exchanges the buckets that backward has finished while
-    it computes the others. Every step exchanges (``sync.context.EVERY_STEP``).
+    ``l_up + l_comp + l_comm`` (Pipe-SGD, equation 2) with one bucket. If the plan's ``bucket_nbytes`` divides
+    the gradient into several buckets, a communication thread exchanges finished buckets while backward
+    computes the others. Every step exchanges gradients (``sync.context.EVERY_STEP``).
 
     Parameters
     ----------
     model
         Dense float32 parameters on one device. Raises ``TensorError`` otherwise.
     optimizer
-        Any ``torch.optim`` optimizer whose ``step`` needs no closure.
+        A ``torch.optim`` optimizer whose ``step`` needs no closure.
     plan
-        What ``Plan.of`` reads; its ``pipeline`` does not count. By default, or with ``"auto"`` or an
-        ``Auto``, the run measures and chooses a plan itself.
+        An argument of ``Plan.of``; its ``pipeline`` is ignored. By default, or with ``"auto"`` or an
+        ``Auto``, the run measures and chooses a plan.
     strict, group, timeout_s, ledger
         See ``Method``.
     """

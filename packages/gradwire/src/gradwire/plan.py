@@ -23,22 +23,22 @@ from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES, TOS
 
 FLOAT_NBYTES = 4
 SEGMENT_UNIT_NBYTES = FLOAT_NBYTES * 4096
-"""A segment is a multiple of 4096 floats, so that the blocks of block codecs end where segments end."""
+"""The unit of segments, 4096 floats, so that the blocks of block codecs end at segments' ends."""
 MAX_SEGMENT_NBYTES = FLOAT_NBYTES * (1 << 32) - SEGMENT_UNIT_NBYTES
-"""A frame counts its elements in 32 bits. Most codecs reach the largest frame long before."""
+"""The largest segment, because frames count elements in 32 bits; most codecs' frames are limited earlier."""
 MAX_PIPELINE = 1024
-"""Training keeps a gradient for every step under way, and a gradient 1024 steps old teaches nothing."""
+"""The largest pipeline: training stores a gradient for every step in flight, and older ones are useless."""
 MAX_BUCKET_NBYTES = 1 << 48
-"""The memory that a processor can address; no gradient is larger."""
+"""The largest bucket: the memory that a CPU can address, which bounds any gradient."""
 SCALES = (None, "auto")
-"""The values of ``scale``; the default first."""
+"""The values of ``scale``; the default is first."""
 MOST_HOSTS = 256
-"""The most that steps are predicted for."""
+"""The largest number of hosts for which steps are predicted."""
 EXCHANGES = ("all_reduce", "sharded")
-"""The values of ``exchange``: how gradients become weights on all ranks; the default first."""
+"""The values of ``exchange``; the default is first."""
 _SOURCE = Source("a plan", "write it with Plan.save")
 PLACES = ("host", "device")
-"""The values of ``encode_on``; the default first."""
+"""The values of ``encode_on``; the default is first."""
 
 
 @dataclass(frozen=True)
@@ -50,48 +50,48 @@ class Plan:
     codec
         The codec that encodes every hop.
     algorithm
-        A spec that ``gradwire.collectives.get`` reads, such as ``ring`` or ``hierarchical:4,ring+star``.
+        A spec for ``gradwire.collectives.get``, such as ``ring`` or ``hierarchical:4,ring+star``.
     segment_nbytes
-        The size of a segment, the part of a chunk that travels as one frame, in bytes of float32; a multiple
+        The size of a segment, the part of a chunk that is sent as one frame, in bytes of float32; a multiple
         of 16384, with frames of at most 32 MiB. Smaller segments overlap more of a short chunk's encoding,
-        transfer, and decoding, but every frame costs processor time on both sides.
+        transfer, and decoding, but every frame costs CPU time on both sides.
     pipeline
-        The number of steps in flight at once, 1 to 1024: 1 waits for the step's own gradient, 2 applies the
-        previous one.
+        The number of steps in flight, 1 to 1024: 1 waits for the step's own gradient, 2 applies the previous
+        step's.
     bucket_nbytes
         The largest bucket that training exchanges, in bytes of float32; a multiple of 4 up to 2^48. A larger
-        parameter has its own bucket. With None, the whole gradient is one bucket. Smaller buckets let the
-        exchange begin during backward, but each costs the latency of a whole exchange.
+        parameter has its own bucket. With None, the whole gradient is one bucket. With smaller buckets, the
+        exchange begins during backward, but each bucket costs the latency of a whole exchange.
     residual
-        Whether training keeps what this rank's encodings lose and adds it to the next step's gradient, for
-        one gradient's memory; with None, the codec decides.
+        Whether training adds the error of this rank's encodings to the next step's gradient (error feedback),
+        which needs one gradient's memory; with None, the codec decides.
     exchange
         ``"all_reduce"``: every rank gets the whole average and updates all weights. ``"sharded"``: every rank
-        gets the average of its share, updates that, and tells the others what changed in its weights;
-        ``gradwire.sharded.Sharded`` does this, around a ring with one bucket and a pipeline of 1.
+        gets the average of its shard, updates the shard, and sends its weight deltas to the other ranks;
+        ``gradwire.sharded.Sharded`` does this with a ring, one bucket, and a pipeline of 1.
     offload
-        The codec, or its spec, with which NICs on the way may compress what is sent; None for nothing. Every
-        rank then sends what this codec decodes, as float32, on marked connections, so that all ranks end with
-        identical bits whatever the NICs do (``docs/nic.md``). The plan has no other codec.
+        The codec, or its spec, with which NICs on the path may compress frames; None for no compression in
+        NICs. Every rank then sends the values that this codec decodes, as float32, on marked connections, so
+        that all ranks end with identical bits whether or not NICs compress (``docs/nic.md``). ``codec`` must
+        be the default.
     scale
-        ``"auto"`` multiplies what each frame carries by the power of two that brings its largest magnitude
-        just below 1, so that the absolute bounds of ``inceptionn`` and ``errbound`` fit gradients of any size
+        ``"auto"`` multiplies each frame's values by the power of two that brings their largest magnitude just
+        below 1, so that the absolute bounds of ``inceptionn`` and ``errbound`` work for gradients of any size
         (``gradwire.codecs.wrappers``); None for no scale.
     encode_on
-        Where to encode and decode gradients that are on a GPU. ``"host"``: copy their float32 to the host's
-        memory and back. ``"device"``: let Triton kernels do it on the GPU, so that only payloads cross the
-        bus. The bits are the same, and gradients on the CPU are encoded there in both cases. ``docs/gpu.md``
-        says what ``"device"`` can't do.
+        The place to encode and decode gradients that are on a GPU. ``"host"``: copy their float32 to host
+        memory and back. ``"device"``: run Triton kernels on the GPU, so that only payloads cross the bus. The
+        bits are the same. Gradients on the CPU are encoded there in both cases. ``docs/gpu.md`` has the
+        limits of ``"device"``.
     codecs
         Codecs for some parameters of a model in place of ``codec``: a list of ``{"match": regular expression,
-        "codec": codec or spec}``. The first one whose expression is found in a parameter's name counts.
-        Training knows names; where nothing does, such a plan is refused. An ``Exchange`` alone uses
-        ``codec``.
+        "codec": codec or spec}``. The first rule whose expression is found in a parameter's name is used.
+        Functions that don't know parameter names reject such a plan; an ``Exchange`` alone uses ``codec``.
 
     Raises
     ------
     SpecError
-        For an invalid value.
+        If a value is invalid.
     """
 
     codec: Codec = field(default_factory=Identity)
@@ -127,8 +127,8 @@ class Plan:
             longest_nbytes = frame_nbytes(encoding, self.segment_nbytes)
             if longest_nbytes > MAX_FRAME_NBYTES:
                 raise SpecError(
-                    f"a segment of {self.segment_nbytes} bytes may need a frame of {longest_nbytes} bytes "
-                    f"with {encoding}, but {MAX_FRAME_NBYTES} is the most; choose smaller segments"
+                    f"expected frames of at most {MAX_FRAME_NBYTES} bytes, got up to {longest_nbytes} for a "
+                    f"segment of {self.segment_nbytes} bytes with {encoding}; choose smaller segments"
                 )
 
     def _check_offload(self) -> None:
@@ -138,8 +138,8 @@ class Plan:
         object.__setattr__(self, "offload", offloadable(found))
         if self.codec != Identity() or self.codecs:
             raise SpecError(
-                "with offload, ranks send floats, which NICs encode, but the plan has the codec "
-                f"{self.codec if not self.codecs else self.rules[0].codec}, too; leave out codec or offload"
+                "expected no codec with offload, because NICs encode, got "
+                f"{self.codec if not self.codecs else self.rules[0].codec}; omit codec or offload"
             )
 
     def _check_scale(self) -> None:
@@ -158,16 +158,16 @@ class Plan:
         parts = self.algorithm, self.bucket_nbytes, self.pipeline
         if self.is_sharded and parts != ("ring", None, 1):
             raise SpecError(
-                "a sharded exchange runs around a ring with one bucket and a pipeline of 1, but the plan has "
+                "a sharded exchange expected a ring, one bucket, and a pipeline of 1, got "
                 f"algorithm={self.algorithm!r}, bucket_nbytes={self.bucket_nbytes}, and "
-                f"pipeline={self.pipeline}; leave these out"
+                f"pipeline={self.pipeline}; omit these"
             )
         if self.is_sharded:
             self.for_one_codec("a sharded exchange")
 
     @cached_property
     def encoding(self) -> Codec:
-        """The codec of frames: ``codec``, or one that leaves NICs nothing to lose; with its scale."""
+        """The codec of frames: ``codec``, or a projection to values that NICs send exactly; with scale."""
         chosen = self.codec if self.offload is None else Projected(offloadable(parse(str(self.offload))))
         return self._scaled(chosen)
 
@@ -176,21 +176,21 @@ class Plan:
 
     @cached_property
     def rules(self) -> tuple[Rule, ...]:
-        """The rules of ``codecs``."""
+        """The rules of ``codecs``, parsed."""
         return read_rules(self.codecs)
 
     @cached_property
     def encodings(self) -> tuple[Codec, ...]:
-        """The codecs of the frames of all parameters, each once, ``encoding`` first."""
+        """The codecs of all parameters' frames without duplicates, ``encoding`` first."""
         return tuple(dict.fromkeys((self.encoding, *(self._scaled(rule.codec) for rule in self.rules))))
 
     def encoding_of(self, name: str) -> Codec:
-        """Return the codec of the frames of the parameter of this name."""
+        """Return the codec of the frames of the parameter with this name."""
         return self._scaled(codec_by_name(self.rules, name, self.codec)) if self.codecs else self.encoding
 
     @property
     def tos(self) -> int:
-        """The type of service of the connections that the plan needs for values; 0 if it needs none."""
+        """The IP type of service of the plan's connections for values; 0 for the default."""
         return 0 if self.offload is None else TOS
 
     def _check_place(self) -> None:
@@ -200,78 +200,79 @@ class Plan:
             return
         reasons = {f"{each.name} has no kernels for GPUs": not each.ON_CUDA for each in self.encodings} | {
             "a sharded exchange runs on the host": self.is_sharded,
-            "the transport's own all-reduce encodes nothing": self.algorithm == collectives.backend.NAME,
+            "the transport's native all-reduce encodes nothing": self.algorithm == collectives.backend.NAME,
         }
         for reason in [each for each, holds in reasons.items() if holds]:
-            raise SpecError(f"encode_on='device' is not possible here: {reason}; use encode_on='host'")
+            raise SpecError(f"encode_on='device' is not possible: {reason}; use encode_on='host'")
 
     @cached_property
     def encodes_on_device(self) -> bool:
-        """Whether gradients are encoded where they are."""
+        """Whether gradients are encoded on their device."""
         return self.encode_on == "device"
 
     def on_host(self, who: str) -> Plan:
-        """Return the plan for ``who``, which encodes on the host. Raises ``SpecError`` if it says else."""
+        """Return the plan for ``who``, which encodes on the host. Raises ``SpecError`` for another place."""
         if self.encodes_on_device:
-            raise SpecError(f"{who} encodes on the host; use a plan with encode_on='host'")
+            raise SpecError(f"{who} expected encode_on='host', got 'device'; use a plan that encodes there")
         return self
 
     @property
     def is_sharded(self) -> bool:
-        """Whether each rank updates its share of the weights."""
+        """Whether each rank updates its shard of the weights."""
         return self.exchange == "sharded"
 
     def for_whole_gradients(self, who: str) -> Plan:
         """Return the plan for ``who``, which averages whole gradients. Raises ``SpecError`` if sharded."""
         if self.is_sharded:
             raise SpecError(
-                f"{who} cannot follow a plan with exchange='sharded'; train with gradwire.sharded.Sharded, "
-                "or use a plan with exchange='all_reduce'"
+                f"{who} expected a plan with exchange='all_reduce', got 'sharded'; use such a plan, or train "
+                "with gradwire.sharded.Sharded"
             )
         return self
 
     def for_one_codec(self, who: str) -> Plan:
-        """Return the plan for ``who``, which knows no names of parameters. Raises ``SpecError``."""
+        """Return the plan for ``who``, which doesn't know parameter names. Raises ``SpecError`` for rules."""
         if self.codecs:
             raise SpecError(
-                f"{who} uses one codec for all parameters, but the plan has codecs for some; leave codecs out"
+                f"{who} supports one codec for all parameters, got a plan with per-parameter codecs; use a "
+                "plan without them"
             )
         return self
 
     @cached_property
     def places_parameters(self) -> bool:
-        """Whether parameters of a bucket have several codecs, or may begin blocks of their own."""
+        """Whether parameters of a bucket have different codecs, or start new blocks."""
         return bool(self.codecs) or (self.encoding.parameter_unit > 1 and not self.keeps_residual)
 
     @cached_property
     def keeps_residual(self) -> bool:
-        """Whether training keeps residuals: the value of ``residual``, or else whether a codec wants them."""
+        """Whether training keeps residuals: ``residual``, or by default whether a codec needs them."""
         return any(each.WANTS_RESIDUAL for each in self.encodings) if self.residual is None else self.residual
 
     @classmethod
     def of(cls, plan: PlanLike, name: str = "plan", **parts: Any) -> Plan:
-        """Return the plan that a user means; every argument for a plan is read here.
+        """Return the plan of a user's argument, which may be a plan, a codec, a spec, or a file.
 
         Parameters
         ----------
         plan
-            A plan; a codec or its spec, such as ``quantize:8``; or the path of the file that ``save`` wrote:
-            a path object, or a string that ends with ``.json``, contains a ``/``, or names a file. None means
-            the default codec.
+            A plan; a codec or its spec, such as ``quantize:8``; or the path of a file of ``save``: a path
+            object, or a string that ends with ``.json``, contains a ``/``, or is the name of a file. None
+            means the default codec.
         name
             The name of the argument in errors.
         parts
-            The other fields of the plan, if ``plan`` is only a codec or None. A plan has its own.
+            The other fields of the plan if ``plan`` is a codec, a spec, or None; ignored for a plan.
 
         Raises
         ------
         SpecError
-            If the value is none of these, or the file can't be read.
+            If the argument is none of these, or the file can't be read.
         """
         if plan is None:
             plan = DEFAULT_CODEC
         if isinstance(plan, str) and plan.lstrip().startswith("{"):
-            raise SpecError(f"{name} is JSON; read it with Plan.from_json, or pass its file")
+            raise SpecError(f"expected no JSON for {name}; read it with Plan.from_json, or pass its file")
         if isinstance(plan, str) and not _is_path(plan):
             plan = parse(plan)
         if isinstance(plan, Codec):
@@ -281,7 +282,7 @@ class Plan:
         if isinstance(plan, str | os.PathLike):
             return cls.load(plan)
         raise SpecError(
-            f"{name} must be a Plan, a codec, its spec or the path of a plan's file, but is {shown(plan)}"
+            f"expected a Plan, a codec, its spec or the path of a plan's file for {name}, got {shown(plan)}"
         )
 
     def to_json(self) -> str:
@@ -289,34 +290,34 @@ class Plan:
         return json.dumps(to_values(self))
 
     def to_text(self) -> str:
-        """Return the content of a plan's file: the JSON object with a checksum of its own."""
+        """Return the content of a plan's file: the JSON object with its checksum."""
         return sealed_text(to_values(self)) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
-        """Read the JSON that ``to_json`` of this or an older version wrote; missing keys have their default.
+        """Return the plan in JSON from ``to_json`` of this or an older version; missing keys have defaults.
 
-        Raises ``SpecError``, also where a checksum is of another plan.
+        Raises ``SpecError`` if the JSON is invalid, or if its checksum differs.
         """
         values = read_object(text, "a plan")
         if not is_as_sealed(values):
             raise SpecError(
                 "the plan has changed since it was saved: its checksum differs; save it again, or remove "
-                f"{SUM!r} after a change by hand"
+                f"{SUM!r} after a manual change"
             )
         return cls.from_values({name: value for name, value in values.items() if name != SUM})
 
     @classmethod
     def from_values(cls, values: object) -> Plan:
-        """Read the object that ``to_json`` of this or an older version wrote. Raises ``SpecError``."""
+        """Return the plan in the decoded JSON of ``to_json``. Raises ``SpecError`` if it is invalid."""
         known = _SOURCE.read(values, named([each.name for each in fields(cls)]))
         return cls(**known | ({"codec": parse(known["codec"])} if "codec" in known else {}))
 
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
-        """Write the plan as JSON to a file, all or nothing.
+        """Write the plan as JSON to a file atomically.
 
-        An older plan is replaced. A file that holds anything else stays unless ``overwrite`` is true. Raises
-        ``SpecError``.
+        It replaces an older plan, and any other file only if ``overwrite`` is true. Raises ``SpecError`` if
+        it cannot be written.
         """
         try:
             place = Path(path).resolve()
@@ -327,40 +328,40 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Read the plan that ``save`` wrote. Raises ``SpecError``, which names the file."""
+        """Return the plan in a file of ``save``. Raises ``SpecError`` with the file's name."""
         try:
             text = read_text(path)
         except UnicodeDecodeError as error:
-            raise SpecError(f"{path} holds no plan: it is no text in UTF-8") from error
+            raise SpecError(f"expected a plan in {path}, got a file that isn't UTF-8") from error
         except (OSError, ValueError) as error:
             raise SpecError(f"the plan {path} cannot be read: {_reason(error)}") from error
         try:
             return cls.from_json(text)
         except SpecError as error:
-            raise SpecError(f"{path} holds no plan that can be used: {error}") from error
+            raise SpecError(f"{path} has no valid plan: {error}") from error
 
 
 PlanLike = Plan | Codec | str | os.PathLike[str] | None
-"""Everything that ``Plan.of`` reads."""
+"""The types of arguments for ``Plan.of``."""
 
 
 def _is_path(text: str) -> bool:
-    """Return whether a text names a plan's file; what could be both is a codec."""
+    """Return whether a text is the path of a plan's file, and not a codec's spec."""
     if text.endswith(".json") or "/" in text:
         return True
     return text.partition(":")[0] not in {row.name for row in TABLE} and Path(text).is_file()
 
 
 def check_count(name: str, value: int, unit: int, most: int) -> None:
-    """Raise ``SpecError``, which names the value, unless it is a multiple of ``unit`` up to ``most``."""
+    """Raise ``SpecError`` with the name of the value unless it is a multiple of ``unit`` up to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool) or not unit <= value <= most:
-        raise SpecError(f"{name} must be a whole number from {unit} to {most}, but is {shown(value)}")
+        raise SpecError(f"expected a whole number from {unit} to {most} for {name}, got {shown(value)}")
     if value % unit != 0:
-        raise SpecError(f"{name} must be a multiple of {unit}, but is {value}")
+        raise SpecError(f"expected a multiple of {unit} for {name}, got {value}")
 
 
 def frame_nbytes(codec: Codec, segment_nbytes: int) -> int:
-    """Return the bytes of the longest frame that a segment can become."""
+    """Return the size of the longest frame of a segment with this codec."""
     return HEADER_NBYTES + codec.max_nbytes(segment_nbytes // FLOAT_NBYTES)
 
 
@@ -369,17 +370,17 @@ def _reason(error: Exception) -> str:
 
 
 def bucket_members(counts: Sequence[int], bucket_nbytes: int | None) -> list[range]:
-    """Return which parameters share a bucket, by their numbers, in the order of the buckets' exchange.
+    """Return the buckets as ranges of parameter numbers, in the order of their exchange.
 
-    Backward finishes the parameters in about the reverse of their order, so the last ones come first. A
-    bucket is closed before it would outgrow its bytes.
+    Backward computes gradients approximately in reverse order of the parameters, so the last ones are in the
+    first bucket. A bucket ends before it would exceed ``bucket_nbytes``.
 
     Parameters
     ----------
     counts
-        The floats of every parameter.
+        The number of floats of every parameter.
     bucket_nbytes
-        The most bytes in a bucket; a parameter that is larger has a bucket of its own. None: all in one.
+        The largest size of a bucket; a larger parameter has its own bucket. None: one bucket for all.
     """
     members: list[range] = []
     stop, size = len(counts), 0

@@ -58,7 +58,7 @@ def test_what_is_no_ddp_is_refused(make: Callable[[], Any], said: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"plan": 8}, "plan must be a Plan, a codec, its spec or the path of a plan's file, but is 8"),
+        ({"plan": 8}, "expected a Plan, a codec, its spec or the path of a plan's file for plan, got 8"),
         ({"plan": "gzip"}, "no codec is named 'gzip'; the codecs are"),
         ({"plan": "nowhere/plan.json"}, "the plan nowhere/plan.json cannot be read"),
         ({"plan": gradwire.Plan(pipeline=2)}, "attach is synchronous, .* train with gradwire.PipeSGD"),

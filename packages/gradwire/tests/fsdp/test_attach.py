@@ -36,10 +36,13 @@ def refuse_what_cannot_be() -> None:
         ({"gradients": "fp17"}, "no codec is named 'fp17'"),
         (
             {"gradients": 17},
-            "gradients must be a Plan, a codec, its spec or the path of a plan's file, but is 17",
+            "expected a Plan, a codec, its spec or the path of a plan's file for gradients, got 17",
         ),
         ({"gradients": Plan(pipeline=2)}, "use a plan with pipeline=1"),
-        ({"gradients": Plan(exchange="sharded")}, "attach_fsdp cannot follow a plan with exchange='sharded'"),
+        (
+            {"gradients": Plan(exchange="sharded")},
+            "attach_fsdp expected a plan with exchange='all_reduce', got 'sharded'",
+        ),
         ({"weights": "delta"}, "delta: expected what the receivers hold, fp32 or bf16, got ''"),
         (
             {"gradients": Plan(algorithm="star")},

@@ -17,7 +17,7 @@ def test_the_default_comes_first_and_others_are_refused() -> None:
     assert [check_correction(each) for each in CORRECTIONS] == list(CORRECTIONS)
     with pytest.raises(SpecError) as caught:
         check_correction("late")
-    assert str(caught.value) == "a correction is one of eager, none, but got 'late'"
+    assert str(caught.value) == "expected one of eager, none for correction, got 'late'"
 
 
 def test_the_papers_pipeline_computes_at_the_masters_and_keeps_nothing() -> None:
@@ -46,7 +46,7 @@ def test_a_model_whose_forward_pass_writes_its_weights_is_named(model: nn.Module
     with pytest.raises(SpecError) as caught:
         check_forward(model)
     assert str(caught.value) == (
-        f"{name} has max_norm=1.5, so its forward pass writes its weights, which an eager pipeline takes "
-        'back; leave max_norm out, or use correction="none"'
+        "an eager pipeline expected a forward pass that doesn't write weights, got max_norm=1.5 in "
+        f'{name}; omit max_norm, or use correction="none"'
     )
     check_forward(nn.Sequential(nn.Embedding(4, 2), nn.EmbeddingBag(4, 2)))

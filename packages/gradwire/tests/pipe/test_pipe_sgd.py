@@ -340,7 +340,7 @@ def test_impossible_pipelines_are_refused(
         model = make_model()
         wrong = "warmup_steps" if warmup_steps else "pipeline"
         with pytest.raises(
-            SpecError, match=f"{wrong} must be a whole number .* is {warmup_steps or pipeline}"
+            SpecError, match=f"expected a whole number .* for {wrong}, got {warmup_steps or pipeline}"
         ):
             pipe_sgd(model, torch.optim.SGD(model.parameters(), **SGD), exchange, pipeline, warmup_steps)
 

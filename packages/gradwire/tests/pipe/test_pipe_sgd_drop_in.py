@@ -251,12 +251,12 @@ def test_replicas_can_be_compared_in_the_middle_of_a_pipeline(
         ({"max_norm": 0}, "max_norm must be a number above 0, or None for no clipping, but is 0"),
         ({"max_norm": math.nan}, "max_norm .* but is nan"),
         ({"max_norm": "1"}, "max_norm .* but is '1'"),
-        ({"plan": 17}, "plan must be a Plan, a codec, its spec or .* but is 17"),
+        ({"plan": 17}, "expected a Plan, a codec, its spec or .* for plan, got 17"),
         ({"plan": "no/plan.json"}, "cannot be read"),
         ({"plan": "fp17"}, "no codec is named 'fp17'"),
         ({"timeout_s": 0}, "timeout_s must be above 0"),
-        ({"warmup_steps": -1}, "warmup_steps must be a whole number of steps from 0 up, but is -1"),
-        ({"correction": "lazy"}, "a correction is one of eager, none, but got 'lazy'"),
+        ({"warmup_steps": -1}, "expected a whole number of steps from 0 up for warmup_steps, got -1"),
+        ({"correction": "lazy"}, "expected one of eager, none for correction, got 'lazy'"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -46,7 +46,7 @@ def test_an_optimizer_that_wraps_another_is_refused(run_exchanges: Ranks, make_m
     def body(exchange: Exchange) -> None:
         model = make_model()
         wrapped = _Wrapped(torch.optim.SGD(model.parameters(), lr=0.1))
-        with pytest.raises(SpecError, match=r"this _Wrapped wraps another one; .* correction=\"none\""):
+        with pytest.raises(SpecError, match=r"got a _Wrapped that wraps another one; .* correction=\"none\""):
             pipe_sgd(model, wrapped, exchange)
         pipe_sgd(model, wrapped, exchange, correction="none").close()
 
@@ -105,7 +105,7 @@ def test_a_parameter_that_gets_other_memory_on_the_way_is_told(run_exchanges: Ra
 
         method = pipe_sgd(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange)
         method.step(lambda: model(torch.ones(2, 3)).square().mean())
-        with pytest.raises(StateError, match="has written a parameter"):
+        with pytest.raises(StateError, match="got a parameter that was written"):
             method.step(compute)
         method.close()
 
@@ -168,7 +168,7 @@ def test_a_block_that_writes_a_parameter_is_told_and_what_it_wrote_is_lost(make_
     with pytest.raises(StateError) as caught:
         write_ahead()
     assert str(caught.value) == (
-        "the forward or backward pass has written a parameter, which an eager pipeline takes back; train "
-        'this model with correction="none", or write parameters between two steps'
+        "an eager pipeline expected unchanged parameters after the forward and backward passes, got a "
+        'parameter that was written; use correction="none", or write between two steps'
     )
     assert torch.equal(_flat(model), before)

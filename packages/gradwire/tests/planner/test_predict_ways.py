@@ -93,7 +93,10 @@ def test_a_scale_has_its_own_cost() -> None:
     ("plan", "reason"),
     [
         (Plan(parse("bf16"), encode_on="device"), "got one that encodes on a device"),
-        (Plan(codecs=[{"match": "bias", "codec": "bf16"}]), "the planner uses one codec for all parameters"),
+        (
+            Plan(codecs=[{"match": "bias", "codec": "bf16"}]),
+            "the planner supports one codec for all parameters",
+        ),
     ],
 )
 def test_what_has_no_price_is_refused(plan: Plan, reason: str) -> None:

@@ -251,7 +251,7 @@ def test_a_longer_pipeline_than_the_plans_must_be_drained_before_saving(
 
     def body(exchange: Exchange) -> None:
         pipe, _ = _pipe(exchange, make_model(), Plan(pipeline=2))
-        with pipe, pytest.raises(StateError, match=r"takes up to 2 gradients .* drain before saving"):
+        with pipe, pytest.raises(StateError, match=r"expected up to 2 gradients .* drain before saving"):
             pipe.load_state_dict(state)
 
     run_exchanges(1, body)

@@ -30,9 +30,9 @@ class Door:
 
 
 PIPELINES: dict[str, tuple[Any, str]] = {
-    "correction": ("shift", "a correction is one of eager, none, but got 'shift'"),
-    "on_average": ("mean", "on_average must be a function of the parameters, but is 'mean'"),
-    "warmup_steps": (1.5, r"warmup_steps must be a whole number of steps from 0 up, but is 1\.5"),
+    "correction": ("shift", "expected one of eager, none for correction, got 'shift'"),
+    "on_average": ("mean", "expected a function of the parameters for on_average, got 'mean'"),
+    "warmup_steps": (1.5, r"expected a whole number of steps from 0 up for warmup_steps, got 1\.5"),
 }
 DOORS = {
     "DSync": Door(
@@ -42,7 +42,7 @@ DOORS = {
         options={
             "ledger": ("x.jsonl", "the ledger of DSync must be a gradwire.Ledger or None, but is 'x.jsonl'"),
             "strict": ("no", "strict must be True or False in DSync, but is 'no'"),
-            "plan": (8, "plan must be a Plan, a codec, its spec or the path of a plan's file, but is 8"),
+            "plan": (8, "expected a Plan, a codec, its spec or the path of a plan's file for plan, got 8"),
             "timeout_s": (-1, "timeout_s must be above 0"),
         },
     ),
@@ -54,7 +54,7 @@ DOORS = {
             **PIPELINES,
             "max_norm": ("1", "max_norm must be a number above 0, or None for no clipping, but is '1'"),
             "timeout_s": (-1, "timeout_s must be above 0"),
-            "plan": (8, "plan must be a Plan, a codec, its spec or the path of a plan's file, but is 8"),
+            "plan": (8, "expected a Plan, a codec, its spec or the path of a plan's file for plan, got 8"),
             "group": (
                 "gloo",
                 "group must be a group of torch.distributed|torch.distributed is not initialised",
@@ -233,7 +233,7 @@ def test_what_close_has_dropped_is_told() -> None:
     pipe.close()
     calls: list[Callable[[], object]] = [pipe.drain, pipe.state_dict, lambda: pipe.evaluating().__enter__()]
     for call in calls:
-        with refuses(ExchangeError, "was closed with 1 gradients on their way, which are lost; call drain"):
+        with refuses(ExchangeError, r"close\(\) dropped 1 gradients in flight of this PipeSGD; call drain"):
             call()
 
 

@@ -20,81 +20,81 @@ from gradwire.sync.flat import FlatGradients
 from gradwire.sync.used_parameters import clip, in_force
 
 CORRECTIONS = ("eager", "none")
-"""The default first."""
+"""The values of ``correction``; the default is first."""
 
 
 class Correction:
-    """No correction, as in Pipe-SGD's algorithm 1: a rank computes at the masters."""
+    """No correction, as in Pipe-SGD's algorithm 1: ranks compute at the masters. The base of corrections."""
 
     CORRECTS = False
-    """Set where ranks compute at other weights than the masters, which are the same on all ranks."""
+    """The flag of corrections in which ranks compute at other weights than the masters."""
 
     def ahead(self) -> AbstractContextManager[None]:
-        """Let the model hold the weights to compute at, within a ``with`` block."""
+        """Return a context manager in which the model has the weights to compute at."""
         return nullcontext()
 
     def note(
         self, gradients: FlatGradients, scheduled: list[dict[str, Any]], absent: Collection[int] = ()
     ) -> None:
-        """Note this rank's own gradient, which is handed over next, and the learning rates of its step.
+        """Record this rank's local gradient before its exchange, and the learning rates of its step.
 
-        ``absent`` are the numbers of the parameters that backward has not reached.
+        ``absent`` has the numbers of the parameters without a gradient.
         """
 
     def keep(self, count: int) -> None:
-        """Forget all but the newest ``count`` own gradients: the averages of the others are applied."""
+        """Drop all but the newest ``count`` local gradients, because the older averages are applied."""
 
     def own(self) -> list[torch.Tensor]:
-        """Return copies of the own gradients that are kept, oldest first, 1-D float32."""
+        """Return copies of the recorded local gradients as 1-D float32, oldest first."""
         return []
 
     def resume(self, in_flight: Sequence[InFlight]) -> None:
-        """Keep the own gradients of these instead, oldest first."""
+        """Replace the recorded local gradients with those of ``in_flight``, oldest first."""
 
 
 def check_correction(correction: str) -> str:
     """Return ``correction``. Raises ``SpecError`` unless it is in ``CORRECTIONS``."""
     if correction not in CORRECTIONS:
-        raise SpecError(f"a correction is one of {', '.join(CORRECTIONS)}, but got {correction!r}")
+        raise SpecError(f"expected one of {', '.join(CORRECTIONS)} for correction, got {correction!r}")
     return correction
 
 
 def check_forward(model: nn.Module) -> None:
-    """Raise ``SpecError`` for a model whose forward pass writes parameters, which eager updates take back."""
+    """Raise ``SpecError`` if a model's forward pass writes parameters, which eager updates would undo."""
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
             raise SpecError(
-                f"{name or 'the model'} has max_norm={module.max_norm:g}, so its forward pass writes its "
-                'weights, which an eager pipeline takes back; leave max_norm out, or use correction="none"'
+                "an eager pipeline expected a forward pass that doesn't write weights, got max_norm="
+                f'{module.max_norm:g} in {name or "the model"}; omit max_norm, or use correction="none"'
             )
 
 
-# Virtual weights: a model's weights after updates that are tried and then taken back.
+# Virtual weights: a model's weights after temporary updates.
 #
-# The updates run on a second set of weights and optimizer state, and the parameters point there meanwhile.
-# The masters are never written: no failure can spoil them, and taking the updates back costs no copy.
+# The updates run on a second set of weights and optimizer state, to which the parameters point temporarily.
+# The masters are never written: no failure can corrupt them, and undoing the updates needs no copy.
 
 _IMMUTABLE = (int, float, bool, complex, str, bytes, type(None))
 _CHANGEABLE = (torch.Tensor, list, dict, set, tuple)
-"""Attributes of these kinds may be changed in place; others, such as wrapped methods, are left alone."""
+"""The types of attributes that may change in place and are copied, unlike wrapped methods, for example."""
 _APART = ("state", "param_groups", "defaults")
-"""Attributes of an optimizer that are copied by other means, or only read."""
+"""The attributes of an optimizer that are copied separately, or only read."""
 
 
 class VirtualWeights:
     """A second set of a model's trainable weights and of its optimizer's state.
 
-    It takes the memory of the weights at once, and that of the optimizer's state once there is one. Taken
-    back is what an optimizer keeps in ``state``, in ``param_groups`` and in attributes: numbers, tensors, and
-    containers of them. Step hooks of the user do not run for virtual updates.
+    It allocates the memory of the weights immediately, and of the optimizer's state once the state exists.
+    Virtual updates don't change the optimizer's ``state``, ``param_groups``, and attributes that are numbers,
+    tensors, or containers of them. The user's step hooks don't run for virtual updates.
 
     Parameters
     ----------
     parameters
-        The trainable parameters, each once. Between two ``ahead`` they are the masters.
+        The trainable parameters, each once. Outside of ``ahead`` they are the masters.
     optimizer
-        Any ``torch.optim`` optimizer whose ``step`` needs no closure. Raises ``SpecError`` for one that wraps
-        another, whose state would not be taken back.
+        A ``torch.optim`` optimizer whose ``step`` needs no closure. Raises ``SpecError`` if it wraps another
+        optimizer, whose state would change.
     """
 
     def __init__(self, parameters: Sequence[Parameter], optimizer: torch.optim.Optimizer) -> None:
@@ -103,8 +103,8 @@ class VirtualWeights:
             isinstance(value, torch.optim.Optimizer) for value in own.values()
         ):
             raise SpecError(
-                f"an eager pipeline steps an optimizer itself, but this {type(optimizer).__name__} wraps "
-                'another one; pass the optimizer inside, or use correction="none"'
+                f"an eager pipeline expected a plain optimizer, got a {type(optimizer).__name__} that wraps "
+                'another one; pass the inner optimizer, or use correction="none"'
             )
         self._parameters = parameters
         self._optimizer = optimizer
@@ -113,11 +113,11 @@ class VirtualWeights:
 
     @contextmanager
     def ahead(self, update: Callable[[Callable[[], object]], None]) -> Iterator[None]:
-        """Let the parameters hold what ``update`` makes of the masters, within a ``with`` block.
+        """Run a ``with`` block in which the parameters have the masters' values after ``update``.
 
-        ``update`` receives the optimizer's bare step, and may call it several times. Raises ``StateError`` at
-        the end of a block that has written a parameter or replaced its memory: what it wrote is lost. Writes
-        through ``parameter.data`` are lost, too, and are not noticed.
+        ``update`` is called with the optimizer's step without hooks, which it may call several times. Raises
+        ``StateError`` at the end of a block that has written a parameter or replaced its memory: such writes
+        are lost. Writes through ``parameter.data`` are lost without an error.
         """
         masters = [parameter.data for parameter in self._parameters]
         torch._foreach_copy_(self._weights, masters)
@@ -130,25 +130,25 @@ class VirtualWeights:
             yield
             if before != self._marks():
                 raise StateError(
-                    "the forward or backward pass has written a parameter, which an eager pipeline takes "
-                    'back; train this model with correction="none", or write parameters between two steps'
+                    "an eager pipeline expected unchanged parameters after the forward and backward passes, "
+                    'got a parameter that was written; use correction="none", or write between two steps'
                 )
         finally:
             for parameter, master in zip(self._parameters, masters, strict=True):
                 parameter.data = master
 
     def _marks(self) -> list[tuple[int, int]]:
-        """Return a mark of each parameter that changes when it is written or its memory is replaced."""
+        """Return the version and the address of each parameter, which change on writes and new memory."""
         return [(parameter._version, parameter.data_ptr()) for parameter in self._parameters]
 
     def _bare_step(self) -> None:
-        """Do the optimizer's step without hooks and without the wrappers of schedulers."""
+        """Call the optimizer's step without hooks and without wrappers of schedulers."""
         step: Any = type(self._optimizer).step
         (step.__wrapped__ if getattr(step, "hooked", False) else step)(self._optimizer)
 
     @contextmanager
     def _second_state(self) -> Iterator[None]:
-        """Let the optimizer work on copies of its whole state, within a ``with`` block."""
+        """Run a ``with`` block in which the optimizer uses copies of its whole state."""
         optimizer, ours = self._optimizer, set(map(id, self._parameters))
         attributes = dict(vars(optimizer))
         groups = [dict(group) for group in optimizer.param_groups]
@@ -160,7 +160,7 @@ class VirtualWeights:
         ]
         try:
             for parameter, _ in strangers:
-                parameter.grad = None  # a step would move them, and that is never taken back
+                parameter.grad = None  # a step would update them, which isn't undone
             vars(optimizer).update(self._copies(attributes))
             optimizer._optimizer_step_pre_hooks = OrderedDict()
             optimizer._optimizer_step_post_hooks = OrderedDict()
@@ -178,7 +178,7 @@ class VirtualWeights:
                 parameter.grad = gradient
 
     def _copies(self, attributes: dict[str, Any]) -> dict[str, Any]:
-        """Return copies of the attributes that may be changed in place; parameters are not copied."""
+        """Return copies of the attributes that may change in place; parameters aren't copied."""
         memo = {id(each): each for group in self._optimizer.param_groups for each in group["params"]}
         return {
             name: copy.deepcopy(value, memo)  # one memo keeps objects shared between attributes shared
@@ -187,7 +187,7 @@ class VirtualWeights:
         }
 
     def _copy_state(self) -> defaultdict[Any, Any]:
-        """Return a copy of the optimizer's state, in the memory of the last copy."""
+        """Return a copy of the optimizer's state, which reuses the memory of the last copy."""
         sources: list[torch.Tensor] = []
         copies: list[torch.Tensor] = []
         state: defaultdict[Any, Any] = defaultdict(dict)
@@ -212,24 +212,24 @@ class VirtualWeights:
 
 
 def _copy(value: Any) -> Any:
-    """Return ``value`` such that changing it in place leaves the original alone."""
+    """Return ``value``, or a copy if it may change in place."""
     if isinstance(value, _IMMUTABLE):
         return value
     return value.clone() if isinstance(value, torch.Tensor) else copy.deepcopy(value)
 
 
-# Eager updates: a rank's own gradient stands in for the average that is still on its way.
+# Eager updates: a rank's local gradient substitutes for the average that is still in flight.
 #
-# While averages travel, a rank computes its next gradient at virtual weights: the masters, updated with its
-# own gradients of the steps under way, by the optimizer and at the learning rates of those steps. When an
-# average arrives, the masters take it instead. What stays stale in a gradient is then the difference between
-# one rank's gradient and the average, sampling noise of mean zero, where the paper's pipeline misses the
-# whole update. docs/pipe_corrections.md compares it with other corrections.
+# While averages are in flight, a rank computes its next gradient at virtual weights: the masters, updated by
+# the optimizer with the local gradients of the steps in flight, at the learning rates of those steps. When an
+# average arrives, the masters are updated with it. The remaining error of a gradient's weights is the
+# difference between the local gradient and the average, which is sampling noise of mean zero; in the paper's
+# pipeline, the whole update is missing. docs/pipe_corrections.md compares it with other corrections.
 
 
 @dataclass(slots=True)
 class _Own:
-    """One of this rank's own gradients; ``usable``, whether it is finite, is None until that is known."""
+    """A local gradient of this rank; ``usable`` says whether it is finite, or is None if not checked yet."""
 
     gradients: FlatGradients
     scheduled: list[dict[str, Any]]
@@ -238,12 +238,12 @@ class _Own:
 
 
 class Eager(Correction):
-    """Virtual weights from the own gradients of the last ``pipeline - 1`` steps.
+    """The eager correction: virtual weights from the local gradients of the last ``pipeline - 1`` steps.
 
-    It keeps as many copies of the gradient, and the memory of ``VirtualWeights``. A gradient that is not
-    finite makes no virtual update, and a parameter that backward has not reached has none.
+    It stores ``pipeline - 1`` copies of the gradient, and ``VirtualWeights``. A gradient that isn't finite
+    makes no virtual update, and a parameter without a gradient isn't updated.
 
-    ``pipeline`` is K, from 2 up. Each own gradient is clipped to the 2-norm ``max_norm``.
+    ``pipeline`` is K, from 2 up. Each local gradient is clipped to the 2-norm ``max_norm``.
     """
 
     CORRECTS = True
@@ -262,7 +262,7 @@ class Eager(Correction):
 
     @contextmanager
     def ahead(self) -> Iterator[None]:
-        """Let the model hold the virtual weights."""
+        """Run a ``with`` block in which the model has the virtual weights."""
         self._look()
         if not any(own.usable for own in self._own):
             yield
@@ -273,7 +273,7 @@ class Eager(Correction):
     def note(
         self, gradients: FlatGradients, scheduled: list[dict[str, Any]], absent: Collection[int] = ()
     ) -> None:
-        """Copy the gradient, which the exchange is going to average in place."""
+        """Copy the gradient, because the exchange averages it in place."""
         if not self._free:
             self.keep(len(self._own) - 1)  # its average is applied before the next step computes
         own = self._free.pop()
@@ -281,17 +281,17 @@ class Eager(Correction):
         self._own.append(_Own(own, scheduled, absent))
 
     def keep(self, count: int) -> None:
-        """Let the buffers of the others be used again."""
+        """Drop all but the newest ``count`` local gradients, and reuse their buffers."""
         while len(self._own) > count:
             self._free.append(self._own.popleft().gradients)
 
     def own(self) -> list[torch.Tensor]:
-        """Return copies of them as they are used, clipped."""
+        """Return copies of the recorded local gradients, clipped."""
         self._look()
         return [own.gradients.staged().floats().clone() for own in self._own]
 
     def resume(self, in_flight: Sequence[InFlight]) -> None:
-        """Keep the newest, clipped already; the average stands in where an own gradient was not saved."""
+        """Restore the newest local gradients; if one wasn't saved, use the clipped average instead."""
         self.keep(0)
         for each in in_flight[-len(self._free) :]:
             own, absent = each.own, each.own_absent
@@ -304,7 +304,7 @@ class Eager(Correction):
             self._own.append(_Own(gradients, each.scheduled, absent, is_finite(own)))
 
     def _look(self) -> None:
-        """Clip the new ones; not in ``note``, which would delay their exchange."""
+        """Clip new local gradients; ``note`` doesn't, because that would delay their exchange."""
         for own in self._own:
             if own.usable is None:
                 own.usable = is_finite(own.gradients.flat)

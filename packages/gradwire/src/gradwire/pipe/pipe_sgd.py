@@ -34,70 +34,69 @@ from gradwire.sync.replicas import (
 from gradwire.sync.trained import check_optimizer
 from gradwire.sync.used_parameters import check_max_norm, note_step
 
-_PIPELINE = 2  # hides the network; more only adds staleness
+_PIPELINE = 2  # hides the network; more steps only add staleness
 
 
 class PipeSGD(WorkerMethod):
-    """Update with the averaged gradient of K steps ago, while newer ones are on the network.
+    """Pipelined SGD: each step applies the averaged gradient of K steps ago, while newer ones are in flight.
 
-    It connects with the group's other ranks by itself, so that its traffic never mixes with the script's own
-    collectives. Weights are the same bits on all ranks at every moment between two calls.
+    It makes its own connections to the group's other ranks, so that its traffic never mixes with the script's
+    collectives. Between two calls, all ranks' weights have the same bits.
 
     Step t waits for the averaged gradient of step t-K, updates ``w[t] = w[t-1] - lr * mean(g[t-K])``,
-    computes ``g[t]`` and hands it to the communication thread. Gradients of steps <= 0 are zero: the first K
-    steps make no update at all, so momentum and weight decay do not act there either. A step takes
+    computes ``g[t]``, and passes it to the communication thread. Gradients of steps <= 0 are zero: the first
+    K steps make no update at all, so momentum and weight decay don't act there either. A step takes
     ``max(l_up + l_comp, l_comm)`` from K = 2 on (equation 4). A gradient is applied with the learning rate
     (and momentum or betas) of the step that computed it, so that K = 1 is D-Sync under every schedule, bit
     for bit once drained.
 
-    With ``correction="eager"`` a rank computes ``g[t]`` at virtual weights, where its own gradients of the
-    steps under way stand in for their averages, so that the pipeline learns about as fast as D-Sync
-    (``correction.Eager``). They exist only while ``compute_loss`` runs: at any other time the model holds
-    the masters. With ``"none"`` it computes at ``w[t]``, as the paper does.
+    With ``correction="eager"``, a rank computes ``g[t]`` at virtual weights, for which its local gradients
+    of the steps in flight substitute for the averages, so that the pipeline learns about as fast as D-Sync
+    (``correction.Eager``). Virtual weights exist only while ``compute_loss`` runs: at any other time the
+    model has the masters. With ``"none"``, it computes at ``w[t]``, as the paper does.
 
-    Buffers of the model (a BatchNorm's running statistics) begin as rank 0's and are each rank's own while it
-    trains. An eager pipeline agrees on rank 0's in every ``drain``. Where a parameter is unfrozen the
-    pipeline drains first. One that is frozen still gets the gradients of the steps before.
+    Buffers of the model (a BatchNorm's running statistics) start with rank 0's values and then differ between
+    ranks during training. An eager pipeline copies rank 0's to all ranks in every ``drain``. Unfreezing a
+    parameter drains the pipeline first. A frozen parameter still gets the gradients of earlier steps.
 
     Parameters
     ----------
     model
-        Dense float32 parameters on one device. Raises ``TensorError`` otherwise. The module inside a
-        ``DistributedDataParallel``, which would average gradients, too.
+        Dense float32 parameters on one device. Raises ``TensorError`` otherwise. Pass the module inside a
+        ``DistributedDataParallel``, which would also average gradients.
     optimizer
-        Any ``torch.optim`` optimizer of the model's parameters whose ``step`` needs no closure. The script
-        does not call its ``step``; it calls the ``step`` of a learning rate scheduler as usual, once per
+        A ``torch.optim`` optimizer of the model's parameters whose ``step`` needs no closure. The script
+        doesn't call its ``step``; it calls the ``step`` of a learning rate scheduler as usual, once per
         step.
     plan
-        What ``Plan.of`` reads; its ``pipeline`` is K, how many steps may be under way at once. A codec or its
-        spec is for a ring with a pipeline of 2. By default, or with ``"auto"`` or an ``Auto``, the run
-        measures and chooses a plan with a pipeline of 2 itself; the pipeline is drained where it takes
-        another.
+        An argument of ``Plan.of``; its ``pipeline`` is K, the number of steps in flight. A codec or its spec
+        uses a ring with a pipeline of 2. By default, or with ``"auto"`` or an ``Auto``, the run measures and
+        chooses a plan with a pipeline of 2, and drains the pipeline before it changes to another plan.
     warmup_steps
-        The number of synchronous steps before the pipeline starts, empty. The paper warms up for 5 epochs
-        (AlexNet, ResNet) and not at all for small or convex models.
+        The number of synchronous steps before the empty pipeline starts. The paper warms up for 5 epochs
+        (AlexNet, ResNet), and not at all for small or convex models.
     max_norm
-        The averaged gradient is scaled down to this 2-norm, over all parameters together, where it is longer;
-        above 0. It is the same on all ranks, unlike a clipping of their own gradients. Own gradients of an
-        eager pipeline are clipped to it, too, each by its own norm.
+        The largest 2-norm of the averaged gradient over all parameters, to which longer gradients are scaled
+        down; above 0. Because the average is clipped, all ranks clip equally. An eager pipeline also clips
+        each local gradient to it.
     on_average
-        Called with the trained parameters when the averaged gradient is in their ``.grad`` (None where no
-        rank has used one), before the clipping and the update. It may change or replace any ``.grad`` (a new
-        None counts as 0), in the same way on all ranks. Own gradients of an eager pipeline are not passed.
+        Called with the trained parameters when the averaged gradient is in their ``.grad`` (None if no rank
+        has used the parameter), before the clipping and the update. It may change or replace any ``.grad``
+        (a new None means 0), in the same way on all ranks. It isn't called with local gradients of an eager
+        pipeline.
     correction
-        ``"eager"`` or ``"none"``, which saves the local update, its time and its memory; the same on all
-        ranks.
+        ``"eager"`` or ``"none"``, which saves the time and memory of the local update; the same on all ranks.
     strict, group, timeout_s, ledger
         See ``Method``.
 
     Raises
     ------
     SpecError
-        For an invalid plan, warm-up, norm, or timeout, for a DDP model, for an optimizer of other
-        parameters, and for eager updates of a model whose forward pass writes its parameters.
+        If the plan, warm-up, norm, or timeout is invalid, if the model is a DDP model, if the optimizer has
+        other parameters, or if updates are eager and the model's forward pass writes its parameters.
     ExchangeError
-        When ``torch.distributed`` is not initialised, this process is not in the group, the other ranks do
-        not come within the timeout or have other options.
+        If ``torch.distributed`` isn't initialised, if this process isn't in the group, or if the other ranks
+        don't arrive within the timeout or have other options.
     """
 
     def __init__(
@@ -119,10 +118,10 @@ class PipeSGD(WorkerMethod):
         chosen = initial.plan.for_whole_gradients("PipeSGD")
         if not is_whole(warmup_steps, 0, sys.maxsize):
             raise SpecError(
-                f"warmup_steps must be a whole number of steps from 0 up, but is {shown(warmup_steps)}"
+                f"expected a whole number of steps from 0 up for warmup_steps, got {shown(warmup_steps)}"
             )
         if not callable(on_average):
-            raise SpecError(f"on_average must be a function of the parameters, but is {shown(on_average)}")
+            raise SpecError(f"expected a function of the parameters for on_average, got {shown(on_average)}")
         self.correction, self.pipeline, self.warmup_steps = correction, chosen.pipeline, warmup_steps
         self._treatment = Treatment(check_correction(correction), check_max_norm(max_norm), on_average)
         options = (
@@ -169,11 +168,12 @@ class PipeSGD(WorkerMethod):
         return waits.within(perf_counter() - started, loss=loss, correction_s=correction_s)
 
     def drain(self) -> StepRecord:
-        """Apply all outstanding gradients, oldest first, and leave the pipeline empty; return the cost.
+        """Apply all gradients in flight, oldest first; return the cost.
 
-        The last averaged gradient stays in ``.grad``. The next step starts a new pipeline. An eager pipeline
-        copies rank 0's buffers to all ranks. Raises what the exchange raised, ``LinkTimeoutError``, or what a
-        strict ``step`` would raise; after a ``close`` that has dropped gradients, ``ExchangeError``.
+        Afterwards the pipeline is empty, the last averaged gradient is in ``.grad``, and the next step starts
+        a new pipeline. An eager pipeline copies rank 0's buffers to all ranks. Raises the error of the
+        exchange, ``LinkTimeoutError``, the errors of a strict ``step``, or ``ExchangeError`` after a
+        ``close`` that dropped gradients.
         """
         if self.closed:
             self._check_whole()
@@ -186,11 +186,11 @@ class PipeSGD(WorkerMethod):
 
     @contextmanager
     def evaluating(self) -> Iterator[StepRecord]:
-        """Drain, and keep the model in evaluation mode within a ``with`` block.
+        """Drain, and run a ``with`` block with the model in evaluation mode.
 
-        Every module returns to the mode that it had, also one that was frozen in evaluation mode. The value
-        of the ``with`` is what the drain cost. All ranks drain together, even if only some of them evaluate
-        then. Raises what ``drain`` raises.
+        Afterwards every module returns to its previous mode, which may be evaluation. The value of the
+        ``with`` is the cost of the drain. All ranks drain together, even if only some of them evaluate
+        afterwards. Raises the errors of ``drain``.
         """
         drained = self.drain()
         modes = {module: module.training for module in self.model.modules()}
@@ -202,12 +202,12 @@ class PipeSGD(WorkerMethod):
                 module.training = training
 
     def check_replicas(self) -> None:
-        """Compare all ranks' weights, buffers, and optimizer states, bit for bit, at any moment.
+        """Compare all ranks' weights, buffers, and optimizer states, bit for bit, at any time.
 
-        All ranks call it together. Of buffers those that ``state_dict`` holds, but for the running statistics
-        of normalisation layers, which are each rank's own while it trains. It waits for what is on the
-        network and applies none of it.
-        Raises ``StateError`` on every rank, naming the ranks that differ, and ``ExchangeError``.
+        All ranks call it together. It compares the buffers in ``state_dict`` except the running statistics of
+        normalisation layers, which differ between ranks during training. It waits for gradients in flight,
+        but doesn't apply them. Raises ``StateError`` on every rank with the ranks that differ, and
+        ``ExchangeError``.
         """
         self.check_open()
         self._under_way.settle()
@@ -216,15 +216,15 @@ class PipeSGD(WorkerMethod):
     def in_flight(self) -> list[InFlight]:
         """Return copies of the averaged gradients that are still to be applied, oldest first.
 
-        Waits until none is on the network any more. Raises what the exchange raised, or ``LinkTimeoutError``.
+        It waits until their exchanges are done. Raises the error of the exchange, or ``LinkTimeoutError``.
         """
         return self._under_way.in_flight()
 
     def agree_on_buffers(self) -> StepRecord:
-        """Copy rank 0's buffers, exactly, to all ranks, where updates are eager; return the cost.
+        """Copy rank 0's buffers exactly to all ranks if updates are eager; return the cost.
 
-        Those that a ``state_dict`` of the model holds. All ranks call it together; it waits for what is on
-        the network. Raises ``ExchangeError``.
+        It copies the buffers in the model's ``state_dict``. All ranks call it together; it waits for
+        gradients in flight. Raises ``ExchangeError``.
         """
         if not self._under_way.corrects:
             return StepRecord()
@@ -233,8 +233,8 @@ class PipeSGD(WorkerMethod):
             accounting = broadcast_buffers(self.model, self.exchange)
         except ExchangeError as error:
             error.add_note(
-                "while rank 0's buffers were copied to all ranks: drain, evaluating and state_dict are for "
-                "all ranks to call together, with buffers of one size on all of them"
+                "while copying rank 0's buffers to all ranks: all ranks must call drain, evaluating and "
+                "state_dict together, with buffers of equal sizes"
             )
             raise
         count_buffers(self.ledger, accounting)
@@ -244,15 +244,14 @@ class PipeSGD(WorkerMethod):
         """Raise ``ExchangeError`` if ``close`` has dropped gradients in flight."""
         if self.closed and self._in_flight_count:
             raise ExchangeError(
-                f"rank {self.exchange.link.rank}: this {type(self).__name__} was closed with "
-                f"{self._in_flight_count} gradients on their way, which are lost; call drain() or "
-                "state_dict() before close()"
+                f"rank {self.exchange.link.rank}: close() dropped {self._in_flight_count} gradients in "
+                f"flight of this {type(self).__name__}; call drain() or state_dict() before close()"
             )
 
     def _state(self, drained: bool) -> RankState:
         self._check_whole()
         way = self._under_way
-        in_flight = way.in_flight()  # nothing is on the network from here on, so the residuals rest
+        in_flight = way.in_flight()  # no exchange runs from here on, so residuals don't change
         if not (drained or self.closed):
             self.agree_on_buffers()
         return replace(

@@ -1,4 +1,4 @@
-"""The gradients of a pipeline that are under way: handed over, averaged, and applied some steps later."""
+"""A pipeline's gradients in flight, which are averaged during later steps and then applied."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gradwire.sync.work import BucketWork
 
 @dataclass(frozen=True, slots=True)
 class Treatment:
-    """The treatment of gradients besides averaging: the arguments of ``PipeSGD`` of these names."""
+    """The processing of gradients besides averaging: the arguments of ``PipeSGD`` with the same names."""
 
     correction: str
     max_norm: float
@@ -37,7 +37,7 @@ class Treatment:
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    """A gradient on the network, with the learning rate of its step and the parameters that it uses."""
+    """A gradient in flight, with the learning rates of its step and the parameters that the step used."""
 
     gradients: FlatGradients
     works: list[BucketWork]
@@ -46,15 +46,15 @@ class _UnderWay:
 
 
 class Pipeline:
-    """Up to K steps of gradients of parameters that stay the same.
+    """The gradients of up to K steps in flight, for a fixed set of parameters.
 
-    K buffers go round: backward writes into one, the exchange averages it in place, and the optimizer reads
-    it K steps later, just before backward takes it again. Eager updates copy K - 1 own gradients, the weights
-    and the optimizer's state; the paper's pipeline copies nothing. Between steps every ``.grad`` is None,
-    since its buffer is on the network. Where the plan cuts the gradient into buckets, they go out one after
-    the other, in their order, once backward has ended: the pipeline hides them already.
+    K buffers are used in turn: backward writes into one, the exchange averages it in place, and the optimizer
+    reads it K steps later, just before backward reuses it. Eager updates copy K - 1 local gradients, the
+    weights, and the optimizer's state; the paper's pipeline copies nothing. Between steps every ``.grad`` is
+    None, because its buffer is in flight. If the plan divides the gradient into buckets, they are sent one
+    after the other, in their order, once backward has ended: the pipeline already hides them.
 
-    ``buckets_of`` returns the buckets of gradients that are laid out as all K buffers.
+    ``buckets_of`` returns the buckets of gradients with the layout that all K buffers share.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Pipeline:
         self.count = self._free[0].buffer.numel()
         self._under_way: deque[_UnderWay] = deque()
         self._correction = Correction()
-        if treatment.correction != "none" and self._size > 1:  # one step has nothing to correct for
+        if treatment.correction != "none" and self._size > 1:  # with one step, gradients aren't stale
             self._correction = Eager(parameters, optimizer, self._size, treatment.max_norm)
         self._free[0].detach()
         self._buckets = buckets_of(self._free[0])
@@ -84,18 +84,18 @@ class Pipeline:
 
     @property
     def corrects(self) -> bool:
-        """Whether ranks compute at weights of their own."""
+        """Whether ranks compute at virtual weights, which differ between ranks."""
         return self._correction.CORRECTS
 
     @property
     def own_count(self) -> int:
-        """The number of own gradients that are kept at most: K - 1 where updates are eager, else 0."""
+        """The largest number of recorded local gradients: K - 1 if updates are eager, else 0."""
         return self._size - 1 if self.corrects else 0
 
     def add(self, compute_loss: Callable[[], torch.Tensor], *, alone: bool) -> tuple[float, float]:
-        """Compute the gradient of a step and hand it over; return the loss and the seconds of correcting.
+        """Compute a step's gradient and start its exchange; return the loss and the correction's seconds.
 
-        ``alone`` is for a step that the next one does not overtake.
+        ``alone`` says that the gradient is applied before the next step, so it needs no correction.
         """
         gradients = self._free[0]
         started = perf_counter()
@@ -103,7 +103,7 @@ class Pipeline:
             correction_s = perf_counter() - started
             loss = backward(compute_loss, gradients)
         used = Reach(gradients)
-        gradients.detach()  # a zero_grad of the caller must not reach what is on the network
+        gradients.detach()  # a zero_grad of the caller must not change a buffer in flight
         values = scheduled(self._optimizer)
         if not alone:
             started = perf_counter()
@@ -117,14 +117,14 @@ class Pipeline:
         return loss, correction_s
 
     def apply_all_but(self, count: int) -> StepRecord:
-        """Apply the oldest gradients under way until ``count`` are left; return the cost of waiting."""
+        """Apply the oldest gradients in flight until ``count`` are left; return the cost of waiting."""
         waits = StepRecord()
         while len(self._under_way) > count:
             waits += self._apply_oldest()
         return waits
 
     def _apply_oldest(self) -> StepRecord:
-        """Wait for the oldest gradient under way and update the weights with it."""
+        """Wait for the oldest gradient in flight and update the weights with it; return the waiting cost."""
         oldest, treatment = self._under_way[0], self._treatment
         started = perf_counter()
         cost = sum((work.wait() for work in oldest.works), ExchangeCost())
@@ -143,9 +143,9 @@ class Pipeline:
         return StepRecord.of_wait(wait_s, cost)
 
     def settle(self) -> None:
-        """Wait until nothing is on the network; apply nothing.
+        """Wait until all exchanges are done, without applying gradients.
 
-        Raises what the exchange raised, or ``LinkTimeoutError``.
+        Raises the error of an exchange, or ``LinkTimeoutError``.
         """
         for each in self._under_way:
             for work in each.works:
@@ -155,10 +155,10 @@ class Pipeline:
     def in_flight(self) -> list[InFlight]:
         """Return copies of the averaged gradients that are still to be applied, oldest first.
 
-        Waits for them, like ``settle``.
+        It waits for them, like ``settle``.
         """
         self.settle()
-        own = self._correction.own()  # those of the newest
+        own = self._correction.own()  # of the newest steps
         lacking = len(self._under_way) - len(own)
         return [
             InFlight(
@@ -172,32 +172,31 @@ class Pipeline:
         ]
 
     def check_fits(self, in_flight: Sequence[InFlight]) -> None:
-        """Raise ``StateError`` unless there is room for these gradients of this model."""
+        """Raise ``StateError`` unless these gradients are of this model and fit into the pipeline."""
         numbers = {number for each in in_flight for number in (*each.absent, *each.own_absent)}
         if numbers and max(numbers) >= len(self._trained.parameters):
             raise StateError(
-                f"this model trains {len(self._trained.parameters)} parameters, but those in flight tell "
-                f"of number {max(numbers)}; resume with the same model, as far unfrozen"
+                f"expected gradients in flight of {len(self._trained.parameters)} parameters, got parameter "
+                f"number {max(numbers)}; resume with the same model, with the same parameters unfrozen"
             )
         groups = len(self._optimizer.param_groups)
         if any(len(each.scheduled) > groups for each in in_flight):
             raise StateError(
-                f"this optimizer has {groups} parameter groups, but gradients in flight were computed with "
-                "more; resume with the same optimizer"
+                f"expected gradients in flight with up to {groups} parameter groups, got more; resume with "
+                "the same optimizer"
             )
         counts = [each.gradient.numel() for each in in_flight]
         own = [each.own.numel() for each in in_flight if each.own is not None]
         if len(counts) > self._size or {*counts, *own} - {self.count}:
             raise StateError(
-                f"a pipeline of {self._size} takes up to {self._size} gradients of {self.count} "
-                f"floats, but those in flight have {counts}; resume with the same model and plan, or drain "
-                "before saving"
+                f"a pipeline of {self._size} expected up to {self._size} gradients in flight of {self.count} "
+                f"floats, got {counts}; resume with the same model and plan, or drain before saving"
             )
 
     def resume(self, in_flight: Sequence[InFlight]) -> None:
-        """Go on where ``in_flight`` was called; what is under way here is dropped.
+        """Continue with saved gradients in flight; drop the current ones.
 
-        ``settle`` and ``check_fits`` come first.
+        Call ``settle`` and ``check_fits`` first.
         """
         self._free.extend(each.gradients for each in self._under_way)
         self._under_way.clear()
