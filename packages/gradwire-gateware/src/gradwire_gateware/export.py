@@ -11,27 +11,27 @@ from gradwire.version import how_to_install, version
 from gradwire_gateware.blocks import BLOCKS, NO_PARAMETERS, build
 
 _CLOCKED = (
-    ("clk", "in", 1, "the clock; everything happens at its rising edge"),
-    ("rst", "in", 1, "reset, synchronous"),
+    ("clk", "in", 1, "the clock; registers load at its rising edge"),
+    ("rst", "in", 1, "synchronous reset"),
 )
 _MEANINGS = {
     "tdata": "a word, byte 0 in bits 7..0",
-    "tkeep": "which bytes count; only a last word may be partial",
+    "tkeep": "mask of valid bytes; only a last word may be partial",
     "tvalid": "the producer has a word",
-    "tready": "the consumer takes it at the next edge",
+    "tready": "the consumer accepts it at the next edge",
     "tlast": "the last word of a packet",
     "a": "a float32",
     "b": "a float32",
-    "sum": "their sum, 8 enabled cycles later",
-    "enable": "whether all stages move on",
-    "values": "float32 in the packet, with its words",
-    "write": "the connection below takes its place",
-    "index": "its place",
-    "source": "its IP address of the host, byte 0 in bits 7..0",
-    "destination": "its other IP address, byte 0 in bits 7..0",
-    "ports": "its two ports, bytes as in TCP's header",
+    "sum": "the sum of a and b, 8 enabled cycles later",
+    "enable": "advance all stages",
+    "values": "number of float32 in the packet, valid with its words",
+    "write": "write the connection below to the table",
+    "index": "the connection's entry in the table",
+    "source": "the host's IP address, byte 0 in bits 7..0",
+    "destination": "the peer's IP address, byte 0 in bits 7..0",
+    "ports": "both ports, bytes as in TCP's header",
     "first": "low bits of the first byte's sequence number",
-    "open": "whether it is to be compressed",
+    "open": "whether to compress the connection",
 }
 
 

@@ -30,8 +30,8 @@ class Packer(Circuit):
 
     With ``come_far``, for distant sources, an extra first stage registers groups and their offsets, so that
     the shifter is near the words. With ``are_wide``, for control signals of high fan-out, two stages shift a
-    group, by the low bits of its offset and then by the high ones, and control signals come from two copies
-    of registers, each for half of the bits. The two options exclude each other. With ``masks``, which
+    group, by the low bits of its offset and then by the high ones, and control signals are duplicated
+    registers, each for half of the bits. The two options exclude each other. With ``masks``, which
     ``are_wide`` implies, registers of shifted groups have no reset, whose wire would be too long in a large
     block.
     """

@@ -21,17 +21,17 @@ class Routes(NamedTuple):
     """
 
     received_is_forwarded: tuple[bool, ...]
-    """For packets from the left: whether the payload is forwarded unchanged."""
+    """The flags of packets from the left: whether the payload is forwarded unchanged."""
     decoded_is_added: tuple[bool, ...]
-    """For decompressed packets: whether the packet is added to local values; otherwise it is a result."""
+    """The flags of decompressed packets: whether a packet is added to local values; otherwise a result."""
     given_is_own: tuple[bool, ...]
-    """For results: whether the packet is this rank's own published sum; otherwise it is from the left."""
+    """The flags of results: whether a packet is this rank's own published sum; otherwise from the left."""
     encoded_is_local: tuple[bool, ...]
-    """For packets into the compressor: whether the packet has local values; otherwise it is a sum."""
+    """The flags of packets into the compressor: whether a packet has local values; otherwise a sum."""
     encoded_is_published: tuple[bool, ...]
-    """For packets out of the compressor: whether the packet is a final sum, which this rank adopts."""
+    """The flags of packets out of the compressor: whether a packet is a final sum, which this rank adopts."""
     sent_is_forwarded: tuple[bool, ...]
-    """For packets to the right: whether the packet is forwarded; otherwise it is from the compressor."""
+    """The flags of packets to the right: whether a packet is forwarded; otherwise from the compressor."""
 
     @classmethod
     def of(cls, world: int) -> Routes:

@@ -198,9 +198,8 @@ def registered(m: Module, come: Any, go: Any, may_go: Value | int = 1) -> None:
 def kept_word(m: Module, valid: Value, word: Value, ready: Value) -> tuple[Value, Value, Value]:
     """Return whether a word is available, the word, and whether the next one may arrive.
 
-    This suits a ``ready`` that is known late in a cycle, because only one register depends on it. A word is
-    available in the cycle in which it arrives. It is stored in case it can't continue, and then leaves before
-    the next one.
+    Use it if ``ready`` is known late in a cycle, because only one register depends on it. A word is available
+    in the cycle in which it arrives. If it can't leave, it is stored, and leaves before the next one.
     """
     kept, is_kept, is_here = Signal(len(word), reset_less=True), Signal(), Signal()
     with m.If(~is_kept):

@@ -65,7 +65,7 @@ def test_help_fits_a_screen_and_shows_an_example(
         ("run --rate 1mbps -- true", "a rate is written like"),
         ("run --rate 1bit -- true", "expected testbed rates from"),
         ("run --rates 1gbit,,1gbit -- true", "a rate is written like"),
-        ("run --rates 1gbit,1gbit --hosts 3 -- true", "expected 3 --rates as --hosts, got 2"),
+        ("run --rates 1gbit,1gbit --hosts 3 -- true", "expected --rates for 3 hosts, got 2"),
         ("run --rates 1gbit --rate 1gbit -- true", "omit one of them"),
         ("run --groups 3 -- true", "expected a number of groups that divides the 4 hosts, got 3"),
         ("run --core 1gbit -- true", "at least 2 groups"),

@@ -131,8 +131,8 @@ def summed(m: Module, word: Value, is_last: Value, begins: Value) -> tuple[Value
     The first word must be valid in the cycle of ``begins``, and each following one ``LANE_BITS`` / 4 cycles
     after the previous one was consumed. The block ends with the word marked ``is_last``.
 
-    A pass has one cycle per partial sum. After the passes over values, four passes add partial sums pairwise;
-    an idle pass between them lets all additions complete.
+    A pass has one cycle per partial sum. After the passes over values, four passes add partial sums pairwise,
+    with an idle pass between them, in which additions complete.
     """
     stage, lanes = Pipeline(m, Const(1)), len(word) // LANE_BITS
     works, index, turn = Signal(), Signal(range(SUMS)), Signal(range(_LAST_ROUND + 1))

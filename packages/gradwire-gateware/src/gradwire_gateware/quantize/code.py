@@ -124,15 +124,16 @@ VALUE_LATENCY = 6
 
 
 def code_of(stage: Pipeline, x: Value, inverse: Value, bits: int) -> Value:
-    """Return the register of the code of a float32, ``CODE_LATENCY`` stages after it and the inverse."""
+    """Return the register of a float32's code, ``CODE_LATENCY`` stages after the float and the inverse."""
     product, place, is_zero = multiplied(stage, x, inverse)
     return rounded(stage, product, place, is_zero, stage.delay(x[31], 2), bits)
 
 
 def multiplied(stage: Pipeline, x: Value, inverse: Value) -> tuple[Value, Value, Value]:
-    """Return the registers of the product of significands, its place, and if the code is 0, two stages later.
+    """Return the registers of the significands' product, its ``place``, and whether the code is 0.
 
-    Bit 46 of the product stands for 2^(place - 2). Below that of place 0, the code is 0.
+    They follow two stages later. Bit 46 of the product has the weight 2^(place - 2). The code is 0 if
+    ``place`` would be negative.
     """
     exponents = x[23:31] + inverse[23:31]
     lowest = 2 * 127 - 2
@@ -144,7 +145,7 @@ def multiplied(stage: Pipeline, x: Value, inverse: Value) -> tuple[Value, Value,
 
 
 def multiplication(stage: Pipeline, a: Value, b: Value) -> Value:
-    """Return the register of a product, two stages later: of parts as large as a DSP's, which are added."""
+    """Return the register of a product, two stages later, as a sum of products of a DSP's width."""
     parts = [
         (stage.hold(a[at : at + _HALF] * b[other : other + _HALF]), at + other)
         for at in range(0, len(a), _HALF)

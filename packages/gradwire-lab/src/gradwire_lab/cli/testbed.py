@@ -171,7 +171,7 @@ def _rates(options: argparse.Namespace) -> tuple[float | None, ...]:
         raise SpecError("--rate cannot be combined with --rates; omit one of them")
     rates = tuple(parse_rate(rate) for rate in options.rates.split(","))
     if options.hosts not in (None, len(rates)):
-        raise SpecError(f"expected {options.hosts} --rates as --hosts, got {len(rates)}; omit --hosts")
+        raise SpecError(f"expected --rates for {options.hosts} hosts, got {len(rates)}; omit --hosts")
     return Topology(rates).rates_nbytes_per_s
 
 
