@@ -58,7 +58,7 @@ def test_residuals_follow_a_scaler_from_step_to_step_and_into_a_run_without_one(
     scaler.scale = 8.0
     handle.sync.begin()
     assert handle.residual.tolist() == [4.0, 4.0]
-    with pytest.raises(SpecError, match="these residuals follow their scaler by themselves"):
+    with pytest.raises(SpecError, match="residuals already follow the scaler"):
         attached.scale_residuals(2.0)
     state = attached.state_dict()
     with Handle(attached._watch).attached as other:
@@ -87,7 +87,7 @@ def test_shards_have_nothing_to_compare_and_their_states_are_not_divided_anew() 
         redivide([state], 2)
     state["residuals"]["world"] = 2
     del state[SUM]
-    with pytest.raises(StateError, match="cannot use the residuals of a world of 2 ranks, for FSDP cuts"):
+    with pytest.raises(StateError, match="got residuals of 2 ranks, for which FSDP shards"):
         attached.load_state_dict(state)
     attached.close()
 

@@ -1,7 +1,7 @@
 """Lossy gradient codecs with guaranteed bounds in every hop of the all-reduce, for PyTorch.
 
-Names are loaded when they are first used, because importing torch takes seconds, and ``gradwire --help`` or a
-mistyped option shouldn't wait for it.
+Names are imported on first use, because importing torch takes seconds, which ``gradwire --help`` or a
+mistyped option shouldn't wait for.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""``python -m gradwire``: the same as the command ``gradwire``."""
+"""Run ``python -m gradwire``, which is equivalent to the command ``gradwire``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""``Attached``: what a script holds of gradwire on one model, DDP's or FSDP2's."""
+"""``Attached``: the script's handle of gradwire on a DDP or FSDP2 model."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ _SOURCE = Source("a state of FSDP's residuals", "load what state_dict returned o
 class Attached:
     """The handle of one model's exchanges, from ``attach`` or ``attach_fsdp`` to ``close``.
 
-    As a context manager it closes at the end of the block. ``undo`` closes the exchanges, and gives the model
-    back what it had; ``watch`` is None where each rank has a shard of the weights.
+    As a context manager it closes at the end of the block. ``undo`` closes the exchanges and restores the
+    model; ``watch`` is None if each rank has a shard of the weights.
 
     Attributes
     ----------
     ledger
-        Bytes and seconds of every bucket and step, and the bypasses. With FSDP its steps end with the
-        backward passes that reduce gradients.
+        Bytes and seconds of every bucket and step, and the bypasses. With FSDP, a step ends with a backward
+        pass that reduces gradients.
     """
 
     def __init__(
         self, sync: GradientSync, chooser: PlanChooser, undo: ExitStack, watch: ReplicaWatch | None
     ) -> None:
-        assert sync.context.ledger is not None, "front ends have one"
+        assert sync.context.ledger is not None, "front ends pass a ledger"
         self.ledger = sync.context.ledger
         self._sync, self._chooser, self._undo, self._watch = sync, chooser, undo, watch
         self._state: GradientSync | ShardedState = ShardedState(sync) if watch is None else sync
@@ -53,30 +53,30 @@ class Attached:
 
     @property
     def plan(self) -> Plan:
-        """The plan in use: what all ranks agreed on, or what they have chosen last."""
+        """The plan in use: the plan that all ranks agreed on, or have chosen last."""
         return self._sync.plan
 
     @property
     def decisions(self) -> list[tuple[int, PlanChoice]]:
-        """With ``"auto"``: the steps before which all ranks took a plan, and the decisions."""
+        """The decisions of ``"auto"``, with the steps before which all ranks adopted a plan."""
         return [*self._chooser.decisions]
 
     @outside_inference
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's residuals, and with ``"auto"`` the decisions; each rank saves its own.
+        """Return this rank's residuals, and with ``"auto"`` the decisions; each rank saves its own state.
 
-        Call it between steps. ``gradwire.redivide`` fits the states of a DDP model's ranks to another number
-        of ranks.
+        Call it between steps. ``gradwire.redivide`` converts the states of a DDP model's ranks to another
+        number of ranks.
         """
         self._scale.look()
         return self._state.state_dict()
 
     @outside_inference
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Adopt the result of ``state_dict`` on this rank. Raises ``StateError`` and then changes nothing.
+        """Restore a state of ``state_dict`` on this rank. Raises ``StateError``, without any change.
 
-        With ``"auto"`` the next step takes the plan of rank 0's state. All ranks load between the same two
-        steps. FSDP refuses the residuals of another number of ranks, because it cuts gradients differently.
+        With ``"auto"``, the next step adopts the plan of rank 0's state. All ranks load between the same two
+        steps. FSDP rejects residuals of another number of ranks, because it shards gradients differently.
         """
         self._state.load_state_dict(state)
 
@@ -84,63 +84,69 @@ class Attached:
     def check_replicas(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Compare all ranks' weights, and the states of their optimizers, bit for bit.
 
-        All ranks call it together, after loading a checkpoint. The optimizer is that of ``attach``, if none
-        is given here. Parameters that DDP ignores are each rank's own. 64 bytes per rank travel. Raises
-        ``StateError`` on all ranks, naming those that differ from the majority, or from rank 0 where there is
-        none; ``ExchangeError``; and ``SpecError`` for an optimizer that can't be compared, and for shards.
+        All ranks call it together, after loading a checkpoint. The default optimizer is the optimizer passed
+        to ``attach``. Parameters that DDP ignores aren't compared. Each rank sends 64 bytes. Raises
+        ``StateError`` on all ranks, with the ranks that differ from the majority, or from rank 0 if there is
+        no majority; ``ExchangeError``; and ``SpecError`` if the optimizer can't be compared, or the weights
+        are sharded.
         """
         self._replicas.compare(self._sync, optimizer)
 
     def check_at_next_step(self) -> None:
-        """Let the next backward pass do what ``check_replicas`` does, for weights that are still to come."""
+        """Schedule ``check_replicas`` for the next backward pass, when weights will have been loaded."""
         self._replicas.ask()
 
     @outside_inference
     def estimate(self, rate: str | float | None = None, hosts: int | None = None) -> Estimate | None:
-        """Estimate the time of a step on another network, with another number of hosts; or on this one.
+        """Estimate the step time on another network or number of hosts, or on the current ones.
 
-        All ranks call it together between two steps. The first call begins to record steps, and returns None;
-        so do others before five are recorded. ``rate`` is one like ``"10gbit"``, or bytes per second; without
-        it the line is measured. Raises ``SpecError``, ``DataError`` and ``ExchangeError``.
+        All ranks call it together between two steps. The first call starts to record steps and returns None,
+        as do later calls before five steps are recorded. ``rate`` is a rate such as ``"10gbit"``, or bytes
+        per second; by default the link is measured. Raises ``SpecError``, ``DataError`` and
+        ``ExchangeError``.
         """
         return self._recorder.estimate(self._sync, rate, hosts)
 
     @outside_inference
     def follow(self, scaler: Scaler) -> None:
-        """Keep this rank's residuals in the units of a scaled loss, whenever its scale changes.
+        """Rescale this rank's residuals whenever the scale of a scaled loss changes.
 
-        All ranks call it once, before the first step or before ``load_state_dict``. The scale is read when a
-        backward pass begins to average, and saved with the residuals. Raises ``SpecError`` for an object
-        without ``get_scale``.
+        All ranks call it once, before the first step or before ``load_state_dict``. The scale is read at the
+        first bucket of a step, and saved with the residuals. Raises ``SpecError`` if ``scaler`` has no
+        ``get_scale``.
         """
         if not callable(getattr(scaler, "get_scale", None)):
-            raise SpecError(f"follow expected a scaler with get_scale, got a {type(scaler).__name__}")
+            raise SpecError(
+                f"follow expected a scaler with get_scale, got a {type(scaler).__name__}; pass a GradScaler"
+            )
         self._scale.scaler = scaler
         self._scale.look()
 
     @outside_inference
     def scale_residuals(self, factor: float) -> None:
-        """Multiply this rank's residuals: with a loss that is scaled, they are in units of its scale.
+        """Multiply this rank's residuals by ``factor``, because they are in units of the loss scale.
 
-        ``follow`` does it by itself for a ``GradScaler``. All ranks call this between two steps, whenever the
-        scale changes, with the new scale divided by the old one; a factor of 1 does nothing. Raises
-        ``SpecError`` for one that is not above 0 and finite, and where residuals follow a scaler.
+        All ranks call this between two steps, whenever the scale of a scaled loss changes, with the new scale
+        divided by the old one. For a ``GradScaler``, call ``follow`` instead. Raises ``SpecError`` if
+        ``factor`` isn't above 0 and finite, or if residuals follow a scaler.
         """
         if self._scale.scaler is not None:
-            raise SpecError("these residuals follow their scaler by themselves; leave scale_residuals out")
+            raise SpecError(
+                "residuals already follow the scaler passed to follow(); remove the call to scale_residuals"
+            )
         self._sync.feedback.scale(factor)
 
     def close(self) -> None:
-        """Give up threads and connections; may be called twice. Raises ``LinkTimeoutError``.
+        """Close threads and connections; may be called twice. Raises ``LinkTimeoutError``.
 
-        A DDP model still evaluates, but its backward passes raise. An FSDP model has its own collectives
-        again.
+        Afterwards a DDP model can still be evaluated, but its backward passes raise errors. An FSDP model has
+        its original collectives again.
         """
         self._undo.close()
 
     @property
     def _replicas(self) -> ReplicaWatch:
-        """The checks of the replicas. Raises ``SpecError`` where there are none."""
+        """The checks of the replicas. Raises ``SpecError`` if the weights are sharded."""
         if self._watch is None:
             raise SpecError(
                 f"check_replicas expected replicated weights, got FSDP shards of {self._sync.context.world} "
@@ -166,25 +172,25 @@ class Attached:
 
 
 class Scaler(Protocol):
-    """The scale of a ``torch.amp.GradScaler``."""
+    """The interface of a ``torch.amp.GradScaler`` that residuals need."""
 
     def get_scale(self) -> float:
-        """Return the factor of losses now."""
+        """Return the current scale of the loss."""
 
 
 class ScaleFollower(StepObserver):
-    """An observer that keeps residuals in the units of a scaled loss, once it has a scaler."""
+    """An observer that rescales residuals when the scale of a scaled loss changes, once it has a scaler."""
 
     def __init__(self, residuals: Residuals) -> None:
         self._residuals = residuals
         self.scaler: Scaler | None = None
 
     def begin(self, step: int, sync: BetweenSteps) -> None:  # noqa: ARG002
-        """Look at the scale before the first bucket of a step."""
+        """Read the scale before the first bucket of a step."""
         self.look()
 
     def look(self) -> None:
-        """Follow the scaler between two steps; residuals that a scaled run has saved come down to 1."""
+        """Rescale residuals to the scaler's scale, or to 1 if only a saved run was scaled."""
         if self.scaler is not None and self._residuals.kept:
             self._residuals.follow(self.scaler.get_scale())
         elif self._residuals.scale_followed is not None:
@@ -192,9 +198,9 @@ class ScaleFollower(StepObserver):
 
 
 class ShardedState:
-    """The saved state of a sharded model's exchanges on one rank, to be kept beside its shards.
+    """The saving and loading of a sharded model's residuals on one rank.
 
-    The residuals are a state within it, so that ``redivide`` refuses it.
+    The residuals are nested in the saved state, so that ``redivide`` rejects it.
     """
 
     def __init__(self, sync: GradientSync) -> None:
@@ -208,7 +214,7 @@ class ShardedState:
         return sealed({"residuals": residuals, **decided})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Adopt the result of ``state_dict`` on this rank, in a world of the same size, or change nothing."""
+        """Restore a state of ``state_dict`` on this rank. Raises ``StateError``, without any change."""
         feedback = self._sync.feedback
         given = _SOURCE.fields(state, "residuals", AUTO, SUM)
         residuals = given.get("residuals", mapping)
@@ -217,9 +223,8 @@ class ShardedState:
         world = residuals.get("world")
         if isinstance(world, int) and world != feedback.world:
             raise StateError(
-                f"rank {feedback.rank} of {feedback.world} cannot use the residuals of a world of {world} "
-                "ranks, for FSDP cuts gradients differently there; go on without them, which gives up what "
-                "the last step lost"
+                f"rank {feedback.rank} expected residuals of {feedback.world} ranks, got residuals of "
+                f"{world} ranks, for which FSDP shards gradients differently; continue without residuals"
             )
         decided = {AUTO: state[AUTO]} if AUTO in state else {}
         self._sync.load_state_dict({**residuals, **decided})

@@ -1,4 +1,4 @@
-"""The cost of an exchange in seconds and bytes: one record for measurements and predictions."""
+"""The cost of an exchange in seconds and bytes, measured or predicted."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Scales:
-    """The powers of two that frames were scaled by (``gradwire.codecs.wrappers``).
+    """The powers of two by which frames were scaled (``gradwire.codecs.wrappers``).
 
     Attributes
     ----------
     smallest, largest
         The exponents; None if no frame was scaled.
     unscaled
-        Frames that a scale left as they were: those of zeros, or with values that no scale fits, or that need
-        none.
+        The number of frames that weren't scaled: frames of zeros, with values that no scale fits, or that
+        need no scale.
     """
 
     smallest: int | None = None
@@ -42,9 +42,9 @@ class Scales:
 
 @dataclass(slots=True)
 class ExchangeCost:
-    """Seconds and bytes of one exchange on one rank, or of several exchanges; costs add up.
+    """The seconds and bytes of one or several exchanges on one rank; costs can be added.
 
-    On the rank's thread ``encode_s``, ``decode_s``, ``handling_s`` and ``wait_s`` follow one another, so
+    On the rank's thread, ``encode_s``, ``decode_s``, ``handling_s`` and ``wait_s`` don't overlap, so
     ``total_s`` is their sum.
 
     Attributes
@@ -53,24 +53,24 @@ class ExchangeCost:
         Seconds of encoding and decoding, checksums included. ``decode_s`` includes the division of an
         average.
     handling_s
-        Seconds of handing frames over to the link and taking them from it.
+        Seconds of passing frames to and from the link.
     wait_s
-        Seconds of waiting: for peers, for the line and, in a prediction, for cores.
+        Seconds of waiting for peers, for the link and, in a prediction, for cores.
     raw_nbytes
         Bytes of float32 that this rank sent.
     wire_nbytes
-        Bytes of the frames that carried them, headers included.
+        Bytes of this rank's frames, headers included.
     frames
         Frames that this rank sent.
     nonfinite
         Buckets that held a NaN or an infinity after their exchange.
     device_nbytes
-        Bytes that crossed the bus between the host and the device that the buckets are on, both ways.
+        Bytes that crossed the bus between the host and the buckets' device, in both directions.
     cores_s
-        In a prediction, seconds for which the exchange keeps every core of a shared machine busy; 0 where
-        each rank has a machine of its own.
+        In a prediction, seconds for which the exchange keeps every core of a shared machine busy; 0 if each
+        rank has its own machine.
     scales
-        What the frames that this rank encoded were scaled by, if the plan has a scale.
+        The scales of the frames that this rank encoded, if the plan has a scale.
     """
 
     encode_s: float = 0.0
@@ -87,26 +87,26 @@ class ExchangeCost:
 
     @property
     def codec_s(self) -> float:
-        """Seconds of encoding and decoding."""
+        """The seconds of encoding and decoding."""
         return self.encode_s + self.decode_s
 
     @property
     def work_s(self) -> float:
-        """Seconds in which the thread works."""
+        """The seconds in which the thread works."""
         return self.encode_s + self.decode_s + self.handling_s
 
     @property
     def total_s(self) -> float:
-        """Seconds from the beginning to the end."""
+        """The seconds from the beginning to the end."""
         return self.work_s + self.wait_s
 
     @property
     def ratio(self) -> float:
-        """The bytes of the floats over the bytes that travelled; 1 if nothing was sent."""
+        """The compression ratio on the wire; 1 if nothing was sent."""
         return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
 
     def took(self, total_s: float) -> None:
-        """Count the rest of ``total_s``, beside codec and waits, as handling."""
+        """Set the seconds of handling to ``total_s`` without the seconds of codec and waiting."""
         self.handling_s = max(0.0, total_s - self.codec_s - self.wait_s)
 
     def __add__(self, other: ExchangeCost) -> ExchangeCost:
@@ -129,12 +129,12 @@ class ExchangeCost:
         return ExchangeCost(*map(sub, self._amounts(), earlier._amounts()), scales=self.scales)
 
     def towards(self, other: ExchangeCost, share: float) -> ExchangeCost:
-        """Return the cost at ``share`` of the way to ``other``, where 0 is this one, and 1 the other."""
+        """Return the linear interpolation between this cost (``share`` 0) and ``other`` (``share`` 1)."""
         pairs = zip(self._amounts(), other._amounts(), strict=True)
         return ExchangeCost(*(max(0, mine + share * (theirs - mine)) for mine, theirs in pairs))
 
     def _amounts(self) -> list[Any]:
-        """Return all fields that add up as numbers: all but the scales, which are the last one."""
+        """Return the values of all numeric fields, which are all but the last, ``scales``."""
         return [getattr(self, name) for name in _AMOUNTS]
 
 

@@ -1,7 +1,7 @@
-"""torch, NumPy and zstandard, imported when one of their attributes is first used.
+"""torch, NumPy, and zstandard, imported when one of their attributes is first used.
 
-Their import takes seconds; ``--help`` or a mistyped codec shouldn't take as long. Modules that parse text
-import them from here, and write ``torch.empty`` as usual.
+Their import takes seconds, which ``--help`` or a mistyped codec shouldn't wait for. Modules that parse text
+import them from here, and use ``torch.empty`` as usual.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ else:
     np, torch, zstandard = _Deferred("numpy"), _Deferred("torch"), _Deferred("zstandard")
 
 
-# Calls that make tensors for training, also within ``torch.inference_mode``.
+# Functions that create tensors for training even if they are called within ``torch.inference_mode``.
 #
-# A tensor that is created within inference mode can't be changed outside of it, nor saved for a backward
-# pass. A script that drains before an evaluation, or saves within one, would otherwise find such tensors in
-# its optimizer's state, and its next step would fail.
+# A tensor created in inference mode can't be changed outside of it, nor saved for a backward pass. If a
+# script drained or saved within an evaluation, its optimizer's state would get such tensors, and its next
+# step would fail.
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def outside_inference(function: Callable[P, T]) -> Callable[P, T]:
-    """Return ``function`` with ``no_grad`` in place of the inference mode that it is called within."""
+    """Return ``function``, run in ``no_grad`` instead of inference mode if it is called in inference mode."""
 
     @wraps(function)
     def ordinary(*args: P.args, **kwargs: P.kwargs) -> T:

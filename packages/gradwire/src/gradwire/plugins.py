@@ -1,6 +1,6 @@
-"""Entry points of other packages: their commands, codecs, algorithms, pages and checks.
+"""Entry points of other packages: commands, codecs, algorithms, pages, and checks.
 
-A package names them in its ``pyproject.toml``, and gradwire finds them once the package is installed::
+A package declares them in its ``pyproject.toml``, and gradwire finds them once the package is installed::
 
     [project.entry-points."gradwire.codecs"]
     sign = "my_package.sign:Sign"
@@ -18,27 +18,27 @@ from gradwire.errors import SpecError, one_line
 from gradwire.version import NEEDED
 
 COMMANDS = "gradwire.commands"
-"""Mappings of commands: name -> (one line of help, ``module:function``). The entry's own name is free."""
+"""The group of commands: any name = a mapping from commands to (one line of help, ``module:function``)."""
 CODECS = "gradwire.codecs"
-"""Codecs: name in specs = ``module:Class``."""
+"""The group of codecs: the name in specs = ``module:Class``."""
 ALGORITHMS = "gradwire.algorithms"
-"""Algorithms: name in plans = ``module``, with the names of ``collectives.Collective``."""
+"""The group of algorithms: the name in plans = ``module``, with the names of ``collectives.Collective``."""
 PAGES = "gradwire.pages"
-"""Pages: kind of record = ``module``, whose ``PAGES`` has a function for each schema of that kind."""
+"""The group of pages: the kind of record = ``module``, whose ``PAGES`` has a function for each schema."""
 CHECKS = "gradwire.checks"
-"""Checks of the doctor: name = ``module:function``, which takes nothing and returns findings."""
+"""The group of the doctor's checks: a name = ``module:function``, which returns findings."""
 
 
 def names(group: str) -> tuple[str, ...]:
-    """Return the names in a group of entry points, sorted."""
+    """Return the sorted names of a group of entry points."""
     return tuple(_points(group))
 
 
 @cache
 def entry(group: str, name: str) -> object | None:
-    """Return the object that an entry point names, or None where no package has one of this name.
+    """Return the object of an entry point, or None if no package has one with this name.
 
-    Raises ``SpecError`` where several packages have it, or where it cannot be loaded.
+    Raises ``SpecError`` if several packages have one, or if it cannot be loaded.
     """
     points = _points(group).get(name, [])
     if not points:
@@ -49,7 +49,7 @@ def entry(group: str, name: str) -> object | None:
         raise SpecError(f"expected one package with {name!r} among its {group}, got {both}; uninstall one")
     try:
         found: object = points[0].load()
-    except Exception as error:  # a package of others raises anything
+    except Exception as error:  # another package may raise any exception
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in NEEDED:
             raise
         raise SpecError(
@@ -60,18 +60,18 @@ def entry(group: str, name: str) -> object | None:
 
 
 def origin(group: str, name: str) -> str | None:
-    """Return ``distribution==version`` of the package that has an entry point, or None."""
+    """Return ``distribution==version`` of the package with an entry point, or None."""
     return next(map(_package, _points(group).get(name, [])), None)
 
 
 def origins(group: str, kind: str, used: Iterable[str]) -> dict[str, str]:
-    """Return a fact for each of the ``used`` names that is another package's: its origin."""
+    """Return the origin of each of the ``used`` names that another package provides, by a description."""
     found = {name: origin(group, name) for name in used}
     return {f"the package of {kind} {name}": each for name, each in found.items() if each is not None}
 
 
 def resolve(where: str) -> Any:
-    """Return the object that ``module:attribute`` names, or the module itself without a colon."""
+    """Return the object of ``module:attribute``, or the module if there is no colon."""
     module, _, attribute = where.partition(":")
     found = importlib.import_module(module)
     return getattr(found, attribute) if attribute else found

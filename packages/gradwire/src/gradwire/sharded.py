@@ -1,8 +1,8 @@
-"""Synchronous SGD whose update is divided among the ranks, and whose weights travel without loss.
+"""Synchronous SGD with sharded updates and lossless weight deltas.
 
-The gradient is reduced and scattered through the plan's codec; each rank steps its shard of exact weights,
-with its share of the optimizer's state (ZeRO's first stage: Rajbhandari et al., SC 2020); and the others get
-what the update has changed in the weights that they hold, entropy coded and bit for bit.
+The gradient is reduce-scattered with the plan's codec. Each rank updates its shard of exact weights with its
+shard of the optimizer's state (ZeRO's first stage: Rajbhandari et al., SC 2020). The other ranks get the
+changes of their replicas' weights, entropy coded and bit for bit.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from gradwire.sync.used_parameters import Reach, backward, check_max_norm
 
 _NAMES = ("ASGD", "Adadelta", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 ELEMENTWISE = frozenset(getattr(torch.optim, name) for name in _NAMES)
-"""Optimizers whose update of one weight depends on no other weight, so that any part can be stepped.
+"""Optimizers whose update of a weight doesn't depend on other weights, so that any shard can be updated.
 
-Adagrad's does, too, but its state exists before the first step, for whole parameters.
+Adagrad is elementwise, too, but creates its state before the first step, for whole parameters.
 """
 
 
 class Shard:
-    """One rank's share of the weights: ``start`` up to ``stop`` in the order of the flat gradient.
+    """One rank's shard of the weights: ``start`` up to ``stop`` in the order of the flat gradient.
 
-    The optimizer, which has no state yet, holds 1-D slices of ``masters`` instead of the parameters from now
-    on, each in its parameter's group: its state is that of the shard alone. ``masters`` are the exact
-    weights, 1-D float32 on the CPU, filled by the owner.
+    The constructor replaces the parameters of the optimizer, which has no state yet, by 1-D slices of
+    ``masters``, each in its parameter's group, so that the optimizer has state only for the shard.
+    ``masters`` are the exact weights, 1-D float32 on the CPU; the caller fills them.
     """
 
     def __init__(
@@ -73,49 +73,49 @@ class Shard:
             group["params"] = [own[id(each)] for each in group["params"] if id(each) in own]
 
     def give(self, gradient: torch.Tensor, absent: Collection[int]) -> None:
-        """Give the optimizer the shard's gradient; None for the parameters whose numbers are ``absent``."""
+        """Set the shard's gradient in the optimizer, and None for the parameters numbered in ``absent``."""
         for number, (part, low, high) in self._slices.items():
             part.grad = None if number in absent else gradient[low:high]
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
-        """Raise ``SpecError`` if the optimizer has got parameters whose gradients are not averaged."""
+        """Raise ``SpecError`` if the optimizer has new parameters, whose gradients aren't averaged."""
         strange = strangers(optimizer, {id(part) for part, _, _ in self._slices.values()})
         if strange:
             raise SpecError(
-                "expected an optimizer of this rank's share of the weights, but it got "
-                f"{len(strange)} parameters since (the first of shape {tuple(strange[0].shape)}); make a new "
+                "expected an optimizer of this rank's shard, got one with "
+                f"{len(strange)} new parameters (the first of shape {tuple(strange[0].shape)}); make a new "
                 "method and a new optimizer with them"
             )
 
 
 def check_shardable(optimizer: torch.optim.Optimizer, parameters: Sequence[Parameter]) -> None:
-    """Raise ``SpecError`` for an optimizer that cannot step a part of these weights."""
+    """Raise ``SpecError`` if an optimizer cannot update a shard of these weights."""
     if type(optimizer) not in ELEMENTWISE:
         raise SpecError(
-            "a Sharded method steps each rank's part of the weights by itself, which needs an elementwise "
-            f"optimizer ({', '.join(_NAMES)}), but this is a {type(optimizer).__name__}; use DSync with it"
+            f"a Sharded method expected an elementwise optimizer ({', '.join(_NAMES)}), got "
+            f"{type(optimizer).__name__}; use DSync with it"
         )
     if optimizer.state:
         raise SpecError(
-            "a Sharded method divides the optimizer's state among the ranks, so it expects one that has not "
-            "stepped yet; make it anew, and load its own state afterwards"
+            "a Sharded method expected an optimizer without state, got one that has stepped; make a new "
+            "optimizer, and load the method's state afterwards"
         )
     if strangers(optimizer, set(map(id, parameters))):
         raise SpecError(
-            "the optimizer of a Sharded method holds its model's parameters only, but has others; "
-            "make it from model.parameters()"
+            "a Sharded method expected an optimizer of its model's parameters, got one with others; make it "
+            "from model.parameters()"
         )
 
 
 ALGORITHM = "ring"
-"""The one whose reduce half leaves every rank with the sum of a part of its own, of equal size."""
+"""The algorithm whose reduce half gives every rank the sum of a different part of equal size."""
 _BITS: Final = {torch.bfloat16: torch.int16, torch.float32: torch.int32}
 _FIRST: Final = 0
-"""The version of the words that all ranks read from a model or a state."""
+"""The version of weights that are read from a model or a state."""
 
 
 class _SumOfShard(BucketObserver):
-    """The end of the reduce half: ``average`` of this rank's shard, and ``norm`` of the whole gradient."""
+    """The result of the reduce half: this rank's ``average``, and the whole gradient's ``norm``."""
 
     average: torch.Tensor
     norm: float
@@ -124,10 +124,10 @@ class _SumOfShard(BucketObserver):
         self._used, self._shard = used, shard
 
     def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:
-        """Agree on the norm and on the parameters that no rank has used; return the cost."""
+        """Compute the norm and the unused parameters over all ranks; return the cost."""
         link = exchange.link
         self.average = values[self._shard.start : self._shard.stop].div_(link.world)
-        norms = torch.zeros(link.world, dtype=torch.float32, device="cpu")  # squares may be too large for it
+        norms = torch.zeros(link.world, dtype=torch.float32, device="cpu")  # squares may overflow float32
         norms[link.rank] = torch.linalg.vector_norm(self.average, dtype=torch.float64)
         cost = self._used.agree_on_all(exchange, norms)
         self.norm = math.sqrt(sum(each * each for each in norms.tolist()))
@@ -135,40 +135,41 @@ class _SumOfShard(BucketObserver):
 
 
 class Sharded(WorkerMethod):
-    """Synchronous SGD in which each rank updates its share of the weights, and the changes are exchanged.
+    """Synchronous SGD in which each rank updates its shard of the weights and sends the changes to all.
 
-    Compared with ``DSync``, a rank keeps one share of the optimizer's state and of the exact weights, the
-    gradient is encoded in the reduce half only, and the broadcast half carries the changes of the replicas,
-    without loss: few bits a weight where learning rates are small. The replicas, ``model``, have the same
-    bits on all ranks after every step: the exact weights, rounded to ``replicas``.
+    Compared with ``DSync``, a rank has only a shard of the optimizer's state and of the exact weights. The
+    gradient is encoded in the reduce half only. The broadcast half sends the changes of the replicas
+    losslessly, in few bits per weight if learning rates are small. After every step, the replicas, ``model``,
+    have the same bits on all ranks: the exact weights, rounded to ``replicas``.
 
-    Weights that are written between two steps, as ``model.load_state_dict`` does, are adopted; all ranks
-    write the same. Writes through ``.data`` go unnoticed, and the next step undoes them: write within
-    ``torch.no_grad()`` instead.
+    Weights that are written between two steps, for example by ``model.load_state_dict``, are adopted; all
+    ranks must write the same values. Writes through ``.data`` aren't detected, and the next step undoes them:
+    write within ``torch.no_grad()`` instead.
 
     Parameters
     ----------
     model
-        Dense float32 parameters on one device. They are rounded before the first step. Raises ``TensorError``
-        otherwise.
+        Dense float32 parameters on one device, which are rounded before the first step. Raises
+        ``TensorError`` otherwise.
     optimizer
-        An elementwise one of ``torch.optim`` that has not stepped yet. Its groups receive this rank's share.
+        An elementwise optimizer of ``torch.optim`` that hasn't stepped yet. Its groups get this rank's shard.
     plan
-        What ``Plan.of`` reads, with the algorithm ``ring`` and one bucket; its ``exchange`` is sharded and
-        its ``pipeline`` 1, whatever it says.
+        An argument of ``Plan.of``, with the algorithm ``ring`` and one bucket; its ``exchange`` and
+        ``pipeline`` are replaced by ``"sharded"`` and 1.
     replicas
-        ``"bf16"``, or ``"fp32"`` for weights that are not rounded.
+        ``"bf16"``, or ``"fp32"`` for weights that aren't rounded.
     max_norm
-        The largest 2-norm of an averaged gradient, scaled down to it otherwise; None for no clipping.
+        The largest 2-norm of an averaged gradient, to which longer gradients are scaled down; None for no
+        clipping.
     strict, group, timeout_s, ledger
         See ``Method``.
 
     Raises
     ------
     SpecError
-        For another optimizer, plan, or value.
+        If the optimizer, the plan, or a value isn't supported.
     ExchangeError
-        For ranks that differ in plan or options.
+        If ranks differ in plan or options.
     """
 
     def __init__(
@@ -188,18 +189,18 @@ class Sharded(WorkerMethod):
         chosen = Plan.of(plan, exchange="sharded")
         if chosen.algorithm != ALGORITHM or chosen.bucket_nbytes is not None:
             raise SpecError(
-                f"a Sharded method expects a plan with the algorithm {ALGORITHM} and one bucket, but got "
-                f"{chosen.algorithm} with bucket_nbytes={chosen.bucket_nbytes}; leave both out"
+                f"a Sharded method expected a plan with the algorithm {ALGORITHM} and one bucket, got "
+                f"{chosen.algorithm} with bucket_nbytes={chosen.bucket_nbytes}; omit both"
             )
         self._max_norm, self._optimizer = check_max_norm(max_norm), optimizer
         self._deltas = Deltas(replicas, ledger)
         sharded = replace(chosen, exchange="sharded", pipeline=1)
-        replace(sharded, codec=self._deltas)  # do their frames fit?
+        replace(sharded, codec=self._deltas)  # raises if frames of deltas are too long
         options = f"{sharded.to_json()}, {replicas=}, {max_norm=}, {strict=}"
         super().__init__(model, None, sharded, group, timeout_s, ledger, strict, options=options)
 
     def masters(self) -> dict[str, torch.Tensor]:
-        """Return the exact weights of all ranks, by their names; all ranks call it together.
+        """Return the exact weights of the whole model, by parameter name; all ranks call it together.
 
         Raises ``ExchangeError``.
         """
@@ -230,7 +231,7 @@ class Sharded(WorkerMethod):
 
     def _before_layout(self) -> StepRecord:
         raise SpecError(
-            "a Sharded method divides the weights once, but a parameter asks for a gradient since then; "
+            "a Sharded method expected the same trainable parameters as at its start, got an unfrozen one; "
             "unfreeze it before, or make a new method and a new optimizer"
         )
 
@@ -244,11 +245,11 @@ class Sharded(WorkerMethod):
         self._optimizer.step()
         cost += self._broadcast_weights()
         self._between_steps = True
-        self._gradients.detach()  # nothing of the gradient is left in it
+        self._gradients.detach()  # the buffer now has weights
         return StepRecord.of_wait(cost.total_s, cost).within(perf_counter() - started, loss=loss)
 
     def _reduce_gradients(self) -> ExchangeCost:
-        """Give the optimizer the averages of its shard."""
+        """Set the shard's averaged, clipped gradient in the optimizer; return the cost of the reduce half."""
         used = Reach(self._gradients)
         found = _SumOfShard(used, self._shard)
         cost = self._buckets.run(self._gradients, found, Half.REDUCE)
@@ -258,7 +259,7 @@ class Sharded(WorkerMethod):
         return cost
 
     def _broadcast_weights(self) -> ExchangeCost:
-        """Let the replicas follow the masters of all ranks."""
+        """Update the replicas to the masters of all ranks; return the cost of the broadcast half."""
         shard, carrier = self._shard, self._gradients.buffer  # free until the next backward pass
         carrier[shard.start : shard.stop] = shard.masters
         cost = self.exchange.broadcast(carrier, self._deltas.over(carrier))
@@ -273,7 +274,7 @@ class Sharded(WorkerMethod):
     @torch.inference_mode(mode=False)  # the words are changed again outside
     @torch.no_grad()
     def _read(self) -> None:
-        """Adopt the model's weights, at first and where they were written since."""
+        """Copy the model's weights to the masters at the first call, and later if the model was written."""
         if self._written and self._written == self._versions():
             return
         flat = torch.cat([on_host(each).reshape(-1) for each in self._gradients.parameters])
@@ -295,15 +296,14 @@ class Sharded(WorkerMethod):
         self._written = self._versions()
 
     def _versions(self) -> list[tuple[int, int]]:
-        """Return a mark of each parameter that changes when it is written or its memory is replaced."""
+        """Return the address and the version of each parameter, which change on new memory and on writes."""
         return [(each.data_ptr(), each._version) for each in self._gradients.parameters]
 
     def _state(self, drained: bool) -> RankState:
         if not self._between_steps:
             raise StateError(
-                f"rank {self.exchange.link.rank} has updated its share of the weights in step "
-                f"{self.steps_done + 1}, which failed before all ranks had the others' shares; go on from "
-                "the last checkpoint"
+                f"rank {self.exchange.link.rank}: step {self.steps_done + 1} failed after the update of this "
+                "rank's shard, so replicas are inconsistent; continue from the last checkpoint"
             )
         self._read()
         kept = {"masters": self._shard.masters, "words": _bits(self._deltas.words)}
@@ -321,9 +321,9 @@ class Sharded(WorkerMethod):
             or not _are_rounded(masters, words.view(held)[shard.start : shard.stop])
         ):
             raise StateError(
-                f"a Sharded method of {count} weights, {shard.masters.numel()} of them on this rank, "
-                "expected its own state, got one of another model, method, rank, number of ranks, or kind of "
-                "replicas; with other ranks, load the method.masters() of the old ones into the model"
+                f"a Sharded method of {count} weights, with a shard of {shard.masters.numel()}, expected "
+                "this rank's state, got one of another model, method, rank, number of ranks, or kind of "
+                "replicas; to change the number of ranks, load the old method.masters() into the model"
             )
         super()._adopt(saved)
         self._shard.masters.copy_(masters)
@@ -331,11 +331,11 @@ class Sharded(WorkerMethod):
             self._deltas.hold(words.clone().view(held), _FIRST)
         self._write()
         self._between_steps = True
-        self._synchronised = saved.steps_done > 0  # before the first step ranks save different weights
+        self._synchronised = saved.steps_done > 0  # before the first step, ranks may save different weights
 
 
 def _bits(words: torch.Tensor) -> torch.Tensor:
-    """Return words as whole numbers, as a state keeps them."""
+    """Return words as integers, as they are saved in a state."""
     return words.view(_BITS[words.dtype])
 
 

@@ -1,4 +1,4 @@
-"""Tables for people: drawn by rich on a terminal, plain text everywhere else, at most 80 columns wide."""
+"""Tables as text of at most 80 columns, drawn by rich on a terminal and plain elsewhere."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 
 WIDTH = 80
 _LEAST_TEXT = 8
-"""The least width to which a column of text is folded."""
+"""The smallest width to which a column of text is wrapped."""
 _FEW_COLUMNS = 4
-"""Up to this number of columns, gaps are two spaces wide even where text is folded."""
+"""The number of columns up to which gaps are two spaces wide even if text is wrapped."""
 _AFTER = re.compile(r"(\s+|(?<=[,:+]))")
-"""The places where a codec's or an algorithm's spec may be folded."""
+"""The positions at which a codec's or an algorithm's spec may be wrapped."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its name and, below that, the unit of its figures.
+    """A column: its name and the unit of its numbers.
 
-    Text stands at the left and is folded where the table would be too wide; figures stand at the right and
-    are never folded.
+    Text is left-aligned, and wrapped if the table would be too wide. Numbers are right-aligned, and never
+    wrapped.
     """
 
     name: str
@@ -39,10 +39,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Columns, and rows with one cell for each of them.
+    """A table of columns, and of rows with one cell for each column.
 
-    A column without a single entry is left out, and so is a table without rows. ``has_total`` says that the
-    last row is the sum of the others.
+    A column without entries isn't shown, nor is a table without rows. ``has_total`` says that the last row is
+    the sum of the others.
     """
 
     columns: Sequence[Column]
@@ -50,7 +50,7 @@ class Table:
     has_total: bool = False
 
     def without_empty(self) -> Table:
-        """Return the table without the columns that have no entry."""
+        """Return the table without its empty columns."""
         kept = [place for place in range(len(self.columns)) if any(row[place] for row in self.rows)]
         rows = [[row[place] for place in kept] for row in self.rows]
         return Table([self.columns[place] for place in kept], rows, self.has_total)
@@ -79,7 +79,7 @@ def lines(*parts: str | Table, width: int = WIDTH) -> list[str]:
 
 
 def figure(value: float) -> str:
-    """Return a number with three digits or so, in five characters up to 99999.
+    """Return a number with about three digits, in at most five characters up to 99999.
 
     Examples
     --------
@@ -107,14 +107,14 @@ def _table_lines(table: Table, width: int) -> list[str]:
 
 
 def _head(columns: Sequence[Column]) -> list[str]:
-    """Return the names, and the units below them where a column has one."""
+    """Return the columns' names, with a second line for units if any column has one."""
     if not any(column.unit for column in columns):
         return [column.name for column in columns]
     return [f"{column.name}\n{column.unit}" for column in columns]
 
 
 def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> list[int]:
-    """Return the columns' widths: the widest text gives way until all fit, or none can be folded further."""
+    """Return the columns' widths; the widest text is narrowed until all fit or none can be narrowed."""
     widths = list(natural)
     texts = [place for place, column in enumerate(columns) if column.is_text]
     while sum(widths) > room:
@@ -128,7 +128,7 @@ def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> lis
 def _row_lines(
     columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], gap: int
 ) -> Iterator[str]:
-    """Yield the lines of one row: as many as its tallest cell has."""
+    """Yield the lines of one row, whose number is the largest number of lines of a cell."""
     last = len(columns) - 1
     cells = [
         _fold(cell, width, place == last) for place, (cell, width) in enumerate(zip(row, widths, strict=True))
@@ -146,7 +146,7 @@ def _row_lines(
 
 
 def _fold(cell: str, width: int, is_last: bool) -> list[str]:
-    """Return a cell's lines. Specs are folded between their words; sentences, at the end, between spaces."""
+    """Return a cell's lines; the last column is wrapped at spaces, others also within specs."""
     if is_last:
         wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     else:
@@ -156,7 +156,7 @@ def _fold(cell: str, width: int, is_last: bool) -> list[str]:
 
 
 def _terminal() -> Any:
-    """Return rich's console where standard output is a terminal and rich is installed, else None."""
+    """Return rich's console if standard output is a terminal and rich is installed, else None."""
     if importlib.util.find_spec("rich") is None:
         return None
     from rich.console import Console
@@ -166,7 +166,7 @@ def _terminal() -> Any:
 
 
 def _drawn(table: Table) -> Any:
-    """Return rich's table."""
+    """Return the table as a table of rich."""
     from rich import box
     from rich import table as rich_table
     from rich.text import Text

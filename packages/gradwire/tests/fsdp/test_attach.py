@@ -173,7 +173,7 @@ def test_what_the_codec_lost_is_in_the_residuals_which_are_saved(run_processes: 
     assert lost.abs().max() > 1e-4
     assert torch.allclose(received + lost, exact, atol=1e-5)
     assert all(
-        "got nothing; load" in each[3][0] and f"a world of {world + 1} ranks" in each[3][1]
+        "got nothing; load" in each[3][0] and f"residuals of {world + 1} ranks" in each[3][1]
         for each in results
     )
 

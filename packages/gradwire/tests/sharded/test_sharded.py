@@ -189,7 +189,9 @@ def test_parameters_that_the_optimizer_gets_later_are_refused(run_exchanges: Ran
             method.step(loss_of(model, 0, exchange.link.rank))
             model.append(nn.Linear(4, 4))
             optimizer.add_param_group({"params": list(model[-1].parameters())})
-            with pytest.raises(SpecError, match=r"it got 2 parameters since \(the first of shape \(4, 4\)\)"):
+            with pytest.raises(
+                SpecError, match=r"got one with 2 new parameters \(the first of shape \(4, 4\)\)"
+            ):
                 method.step(loss_of(model, 1, exchange.link.rank))
 
     run_exchanges(2, body)

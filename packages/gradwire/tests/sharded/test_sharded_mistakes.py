@@ -25,7 +25,7 @@ def test_what_does_not_fit_is_refused(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange) -> None:
         link: Link = exchange.link
         model = make_model()
-        with pytest.raises(SpecError, match=r"with the algorithm ring and one bucket, but got star"):
+        with pytest.raises(SpecError, match=r"with the algorithm ring and one bucket, got star"):
             Sharded(model, adamw(model), Plan(algorithm="star"), group=link)
         with pytest.raises(SpecError, match="must be 'bf16' or 'fp32', but is 'int8'"):
             Sharded(model, adamw(model), replicas="int8", group=link)  # type: ignore[arg-type]
@@ -35,7 +35,7 @@ def test_what_does_not_fit_is_refused(run_exchanges: Ranks) -> None:
         with DSync(other, adamw(other), group=link) as d_sync:
             state = d_sync.state_dict()
         method = Sharded(model, adamw(model), group=link)
-        with pytest.raises(StateError, match="expected its own state"):
+        with pytest.raises(StateError, match="expected this rank's state"):
             method.load_state_dict(state)
         method.close()
 
