@@ -82,7 +82,7 @@ def test_the_page_knows_what_gloo_answers(tmp_path: Path) -> None:
     answer = Program(tmp_path / "log", tmp_path, variables, group_of, "gloo").ended().stderr
     if "Private key and certificate location must be specified" in answer:
         pytest.skip("this build of PyTorch has Gloo's TLS, which the page says today's wheels have not")
-    (said,) = re.findall(r"answers `([^`]+)` when a Gloo group is made", PAGE)
+    (said,) = re.findall(r"raises `([^`]+)` when a Gloo group is created", PAGE)
     assert said in answer
 
 
