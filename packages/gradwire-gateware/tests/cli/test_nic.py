@@ -39,7 +39,7 @@ def test_options_become_settings() -> None:
             ["--codec", "inceptionn:2^-10", "--tos", "x"],
             "argument --tos: expected a byte such as 0x28, got 'x'",
         ),
-        (["--codec", "inceptionn:2^-10", "--tos", "0"], "gradwire: a NIC compresses what a type of service"),
+        (["--codec", "inceptionn:2^-10", "--tos", "0"], "gradwire: expected a type of service from 0x04"),
         (["--codec", "inceptionn:2^-10", "--drop", "2"], "gradwire: expected a share of frames to drop"),
         ([], "the following arguments are required: --codec"),
     ],

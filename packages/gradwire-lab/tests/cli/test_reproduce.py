@@ -45,7 +45,7 @@ def test_a_paper_is_run_and_judged_and_goes_on_from_its_folder(
     monkeypatch.setattr(reproduce, "chosen", lambda _name: [exhibit])
     monkeypatch.setattr(report, "EXHIBITS", (exhibit,))
     assert main(["reproduce", "study"]) == 130
-    assert "what was measured is in runs/reproduce-quick; repeat the command" in capsys.readouterr().err
+    assert "the measurements so far are in runs/reproduce-quick; repeat" in capsys.readouterr().err
     exhibit, made = squares()
     assert main(["reproduce", "study"]) == 0
     assert made.measured == [1, 3]

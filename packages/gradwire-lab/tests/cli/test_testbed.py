@@ -272,7 +272,7 @@ def test_clean_ends_what_a_killed_testbed_left_and_no_living_one(place: Path) ->
     out, err = start(place, "clean").communicate(timeout=60)
     assert f"ended process {found['unshare'][0]}, " in out
     assert f"removed {place}/gradwire-testbed-" in out
-    assert out.splitlines()[-1].endswith("whose testbed is at work")
+    assert out.splitlines()[-1].endswith("whose testbed is running")
     assert err == ""
     wait_until(lambda: not set(carriers(place)) & {each for group in found.values() for each in group})
     assert living.poll() is None

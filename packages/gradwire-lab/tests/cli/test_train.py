@@ -121,7 +121,7 @@ def test_a_scale_is_for_runs_with_a_codec() -> None:
         ("--plan long.json", "a pipeline of at most 16 steps, got 17 in long.json"),
         ("--compare --method sync", "--compare sets the methods"),
         ("--runs sync --codec fp8", "--runs sets methods and codecs"),
-        ("--compare --staleness 1", "writes the staleness as in --runs server@2,sync"),
+        ("--compare --staleness 1", "omit it, and write --runs server@2,sync"),
         ("--segment 5", "expected a whole number from 16384 to"),
         ("--pipeline 0", "expected a whole number from 1 to"),
         (

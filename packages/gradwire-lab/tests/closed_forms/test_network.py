@@ -76,7 +76,7 @@ def test_neighbours_in_blocks_or_dealt() -> None:
             {"reduce_s_per_nbyte": None},
             "a finite number from 0 up for reduce_s_per_nbyte of a network, got None",
         ),
-        ({"groups": Groups((0,), 1e9)}, "one group for each of 2 ranks, not for 1"),
+        ({"groups": Groups((0,), 1e9)}, "a group for each of 2 ranks, got 1 in groups.of"),
     ],
 )
 def test_a_network_that_cannot_be_is_refused(values: dict[str, Any], sentence: str) -> None:
