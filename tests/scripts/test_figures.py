@@ -146,10 +146,10 @@ def test_each_machine_has_its_own_table(root: Path) -> None:
     [
         (lambda text: text.replace("20.0", "10.0", 1), "was altered after it was written"),
         (lambda text: text.replace('"crc32c"', '"other"'), "has no checksum"),
-        (lambda text: text[: len(text) // 2], "is no JSON"),
+        (lambda text: text[: len(text) // 2], "is not valid JSON"),
         (
             lambda text: text.replace(training_speed.EXPERIMENT.schema, "gradwire.experiment-scaling/1"),
-            "its schema must be",
+            "expected the schema",
         ),
     ],
 )

@@ -61,7 +61,7 @@ def following_the_advice() -> dict[str, list[float]]:
     for name, make in COPIED.items():
         names["tensor"] = make(values(rank))
         advice = re.search(
-            r"write (averaged = all_reduce\(.*\)), and go on with what it returns$", refusal(names["tensor"])
+            r"write (averaged = all_reduce\(.*\)), and use the returned tensor$", refusal(names["tensor"])
         )
         assert advice is not None, name
         exec(advice[1], names)

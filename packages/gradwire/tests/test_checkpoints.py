@@ -54,7 +54,7 @@ def test_a_file_that_was_cut_off_is_refused(nbytes: int, tmp_path: Path) -> None
     path = tmp_path / "rank0.pt"
     gradwire.save_checkpoint(path, state())
     path.write_bytes(path.read_bytes()[:nbytes])
-    with pytest.raises(StateError, match="has no checksum at its end: it was cut off"):
+    with pytest.raises(StateError, match="has no checksum at its end: it is truncated"):
         gradwire.load_checkpoint(path)
 
 
@@ -73,8 +73,8 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     torch.save({"step": 7}, tmp_path / "plain.pt")
     for name, reason in (
         ("plain.pt", "or read a file of torch.save with torch.load"),
-        ("pipe", "it is a pipe or a device; save its content in an ordinary file"),
-        ("absent", "No such file or directory; pass a file that save_checkpoint wrote"),
+        ("pipe", "it is a pipe or a device; save its content in a regular file"),
+        ("absent", "No such file or directory; pass a file of save_checkpoint"),
         ("", "Is a directory; pass a file"),
     ):
         with pytest.raises(StateError, match=reason):
@@ -87,7 +87,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
 
 def test_other_objects_are_read_only_where_the_file_is_trusted(tmp_path: Path) -> None:
     gradwire.save_checkpoint(tmp_path / "rank0.pt", {"share": Fraction(1, 3)})
-    with pytest.raises(StateError, match=r"is whole, but torch\.load cannot read it: .*weights_only=False"):
+    with pytest.raises(StateError, match=r"is intact, but torch\.load cannot read it: .*weights_only=False"):
         gradwire.load_checkpoint(tmp_path / "rank0.pt")
     found = gradwire.load_checkpoint(tmp_path / "rank0.pt", weights_only=False)
     assert found == {"share": Fraction(1, 3)}

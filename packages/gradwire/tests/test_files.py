@@ -55,12 +55,12 @@ def test_what_can_be_written_is_known_before_and_nothing_is_left(tmp_path: Path)
 def test_an_older_result_stays_unless_it_may_be_replaced(tmp_path: Path) -> None:
     (tmp_path / "record.json").touch()
     with pytest.raises(
-        JobError, match=r"--json .*record\.json exists already; name another file, or say --ov"
+        JobError, match=r"--json .*record\.json already exists; pass another file, or --overw"
     ):
         check_writable("--json", tmp_path / "record.json", overwrite=False)
     names = ("record.json", "picture.png")
     with pytest.raises(
-        JobError, match=r"--out .* holds an older result \(record\.json\); name another folder"
+        JobError, match=r"--out .* contains an older result \(record\.json\); pass another fol"
     ):
         check_folder_new("--out", tmp_path, names, overwrite=False)
     check_folder_new("--out", tmp_path, names, overwrite=True)
@@ -77,7 +77,7 @@ def test_a_file_replaces_only_what_its_reader_reads(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     for name in ("mine", "empty", "new"):
         check_replaceable(tmp_path / name, overwrite=False, read=read)
-    with pytest.raises(OSError, match="it holds something else; name another file, or pass overwrite=True"):
+    with pytest.raises(OSError, match="it has other content; pass another file, or overwrite=True"):
         check_replaceable(tmp_path / "other", overwrite=False, read=read)
     check_replaceable(tmp_path / "other", overwrite=True, read=read)
     with pytest.raises(IsADirectoryError):
@@ -98,7 +98,7 @@ def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("/dev/null")
     for path in (Path("/dev/null"), Path("/dev/stdout"), tmp_path / "pipe", tmp_path / "link"):
-        with pytest.raises(JobError, match=r"--json .* is no ordinary file"):
+        with pytest.raises(JobError, match=r"--json .* is not a regular file"):
             check_writable("--json", path, overwrite=True)
 
 
@@ -214,9 +214,13 @@ def test_only_ordinary_files_are_read_and_pipes_keep_nobody_waiting(read: object
     assert callable(read)
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", "/dev/zero", "/dev/null"):
-        with pytest.raises(OSError, match="it is a pipe or a device; save its content in an ordinary file"):
+        with pytest.raises(OSError, match="it is a pipe or a device; save its content in a regular file"):
             read(path)
-    for path, reason in ((tmp_path, "Is a directory"), ("a\0b", "no file's"), ("\ud800", "no file's")):
+    for path, reason in (
+        (tmp_path, "Is a directory"),
+        ("a\0b", "not a valid file name"),
+        ("\ud800", "not a valid file name"),
+    ):
         with pytest.raises(OSError, match=reason):
             read(path)
 

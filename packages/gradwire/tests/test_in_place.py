@@ -44,7 +44,7 @@ NO_VALUES: dict[str, Callable[[], torch.Tensor]] = {
 
 
 def test_a_parameter_that_has_no_shape_yet_is_refused() -> None:
-    assert "got a lazy parameter without any; run the model once" in refusal(torch.nn.LazyLinear(3).weight)
+    assert "got a lazy parameter without values; run the model once" in refusal(torch.nn.LazyLinear(3).weight)
 
 
 @pytest.mark.parametrize("name", NO_VALUES)
@@ -81,7 +81,7 @@ def test_something_else_than_a_tensor_is_refused(thing: object) -> None:
 def test_a_dtype_that_is_no_float_is_refused_with_what_to_write() -> None:
     assert refusal(torch.ones(3, dtype=torch.int64)) == (
         "the test: expected floats, got torch.int64; write averaged = the test(tensor.float()), "
-        "and go on with what it returns"
+        "and use the returned tensor"
     )
     assert "torch.complex64; pass torch.view_as_real(tensor)" in refusal(torch.ones(3, dtype=torch.complex64))
 

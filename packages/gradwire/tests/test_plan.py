@@ -240,9 +240,9 @@ def test_the_largest_values_are_taken() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", r"expected a JSON object for a plan, got no JSON"),
+        ("{", r"expected a JSON object for a plan, got invalid JSON"),
         ("[]", r"expected a JSON object for a plan, got a list"),
-        ("[" * 100_000, r"expected a JSON object for a plan, got no JSON"),
+        ("[" * 100_000, r"expected a JSON object for a plan, got invalid JSON"),
         (
             '{"codex": "fp16"}',
             r"expected the fields codec, algorithm, segment_nbytes, pipeline, bucket_nbytes, residual, "
@@ -277,7 +277,7 @@ def test_a_plan_survives_a_file(plan: Plan, tmp_path_factory: pytest.TempPathFac
     [
         (None, r"the plan \S*plan\.json cannot be read: No such file or directory$"),
         (b"\xff\xfe", r"^expected a plan in \S*plan\.json, got a file that isn.t UTF-8$"),
-        (b"codec: fp16", r"^\S*plan\.json has no valid plan: .* got no JSON: "),
+        (b"codec: fp16", r"^\S*plan\.json has no valid plan: .* got invalid JSON: "),
         (
             b'{"codex": "fp16"}',
             r"^\S*plan\.json has no valid plan: expected the fields .* got the unk",
@@ -313,7 +313,7 @@ def test_a_plan_replaces_a_plan_but_nothing_else_unasked(tmp_path: Path) -> None
     assert Plan.load(path) == plan
     path.write_text('{"schema": "gradwire.train/1"}')
     with pytest.raises(
-        SpecError, match=r"the plan cannot be written to \S+: it holds something else; name ano"
+        SpecError, match=r"the plan cannot be written to \S+: it has other content; pass anothe"
     ):
         plan.save(path)
     assert path.read_text() == '{"schema": "gradwire.train/1"}'
@@ -343,7 +343,7 @@ def test_a_plan_is_saved_behind_a_link_and_over_no_device(tmp_path: Path) -> Non
     assert (tmp_path / "latest").is_symlink()
     assert Plan.load(tmp_path / "plan.json") == Plan()
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(SpecError, match="it is no ordinary file"):
+    with pytest.raises(SpecError, match="it is not a regular file"):
         Plan().save(tmp_path / "pipe", overwrite=True)
 
 

@@ -71,7 +71,7 @@ def test_a_rate_that_means_bits_to_some_and_bytes_to_others_is_refused() -> None
 )
 def test_anything_else_is_refused_with_examples(text: str) -> None:
     with pytest.raises(
-        SpecError, match=r"a rate is written like '100mbit', '12\.5MBps' or 'unlimited', but this"
+        SpecError, match=r"expected a rate such as '100mbit', '12\.5MBps' or 'unlimited', got"
     ):
         parse_rate(text)
 
@@ -94,7 +94,7 @@ def test_durations_are_seconds(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "50", "us", "-1us", "1 min", "1e3us", "1..2s"])
 def test_a_time_without_a_unit_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="a time is written like '50us'"):
+    with pytest.raises(SpecError, match="expected a time such as '50us'"):
         parse_duration(text)
 
 
@@ -108,7 +108,7 @@ def test_sizes_are_bytes(text: str, nbytes: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "MB", "-1", "1.5B", "4mb", "1TB", "1e6"])
 def test_half_a_byte_and_unknown_units_are_refused(text: str) -> None:
-    with pytest.raises(SpecError, match="a size is written like '16MB'"):
+    with pytest.raises(SpecError, match="expected a size such as '16MB'"):
         parse_size(text)
 
 
@@ -160,7 +160,7 @@ def test_the_limits_of_a_links_rate_are_taken(text: str, nbytes_per_s: float | N
 
 @pytest.mark.parametrize("text", ["999bit", "1001gbit"])
 def test_beyond_them_a_links_rate_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match=f"--link must be 1kbit to 1000gbit, or unlimited, but is {text}"):
+    with pytest.raises(SpecError, match=f"--link: expected 1kbit to 1000gbit, or unlimited, got {text}"):
         check_link_rate(text)
 
 

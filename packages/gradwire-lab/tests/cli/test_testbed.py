@@ -62,17 +62,17 @@ def test_help_fits_a_screen_and_shows_an_example(
         ("run --hosts 0 -- true", "expected 1 to 64 hosts of a testbed, got 0"),
         ("run --hosts 1000 -- true", "expected 1 to 64 hosts of a testbed, got 1000"),
         ("run --hosts x -- true", "invalid int value: 'x'"),
-        ("run --rate 1mbps -- true", "a rate is written like"),
+        ("run --rate 1mbps -- true", "expected a rate such as"),
         ("run --rate 1bit -- true", "expected testbed rates from"),
-        ("run --rates 1gbit,,1gbit -- true", "a rate is written like"),
+        ("run --rates 1gbit,,1gbit -- true", "expected a rate such as"),
         ("run --rates 1gbit,1gbit --hosts 3 -- true", "expected --rates for 3 hosts, got 2"),
         ("run --rates 1gbit --rate 1gbit -- true", "omit one of them"),
         ("run --groups 3 -- true", "expected a number of groups that divides the 4 hosts, got 3"),
         ("run --core 1gbit -- true", "at least 2 groups"),
         ("run --mtu 100 -- true", "expected a testbed MTU from 1280 to 9000 bytes, got 100"),
-        ("run --delay 1 -- true", "a time is written like"),
-        ("run --delay= -- true", "a time is written like"),
-        ("run --delay 1h -- true", "a time is written like"),
+        ("run --delay 1 -- true", "expected a time such as"),
+        ("run --delay= -- true", "expected a time such as"),
+        ("run --delay 1h -- true", "expected a time such as"),
         ("run --timeout soon -- true", "expected a number of seconds, got 'soon'"),
         ("run --timeout nan -- true", "expected --timeout from 0 to"),
         ("run --grace -1 -- true", "expected --grace from 0 to"),
@@ -137,7 +137,7 @@ def test_a_run_shows_keeps_and_records(place: Path, capfd: pytest.CaptureFixture
     assert record["machine"]["cores"] == len(os.sched_getaffinity(0))
     assert record["machine"]["load"] >= 0
     assert main(["testbed", "run", "--out", "kept", "--", "true"]) == 2
-    assert "--out kept holds an older result (record.json)" in capfd.readouterr().err
+    assert "--out kept contains an older result (record.json)" in capfd.readouterr().err
     assert (place / "kept" / "h1.out").read_text(encoding="utf-8") == "out 1 --out\n"
     assert (place / "kept" / "h0.err").read_text(encoding="utf-8") == "err\n"
     shutil.rmtree(place / "kept")

@@ -114,7 +114,7 @@ def test_rates_and_factors_that_cannot_be_are_refused() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("{", "expected a JSON object for a network, got no JSON"),
+        ("{", "expected a JSON object for a network, got invalid JSON"),
         ("[1]", "expected a JSON object for a network, got a list"),
         ('{"world": 2}', "expected the fields world, .* for a network, got no field 'send_nbytes_per_s'"),
         ('{"speed": 2}', "expected the fields world, .* for a network, got the unknown field 'speed'"),

@@ -51,7 +51,7 @@ def test_its_table_has_the_fastest_segment_of_each_codec() -> None:
     ("given", "reason"),
     [
         ({"hosts": 1}, "at least 2 hosts"),
-        ({"rates": "1gbit,"}, "a rate is written like"),
+        ({"rates": "1gbit,"}, "expected a rate such as"),
         ({"sizes": "1MB,1MB"}, "expected different sizes"),
         ({"codecs": "fp9"}, "fp9"),
     ],

@@ -94,7 +94,7 @@ def test_a_number_that_is_not_finite_becomes_null(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"finished": True}, "holds an older result (record.json); name another folder, or say --overwrite"),
+        ({"finished": True}, "contains an older result (record.json); pass another folder, or --overwrite"),
         (
             {"options": {"numbers": [1, 2], "file": None}},
             "numbers was [1, 2] and is [3, 1, 2]); repeat with the recorded options",
@@ -109,7 +109,7 @@ def test_a_number_that_is_not_finite_becomes_null(tmp_path: Path) -> None:
         ({"versions": {"torch": "1.0"}}, "holds an unfinished record that differs in versions ("),
         ({"schema": "gradwire.experiment-squares/0"}, "an unfinished record of an older gradwire"),
         ({"schema": "gradwire.experiment-squares/9"}, "was written by a newer gradwire"),
-        ({"schema": "gradwire.train/1"}, "its schema must be gradwire.experiment-squares/1"),
+        ({"schema": "gradwire.train/1"}, "expected the schema gradwire.experiment-squares/1"),
         ({SUM: 1}, "was altered after it was written: expected the checksum 1 over its fields and rows"),
         ({"measured_s": "long"}, "is damaged: expected seconds as 'measured_s', got 'long'"),
         ({"measured_s": -1}, "is damaged: expected seconds as 'measured_s', got -1"),
@@ -131,7 +131,7 @@ def test_another_one_stays_as_it_is(tmp_path: Path, changed: dict[str, Any], rea
 @pytest.mark.parametrize(
     ("prepare", "reason"),
     [
-        (lambda folder: (folder / "record.json").write_text("{"), "is no JSON"),
+        (lambda folder: (folder / "record.json").write_text("{"), "is not valid JSON"),
         (lambda folder: (folder / "record.json").mkdir(), "cannot be read"),
         (lambda folder: (folder / "plot.png").write_text("a picture of somebody"), "cannot be read"),
     ],

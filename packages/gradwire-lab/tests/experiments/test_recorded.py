@@ -86,5 +86,5 @@ def older(fields: dict[str, Any], version: int) -> str:
 def test_what_is_no_json_is_refused(tmp_path: Path) -> None:
     path = alter(record(tmp_path), PIPE, lambda _fields: None)
     path.write_text("{")
-    with pytest.raises(JobError, match=r"record.json is no JSON"):
+    with pytest.raises(JobError, match=r"record.json is not valid JSON"):
         read_all(tmp_path, BOTH)

@@ -46,10 +46,10 @@ def test_its_picture_is_a_png() -> None:
         ({"hosts": "1"}, "at least 2 hosts, got 1"),
         ({"hosts": "65"}, "64"),
         ({"hosts": "2,2"}, "for --hosts, got 2 twice"),
-        ({"rate": "fast"}, "a rate is written like"),
+        ({"rate": "fast"}, "expected a rate such as"),
         ({"rate": "1kbit"}, "expected testbed rates from"),
         ({"nbytes": "0"}, "from 1 byte up"),
-        ({"nbytes": "many"}, "a size is written like"),
+        ({"nbytes": "many"}, "expected a size such as"),
     ],
 )
 def test_a_mistake_is_one_sentence(given: dict[str, str], reason: str) -> None:

@@ -54,7 +54,7 @@ def test_an_older_result_is_refused_before_anything_is_started(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.count("\n") == 1
-    assert "holds an older result (record.json and training.png); name another folder, or say" in printed.err
+    assert "contains an older result (record.json and training.png); pass another folder, or" in printed.err
     assert [(performed.out / name).read_text() for name in FILES] == ["of last week"] * 2
 
     def joined(*_: object) -> tuple[RunResult, ...]:

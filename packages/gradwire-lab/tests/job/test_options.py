@@ -38,9 +38,9 @@ from gradwire_lab.job.runs import make_run, parse_runs
         ({"lr": 0.0}, "expected --lr above 0"),
         ({"lr": float("nan")}, "expected --lr above 0 and at most 1e[+]30, got nan"),
         ({"timeout_s": -1.0}, "expected --timeout from 1 to 86400, got -1"),
-        ({"link": "999bit"}, "--link must be 1kbit to 1000gbit, or unlimited, but is 999bit"),
-        ({"link": "9" * 306 + "gbit"}, "a rate is written like"),
-        ({"link": "fast"}, "a rate is written like"),
+        ({"link": "999bit"}, "--link: expected 1kbit to 1000gbit, or unlimited, got 999bit"),
+        ({"link": "9" * 306 + "gbit"}, "expected a rate such as"),
+        ({"link": "fast"}, "expected a rate such as"),
         (
             {"weights": "delta:fp32", "runs": (make_run("sync"),)},
             "--weights applies to the methods server and sharded only; omit it, or add one",

@@ -47,7 +47,7 @@ def test_hosts_have_names_and_addresses_of_their_own() -> None:
         (lambda: Topology.even(-1), "1 to 64 hosts of a testbed, got -1"),
         (lambda: Topology((1.0,)), "rates from 100kbit to 400gbit, got 8bit"),
         (lambda: Topology.even(2, "500gbit"), "got 500gbit"),
-        (lambda: Topology.even(2, "fast"), "a rate is written like"),
+        (lambda: Topology.even(2, "fast"), "expected a rate such as"),
         (lambda: Topology.even(4, groups=3), "expected a number of groups that divides the 4 hosts, got 3"),
         (lambda: Topology.even(4, groups=0), "expected a number of groups that divides the 4 hosts, got 0"),
         (lambda: Topology((None,) * 4, (2, 3)), "that add up to the 4 hosts"),

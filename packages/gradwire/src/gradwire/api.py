@@ -20,17 +20,17 @@ from gradwire.exchange import Exchange
 from gradwire.plan import Plan, PlanLike
 from gradwire.sync.connect import check_timeout, connect, member_group
 
-# The tensors that an exchange can change in place, themselves or through a copy in float32.
+# The tensors that an exchange can change in place, directly or through a float32 copy.
 
 _EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 _TAKEN = (*FLOATS, *_EIGHT_BITS, torch.float64)
-"""The dtypes that are exchanged as float32, which holds all of them but float64 exactly."""
+"""The dtypes that are exchanged as float32, which represents all of them but float64 exactly."""
 
 
 def check_in_place(tensor: torch.Tensor, caller: str) -> None:
     """Raise ``TensorError`` if ``caller`` could not change ``tensor`` in place.
 
-    Its advice leads to the result: for a copy, it is to use the call's return value.
+    Its message has the remedy; if that is a copy, the caller must use the call's return value.
     """
     fault = _fault(tensor, caller)
     if fault is not None:
@@ -39,23 +39,23 @@ def check_in_place(tensor: torch.Tensor, caller: str) -> None:
 
 def _fault(tensor: object, caller: str) -> str | None:
     def returned(copy: str) -> str:
-        return f"write averaged = {caller}({copy}), and go on with what it returns"
+        return f"write averaged = {caller}({copy}), and use the returned tensor"
 
     if not isinstance(tensor, torch.Tensor):
         return (
-            f"one torch tensor, got a {type(tensor).__name__}; call it for each tensor, and for an array "
+            f"one torch tensor, got a {type(tensor).__name__}; call it for each tensor, and pass an array "
             "as torch.from_numpy(array), which shares its memory"
         )
-    if is_lazy(tensor):  # first: it answers nothing else
-        return "values, got a lazy parameter without any; run the model once before"
+    if is_lazy(tensor):  # first, because it supports no other call
+        return "values, got a lazy parameter without values; run the model once before"
     if tensor.is_nested:
         return "a dense tensor, got a nested one; pass tensor.values(), which shares its memory"
     if tensor.layout != torch.strided:
         return f"a dense tensor, got one of {tensor.layout}; {returned('tensor.to_dense()')}"
     if not _has_memory(tensor):
         return (
-            f"values in memory, got a {type(tensor).__name__} on {tensor.device} without any: it is a meta "
-            "tensor, was freed, or stands for another one; pass that one, of a DTensor its to_local()"
+            f"values in memory, got a {type(tensor).__name__} on {tensor.device} without values: it is a "
+            "meta tensor, was freed, or wraps another tensor; pass that one, for a DTensor its to_local()"
         )
     if tensor.is_complex():
         return f"floats, got {tensor.dtype}; pass torch.view_as_real(tensor), which shares its memory"
@@ -64,7 +64,7 @@ def _fault(tensor: object, caller: str) -> str | None:
         return f"floats, got {tensor.dtype}; {returned(floats)}"
     if _may_share_memory(tensor):
         return (
-            "memory of its own for every element, got elements that share theirs, as after expand; "
+            "separate memory for every element, got elements that share memory, as after expand; "
             + returned("tensor.clone()")
         )
     return None
@@ -75,12 +75,12 @@ def _has_memory(tensor: torch.Tensor) -> bool:
         return False  # DTensor, FakeTensor and the like
     try:
         return tensor.numel() == 0 or tensor.untyped_storage().data_ptr() != 0
-    except RuntimeError:  # torch's answer within vmap and grad
+    except RuntimeError:  # raised within vmap and grad
         return False
 
 
 def _may_share_memory(tensor: torch.Tensor) -> bool:
-    """Return whether two elements may share an address: if a stride isn't beyond all smaller ones."""
+    """Return whether two elements may share an address: if a stride is within the extent of smaller ones."""
     reached = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= reached:
@@ -89,17 +89,17 @@ def _may_share_memory(tensor: torch.Tensor) -> bool:
     return False
 
 
-_KEPT_EXCHANGES = 8  # for a group; each has buffers of its own, which a changing codec must not pile up
+_KEPT_EXCHANGES = 8  # per group; each has its own buffers, which must not accumulate
 
 
 class _Member:
-    """A link of this process for one of the user's groups, with exchanges for the latest plans.
+    """The link of this process for one of the user's groups, with exchanges for the latest plans.
 
-    All ranks call with the same plans in the same order, so all of them forget the same exchange.
+    All ranks call with the same plans in the same order, so all of them evict the same exchange.
     """
 
     def __init__(self, group: dist.ProcessGroup, timeout_s: float, tos: int) -> None:
-        ending = "; do all ranks of the group call all_reduce?"
+        ending = "; call all_reduce on all ranks of the group"
         link = connect(group, timeout_s, ExchangeError, ending, tos=tos)
         self.exchange = lru_cache(_KEPT_EXCHANGES)(lambda plan: Exchange(link, plan))
 
@@ -121,15 +121,15 @@ def all_reduce(
     plan: PlanLike = None,
     timeout_s: float = 30.0,
 ) -> torch.Tensor:
-    """Replace ``tensor`` by its average (or sum) over the ranks of a group, compressed in every hop.
+    """Replace ``tensor`` by its average (or sum) over the ranks of a group, compressed on every hop.
 
     All ranks of the group must call this in the same order with the same arguments. They end with identical
     bits. The first call with a group opens separate connections between the ranks, which stay open as long as
     the group exists.
 
-    Values travel as float32. A tensor that isn't contiguous float32 on the CPU is copied to float32 and back
-    (on its device, if the plan says ``encode_on="device"``), and the result is rounded once to the tensor's
-    own dtype, as ``copy_`` does it. A float64 result therefore has the precision and the range of float32.
+    Values are exchanged as float32. A tensor that isn't contiguous float32 on the CPU is copied to float32
+    and back (on its device, if the plan has ``encode_on="device"``), and the result is rounded once to the
+    tensor's dtype, as by ``copy_``. A float64 result therefore has the precision and range of float32.
     Autograd doesn't record the call, as with ``torch.distributed.all_reduce``: you can average parameters,
     and no gradient flows through.
 
@@ -145,17 +145,17 @@ def all_reduce(
         ``ring`` (the default), ``pairwise``, ``star``, ``tree``, ``butterfly``, or a hierarchy such as
         ``hierarchical:4,ring+star``.
     group
-        A group of ``torch.distributed`` that this process belongs to; None means the world.
+        A group of ``torch.distributed`` that this process belongs to; None for the default group.
     average
         Whether to divide the sum by the number of ranks.
     segment_nbytes
         See ``Plan``.
     plan
-        A plan in any form that ``Plan.of`` reads, instead of ``codec``, ``algorithm``, and
-        ``segment_nbytes``. A file that ``Plan.save`` or the planner wrote is read in every call. The plan's
-        pipeline and buckets are for training; here, ``tensor`` is one bucket.
+        A plan in any form that ``Plan.of`` accepts, instead of ``codec``, ``algorithm``, and
+        ``segment_nbytes``. A file of ``Plan.save`` or the planner is read in every call. The plan's pipeline
+        and buckets are for training; here, ``tensor`` is one bucket.
     timeout_s
-        The longest that a wait for a peer may last before it is an error; above 0, at most 1e6.
+        The timeout of a wait for a peer; above 0, at most 1e6.
 
     Returns
     -------
@@ -168,12 +168,12 @@ def all_reduce(
         For an invalid codec, algorithm, segment size, plan, or timeout, and for a plan together with one of
         its parts.
     TensorError
-        For a tensor that can't be exchanged; nothing was sent, and nothing has changed.
+        For a tensor that can't be exchanged; nothing was sent or changed.
     ExchangeError
         If ``torch.distributed`` isn't initialised, this rank isn't in the group, or another thread is using
         it; and if a peer fails or disagrees. In the last case, the tensor is partly summed, or unchanged if
-        it was copied. If you continue afterwards, let all ranks pass a barrier first, so that they start the
-        next call together.
+        it was copied. To continue afterwards, call a barrier on all ranks first, so that they start the next
+        call together.
     """
     check_in_place(tensor, "all_reduce")
     if not isinstance(average, bool):
@@ -190,7 +190,7 @@ def all_reduce(
             with staged.stream.current:
                 members[chosen.tos].exchange(chosen).all_reduce(staged.floats(), average, timeout_s=timeout_s)
         except BaseException:
-            del members[chosen.tos]  # the link is closed; another call starts afresh
+            del members[chosen.tos]  # the link is closed; the next call opens a new one
             raise
         staged.store().order()
     return tensor
@@ -199,25 +199,26 @@ def all_reduce(
 def _choose(
     plan: PlanLike, codec: str | Codec | None, algorithm: str | None, segment_nbytes: int | None
 ) -> Plan:
-    """Return ``plan``, or else the plan of these parts."""
+    """Return ``plan`` or, if it is None, the plan of these parts. Raises ``SpecError``."""
     parts: dict[str, Any] = {"algorithm": algorithm, "segment_nbytes": segment_nbytes}
     given = {name: part for name, part in parts.items() if part is not None}
     if plan is None:
         return Plan.of(codec_of(codec), **given)
     names = [name for name, part in {"codec": codec, **parts}.items() if part is not None]
     if names:
-        raise SpecError(f"a plan says everything itself; leave out {' and '.join(names)}, or the plan")
+        parts_given = " and ".join(names)
+        raise SpecError(f"expected a plan or its parts, got a plan and {parts_given}; omit one of them")
     return Plan.of(plan).for_whole_gradients("all_reduce").for_one_codec("all_reduce")
 
 
 @contextmanager
 def _alone_in(group: dist.ProcessGroup) -> Iterator[None]:
-    """Refuse a second thread, whose calls might meet any calls of a peer's threads."""
+    """Refuse a second thread, because the order of its calls may differ between ranks."""
     with _in_use_lock:
         if group in _in_use:
             raise ExchangeError(
                 f"rank {dist.get_rank()}: another thread is in all_reduce with this group; call it from one "
-                "thread at a time, or give each thread a group of its own"
+                "thread at a time, or use one group per thread"
             )
         _in_use.add(group)
     try:

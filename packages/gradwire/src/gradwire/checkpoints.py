@@ -1,8 +1,8 @@
-"""One rank's checkpoint as a file of ``torch.save`` with a checksum over every byte of it.
+"""One rank's checkpoint as a file of ``torch.save`` with a checksum over all its bytes.
 
 The checksum is the comment of the zip archive that ``torch.save`` writes, so ``torch.load`` and any zip tool
-still read the file. A flipped bit in a weight or in an optimizer's moments raises nothing there: the values
-load, and replicas that began equal drift apart.
+can still read the file. They do not detect a flipped bit in a weight or an optimizer's moments: the values
+load, and replicas diverge.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from gradwire.fields import Source, mapping
 from gradwire.files import open_ordinary, write_files
 
 _MARK = b"gradwire checkpoint 1, crc32c "
-"""The beginning of the comment; the CRC32C of all bytes before its 8 hexadecimal digits follows."""
+"""The start of the comment; 8 hexadecimal digits follow, the CRC32C of all bytes before them."""
 _DIGITS = 8
 _COMMENT_NBYTES = len(_MARK) + _DIGITS
 _PART_NBYTES = 1 << 24
-"""The bytes of one part of the checksum: few system calls, and little memory."""
+"""The chunk size of checksum computation: few system calls, and little memory."""
 
 
 def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> None:
-    """Write one rank's state to a file, whole or not at all, with a checksum over all of it.
+    """Write one rank's state to a file, atomically and with a checksum.
 
-    The file is written beside ``path``, synced to the disk, and renamed. Each rank writes its own file:
-    residuals and gradients in flight differ from rank to rank.
+    A temporary file is written to the folder of ``path``, synced to the disk, and renamed. Each rank writes
+    its own file, because residuals and gradients in flight differ between ranks.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> N
 def load_checkpoint(
     path: str | os.PathLike[str], *, map_location: Any = "cpu", weights_only: bool = True
 ) -> dict[str, Any]:
-    """Return the state in a file of ``save_checkpoint``, after verifying the checksum of all its bytes.
+    """Return the state in a file of ``save_checkpoint``, after verifying its checksum.
 
     Parameters
     ----------
@@ -77,13 +77,13 @@ def load_checkpoint(
         The devices for tensors, as in ``torch.load``. Residuals and the states of random number generators
         belong on the CPU; ``load_state_dict`` of a model or optimizer copies to its own device.
     weights_only
-        As in ``torch.load``: whether to refuse everything but tensors, numbers, texts, and their containers.
-        Pass False for other objects in a file that you trust, because reading them runs code.
+        As in ``torch.load``: whether to accept only tensors, numbers, strings, and their containers. Pass
+        False for other objects in a file that you trust, because reading them runs code.
 
     Raises
     ------
     StateError
-        For a file that is missing, damaged, cut off, or without a checksum. It names the file.
+        For a file that is missing, damaged, truncated, or without a checksum. It names the file.
     """
     try:
         with open_ordinary(path) as file:  # reading a pipe would wait forever
@@ -91,20 +91,20 @@ def load_checkpoint(
             return _read(file, path, map_location, weights_only)
     except OSError as error:
         raise StateError(
-            f"the checkpoint {os.fspath(path)} cannot be read: {error.strerror or error}; pass a file that "
-            "save_checkpoint wrote"
+            f"the checkpoint {os.fspath(path)} cannot be read: {error.strerror or error}; pass a file of "
+            "save_checkpoint"
         ) from error
 
 
 def summed(content: object) -> Callable[[BinaryIO], None]:
-    """Return a function for ``write_files`` that saves ``content`` by ``torch.save``, with a checksum."""
+    """Return a function for ``write_files`` that saves ``content`` with ``torch.save`` and a checksum."""
     return partial(_write, content)
 
 
 def check_summed(path: str | os.PathLike[str]) -> None:
-    """Raise ``StateError`` if a file's checksum differs from its bytes.
+    """Raise ``StateError`` if a file doesn't match its checksum.
 
-    Files of older versions have none. Raises ``OSError`` for a file that can't be read.
+    Files of older versions have no checksum. Raises ``OSError`` for a file that can't be read.
     """
     with Path(path).open("rb") as file:
         if _comment(file).startswith(_MARK):
@@ -115,7 +115,7 @@ def _write(content: object, file: BinaryIO) -> None:
     try:
         torch.save(content, file)
     except RuntimeError as error:
-        if isinstance(error.__context__, OSError):  # a full disk, which torch calls an unexpected position
+        if isinstance(error.__context__, OSError):  # a full disk, which torch reports as unexpected position
             raise error.__context__ from error
         raise
     file.seek(-2, os.SEEK_END)  # the length of the archive's comment, 0 so far
@@ -132,14 +132,14 @@ def _verify(file: BinaryIO, path: str | os.PathLike[str]) -> None:
     comment = _comment(file)
     if not comment.startswith(_MARK):
         raise StateError(
-            f"the checkpoint {os.fspath(path)} has no checksum at its end: it was cut off or damaged, or "
-            "gradwire.save_checkpoint has not written it; take another checkpoint, or read a file of "
-            "torch.save with torch.load"
+            f"the checkpoint {os.fspath(path)} has no checksum at its end: it is truncated or damaged, or "
+            "not from gradwire.save_checkpoint; use another checkpoint, or read a file of torch.save with "
+            "torch.load"
         )
     if comment[len(_MARK) :] != _digits(file, file.tell() - _DIGITS):
         raise StateError(
-            f"the checkpoint {os.fspath(path)} is damaged: its checksum differs from that of when it was "
-            "saved; take another checkpoint, and check the disk and the memory of this host"
+            f"the checkpoint {os.fspath(path)} is damaged: its content doesn't match its checksum; use "
+            "another checkpoint, and check the disk and the memory of this host"
         )
 
 
@@ -149,32 +149,32 @@ def _read(
     file.seek(0)
     try:
         state: dict[str, Any] = torch.load(file, map_location=map_location, weights_only=weights_only)
-    except Exception as error:  # torch raises anything, for the types of another torch or a missing device
+    except Exception as error:  # torch may raise anything, for another torch's types or a missing device
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise StateError(
-            f"the checkpoint {os.fspath(path)} is whole, but torch.load cannot read it: {reason}; use the "
+            f"the checkpoint {os.fspath(path)} is intact, but torch.load cannot read it: {reason}; use the "
             "torch that wrote it, map_location for devices, and weights_only=False for other objects"
         ) from error
     return state
 
 
 def _digits(file: BinaryIO, nbytes: int) -> bytes:
-    """Return the CRC32C of a file's first bytes, in hexadecimal digits."""
+    """Return the CRC32C of a file's first ``nbytes`` as hexadecimal digits."""
     crc, room = 0, bytearray(min(nbytes, _PART_NBYTES))
     part, into = torch.frombuffer(room, dtype=torch.uint8), memoryview(room)
     file.seek(0)
     while nbytes:
         count = file.readinto(into[: min(nbytes, _PART_NBYTES)])  # type: ignore[attr-defined]
         if not count:
-            raise OSError("it became shorter while it was read")
+            raise OSError("it was truncated while it was read")
         crc, nbytes = _native.crc32c(part[:count], crc), nbytes - count
     return b"%08x" % crc
 
 
-# Checksums in saved texts and records, so that a flipped bit is an error and not another model.
+# Checksums in saved texts and records, so that a flipped bit is an error.
 
 SUM = "crc32c"
-"""The key under which a text or a record keeps its own checksum."""
+"""The key of the checksum in a JSON object or a record."""
 _LEAVES = (bool, int, float, complex, str, bytes)
 
 
@@ -184,7 +184,7 @@ def of_tensor(tensor: torch.Tensor) -> int:
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of a tensor on the CPU, in the order of its elements, without a copy if possible."""
+    """Return the bytes of a CPU tensor in element order, without a copy if possible."""
     flat = tensor.resolve_conj().contiguous().view(-1)
     if flat.stride(0) != 1:  # one element counts as contiguous with any stride
         flat = flat.clone(memory_format=torch.contiguous_format)
@@ -192,49 +192,49 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def sealed_text(content: Mapping[str, Any]) -> str:
-    """Return ``content`` as JSON, with a checksum of its own."""
+    """Return ``content`` as JSON text with a checksum."""
     return json.dumps(sealed_json(json.loads(json.dumps(content, default=float))))
 
 
 def sealed_json(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON object with a checksum of its own, which ``is_as_sealed`` compares."""
+    """Return a JSON object with a checksum, which ``is_as_sealed`` verifies."""
     return {**body, SUM: _of_text(body)}
 
 
 def opened_text(text: str) -> tuple[dict[str, Any], bool]:
     """Return the JSON object in a text, and whether it had a checksum. Raises ``StateError``."""
-    body = Source("a text", "take another", StateError).of_json(text, mapping)
+    body = Source("a text", "use another", StateError).of_json(text, mapping)
     if not is_as_sealed(body):
-        raise StateError("its text has another checksum than when it was saved")
+        raise StateError("its text doesn't match its checksum")
     return body, body.pop(SUM, None) is not None
 
 
 def is_as_sealed(body: Mapping[str, Any]) -> bool:
-    """Return whether a JSON object has the checksum of its content, or none."""
+    """Return whether a JSON object matches its checksum or has none."""
     content = {key: value for key, value in body.items() if key != SUM}
     return SUM not in body or body[SUM] == _of_text(content)
 
 
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record of tensors, numbers and texts, in dictionaries, with a checksum of its own."""
+    """Return a record, which has tensors, numbers and strings in dictionaries, with a checksum."""
     return {**record, SUM: _of(_plain(record))}
 
 
 def check_sealed(record: Mapping[str, Any], what: str) -> None:
-    """Raise ``StateError`` if a record's checksum differs from its content."""
+    """Raise ``StateError`` if a record doesn't match its checksum; ``what`` names it in the message."""
     opened(record, what)
 
 
 def opened(record: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return a record without its checksum. Raises ``StateError`` if that differs from the content.
+    """Return a record's content without its checksum. Raises ``StateError`` if they don't match.
 
-    A record of an earlier version, without a checksum, is returned as it is.
+    A record of an earlier version, without a checksum, is returned unchanged.
     """
     content = {key: value for key, value in record.items() if key != SUM}
     if SUM in record and not _has_sum(content, record[SUM]):
         raise StateError(
-            f"{what} are not what was saved: their checksum differs; take another checkpoint, and check the "
-            f"disk (after a change by hand, remove {SUM!r})"
+            f"{what} do not match their checksum; use another checkpoint, and check the disk (after a manual "
+            f"change, remove {SUM!r})"
         )
     return content
 
@@ -255,9 +255,9 @@ def _of(plain: object) -> int:
 
 
 def _plain(content: object) -> object:
-    """Return content as plain JSON values, the same after ``torch.save`` or JSON: a tensor as its checksum.
+    """Return content as JSON values that don't depend on ``torch.save`` or JSON; a tensor as its checksum.
 
-    Of other objects only the type counts, because their ``repr`` may hold an address.
+    Other objects are represented only by their type, because their ``repr`` may contain an address.
     """
     if isinstance(content, torch.Tensor):
         return _facts(content)
@@ -269,7 +269,7 @@ def _plain(content: object) -> object:
 
 
 def _plain_before(content: object) -> object:
-    """Return the plain values of earlier versions, which saw few digits of tensors in lists."""
+    """Return the JSON values of earlier versions, which used the abbreviated ``repr`` of tensors in lists."""
     if isinstance(content, torch.Tensor):
         return _facts(content)
     if isinstance(content, Mapping):

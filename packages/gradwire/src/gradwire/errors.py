@@ -1,7 +1,7 @@
-"""All exceptions of gradwire. A message says the expected and the actual value, and the remedy."""
+"""All exceptions of gradwire. A message states the expected and the actual value, and the remedy."""
 
 LOSSY_LOGGER = "gradwire.lossy"
-"""The name of the logger that gets every ``LossyWarning``, too."""
+"""The name of the logger that also receives every ``LossyWarning``."""
 
 
 class GradwireError(Exception):
@@ -9,85 +9,85 @@ class GradwireError(Exception):
 
 
 class SpecError(GradwireError, ValueError):
-    """The name or spec of a codec, algorithm, rate, or plan is invalid."""
+    """An error for an invalid codec, algorithm, rate, plan, or other argument."""
 
 
 class TensorError(GradwireError, ValueError):
-    """A tensor has the wrong dtype, shape, layout, or device."""
+    """An error for a tensor with the wrong dtype, shape, layout, or device."""
 
 
 class DeviceError(GradwireError, RuntimeError):
-    """An accelerator was lost or has no memory left, or the host has no pinned memory left."""
+    """An error for an accelerator that was lost, or for exhausted device or pinned memory."""
 
 
 class PayloadError(GradwireError, ValueError):
-    """A payload is invalid: truncated, oversized, or altered."""
+    """An error for an invalid payload: truncated, oversized, or altered."""
 
 
 class FrameError(GradwireError):
-    """A received frame failed validation: header, sequence, or checksum."""
+    """An error for a received frame with an invalid header, sequence number, or checksum."""
 
 
 class LinkError(GradwireError):
-    """A link couldn't carry a frame, because the peer is gone or the transport failed."""
+    """An error for a link that couldn't carry a frame: the peer is gone or the transport failed."""
 
 
 class LinkTimeoutError(LinkError, TimeoutError):
-    """A peer didn't send or receive a frame within the link's timeout."""
+    """An error for a peer that didn't send or receive a frame within the link's timeout."""
 
 
 class VersionError(GradwireError, ValueError):
-    """A delta of weights starts from other weights than the receiver's; the sender must send a full copy."""
+    """An error for a weight delta from another version than the receiver's, which needs a full copy."""
 
 
 class StateError(GradwireError, ValueError):
-    """A saved state belongs to another rank, world size, or model, or the states of replicas differ."""
+    """An error for a saved state of another rank, world size, or model, or for replicas that differ."""
 
 
 class ExchangeError(GradwireError):
-    """An exchange failed; the message names the rank, peer, and step, and ``__cause__`` holds the reason."""
+    """An error for a failed exchange, with rank, peer, and step; ``__cause__`` holds the reason."""
 
 
 class LossyError(GradwireError):
-    """Encoding repeatedly loses most of a parameter's gradient, on the rank that the message names."""
+    """An error for a repeatedly large encoding error of one parameter, with the rank in the message."""
 
 
 class LossyWarning(UserWarning):
-    """The warning that replaces ``LossyError`` if training isn't strict."""
+    """The warning that replaces ``LossyError`` unless training is strict."""
 
 
 class AttachError(GradwireError, RuntimeError):
-    """A model can't take gradwire's hook: it isn't a DDP model, has another hook, or its ranks disagree."""
+    """An error for a model that can't use gradwire's hook, or whose ranks disagree."""
 
 
 class MissingPackageError(GradwireError, ImportError):
-    """An optional package isn't installed or doesn't load; the message names gradwire's extra for it."""
+    """An error for an optional package that isn't installed or can't be imported, with gradwire's extra."""
 
 
 class DataError(GradwireError):
-    """A data set is missing, incomplete, or damaged."""
+    """An error for a missing, incomplete, or damaged data set."""
 
 
 class JobError(GradwireError):
-    """A training job can't start or continue, because of its options, the rendezvous, or a dead worker."""
+    """An error for a job that can't start or continue: its options, the rendezvous, or a dead worker."""
 
 
 class TestbedError(GradwireError):
-    """A testbed can't be created, or its command can't be started or supervised."""
+    """An error for a testbed that can't be created, or whose command can't be started or supervised."""
 
 
 class NicError(GradwireError):
-    """A software NIC can't start, or one of its interfaces is gone."""
+    """An error for a software NIC that can't start, or that lost an interface."""
 
 
 def copied(error: BaseException) -> BaseException:
-    """Return a copy of an exception that holds no frame.
+    """Return a copy of an exception without its traceback.
 
     The traceback of a raised exception keeps the local variables of all its callers alive, such as a model.
-    An object that outlives a call holds a copy, and raises another copy each time.
+    So an object that outlives a call stores a copy, and raises a new copy each time.
     """
     try:
-        # __reduce__ has the name of an OSError's file, too, which its args lack
+        # __reduce__ includes the file name of an OSError, which args lacks
         arguments: tuple[object, ...] = error.__reduce__()[1]  # type: ignore[assignment]
         twin = type(error).__new__(type(error), *arguments)
     except Exception:  # a third party's class may take other arguments
@@ -115,9 +115,9 @@ def one_line(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return ``value`` as errors quote it: its ``repr`` in one line of at most 80 characters."""
+    """Return ``value`` quoted for errors: its ``repr`` on one line of at most 80 characters."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # a third party's repr may raise anything, and that of an int of 5000 digits does
+    except Exception:  # a third party's repr may raise anything, and an int of 5000 digits raises ValueError
         text = f"a value of the type {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,8 +1,8 @@
-"""The one reader of what comes from outside: saved states, records, and the environment, field by field.
+"""Validation of external data, field by field: saved states, records, and the environment.
 
-A kind says what a field must be, checks a value, and returns it: ``whole(1, 32)``, ``optional(text)``,
-``rows(real())``, ``of(Line)``. A function that raises an error of gradwire's, such as ``codecs.parse``, is a
-kind, too. ``Fields`` and ``read`` turn whatever is wrong into one sentence and one type of error.
+A kind is a function that validates a value and returns it: ``whole(1, 32)``, ``optional(text)``,
+``rows(real())``, ``of(Line)``. A function that raises a gradwire error, such as ``codecs.parse``, is a kind,
+too. ``Fields`` and ``read`` convert any mistake to one sentence and one type of error.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ Kind = Callable[[Any], T]
 
 
 class _WrongError(Exception):
-    """A mistake in a value, and its place below the value that is read."""
+    """A mistake in a value, and its position within the value being read."""
 
     def __init__(self, wanted: str, got: str, place: str = "") -> None:
         super().__init__(wanted, got, place)
         self.wanted, self.got, self.place = wanted, got, place
 
     def under(self, place: str) -> _WrongError:
-        """Return the same of the value that holds it at ``place``."""
+        """Return the same mistake for an enclosing value, which has this one at ``place``."""
         dot = "." if place and self.place and not self.place.startswith("[") else ""
         return _WrongError(self.wanted, self.got, f"{place}{dot}{self.place}")
 
 
 @dataclass(frozen=True)
 class Source:
-    """The origin of a value, as errors name it.
+    """The origin of a value, for error messages.
 
     Attributes
     ----------
     what
         The name of the value, such as ``"the state of an AWP"``, with its file if there is one.
     remedy
-        The advice of an error.
+        The advice in errors.
     error
-        The type of the error.
+        The type of errors.
     """
 
     what: str
@@ -58,7 +58,7 @@ class Source:
     error: type[GradwireError] = SpecError
 
     def read(self, value: object, kind: Kind[T], place: str = "") -> T:
-        """Return ``value`` as ``kind`` returns it. Raises ``error``."""
+        """Return ``value`` as validated by ``kind``. Raises ``error``."""
         try:
             return _at(place, kind, value)
         except _WrongError as wrong:
@@ -68,21 +68,21 @@ class Source:
             raise self.error(f"{wanted}{end}; {self.remedy}") from wrong
 
     def check(self, owner: object, **kinds: Kind[Any]) -> None:
-        """Raise ``error`` unless these attributes of an object are of their kinds."""
+        """Raise ``error`` unless these attributes of ``owner`` are of their kinds."""
         for name, kind in kinds.items():
             self.read(getattr(owner, name), kind, name)
 
     def of_json(self, words: object, kind: Kind[T]) -> T:
-        """Read a JSON text, as ``kind`` returns its value. Raises ``error``."""
+        """Return the value of a JSON text as validated by ``kind``. Raises ``error``."""
         return self.read(self.read(words, _json), kind)
 
     def fields(self, values: object, *known: str) -> Fields:
-        """Return the fields of a mapping, which has none but ``known`` if any are named. Raises ``error``."""
+        """Return the fields of a mapping, which may only have ``known`` fields, if any. Raises ``error``."""
         return Fields(self, self.read(values, named(known) if known else mapping))
 
 
 class Fields:
-    """The fields of one mapping from outside, read by their names."""
+    """The fields of one external mapping, read by name."""
 
     def __init__(self, source: Source, values: Mapping[str, Any]) -> None:
         self._source, self._values = source, values
@@ -92,13 +92,13 @@ class Fields:
     @overload
     def get(self, name: str, kind: Kind[T], default: S) -> T | S: ...
     def get(self, name: str, kind: Kind[Any], default: Any = MISSING) -> Any:
-        """Return a field as ``kind`` returns it; ``default`` where it is missing, if there is one."""
+        """Return a field as validated by ``kind``; if it is missing, ``default``, or else an error."""
         if name not in self._values:
             return self._source.read(MISSING, anything, name) if default is MISSING else default
         return self._source.read(self._values[name], kind, name)
 
     def below(self, start: str, kind: Kind[T]) -> dict[str, T]:
-        """Return the fields whose names begin with ``start``, by the rest of their names."""
+        """Return the fields with the name prefix ``start``, by the rest of their names."""
         found = [name for name in self._values if name.startswith(start)]
         return {name.removeprefix(start): self.get(name, kind) for name in found}
 
@@ -107,23 +107,23 @@ def _json(words: object) -> Any:
     try:
         return json.loads(words)  # type: ignore[arg-type]
     except (TypeError, ValueError, RecursionError) as error:
-        raise _WrongError("a JSON text", f"one that is not: {error}") from error
+        raise _WrongError("a JSON text", f"invalid JSON: {error}") from error
 
 
 def _at(place: str, kind: Kind[T], value: object) -> T:
-    """Read what is at a place. Raises ``_WrongError``, which names it."""
+    """Return ``value`` as validated by ``kind``. Raises ``_WrongError`` with its ``place``."""
     try:
         return kind(value)
     except _WrongError as wrong:
         raise wrong.under(place) from wrong.__cause__
     except GradwireError as error:
-        if isinstance(error.__cause__, _WrongError):  # of another source, which is a part of this one
+        if isinstance(error.__cause__, _WrongError):  # from another source within this one
             raise error.__cause__.under(place) from error
         raise _WrongError("", str(error), place) from error
 
 
 def _got(value: object) -> str:
-    """Describe a value in words; of a tensor, only type, shape, and device."""
+    """Return a value's description for errors; for a tensor, only dtype, shape, and device."""
     if value is MISSING:
         return "nothing"
     kind = type(value)
@@ -137,7 +137,7 @@ def _wrong(wanted: str, value: object) -> _WrongError:
 
 
 def whole(low: int = 0, high: int = sys.maxsize) -> Kind[int]:
-    """Return the kind of whole numbers within these bounds."""
+    """Return the kind of integers within these bounds."""
 
     def read(value: object) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
@@ -148,11 +148,11 @@ def whole(low: int = 0, high: int = sys.maxsize) -> Kind[int]:
 
 
 ABOVE_ZERO = math.ulp(0.0)
-"""The lower bound of numbers that are above 0."""
+"""The lower bound of positive numbers."""
 
 
 def real(low: float = -math.inf, high: float = math.inf, *, finite: bool = True) -> Kind[float]:
-    """Return the kind of numbers within these bounds; NaN and infinity belong to it unless ``finite``."""
+    """Return the kind of numbers within these bounds, with NaN and infinity unless ``finite``."""
 
     def read(value: object) -> float:
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -171,16 +171,16 @@ def real(low: float = -math.inf, high: float = math.inf, *, finite: bool = True)
 
 _LARGEST = sys.float_info.max
 _INFINITE = "inf"
-"""The text of infinity, for which the JSON of records has no word."""
+"""The text for infinity in records, because JSON can't represent it."""
 
 
 def number(value: object) -> float:
-    """Read a number; infinity, too, as ``spelled`` writes it."""
+    """Return a number, which may be infinity in the format of ``spelled``."""
     return math.inf if value in (_INFINITE, math.inf) else real()(value)
 
 
 def spelled(value: Any) -> Any:
-    """Return the values of a JSON object with a text in place of infinity."""
+    """Return the values of a JSON object with infinity replaced by text."""
     if isinstance(value, dict):
         return {key: spelled(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -189,14 +189,14 @@ def spelled(value: Any) -> Any:
 
 
 def flag(value: object) -> bool:
-    """Read True or False."""
+    """Return a boolean."""
     if isinstance(value, bool):
         return value
     raise _wrong("true or false", value)
 
 
 def text(value: object) -> str:
-    """Read a text that UTF-8 can hold."""
+    """Return a string that can be encoded as UTF-8."""
     if _is_text(value):
         return value
     raise _wrong("a text", value)
@@ -207,21 +207,21 @@ def _is_text(value: object) -> TypeGuard[str]:
 
 
 def line(value: object) -> str:
-    """Read a text without control characters, which a log or a terminal can show."""
+    """Return a string without control characters, which is safe for logs and terminals."""
     if isinstance(value, str) and value.isprintable():
         return value
     raise _wrong("a line of printable characters", value)
 
 
 def anything(value: object) -> Any:
-    """Read any value; the caller checks it."""
+    """Return any value that isn't missing; the caller checks it."""
     if value is MISSING:
         raise _wrong("a value", value)
     return value
 
 
 def one_of(*values: T) -> Kind[T]:
-    """Return the kind of these values, each of its own type."""
+    """Return the kind of exactly these values, compared with their types."""
 
     def read(value: object) -> T:
         for each in values:
@@ -233,12 +233,12 @@ def one_of(*values: T) -> Kind[T]:
 
 
 def optional(kind: Kind[T], none: S = None) -> Kind[T | S]:  # type: ignore[assignment]
-    """Return the kind that also takes None, and reads it as ``none``."""
+    """Return the kind that also accepts None, and returns ``none`` for it."""
     return lambda value: none if value is None else kind(value)
 
 
 def rows(kind: Kind[T], count: int | None = None) -> Kind[tuple[T, ...]]:
-    """Return the kind of lists whose entries are of one kind, with ``count`` entries if given."""
+    """Return the kind of lists with entries of one kind, and with ``count`` entries if given."""
 
     def read(value: object) -> tuple[T, ...]:
         if not isinstance(value, list | tuple) or count not in (None, len(value)):
@@ -249,7 +249,7 @@ def rows(kind: Kind[T], count: int | None = None) -> Kind[tuple[T, ...]]:
 
 
 def pair(first: Kind[T], second: Kind[S]) -> Kind[tuple[T, S]]:
-    """Return the kind of lists of two entries."""
+    """Return the kind of lists of two entries, each of its own kind."""
 
     def read(value: object) -> tuple[T, S]:
         one, other = rows(anything, 2)(value)
@@ -259,7 +259,7 @@ def pair(first: Kind[T], second: Kind[S]) -> Kind[tuple[T, S]]:
 
 
 def keyed(kind: Kind[T]) -> Kind[dict[str, T]]:
-    """Return the kind of mappings from texts to one kind of values."""
+    """Return the kind of mappings from strings to values of one kind."""
 
     def read(value: object) -> dict[str, T]:
         if not isinstance(value, Mapping):
@@ -273,11 +273,11 @@ def keyed(kind: Kind[T]) -> Kind[dict[str, T]]:
 
 
 mapping: Kind[dict[str, Any]] = keyed(anything)
-"""Reads a mapping from texts to anything."""
+"""The kind of mappings from strings to any values."""
 
 
 def named(known: Collection[str], needed: Collection[str] = ()) -> Kind[dict[str, Any]]:
-    """Return the kind of mappings that have the fields ``needed``, and none that is not ``known``."""
+    """Return the kind of mappings with all ``needed`` fields, and only ``known`` ones."""
 
     def read(value: object) -> dict[str, Any]:
         values = mapping(value)
@@ -292,16 +292,16 @@ def named(known: Collection[str], needed: Collection[str] = ()) -> Kind[dict[str
 
 
 def only(known: Collection[str], kind: Kind[T]) -> Kind[T]:
-    """Return the kind of mappings that ignores all fields but ``known``."""
+    """Return the kind of mappings without the fields that are not ``known``."""
     return lambda value: kind({name: each for name, each in mapping(value).items() if name in known})
 
 
 def tensor_of(
     dtype: torch.dtype | None = None, *shape: int | None, anywhere: bool = False
 ) -> Kind[torch.Tensor]:
-    """Return the kind of dense tensors of this type and shape, None where any length will do.
+    """Return the kind of dense tensors of this dtype and shape; None allows any length.
 
-    They are on the CPU, or ``anywhere`` that has memory.
+    They must be on the CPU or, with ``anywhere``, on any device with memory.
     """
     where = "meta".__ne__ if anywhere else "cpu".__eq__
 
@@ -327,10 +327,10 @@ def tensor_of(
 
 
 def of(made: type[T], /, *needs: str, **kinds: Kind[Any]) -> Kind[T]:
-    """Return the kind of mappings that become a dataclass, whose annotations say the kinds of its fields.
+    """Return the kind of mappings that become a dataclass, with the kinds of its annotations.
 
-    Whole numbers must be 0 or more, and other numbers finite, unless ``kinds`` has a kind for the field. A
-    field with a default may be missing; with ``needs``, only its fields may not be.
+    Integers must be 0 or more, and other numbers finite, unless ``kinds`` has a kind for the field. A field
+    with a default may be missing; with ``needs``, all fields except these may be missing.
     """
     hints = get_type_hints(made)
     own = {each.name: each for each in fields(made) if each.init}  # type: ignore[arg-type]
@@ -349,7 +349,7 @@ _SIMPLE: Mapping[object, Kind[Any]] = {int: whole(), float: real(), bool: flag, 
 
 
 def _kind(hint: Any) -> Kind[Any]:
-    """Return the kind that an annotation means."""
+    """Return the kind for an annotation. Raises ``TypeError`` for an unsupported one."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint in _SIMPLE:
         return _SIMPLE[hint]
@@ -363,15 +363,15 @@ def _kind(hint: Any) -> Kind[Any]:
         return rows(_kind(inner[0]))
     if origin in (dict, Mapping) and inner[0] is str:
         return keyed(_kind(inner[1]))
-    raise TypeError(f"no kind of fields is known for {hint}")
+    raise TypeError(f"unsupported field annotation {hint}; register a kind for it")
 
 
 @singledispatch
 def to_values(value: object) -> Any:
-    """Convert a value to one that JSON can hold; the inverse of ``of``.
+    """Return a value converted for JSON, the inverse of ``of``.
 
-    A dataclass becomes an object of the fields that its constructor takes, an enumerated name its value, a
-    tuple a list. A type with words of its own registers them: a codec becomes its spec.
+    A dataclass becomes an object with its constructor's fields, an enum member its value, and a tuple a list.
+    Other types register a conversion: a codec becomes its spec.
     """
     if isinstance(value, Enum):
         return to_values(value.value)

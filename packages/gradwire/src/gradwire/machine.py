@@ -1,4 +1,4 @@
-"""The machine and the versions with which a record was measured."""
+"""The description of the machine and versions for records."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gradwire.version import installed, version
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of cores in this process's CPU affinity."""
     return len(os.sched_getaffinity(0))
 
 
 def describe_machine(**more: object) -> dict[str, object]:
-    """Return the machine's kind and ``more`` facts, none of which names it or its user."""
+    """Return a description of the machine with ``more`` facts, without the name of machine or user."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "kernel": platform.release(),
@@ -31,7 +31,7 @@ def describe_machine(**more: object) -> dict[str, object]:
 
 
 def describe_versions() -> dict[str, str | None]:
-    """Return the versions of gradwire, Python, torch and NumPy, each None if not installed."""
+    """Return the versions of gradwire, Python, torch and NumPy; None for a package that isn't installed."""
     return {
         "gradwire": version(),
         "python": platform.python_version(),
@@ -41,7 +41,7 @@ def describe_versions() -> dict[str, str | None]:
 
 
 def machine_id() -> str:
-    """Return 16 hexadecimal digits that identify the machine and reveal nothing else about it."""
+    """Return 16 hexadecimal digits that identify the machine without revealing anything about it."""
     try:
         identity = Path("/etc/machine-id").read_text(encoding="ascii").strip()
     except OSError:
@@ -59,27 +59,27 @@ def _processor() -> str:
     return names[0] if names else platform.processor()
 
 
-# The testbed that a process runs in: its network, for records and titles.
+# The testbed around a process: its network, for records and titles.
 
 
 def is_inside() -> bool:
-    """Return whether this process runs on a host of a testbed: all hosts are then this one machine."""
+    """Return whether this process runs on a testbed's host; all hosts then share this machine."""
     return bool(os.environ.get(TOPOLOGY))
 
 
 def described() -> Any:
-    """Return the testbed's description, or None outside of one. Raises ``JobError``."""
+    """Return the testbed's description, or None outside of a testbed. Raises ``JobError``."""
     if not is_inside():
         return None
     text = os.environ[TOPOLOGY]
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise JobError(f"expected JSON in {TOPOLOGY}, got {text[:40]!r}; unset it: {error}") from error
+        raise JobError(f"expected JSON in {TOPOLOGY}, got {text[:40]!r} ({error}); unset it") from error
 
 
 def rates_in_words() -> str | None:
-    """Return the rates of the testbed's links, as in ``1gbit``, or None without. Raises ``JobError``."""
+    """Return the rates of the testbed's links, such as ``1gbit``, or None outside. Raises ``JobError``."""
     try:
         return described_in_words(described())
     except SpecError as error:
@@ -87,7 +87,7 @@ def rates_in_words() -> str | None:
 
 
 def described_in_words(found: Any) -> str | None:
-    """Return the rates in a description of ``described``. Raises ``SpecError``."""
+    """Return the link rates in a description from ``described``, as text. Raises ``SpecError``."""
     if found is None:
         return None
     try:

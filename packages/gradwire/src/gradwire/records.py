@@ -1,7 +1,7 @@
-"""Records: results as JSON files that say what they hold, and which machine and versions they come from.
+"""Records: results as JSON files, with their schema, machine, and versions.
 
-Every record is a JSON object. Its ``schema``, such as ``gradwire.train/1``, names its kind and the version of
-its fields, which goes up whenever a field changes its name, unit or meaning.
+Every record is a JSON object. Its ``schema``, such as ``gradwire.train/1``, has its kind and the version of
+its fields, which increases whenever a field's name, unit or meaning changes.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def make_record(schema: str, fields: Mapping[str, object], **machine: object) -> dict[str, object]:
-    """Return a record with ``fields``; ``machine`` is what else it says of the machine.
+    """Return a record with ``fields``; ``machine`` are more facts for the machine's description.
 
-    A field of the name ``machine`` stands in place of this machine's description.
+    A field named ``machine`` replaces this machine's description.
     """
     return {
         "schema": schema,
@@ -35,58 +35,60 @@ def make_record(schema: str, fields: Mapping[str, object], **machine: object) ->
 
 
 def to_json(record: Mapping[str, object]) -> str:
-    """Return the record as readable JSON; NaN and infinity, for which JSON has no word, become null."""
+    """Return the record as readable JSON; NaN and infinity, which JSON can't represent, become null."""
     return json.dumps(_finite(record), indent=2, allow_nan=False) + "\n"
 
 
 def read_object(text: str, called: str) -> dict[str, Any]:
-    """Return the JSON object that ``text`` is. Raises ``SpecError``, which calls it ``called``."""
+    """Return the JSON object in ``text``. Raises ``SpecError``, which names it ``called``."""
     try:
         values = _loaded(text)
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"expected a JSON object for {called}, got no JSON: {_why(error)}") from error
+        raise SpecError(f"expected a JSON object for {called}, got invalid JSON: {_why(error)}") from error
     if not isinstance(values, dict):
         raise SpecError(f"expected a JSON object for {called}, got a {type(values).__name__}")
     return values
 
 
 def read_record(path: Path, schema: str, called: str, remedy: str) -> dict[str, Any]:
-    """Return the fields of a record that this gradwire or an older one wrote.
+    """Return the fields of a record from this or an older version of gradwire.
 
-    Raises ``SpecError`` for a file that is missing, is no JSON, or holds something else or something newer.
+    Raises ``SpecError`` for a file that is missing, isn't JSON, or has another kind or a newer schema.
 
     Parameters
     ----------
     path
         The file.
     schema
-        The newest schema of this kind that can be read.
+        The newest readable schema of this kind.
     called
-        What errors call such a record, such as "line rate".
+        The name of such a record in errors, such as "line rate".
     remedy
-        How one is written.
+        The advice in errors: the command that writes such a record.
     """
     try:
         record = _loaded(read_text(path))
     except OSError as error:
         raise SpecError(f"the {called} {path} cannot be read: {error.strerror or error}; {remedy}") from error
     except (ValueError, RecursionError) as error:
-        raise SpecError(f"the {called} {path} is no JSON: {_why(error)}") from error
+        raise SpecError(f"the {called} {path} is not valid JSON: {_why(error)}; {remedy}") from error
     found = record.get("schema") if isinstance(record, dict) else None
     kind, version = _parts(schema)
     found_kind, found_version = _parts(found)
     if found_kind != kind:
-        raise SpecError(f"{path} is no {called}: its schema must be {schema}, but is {shown(found)}")
+        raise SpecError(
+            f"{path} is not a {called}: expected the schema {schema}, got {shown(found)}; {remedy}"
+        )
     if found_version > version:
         raise SpecError(
-            f"{path} was written by a newer gradwire: its schema is {shown(found)[1:-1]}, but {schema} is "
-            "the newest that can be read; install that gradwire"
+            f"{path} was written by a newer gradwire: expected at most the schema {schema}, got "
+            f"{shown(found)[1:-1]}; install that version"
         )
     return dict(record)
 
 
 def _loaded(text: str) -> Any:
-    """Parse JSON. Raises ``ValueError``, also for half of a character, which no file can hold."""
+    """Return the value of a JSON text. Raises ``ValueError``, also for lone surrogates."""
     values: Any = json.loads(text)
     if _SURROGATE.search(text):
         json.dumps(values, ensure_ascii=False).encode()
@@ -95,12 +97,12 @@ def _loaded(text: str) -> Any:
 
 def _why(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
-        return f"it holds a lone surrogate ({error.object[error.start]!a}), which is no character"
+        return f"it contains a lone surrogate ({error.object[error.start]!a}), which isn't a character"
     return str(error)
 
 
 def _parts(schema: object) -> tuple[str, int]:
-    """Return kind and version; ``("", 0)`` for what is no schema."""
+    """Return a schema's kind and version; ``("", 0)`` for an invalid schema."""
     kind, _, version = schema.rpartition("/") if isinstance(schema, str) else ("", "", "")
     number = parse_whole(version)
     return ("", 0) if number is None else (kind, number)

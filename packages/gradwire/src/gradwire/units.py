@@ -1,4 +1,4 @@
-"""Rates, durations, sizes, and counts as people write them: ``100mbit``, ``50us``, ``16MB``, ``25.6M``."""
+"""Text formats of rates, durations, sizes, and counts: ``100mbit``, ``50us``, ``16MB``, ``25.6M``."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _THOUSANDS = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "B": 9}
 _MOST_COUNT = 10**13
 _WHOLE = re.compile("[0-9]{1,18}")
 _MOST_DIGITS = 100
-"""The most digits of a number. Python raises an error of its own above some thousand digits."""
+"""The largest number of digits; Python itself raises an error above some thousand digits."""
 SLOWEST, FASTEST = 10**3, 10**12
-"""Rates of a link in bits per second; outside, the times of frames are no longer numbers of nanoseconds."""
+"""The limits of link rates in bit/s; outside, frame times can't be represented in nanoseconds."""
 
 
 def parse_rate(text: str | None) -> float | None:
     """Return a rate in bytes per second; None for None and for ``unlimited``.
 
-    Prefixes are decimal, as with network rates. Bits are written ``bit``, ``kbit``, ``mbit``, ``gbit`` (or
-    ``Gbit/s``, ``Gbps``, ``GbE``), bytes ``Bps``, ``kBps``, ``MBps``, ``GBps`` (or ``MB/s``); ``mbps`` is
-    refused, because some mean bits by it and some, ``tc`` among them, bytes. Raises ``SpecError`` for
+    Prefixes are decimal, as usual for network rates. Bits are written ``bit``, ``kbit``, ``mbit``, ``gbit``
+    (or ``Gbit/s``, ``Gbps``, ``GbE``), bytes ``Bps``, ``kBps``, ``MBps``, ``GBps`` (or ``MB/s``). ``mbps`` is
+    refused, because it means bits to some and bytes to others, such as ``tc``. Raises ``SpecError`` for
     anything else, and for a rate that is not positive.
 
     Examples
@@ -47,23 +47,23 @@ def parse_rate(text: str | None) -> float | None:
         match = pattern.fullmatch(text.strip())
         if match is not None and (number := _number(match[1])):
             return number * _PREFIXES[match[2].lower()] * nbytes
-    ambiguous = "; 'bps' behind a small letter means bits to some and bytes to others"
+    ambiguous = "; 'bps' after a lowercase letter means bits to some and bytes to others"
     raise SpecError(
-        f"a rate is written like '100mbit', '12.5MBps' or 'unlimited', but this one is {shown(text)}"
+        f"expected a rate such as '100mbit', '12.5MBps' or 'unlimited', got {shown(text)}"
         f"{ambiguous if _AMBIGUOUS.fullmatch(text.strip()) else ''}"
     )
 
 
 def check_link_rate(text: str | None) -> float | None:
-    """Return the rate of the option ``--link`` by ``parse_rate``. Raises ``SpecError``, also out of range."""
+    """Return the rate of ``--link`` in bytes per second. Raises ``SpecError``, also if it is out of range."""
     rate = parse_rate(text)
     if rate is not None and not SLOWEST <= 8 * rate <= FASTEST:
-        raise SpecError(f"--link must be 1kbit to 1000gbit, or unlimited, but is {text}")
+        raise SpecError(f"--link: expected 1kbit to 1000gbit, or unlimited, got {text}; pass another rate")
     return rate
 
 
 def parse_duration(text: str) -> float:
-    """Return a time in seconds, written with ``ns``, ``us``, ``ms`` or ``s``; 0 may stand alone.
+    """Return a time in seconds; the unit is ``ns``, ``us``, ``ms`` or ``s``, and optional for 0.
 
     Raises ``SpecError``.
 
@@ -78,11 +78,11 @@ def parse_duration(text: str) -> float:
         return number * _SECONDS[match[2]]
     if text.strip() == "0":
         return 0.0
-    raise SpecError(f"a time is written like '50us', '0.2ms' or '3s', but this one is {shown(text)}")
+    raise SpecError(f"expected a time such as '50us', '0.2ms' or '3s', got {shown(text)}")
 
 
 def parse_size(text: str) -> int:
-    """Return a whole number of bytes: ``16MB`` is decimal, ``4MiB`` binary, ``65536`` plain bytes.
+    """Return a size in bytes: ``16MB`` is decimal, ``4MiB`` binary, ``65536`` plain bytes.
 
     Raises ``SpecError``, also for a fraction of a byte.
 
@@ -96,15 +96,13 @@ def parse_size(text: str) -> int:
         nbytes = Fraction(match[1]) * _NBYTES[match[2] or "B"]
         if nbytes.denominator == 1:
             return int(nbytes)
-    raise SpecError(
-        f"a size is written like '16MB', '4MiB' or '65536' (bytes), but this one is {shown(text)}"
-    )
+    raise SpecError(f"expected a size such as '16MB', '4MiB' or '65536' (bytes), got {shown(text)}")
 
 
 def parse_count(text: str) -> int | None:
-    """Return a number of parameters, or None for a text that isn't a number.
+    """Return a number of parameters, or None for text that isn't a number.
 
-    Raises ``SpecError`` for a number that isn't a count.
+    Raises ``SpecError`` for a number that isn't a valid count.
 
     Examples
     --------
@@ -118,8 +116,8 @@ def parse_count(text: str) -> int | None:
     count = Fraction(digits) * 10 ** (int(match[2] or 0) + _THOUSANDS[match[3]])
     if count.denominator != 1 or not 0 < count <= _MOST_COUNT:
         raise SpecError(
-            f"a model has a whole number of parameters from 1 to {_MOST_COUNT:.0e}, but --model says "
-            f"{shown(text)}"
+            f"--model: expected a whole number of parameters from 1 to {_MOST_COUNT:.0e}, got {shown(text)}; "
+            "pass another number"
         )
     return int(count)
 
@@ -136,24 +134,24 @@ def parse_whole(text: str) -> int | None:
 
 
 def format_rate(nbytes_per_s: float | None) -> str:
-    """Return a rate in bits, as ``parse_rate`` reads it."""
+    """Return a rate as text in bits, in the format of ``parse_rate``."""
     if nbytes_per_s is None or math.isinf(nbytes_per_s):
         return "unlimited"
     return _scaled(8 * nbytes_per_s, ("bit", "kbit", "mbit", "gbit"))
 
 
 def format_size(nbytes: float) -> str:
-    """Return a size with a decimal prefix."""
+    """Return a size as text with a decimal prefix."""
     return _scaled(nbytes, ("B", "kB", "MB", "GB"))
 
 
 def exact_size(nbytes: int) -> str:
-    """Return a size without rounding, as ``parse_size`` reads it: ``64KiB``, ``16MB``, ``1000004B``."""
+    """Return an exact size in the format of ``parse_size``: ``64KiB``, ``16MB``, ``1000004B``."""
     return min(_whole(nbytes, 1024, "iB"), _whole(nbytes, 1000, "B"), key=len)
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time with three digits and a unit that suits it."""
+    """Return a time as text with three digits and a suitable unit."""
     if seconds == 0:
         return "0"
     exponent = min(max(math.floor(math.log10(abs(seconds)) / 3), -3), 0)
@@ -184,17 +182,17 @@ def _number(digits: str) -> float | None:
 
 
 def counted(count: int, word: str) -> str:
-    """Return a number with its word, such as ``2 steps``."""
+    """Return a count with its noun, plural unless it is 1, such as ``2 steps``."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
-    """Return ranks as errors name them, such as ``rank 1`` or ``ranks 1, 3``."""
+    """Return ranks as text for errors, such as ``rank 1`` or ``ranks 1, 3``."""
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 def is_number(value: object) -> bool:
-    """Return whether ``value`` is a number that fits a float."""
+    """Return whether ``value`` is a number within the range of floats."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return isinstance(value, float) or abs(value) < 1 << 1023

@@ -1,4 +1,4 @@
-"""The version of gradwire, which packages it needs, and how to install its extras."""
+"""The version of gradwire, its required packages, and the installation of its extras."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from types import MappingProxyType
 from gradwire.errors import one_line
 
 NEEDED = ("torch", "numpy", "zstandard", "jinja2")
-"""The packages that almost every command needs; a test compares them with pyproject.toml."""
+"""The required packages of almost every command; a test compares them with pyproject.toml."""
 
 
 def version() -> str:
-    """Return gradwire's version, as installed."""
+    """Return gradwire's installed version."""
     return installed("gradwire") or "0+source"
 
 
 @cache
 def commit() -> str | None:
-    """Return the commit of the source tree that runs, with ``+changed`` if files differ from it.
+    """Return the commit of the running source tree, with ``+changed`` if files differ from it.
 
-    The commit is None without such a tree, as from a wheel.
+    The commit is None without a source tree, for example after installation from a wheel.
     """
     if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
         return None  # installed in another project's tree
@@ -56,23 +56,23 @@ def import_problem(package: str) -> str:
     """Import a package; return the reason if it fails, otherwise ""."""
     try:
         importlib.import_module(package)
-    except Exception as error:  # a damaged installation raises anything
+    except Exception as error:  # a damaged installation may raise anything
         return f"{type(error).__name__}: {one_line(str(error))[:200]}"
     return ""
 
 
 SOURCES = ":(top,glob)packages/*/src/**"
-"""The sources of all packages, as git names them: a record was measured with them."""
+"""The git pathspec of all packages' sources, which produce a record."""
 EXTRAS = MappingProxyType(
     {"gateware": "gradwire-gateware", "papers": "gradwire-lab", "train": "gradwire-lab"}
 )
-"""The package of each extra that is not one of ``gradwire``."""
+"""The package of each extra that belongs to another package than ``gradwire``."""
 
 
 def how_to_install(extra: str) -> str:
-    """Return the advice that installs the packages of an extra.
+    """Return the advice for installing an extra.
 
-    The command installs from the source, because a name on the package index doesn't prove its owner.
+    The command installs from source, because a name on the package index doesn't prove its owner.
     """
     package = EXTRAS.get(extra, "gradwire")
     return f"run pip install './packages/{package}[{extra}]' in gradwire's source folder"

@@ -1,9 +1,9 @@
-"""The frame: a 32-byte header, then the payload. One function writes frames, and one validates them.
+"""The frame: a 32-byte header, then the payload; one function writes frames, and one validates them.
 
-``docs/wire-format.md`` shows the fields and an example. The header contains the element count because
-a payload doesn't; the codec's number and fingerprint say how to read the payload; the sequence
-number and the two checksums detect frames that were lost, repeated, reordered, or altered. The header has its
-own checksum, so that no length is trusted before it is verified.
+``docs/wire-format.md`` shows the fields and an example. The header contains the element count, because a
+payload doesn't; the codec's number and fingerprint identify the payload's format; the sequence number and the
+two checksums detect frames that were lost, repeated, reordered, or altered. The header has its own checksum,
+so that its lengths are verified before they are used.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ MAGIC = b"GRDW"
 VERSION = 1
 HEADER_NBYTES = 32
 MAX_FRAME_NBYTES = 1 << 25
-"""The largest frame. Receivers always provide this much memory, because some transports abort the process
-if a message is too large."""
+"""The largest frame in bytes. Receivers always provide this much memory, because some transports abort the
+process if a message is too large."""
 AVERAGE = 0x0001
-"""The flag of frames whose sum will be divided by the number of ranks; the values don't show it."""
+"""The flag of frames whose sum will be divided by the number of ranks, which the values don't show."""
 PARTING = 131
-"""The codec number of a rank's last frame, which names the steps of ranks."""
+"""The codec number of a rank's last frame, which contains the steps of one or two ranks."""
 
 TOS = 0x28
 """The IP type of service of connections that carry only float32, which NICs may compress.
 
-INCEPTIONN marks gradients by it."""
+INCEPTIONN uses it to mark gradients."""
 
 _FIELDS = struct.Struct("<4sBBHIIIII")
 _CHECKSUM = struct.Struct("<I")
 _PLACE = struct.Struct("<II")
 _STEP_SHIFT = 1
 _EARLY = 1 << 14
-"""The first step number, plus one, that a header does not hold exactly, but only in its low 14 bits."""
+"""The first step number, plus one, of which a header contains only the low 14 bits."""
 _LARGEST_STEP = (1 << 32) - 1
 _CLOSE = 1 << 10
 PARTING_NBYTES = HEADER_NBYTES + 2 * _PLACE.size
-"""The size of the longest last frame, in bytes."""
+"""The size of the longest last frame in bytes."""
 LATE = _EARLY - 1
-"""The first step that a header does not hold exactly."""
+"""The first step that a header does not contain exactly."""
 _NO_NAMES: Mapping[int, str] = {}
 
 
 def frame_memory(nbytes: int) -> torch.Tensor:
-    """Return memory for frames, on the CPU and valid after the caller's ``inference_mode`` has ended."""
+    """Return CPU memory for frames, usable after the caller's ``inference_mode`` has ended."""
     with torch.inference_mode(mode=False):
         return torch.empty(nbytes, dtype=torch.uint8, device="cpu")
 
@@ -62,7 +62,7 @@ def memory_of(frame: torch.Tensor) -> memoryview:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The fields of a header: unsigned 32-bit numbers, ``codec_id`` (a byte), and ``flags``."""
+    """The fields of a header: unsigned 32-bit numbers, ``codec_id`` (8 bits), and ``flags`` (16 bits)."""
 
     codec_id: int
     count: int
@@ -73,7 +73,7 @@ class Header:
     flags: int = 0
 
     def pack(self) -> bytes:
-        """Return the 32 bytes of the header, including its own checksum."""
+        """Return the 32 bytes of the header, including its checksum."""
         fields = _FIELDS.pack(
             MAGIC,
             VERSION,
@@ -89,32 +89,32 @@ class Header:
 
     @classmethod
     def unpack(cls, data: bytes) -> Header:
-        """Read a header from the first 32 bytes of ``data``. Raises ``FrameError``."""
+        """Return the header in the first 32 bytes of ``data``. Raises ``FrameError``."""
         if len(data) < HEADER_NBYTES:
             raise FrameError(f"truncated: expected a header of {HEADER_NBYTES} bytes, got {len(data)}")
         magic, version, codec_id, flags, count, nbytes, sequence, fingerprint, crc = _FIELDS.unpack_from(data)
         if magic != MAGIC:
-            raise FrameError(f"not a gradwire frame: expected {MAGIC!r} at its beginning, got {magic!r}")
+            raise FrameError(f"not a gradwire frame: expected {MAGIC!r} at its start, got {magic!r}")
         if version != VERSION:
             raise FrameError(
-                f"expected a frame of version {VERSION}, got one of version {version}; let all ranks run the "
-                "same gradwire"
+                f"expected a frame of version {VERSION}, got one of version {version}; install the same "
+                "gradwire on all ranks"
             )
         (checksum,) = _CHECKSUM.unpack_from(data, _FIELDS.size)
         if checksum != _native.crc32c_of_bytes(data[: _FIELDS.size]):
-            raise FrameError("the header's checksum is wrong: the header was altered on the way")
+            raise FrameError("the header's checksum is wrong: the header was altered in transit")
         return cls(codec_id, count, nbytes, sequence, fingerprint, crc, flags)
 
 
 class OutOfStepError(FrameError):
-    """A frame of another training step than the receiver's, or a rank's last frame.
+    """An error for a frame of another training step than the receiver's, or for a rank's last frame.
 
     Attributes
     ----------
     places
-        Ranks of the link and their steps, one or two; None instead of a rank for the sender of the frame.
+        One or two ranks of the link with their steps; the rank is None for the sender of the frame.
     has_left
-        Whether the first of them has closed its link, for whatever reason.
+        Whether the first of these ranks has closed its link, for any reason.
     flags
         The flags of a frame of another step, for ``step_of``; 0 for a last frame.
     """
@@ -128,7 +128,7 @@ class OutOfStepError(FrameError):
 
 
 def flags_of(step: int | None) -> int:
-    """Return the flags of the frames of a training step, or 0 without one."""
+    """Return the flags of frames of a training step; 0 for None."""
     if step is None:
         return 0
     number = step + 1
@@ -136,9 +136,9 @@ def flags_of(step: int | None) -> int:
 
 
 def step_of(flags: int, near: int) -> int | None:
-    """Return the step that flags name, None without one, or ``LATE`` for a late step far from ``near``.
+    """Return the step in a frame's flags; None without one, or ``LATE`` for a late step far from ``near``.
 
-    Flags hold the low 14 bits of a late step; of the steps with these bits, it is the nearest to ``near``.
+    Flags contain the low 14 bits of a late step; the result is the step with these bits nearest to ``near``.
     """
     number = flags >> _STEP_SHIFT
     if number < _EARLY:
@@ -149,7 +149,7 @@ def step_of(flags: int, near: int) -> int | None:
 
 
 def parting_frame(places: Sequence[tuple[int, int]], *, has_left: bool) -> torch.Tensor:
-    """Return a rank's last frame, with the steps of one or two ranks; ``has_left`` concerns the first."""
+    """Return a rank's last frame, with the steps of one or two ranks; ``has_left`` is about the first."""
     payload = b"".join(_PLACE.pack(rank, min(step, _LARGEST_STEP)) for rank, step in places)
     frame = frame_memory(HEADER_NBYTES + len(payload))
     memory_of(frame)[HEADER_NBYTES:] = payload
@@ -160,13 +160,13 @@ def parting_frame(places: Sequence[tuple[int, int]], *, has_left: bool) -> torch
 def check_step(frame: torch.Tensor, step: int | None) -> None:
     """Raise ``OutOfStepError`` for a last frame, and for a frame of another step than ``step``.
 
-    Frames that name no step pass, and so do all frames where ``step`` is None. Raises ``FrameError``.
+    Frames without a step are accepted, and so is any frame if ``step`` is None. Raises ``FrameError``.
     """
     _check_step(frame, Header.unpack(_head(frame)), flags_of(step), step)
 
 
 def check_not_before(frame: torch.Tensor, step: int, peer: int) -> None:
-    """Raise ``OutOfStepError`` if ``peer`` has sent a frame of a step before ``step``, or left before it."""
+    """Raise ``OutOfStepError`` if ``peer`` sent a frame of a step before ``step``, or left before it."""
     try:
         check_step(frame, step)
     except OutOfStepError as error:
@@ -192,7 +192,7 @@ def _check_step(frame: torch.Tensor, header: Header, flags: int, step: int | Non
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The next frame, as the receiver expects it."""
+    """The receiver's expectations of the next frame."""
 
     codec_id: int
     fingerprint: int
@@ -201,7 +201,7 @@ class Expected:
     sequence: int
     flags: int = 0
     suspect: str = ""
-    """Another possible cause of an altered payload, for errors."""
+    """Advice about another possible cause of an altered payload, for errors."""
 
 
 def seal_frame(
@@ -214,16 +214,16 @@ def seal_frame(
     sequence: int,
     flags: int = 0,
 ) -> torch.Tensor:
-    """Write the header for the payload that is already in ``frame[32:]``; return the frame, a view."""
+    """Write the header for the payload already in ``frame[32:]``, and return the frame as a view."""
     payload = frame[HEADER_NBYTES : HEADER_NBYTES + payload_nbytes]
     header = Header(codec_id, count, payload_nbytes, sequence, fingerprint, _native.crc32c(payload), flags)
     return _write(frame, header)
 
 
 def renumber_frame(frame: torch.Tensor, sequence: int) -> torch.Tensor:
-    """Give a validated frame a new sequence number, to forward it; return the frame, a view.
+    """Set a validated frame's sequence number to forward it, and return the frame as a view.
 
-    The payload keeps its encoder's checksum, which therefore protects it from end to end.
+    The payload keeps its encoder's checksum, which therefore protects it end to end.
     """
     return _write(frame, replace(Header.unpack(_head(frame)), sequence=sequence))
 
@@ -231,9 +231,9 @@ def renumber_frame(frame: torch.Tensor, sequence: int) -> torch.Tensor:
 def open_frame(
     frame: torch.Tensor, expected: Expected, codec_names: Mapping[int, str] = _NO_NAMES
 ) -> torch.Tensor:
-    """Return the payload, a view of ``frame``, after validating the whole frame.
+    """Return the payload of ``frame`` as a view, after validating the whole frame.
 
-    ``frame`` may be longer than the header says, because some transports don't report a message's size.
+    ``frame`` may be longer than its header's length, because some transports don't report a message's size.
     Error messages use ``codec_names`` for the codecs. Raises ``FrameError`` before anything is decoded.
     """
     header = Header.unpack(_head(frame))
@@ -245,31 +245,31 @@ def open_frame(
     if (header.flags ^ expected.flags) & AVERAGE:
         got, due = ("an average" if it.flags & AVERAGE else "a sum" for it in (header, expected))
         raise FrameError(
-            f"expected a frame of {due}, got one of {got}; let all ranks make the same calls in the same "
-            "order, with the same average="
+            f"expected a frame of {due}, got one of {got}; make the same calls in the same order on all "
+            "ranks, with the same average="
         )
     if header.sequence != expected.sequence:
         _refuse_order(header, expected)
     if header.count != expected.count:
         raise FrameError(
-            f"expected a frame of {expected.count} elements, got {header.count}; let all ranks pass tensors "
-            "of one length and use one segment size"
+            f"expected a frame of {expected.count} elements, got {header.count}; pass tensors of the same "
+            "length and use the same segment size on all ranks"
         )
     return _payload_of(frame, header, expected.max_payload_nbytes, expected.suspect)
 
 
 def _is_out_of_order(header: Header, expected: Expected) -> bool:
-    """Return whether a frame of another step is the last one once more, or stands after one that was lost.
+    """Return whether a frame of another step is a repeated last frame, or follows a lost frame.
 
-    A peer that is at another step has sent as many frames as were received, so its next one has the number
-    that is due, or that of another exchange over the same link. The last frame of an earlier step, repeated,
-    has the number before it; where the last frame of this step was lost, the next one has the number after.
+    A peer at another step has sent exactly the received frames, so its next one has the expected number, or
+    the number of another exchange over the same link. If the last frame of an earlier step is repeated, it
+    has the previous number; if the last frame of this step was lost, the next one has the following number.
     """
     theirs, ours = header.flags >> _STEP_SHIFT, expected.flags >> _STEP_SHIFT
     if 0 in (theirs, ours):
         return False
     ahead = theirs - ours
-    if theirs >= _EARLY and ours >= _EARLY:  # their low bits wrap around
+    if theirs >= _EARLY and ours >= _EARLY:  # the low bits wrap around
         ahead = (ahead + _EARLY // 2) % _EARLY - _EARLY // 2
     return header.sequence - expected.sequence == (1 if ahead > 0 else -1)
 
@@ -289,18 +289,18 @@ def _payload_of(frame: torch.Tensor, header: Header, most: int, suspect: str = "
     if payload.numel() < size:
         raise FrameError(f"truncated: expected a payload of {size} bytes, got {payload.numel()}")
     if _native.crc32c(payload) != header.payload_crc32c:
-        raise FrameError(f"the payload's checksum is wrong: the payload was altered on the way{suspect}")
+        raise FrameError(f"the payload's checksum is wrong: the payload was altered in transit{suspect}")
     return payload
 
 
 def _check_codec(header: Header, expected: Expected, names: Mapping[int, str]) -> None:
     got, due = (names.get(i, f"number {i}") for i in (header.codec_id, expected.codec_id))
     if header.codec_id != expected.codec_id:
-        raise FrameError(f"the codec differs: expected {due}, got {got}; give all ranks the same codec")
+        raise FrameError(f"the codec differs: expected {due}, got {got}; use the same codec on all ranks")
     if header.fingerprint != expected.fingerprint:
         raise FrameError(
             f"the parameters of the codec {due} differ: expected the fingerprint "
-            f"{expected.fingerprint:#010x}, got {header.fingerprint:#010x}; give all ranks the same spec"
+            f"{expected.fingerprint:#010x}, got {header.fingerprint:#010x}; use the same spec on all ranks"
         )
 
 

@@ -118,7 +118,7 @@ def test_a_bucket_that_no_codec_takes_is_not_recorded() -> None:
 @pytest.mark.parametrize(
     ("rate", "hosts", "sentence"),
     [
-        ("fast", None, "a rate is written like"),
+        ("fast", None, "expected a rate such as"),
         ([], None, "expected a rate such as '10gbit'"),
         (True, None, "expected a rate such as '10gbit'"),
         (-1.0, None, "above 0 for nbytes_per_s of a line, got -1"),

@@ -56,7 +56,7 @@ def test_a_damaged_decision_is_measured_anew(tmp_path: Path, caplog: pytest.LogC
     place.write_text(json.dumps(record))
     assert saved.load(str(place), KEY, TERMS) is None
     assert "the run chooses its plan anew: the fields of " in caplog.text
-    assert "are not what was saved" in caplog.text
+    assert "do not match their checksum" in caplog.text
     del record["crc32c"]  # as earlier versions wrote it
     place.write_text(json.dumps(record))
     assert saved.load(str(place), KEY, TERMS) is not None

@@ -76,10 +76,10 @@ def test_what_would_fail_is_exit_code_1(
     [
         ("doctor --timeout 0", "--timeout: expected 1 to 86400"),
         ("doctor --timeout nan", "--timeout: expected 1 to 86400"),
-        ("doctor --json .", "--json . is a folder; name a file"),
+        ("doctor --json .", "--json . is a folder; pass a file"),
         (
             "doctor --json older.json",
-            "--json older.json exists already; name another file, or say --overwrite",
+            "--json older.json already exists; pass another file, or --overwrite",
         ),
         ("doctor --plan=", "name a file"),
         ("doctor now", "unrecognized arguments: now"),

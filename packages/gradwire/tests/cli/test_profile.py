@@ -38,15 +38,15 @@ SCRIPT = """
         ([], "gradwire: expected the script's command after '--', got none; for example: gradwire profile "),
         (["--"], "gradwire: expected the script's command after '--', got none"),
         (["train.py"], "unrecognized arguments: train.py"),
-        (["--rates", "1gbit,fast", "--", "x"], "gradwire: a rate is written like '100mbit', '12.5MBps'"),
+        (["--rates", "1gbit,fast", "--", "x"], "gradwire: expected a rate such as '100mbit', '12.5MBps'"),
         (["--hosts", "2,1", "--", "x"], "expected numbers from 2 to 256 for --hosts, such as 2,4,8, got"),
         (["--hosts", "2,x", "--", "x"], "gradwire: expected numbers from 2 to 256 for --hosts"),
         (["--steps", "1", "--", "x"], "gradwire: expected 3 to 10000 for --steps, got 1"),
         (["--warm-up", "0", "--", "x"], "gradwire: expected 2 to 10000 for --warm-up, got 0"),
-        (["--latency", "9", "--", "x"], "gradwire: a time is written like"),
+        (["--latency", "9", "--", "x"], "gradwire: expected a time such as"),
         (["--try", "--continue", "--", "x"], "gradwire: expected no --continue with --try, which measures"),
         (["--try", "--rates", "1gbit", "--", "x"], "omit --rates, or --try"),
-        (["--json", "/", "--", "x"], "gradwire: --json / is a folder; name a file"),
+        (["--json", "/", "--", "x"], "gradwire: --json / is a folder; pass a file"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -280,7 +280,7 @@ def test_a_state_goes_out_and_in_and_a_stranger_s_is_refused() -> None:
     attached.close()
     again = gradwire.attach(make_model(), gradwire.Plan(gradwire.parse("topk:0.1")))
     state["residuals"]["weight"][3] = 5.0
-    with pytest.raises(StateError, match="the residuals of rank 0 are not what was saved"):
+    with pytest.raises(StateError, match="the residuals of rank 0 do not match their checksum"):
         again.load_state_dict(state)
     del state["crc32c"]  # earlier versions wrote none
     again.load_state_dict(state)

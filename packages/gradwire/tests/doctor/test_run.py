@@ -56,7 +56,7 @@ def test_a_machine_alone_is_examined_shown_and_kept(
     assert "Ready to train: 1 ok" in (tmp_path / "doctor.html").read_text()
     record = json.loads(file.read_text())
     assert (record["ready"], [each["rank"] for each in record["ranks"]]) == (True, [0])
-    with pytest.raises(JobError, match="exists already"):
+    with pytest.raises(JobError, match="already exists"):
         run_doctor(DoctorOptions(json_file=file))
     assert run_doctor(DoctorOptions(json_file=file, overwrite=True)) == 0
 

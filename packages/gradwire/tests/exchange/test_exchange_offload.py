@@ -102,7 +102,7 @@ def test_a_nic_with_another_codec_is_an_error_that_says_so(run_ranks: RunRanks) 
     plan = Plan(segment_nbytes=SEGMENT_UNIT_NBYTES, offload="truncate:8")
     errors = run_ranks(2, average, xs, plan, links=links, errors="return")
     assert all(isinstance(error, ExchangeError) for error in errors)
-    text = "altered on the way; check that NICs on the link have the codec of projected:truncate:8"
+    text = "altered in transit; check that NICs on the link have the codec of projected:truncate:8"
     assert any(text in str(error) for error in errors)
 
 

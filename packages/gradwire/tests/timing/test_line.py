@@ -100,18 +100,18 @@ def test_a_file_of_another_machine_is_refused_unless_it_is_meant(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not valid JSON"),
         ("[]", "is no line rate"),
         (
             '{"schema": "gradwire.train/1"}',
-            "its schema must be gradwire.line-rate/1, but is 'gradwire.train/1'",
+            "expected the schema gradwire.line-rate/1, got 'gradwire.train/1'",
         ),
         ('{"schema": "gradwire.line-rate/1"}', r"the line rate .*; it is damaged, so measure it again"),
         (
             '{"schema": "gradwire.line-rate/1", "points": [{}], "line": {}}',
             r"the line rate .*; it is damaged, so measure it again",
         ),
-        ("[" * 100_000, "is no JSON"),
+        ("[" * 100_000, "is not valid JSON"),
         (
             '{"schema": "gradwire.line-rate/1", "points": [{"nbytes": 0, "time_s": 1, "nbytes_per_s": 1, '
             '"duplex_nbytes_per_s": 1}], "line": {"latency_s": 0, "nbytes_per_s": 1}, '

@@ -132,7 +132,7 @@ def test_seconds_are_summed_over_the_runs(tmp_path: Path) -> None:
     [
         ({"commit": "abc"}, r"a finished record that differs in commit \(abc instead of"),
         ({"machine": {"cores": 96}}, r"a finished record that differs in machine \(cores was 96"),
-        ({"schema": "gradwire.train/1"}, "its schema must be gradwire.experiment-squares/1"),
+        ({"schema": "gradwire.train/1"}, "expected the schema gradwire.experiment-squares/1"),
     ],
 )
 def test_another_result_is_told_before_anything_is_measured(

@@ -256,7 +256,7 @@ def test_a_state_of_version_3_with_errors_that_nobody_measured_is_read() -> None
     ledger.end_step()
     state = ledger.state_dict()
     state["ended"]["buckets"]["a"]["largest_error"] = None
-    with pytest.raises(StateError, match="the counts of rank 1 are not what was saved"):
+    with pytest.raises(StateError, match="the counts of rank 1 do not match their checksum"):
         resumed.load_state_dict(state)
     del state["crc32c"]  # as version 3 wrote it
     resumed.load_state_dict(state | {"version": 3})
