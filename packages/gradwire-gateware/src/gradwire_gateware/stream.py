@@ -274,7 +274,7 @@ def sum_of(values: Sequence[Value]) -> Value:
 
 
 def leading_zeros(value: Value) -> Value:
-    """Return the number of zeros above the highest one of 2^k bits; 2^k - 1 if there is no one."""
+    """Return the number of zeros above the highest one of 2^k bits; 2^k - 1 if all bits are 0."""
     return _zeros_and_emptiness(value)[0]
 
 

@@ -92,7 +92,7 @@ class OnDDP:
         return StepRecord.of_wait(waits.exposed_s, cost)
 
     def close(self) -> None:
-        """Detach gradwire, if it is attached; may be called twice."""
+        """Close gradwire, if it is attached; may be called twice."""
         if isinstance(self._hooked, Attached):
             self._hooked.close()
 

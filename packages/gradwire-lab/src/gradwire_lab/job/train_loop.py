@@ -71,7 +71,7 @@ class Team:
 
     def barrier(self, run: Run) -> None:
         """Wait until all ranks of the run reach this barrier. Raises ``LinkError``."""
-        with in_words(f"rank {self.rank} waited for the others between two epochs", self.timeout_s):
+        with in_words(f"rank {self.rank} waited for the other ranks between two epochs", self.timeout_s):
             gather(self._words(run), torch.zeros(1))
 
     def gather(self, run: Run, values: torch.Tensor) -> torch.Tensor:
@@ -99,7 +99,7 @@ class Team:
 
         A run's length is unknown. Raises ``LinkError`` if the store's host goes away.
         """
-        with in_words(f"rank {self.rank} waited for its turn", self.timeout_s):
+        with in_words(f"rank {self.rank} waited for its next run", self.timeout_s):
             wait_for(self._store, word)
 
 

@@ -72,7 +72,7 @@ class Clocks:
 
 
 def check_staleness(staleness: int) -> None:
-    """Raise ``SpecError`` unless it is a whole number from 0 to ``LARGEST_STALENESS``."""
+    """Raise ``SpecError`` unless ``staleness`` is a whole number from 0 to ``LARGEST_STALENESS``."""
     if not is_whole(staleness, 0, LARGEST_STALENESS):
         raise SpecError(
             f"expected a staleness as a whole number from 0 to {LARGEST_STALENESS}, got {staleness!r}; "

@@ -353,7 +353,7 @@ class Simulated(Device):
 
     @property
     def is_busy(self) -> bool:
-        """Whether this thread is at work on the streams."""
+        """Whether this thread is in an ``at_work`` block."""
         return getattr(self._thread, "busy", False)
 
     @property

@@ -28,7 +28,7 @@ GRACE_S = 5.0
 
 
 class Testbed:
-    """Simulated hosts with a network between them, on this machine and isolated from it.
+    """Hosts in network namespaces on this machine, with rate-limited links, isolated from its own network.
 
     The testbed exists from the start of the ``with`` block to its end, even if this process is killed.
 

@@ -141,7 +141,7 @@ class Topology:
 
 
 def equal_groups(hosts: int, groups: int) -> tuple[int, ...]:
-    """Return the sizes of equal groups, empty for one group. Raises ``SpecError`` if there are none."""
+    """Return the sizes of equal groups, empty for one group. Raises ``SpecError`` if hosts don't divide."""
     if not 1 <= groups <= hosts or hosts % groups:
         raise SpecError(f"expected a number of groups that divides the {hosts} hosts, got {groups}")
     return (hosts // groups,) * groups if groups > 1 else ()
