@@ -27,10 +27,10 @@ def test_flat_tensors_pass(dtype: torch.dtype) -> None:
     ],
 )
 def test_others_are_refused_with_advice(wrong: torch.Tensor) -> None:
-    with pytest.raises(TensorError, match=r"weights must .*make flat = weights"):
+    with pytest.raises(TensorError, match=r"expected .* weights.*make flat = weights"):
         check_tensor(wrong, "weights", torch.float32)
 
 
 def test_what_is_no_tensor_is_named() -> None:
-    with pytest.raises(TensorError, match="x must be a torch tensor, but is a list"):
+    with pytest.raises(TensorError, match="expected a torch tensor for x, got a list"):
         check_tensor([1.0], "x", torch.float32)  # type: ignore[arg-type]

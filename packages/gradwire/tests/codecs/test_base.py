@@ -93,7 +93,7 @@ def test_the_default_device_is_none_of_a_codecs_business(spec: str) -> None:
 def test_a_view_that_only_claims_to_be_negated_is_refused() -> None:
     x = torch.tensor([1 + 2j]).conj().imag
     assert x.is_neg()
-    with pytest.raises(TensorError, match=r"x must have its values in memory, .*\.clone\(\)"):
+    with pytest.raises(TensorError, match=r"expected x with its values in memory, .*\.clone\(\)"):
         Identity().encode(x)
 
 
@@ -137,5 +137,5 @@ def test_memory_that_was_freed_is_refused() -> None:
     payload = Identity().encode(freed)
     freed.untyped_storage().resize_(0)
     for call in (Identity().encode, lambda x: Identity().decode(payload, x)):
-        with pytest.raises(TensorError, match="must have its values in memory"):
+        with pytest.raises(TensorError, match="with its values in memory"):
             call(freed)

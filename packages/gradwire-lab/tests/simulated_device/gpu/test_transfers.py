@@ -59,7 +59,7 @@ def check_malformed(codec: Codec, x: torch.Tensor, valid: torch.Tensor) -> None:
         codec.decode(valid[:-1], here)
     gpu_cases.assert_same_bits(on_host(here), x, "a refused payload")
     with pytest.raises(
-        TensorError, match=r"x must be a 1-D contiguous torch.float32 tensor .*, but is a torch.float64"
+        TensorError, match=r"a 1-D contiguous torch.float32 tensor .* for x, got a torch.float64"
     ):
         codec.encode(device.own(x.double()))
 

@@ -1,6 +1,6 @@
-"""The compiled kernels: formats, instruction-set targets, and the checksum. Tensors in, numbers out.
+"""The compiled kernels: formats, instruction-set targets, and checksums, called with tensors.
 
-This is the only module that turns tensors into addresses. Callers must check dtype and layout.
+This is the only module that converts tensors to addresses. Callers must check dtype and layout.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
 
 
 _INFINITE = 0x7F80_0000
-"""The bits of infinity; NaN has larger ones."""
+"""The bits of infinity; the bits of NaNs are larger."""
 
 Pass = _core.Pass
 Words = _core.Words
@@ -70,7 +70,7 @@ def available_targets() -> list[str]:
 
 
 def target() -> str:
-    """Return the current target: the fastest of this machine, or the one that ``GRADWIRE_TARGET`` names.
+    """Return the current target: this machine's fastest target, or the target in ``GRADWIRE_TARGET``.
 
     Raises ``SpecError``, like every function here that runs a kernel, if the machine can't run that target.
     """
@@ -80,7 +80,7 @@ def target() -> str:
 
 @contextmanager
 def use_target(name: str) -> Iterator[None]:
-    """Use a target within a ``with`` block, for the whole process. Raises ``SpecError``."""
+    """Use a target within a ``with`` block, for the whole process. Raises ``SpecError`` if it is unknown."""
     before = target()
     _select(name, "use_target")
     try:
@@ -90,7 +90,7 @@ def use_target(name: str) -> Iterator[None]:
 
 
 def threads() -> int:
-    """Return the number of threads for a large tensor: ``GRADWIRE_THREADS``, else PyTorch's own setting."""
+    """Return the number of threads for a large tensor: ``GRADWIRE_THREADS``, or else PyTorch's setting."""
     text = os.environ.get("GRADWIRE_THREADS")
     return torch.get_num_threads() if text is None else _count(text)
 
@@ -98,36 +98,36 @@ def threads() -> int:
 @cache
 def _count(text: str) -> int:
     if not re.fullmatch(r"0*[1-9]\d{0,3}", text, re.ASCII):
-        raise SpecError(f"GRADWIRE_THREADS must be a whole number from 1 to 9999, but is {text!r}")
+        raise SpecError(f"expected a whole number from 1 to 9999 for GRADWIRE_THREADS, got {text!r}")
     return int(text)
 
 
 def max_nbytes(name: str, n: int, params: tuple[int, ...]) -> int:
-    """Return the largest payload of ``n`` elements in the format ``name``."""
+    """Return the largest payload size of ``n`` elements in the format ``name``."""
     return _core.max_nbytes(name, n, *_three(params))
 
 
 def encode(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
-    """Encode ``x`` into ``out``, which holds ``max_nbytes``; return the bytes used."""
+    """Encode ``x`` into ``out``, which has room for ``max_nbytes``; return the payload's size."""
     _obey_environment()
     return _core.encode(name, x.data_ptr(), x.numel(), out.data_ptr(), *_three(params), threads())
 
 
 def decode(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
-    """Decode into ``out``. Raises ``PayloadError``, before anything is written."""
+    """Decode into ``out``. Raises ``PayloadError`` before anything is written."""
     _run(name, payload, out, params, add=False)
 
 
 def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]) -> None:
-    """Decode and add to ``acc``. Raises ``PayloadError``, before anything is written."""
+    """Decode and add to ``acc``. Raises ``PayloadError`` before anything is written."""
     _run(name, payload, acc, params, add=True)
 
 
 def largest_exponent(x: torch.Tensor) -> int | None:
     """Return the exponent e of the largest magnitude of ``x``: at least 2^e and below 2^(e + 1).
 
-    Return None for a chunk of zeros, an empty one, and one with a value that is not finite. Subnormal values
-    count as 2^-127.
+    Return None if the chunk is empty, has only zeros, or has a non-finite value. Subnormal values are
+    regarded as 2^-127.
     """
     bits = _core.largest_bits(x.data_ptr(), x.numel(), threads())
     return None if bits == 0 or bits >= _INFINITE else (bits >> 23) - 127
@@ -146,7 +146,7 @@ def sum_norms(
     borders: torch.Tensor | None = None,
     sums: torch.Tensor | None = None,
 ) -> float:
-    """Pass once over a segment (1-D float32, ``y`` as long as ``x``), and sum squares in float64 by ranges.
+    """Update a segment and sum squares in float64 by ranges, in one pass over memory.
 
     ============ ======================== =================
     how          does                     sums the squares
@@ -157,10 +157,10 @@ def sum_norms(
     ``ADOPT``    ``x, y = y, x - y``      of the new ``y``
     ============ ======================== =================
 
-    ``x`` begins at element ``start`` of a bucket, whose ranges lie between ``borders`` (int64, not
-    decreasing, covering the segment). The sum of each range is added to its place in ``sums`` (float64).
-    Returns the sum over the segment, which is finite if and only if all those values are. It is the same on
-    every target and for every number of threads.
+    ``x`` and ``y`` are 1-D float32 of equal length. ``x`` begins at element ``start`` of a bucket, whose
+    ranges lie between ``borders`` (int64, not decreasing, covering the segment). The sum of each range is
+    added to its place in ``sums`` (float64). Returns the sum over the segment, which is finite if and only if
+    all these values are finite. It is the same for every target and number of threads.
     """
     _obey_environment()
     ranges, at, into = 0, 0, 0
@@ -170,7 +170,7 @@ def sum_norms(
 
 
 def has_ranges(name: str) -> bool:
-    """Return whether ranges of a payload are decoded one by one, as ``lose`` requires."""
+    """Return whether ranges of a format's payload can be decoded separately, as ``lose`` requires."""
     return _core.has_ranges(name)
 
 
@@ -189,11 +189,11 @@ def lose(
 ) -> tuple[float, bool]:
     """Write the error of ``payload``, the encoding of ``x``, to ``lost``, in one pass over memory.
 
-    With a ``divisor`` above 0, ``x`` becomes the decoded values, divided by it. Squares are summed by ranges
-    as in ``sum_norms``: the first row of ``sums`` gets the squares of the error; with ``compares``, the
-    second and third get those of the old ``x`` and of the decoded values. Returns the sum over the segment of
-    the squared error, which is finite if and only if every error is, and whether the new ``x``, if any, is
-    finite. The sums are the same on every target and for every number of threads. Raises ``PayloadError``.
+    With a ``divisor`` above 0, ``x`` becomes the decoded values divided by ``divisor``. Squares are summed by
+    ranges as in ``sum_norms``: the first row of ``sums`` gets the squared error; with ``compares``, the
+    second and third rows get the squares of the old ``x`` and of the decoded values. Returns the squared
+    error of the segment, which is finite if and only if every error is finite, and whether the new ``x``, if
+    any, is finite. The sums are the same for every target and number of threads. Raises ``PayloadError``.
     """
     _obey_environment()
     reason, total, finite = _core.lose(
@@ -239,15 +239,15 @@ def decode_finished(
 
 
 def finish(x: torch.Tensor, divisor: int) -> bool:
-    """Divide ``x`` in place, unless ``divisor`` is 1; return whether all quotients are finite."""
+    """Divide ``x`` by ``divisor`` in place, unless it is 1; return whether all quotients are finite."""
     _obey_environment()
     return _core.finish(x.data_ptr(), x.numel(), float(divisor), threads())
 
 
 def pack_message(tensors: Sequence[Packed], out: torch.Tensor) -> list[float]:
-    """Pack tensors into the message ``out``; return their sums of squares, 0 for those without ``summed``.
+    """Pack tensors into the message ``out``; return their sums of squares, or 0 without ``summed``.
 
-    A sum is that of ``sum_norms``; it takes no second pass over memory.
+    The sums are equal to those of ``sum_norms``, without a second pass over memory.
     """
     _obey_environment()
     at = out.data_ptr()
@@ -256,31 +256,31 @@ def pack_message(tensors: Sequence[Packed], out: torch.Tensor) -> list[float]:
 
 
 def entropy_max_nbytes(n: int) -> int:
-    """Return the largest payload of ``n`` symbols."""
+    """Return the largest payload size of ``n`` symbols."""
     return _core.entropy_max_nbytes(n)
 
 
 def entropy_encode(symbols: torch.Tensor, out: torch.Tensor) -> int:
-    """Encode bytes into ``out``, which holds ``entropy_max_nbytes``; return the bytes used."""
+    """Encode bytes into ``out``, which has room for ``entropy_max_nbytes``; return the payload's size."""
     _obey_environment()
     return _core.entropy_encode(symbols.data_ptr(), symbols.numel(), out.data_ptr(), threads())
 
 
 def entropy_decode(payload: torch.Tensor, out: torch.Tensor) -> str | None:
-    """Decode into ``out``; return the fault, after which ``out`` is undefined, or None."""
+    """Decode into ``out``; return None, or a description of the fault, after which ``out`` is undefined."""
     _obey_environment()
     return _core.entropy_decode(payload.data_ptr(), payload.numel(), out.data_ptr(), out.numel(), threads())
 
 
 def delta_max_nbytes(words: _core.Words, n: int) -> int:
-    """Return the largest body of a delta of ``n`` weights."""
+    """Return the largest body size of a delta of ``n`` weights."""
     return _core.delta_max_nbytes(words, n)
 
 
 def delta_encode(
     words: _core.Words, sources: Sequence[DeltaSource], out: torch.Tensor, *, align: int = 1, code: bool
 ) -> list[tuple[int, int]]:
-    """Write a message to ``out``; return where each source begins, at a multiple of ``align``, and ends."""
+    """Encode a message into ``out``; return begin (a multiple of ``align``) and end of each source."""
     _obey_environment()
     rows = [
         (
@@ -297,9 +297,9 @@ def delta_encode(
 
 
 def delta_apply(words: _core.Words, bodies: Sequence[DeltaBody]) -> tuple[int, str | None]:
-    """Apply bodies in their order; return the number of applied ones, and the fault of the next, or None.
+    """Apply bodies in order; return the number of applied bodies, and the fault of the next one or None.
 
-    The words of an invalid body are as before.
+    The words of an invalid body stay unchanged.
     """
     _obey_environment()
     rows = [
@@ -322,7 +322,7 @@ def crc32c(data: torch.Tensor, seed: int = 0) -> int:
 
 
 def crc32c_of_bytes(data: bytes) -> int:
-    """Return the CRC32C of a few bytes."""
+    """Return the CRC32C of a short byte string."""
     _obey_environment()
     return _core.crc32c_of_bytes(data)
 
@@ -365,7 +365,7 @@ def _select(name: str, source: str) -> None:
 
 @cache
 def _obey_environment() -> None:
-    """Select the target that ``GRADWIRE_TARGET`` names, once; not at import, to avoid a traceback."""
+    """Select the target in ``GRADWIRE_TARGET`` once; not at import, where an error would be a traceback."""
     forced = os.environ.get("GRADWIRE_TARGET")
     if forced:
         _select(forced, "GRADWIRE_TARGET")

@@ -1,4 +1,4 @@
-"""Checks of the tensors that kernels take: kernels get addresses and lengths, and check nothing else."""
+"""Checks of the tensors passed to kernels, which get addresses and lengths and don't check tensors."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from gradwire.errors import TensorError
 
 
 def check_tensor(x: torch.Tensor, what: str, dtype: torch.dtype, *, on_cuda: bool = False) -> None:
-    """Raise ``TensorError`` unless ``x`` is a 1-D contiguous CPU tensor of ``dtype`` with its values.
+    """Raise ``TensorError`` unless ``x`` is a 1-D contiguous CPU tensor of ``dtype`` with values in memory.
 
-    With ``on_cuda``, a CUDA tensor passes, too.
+    With ``on_cuda``, a CUDA tensor is also valid.
     """
     if not isinstance(x, torch.Tensor):
-        raise TensorError(f"{what} must be a torch tensor, but is a {type(x).__name__}")
+        raise TensorError(f"expected a torch tensor for {what}, got a {type(x).__name__}")
     is_there = x.is_cpu or (on_cuda and x.is_cuda)
     if x.dtype is not dtype or x.dim() != 1 or not x.is_contiguous() or not is_there:
         layout = "" if x.is_contiguous() else "non-contiguous "
         place = "on the CPU or a GPU" if on_cuda else "on the CPU"
         raise TensorError(
-            f"{what} must be a 1-D contiguous {dtype} tensor {place}, but is a {layout}{x.dtype} tensor "
+            f"expected a 1-D contiguous {dtype} tensor {place} for {what}, got a {layout}{x.dtype} tensor "
             f"of shape {tuple(x.shape)} on {x.device}; {_instead(what, dtype)}"
         )
     if x.is_neg() or x._is_zerotensor() or (x.numel() and x.data_ptr() == 0):
         raise TensorError(
-            f"{what} must have its values in memory, but negates or lacks them; {_instead(what, dtype)}"
+            f"expected {what} with its values in memory, got a negated view or no memory; "
+            f"{_instead(what, dtype)}"
         )
 
 
 def _instead(what: str, dtype: torch.dtype) -> str:
-    """Return advice that keeps the copy: results written to a temporary copy would be lost."""
+    """Return advice to make a copy and keep it, because results in a temporary copy would be lost."""
     return (
         f"make flat = {what}.detach().to('cpu', {dtype}).clone().flatten(), pass flat, and read results there"
     )
 
 
-# The parts of messages of several tensors: rows of a call to the kernels.
+# The tensors of a message, as arguments of the kernels.
 
 
 class Packed(NamedTuple):
@@ -47,9 +48,9 @@ class Packed(NamedTuple):
     x
         Contiguous float32.
     offset, bits
-        The place in the message, which has room for it, and the bits of the format ``pack``.
+        The tensor's place in the message, and the bits of the format ``pack``.
     summed
-        Whether its sum of squares is wanted.
+        Whether to compute its sum of squares.
     """
 
     x: torch.Tensor
@@ -66,12 +67,12 @@ class DeltaSource(NamedTuple):
     masters
         Contiguous float32.
     base
-        The words that the receiver holds, which become those of the masters; None to send the masters as they
-        are.
+        The words that the receiver has, which are updated to the masters' words; None to send the masters
+        unencoded.
     front
         The bytes before the body of the delta.
     hashed
-        Whether the last eight bytes of the front become the hash of the new base.
+        Whether the hash of the new base is written to the last eight bytes of the front.
     """
 
     masters: torch.Tensor
@@ -88,11 +89,11 @@ class DeltaBody(NamedTuple):
     address, nbytes
         The memory of the body.
     words
-        The words that it changes in place.
+        The words, which are updated in place.
     full
-        Whether it starts from zeros instead of these words.
+        Whether the delta applies to zeros instead of the words.
     plain
-        Whether the body is the new words themselves.
+        Whether the body is the new words, unencoded.
     """
 
     address: int
