@@ -87,11 +87,11 @@ def test_rules_are_for_these_names_alone() -> None:
 
 def test_a_decision_says_which_parameters_have_which_codec() -> None:
     assert in_words(Q4, {"bias": BF16, "a+b": BF16}, 0.25) == (
-        "2 parameters (a+b, bias) with bf16, since quantize:4 would lose more than 25% of the gradient"
+        "2 parameters (a+b, bias) with bf16, since quantize:4 would exceed a relative error of 25%"
     )
     assert in_words(Q4, {"bias": BF16, "a+b": Q8}, 0.25) == (
         "1 parameter (a+b) with quantize:8 and 1 parameter (bias) with bf16, "
-        "since quantize:4 would lose more than 25% of the gradient"
+        "since quantize:4 would exceed a relative error of 25%"
     )
     assert in_words(Q4, {}, 0.25) == ""
     assert "(a+b, b, c, ...)" in in_words(Q4, dict.fromkeys(["a+b", "b", "c", "d"], BF16), 0.25)

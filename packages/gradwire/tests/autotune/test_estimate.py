@@ -36,7 +36,7 @@ def test_steps_that_scatter_make_a_gain_uncertain() -> None:
         found = estimator(replace(exact, scatter=scatter)).at(where)
         assert found.spread == pytest.approx(scatter)
         assert found.is_noisy is is_noisy
-        assert ("too noisy to say" in str(found)) is is_noisy
+        assert ("too noisy to report" in str(found)) is is_noisy
     assert estimator(observed(line=None, scatter=0.05)).at(where).spread == 0.05
     assert estimator(observed(attached="fp8", scatter=0.05)).at(where).spread == 0.05
 
@@ -132,7 +132,7 @@ def test_places_begin_where_the_steps_were_observed() -> None:
 
 @pytest.mark.parametrize("hosts", [1, 0, 257, 2.0, True])
 def test_a_place_has_a_number_of_hosts(hosts: int) -> None:
-    with pytest.raises(SpecError, match="an estimate is for 2 to 256 hosts"):
+    with pytest.raises(SpecError, match="expected 2 to 256 hosts for an estimate"):
         Deployment("", FAST, hosts)
 
 

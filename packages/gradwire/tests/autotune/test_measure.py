@@ -23,7 +23,7 @@ def test_codecs_and_frames_are_measured_here() -> None:
 
 
 def test_without_gradients_there_is_no_estimate() -> None:
-    with pytest.raises(DataError, match="no gradients were observed"):
+    with pytest.raises(DataError, match="expected gradients from at least one step, got none"):
         estimator(observed(gradients=()), [FAST], 2)
     bad = (torch.tensor([1.0, torch.nan]),)
     with pytest.raises(TensorError, match="expected a finite gradient"):

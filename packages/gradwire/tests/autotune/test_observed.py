@@ -36,7 +36,7 @@ def test_a_file_with_something_else_is_one_sentence(tmp_path: Path, content: byt
         path.write_bytes(content)
     with pytest.raises(
         DataError,
-        match=r"cannot be read from .*seen\.pt: |for the observation .*seen\.pt, got no field 'kind'",
+        match=r"expected a readable file .*seen\.pt: |for the observation .*seen\.pt, got no field 'kind'",
     ):
         Observed.load(path)
 

@@ -29,7 +29,7 @@ def test_what_a_run_may_choose_itself_is_permitted() -> None:
     [
         (Auto(codecs=["lossless", "bf16"]), "expected codecs among identity, lossless, bf16, got quantize:8"),
         (Auto(codecs=["quantize:8"]), "got bf16"),
-        (Auto(0.17, SETTINGS.codecs), r"expected a loss of at most 0.17 of a gradient's norm, got 0.173"),
+        (Auto(0.17, SETTINGS.codecs), "expected a relative error of at most 0.17, got 0.173"),
     ],
 )
 def test_the_present_settings_come_first(settings: Auto, why: str) -> None:
@@ -57,4 +57,4 @@ def test_shards_have_one_codec() -> None:
 
 @pytest.mark.parametrize("extra", [float("nan"), float("inf"), -1.0])
 def test_a_noise_that_is_no_noise_is_refused(extra: float) -> None:
-    assert "expected a loss" in refusal(replace(DECISION, extra=extra), SETTINGS, BUCKETS, NAMES)
+    assert "expected a relative error" in refusal(replace(DECISION, extra=extra), SETTINGS, BUCKETS, NAMES)

@@ -122,8 +122,8 @@ def test_a_bucket_that_no_codec_takes_is_not_recorded() -> None:
         ([], None, "expected a rate such as '10gbit'"),
         (True, None, "expected a rate such as '10gbit'"),
         (-1.0, None, "above 0 for nbytes_per_s of a line, got -1"),
-        (None, 1, "an estimate is for 2 to 256 hosts"),
-        ("1gbit", "4", "an estimate is for 2 to 256 hosts"),
+        (None, 1, "expected 2 to 256 hosts for an estimate"),
+        ("1gbit", "4", "expected 2 to 256 hosts for an estimate"),
     ],
 )
 def test_what_cannot_be_estimated_is_one_sentence(rate: Any, hosts: Any, sentence: str) -> None:

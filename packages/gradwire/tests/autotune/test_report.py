@@ -22,15 +22,15 @@ def test_every_row_fits_a_terminal_and_says_what_limits() -> None:
 
 def test_the_observation_is_a_sentence() -> None:
     assert str(observed()) == (
-        "DDP on 4 ranks, 1 of them on this machine, 10 steps: 55ms a step, of which 30ms are computation and "
-        "25ms waiting. 16.78MB of gradients in 4 buckets; the slowest line carries 10gbit, 10us."
+        "DDP on 4 ranks, 1 of them on this machine, 10 steps: 55ms per step, with 30ms of computation and "
+        "25ms of waiting. 16.78MB of gradients in 4 buckets; slowest link: 10gbit, 10us."
     )
     assert str(observed(line=None, counts=(4,))).endswith("16B of gradients in 1 bucket.")
 
 
 def test_what_is_known_is_predicted_too() -> None:
     shown = " ".join(lines(*report(observed(), [_here()], 0.0605)))
-    assert "Predicted like the steps below, this one would take 60.5ms (+10 %)." in shown
+    assert "The model that predicts the steps below predicts 60.5ms (+10 %) for this step." in shown
 
 
 def _here() -> Estimate:

@@ -45,7 +45,7 @@ def test_a_file_that_holds_something_else_is_measured_anew(
     place.write_text(text)
     with caplog.at_level(logging.WARNING, "gradwire"):
         assert saved.load(str(place), KEY, TERMS) is None
-    assert ("chooses its plan anew" in caplog.text) == (text != '{"schema": "gradwire.auto/1"}')
+    assert ("chooses a new plan" in caplog.text) == (text != '{"schema": "gradwire.auto/1"}')
 
 
 def test_a_damaged_decision_is_measured_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -55,7 +55,7 @@ def test_a_damaged_decision_is_measured_anew(tmp_path: Path, caplog: pytest.LogC
     record["decision"]["plan"]["codec"] = "quantize:4"
     place.write_text(json.dumps(record))
     assert saved.load(str(place), KEY, TERMS) is None
-    assert "the run chooses its plan anew: the fields of " in caplog.text
+    assert "the run chooses a new plan: the fields of " in caplog.text
     assert "do not match their checksum" in caplog.text
     del record["crc32c"]  # as earlier versions wrote it
     place.write_text(json.dumps(record))
@@ -71,7 +71,7 @@ def test_a_place_that_cannot_be_written_is_a_warning(
 ) -> None:
     (tmp_path / "file").write_text("")
     saved.save(str(tmp_path / "file" / "auto.json"), KEY, TERMS, DECISION)
-    assert "the chosen plan is not kept for the next run" in caplog.text
+    assert "the chosen plan is not saved for the next run" in caplog.text
 
 
 def of(settings: Auto, key: str = KEY) -> Saved:
@@ -107,7 +107,7 @@ def test_an_older_file_loads_where_the_present_settings_allow_its_plan(
     del record["settings"], record["crc32c"]
     place.write_text(json.dumps(record))
     assert of(replace(settings, path=place)).load() == (older if loads else None)
-    assert ("the run chooses its plan anew, without the decision in " in caplog.text) != loads
+    assert ("the run ignores the decision in " in caplog.text) != loads
 
 
 def test_a_checkpoint_goes_on_under_its_own_settings_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -138,7 +138,7 @@ def test_what_is_no_ordinary_file_is_neither_read_nor_replaced(
     assert run.load() is None
     run.save(DECISION)
     assert place.lstat().st_mode == before.st_mode
-    assert caplog.text.count("expected an ordinary file for decisions") == 2
+    assert caplog.text.count("expected a regular file for decisions") == 2
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

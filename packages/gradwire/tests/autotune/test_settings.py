@@ -27,10 +27,10 @@ def test_the_first_plan_is_the_default_without_residuals() -> None:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"max_lost_norm": 0}, "above 0 and at most 1, but is 0"),
-        ({"max_lost_norm": 1.5}, "above 0 and at most 1, but is 1.5"),
+        ({"max_lost_norm": 0}, "above 0 and at most 1, got 0"),
+        ({"max_lost_norm": 1.5}, "above 0 and at most 1, got 1.5"),
         ({"max_lost_norm": "much"}, "above 0 and at most 1"),
-        ({"codecs": "fp8"}, r"a list of codecs or their specs, but is 'fp8'; write \['fp8'\]"),
+        ({"codecs": "fp8"}, r"a list of codecs or their specs for codecs, got 'fp8'; pass \['fp8'\]"),
         ({"codecs": ["fp9"]}, "fp9"),
     ],
 )

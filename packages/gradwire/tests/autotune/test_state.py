@@ -38,7 +38,7 @@ def test_a_state_comes_back_from_its_text() -> None:
         ({"decisions": [[6, DECIDED | {"reason": "\x1b[31m"}]]}, r"a line of printable .*reason of"),
         ({"refused": ["quantise"]}, "no codec is named 'quantise'"),
         ({"refused": 3}, "a list for refused of .*, got 3"),
-        ({"seen": 3}, "named fields for seen of .*, got 3; leave 'auto' out"),
+        ({"seen": 3}, "named fields for seen of .*, got 3; remove 'auto'"),
     ],
 )
 def test_what_is_no_state_is_refused_in_a_sentence(wrong: object, reason: str) -> None:

@@ -152,7 +152,7 @@ def test_one_rank_alone_makes_no_transition(caplog: pytest.LogCaptureFixture) ->
 def test_1_a_checkpoint_whose_choice_holds_goes_on(run: Driven) -> None:
     run.told.earlier = STATE
     run.to(1)
-    assert run.made == [(1, "start to hold: the checkpoint's choice goes on")]
+    assert run.made == [(1, "start to hold: the checkpoint's plan continues")]
     assert (run.plan, run.decide_at, run.tuner.decisions) == (BEST.plan, 26, STATE.decisions)
     later = run.saved
     assert (later.steps, later.patience, later.since) == (31, 120, 6)
@@ -162,7 +162,7 @@ def test_1_a_checkpoint_whose_choice_holds_goes_on(run: Driven) -> None:
 def test_2_a_checkpoint_before_a_choice_measures_for_it(run: Driven) -> None:
     run.told.earlier = replace(STATE, decide_at=31)
     run.to(1)
-    assert run.made == [(2, "start to probe: the checkpoint's next choice was due")]
+    assert run.made == [(2, "start to probe: the checkpoint has a pending choice")]
     assert (run.plan, run.decide_at) == (BEST.plan, 31 + WARM_UP), "it keeps the plan until then"
 
 
@@ -175,7 +175,7 @@ def test_3_the_choice_of_an_earlier_run_is_adopted(run: Driven) -> None:
 
 def test_4_a_run_without_any_chooses_after_the_first_steps(run: Driven) -> None:
     run.to(1)
-    assert run.made == [(4, "start to probe: nothing is known of this run")]
+    assert run.made == [(4, "start to probe: no checkpoint and no earlier decision")]
     assert (run.decide_at, run.tuner.decisions) == (FIRST, [])
 
 
@@ -192,7 +192,7 @@ def test_6_without_samples_the_choice_is_delayed_longer_and_longer(run: Driven) 
     run.told.decisions = ()
     run.to(FIRST)
     assert run.made[2:] == [
-        (6, "probe to probe: a sample is empty or not finite"),
+        (6, "probe to probe: a sample is missing or not finite"),
         (5, "probe to probe: the next step chooses a plan"),
     ]
     assert run.decide_at == FIRST + 1
@@ -225,7 +225,7 @@ def test_8_while_steps_settle_no_plan_is_tried(run: Driven) -> None:
 def test_9_to_12_rivals_have_their_turns_and_the_fastest_stays(run: Driven) -> None:
     run.told.decisions, run.told.took_s = (BEST, RIVAL), [0.45, 0.4, 0.4, 0.45]
     run.to(FIRST)
-    assert run.made[2:] == [(9, "probe to trial: 2 plans may be as good")]
+    assert run.made[2:] == [(9, "probe to trial: 2 plans may be the best")]
     assert (run.plan, run.saved.since) == (BEST.plan, 0), "nothing is decided yet"
     turn = DEFAULT.turn_steps
     plans = []
@@ -233,10 +233,10 @@ def test_9_to_12_rivals_have_their_turns_and_the_fastest_stays(run: Driven) -> N
         run.to(end)
         plans.append(run.plan)
     assert run.made[3:] == [
-        (10, "trial to trial: 1 turns are over"),
-        (11, "trial to trial: every plan had its first turn"),
-        (10, "trial to trial: 3 turns are over"),
-        (12, "trial to hold: all 4 turns are over"),
+        (10, "trial to trial: turns completed: 1"),
+        (11, "trial to trial: every plan has had its first turn"),
+        (10, "trial to trial: turns completed: 3"),
+        (12, "trial to hold: all turns completed: 4"),
     ]
     assert plans == [RIVAL.plan, RIVAL.plan, BEST.plan, RIVAL.plan]
     assert run.saved.since == run.decide_at == FIRST + 5 * turn
@@ -271,7 +271,7 @@ LOOK = FIRST + WINDOW
 def test_14_parameters_get_other_codecs_at_once(run: Driven) -> None:
     run.told.found = Findings(TIMES, TunerEvent.SOME_NEED_OTHERS, GENTLER)
     run.to(LOOK)
-    assert run.made[3:] == [(14, "hold to hold: parameters need other codecs than before")]
+    assert run.made[3:] == [(14, "hold to hold: some parameters need other codecs")]
     assert (run.plan, run.decide_at, run.told.forgotten) == (GENTLER.plan, FIRST, ["gradients"])
     assert len(vars(run.tuner)["_times"]) == 0, "the next window is the first one of this plan"
 
@@ -279,9 +279,9 @@ def test_14_parameters_get_other_codecs_at_once(run: Driven) -> None:
 @pytest.mark.parametrize(
     ("found", "number", "said"),
     [
-        (Findings(TIMES, TunerEvent.MANY_NEED_OTHERS, GENTLER), 15, "many values need a gentler codec"),
-        (Findings(TIMES, TunerEvent.PLAN_IS_UNSUITED), 16, "the codec suits too few values"),
-        (Findings(TIMES, TunerEvent.LEANER_SUITS), 17, "a leaner codec suits by now"),
+        (Findings(TIMES, TunerEvent.MANY_NEED_OTHERS, GENTLER), 15, "many values need a more precise codec"),
+        (Findings(TIMES, TunerEvent.PLAN_IS_UNSUITED), 16, "the codec breaks the contract"),
+        (Findings(TIMES, TunerEvent.LEANER_SUITS), 17, "a smaller codec meets the contract"),
     ],
 )
 def test_15_to_17_gradients_ask_for_another_choice(
@@ -309,7 +309,7 @@ def test_18_a_repeated_step_keeps_its_plan(run: Driven) -> None:
     run.to(FIRST)
     assert run.begin() == BEST.plan
     assert [number for number, _ in run.made] == [4, 5, 18, 8, 18]
-    assert run.made[-1][1] == f"hold to hold: step {FIRST} is taken once more"
+    assert run.made[-1][1] == f"hold to hold: step {FIRST} is repeated"
     assert len(run.tuner.decisions) == 1
 
 
@@ -322,7 +322,7 @@ def test_19_a_loaded_checkpoint_starts_the_run_again(run: Driven) -> None:
     run.to(FIRST + 1)
     assert run.made[3:] == [
         (19, "hold to start: a checkpoint was loaded"),
-        (1, "start to hold: the checkpoint's choice goes on"),
+        (1, "start to hold: the checkpoint's plan continues"),
     ]
     assert run.told.forgotten == ["line", "gradients"]
     assert run.saved.steps == STATE.steps + 1

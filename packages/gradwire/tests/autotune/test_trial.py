@@ -50,7 +50,7 @@ def test_each_decision_has_its_turn() -> None:
     first = Trial((EXACT, RING, STAR)).present
     trial = Trial((EXACT, RING, STAR))
     assert first is not None
-    assert first.reason == "identity over ring, 1s a step expected; on trial, 1 of 3"
+    assert first.reason == "identity over ring: expected step time 1s; on trial, 1 of 3"
     while (present := trial.present) is not None:
         shown.append((present.plan, present.reason.split("; ")[-1], trial.steps))
         trial.note(1.0, 0.0)
@@ -129,8 +129,8 @@ def test_a_plan_in_use_that_is_behind_does_not_stay(disagreement: float) -> None
 
 def test_the_reason_tells_who_was_behind() -> None:
     reason = after(0.031, 0.02, 0.021).best().reason
-    assert "tried for 10 steps each, those behind for 5: identity over ring 31ms, " in reason
-    assert "behind" not in after(0.0228, 0.02, 0.021).best().reason
+    assert "tried for 10 steps each, slow plans for 5: identity over ring 31ms, " in reason
+    assert "slow plans" not in after(0.0228, 0.02, 0.021).best().reason
 
 
 def test_extra_steps_can_leave_a_plan_behind() -> None:
@@ -195,8 +195,8 @@ def test_plans_are_as_fast_if_they_differ_by_less_than_chance_explains() -> None
             trial = tried(Trial((first, second)), seconds, [disagreement] * 2)
             best = trial.best()
             assert best.plan == stays.plan, (took_s, disagreement)
-            said = f"those that differ by less than {min(2 * disagreement, 0.15):.0%} are equal"
-            assert (said in best.reason) == ("are equal" in best.reason) == (disagreement > 0.025)
+            said = f"plans within {min(2 * disagreement, 0.15):.0%} are equally fast"
+            assert (said in best.reason) == ("are equally" in best.reason) == (disagreement > 0.025)
 
 
 def test_one_plan_whose_steps_scatter_does_not_make_others_equal() -> None:

@@ -48,7 +48,7 @@ def test_estimates_are_printed_and_written(
     assert not Path(seen["settings"].folder).exists()
     shown = capsys.readouterr().out.splitlines()
     assert shown[0].startswith("DDP on 4 ranks")
-    assert "Predicted like the steps below, this one would take " in " ".join(shown)
+    assert "The model that predicts the steps below predicts " in " ".join(shown)
     assert f"wrote {record}" in shown
     assert "gradwire profile: DDP on 4 ranks" in (tmp_path / "report.html").read_text(encoding="utf-8")
     found = json.loads(record.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Choose a plan while training runs, and keep watching: what ``attach(model, "auto")`` does."""
+"""Automatic choice of a plan during training, as in ``attach(model, "auto")``."""
 
 from gradwire.autotune.config import AutoConfig
 from gradwire.autotune.settings import Auto

@@ -1,4 +1,4 @@
-"""The state machine that chooses a run's plan from step to step: measure, decide, try, watch."""
+"""The state machine that chooses a run's plan between steps: measure, decide, try, watch."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ _ROWS = {row.event: row for row in TRANSITIONS}
 
 
 class Autotuner(PlanChooser):
-    """Chooses one run's plans, on all ranks alike: what rank 0 decides from the measurements of all of them.
+    """Chooses one run's plans: rank 0 decides from all ranks' measurements, and all ranks use the same plan.
 
     Before each step, all ranks observe one ``TunerEvent`` or none, and make its transition (``TRANSITIONS``).
     The actions are the last methods of the class.
 
-    ``parameters`` are all of the model's, with their names. Up to the step ``settles_at``, steps take another
-    time than later, so no plans are tried.
+    ``parameters`` are the model's named parameters. No plans are tried up to the step ``settles_at``, because
+    the times of these steps differ from later ones.
 
     Attributes
     ----------
     decisions
-        The steps before which plans were chosen, and the decisions.
+        The decisions, each with the first step of its plan.
     """
 
     def __init__(
@@ -70,17 +70,17 @@ class Autotuner(PlanChooser):
         self._note: Callable[[int, Decision], None] = lambda _step, _decision: None
         self._samples: Samples | None = None  # of this step, if it is sampled
         self._decide_at, self._delay = self._config.warm_up_steps + 1, 1
-        self._steps, self._before = 0, 0  # begun, and those of the process that wrote the checkpoint
-        self._chosen: Plan | None = None  # in the latest step
+        self._steps, self._before = 0, 0  # steps begun, and steps of earlier processes
+        self._chosen: Plan | None = None  # by the latest call of begin
         self._loaded: State | None = None
         self._is_loaded = False
-        self._step, self._buckets = 0, 0  # the step under way, and its buckets so far
-        self._earlier: State | Decision | None = None  # what all ranks have observed before it
+        self._step, self._buckets = 0, 0  # the current step, and its buckets so far
+        self._earlier: State | Decision | None = None  # of an earlier run, from rank 0
         self._trial = Trial(())
         self._found = Findings(StepTime(0.0, 0.0, 0.0))
 
     def connected(self, context: SyncContext) -> None:
-        """Begin a run of the context's ranks."""
+        """Start a run on the ranks of ``context``."""
         self._rank, self._world = rank, world = context.rank, context.world
         settings, rules = self._settings, self._rules.over(context.link)
         key = saved.fingerprint([*self._shapes.values()], world, rules.name)
@@ -93,10 +93,10 @@ class Autotuner(PlanChooser):
             self._note = context.ledger.decided
 
     def begin(self, step: int, sync: BetweenSteps) -> Plan | None:
-        """Return the plan from ``step`` on, or None where the present one stays.
+        """Return the plan from ``step`` on, or None to keep the present plan.
 
-        Another call for a step that is retried, because the script ran out of memory, say, exchanges nothing
-        and returns the same: other ranks may not retry it. Raises ``ExchangeError``.
+        A second call for the same step, for example after an out-of-memory error, exchanges nothing and
+        returns the same plan, because other ranks may not repeat the step. Raises ``ExchangeError``.
         """
         if self._state is TunerState.ALONE:
             return None
@@ -118,7 +118,7 @@ class Autotuner(PlanChooser):
         return self._chosen
 
     def bucket(self, work: BucketWork) -> BucketObserver:
-        """Return the sampler of a bucket in a step that is sampled."""
+        """Return the bucket's sampler if this step is sampled, else an observer that does nothing."""
         number, self._buckets = self._buckets, self._buckets + 1
         self._times.handed_over(work.tensor.numel())
         if self._samples is None or work.is_bypassed:
@@ -128,14 +128,14 @@ class Autotuner(PlanChooser):
         return BucketSampler(self._samples, work, self._shapes, drawn=is_drawn, part_nbytes=part_nbytes)
 
     def end(self, cost: StepCost) -> None:
-        """Note that a step's averages are all there."""
+        """Record the end of a step, when all its averages have arrived."""
         self._times.end(None if self._rules.overlaps else cost.wait_s)
 
     def state(self) -> dict[str, str]:
-        """Return the field of a checkpoint for the choice; call it between two steps."""
-        if self._loaded is not None:  # and no step was taken since
+        """Return the checkpoint field of the choice; call it between two steps."""
+        if self._loaded is not None:  # no step has run since
             return {AUTO: self._loaded.to_json()}
-        # What steps took with plans on trial is of no use to another run, which has to decide anew.
+        # The times of a trial are of no use to the resumed run, which has to choose again.
         decide_at = self._decide_at if self._trial.present is None else self._steps + 1
         counts = (self._world, self._steps, decide_at, self._watch.patience, self._watch.since)
         refused = sorted(map(str, self._contract.refused))
@@ -143,10 +143,10 @@ class Autotuner(PlanChooser):
         return {AUTO: state.to_json()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state`` was called, from the next step on; all ranks load, and rank 0's counts.
+        """Continue from a saved state at the next step; all ranks load, and rank 0's state is used.
 
-        The state of another number of ranks is left out, and so is one that the present settings don't allow:
-        the run measures anew. Raises ``StateError``.
+        If the state is from another number of ranks, or the present settings don't allow its plan, it is
+        ignored and the run measures again. Raises ``StateError``.
         """
         if AUTO in state:
             loaded = State.from_json(state[AUTO])
@@ -155,12 +155,12 @@ class Autotuner(PlanChooser):
 
     @property
     def loaded_plan(self) -> Plan | None:
-        """The plan with which the next step goes on, if a checkpoint was loaded that has one."""
+        """The plan of the next step, from the loaded checkpoint; None if it has no plan."""
         decisions = self._loaded.decisions if self._loaded else []
         return decisions[-1][1].plan if decisions else None
 
     def _make(self, event: TunerEvent) -> None:
-        """Make the transition of an event; rank 0 logs it."""
+        """Make the transition of ``event``; rank 0 logs it."""
         row, left = _ROWS[event], self._state
         getattr(self, row.action)()
         self._state = row.target or left
@@ -171,7 +171,7 @@ class Autotuner(PlanChooser):
             _LOG.debug("autotune: transition %d, %s to %s: %s", row.number, *names, said)
 
     def _observe(self, sync: BetweenSteps) -> TunerEvent | None:
-        """Let all ranks look, if that is due in the present state, and return the event."""
+        """Make the measurement that is due on all ranks, if any, and return the event."""
         since, window = self._step - self._decide_at, self._config.window_steps
         if self._state is TunerState.START:
             return self._hear(sync)
@@ -191,7 +191,7 @@ class Autotuner(PlanChooser):
         return None
 
     def _hear(self, sync: BetweenSteps) -> TunerEvent:
-        """Let all ranks hear what rank 0 has of an earlier run."""
+        """Broadcast rank 0's state or decision of an earlier run, and return the event."""
         own = (self._loaded or self._saved.load()) if self._rank == 0 else None
         earlier = self._earlier = self._survey.hear(sync, own)
         if isinstance(earlier, State):
@@ -200,7 +200,7 @@ class Autotuner(PlanChooser):
         return TunerEvent.KNOWS_NOTHING if earlier is None else TunerEvent.HAS_EARLIER_CHOICE
 
     def _choose(self, sync: BetweenSteps) -> TunerEvent:
-        """Let rank 0 choose a plan, and those that may be as good."""
+        """Choose a plan on rank 0, with the rivals to try, and return the event."""
         found = self._survey.choose(sync, self._samples, self._times)
         if found is None:
             return TunerEvent.LACKS_SAMPLES
@@ -215,7 +215,7 @@ class Autotuner(PlanChooser):
         return is_next and self._samples is None
 
     def _sample_for_look(self) -> None:
-        """Sample this step if what the codec in use loses is looked at before the next one."""
+        """Sample this step if the codec's errors are checked before the next one."""
         buckets, self._buckets = self._buckets, 0
         since, config = self._step + 1 - self._decide_at, self._config
         if since == config.window_steps or (since > 0 and since % config.resample_steps == 0):
@@ -228,7 +228,7 @@ class Autotuner(PlanChooser):
     def _adopt(self, decision: Decision, why: str = "") -> None:
         if self._trial.present is None:
             self._watch.decided(self._step)
-        # While a pipeline fills, its steps wait for nothing.
+        # While a pipeline fills, steps don't wait for averages.
         self._times.forget(self._trial.settling + decision.plan.pipeline)
         self._contract.begin()
         self._take(decision, why)
@@ -249,10 +249,10 @@ class Autotuner(PlanChooser):
     # The actions of TRANSITIONS, by their rows.
 
     def resume(self) -> None:
-        """Go on with the plan of the checkpoint; if a choice was due, make it after ``warm_up_steps``."""
+        """Continue with the checkpoint's plan; if a choice was due, make it after ``warm_up_steps``."""
         state = self._earlier
         assert isinstance(state, State)
-        number = state.steps + 1  # another one in the run that wrote it
+        number = state.steps + 1  # continues the numbers of the checkpoint's run
         self._before, self._loaded = number - self._step, None
         self._step = number
         holds = state.decide_at < number
@@ -266,7 +266,7 @@ class Autotuner(PlanChooser):
             self._chosen = self.decisions[-1][1].plan
 
     def adopt_earlier(self) -> None:
-        """Take the plan of the earlier run."""
+        """Use the plan of the earlier run."""
         assert isinstance(self._earlier, Decision)
         self._decide_at = self._step
         self._adopt(self._earlier, "as in an earlier run: ")
@@ -277,37 +277,37 @@ class Autotuner(PlanChooser):
 
     def sample_all(self) -> None:
         """Sample all buckets of this step."""
-        self._samples = self._no_samples()  # nothing is compared: no exchange has used what may be chosen
+        self._samples = self._no_samples()  # no comparison: no exchange has used a candidate yet
 
     def delay_choice(self) -> None:
-        """Choose after 1 step, or twice as many as the last time, up to ``resample_steps``."""
+        """Choose after 1 step, and after each failure twice as many, up to ``resample_steps``."""
         self._decide_at = self._step + self._delay
         self._delay = min(2 * self._delay, self._config.resample_steps)
 
     def adopt(self) -> None:
-        """Take the plan, or the first one on trial."""
+        """Use the chosen plan, or the first plan of the trial."""
         self._adopt(self._trial.present or self._trial.best())
 
     def take_turn(self) -> None:
-        """Take the plan whose turn it is, or the best one if there is no turn."""
+        """Use the plan of the next turn, or the best plan if there is no further turn."""
         self._decide_at = self._step
         self._adopt(self._trial.present or self._trial.best())
 
     def measure_again(self) -> None:
-        """Choose in the next step, and measure the lines for it."""
+        """Choose in the next step, with new measurements of the links."""
         self._decide_at = self._step + 1
         self._survey.forget_line()
         if self._found.event is not None:
             self._survey.forget_gradients()
 
     def adapt(self) -> None:
-        """Take the plan's codecs for these parameters, and compare step times with the next window."""
+        """Use the new codecs of parameters, and compare later step times with the next window."""
         self._take_gentler()
         self._times.forget()
         self._watch.forget()
 
     def adapt_and_choose(self) -> None:
-        """Take them now, and choose a plan in the next step."""
+        """Use the new codecs of parameters now, and choose a plan in the next step."""
         self._take_gentler()
         self._decide_at = self._step + 1
 
@@ -317,11 +317,11 @@ class Autotuner(PlanChooser):
         self._survey.forget_gradients()
 
     def repeat(self) -> None:
-        """Keep the plan, exchange nothing, and begin with empty samples."""
+        """Keep the plan, exchange nothing, and discard the step's samples."""
         self._samples, self._buckets = self._samples and self._no_samples(self._samples.drawn), 0
 
     def forget(self) -> None:
-        """Forget what was measured, and any trial."""
+        """Discard all measurements, and any trial."""
         self._step, self._before, self._is_loaded = self._step - self._before, 0, False
         self._survey.forget_line()
         self._survey.forget_gradients()
@@ -329,5 +329,5 @@ class Autotuner(PlanChooser):
 
     def _take_gentler(self) -> None:
         assert self._found.gentler is not None
-        self._survey.forget_gradients()  # they differ from those that it knows
+        self._survey.forget_gradients()  # they differ from the measured ones
         self._take(self._found.gentler)

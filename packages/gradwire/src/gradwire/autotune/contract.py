@@ -1,4 +1,4 @@
-"""The quality contract: which parameters an exchange takes too much of, and which codec they get instead."""
+"""The quality contract: a limit of every parameter's relative error, and the codecs that meet it."""
 
 from __future__ import annotations
 
@@ -21,23 +21,26 @@ from gradwire.planner.loss import encoded_terms
 from gradwire.units import counted
 
 _UNKNOWN = -1.0
-"""Stands in a row for the share of a parameter that this rank has not seen."""
+"""The entry of a row for a parameter whose relative error this rank has not measured."""
 _FIGURES = ("plain", "gentler", "shadow", "planned")
-"""A row's shares of every parameter: with the plan's codec and its own one, expected and then as seen."""
+"""The parts of a row: every parameter's relative error with the plan's codec, and with its own codec.
+
+The first two are estimates from one encoding; ``shadow`` and ``planned`` are measured in an exchange.
+"""
 
 
 def draw(step: int, buckets: int) -> int | None:
-    """Return the number of the bucket that is compared with its exact average in a step; None if none is."""
+    """Return the index of the bucket to compare with its exact average in a step; None without buckets."""
     return Random(step).randrange(buckets) if buckets else None
 
 
 def exchanged(algorithm: str, world: int, partial: float, finished: float) -> float:
-    """Return the share of the sum's norm that an exchange loses, if gradients are orthogonal.
+    """Return the relative error of an exchange of orthogonal gradients.
 
-    One encoding of a partial sum loses the share ``partial`` of what it encodes, and one of the finished sum
-    ``finished``. A partial sum of k gradients has k parts in ``world`` of the sum's square. In a ring those
-    of 1 to ``world - 1`` gradients are encoded, and losses of all hops add up; pairwise, each gradient by
-    itself. Of gradients that point in one direction, partial sums lose less.
+    One encoding has the relative error ``partial`` for a partial sum, and ``finished`` for the finished sum.
+    The squared norm of a partial sum of k gradients is k / ``world`` of the total sum's. A ring encodes
+    partial sums of 1 to ``world - 1`` gradients, and the squared errors of all hops add up; pairwise encodes
+    each gradient separately. For gradients of similar direction, the relative error is smaller.
     """
     counted = encoded_terms(algorithm, world).items()
     squares = sum(encodings * terms / world for terms, encodings in counted if terms < world)
@@ -45,49 +48,50 @@ def exchanged(algorithm: str, world: int, partial: float, finished: float) -> fl
 
 
 def suits(codec: Codec, algorithm: str, world: int) -> bool:
-    """Return whether an algorithm adds up as a codec with another step for sums expects.
+    """Return whether a codec may be used with an algorithm.
 
-    It must encode each gradient by itself: if partial sums are encoded again, what its coarser step
-    loses adds up, and costs more of the loss than of the norm (``docs/codecs/ecsq.md``).
+    A codec with a separate step size for sums needs an algorithm that encodes each gradient separately. If
+    partial sums are encoded again, the errors of its coarser step size add up, and raise the training loss
+    by more than their norm suggests (``docs/codecs/ecsq.md``).
     """
     partial = (terms for terms in encoded_terms(algorithm, world) if terms < world)
     return codec.of_sums == codec or max(partial, default=1) == 1
 
 
 def encodings(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
-    """Return the codecs of partial and of finished sums, for each of these codecs."""
+    """Return the codecs of partial and of finished sums for these codecs, without duplicates."""
     return tuple(dict.fromkeys(each for codec in codecs for each in (codec, codec.of_sums)))
 
 
 def exchanged_shares(
     codec: Codec, algorithm: str, world: int, once: Mapping[Codec, Mapping[str, float]]
 ) -> dict[str, float]:
-    """Return the relative error of an exchange by parameter, from those of one encoding (``once``)."""
+    """Return each parameter's relative error in an exchange, from its errors in one encoding (``once``)."""
     partial, finished = once[codec], once[codec.of_sums]
     return {name: exchanged(algorithm, world, partial[name], finished[name]) for name in partial}
 
 
 def mean_nbytes(codec: Codec, values: torch.Tensor) -> float:
-    """Return how many bytes a value takes, half of them in partial sums, half in finished ones."""
+    """Return the bytes per value, averaged over partial and finished sums."""
     return sum(each.encode(values).numel() for each in (codec, codec.of_sums)) / 2 / values.numel()
 
 
 @dataclass(frozen=True)
 class RelativeErrors:
-    """The relative errors of exchanges by parameter, on the rank that loses most.
+    """The largest relative error of any rank in an exchange, by codec and parameter.
 
     Attributes
     ----------
     counts
-        The number of values of each parameter, by its name.
+        The number of values of each parameter, by name.
     shares
-        For each codec, the share of every parameter's norm.
+        For each codec, the relative error of every parameter.
     nbytes
-        The bytes that a value takes with each codec.
+        The bytes per value with each codec.
     most
-        The largest share of a parameter's norm that an exchange may lose.
+        The largest allowed relative error of a parameter.
     most_excepted
-        A codec that suits fewer of the values than the rest is not admitted.
+        The largest share of the values for which a codec may break the contract and still be admitted.
     config
         The thresholds of the run.
     """
@@ -100,26 +104,30 @@ class RelativeErrors:
     config: AutoConfig = DEFAULT
 
     def worst(self, codec: Codec, names: Iterable[str]) -> float:
-        """Return the largest share that a codec loses of these parameters."""
+        """Return the largest relative error of these parameters with a codec."""
         return max((self.shares[codec][name] for name in names), default=0.0)
 
     def noise(self, codec: Codec, names: Iterable[str]) -> float:
-        """Return the mean over all values of the squared shares that a codec loses, of these parameters."""
+        """Return the squared relative errors of these parameters, weighted by their shares of all values."""
         squares = sum(self.shares[codec][name] ** 2 * self.counts[name] for name in names)
         return squares / max(sum(self.counts.values()), 1)
 
     def exceptions(self, codec: Codec, present: Plan) -> frozenset[str]:
-        """Return the parameters that need another codec; those that have one under the same plan, longer."""
+        """Return the parameters for which ``codec`` breaks the contract.
+
+        A parameter that has another codec in the present plan keeps it until its error is below
+        ``back_share`` of the limit.
+        """
         kept = excepted(present, self.counts) if codec == present.codec else frozenset[str]()
         return beyond(self.shares[codec], self.most, kept, self.config.back_share)
 
     def admitted(self, present: Plan) -> dict[Codec, frozenset[str]]:
-        """Return the codecs that may be chosen, each with the parameters that need another one."""
+        """Return the codecs that may be chosen, each with the parameters that need another codec."""
         found = {codec: self.exceptions(codec, present) for codec in self.shares}
         return {codec: names for codec, names in found.items() if self.part(names) <= self.most_excepted}
 
     def involved(self, present: Plan) -> tuple[Codec, ...]:
-        """Return the codecs that may be chosen, and those that the parameters get which they don't suit."""
+        """Return the codecs that may be chosen, and the more precise codecs of some parameters."""
         suited = self.admitted(present)
         others = (self.gentler(codec, names).values() for codec, names in suited.items())
         return tuple(dict.fromkeys(chain(suited, *others)))
@@ -131,11 +139,11 @@ class RelativeErrors:
     def gentler(
         self, codec: Codec, names: Collection[str], refused: Collection[Codec] = ()
     ) -> dict[str, Codec]:
-        """Return the codec of each of these parameters, where the others have ``codec``.
+        """Return the codec of each of these parameters if the other parameters use ``codec``.
 
-        It is the one with the fewest bytes that keeps the contract. Each codec is an exchange of its own,
-        so parameters get the next larger one that others have and that suits them, too, unless this costs
-        more than ``few_bytes_share``; and none, if that hardly counts.
+        It is the codec with the fewest bytes that meets the contract. Each codec needs its own exchange, so
+        parameters share the next larger codec of other parameters if it meets their contract, too, and adds
+        at most ``few_bytes_share`` of the bytes. Parameters below this share are not compressed.
         """
         none = Identity()
         usable = (each for each in self.shares if each not in (codec, none) and each not in refused)
@@ -164,17 +172,17 @@ class RelativeErrors:
 def beyond(
     shares: Mapping[str, float], most: float, kept: Collection[str], back: float = DEFAULT.back_share
 ) -> frozenset[str]:
-    """Return the names whose share exceeds ``most``; of those in ``kept``, the part ``back`` of it."""
+    """Return the parameters whose error exceeds ``most``, or ``back`` times ``most`` if in ``kept``."""
     return frozenset(name for name, share in shares.items() if share > most * (back if name in kept else 1.0))
 
 
 def excepted(plan: Plan, names: Iterable[str]) -> frozenset[str]:
-    """Return which of these parameters have another codec than the rest."""
+    """Return the parameters in ``names`` that don't have the plan's codec."""
     return frozenset(name for name in names if plan.encoding_of(name) != plan.encoding)
 
 
 def by_codec(codecs: Mapping[str, Codec]) -> dict[Codec, list[str]]:
-    """Return the sorted names of the parameters that have each codec."""
+    """Return the sorted parameter names of each codec."""
     found: dict[Codec, list[str]] = {}
     for name, codec in sorted(codecs.items()):
         found.setdefault(codec, []).append(name)
@@ -182,35 +190,35 @@ def by_codec(codecs: Mapping[str, Codec]) -> dict[Codec, list[str]]:
 
 
 def rules_for(codecs: Mapping[str, Codec]) -> tuple[Rule, ...]:
-    """Return the rules that give these parameters their codecs, and no other parameter one."""
+    """Return the rules that match these parameters only, and give them their codecs."""
     patterns = {codec: "|".join(map(re.escape, names)) for codec, names in by_codec(codecs).items()}
     return tuple(Rule(f"^(?:{pattern})$", codec) for codec, pattern in patterns.items())
 
 
 def in_words(codec: Codec, others: Mapping[str, Codec], most: float, shown: int = 3) -> str:
-    """Return the clause about parameters with other codecs, with ``shown`` names each; empty without any."""
+    """Return the clause about parameters with other codecs, with up to ``shown`` names for each codec."""
     said = []
     for other, names in by_codec(others).items():
         listed = ", ".join(names[:shown]) + (", ..." if len(names) > shown else "")
         said.append(f"{counted(len(names), 'parameter')} ({listed}) with {other}")
-    because = f", since {codec} would lose more than {most:.0%} of the gradient"
+    because = f", since {codec} would exceed a relative error of {most:.0%}"
     return " and ".join(said) + because if said else ""
 
 
 @dataclass
 class Contract:
-    """Judges plans by sampled steps; the same on all ranks, from the rows of all of them.
+    """The check of a plan in sampled steps, from all ranks' rows and with the same result on all ranks.
 
     Attributes
     ----------
     most
-        The largest share of a parameter's norm that an exchange may lose.
+        The largest allowed relative error of a parameter.
     world
         The number of ranks.
     seen
-        The relative errors by parameter of whole exchanges with the present plan's codec, as last measured.
+        The last measured relative errors of whole exchanges with the present plan's codec, by parameter.
     refused
-        The codecs that were too rough in place of it.
+        The more precise codecs that broke the contract under the present plan.
     config
         The thresholds of the run.
     most_excepted
@@ -225,12 +233,15 @@ class Contract:
     most_excepted: float = DEFAULT.most_excepted_share
 
     def begin(self) -> None:
-        """Forget what was found of another plan."""
+        """Discard the results of the previous plan."""
         self.seen.clear()
         self.refused.clear()
 
     def row(self, samples: Samples | None, present: Plan) -> list[float]:
-        """Return this rank's errors as one row; it is empty for a step that is not sampled."""
+        """Return this rank's relative errors as one row, empty if the step is not sampled.
+
+        The first value is 1 if the sample is finite; otherwise all values are 0.
+        """
         if samples is None:
             return []
         if not samples.finite:
@@ -246,9 +257,10 @@ class Contract:
     def judge(
         self, rows: Sequence[Sequence[float]], samples: Samples, present: Plan
     ) -> frozenset[str] | None:
-        """Return the parameters that need another codec than the rest, from now on, by all ranks' rows.
+        """Return the parameters that need another codec than the plan's, from all ranks' rows.
 
-        None where that is the case already, and where something was not finite.
+        Return None if these parameters already have one that meets the contract, or if a rank's sample is
+        not finite.
         """
         if not all(row[0] for row in rows):
             return None
@@ -266,7 +278,7 @@ class Contract:
         return wanted if bad or wanted != kept else None
 
     def own_errors(self, samples: Samples, codecs: Sequence[Codec]) -> list[float]:
-        """Return the relative errors of this rank's gradient, by encoding and parameter."""
+        """Return the relative errors of one encoding of this rank's gradient, by codec and parameter."""
         return [share for each in encodings(codecs) for share in samples.shares(each)]
 
     def errors(
@@ -279,7 +291,7 @@ class Contract:
     ) -> dict[str, RelativeErrors]:
         """Return the relative errors of exchanges by algorithm, from all ranks' ``own_errors``.
 
-        Of a parameter that an exchange with the ``present`` plan was seen to take more of, that counts.
+        If an exchange with the ``present`` plan's codec had a larger measured error, that error is used.
         """
         count, world = len(samples.names), self.world
         worst = [max(values) for values in zip(*rows, strict=True)]
@@ -308,9 +320,9 @@ class Contract:
 
 
 def is_leaner(lost: RelativeErrors, present: Plan, others: Collection[Codec]) -> bool:
-    """Return whether one of ``others`` keeps the contract, with room to spare, and sends far less.
+    """Return whether one of ``others`` meets the contract with a margin and sends far fewer bytes.
 
-    It does so even if parameters that it doesn't suit aren't compressed.
+    The comparison assumes no compression of the parameters for which it breaks the contract.
     """
     enough = lost.config.far_less_share * lost.nbytes[present.codec]
     with_room = replace(lost, most=lost.most * lost.config.back_share).admitted(present)

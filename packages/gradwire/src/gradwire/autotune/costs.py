@@ -1,4 +1,4 @@
-"""Measurements for a choice: codecs and frames on rank 0, once in a run, and the lines of all ranks."""
+"""Measurements for a choice: codecs and frames on rank 0, once per run, and links on all ranks."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from gradwire.timing.line_rate import Effort, measure
 
 
 class Costs:
-    """The seconds of codecs and frames on this host, for ``world`` ranks."""
+    """The costs of codecs and frames on this host, for ``world`` ranks."""
 
     def __init__(self, world: int, config: AutoConfig = DEFAULT) -> None:
         self._world, self._repeats = world, config.cost_repeats
         self._host: HostCost | None = None
         self._codecs: dict[str, CodecCost] = {}
-        self._counts: dict[str, int] = {}  # of the values for which a codec was timed
+        self._counts: dict[str, int] = {}  # the numbers of values on which codecs were timed
         self._outdated: set[str] = set()
 
     def forget_sizes(self) -> None:
-        """Measure the sizes of payloads anew, because gradients may be others; codecs stay as fast."""
+        """Mark payload sizes as outdated, because gradients may have changed; codec times stay valid."""
         self._outdated |= self._codecs.keys()
 
     def environment(self, line: Line, codecs: Iterable[Codec], values: torch.Tensor) -> Environment:
-        """Return where plans with these codecs run, with what they take of ``values``.
+        """Return the link and host of plans with these codecs, and the codecs' costs on ``values``.
 
-        Codecs are timed that were not yet, for as many values; of others, sizes that are outdated are
-        measured again. Raises ``GradwireError`` where that fails.
+        Codecs are timed unless they were timed on as many values; then only outdated payload sizes are
+        measured again. Raises ``GradwireError`` if a measurement fails.
         """
         rest_s, found = rest_between_segments(line, SEGMENT_NBYTES), dict[str, CodecCost]()
         with use_threads(threads_of(self._world, shared=is_inside())):
@@ -62,7 +62,7 @@ class Costs:
         return Environment(line, found, self._frames())
 
     def _frames(self) -> HostCost:
-        """Return the cost of frames."""
+        """Return the cost of frames, measured in the first call."""
         if self._host is None:
             sharing = self._world if is_inside() else 1
             try:
@@ -73,20 +73,20 @@ class Costs:
 
 
 def typical(values: torch.Tensor) -> torch.Tensor:
-    """Return the part of a gradient with which codecs are measured."""
+    """Return the excerpt of a gradient on which codecs are measured."""
     return excerpt(values, SEGMENT_NBYTES // FLOAT_NBYTES)
 
 
-# Measure the lines of a run between two of its steps, in about half a second: the slowest one counts.
+# The measurement of a run's links between two steps, in about half a second.
 
 LINE_FIELDS = len(fields(Line))
 
 
 def own_line(link: Link, config: AutoConfig = DEFAULT) -> tuple[float, ...]:
-    """Return the fields of the slowest line that this rank has led, 0 for a rank that has led none.
+    """Return the worst value of each ``Line`` field over the links that this rank measured as leader.
 
-    All ranks call it. Each neighbours' line of a ring is measured, as many at once as have no rank in common.
-    Raises ``ExchangeError``.
+    All fields are 0 if it led no measurement. All ranks call it: the links between neighbours in a ring are
+    measured, at the same time if they have no rank in common. Raises ``ExchangeError``.
     """
     lines, effort = list[Line](), Effort(*config.line_effort)
     for pairs in matchings(link.world):
@@ -101,12 +101,12 @@ def own_line(link: Link, config: AutoConfig = DEFAULT) -> tuple[float, ...]:
 
 
 def line_of(rows: Sequence[Sequence[float]]) -> Line:
-    """Return the slowest of what the ranks' calls of ``own_line`` have returned."""
+    """Return the worst value of each field over the ranks' results of ``own_line``."""
     return _slowest([Line(*row) for row in rows if any(row)])
 
 
 def matchings(world: int) -> list[list[tuple[int, int]]]:
-    """Return the neighbours of a ring in groups of pairs that have no rank in common."""
+    """Return the neighbours in a ring as groups of pairs without a common rank."""
     chain = [(rank, rank + 1) for rank in range(world - 1)]
     groups = [chain[0::2], chain[1::2]]
     if world > 2 and world % 2 == 0:

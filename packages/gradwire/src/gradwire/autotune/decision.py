@@ -1,4 +1,4 @@
-"""A decision for a plan, the better one of several, and how rank 0 decides."""
+"""Decisions for a plan: their expected times, their comparison, and rank 0's choice."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from gradwire.planner.predict import UNCERTAINTY, Prediction, Predictor, choose
 from gradwire.timing.environment import Environment
 from gradwire.units import format_duration, format_rate
 
-_SOURCE = Source("a decision", "leave it out, and the run measures anew")
+_SOURCE = Source("a decision", "remove it, and the run measures again")
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The plan of a run from some step on, and the figures behind it.
+    """The plan of a run from one step on, and its expected times.
 
     Attributes
     ----------
     plan
         The plan that all ranks use.
     step_s, uncompressed_s, compute_s
-        Seconds of a step that are expected with it, with the fastest plan without compression, and of
-        computation alone. Those of plans that were tried are what steps took.
+        The expected seconds of a step with this plan, of a step with the fastest plan without compression,
+        and of computation alone. After a trial, the step times of tried plans are measured.
     reason
-        The sentence that tells users of it.
+        The explanation for users, in one sentence.
     extra
-        The share of extra steps that its noise may cost.
+        The share of extra steps that its encoding noise may cost.
     nbytes
-        The bytes of the rank that sends most in a step.
+        The bytes per step of the rank that sends the most.
     left_out
-        The other codecs that would have lost too much of more than a tenth of the values.
+        The other codecs that break the contract for more than ``wide_share`` of the values.
     """
 
     plan: Plan
@@ -53,40 +53,46 @@ class Decision:
 
     @property
     def to_loss_s(self) -> float:
-        """Seconds that bring training as far as one exact step does."""
+        """Seconds for the progress in loss of one step without compression."""
         return self.step_s * (1 + self.extra)
 
     @property
     def in_short(self) -> str:
-        """The codec, whether some parameters have others, and the algorithm."""
+        """The codec and the algorithm, and whether some parameters have other codecs."""
         others = " and others" if self.plan.codecs else ""
         return f"{self.plan.codec}{others} over {self.plan.algorithm}"
 
     def to_json(self) -> str:
-        """Return it as a JSON object."""
+        """Return the decision as the text of a JSON object."""
         return json.dumps(to_values(self))
 
     @classmethod
     def from_json(cls, text: str) -> Decision:
-        """Read what ``to_json`` wrote; ``left_out`` may be missing. Raises ``SpecError``."""
+        """Read the output of ``to_json``; ``left_out`` may be missing. Raises ``SpecError``."""
         return _SOURCE.of_json(text, cls.from_values)
 
     @classmethod
     def from_values(cls, values: object) -> Decision:
-        """Read the object that ``to_json`` wrote; ``left_out`` may be missing. Raises ``SpecError``."""
+        """Read the parsed output of ``to_json``; ``left_out`` may be missing. Raises ``SpecError``."""
         kinds = {"plan": Plan.from_values, "left_out": rows(lambda spec: str(parse(spec)))}
         seconds = dict.fromkeys(("step_s", "uncompressed_s", "compute_s"), real(0.0, finite=False))
         return _SOURCE.read(values, of(cls, **kinds, **seconds))
 
 
 def same_way(plan: Plan, present: Plan) -> bool:
-    """Return whether two plans exchange a bucket in the same way, apart from exceptions."""
+    """Return whether two plans have the same codec, algorithm, and segment size.
+
+    The codecs of single parameters are not compared.
+    """
     ways = [(each.codec, each.algorithm, each.segment_nbytes) for each in (plan, present)]
     return ways[0] == ways[1]
 
 
 def stays(present: Decision, best: Decision, same: float, config: AutoConfig = DEFAULT) -> bool:
-    """Return whether the plan in use is as good as the best one: as fast, within ``same``, and as lean."""
+    """Return whether the present plan is as good as the best one.
+
+    It must be as fast, within the share ``same``, and send as few bytes, within ``stay_share``.
+    """
     is_as_fast = present.to_loss_s <= (1 + same) * best.to_loss_s
     return is_as_fast and present.nbytes <= (1 + config.stay_share) * best.nbytes
 
@@ -94,9 +100,10 @@ def stays(present: Decision, best: Decision, same: float, config: AutoConfig = D
 def best_of(
     decisions: Iterable[Decision], same: float = DEFAULT.equal_share, config: AutoConfig = DEFAULT
 ) -> Decision:
-    """Return the fastest to a loss, or of those that are as fast one that saves more bytes than time.
+    """Return the decision with the shortest time to a loss, or an equally fast one with fewer bytes.
 
-    If others are as fast and as lean as that, and add less noise, the best of those.
+    Among decisions whose times differ by at most the share ``same``, it has the smallest product of time and
+    bytes. If other such decisions send as few bytes and add less noise, it is the best of them.
     """
     every = list(decisions)
     least_s = min(each.to_loss_s for each in every)
@@ -112,14 +119,14 @@ def _leanest(decisions: Sequence[Decision]) -> Decision:
     return min(decisions, key=lambda it: it.to_loss_s * it.nbytes)
 
 
-# What a plan with several codecs takes, from what plans with one of them take.
+# The cost of a plan with several codecs, from the costs of plans with one of them.
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """The parameters that need other codecs than the rest, with these, and the codecs' shares of the values.
+    """The more precise codecs of some parameters, and the share of the values with each of these codecs.
 
-    ``noise`` is the share of extra steps that the noise of all codecs may cost: the mean over all values.
+    ``noise`` is the share of extra steps that the noise of all codecs may cost, a mean over all values.
     """
 
     gentler: Mapping[str, Codec]
@@ -128,7 +135,7 @@ class Mixture:
 
     @classmethod
     def of(cls, codec: Codec, names: frozenset[str], lost: RelativeErrors) -> Mixture:
-        """Return the codecs of the parameters in ``names``, which ``codec`` does not suit."""
+        """Return the mixture for ``codec``, which breaks the contract for the parameters in ``names``."""
         gentler = lost.gentler(codec, names)
         every = by_codec(dict.fromkeys(lost.counts, codec) | gentler)
         noise = sum(lost.noise(each, own) for each, own in every.items())
@@ -137,20 +144,19 @@ class Mixture:
 
     @property
     def part(self) -> float:
-        """The share of all values that have other codecs."""
+        """The share of all values that have a more precise codec."""
         return sum(self.parts.values())
 
     @property
     def slack(self) -> float:
-        """The largest share of a step by which the noise and the other codecs may change its time."""
+        """The largest relative change of the step time by noise and by the other codecs."""
         return self.noise + self.part
 
     def step_s(self, plan: Plan, predictor: Predictor, buckets: int) -> float:
-        """Return the seconds of a step with ``plan``, whose codec is that of the other parameters.
+        """Return the seconds of a step with ``plan`` and with the more precise codecs of some parameters.
 
-        They are between those with either codec, by their shares of the values. For each other codec, one
-        more exchange of a bucket costs something whatever its size, for each of its parameters, or for each
-        bucket if those are fewer.
+        The step times with each codec are weighted by the codecs' shares of the values. Each other codec
+        adds the fixed cost of an exchange per parameter, or per bucket if there are fewer buckets.
         """
         more_s = 0.0
         for codec, names in by_codec(self.gentler).items():
@@ -158,7 +164,7 @@ class Mixture:
         return self._mixed(plan, predictor, lambda each: each.step_s) + more_s
 
     def nbytes(self, plan: Plan, predictor: Predictor) -> float:
-        """Return the bytes of the rank that sends most."""
+        """Return the bytes per step of the rank that sends the most."""
         return self._mixed(plan, predictor, lambda each: each.cost.wire_nbytes)
 
     def _mixed(self, plan: Plan, predictor: Predictor, measure: Callable[[Prediction], float]) -> float:
@@ -167,7 +173,7 @@ class Mixture:
         return own + sum(part * (measure(other) - own) for part, other in others)
 
 
-# Decide for a plan: the least expected time to the same loss among those that keep the contract.
+# The choice of a plan: the shortest expected time to the same loss among plans that meet the contract.
 
 
 def decide(
@@ -178,23 +184,22 @@ def decide(
     present: Plan,
     half: str | None = None,
 ) -> tuple[Decision, ...]:
-    """Return the decision, and those that may be as good, of other kinds: with another algorithm or codecs.
+    """Return the best decision first, then its rivals with another algorithm or other codecs.
 
-    The expected time to a loss is that of a step, times the share of extra steps that the codecs' noise may
-    cost: an exchange that loses the share ``q`` of a gradient's norm adds ``q^2`` to its variance; where
-    steps are limited by the gradients' noise, they grow by at most that share (McCandlish et al., "An
+    The expected time to a loss is the step time, increased by the share of extra steps that encoding noise
+    may cost: an exchange with the relative error ``q`` adds the share ``q^2`` to a gradient's variance; if
+    gradient noise limits training, the number of steps grows by at most that share (McCandlish et al., "An
     Empirical Model of Large-Batch Training", 2018, section 2).
 
-    Parameters of which a codec would lose too much get others (``Mixture``). The ``present`` plan stays
-    unless another one is clearly better, and its pipeline in any case.
+    Parameters for which a codec breaks the contract get other codecs (``Mixture``). The ``present`` plan
+    stays unless another one is clearly better, and its pipeline in any case.
 
     Parameters
     ----------
     workload
-        The buckets, as parameters, the first to be exchanged last; and the seconds of computation.
+        The buckets as parameters, in reverse order of their exchange, and the seconds of computation.
     lost
-        The relative errors of the codecs that may be chosen, by algorithm, the preferred one first, with the
-        limits that are the same for all of them.
+        The candidates' relative errors by algorithm, in order of preference; their limits are the same.
     half
         See ``CandidateRules``.
     """
@@ -256,10 +261,10 @@ def _rivals(
 ) -> list[Decision]:
     """Return the fastest decisions of other kinds that may be as good as the best one.
 
-    The order is: no compression, if the best one compresses; one that sends far less, since times may not
-    differ at all; one with a codec of another name, and the best one in other segments, since the costs of
-    codecs and frames are hard to predict where ranks share cores; then other algorithms. Of plans that
-    exchange the same frames, one is enough.
+    The order of preference is: no compression, if the best one compresses; a plan with far fewer bytes, in
+    case times don't differ; a plan with another kind of codec, and the best one in other segments, because
+    costs of codecs and frames are hard to predict if ranks share cores; then other algorithms. Among plans
+    that exchange the same frames, one is enough.
     """
     if best.step_s - best.compute_s <= config.exposed_share * best.step_s:
         return []
@@ -287,15 +292,15 @@ def _rivals(
 def _frames(each: Decision, world: int) -> tuple[object, ...]:
     """Return a key that is equal for plans that exchange the same frames.
 
-    Two ranks do so in a ring, pairwise, and over a butterfly, which are expected to take exactly as long.
-    More ranks don't, although what they are expected to take may be the same, too.
+    Between two ranks, ring, pairwise, and butterfly exchange the same frames, and their predicted times are
+    equal. Between more ranks, frames differ even if predicted times are equal.
     """
     way = "" if world == 2 else each.plan.algorithm
     return way, each.plan.codec, each.plan.segment_nbytes, each.step_s, each.nbytes
 
 
 def _way(each: Decision) -> tuple[str, bool, bool]:
-    """Return the parts of a plan that predictions are least certain of: algorithm and several codecs."""
+    """Return the least predictable parts of a plan: its algorithm, compression, and other codecs."""
     return each.plan.algorithm, each.plan.codec.EXACT, bool(each.plan.codecs)
 
 
@@ -303,12 +308,12 @@ def _reason(
     each: Decision, environment: Environment, exceptions: str, refused: Sequence[str], most: float
 ) -> str:
     said = (
-        f"{each.plan.codec} over {each.plan.algorithm}, {format_duration(each.step_s)} a step expected, "
-        f"{format_duration(each.uncompressed_s)} without compression, of which "
-        f"{format_duration(each.compute_s)} are computation; the slowest line carries "
+        f"{each.plan.codec} over {each.plan.algorithm}: expected step time {format_duration(each.step_s)}, "
+        f"{format_duration(each.uncompressed_s)} without compression, "
+        f"{format_duration(each.compute_s)} for computation alone; rate of the slowest link "
         f"{format_rate(environment.line.nbytes_per_s)}"
     )
     said += f"; {exceptions}" if exceptions else ""
     if refused:
-        said += f"; {', '.join(refused)} would lose more than {most:.0%} of a parameter's gradient"
+        said += f"; {', '.join(refused)} would exceed a relative error of {most:.0%} for too many values"
     return said

@@ -1,4 +1,4 @@
-"""Estimate a training's step on a network, with gradwire and without it, from what was observed of others."""
+"""Step times predicted from observed steps, on other networks, with and without gradwire."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ from gradwire.timing.environment import CodecCost, Environment
 from gradwire.timing.line import HostCost, Line
 from gradwire.units import format_duration
 
-# What limits a step: computation, the line, or the processor, with what its exchange does there.
+# The largest part of a step: computation, the link, or the CPU with the exchange's work.
 
 
 @dataclass(frozen=True)
 class Limit:
-    """``"computation"``, ``"line"`` or ``"CPU"`` (codecs and frames), and its share of the step."""
+    """The largest part of a step, and its share of the step.
+
+    ``name`` is ``"computation"``, ``"line"`` (the link), or ``"CPU"`` (codecs and frames).
+    """
 
     name: str
     share: float
@@ -42,10 +45,10 @@ class Limit:
 
 
 def limit_of(chosen: Prediction, line: Line, gather_s: float, ranks_per_machine: int) -> Limit:
-    """Return the part that takes most of a step, of which FSDP's weights take ``gather_s`` more seconds.
+    """Return the largest part of a step; the all-gathers of FSDP's weights add ``gather_s`` seconds.
 
-    The exposed part of an exchange has the same shares as the whole. Where ranks share a machine, the
-    exchange also waits for cores, so no more counts for the line than the wire takes for the bytes.
+    The exposed part of an exchange is divided like the whole exchange. If ranks share a machine, the exchange
+    also waits for cores, so the link's part is at most the time of the bytes at the link's rate.
     """
     cost = chosen.cost
     line_s = cost.wait_s
@@ -62,14 +65,14 @@ def limit_of(chosen: Prediction, line: Line, gather_s: float, ranks_per_machine:
     return Limit(name, parts[name] / total_s if total_s else 1.0)
 
 
-_SOURCE = Source("an estimate", "let all ranks run the same gradwire")
+_SOURCE = Source("an estimate", "run the same version of gradwire on all ranks")
 
 
 @dataclass(frozen=True)
 class Deployment:
     """A network, and the number of hosts on it; ``ranks_per_machine`` of the hosts share a machine.
 
-    ``is_here`` says that it is the one on which the steps were observed.
+    ``is_here`` marks the deployment in which the steps were observed.
     """
 
     network: str
@@ -80,33 +83,35 @@ class Deployment:
 
     def __post_init__(self) -> None:
         if type(self.hosts) is not int or not 2 <= self.hosts <= MOST_HOSTS:
-            raise SpecError(f"an estimate is for 2 to {MOST_HOSTS} hosts, but this one is for {self.hosts!r}")
+            raise SpecError(
+                f"expected 2 to {MOST_HOSTS} hosts for an estimate, got {self.hosts!r}; pass another number"
+            )
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The step that gradwire should give in one deployment.
+    """The step time predicted for gradwire in one deployment.
 
     Attributes
     ----------
     network, hosts
-        The place.
+        The name of the network, and the number of hosts.
     kind
         ``"DDP"`` or ``"FSDP2"``.
     plain_s
-        Seconds of a step without gradwire, predicted like ``step_s``, so that no error of one model counts as
-        a gain.
+        Seconds of a step without gradwire, predicted by the same model as ``step_s``, so that the model's
+        error isn't reported as a gain.
     plan
-        The one with the least expected time to a loss.
+        The plan with the shortest expected time to a loss.
     step_s, compute_s
-        Seconds of a step with it, and of the computation in it.
+        Seconds of a step with this plan, and of its computation.
     to_loss_s
-        Seconds with it that bring training as far as one exact step does.
+        Seconds with this plan for the progress in loss of one step without compression.
     limit
-        The part that takes most of ``step_s``.
+        The largest part of ``step_s``.
     spread
-        The share by which gains are uncertain: what the observed steps scatter, and what the prediction of
-        the observed step is off.
+        The relative uncertainty of gains: the observed steps' scatter, plus the model's relative error for
+        the observed step.
     """
 
     network: str
@@ -122,27 +127,27 @@ class Estimate:
 
     @property
     def is_noisy(self) -> bool:
-        """Whether gains are too uncertain to be stated."""
+        """Whether gains are too uncertain to report."""
         return self.spread > DEFAULT.noisy_share
 
     @property
     def speedup(self) -> float:
-        """The time of a step without gradwire, divided by the one with it."""
+        """The step time without gradwire, divided by the step time with it."""
         return self.plain_s / self.step_s
 
     @property
     def speedup_to_loss(self) -> float:
-        """The time to the same loss without gradwire, divided by the one with it."""
+        """The time to the same loss without gradwire, divided by the time with it."""
         return self.plain_s / self.to_loss_s
 
     def values(self) -> dict[str, object]:
-        """Return all values and the derived ones as a JSON object."""
+        """Return all fields and both speedups as a JSON object."""
         derived = {"speedup": self.speedup, "speedup_to_loss": self.speedup_to_loss}
         return {**to_values(self), **derived}
 
     @classmethod
     def from_json(cls, text: str) -> Estimate:
-        """Read ``values`` as JSON. Raises ``SpecError``."""
+        """Read the JSON text of ``values``. Raises ``SpecError``."""
         found = read_object(text, "an estimate")
         for derived in ("speedup", "speedup_to_loss"):
             found.pop(derived, None)
@@ -151,21 +156,21 @@ class Estimate:
     def __str__(self) -> str:
         took, plain = format_duration(self.step_s), format_duration(self.plain_s)
         gains = (
-            "too noisy to say what that gains"
+            "too noisy to report a gain"
             if self.is_noisy
-            else f"{self.speedup:.2f} times as fast, {self.speedup_to_loss:.2f} times to the same loss"
+            else f"speedup {self.speedup:.2f} per step, {self.speedup_to_loss:.2f} to the same loss"
         )
         return (
-            f"{self.hosts} hosts at {self.network}: {name_plan(self.plan)}, {took} a step, where {self.kind} "
-            f"takes {plain}; {gains}; most of the step is {self.limit}"
+            f"{self.hosts} hosts, network {self.network}: {name_plan(self.plan)}, step time {took}, "
+            f"{plain} with {self.kind} alone; {gains}; largest part of the step: {self.limit}"
         )
 
 
 class Estimator:
-    """Estimates the steps of one training, with the costs of frames (``host``) and of codecs by their specs.
+    """Predicts the step times of one training run from the costs of frames and codecs.
 
-    ``noise`` is the noise scale of its gradients (``planner.loss``). ``settings`` has the codecs that may be
-    chosen, and their largest relative error.
+    ``host`` has the costs of frames, and ``costs`` the costs of codecs by spec. ``noise`` is the noise scale
+    of the gradients (``planner.loss``). ``settings`` has the candidate codecs and their error limit.
     """
 
     def __init__(
@@ -187,7 +192,7 @@ class Estimator:
         self._families: dict[tuple[Line, int], Family] = {}
 
     def at(self, place: Deployment) -> Estimate:
-        """Return the estimate for one place."""
+        """Return the estimate for one deployment."""
         predictor = self._predictor(place)
         space = Space(
             self._settings.candidates,
@@ -214,15 +219,15 @@ class Estimator:
         )
 
     def step_s(self, place: Deployment, plan: Plan) -> float:
-        """Return the seconds of a step with a plan of the user's; its buckets are DDP's, or FSDP's."""
+        """Return the predicted seconds of a step with ``plan``, in the observed buckets."""
         predicted = self._predictor(place).predict(replace(plan, bucket_nbytes=FLOAT_NBYTES))
         return self._slowed(predicted, place).step_s + self._gather_s(place, plan.segment_nbytes)
 
     def _slowed(self, predicted: Prediction, place: Deployment) -> Prediction:
-        """Return the prediction where ranks share cores: there, what hides behind backward is not for free.
+        """Return the prediction, slowed by overlapped exchange work if ranks share cores.
 
-        Work of an exchange beside a backward pass that keeps all cores busy makes this longer by as much.
-        A step that takes as long as the cores need for everything has counted it already.
+        If the backward pass keeps all cores busy, the work of an overlapped exchange makes it longer by the
+        same time. A step that is limited by the total work of the cores already includes this time.
         """
         cost, total_s = predicted.cost, predicted.exchange_s
         busy = min(1.0, place.ranks_per_machine / self._host.cores)
@@ -233,13 +238,13 @@ class Estimator:
         return replace(predicted, exposed_s=predicted.exposed_s + work_s)
 
     def plain_s(self, place: Deployment) -> float:
-        """Return the seconds of a step without gradwire, predicted."""
+        """Return the predicted seconds of a step without gradwire."""
         way = backend.NAME if backend.NAME in self._observed.rules.algorithms else "ring"
         return self.step_s(place, Plan(codec=Identity(), algorithm=way))
 
     @cached_property
     def _spread(self) -> float:
-        """The share by which gains are uncertain."""
+        """The relative uncertainty of gains."""
         seen = self._observed
         if seen.line is None or seen.attached is not None or seen.step_s == 0:
             return seen.scatter
@@ -247,7 +252,7 @@ class Estimator:
         return seen.scatter + abs(self.plain_s(here) / seen.step_s - 1)
 
     def _refused(self, hosts: int) -> set[tuple[Codec, str]]:
-        """Return the codecs, and the algorithms over which an exchange loses more than it may."""
+        """Return the pairs of a codec and an algorithm whose exchange exceeds the relative-error limit."""
 
         def lost(codec: Codec, algorithm: str) -> float:
             cost = self.costs[str(codec)]
@@ -270,7 +275,7 @@ class Estimator:
         return self._families[key]
 
     def _gather_s(self, place: Deployment, segment_nbytes: int) -> float:
-        """Return the seconds of gathering weights, for which forward and backward passes wait."""
+        """Return the seconds that forward and backward passes wait for all-gathers of weights."""
         way = BucketPlan("ring", segment_nbytes, str(Identity()), half="broadcast")
         times = self._family(place).among(place.hosts)
         return sum(times.terms(way, count).total_s for count in self._observed.gathers)
@@ -279,10 +284,10 @@ class Estimator:
 def deployments(
     observed: Observed, networks: Sequence[tuple[str, Line]], hosts: Sequence[int], *, shared_machine: bool
 ) -> list[Deployment]:
-    """Return where to look: first where the steps were observed, then every network and number of hosts.
+    """Return the deployments to estimate: the observed one, then each network with each number of hosts.
 
-    Ranks elsewhere have a machine each, where they compute as fast as observed, unless all of them share
-    this one. Without numbers of hosts there are as many as were observed.
+    In other deployments, each rank has a machine on which it computes as fast as observed, unless
+    ``shared_machine`` says that all ranks share this one. By default, ``hosts`` is the observed number.
     """
     here = [] if observed.line is None else [("this one", observed.line)]
     found: list[Deployment] = []
@@ -301,30 +306,30 @@ def deployments(
 # Estimates as a table.
 
 LEGEND = (
-    "All times are predicted by one model. gain: how many times as fast a step is; to loss: how many times "
-    "as fast training comes to the same loss, with the extra steps that follow from the gradients' noise. "
-    "Ranges follow from how much the observed steps scatter, and from how far the model is off for them; "
-    "noisy: by more than 15 %. limit: what takes most of the step with gradwire; CPU: codecs and frames."
+    "All times are predicted by one model. gain: the speedup of a step; to loss: the speedup of training to "
+    "the same loss, with the extra steps that encoding needs at this gradient noise. Ranges include the "
+    "scatter of the observed steps and the model's error for them; noisy: an uncertainty above 15 %. limit: "
+    "the largest part of the step with gradwire; CPU: codecs and frames."
 )
 
 
 def report(
     observed: Observed, estimates: Sequence[Estimate], predicted_s: float | None = None
 ) -> list[str | Table]:
-    """Return the observation in words, and a table with a row for each estimate.
+    """Return the observation as text, and a table with one row per estimate.
 
-    ``predicted_s`` are the seconds that the model predicts for the observed step, beside the measured ones.
+    ``predicted_s`` is the model's prediction for the observed step, in seconds.
     """
     said = str(observed)
     if predicted_s is not None:
         off = 100 * (predicted_s / observed.step_s - 1)
         predicted = f"{format_duration(predicted_s)} ({off:+.0f} %)"
-        said += f" Predicted like the steps below, this one would take {predicted}."
+        said += f" The model that predicts the steps below predicts {predicted} for this step."
     return [said, "", table(estimates), LEGEND]
 
 
 def gain(estimate: Estimate, ratio: float) -> str:
-    """Return one of an estimate's ratios as a range, such as ``1.2-1.4x``, or ``noisy``."""
+    """Return a speedup of an estimate as a range, such as ``1.2-1.4x``, or ``noisy``."""
     if estimate.is_noisy:
         return "noisy"
     low, high = (f"{each:.3g}" for each in (ratio / (1 + estimate.spread), ratio * (1 + estimate.spread)))
@@ -332,7 +337,7 @@ def gain(estimate: Estimate, ratio: float) -> str:
 
 
 def table(estimates: Sequence[Estimate]) -> Table:
-    """Return a row for each estimate."""
+    """Return a table with one row per estimate."""
     slowest_s = max(max(each.plain_s, each.step_s) for each in estimates)
     unit, scale = ("s", 1.0) if slowest_s >= 100 else ("ms", 1e3)
     columns = (

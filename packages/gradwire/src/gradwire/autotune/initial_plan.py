@@ -1,6 +1,6 @@
-"""The plan that a run begins with: the user's, or a safe one of a run that chooses others, as the tuner says.
+"""The plan that a run begins with: the user's plan, or a safe plan if the run chooses its plan.
 
-The tuner and the recorder are loaded by the runs that need them.
+The tuner and the recorder are imported only by runs that use them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InitialPlan:
-    """The plan that a run begins with, and whether the run chooses the later ones.
+    """The plan that a run begins with, and the settings if the run chooses later plans.
 
     Attributes
     ----------
     plan
         The plan of the first steps.
     auto
-        The settings of a run that chooses; None for a plan of the user's.
+        The settings of a run that chooses its plan; None if the user's plan is kept.
     """
 
     plan: Plan
@@ -37,10 +37,10 @@ class InitialPlan:
 
     @classmethod
     def of(cls, plan: PlanLike | Auto, name: str = "plan", pipeline: int = 1) -> Self:
-        """Read a front end's argument, which errors call ``name``.
+        """Read a front end's plan argument; errors call it ``name``.
 
-        The run chooses for None, ``"auto"``, or an ``Auto``. ``pipeline`` is for a plan that does not say its
-        own. Raises ``SpecError``.
+        The run chooses its plan if the argument is None, ``"auto"``, or an ``Auto``. ``pipeline`` is the
+        default for plans that don't set it. Raises ``SpecError``.
         """
         auto = plan if isinstance(plan, Auto) else Auto() if plan is None or plan == NAME else None
         if auto is None:
@@ -49,13 +49,13 @@ class InitialPlan:
 
     @property
     def facts(self) -> dict[str, str]:
-        """The facts of a choice on which all ranks must agree."""
+        """The settings of the choice, on which all ranks must agree; empty for a fixed plan."""
         return {} if self.auto is None else {NAME: terms_of(self.auto)}
 
     def chooser(
         self, rules: CandidateRules, parameters: Iterable[tuple[str, torch.Tensor]], settles_at: int = 0
     ) -> PlanChooser:
-        """Return the ``Autotuner`` of a run that chooses, or else a chooser that keeps the plan."""
+        """Return an ``Autotuner`` if the run chooses its plan, else a chooser that keeps the plan."""
         if self.auto is None:
             return NO_CHOOSER
         from gradwire.autotune.autotuner import Autotuner
@@ -64,7 +64,7 @@ class InitialPlan:
 
 
 def new_recorder(kind: str) -> Recorder:
-    """Return an observer that records steps of ``"DDP"`` or ``"FSDP2"``, for estimates."""
+    """Return an observer that records the steps of ``"DDP"`` or ``"FSDP2"`` for estimates."""
     from gradwire.autotune.recorder import Recorder
 
     return Recorder(kind)

@@ -1,4 +1,4 @@
-"""Observed steps of a training: the times and gradients on which an estimate depends."""
+"""Observed steps of a training run: the times and gradients that an estimate needs."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from gradwire.timing.line import Line
 from gradwire.units import counted, format_duration, format_size
 
 FORMS = {"DDP": BUCKETS, "FSDP2": SHARDS}
-"""The rules of plans, by the name that users know a run by."""
+"""The candidate rules of each kind of run."""
 _DIGITS = 4
-"""Hexadecimal digits of a machine's id that one float32 holds exactly."""
+"""The number of hexadecimal digits of a machine's id per float32, which holds them exactly."""
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Steps of a run, as the slowest rank takes them.
+    """Steps of a training run, with the times of the slowest rank.
 
     Attributes
     ----------
@@ -41,26 +41,25 @@ class Observed:
     device
         The type of the device that computes.
     world, ranks_per_machine
-        The number of ranks, and of those on rank 0's machine.
+        The number of ranks, and the number of ranks on rank 0's machine.
     threads
-        PyTorch's threads in each rank.
+        The number of PyTorch threads in each rank.
     steps
-        The number of steps that times are medians of.
+        The number of steps in each median.
     compute_s, backward_s, exposed_s
-        Seconds of a step, as in ``StepTime``; 0 of backward where it waits for each exchange.
+        Seconds of a step, as in ``StepTime``; ``backward_s`` is 0 if backward waits for each exchange.
     counts
-        The floats of each bucket of gradients, in the order of their exchange.
+        The number of floats in each gradient bucket, in the order of exchange.
     gathers
-        The floats of each gathering of weights in a step.
+        The number of floats in each all-gather of weights in a step.
     line
-        The slowest line between neighbours; None if it was not measured.
+        The slowest link between neighbours; None if it was not measured.
     gradients
-        Excerpts of rank 0's own gradients, before any average: 1-D float32 on the CPU, one for each of some
-        steps.
+        Excerpts of rank 0's gradients before averaging: 1-D float32 on the CPU, one for each of a few steps.
     attached
         The spec of the codec that exchanged the gradients; None without gradwire.
     scatter
-        The distance of the steps' quartiles from their middle, as a share of it; the largest of all ranks.
+        The largest relative scatter of any rank's step times (``StepTimes.disagreement``).
     """
 
     kind: str
@@ -86,31 +85,31 @@ class Observed:
 
     @property
     def rules(self) -> CandidateRules:
-        """The rules for plans, by how the run exchanges gradients."""
+        """The candidate rules of this kind of run."""
         return FORMS[self.kind]
 
     def __str__(self) -> str:
-        line = "" if self.line is None else f"; the slowest line carries {self.line}"
+        line = "" if self.line is None else f"; slowest link: {self.line}"
         return (
             f"{self.kind} on {self.world} ranks, {self.ranks_per_machine} of them on this machine, "
-            f"{counted(self.steps, 'step')}: {format_duration(self.step_s)} a step, of which "
-            f"{format_duration(self.compute_s)} are computation and {format_duration(self.exposed_s)} "
+            f"{counted(self.steps, 'step')}: {format_duration(self.step_s)} per step, with "
+            f"{format_duration(self.compute_s)} of computation and {format_duration(self.exposed_s)} of "
             f"waiting. {format_size(4 * sum(self.counts))} of gradients in "
             f"{counted(len(self.counts), 'bucket')}{line}."
         )
 
     def values(self) -> dict[str, object]:
-        """Return all but the gradients as a JSON object."""
+        """Return all fields except the gradients, and the step time, as a JSON object."""
         found: dict[str, object] = to_values(replace(self, gradients=()))
         del found["gradients"]
         return {**found, "step_s": self.step_s}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it, gradients included, for ``load``, all or nothing. Raises ``JobError``."""
+        """Write all fields, with the gradients, to a file atomically. Raises ``JobError``."""
         write_files({Path(path): self.content()})
 
     def content(self) -> Content:
-        """Return the content of the file, for ``write_files`` and ``replace_file``."""
+        """Return the file's content for ``write_files`` and ``replace_file``."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields["line"] = None if self.line is None else asdict(self.line)
         fields["gradients"] = list(self.gradients)
@@ -118,16 +117,17 @@ class Observed:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Observed:
-        """Read what ``save`` wrote; no code of the file runs. Raises ``DataError``."""
+        """Read a file of ``save`` without executing code from it. Raises ``DataError``."""
         try:
             check_summed(path)
             content = torch.load(Path(path), map_location="cpu", weights_only=True)
-        except Exception as error:  # what a damaged file raises is torch's to choose
+        except Exception as error:  # torch raises any type for a damaged file
             reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise DataError(
-                f"what was observed of a training cannot be read from {path}: {reason}"
+                f"expected a readable file of observed steps, got {path}: {reason}; run 'gradwire profile' "
+                "again"
             ) from error
-        source = Source(f"the observation {path}", "let 'gradwire profile' write another", DataError)
+        source = Source(f"the observation {path}", "run 'gradwire profile' again", DataError)
         gradients = rows(tensor_of(torch.float32, None))
         line = optional(of(Line, nbytes_per_s=real(0.0, finite=False)))
         return source.read(content, of(cls, kind=one_of(*FORMS), gradients=gradients, line=line))
@@ -135,7 +135,7 @@ class Observed:
 
 @dataclass(frozen=True)
 class RecordedSteps:
-    """One rank's steps; the fields are those of ``Observed``."""
+    """The recorded steps of one rank; the fields are as in ``Observed``."""
 
     kind: str
     device: torch.device
@@ -152,10 +152,10 @@ def observe(
     line: Line | None = None,
     attached: str | None = None,
 ) -> Observed:
-    """Return the steps as the slowest rank takes them; all ranks call it together.
+    """Return the steps with the times of the slowest rank; all ranks call it together.
 
-    Without a ``line``, those between the ranks are measured. The counts and gradients are this rank's. Raises
-    ``ExchangeError``.
+    Without a ``line``, the links between the ranks are measured. The counts and gradients are this rank's.
+    Raises ``ExchangeError``.
     """
     median, scatter = steps.times.median, steps.times.disagreement
     row = [*astuple(median), scatter, *_machine()]
@@ -185,7 +185,7 @@ def observe(
 def slowest(rows: Sequence[Sequence[float]]) -> StepTime:
     """Return the times of the rank that computes longest, for which the others wait.
 
-    The rest of the longest step is waiting, for all of them end it together.
+    The rest of the longest step is waiting, because all ranks end a step together.
     """
     compute_s = max(row[0] for row in rows)
     backward_s = min(max(row[1] for row in rows), compute_s)
@@ -194,27 +194,27 @@ def slowest(rows: Sequence[Sequence[float]]) -> StepTime:
 
 
 def _machine() -> list[float]:
-    """Return this machine's id in numbers that float32 holds exactly."""
+    """Return this machine's id as numbers that float32 holds exactly."""
     name = machine_id()
     return [float(int(name[at : at + _DIGITS], 16)) for at in range(0, len(name), _DIGITS)]
 
 
-# Excerpts of gradients: small enough to be kept, from every parameter, without waiting for a device.
+# Excerpts of gradients: small, from every bucket, and copied without waiting for the device.
 
 
 def shares(counts: Sequence[int], most: int = DEFAULT.excerpt_count) -> list[int]:
-    """Return how many floats of each of these tensors to keep, in proportion, ``most`` together or less."""
+    """Return the number of floats to keep of each tensor, in proportion to its size and ``most`` in all."""
     total = sum(counts)
     return list(counts) if total <= most else [count * most // total for count in counts]
 
 
 def stretch(values: torch.Tensor, count: int) -> torch.Tensor:
-    """Return a copy of ``count`` values from the middle, or of all, 1-D, on the device of ``values``."""
+    """Return a 1-D copy of the middle ``count`` values, or of all if there are fewer, on the same device."""
     flat = (values if values.layout is torch.strided else values.to_dense()).detach().reshape(-1)
     begin = max(0, flat.numel() - count) // 2
     return flat[begin : begin + count].clone()
 
 
 def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the excerpts of one step's tensors as one, 1-D float32 on the CPU; this waits for a device."""
+    """Return the concatenated excerpts, 1-D float32 on the CPU; this waits for the device."""
     return torch.cat([part.to(device="cpu", dtype=torch.float32) for part in parts])

@@ -1,4 +1,4 @@
-"""Records the steps of an attached run from the moment on when somebody asks for an estimate."""
+"""The recorder of an attached run's steps, from the first request for an estimate on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gradwire.units import parse_rate
 if TYPE_CHECKING:
     from gradwire.sync.work import BucketWork
 
-# Measure what an estimate needs beside steps: what frames and codecs cost, what is lost, and the noise.
+# The measurements for an estimate besides steps: frame and codec costs, encoding errors, gradient noise.
 
 
 def estimator(
@@ -41,18 +41,16 @@ def estimator(
     settings: Auto | None = None,
     repeats: int = DEFAULT.careful_repeats,
 ) -> Estimator:
-    """Return an estimator for such lines and at most ``most_hosts`` hosts, after some seconds of measuring.
+    """Return an estimator for these links and at most ``most_hosts`` hosts, after seconds of measuring.
 
-    Each codec is measured ``repeats`` times, on ``part_nbytes`` of an excerpt at once: so much holds about as
-    few parameters as segments do of the gradient.
+    Each codec is measured ``repeats`` times on parts of ``part_nbytes`` of an excerpt, which have about as
+    few parameters as the segments of a whole gradient.
 
-    Raises ``DataError`` where no gradients were observed, ``TensorError`` for gradients that are not finite,
-    and ``LinkError`` where frames cannot be measured.
+    Raises ``DataError`` if no gradients were observed, ``TensorError`` if gradients are not finite, and
+    ``LinkError`` if frames cannot be measured.
     """
     if not observed.gradients:
-        raise DataError(
-            "no gradients were observed, without which nothing is known of codecs; run more steps"
-        )
+        raise DataError("expected gradients from at least one step, got none; run more steps")
     settings = settings or Auto()
     host = replace(measure_host(cores(), 1), ranks_per_machine=1)
     samples = [excerpt(each) for each in observed.gradients]
@@ -66,24 +64,24 @@ def estimator(
 
 
 _FAILED = "no estimate: "
-"""Begins the text of an error, in place of an estimate."""
+"""The prefix of an error message that rank 0 broadcasts instead of an estimate."""
 
 
 class Recorder(StepObserver):
-    """Records one rank's steps; all ranks record the same ones.
+    """Records one rank's steps; all ranks record the same steps.
 
     Parameters
     ----------
     kind
         ``"DDP"`` or ``"FSDP2"``.
     warm_up
-        The steps before the first whose time counts; their last ones give the excerpts. With 0, all steps
-        count, and the first ones give the excerpts.
+        The number of untimed steps at the beginning; excerpts are from the last of them. If it is 0, excerpts
+        are from the first steps.
 
     Attributes
     ----------
     counts
-        The floats of each bucket of the latest step.
+        The number of floats in each bucket of the latest step.
     """
 
     def __init__(
@@ -98,28 +96,28 @@ class Recorder(StepObserver):
         self._overlaps, self._times = FORMS[kind].overlaps, StepTimes(clock, config)
         self._steps, self._device = 0, torch.device("cpu")
         self._now: list[int] = []
-        self._gathers: list[int] = []  # of the latest step, and of the one under way
+        self._gathers: list[int] = []  # of the latest complete step
         self._gathers_now: list[int] = []
         self._gathers_s = 0.0
         self._excerpt: list[torch.Tensor] = []
         self._excerpts: list[list[torch.Tensor]] = []
 
     def bucket(self, work: BucketWork) -> BucketObserver:
-        """Note a bucket; return what keeps an excerpt of it while those are few."""
+        """Record a bucket, and return the observer that keeps an excerpt of it if one is needed."""
         if work.is_bypassed:
             return NULL_BUCKET
         return ExcerptKeeper(self._excerpt, self.handed_over(work.tensor))
 
     def gathered(self, count: int, wait_s: float) -> None:
-        """Note that ``count`` floats of weights were gathered, which forward or backward waited for."""
+        """Record an all-gather of ``count`` floats of weights, and the wait of forward or backward for it."""
         self._gathers_now.append(count)
         self._gathers_s += wait_s
 
     def end(self, cost: StepCost) -> None:
-        """Note that a step's averages are all there."""
+        """Record the end of a step, when all its averages have arrived."""
         self._times.end(None if self._overlaps else self._gathers_s + cost.wait_s)
         self._gathers, self._gathers_now, self._gathers_s = self._gathers_now, [], 0.0
-        if self._excerpt and self._now == self.counts:  # else DDP has cut its buckets anew
+        if self._excerpt and self._now == self.counts:  # otherwise DDP has rebuilt its buckets
             self._excerpts.append(self._excerpt)
         self._excerpt, self.counts, self._now = [], self._now, []
         self._steps += 1
@@ -127,7 +125,7 @@ class Recorder(StepObserver):
             self._times.forget()
 
     def handed_over(self, gradient: torch.Tensor) -> int:
-        """Note a bucket of gradients; return how many floats of it to keep, 0 for none."""
+        """Record a bucket of gradients; return the number of floats to keep of it."""
         place, count = len(self._now), gradient.numel()
         self._now.append(count)
         self._device = gradient.device
@@ -139,12 +137,12 @@ class Recorder(StepObserver):
         return shares(self.counts, self._config.excerpt_count)[place]
 
     def keep(self, excerpt: torch.Tensor) -> None:
-        """Keep an excerpt of the bucket that was handed over last."""
+        """Keep an excerpt of the latest bucket."""
         self._excerpt.append(excerpt)
 
     @property
     def recorded(self) -> RecordedSteps:
-        """The steps whose times count, and what the latest one exchanged; this waits for a device."""
+        """The timed steps, and the buckets and all-gathers of the latest one; this waits for the device."""
         counts, gathers, gradients = tuple(self.counts), tuple(self._gathers), map(joined, self._excerpts)
         return RecordedSteps(self._kind, self._device, self._times, counts, gathers, tuple(gradients))
 
@@ -156,10 +154,10 @@ class Recorder(StepObserver):
     def estimate(
         self, sync: BetweenSteps, rate: str | float | None = None, hosts: int | None = None
     ) -> Estimate | None:
-        """Return an estimate for another deployment, measured by rank 0; None before it is ready.
+        """Return an estimate for a deployment, measured by rank 0; None until enough steps are recorded.
 
-        All ranks call it together between two steps. ``rate`` is one like ``"10gbit"``, or bytes per second;
-        without it the line is measured. ``hosts`` are as many as there are ranks by default. Raises
+        All ranks call it together between two steps. ``rate`` is a link rate such as ``"10gbit"``, or bytes
+        per second; without it, the link is measured. ``hosts`` defaults to the number of ranks. Raises
         ``SpecError``, ``DataError`` on all ranks if rank 0 cannot measure, and ``ExchangeError``.
         """
         line = _line_of(rate, hosts)
@@ -183,7 +181,7 @@ class Recorder(StepObserver):
 
 
 class ExcerptKeeper(BucketObserver):
-    """Keeps an excerpt of a bucket; on the communication thread, so training does not wait for a device."""
+    """Keeps an excerpt of a bucket; the communication thread waits for the device, training does not."""
 
     wants_alone = True
 
@@ -197,28 +195,28 @@ class ExcerptKeeper(BucketObserver):
 
 
 def _line_of(rate: object, hosts: object) -> Line | None:
-    """Return the line of a rate, or None if it is to be measured.
+    """Return a link of this rate, or None to measure it.
 
-    Raises ``SpecError`` unless an estimate can be for this rate and number of hosts.
+    Raises ``SpecError`` if the rate or the number of hosts is invalid.
     """
     if not (rate is None or isinstance(rate, str | int | float)) or isinstance(rate, bool):
         raise SpecError(
-            f"expected a rate such as '10gbit', or bytes per second, got {shown(rate)}; leave it out to "
-            "measure the line"
+            f"expected a rate such as '10gbit', or bytes per second, got {shown(rate)}; omit it to measure "
+            "the link"
         )
     found = parse_rate(rate) if isinstance(rate, str) else rate
     line = Line(ASSUMED_LATENCY_S, float("inf") if found is None else found)
     if hosts is not None:
-        Deployment("", line, hosts)  # type: ignore[arg-type]  # that is what it checks
+        Deployment("", line, hosts)  # type: ignore[arg-type]  # its check of the type is the purpose
     return None if rate is None else line
 
 
 def _answer(seen: Observed, rate: str | float | None, hosts: int, config: AutoConfig) -> str:
-    """Return an estimate as JSON, or the reason why there is none.
+    """Return an estimate as JSON, or the error message if there is none.
 
-    Elsewhere each rank has a machine of its own, unless all share a testbed's.
+    In another deployment, each rank has its own machine, unless all ranks run on a testbed's machine.
     """
-    assert seen.line is not None, "it was measured, or is the rate's"
+    assert seen.line is not None, "the link was measured, or has the given rate"
     is_here = rate is None and hosts == seen.world
     sharing = seen.ranks_per_machine if is_here else hosts if is_inside() else 1
     try:

@@ -1,4 +1,4 @@
-"""The rules for the plans that a run may choose, by how it exchanges its gradients."""
+"""The rules for the plans that a run may choose, for each kind of front end."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from gradwire.planner.candidates import ALGORITHMS
 
 @dataclass(frozen=True)
 class CandidateRules:
-    """The rules for the plans that a run may choose, by how it exchanges its gradients.
+    """The rules for the plans that a run may choose.
 
     Attributes
     ----------
     name
-        The name in the file of decisions.
+        The name in the key of saved decisions.
     whole
-        Whether all gradients go out together, at the end of backward.
+        Whether all gradients are exchanged together, at the end of backward.
     half
-        The half of a ring that a gradient goes through, ``"reduce"`` where each rank keeps a shard of the
-        sum; None for all of the plan's algorithm.
+        The half of a ring all-reduce that gradients use: ``"reduce"`` if each rank keeps a shard of the sum,
+        None for the plan's whole algorithm.
     algorithms
-        The algorithms that may be chosen, the preferred first.
+        The algorithms that may be chosen, in order of preference.
     has_exceptions
-        Whether parameters may have another codec than the rest.
+        Whether parameters may have another codec than the plan's.
     places
-        Whether parameters begin blocks of their own, where their codec has blocks.
+        Whether each parameter begins a new block, if its codec has blocks.
     pipeline
-        The steps under way at once.
+        The number of steps in flight.
     """
 
     name: str
@@ -43,25 +43,25 @@ class CandidateRules:
 
     @property
     def overlaps(self) -> bool:
-        """Whether buckets go out while backward computes the next ones; otherwise it waits for each."""
+        """Whether buckets are exchanged while backward computes the next ones."""
         return not self.whole and self.half is None
 
     def over(self, link: Link) -> CandidateRules:
-        """Return the rules without algorithms that ``link`` cannot run."""
+        """Return the rules without the algorithms that ``link`` cannot run."""
         may = (each for each in self.algorithms if each != backend.NAME or link.HAS_ALL_REDUCE)
         return replace(self, algorithms=tuple(may))
 
     def most_excepted(self, config: AutoConfig) -> float:
-        """Return the share of the values that may have another codec than the rest."""
+        """Return the largest share of the values that may have another codec than the plan's."""
         return config.most_excepted_share if self.has_exceptions else 0.0
 
 
 BUCKETS = CandidateRules("buckets")
-"""DDP's: each goes out once backward has it ready."""
+"""The rules for DDP: each bucket is exchanged as soon as its gradients are computed."""
 SHARDS = CandidateRules("shards", half="reduce", algorithms=("ring",), has_exceptions=False, places=False)
-"""FSDP's: each module's gradients are reduced by themselves, with one codec, while backward waits."""
+"""The rules for FSDP: each module's gradients are reduced separately, with one codec; backward waits."""
 
 
 def whole(pipeline: int) -> CandidateRules:
-    """Return the rules for gradients that go out whole, with ``pipeline`` steps under way at once."""
+    """Return the rules for gradients exchanged as one bucket, with ``pipeline`` steps in flight."""
     return CandidateRules(f"a pipeline of {pipeline}", whole=True, pipeline=pipeline)

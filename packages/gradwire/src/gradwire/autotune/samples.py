@@ -1,4 +1,4 @@
-"""Samples of a rank's own gradient, and what codecs and exchanges lose of it."""
+"""Samples of a rank's gradient, and the relative errors of codecs and exchanges on them."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 
 @dataclass
 class Samples:
-    """One step's buckets of a rank, before any average; of a large bucket its beginning.
+    """One step's buckets on one rank before averaging, or the first values of large buckets.
 
     Attributes
     ----------
     counts
-        The floats of each bucket, all of them.
+        The number of floats in each whole bucket.
     names, sizes
-        The parameters, in the order of the buckets, and their floats.
+        The names of the parameters in bucket order, and their numbers of floats.
     drawn
-        The number of the bucket, from 0 up, whose exchange is to be compared with the exact average.
+        The index of the bucket whose exchange is compared with the exact average; None for no comparison.
     step
-        The number of the step, which draws the part of a large bucket that is compared.
+        The number of the step, the seed that draws the compared part of a large bucket.
     shadow
-        The result of that comparison.
+        The result of the comparison.
     placed_for
-        The number of ranks, if parameters begin blocks of their own; None if they lie side by side.
+        The number of ranks if each parameter begins a new block; None if parameters are contiguous.
     config
         The thresholds of the run.
     """
@@ -64,7 +64,7 @@ class Samples:
     _known: dict[Codec, list[float]] = field(default_factory=dict)
 
     def add(self, shapes: Sequence[tuple[int, ...]], names: Sequence[str], values: torch.Tensor) -> None:
-        """Copy the next bucket's values, float32, to the host; its parameters have these shapes and names."""
+        """Copy the float32 values of the next bucket, with these parameters, to the host."""
         self._known.clear()
         self._shapes.append(shapes)
         self.names += names
@@ -74,35 +74,38 @@ class Samples:
 
     @property
     def finite(self) -> bool:
-        """Whether codecs can be measured on them."""
+        """Whether there is at least one bucket, and all sampled values are finite."""
         return bool(self.counts) and all(bool(each.isfinite().all()) for each in self._values)
 
     @property
     def size_of(self) -> dict[str, int]:
-        """The floats of each parameter, by its name."""
+        """The number of floats of each parameter, by name."""
         return dict(zip(self.names, self.sizes, strict=True))
 
     def part(self, names: Collection[str]) -> float:
-        """Return the share of all values that these parameters have."""
+        """Return the share of all values that these parameters hold."""
         return part_of(names, self.size_of)
 
     @property
     def flat(self) -> torch.Tensor:
-        """All values that were kept, one bucket after the other."""
+        """The sampled values of all buckets, concatenated."""
         return torch.cat(self._values)
 
     def slice_norms(self) -> torch.Tensor:
-        """Return the norms of all columns and rows, 1-D float32, as many on all ranks; 0 if not finite."""
+        """Return the norms of all columns and rows, 1-D float32, 0 if not finite; all ranks have as many."""
         buckets = zip(self._values, self._shapes, strict=True)
         found = [norms for values, shapes in buckets for norms in _slice_norms(values, shapes)]
-        nothing = torch.zeros(0, dtype=torch.float32, device="cpu")  # whatever a model's defaults are
+        nothing = torch.zeros(
+            0, dtype=torch.float32, device="cpu"
+        )  # whatever torch's default dtype and device are
         return torch.cat([nothing, *found]).nan_to_num(0.0, 0.0, 0.0)
 
     def compare_with(self, norms: torch.Tensor) -> None:
-        """Judge columns and rows by these norms where they are larger: means of all ranks' ``slice_norms``.
+        """Compare errors of columns and rows with these norms if they are larger than the sampled norms.
 
-        All ranks' gradients are added up, so what is lost of a rank's own column is lost of the sum's. The
-        own one may be all but empty, because its feature is absent from this rank's few examples.
+        ``norms`` are the means of all ranks' ``slice_norms``. Gradients are summed, so the error of a column
+        on one rank is an error of the sum's column. On that rank, the column may be almost zero, because its
+        feature is absent from the rank's few examples.
         """
         self._known.clear()
         buckets = zip(self._values, self._shapes, strict=True)
@@ -111,7 +114,7 @@ class Samples:
         )
 
     def shares(self, codec: Codec) -> list[float]:
-        """Return the share of each parameter's norm that one encoding loses; see ``lost_shares``."""
+        """Return each parameter's relative error in one encoding; see ``lost_shares``."""
         if codec not in self._known:
             self._known[codec] = self._shares(codec)
         return self._known[codec]
@@ -126,14 +129,14 @@ class Samples:
 
 @dataclass(frozen=True)
 class Shadow:
-    """Relative errors of whole exchanges of one bucket, or of a part of it, by parameter.
+    """The relative errors of a whole exchange of one bucket, or of a part of it, by parameter.
 
     Attributes
     ----------
     planned
-        With the codecs that the plan has for them.
+        With each parameter's codec in the plan.
     plain
-        With the plan's codec for all of them.
+        With the plan's main codec for all parameters.
     """
 
     planned: Mapping[str, float]
@@ -141,14 +144,14 @@ class Shadow:
 
 
 def part_of(names: Collection[str], size_of: Mapping[str, int]) -> float:
-    """Return the share of all values that these parameters have."""
+    """Return the share of all values that these parameters hold."""
     return sum(size_of[name] for name in names) / max(sum(size_of.values()), 1)
 
 
 def _decoded(
     codec: Codec, values: torch.Tensor, shapes: Sequence[tuple[int, ...]], placed_for: int | None
 ) -> torch.Tensor:
-    """Return a bucket's values after one encoding and decoding."""
+    """Return a bucket's values, encoded and decoded once."""
     if codec.EXACT or values.numel() == 0:
         return values
     kept = tuple(_kept(shapes, len(values)))
@@ -167,12 +170,11 @@ def lost_shares(
     norms: torch.Tensor | None = None,
     config: AutoConfig = DEFAULT,
 ) -> list[float]:
-    """Return the share of each parameter's norm that is missing in ``found``, of the values that are there.
+    """Return the relative error of each parameter in ``found``, over its sampled values.
 
-    Of a parameter with rows and columns it is what nine in ten of them stay within, divided by
-    ``slice_room``, if that is more: the norm of a whole matrix hides columns that are much smaller than
-    others. ``norms`` of columns and rows count where they are larger than those of ``values``. Where there
-    was no gradient nothing can be lost; where there is one after decoding alone, all is.
+    For a parameter with rows and columns, it is at least their relative error at ``slice_quantile``, divided
+    by ``slice_room``: the norm of a whole matrix hides columns with much smaller norms. ``norms`` of columns
+    and rows are used if they are larger than those of ``values``. An error on a zero gradient is 1.
     """
     shares, squares = list[float](), (values.double().square(), (found - values).double().square())
     judged = iter(() if norms is None else torch.split(norms.double().square(), _counts(shapes, len(values))))
@@ -188,38 +190,38 @@ def lost_shares(
 
 
 def _slice_norms(values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
-    """Return the norms of each parameter's columns and rows, float32."""
+    """Return the float32 norms of each parameter's columns and rows."""
     parts = _parts(values.double().square(), shapes)
     sums = (_slice_sums(own, shape) for own, shape in zip(parts, shapes, strict=True))
     return [each.sqrt().float() for each in chain(*sums)]
 
 
 def _parts(values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> Sequence[torch.Tensor]:
-    """Return the kept values of each parameter."""
+    """Return the sampled values of each parameter."""
     kept = _kept(shapes, len(values))
     return torch.split(values[: sum(kept)], kept)
 
 
 def _counts(shapes: Sequence[tuple[int, ...]], kept: int) -> list[int]:
-    """Return how many columns and rows are judged of each parameter, of a bucket's first values."""
+    """Return the numbers of columns and rows of each parameter among a bucket's first ``kept`` values."""
     return [*chain(*map(_slices, shapes, _kept(shapes, kept)))]
 
 
 def _kept(shapes: Sequence[tuple[int, ...]], kept: int) -> list[int]:
-    """Return how many values of each parameter are among a bucket's first ones."""
+    """Return the number of values of each parameter among a bucket's first ``kept`` values."""
     starts = accumulate(map(math.prod, shapes), initial=0)
     return [min(max(kept - start, 0), math.prod(shape)) for start, shape in zip(starts, shapes, strict=False)]
 
 
 def _slices(shape: tuple[int, ...], kept: int) -> tuple[int, ...]:
-    """Return the numbers of columns and of rows that were kept; nothing for a parameter without."""
+    """Return the numbers of sampled columns and rows; empty unless there are two of each."""
     columns = math.prod(shape[1:])
     rows = kept // columns if columns else 0
     return (columns, rows) if len(shape) > 1 and min(rows, columns) > 1 else ()
 
 
 def _slice_sums(own: torch.Tensor, shape: tuple[int, ...]) -> list[torch.Tensor]:
-    """Return the sums of columns and of rows."""
+    """Return the sums of the columns and the sums of the rows."""
     counts = _slices(shape, own.numel())
     if not counts:
         return []
@@ -228,29 +230,29 @@ def _slice_sums(own: torch.Tensor, shape: tuple[int, ...]) -> list[torch.Tensor]
 
 
 def _shares(own: torch.Tensor, lost: torch.Tensor) -> torch.Tensor:
-    """Return the lost shares of norms, from squares: 0 where nothing was lost, 1 where nothing was there."""
+    """Return relative errors from squared norms: 0 without an error, 1 for an error on a zero gradient."""
     return torch.where(lost == 0, 0.0, torch.where(own == 0, 1.0, lost / own).sqrt()).nan_to_num(1.0, 1.0)
 
 
-# A bucket of a sampled step: copied before its exchange, and if it was drawn, a part is reduced exactly.
+# The observer of a bucket in a sampled step: a copy before its exchange, and an exact result if drawn.
 
 
 class BucketSampler(BucketObserver):
-    """Copies one bucket of a sampled step, and compares its average with the exact one if it was drawn.
+    """Copies one bucket of a sampled step, and compares its exchange with the exact result if drawn.
 
     Parameters
     ----------
     samples
-        The step's.
+        The samples of the step.
     work
         The bucket's exchange.
     shapes
-        The shapes of the model's parameters, by their names.
+        The shapes of the model's parameters, by name.
     drawn
-        Whether its average, or this rank's chunk of the sum, is compared; the same on all ranks. Of a large
-        average these are the parameters from one on that is drawn by the number of the step.
+        Whether its average, or this rank's chunk of the sum, is compared; the same on all ranks. For a large
+        average, the step number draws the compared part.
     part_nbytes
-        Copies it in parts of this size, as if each were a bucket; None: as it is.
+        The size of parts to sample as if each were a bucket; None to sample the bucket as a whole.
     """
 
     wants_alone = True
@@ -264,7 +266,7 @@ class BucketSampler(BucketObserver):
         drawn: bool = False,
         part_nbytes: int | None = None,
     ) -> None:
-        assert work.layout is not None, "front ends that let a run choose its plan name parameters"
+        assert work.layout is not None, "a front end must name the parameters of a run that chooses its plan"
         self._samples, self._work, self._layout, self._drawn = samples, work, work.layout, drawn
         pairs = zip(work.layout.names, work.layout.counts, strict=True)
         self._shapes = [_shape_of(count, shapes.get(name, ())) for name, count in pairs]
@@ -288,7 +290,7 @@ class BucketSampler(BucketObserver):
             self._own = on_host(values)[self._floats].clone()
 
     def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:
-        """Compare what was exchanged with the exact result."""
+        """Compare the exchanged values with the exact result if drawn; return the comparison's cost."""
         if not self._drawn:
             return ExchangeCost()
         found = on_host(values)[self._floats]
@@ -296,9 +298,9 @@ class BucketSampler(BucketObserver):
         return compare(found, exchange)
 
     def _part(self) -> tuple[slice, slice]:
-        """Return the parameters that are compared, and their floats: the same on all ranks.
+        """Return the slices of the compared parameters and of their floats, the same on all ranks.
 
-        Whole ones, or rows of a large one, or of rows that are larger a part.
+        They are whole parameters, or rows of one large parameter, or part of its values if rows are large.
         """
         starts = list(accumulate(map(math.prod, self._shapes), initial=0))
         config = self._samples.config
@@ -316,7 +318,7 @@ class BucketSampler(BucketObserver):
         return slice(first, after), slice(begin, starts[after])
 
     def _compare(self, found: torch.Tensor, exchange: Exchange) -> ExchangeCost:
-        """Average the same values exactly, and with the plan's codec alone if parameters have several."""
+        """Average the same values exactly, and with the plan's main codec alone if it has several."""
         own, request = self._own, self._work.request
         exact, plain = own.clone(), found
         alone = BucketRequest(average=request.average, timeout_s=request.timeout_s)
@@ -335,7 +337,7 @@ class BucketSampler(BucketObserver):
         return cost
 
     def _compare_chunk(self, found: torch.Tensor, exchange: Exchange) -> ExchangeCost:
-        """Reduce the same values exactly; what this rank keeps of the sum is its chunk of a ring's."""
+        """Reduce the same values exactly, and compare this rank's chunk of the ring's sum."""
         link = exchange.link
         cost = Exchange(link, Plan()).reduce(self._own)
         place = [ring.owner(chunk, link.world) for chunk in range(link.world)].index(link.rank)
@@ -357,7 +359,7 @@ class BucketSampler(BucketObserver):
 
 
 def _shape_of(count: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of ``count`` floats of a parameter: whole rows of it, or else one row."""
+    """Return the shape of ``count`` floats of a parameter: its whole rows, or else a single row."""
     row = math.prod(shape[1:])
     is_rows = len(shape) > 0 and row > 0 and count % row == 0
     return (count // row, *shape[1:]) if is_rows else (count,)

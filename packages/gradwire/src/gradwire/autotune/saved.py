@@ -1,4 +1,4 @@
-"""Decisions of earlier runs: the last one of each in a file, and those in checkpoints."""
+"""Decisions of earlier runs, from files with a run's last decision, and from checkpoints."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from gradwire.machine import machine_id
 from gradwire.records import make_record, read_record, to_json
 from gradwire.version import version
 
-# Whether a run may use a decision that was saved: the user's present settings come first.
+# The check of a saved decision against the user's present settings, which take precedence.
 
 _CHOSEN = ("codec", "codecs", "algorithm", "segment_nbytes")
-"""The fields of a plan that are chosen; the others are the same in all plans of a run."""
+"""The fields of a plan that a run chooses; the other fields are the same in all its plans."""
 
 
 def refusal(decision: Decision, settings: Auto, rules: CandidateRules, names: Iterable[str]) -> str:
     """Return why a run of a model with these parameters must not use a decision; empty if it may.
 
-    The plan has to be one that the run could choose itself. What its exchanges lose of each parameter is
-    known only by the mean of the squares, which is a bound for every plan that keeps the contract.
+    The run must be able to choose the plan itself. A decision has only the mean of the parameters' squared
+    relative errors, which is at most the squared limit for every plan that meets the contract.
     """
     plan, candidates, most = decision.plan, settings.candidates, settings.max_lost_norm
     codecs = (plan.codec, *(rule.codec for rule in plan.rules))
@@ -44,14 +44,12 @@ def refusal(decision: Decision, settings: Auto, rules: CandidateRules, names: It
     if plan.algorithm not in rules.algorithms:
         return f"expected an algorithm among {', '.join(rules.algorithms)}, got {plan.algorithm}"
     if plan.rules and not rules.has_exceptions:
-        return "expected one codec for all parameters, got another one for some"
+        return "expected one codec for all parameters, got several codecs"
     common = replace(settings.first_plan, pipeline=rules.pipeline)
     if plan != replace(common, **{name: getattr(plan, name) for name in _CHOSEN}):
         return f"expected {common.to_json()} apart from {', '.join(_CHOSEN)}, got {plan.to_json()}"
     if not 0 <= decision.extra <= most**2 * settings.config.rounding:
-        return (
-            f"expected a loss of at most {most:g} of a gradient's norm, got {abs(decision.extra) ** 0.5:.3g}"
-        )
+        return f"expected a relative error of at most {most:g}, got {abs(decision.extra) ** 0.5:.3g}"
     try:
         check_names(plan.rules, names)
     except SpecError as error:
@@ -59,31 +57,31 @@ def refusal(decision: Decision, settings: Auto, rules: CandidateRules, names: It
     return ""
 
 
-# What a checkpoint keeps of an automatic choice, so that a resumed run goes on with the plan that it had.
+# The state of an automatic choice in a checkpoint, with which a resumed run continues its plan.
 
 _SOURCE = Source(
-    "the state of an automatic choice", "leave 'auto' out of it, and the run measures anew", StateError
+    "the state of an automatic choice", "remove 'auto' from it, and the run measures again", StateError
 )
 
 
 @dataclass(frozen=True)
 class State:
-    """The state of a run between two steps.
+    """The state of an automatic choice between two steps.
 
     Attributes
     ----------
     world, steps
-        The number of ranks, and of the steps that they had begun.
+        The number of ranks, and the number of steps begun.
     decide_at
-        The step before which they have measured last, or are to do so next.
+        The step before which the ranks last chose a plan, or will choose next.
     patience, since
         The attributes of the ``Watch``.
     decisions
-        The decisions, and the steps from which on they hold.
+        The decisions, each with the first step of its plan.
     seen, refused
-        The attributes of the ``Contract``, the codecs as their specs.
+        The attributes of the ``Contract``, with codecs as specs.
     settings
-        The ``terms_of`` the settings under which it was decided; empty in older checkpoints.
+        The ``terms_of`` the settings of these decisions; empty in older checkpoints.
     """
 
     world: int
@@ -97,12 +95,12 @@ class State:
     settings: str = ""
 
     def to_json(self) -> str:
-        """Return it as a JSON object."""
+        """Return the state as the text of a JSON object."""
         return json.dumps(to_values(self))
 
     @classmethod
     def from_json(cls, text: object) -> Self:
-        """Read what ``to_json`` wrote. Raises ``StateError``."""
+        """Read the output of ``to_json``. Raises ``StateError``."""
         decided, specs = rows(pair(whole(), Decision.from_values)), rows(lambda spec: str(parse(spec)))
         kind = of(cls, decisions=lambda each: [*decided(each)], refused=lambda each: [*specs(each)])
         return _SOURCE.of_json(text, kind)
@@ -121,10 +119,10 @@ def fingerprint(shapes: Sequence[Sequence[int]], world: int, way: str) -> str:
 
 @dataclass(frozen=True)
 class Saved:
-    """The saved decisions that a run may go on with: those that its present settings allow.
+    """The access of a run to saved decisions that its present settings allow.
 
-    ``names`` are those of the model's parameters, and ``key`` is the run's ``fingerprint``. The rank that
-    ``tells`` logs why a decision is left out, and writes the file.
+    ``names`` are the names of the model's parameters, and ``key`` is the run's ``fingerprint``. Only the rank
+    with ``tells`` writes the file, and logs why a decision is ignored.
     """
 
     settings: Auto
@@ -134,18 +132,18 @@ class Saved:
     tells: bool
 
     def load(self) -> Decision | None:
-        """Return the decision of the file that the settings name, if the run may use it."""
+        """Return the decision in the file of the settings, or None if the run may not use it."""
         place = self.settings.place
         found = None if place is None else load(place, self.key, terms_of(self.settings), self._most_nbytes)
         return found if found and self._allows(found, f"the decision in {place}") else None
 
     def save(self, decision: Decision) -> None:
-        """Write a decision to that file."""
+        """Write a decision to the file of the settings, if there is one."""
         if self.tells and self.settings.place is not None:
             save(self.settings.place, self.key, terms_of(self.settings), decision, self._most_nbytes)
 
     def allows(self, state: State) -> bool:
-        """Return whether the run may go on with the state of a checkpoint."""
+        """Return whether the run may continue with the state of a checkpoint."""
         if state.settings and state.settings != terms_of(self.settings):
             why = f"expected its settings to be {terms_of(self.settings)}, got {state.settings}"
             return self._leave_out("the choice in the checkpoint", why)
@@ -161,45 +159,51 @@ class Saved:
 
     def _leave_out(self, called: str, why: str) -> bool:
         if self.tells:
-            _LOG.warning("the run chooses its plan anew, without %s: %s", one_line(called), one_line(why))
+            _LOG.warning("the run ignores %s and chooses a new plan: %s", one_line(called), one_line(why))
         return False
 
 
 def load(place: str, key: str, terms: str, most_nbytes: int = DEFAULT.most_file_nbytes) -> Decision | None:
-    """Return the decision in a file; None if there is none for this key and these settings.
+    """Return the decision in a file; None if it has none for this key and these settings.
 
-    A file that cannot be read is a warning. Older files don't tell the settings.
+    A file that cannot be read causes a warning. Older files don't have the settings.
     """
     path = Path(place)
     try:
         if not path.exists():
             return None
         _check_ordinary(path, most_nbytes)
-        record = read_record(path, SCHEMA, "decision", "leave it out, and the run measures anew")
+        record = read_record(path, SCHEMA, "decision", "remove it, and the run measures again")
         check_sealed({name: record[name] for name in _SEALED if name in record}, f"the fields of {path}")
         if record.get("key") != key or record.get("settings", terms) != terms:
             return None
         return Decision.from_values(record.get("decision"))
     except (GradwireError, OSError) as error:
-        _LOG.warning("the run chooses its plan anew: %s", one_line(str(error)))
+        _LOG.warning("the run chooses a new plan: %s", one_line(str(error)))
         return None
 
 
 def save(
     place: str, key: str, terms: str, decision: Decision, most_nbytes: int = DEFAULT.most_file_nbytes
 ) -> None:
-    """Write a decision to a file, all or nothing; a file that cannot be written is a warning."""
+    """Write a decision to a file atomically; a file that cannot be written causes a warning."""
     fields = sealed({"key": key, "settings": terms, "decision": to_values(decision)})
     try:
         _check_ordinary(Path(place), most_nbytes)
         write_files({Path(place): to_json(make_record(SCHEMA, fields)).encode()})
     except (GradwireError, OSError) as error:
-        _LOG.warning("the chosen plan is not kept for the next run: %s", one_line(str(error)))
+        _LOG.warning("the chosen plan is not saved for the next run: %s", one_line(str(error)))
 
 
 def _check_ordinary(path: Path, most_nbytes: int) -> None:
-    """Raise ``SpecError`` for a pipe or a device: reading may never end, and writing would replace it."""
+    """Raise ``SpecError`` for a file that is too large, or is not a regular file.
+
+    Reading a pipe or a device may never end, and writing would replace it.
+    """
     if path.exists() and not path.is_file():
-        raise SpecError(f"expected an ordinary file for decisions, got {path}; name another one")
+        raise SpecError(f"expected a regular file for decisions, got {path}; pass another path")
     if path.exists() and path.stat().st_size > most_nbytes:
-        raise SpecError(f"expected at most {most_nbytes} bytes in {path}; remove it, or name another file")
+        size = path.stat().st_size
+        raise SpecError(
+            f"expected at most {most_nbytes} bytes in {path}, got {size}; remove it, or pass another path"
+        )

@@ -1,4 +1,4 @@
-"""The user's part of an automatic choice."""
+"""The user's settings of an automatic choice."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ CODECS = (
     "ecsq:0.5,sum=0.35",
     "ecsq:0.5,block=64,sum=0.35",
 )
-"""The codecs that may be chosen by default: the planner's, and those with the fewest bytes that cost a GPT no
-more than 0.2 % of its loss (docs/auto.md). Small blocks suit parameters whose rows differ in scale; ``foot``
-suits those whose columns do."""
+"""The default candidates: the planner's codecs, and the codecs with the fewest bytes that raise a GPT's loss
+by at most 0.2 % (docs/auto.md). Small blocks are for parameters whose rows differ in scale, and ``foot`` is
+for parameters whose columns do."""
 PLACE = "GRADWIRE_AUTO"
-"""The environment variable that names the file of decisions, where ``Auto`` names none."""
+"""The environment variable with the path of the file of decisions, used if ``Auto`` has no path."""
 
 
 @dataclass(frozen=True)
 class Auto:
-    """Let training choose its plan by itself, and choose anew when the network or the gradients change.
+    """The settings of a run that chooses its plan, and chooses again if the network or the gradients change.
 
-    The first steps go through a safe codec, while gradients, computation, line, and codecs are measured. Then
-    all ranks take the plan with the least expected time to the same loss, in the same step.
+    The first steps use a safe codec, while gradients, computation, links, and codecs are measured. Then all
+    ranks switch in the same step to the plan with the shortest expected time to the same loss.
 
     Parameters
     ----------
     max_lost_norm
-        The largest share of a parameter's averaged gradient, in the l2 norm, that an exchange may lose; above
-        0 and at most 1. Parameters of which a codec would lose more get gentler ones, and a codec that suits
-        less than a fifth of the values is left out.
+        The largest relative error (in the l2 norm) of a parameter's averaged gradient that an exchange may
+        cause; above 0 and at most 1. Parameters for which a codec exceeds it get a more precise codec. A
+        codec that meets it for less than a fifth of the values is not a candidate.
     codecs
-        Codecs or their specs that may be chosen, besides no compression; by default those whose error is a
-        known share of the values. Codecs that keep residuals are used without them.
+        Candidate codecs or their specs, besides no compression; by default, codecs with a known relative
+        error. All codecs are used without error feedback.
     path
-        A file for the decision, from which the next run with the same settings starts; by default the one
-        that the environment variable ``GRADWIRE_AUTO`` names, if any. Rank 0 alone reads and writes it.
+        The file of the decision, with which the next run with the same settings starts; by default, the path
+        in the environment variable ``GRADWIRE_AUTO``, if any. Only rank 0 reads and writes it.
     config
-        The thresholds of the choice: when to measure, what to try, and what is better.
+        The thresholds of the choice: when to measure, which plans to try, and which plan is better.
 
     Raises
     ------
     SpecError
-        For an invalid value.
+        If a value is invalid.
     """
 
     max_lost_norm: float = 0.2
@@ -64,40 +64,41 @@ class Auto:
     def __post_init__(self) -> None:
         if not is_real(self.max_lost_norm, 0.0, 1.0) or self.max_lost_norm == 0:
             raise SpecError(
-                f"max_lost_norm must be above 0 and at most 1, but is {shown(self.max_lost_norm)}"
+                f"expected a max_lost_norm above 0 and at most 1, got {shown(self.max_lost_norm)}; omit it "
+                "to use 0.2"
             )
         if isinstance(self.codecs, str) or not isinstance(self.codecs, Sequence):
             raise SpecError(
-                f"codecs must be a list of codecs or their specs, but is {shown(self.codecs)}; write "
+                f"expected a list of codecs or their specs for codecs, got {shown(self.codecs)}; pass "
                 f"[{shown(self.codecs)}]"
             )
         if not isinstance(self.config, AutoConfig):
-            raise SpecError(f"expected an AutoConfig for config, got {shown(self.config)}; leave it out")
+            raise SpecError(f"expected an AutoConfig for config, got {shown(self.config)}; omit it")
         for each in self.candidates:
             Plan.of(each)
 
     @property
     def candidates(self) -> tuple[Codec, ...]:
-        """The codecs that may be chosen, no compression first."""
+        """The candidate codecs, no compression first."""
         found = (codec_of(each, "codecs") for each in self.codecs)
         return tuple(dict.fromkeys((Identity(), *(each for each in found if each is not None))))
 
     @property
     def place(self) -> str | None:
-        """The path of the file of decisions."""
+        """The path of the file of decisions; None without one."""
         return os.environ.get(PLACE) or None if self.path is None else os.fspath(self.path)
 
     @property
     def first_plan(self) -> Plan:
         """The plan of the first steps, with a codec that is safe for any model.
 
-        By default ``attach_fsdp`` keeps it for good on meshes of two dimensions, where no run chooses.
+        It is also the default plan of ``attach_fsdp`` on two-dimensional meshes, where runs don't choose.
         """
         return Plan.of(DEFAULT_CODEC, residual=False)
 
 
 def terms_of(settings: Auto) -> str:
-    """Return the limit, the candidates, and the changed thresholds of a choice as text."""
+    """Return the error limit, the candidates, and the changed thresholds as text."""
     terms = f"{float(settings.max_lost_norm)}, {', '.join(map(str, settings.candidates))}"
     changed = settings.config.changed
     return f"{terms}; {changed}" if changed else terms

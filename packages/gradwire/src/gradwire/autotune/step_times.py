@@ -1,4 +1,4 @@
-"""The times of steps, by the clock of the thread that trains."""
+"""Step times, measured on the training thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradwire.timing.calibrate import disagreement
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step: computing, its backward pass, and waiting for averages that nothing hides."""
+    """Seconds of a step: computation, the backward pass in it, and exposed waiting for averages."""
 
     compute_s: float
     backward_s: float
@@ -27,7 +27,7 @@ class StepTime:
 
 
 class StepTimes:
-    """The times of the latest steps. A step begins when the one before has ended."""
+    """The times of the latest steps; each step begins when the previous one ends."""
 
     def __init__(self, clock: Callable[[], float] = perf_counter, config: AutoConfig = DEFAULT) -> None:
         self._clock = clock
@@ -40,14 +40,13 @@ class StepTimes:
         return len(self._latest)
 
     def handed_over(self, count: int) -> None:
-        """Note that backward has a bucket of ``count`` floats ready."""
+        """Record the time at which backward has filled a bucket of ``count`` floats."""
         self._buckets.append((self._clock(), count))
 
     def end(self, wait_s: float | None = None) -> None:
-        """Note that a step is over. The first one, whose beginning is unknown, does not count.
+        """Record the end of a step. The first step is not timed, because its beginning is unknown.
 
-        ``wait_s`` is what it has waited for averages, in several places; by default it waits for them after
-        its last bucket.
+        ``wait_s`` is its total time of waiting for averages; by default, the time after its last bucket.
         """
         now, began = self._clock(), self._ended
         self._ended = now
@@ -59,12 +58,12 @@ class StepTimes:
         elif buckets:
             (first, count), (last, _) = buckets[0], buckets[-1]
             total = sum(each for _, each in buckets)
-            # Backward takes time in proportion to gradients' sizes, those of the first bucket included.
+            # The first bucket's backward time is unknown: assume times in proportion to bucket sizes.
             backward_s = (last - first) * total / (total - count) if total > count else 0.0
             self._add(StepTime(last - began, min(backward_s, last - began), now - last))
 
     def forget(self, uncounted: int = 1) -> None:
-        """Begin anew, and do not count the next ``uncounted`` steps, the first of which has no beginning."""
+        """Discard all times, and don't time the next ``uncounted`` steps; the first has no beginning."""
         self._latest.clear()
         self._ended, self._uncounted = None, uncounted - 1
 
@@ -74,23 +73,26 @@ class StepTimes:
         self._uncounted = max(self._uncounted - 1, 0)
 
     def leave_out(self, seconds: float) -> None:
-        """Let the step under way be shorter by this: training did nothing of its own in it."""
+        """Subtract ``seconds`` from the current step, because training stood still during them."""
         self._ended = None if self._ended is None else self._ended + seconds
 
     @property
     def median(self) -> StepTime:
-        """The medians of the latest steps, of which there is one at least."""
+        """The medians of the latest steps; there must be at least one."""
         rows = [(each.compute_s, each.backward_s, each.exposed_s) for each in self._latest]
         return StepTime(*map(statistics.median, zip(*rows, strict=True)))
 
     @property
     def disagreement(self) -> float:
-        """The distance of the latest steps' quartiles from their middle, as a share of it."""
+        """The relative scatter of the latest step times (``timing.calibrate.disagreement``)."""
         return disagreement([each.step_s for each in self._latest])
 
 
 def slowest(rows: Sequence[Sequence[float]]) -> StepTime:
-    """Return the times of the rank that computes longest, for which the others wait, and the least wait."""
+    """Return the longest computation and backward times of all ranks, and their shortest waiting time.
+
+    The other ranks wait for the rank that computes longest, so the shortest waiting time is its own.
+    """
     compute_s = max(row[0] for row in rows)
     backward_s = max(row[1] for row in rows)
     return StepTime(compute_s, min(backward_s, compute_s), min(row[2] for row in rows))

@@ -1,4 +1,4 @@
-"""The measurements of all ranks for a choice, in calls that all of them make, and rank 0's conclusions."""
+"""The collective measurements for a choice, and rank 0's conclusions from them."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ from gradwire.sync.observe import BetweenSteps
 from gradwire.timing.line import Line
 
 STAYS = "stays, since no plan could be chosen"
-"""In the reason of a decision that rank 0 could not make."""
+"""The part of a decision's reason that says that rank 0 could not choose a plan."""
 _ANEW = "anew"
-"""Rank 0's answer where a whole plan has to be chosen once more."""
+"""Rank 0's answer if a new plan has to be chosen."""
 _RESUMED = "resumed "
-"""Begins the text of a state, in place of a decision."""
+"""The prefix of a broadcast state, which distinguishes it from a decision."""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """The findings about a run that holds its plan; the same on all ranks.
+    """The result of a check while a run holds its plan; the same on all ranks.
 
     Attributes
     ----------
     times
         The times of a step on the slowest rank.
     event
-        The change of the gradients since the plan was chosen; None if they suit it as before.
+        The event caused by a change of the gradients; None without one.
     gentler
-        The present plan with other codecs for parameters that break the contract, or keep it again.
+        The present plan with new codecs for parameters that break the contract, or meet it again.
     """
 
     times: StepTime
@@ -60,7 +60,7 @@ class Findings:
 
 
 class Survey:
-    """One rank's part in the measurements of all ranks; a rank waits ``timeout_s`` for the others."""
+    """One rank's part in the collective measurements; a rank waits ``timeout_s`` for the others."""
 
     def __init__(
         self,
@@ -73,20 +73,20 @@ class Survey:
         self._settings, self._config, self._rules, self._contract = settings, settings.config, rules, contract
         self._world, self._timeout_s = world, timeout_s
         self._costs = Costs(world, settings.config)
-        self._own_shares: list[float] = []  # of the sampled parameters, until gradients may be others
+        self._own_shares: list[float] = []  # of the sampled parameters, until gradients may change
         self._shares_of: list[str] = []
-        self._own_line: tuple[float, ...] = ()  # until the times of steps change
+        self._own_line: tuple[float, ...] = ()  # until step times change
 
     def forget_line(self) -> None:
-        """Measure the lines again at the next choice."""
+        """Discard the measurement of the links, so that the next choice measures them again."""
         self._own_line = ()
 
     def forget_gradients(self) -> None:
-        """Measure what codecs lose again at the next choice."""
+        """Discard the relative errors of codecs, so that the next choice measures them again."""
         self._own_shares = []
 
     def hear(self, sync: BetweenSteps, earlier: State | Decision | None) -> State | Decision | None:
-        """Return rank 0's checkpoint or decision of a file, on all ranks; None if it has neither."""
+        """Return, on all ranks, rank 0's state or decision of an earlier run; None if it has neither."""
         text = "" if earlier is None else earlier.to_json()
         text = _RESUMED + text if isinstance(earlier, State) else text
         text = sync.exchange_now(
@@ -97,7 +97,7 @@ class Survey:
         return Decision.from_json(text) if text else None
 
     def choose(self, sync: BetweenSteps, samples: Samples | None, times: StepTimes) -> Trial | None:
-        """Return the chosen plan, and those that may be as good; None where nothing can be measured yet."""
+        """Return the chosen plan and its rivals; None if a rank has no finite sample yet."""
         present, now = sync.context.plan, times.median
         text = sync.exchange_now(
             "the choice of a plan", lambda exchange: self._choose(exchange, samples, now, present)
@@ -107,9 +107,7 @@ class Survey:
     def time_turn(self, sync: BetweenSteps, times: StepTimes) -> tuple[float, float]:
         """Return the step time of the slowest rank in the latest turn, and the scatter of its steps."""
         row = [times.median.step_s if len(times) else inf, times.disagreement]
-        rows = sync.exchange_now(
-            "the times of steps", lambda exchange: gather(exchange, row, self._timeout_s)
-        )
+        rows = sync.exchange_now("step times", lambda exchange: gather(exchange, row, self._timeout_s))
         step_s, scatter = max(rows)
         return step_s, scatter
 
@@ -122,23 +120,23 @@ class Survey:
         *,
         may_choose: bool,
     ) -> Findings:
-        """Compare what steps take and lose on all ranks with the contract.
+        """Return all ranks' step times, and the result of checking the present plan against the contract.
 
-        ``may_choose`` says whether enough steps have passed for a choice due to the gradients.
+        ``may_choose`` says whether enough steps have passed for a new choice because of gradients.
         """
         present = sync.context.plan
 
         def look(exchange: Exchange) -> Findings:
             return self._look(exchange, samples, now, present, decisions, may_choose)
 
-        return sync.exchange_now("the times of steps", look)
+        return sync.exchange_now("step times and relative errors", look)
 
     def _choose(self, exchange: Exchange, samples: Samples | None, now: StepTime, present: Plan) -> str:
-        """Return a ``Trial`` as JSON, the same on all ranks; empty where nothing can be measured yet."""
+        """Return a ``Trial`` as JSON, the same on all ranks; empty if a rank has no finite sample yet."""
         usable = samples is not None and samples.finite
         if not all(row[0] for row in gather(exchange, [float(usable)], self._timeout_s)) or samples is None:
             return ""
-        if not self._own_shares or self._shares_of != samples.names:  # which are the same on all ranks
+        if not self._own_shares or self._shares_of != samples.names:  # the same condition on all ranks
             self._average_norms(exchange, samples)
             self._shares_of = samples.names
             self._own_shares = self._contract.own_errors(samples, self._settings.candidates)
@@ -194,12 +192,12 @@ class Survey:
         names: frozenset[str],
         decisions: Sequence[tuple[int, Decision]],
     ) -> Decision | None:
-        """Return the decision about parameters with another codec, the same on all ranks.
+        """Return the decision that gives the parameters in ``names`` other codecs, the same on all ranks.
 
-        None where they have become too many, or the present codec is no candidate.
+        Return None if they hold too many values, or if the present codec is not a candidate.
         """
         codecs = self._settings.candidates
-        if present.codec not in codecs:  # which no choice has made
+        if present.codec not in codecs:  # no choice made this plan
             return None
         rows = gather(exchange, self._contract.own_errors(samples, codecs), self._timeout_s)
         found = self._contract.errors(rows, samples, codecs, [present.algorithm], present)
@@ -221,9 +219,9 @@ class Survey:
         present: Plan,
         decisions: Sequence[tuple[int, Decision]],
     ) -> bool:
-        """Return whether a codec that didn't suit the gradients does so by now, and sends far less.
+        """Return whether a rejected codec now meets the contract and sends far fewer bytes.
 
-        The same on all ranks. One that was in use and is left out since has failed.
+        The result is the same on all ranks. A codec that was in use before is not considered again.
         """
         left_out = decisions[-1][1].left_out if decisions else ()
         failed = {str(decision.plan.codec) for _, decision in decisions}
@@ -239,7 +237,7 @@ class Survey:
         return bool(broadcast(exchange, text, self._timeout_s))
 
     def _average_norms(self, exchange: Exchange, samples: Samples | None) -> None:
-        """Let columns and rows be judged by the means of their norms on all ranks."""
+        """Average the norms of columns and rows over all ranks, and compare the sample's errors with them."""
         if samples is not None:
             norms = samples.slice_norms()
             mean(exchange, norms, self._timeout_s)
@@ -248,7 +246,7 @@ class Survey:
     def _decided(
         self, samples: Samples, line: Line, now: StepTime, lost: Mapping[str, RelativeErrors], present: Plan
     ) -> tuple[Decision, ...]:
-        """Return rank 0's decisions, by the errors over each algorithm; if that fails, the plan stays."""
+        """Return rank 0's decisions from the errors with each algorithm; if that fails, keep the plan."""
         workload = Workload(
             (sum(samples.counts),) if self._rules.whole else tuple(reversed(samples.counts)),
             forward_s=now.compute_s - now.backward_s,

@@ -1,7 +1,7 @@
-"""Plans whose expected times are close are tried for some steps each, and the fastest one stays.
+"""Trials of plans with similar expected times: each plan runs for some steps, and the fastest one stays.
 
-A prediction can't know everything: hosts that share cores, and networks whose lines differ, prefer other
-algorithms than it. Steps of a trial are steps of the training, so that a trial costs what slower plans cost.
+Predictions don't include everything: if hosts share cores or links differ, another algorithm may be the
+fastest. The steps of a trial are training steps, so it costs only the extra time of slower plans.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from gradwire.plan import Plan
 from gradwire.planner.predict import UNCERTAINTY
 from gradwire.units import exact_size, format_duration
 
-_SOURCE = Source("decisions", "let all ranks run the same gradwire")
+_SOURCE = Source("decisions", "run the same version of gradwire on all ranks")
 
 
 class Trial:
-    """The decisions that are tried, the most promising first, and what steps have taken with them.
+    """The decisions on trial, the most promising first, and their measured step times.
 
-    They have turns there and back, so that none gains from a machine that becomes steadily faster or slower
-    meanwhile, by up to a twentieth in a turn. Those that are behind have none back: such steps cost the most,
-    and tell the least.
+    They have turns in this order and then in reverse order, so that no plan gains if the machine becomes
+    steadily faster or slower, by up to a twentieth per turn. Slow plans have no second turn: their steps cost
+    the most and say the least.
 
-    If the first plan is the one that was in use before (``present``), it stays unless another is clearly
-    better.
+    If the first plan was in use before (``present``), it stays unless another one is clearly better.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class Trial:
     ) -> None:
         self.decisions, self._config = tuple(decisions), config
         self._turns_s: list[list[float]] = [[] for _ in self.decisions]
-        self._left = list(range(len(decisions))) if len(decisions) > 1 else []  # whose turns
+        self._left = list(range(len(decisions))) if len(decisions) > 1 else []  # the next turns
         self._disagreements: list[float] = []
         self._before = present
 
@@ -49,51 +48,48 @@ class Trial:
 
     @classmethod
     def from_json(cls, text: str, present: Plan | None = None, config: AutoConfig = DEFAULT) -> Self:
-        """Read what ``to_json`` wrote. Raises ``SpecError``."""
+        """Read the output of ``to_json``. Raises ``SpecError``."""
         return cls(_SOURCE.of_json(text, rows(Decision.from_values)), present, config)
 
     @property
     def present(self) -> Decision | None:
-        """The decision whose turn it is; None once all had theirs, or if there is nothing to compare.
+        """The decision whose turn it is; None after the last turn, or if there is nothing to compare.
 
-        Its reason is short: the one of what stays tells the rest.
+        Its reason is short, because the reason of the final decision has the details.
         """
         if not self._left:
             return None
         index = self._left[0]
         found, again = self.decisions[index], ", again" if self._turns_s[index] else ""
-        said = f"{self._named(found)}, {format_duration(found.step_s)} a step expected"
+        said = f"{self._named(found)}: expected step time {format_duration(found.step_s)}"
         return replace(found, reason=f"{said}; on trial, {index + 1} of {len(self.decisions)}{again}")
 
     @property
     def turns(self) -> int:
-        """The number of turns that are over."""
+        """The number of completed turns."""
         return sum(map(len, self._turns_s))
 
     @property
     def is_turning(self) -> bool:
-        """Whether all decisions had their first turn, and the second turns begin."""
+        """Whether all decisions have had their first turn, and second turns begin."""
         return bool(self._left) and {*map(len, self._turns_s)} == {1}
 
     @property
     def steps(self) -> int:
-        """The steps of the present turn."""
+        """The number of steps of the present turn."""
         return self._config.turn_steps + self.settling
 
     @property
     def settling(self) -> int:
-        """The steps of the present turn that pass before others count, the first of which never does.
+        """The number of untimed steps in the present turn, besides the first step, which is never timed.
 
-        The very first turn is twice as long, and its first half doesn't count: after a choice, steps are
-        slower for a while.
+        The very first turn is twice as long, and its first half isn't timed: after a choice, steps are slower
+        for a while.
         """
         return self._config.turn_steps if self._left and not any(self._turns_s) else 0
 
     def note(self, step_s: float, disagreement: float) -> None:
-        """Note what steps of the present turn took, and the quartiles' distance from their middle.
-
-        The former is infinite if no step was timed; the latter is a share of the middle.
-        """
+        """Record the step time of the present turn, infinite if no step was timed, and its scatter."""
         self._turns_s[self._left.pop(0)].append(step_s)
         if not isinf(step_s):
             self._disagreements.append(disagreement)
@@ -102,29 +98,29 @@ class Trial:
             self._left = ahead[::-1] if len(ahead) > 1 else []
 
     def _ahead(self) -> list[int]:
-        """Return which decisions have a second turn, also those that were not timed."""
+        """Return the indices of decisions that have a second turn, including untimed decisions."""
         took = [each.to_loss_s for each in self._tried()]
         limit_s = self._config.behind_ratio * min(took)
         return [index for index, each in enumerate(took) if not limit_s < each < inf]
 
     def _tried(self) -> list[Decision]:
-        """Return the decisions with what steps have taken."""
+        """Return the decisions with their measured step times."""
         pairs = zip(self.decisions, self._turns_s, strict=True)
         return [replace(each, step_s=_mean(turns_s)) for each, turns_s in pairs]
 
     @property
     def _same(self) -> float:
-        """By what share plans may differ that are as fast as each other."""
+        """The largest relative difference between the times of equally fast plans."""
         config = self._config
         by_chance = config.chance_ratio * median(self._disagreements)
         return min(max(config.equal_share, by_chance), config.most_equal_share)
 
     def best(self) -> Decision:
-        """Return the decision that stays: the best one by the times of the trial (``best_of``).
+        """Return the decision that stays: the best one by measured times (``best_of``).
 
-        Plans are as fast if they differ by less than ``equal_share``, or than chance explains. A plan that
-        compresses has to be faster than those that don't by more than predictions are uncertain. One that
-        was behind can't stay: a machine that has become slower since would make it the fastest.
+        Plans are equally fast if they differ by less than ``equal_share``, or than scatter explains. A plan
+        that compresses must be faster than exact plans by more than the uncertainty of predictions. A plan
+        without a second turn can't stay: if the machine has become slower since, it would seem the fastest.
         """
         tried = self._tried()
         if all(isinf(each.step_s) for each in tried):
@@ -139,7 +135,7 @@ class Trial:
         timed = [each for each in tried if not isinf(each.step_s)]
         turn = self._config.turn_steps
         times = ", ".join(f"{self._named(each)} {format_duration(each.step_s)}" for each in timed)
-        shorter = f", those behind for {turn}" if len(ahead) < len(tried) else ""
+        shorter = f", slow plans for {turn}" if len(ahead) < len(tried) else ""
         said = f"tried for {turn * max(turns)} steps each{shorter}: {times}"
         exact_s = _exact_s(tried)
         return replace(
@@ -149,13 +145,13 @@ class Trial:
         )
 
     def _named(self, decision: Decision) -> str:
-        """Return a name of a decision that no other one has."""
+        """Return a name of a decision that is unique in this trial."""
         same = sum(each.in_short == decision.in_short for each in self.decisions)
         size = exact_size(decision.plan.segment_nbytes)
         return f"{decision.in_short} in segments of {size}" if same > 1 else decision.in_short
 
     def _staying(self, best: Decision) -> str:
-        """Tell the one that stays where its reason is that of another one, too."""
+        """Return a clause with the name of the best plan, if the reason doesn't identify it; else ''."""
         named = self._named(best)
         return "" if named == best.in_short else f"; {named} stays"
 
@@ -163,15 +159,15 @@ class Trial:
     def _scatter(self) -> str:
         if self._same <= self._config.equal_share:
             return ""
-        return f", of which those that differ by less than {self._same:.0%} are equal"
+        return f"; plans within {self._same:.0%} are equally fast"
 
 
 def _exact_s(tried: Sequence[Decision]) -> float:
-    """Return the shortest step without compression; infinity if no such plan was tried."""
+    """Return the shortest step time without compression; infinity if no such plan was tried."""
     return min((each.step_s for each in tried if each.plan.codec.EXACT), default=inf)
 
 
 def _mean(turns_s: Sequence[float]) -> float:
-    """Return the mean of the turns that were timed; infinity if none was."""
+    """Return the mean of the timed turns; infinity if there are none."""
     timed = [each for each in turns_s if not isinf(each)]
     return fmean(timed) if timed else inf

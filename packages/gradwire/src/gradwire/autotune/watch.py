@@ -1,4 +1,4 @@
-"""The watch over step times after a decision, which asks for another one once they have changed."""
+"""The comparison of step times after a decision, which requests a new one if they have changed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from gradwire.autotune.step_times import StepTime
 
 
 class Watch:
-    """Compares windows of steps with the first one after a decision; the same on all ranks, with equal times.
+    """Compares each window of steps with the first window after a decision; the same on all ranks.
 
     Attributes
     ----------
     patience
-        The fewest steps from one decision to the next.
+        The minimum number of steps between two decisions.
     since
-        The step of the latest decision, 0 before there is one.
+        The step of the latest decision; 0 before the first.
     change
-        The difference of the latest window and the first one, as a share of the shorter step.
+        The difference between the latest and the first window's step times, as a share of the shorter one.
     """
 
     def __init__(self, config: AutoConfig = DEFAULT) -> None:
@@ -27,7 +27,7 @@ class Watch:
         self._reference: StepTime | None = None
 
     def decided(self, step: int) -> None:
-        """Begin anew after a decision before ``step``; the next one has to wait longer."""
+        """Restart after a decision before ``step``; double the patience, or reset it after quiet steps."""
         if self.since:
             config = self._config
             quiet = step - self.since > self.patience + config.quiet_steps
@@ -36,18 +36,18 @@ class Watch:
         self.since, self._reference = step, None
 
     def forget(self) -> None:
-        """Compare with the next window from now on: the plan has changed, and with it what steps take."""
+        """Make the next window the reference, because the plan and its step times have changed."""
         self._reference = None
 
     def may_decide(self, step: int, part: float = 1.0) -> bool:
-        """Return whether this part of the patience has passed since the latest decision."""
+        """Return whether the share ``part`` of the patience has passed since the latest decision."""
         return step - self.since >= part * self.patience
 
     def changed(self, step: int, now: StepTime) -> bool:
-        """Return whether the window that ended before ``step`` asks for another decision.
+        """Return whether the step time of the window that ended before ``step`` requires another decision.
 
-        Steps that take as long don't, although they may wait less and compute longer: threads that share
-        cores shift the one to the other.
+        Only the total step time is compared: if threads share cores, time shifts between computing and
+        waiting.
         """
         if self._reference is None:
             self._reference = now
