@@ -57,12 +57,12 @@ def test_what_another_world_left_in_the_folder_is_removed(tmp_path: Path) -> Non
 
 
 def test_a_folder_without_files_or_with_those_of_two_worlds_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="there are none; name the folder that has them"):
+    with pytest.raises(StateError, match="keeps residuals, got none; pass the folder that has them"):
         ResidualFolder(tmp_path / "nowhere").saved_world(2)
     files = save(tmp_path, 4)
     files.write(record(1, 3), 1, 3)  # rank 0 would have cleared up
     assert files.saved_world(3) == 3
-    with pytest.raises(StateError, match=r"there are those of \[3, 4\] ranks"):
+    with pytest.raises(StateError, match=r"got residuals of \[3, 4\] ranks"):
         files.saved_world(2)
 
 
@@ -74,9 +74,9 @@ def test_a_missing_or_damaged_file_names_its_rank(tmp_path: Path, damage: Callab
     files = save(tmp_path, 3)
     damage(files.folder / file_name(1, 3))
     assert adopt(files, 0, 3)["rank"] == 0
-    with pytest.raises(StateError, match="the residuals that rank 1 saved cannot be read: "):
+    with pytest.raises(StateError, match="the residuals of rank 1 cannot be read: "):
         adopt(files, 1, 3)
-    with pytest.raises(StateError, match="the residuals that rank 1 saved cannot be read: "):
+    with pytest.raises(StateError, match="the residuals of rank 1 cannot be read: "):
         adopt(files, 0, 2)
 
 
@@ -101,7 +101,7 @@ def test_no_flipped_bit_of_what_was_sealed_is_adopted(tmp_path: Path) -> None:
 
 def test_residuals_of_another_step_are_refused(tmp_path: Path) -> None:
     files = save(tmp_path, 2)
-    with pytest.raises(StateError, match=r"the checkpoint is of step 8, but the residuals .* of step 7"):
+    with pytest.raises(StateError, match=r"expected residuals of step 8, .* got step 7"):
         adopt(files, 1, 2, step=8)
     assert adopt(files, 1, 2, step=None)["rank"] == 1
 
@@ -109,7 +109,5 @@ def test_residuals_of_another_step_are_refused(tmp_path: Path) -> None:
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     files = save(tmp_path, 2)
     torch.save({"step": 7, "residuals": torch.zeros(3)}, files.folder / file_name(0, 2))
-    with pytest.raises(
-        StateError, match=r"for residuals of the residuals that rank 0 saved, got a torch.float32"
-    ):
+    with pytest.raises(StateError, match=r"for residuals of the residuals of rank 0, got a torch.float32"):
         adopt(files, 0, 2)

@@ -1,4 +1,4 @@
-"""Hugging Face Accelerate: ``attach_prepared`` takes a model that ``Accelerator.prepare`` has wrapped."""
+"""Hugging Face Accelerate: attach gradwire to a model that ``Accelerator.prepare`` has wrapped."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def attach_prepared(
     strict: bool = False,
     resume_residuals: bool = True,
 ) -> Attached:
-    """Let gradwire average the gradients of a model that ``accelerator.prepare`` has returned.
+    """Attach gradwire to a model that ``accelerator.prepare`` has returned, to average its gradients.
 
-    All ranks call it together after ``prepare``. If the plan keeps residuals, ``accelerator.save_state`` then
-    also writes each rank's residuals to the checkpoint's folder, and ``load_state`` reads them; if the number
-    of ranks has changed, their sum is divided anew.
+    All ranks call it together after ``prepare``. If the plan keeps residuals, ``accelerator.save_state`` also
+    writes each rank's residuals to the checkpoint's folder, and ``load_state`` reads them; if the number of
+    ranks has changed, the sum of the residuals is redistributed.
 
     Parameters
     ----------
@@ -43,16 +43,16 @@ def attach_prepared(
     plan, timeout_s, ledger, strict
         As for ``gradwire.attach``; ``ledger`` may also be a function of the rank.
     resume_residuals
-        If False, ``load_state`` continues without what earlier steps lost.
+        Whether ``load_state`` restores the residuals.
 
     Raises
     ------
     AttachError
-        For a model without DDP inside, as in one process alone, and as ``gradwire.attach`` does.
+        If the model isn't wrapped in DDP, as in a single process, or as ``gradwire.attach`` raises it.
     SpecError
-        For an invalid plan or timeout.
+        If the plan or the timeout is invalid.
     StateError
-        From ``load_state``, if residuals are missing or damaged, or don't fit.
+        From ``load_state``, if residuals are missing, damaged, or of another model.
 
     Examples
     --------
@@ -70,7 +70,7 @@ def attach_prepared(
 
 
 def _keep_with_checkpoints(accelerator: Accelerator, attachment: Attachment) -> None:
-    """Save and load with the accelerator, whose hooks run on every rank."""
+    """Register hooks that save and load residuals with the accelerator's checkpoints, on every rank."""
     number = _attached_models.get(accelerator, 0)
     _attached_models[accelerator] = number + 1
     key = f"-model{number}" if number else ""

@@ -1,4 +1,4 @@
-"""gradwire on a framework's model: attached when training starts, checked and closed when it ends."""
+"""The attachment of gradwire to a framework's model during training, with residuals in checkpoints."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gradwire.version import how_to_install
 
 
 def ddp_inside(model: object, owner: str) -> DistributedDataParallel:
-    """Return the DDP model that ``model`` is or contains, for example inside ``torch.compile``.
+    """Return the ``DistributedDataParallel`` in ``model``, which may be ``model`` itself or a submodule.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def ddp_inside(model: object, owner: str) -> DistributedDataParallel:
     Raises
     ------
     AttachError
-        If there is none, because compression would silently not run, or if there are several.
+        If there is no DDP model, because gradients wouldn't be compressed, or if there are several.
     """
     modules = model.modules() if isinstance(model, nn.Module) else ()
     found = [module for module in modules if isinstance(module, DistributedDataParallel)]
@@ -51,36 +51,36 @@ def ddp_inside(model: object, owner: str) -> DistributedDataParallel:
         return found[0]
     if found:
         raise AttachError(
-            f"{owner} trains {len(found)} DistributedDataParallel models in one; call gradwire.attach for "
-            "each"
+            f"{owner} expected one DistributedDataParallel in its model, got {len(found)}; call "
+            "gradwire.attach for each"
         )
     raise AttachError(
-        f"{owner} has no DistributedDataParallel around its {type(model).__name__}, so gradwire would not "
-        f"run; {_way_out()}"
+        f"{owner} expected a DistributedDataParallel for gradwire, got a {type(model).__name__} without one; "
+        f"{_way_out()}"
     )
 
 
 def _way_out() -> str:
     if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return "this is one process alone: start several, with torchrun, or leave gradwire out"
+        return "there is only one process: start several with torchrun, or remove gradwire"
     return (
-        "attach to what the framework has prepared, and let it use DDP, not FSDP or DeepSpeed (for FSDP2 "
-        "there is gradwire.attach_fsdp); without GPUs it may want Accelerator(cpu=True) or "
+        "attach to the model that the framework has prepared, and configure DDP, not FSDP or DeepSpeed (for "
+        "FSDP2, use gradwire.attach_fsdp); without GPUs, pass Accelerator(cpu=True) or "
         "TrainingArguments(use_cpu=True)"
     )
 
 
-# Report a missing optional package in one sentence instead of a traceback of imports.
+# Report a missing optional package in one sentence instead of an import traceback.
 
 
 @contextmanager
 def needed(package: str, extra: str) -> Iterator[None]:
-    """Turn a failing import of ``package`` into a ``MissingPackageError`` that names the extra."""
+    """Raise ``MissingPackageError`` with the extra to install if the block fails to import ``package``."""
     try:
         yield
     except ImportError as error:
         raise MissingPackageError(
-            f"gradwire.integrations.{package} needs the package {package}, which does not load here "
+            f"gradwire.integrations.{package} needs the package {package}, which cannot be imported "
             f"({error}); {how_to_install(extra)}",
             name=package,
         ) from error
@@ -95,14 +95,14 @@ _NAME = re.compile(r"gradwire(?P<key>.*)-rank\d+-of-(?P<world>\d+)\.pt")
 
 
 def file_name(rank: int, world: int, key: str = "") -> str:
-    """Return the name of a rank's file; ``key`` tells several models apart."""
+    """Return the name of a rank's file; ``key`` distinguishes several models."""
     return f"gradwire{key}-rank{rank}-of-{world}.pt"
 
 
 def adopted(
     rank: int, world: int, saved_world: int, read: Callable[[int], Mapping[str, Any]], step: int | None
 ) -> Mapping[str, Any]:
-    """Return the residuals that this rank starts with, from the states of ``saved_world`` ranks.
+    """Return this rank's initial residuals from the saved states of ``saved_world`` ranks.
 
     Raises ``StateError`` if a rank's file is missing, damaged, or (unless ``step`` is None) of another step.
     """
@@ -114,19 +114,19 @@ def adopted(
 def _residuals(read: Callable[[int], Mapping[str, Any]], rank: int, step: int | None) -> Mapping[str, Any]:
     try:
         record = read(rank)
-    except Exception as error:  # what a damaged file raises is torch's to choose
+    except Exception as error:  # torch.load may raise any exception for a damaged file
         raise StateError(
-            f"the residuals that rank {rank} saved cannot be read: {_first_line(error)}; "
+            f"the residuals of rank {rank} cannot be read: {_first_line(error)}; "
             "keep the files gradwire-rank*.pt with their checkpoint, where all ranks can read them"
         ) from error
-    what = f"the residuals that rank {rank} saved"
-    given = Source(what, "resume from a checkpoint that was written whole", StateError).fields(record)
+    what = f"the residuals of rank {rank}"
+    given = Source(what, "resume from a complete checkpoint", StateError).fields(record)
     saved_step, residuals = given.get("step", optional(whole())), given.get("residuals", mapping)
     check_sealed(record, what)
     if step is not None and saved_step != step:
         raise StateError(
-            f"the checkpoint is of step {step}, but the residuals that rank {rank} saved with it are of step "
-            f"{saved_step}; resume from a checkpoint that was written whole"
+            f"expected residuals of step {step}, as in the checkpoint, got step {saved_step} from rank "
+            f"{rank}; resume from a complete checkpoint"
         )
     return residuals
 
@@ -136,14 +136,14 @@ def _first_line(error: Exception) -> str:
 
 
 class ResidualFolder:
-    """The files of all ranks in the folder of a checkpoint; ``key`` tells several models apart."""
+    """The residual files of all ranks in a checkpoint's folder; ``key`` distinguishes several models."""
 
     def __init__(self, folder: str | os.PathLike[str], key: str = "") -> None:
         self.folder = Path(folder)
         self._key = key
 
     def write(self, record: Mapping[str, Any], rank: int, world: int) -> None:
-        """Write this rank's file, whole or not at all; rank 0 removes the files of another world size."""
+        """Write this rank's file atomically; rank 0 removes files of other world sizes."""
         save_checkpoint(self.folder / file_name(rank, world, self._key), record)
         if rank == 0:
             for other, files in self._worlds().items():
@@ -158,15 +158,15 @@ class ResidualFolder:
             return world
         if len(found) == 1:
             return found[0]
-        what = f"those of {found} ranks" if found else "none"
+        what = f"residuals of {found} ranks" if found else "none"
         raise StateError(
-            f"this plan keeps residuals, but of those that each rank saved with the checkpoint {self.folder} "
-            f"there are {what}; name the folder that has them"
+            f"expected residuals of all ranks with the checkpoint {self.folder}, because this plan keeps "
+            f"residuals, got {what}; pass the folder that has them"
         )
 
     @property
     def empty(self) -> bool:
-        """Whether no rank's file is there."""
+        """Whether the folder has no rank's file."""
         return not self._worlds()
 
     def read(self, saved_world: int) -> Callable[[int], Mapping[str, Any]]:
@@ -193,17 +193,17 @@ LedgerLike = Ledger | Callable[[int], Ledger] | None
 
 
 class Attachment:
-    """The state of a framework's callback or strategy, for one model at a time.
+    """The gradwire state of a framework's callback or strategy, for one model at a time.
 
     Parameters
     ----------
     plan, timeout_s, strict
-        As for ``gradwire.attach``; read here, so that mistakes are found before processes start.
+        As for ``gradwire.attach``; checked here, so that mistakes are found before processes start.
     ledger
         This rank's ledger, which the caller closes; or, if the rank isn't known yet, a function that returns
         the ledger of a rank, which ``close`` closes. By default, a new ledger.
     resume_residuals
-        Whether a resumed run restores each rank's residuals. False drops what was lost before.
+        Whether a resumed run restores each rank's residuals.
     """
 
     def __init__(
@@ -232,19 +232,20 @@ class Attachment:
         """The result of ``gradwire.attach``, even after ``close``. Raises ``AttachError`` before."""
         if self._attached is None:
             raise AttachError(
-                "gradwire is not attached yet, for the model is wrapped when training begins; ask again then"
+                "gradwire is not attached yet, because the model is wrapped when training begins; call this "
+                "during or after training"
             )
         return self._attached
 
     @property
     def keeps_state(self) -> bool:
-        """Whether there is a model, and each rank has a state: residuals, or decisions."""
+        """Whether gradwire is attached and each rank has a state to save: residuals or decisions."""
         return self._attached is not None and (self.plan.keeps_residual or self._auto is not None)
 
     def attach(self, model: DistributedDataParallel, scaler: Scaler | None = None) -> Attached:
-        """Attach to ``model`` on all ranks, and release an earlier one. Raises as ``gradwire.attach``.
+        """Attach to ``model`` on all ranks; close an earlier attachment. Raises as ``gradwire.attach``.
 
-        Residuals follow the framework's ``scaler``, if it scales the loss.
+        With ``scaler``, residuals follow the framework's loss scale.
         """
         self.close()
         self.rank = dist.get_rank(model.process_group)
@@ -252,8 +253,8 @@ class Attachment:
         ledger = self._ledger(self.rank) if callable(self._ledger) else self._ledger
         if ledger is not None and ledger.rank != self.rank:
             raise SpecError(
-                f"rank {self.rank} expected a ledger of its own, got one of rank {ledger.rank}; give the "
-                "function that makes it of a rank: ledger=gradwire.Ledger"
+                f"rank {self.rank} expected its own ledger, got the ledger of rank {ledger.rank}; pass a "
+                "function of the rank that makes it: ledger=gradwire.Ledger"
             )
         self._attached = attach(
             model, self._auto or self.plan, timeout_s=self._timeout_s, ledger=ledger, strict=self._strict
@@ -266,13 +267,13 @@ class Attachment:
         return self._attached
 
     def loads(self) -> None:
-        """Let all ranks compare their weights in the next step, because the framework loads a checkpoint."""
+        """Schedule a comparison of all ranks' weights, because the framework loads a checkpoint."""
         self._loads = True  # a model that is attached later has these weights, too
         if self._attached is not None:
             self._attached.check_at_next_step()
 
     def check_it_ran(self, updates: int) -> None:
-        """Raise ``AttachError`` if there were this many updates but no gradient reached gradwire."""
+        """Raise ``AttachError`` if there were ``updates`` above 0 but no gradient reached gradwire."""
         if updates > 0 and self.attached.ledger.summary().steps == self._steps_before:
             raise AttachError(
                 f"rank {self.rank}: the weights were updated {updates} times, but no gradient reached "
@@ -280,29 +281,30 @@ class Attachment:
             )
 
     def close(self) -> None:
-        """Close the thread and the connections, if any; you can call this twice."""
+        """Close the thread and the connections, if any; may be called twice."""
         if self._attached is not None:
             self._attached.close()
             if callable(self._ledger):
                 self._attached.ledger.close()
 
     def state(self, step: int | None) -> dict[str, Any]:
-        """Return this rank's state: residuals or decisions, the step of the checkpoint, a checksum."""
+        """Return this rank's state: residuals or decisions, the checkpoint's step, and a checksum."""
         return sealed({"step": step, "residuals": self.attached.state_dict()})
 
     def resume(self, saved_world: int, read: Callable[[int], Mapping[str, Any]], step: int | None) -> None:
-        """Load the states that the ranks of a world saved, which ``read`` returns one by one.
+        """Load the states that ``saved_world`` ranks saved; ``read`` returns the state of a rank.
 
-        Each rank loads its own. If the number of ranks has changed, their sum is divided anew. Raises
-        ``StateError``, and changes nothing, if a state is missing, damaged, or of another step.
+        Each rank loads its own state. If the number of ranks has changed, the sum of the residuals is
+        redistributed. Raises ``StateError``, without any change, if a state is missing, damaged, or of
+        another step.
         """
         with _advice():
             self.attached.load_state_dict(adopted(self.rank, self.world, saved_world, read, step))
 
     def resume_from(self, folder: ResidualFolder, step: int | None) -> None:
-        """Load the states in a checkpoint's folder. Raises ``StateError`` as ``resume``, or if none.
+        """Load the states in a checkpoint's folder. Raises ``StateError`` as ``resume``, or if there is none.
 
-        A run that chooses its plan does without, and measures anew.
+        A run that chooses its plan doesn't need a state: without one, it measures again.
         """
         if self._auto is not None and folder.empty:
             return
@@ -312,18 +314,18 @@ class Attachment:
 
 
 class Attaches:
-    """A mixin for a framework's classes: their ``Attachment``, and its handle and ledger for users."""
+    """A mixin for a framework's classes with an ``Attachment``, its handle, and its ledger."""
 
     _gradwire: Attachment
 
     @property
     def attached(self) -> Attached:
-        """The handle from ``gradwire.attach``. Raises ``AttachError`` before training begins."""
+        """The handle that ``gradwire.attach`` returned. Raises ``AttachError`` before training begins."""
         return self._gradwire.attached
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of the run, also after training. Raises ``AttachError`` before."""
+        """The ledger of the run, also after training. Raises ``AttachError`` before training begins."""
         return self._gradwire.attached.ledger
 
 
@@ -332,5 +334,5 @@ def _advice() -> Iterator[None]:
     try:
         yield
     except StateError as error:
-        error.add_note("with resume_residuals=False training goes on without what earlier steps lost")
+        error.add_note("with resume_residuals=False, training continues without the saved residuals")
         raise

@@ -15,11 +15,11 @@ with needed("lightning", "lightning"):
 
 
 class GradwireStrategy(StrategyParts, DDPStrategy):
-    """DDP whose gradients gradwire averages, compressed in every hop, on CPU and GPU.
+    """A DDP strategy with gradients averaged by gradwire, compressed in every hop, on CPU and GPU.
 
-    If the plan keeps residuals, every rank writes its own beside each checkpoint
-    (``<checkpoint>.gradwire-rank0-of-2.pt``), unless the checkpoint holds only weights. A resumed ``fit``
-    reads them; if the number of ranks has changed, their sum is divided anew.
+    If the plan keeps residuals, every rank writes its residuals beside each checkpoint
+    (``<checkpoint>.gradwire-rank0-of-2.pt``), unless the checkpoint has only weights. A resumed ``fit`` reads
+    them; if the number of ranks has changed, the sum of the residuals is redistributed.
 
     Parameters
     ----------
@@ -28,18 +28,18 @@ class GradwireStrategy(StrategyParts, DDPStrategy):
     ledger
         This rank's ledger, or, if Lightning starts the processes, a function that returns a rank's ledger.
     resume_residuals
-        If False, a resumed ``fit`` continues without what earlier steps lost.
+        Whether a resumed ``fit`` restores the residuals.
     **ddp
         Options of ``DDPStrategy`` and ``DistributedDataParallel``, such as ``bucket_cap_mb``.
 
     Raises
     ------
     SpecError
-        For an invalid plan or timeout, and for a communication hook beside gradwire.
+        If the plan or the timeout is invalid, or if another communication hook is passed.
     AttachError
-        From ``fit``, as ``gradwire.attach`` does, and at its end if no gradient reached gradwire.
+        From ``fit``, as ``gradwire.attach`` raises it, and at its end if no gradient reached gradwire.
     StateError
-        From a resumed ``fit``, if residuals are missing or damaged, or don't fit.
+        From a resumed ``fit``, if residuals are missing, damaged, or of another model.
 
     Examples
     --------
@@ -48,7 +48,7 @@ class GradwireStrategy(StrategyParts, DDPStrategy):
 
 
 class GradwireCallback(CallbackParts, Callback):
-    """gradwire on the DDP model of your own strategy during ``fit``, for plans without residuals.
+    """A callback that attaches gradwire to the DDP model of any strategy, for plans without residuals.
 
     Parameters
     ----------
@@ -58,10 +58,10 @@ class GradwireCallback(CallbackParts, Callback):
     Raises
     ------
     SpecError
-        For a plan that keeps residuals, because Lightning saves only rank 0's callbacks; and as
-        ``GradwireStrategy`` does.
+        If the plan keeps residuals, because Lightning saves only rank 0's callbacks; or as
+        ``GradwireStrategy`` raises it.
     AttachError
-        From ``fit``: for a strategy without DDP, and as ``GradwireStrategy`` does.
+        From ``fit``, if the strategy doesn't use DDP, or as ``GradwireStrategy`` raises it.
     """
 
 

@@ -1,6 +1,6 @@
-"""Mixins that gradwire adds to Lightning's classes, for both ``lightning`` and ``pytorch_lightning``.
+"""Mixins for Lightning's classes in the packages ``lightning`` and ``pytorch_lightning``.
 
-The two packages have separate copies of the same classes, and each refuses the other's. This module therefore
+The two packages have separate copies of the same classes, and each rejects the other's. This module therefore
 imports neither.
 """
 
@@ -16,12 +16,12 @@ from gradwire.integrations.attachment import Attaches, Attachment, LedgerLike, d
 from gradwire.plan import PlanLike
 
 NAME = "gradwire"
-DESCRIPTION = "DDP whose gradients gradwire averages, compressed on every hop"
+DESCRIPTION = "DDP with gradients averaged by gradwire, compressed in every hop"
 _HOOKS = ("ddp_comm_hook", "ddp_comm_state", "ddp_comm_wrapper")
 _KEY = "gradwire"
 
 if TYPE_CHECKING:
-    _Base = Any  # the class of Lightning that stands behind in the list of bases
+    _Base = Any  # Lightning's class, which follows in the list of bases
 else:
     _Base = object
 
@@ -41,7 +41,9 @@ class StrategyParts(Attaches, _Base):
     ) -> None:
         hooks = [name for name in _HOOKS if ddp.get(name) is not None]
         if hooks:
-            raise SpecError(f"gradwire is the model's communication hook; leave out {' and '.join(hooks)}")
+            raise SpecError(
+                f"expected no communication hook beside gradwire's, got {' and '.join(hooks)}; omit it"
+            )
         super().__init__(**ddp)
         self._gradwire = Attachment(
             plan, timeout_s=timeout_s, ledger=ledger, strict=strict, resume_residuals=resume_residuals
@@ -50,24 +52,24 @@ class StrategyParts(Attaches, _Base):
         self._restored_from = ""
 
     def configure_ddp(self) -> None:
-        """Wrap the model, and attach."""
+        """Wrap the model in DDP, and attach gradwire."""
         super().configure_ddp()
         scaler = getattr(self.precision_plugin, "scaler", None)
         self._gradwire.attach(ddp_inside(self.model, "Lightning's strategy"), scaler)
         self._updates = 0
 
     def optimizer_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Count the update."""
+        """Count the update, and run it."""
         self._updates += 1
         return super().optimizer_step(*args, **kwargs)
 
     def on_train_end(self) -> None:
-        """Check that compression ran."""
+        """Check that gradwire averaged gradients."""
         super().on_train_end()
         self._gradwire.check_it_ran(self._updates)
 
     def teardown(self) -> None:
-        """Close, also after an exception."""
+        """Close gradwire, also after an exception."""
         try:
             super().teardown()
         finally:
@@ -76,7 +78,7 @@ class StrategyParts(Attaches, _Base):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Save; every rank writes its residuals beside the checkpoint, which records the number of ranks."""
+        """Save a checkpoint with the number of ranks; every rank writes its residuals beside it."""
         if "optimizer_states" in checkpoint and self._gradwire.keeps_state:
             checkpoint[_KEY] = {"world": self._gradwire.world}
             record = self._gradwire.state(checkpoint["global_step"])
@@ -85,7 +87,7 @@ class StrategyParts(Attaches, _Base):
         super().save_checkpoint(checkpoint, filepath, storage_options=storage_options)
 
     def remove_checkpoint(self, filepath: str | os.PathLike[str]) -> None:
-        """Remove the checkpoint, and with it this rank's residuals."""
+        """Remove a checkpoint and this rank's residuals."""
         super().remove_checkpoint(filepath)
         if self._gradwire.keeps_state:
             path = self._residual_path(filepath, self._gradwire.rank, self._gradwire.world)
@@ -94,7 +96,7 @@ class StrategyParts(Attaches, _Base):
     def load_checkpoint(
         self, checkpoint_path: str | os.PathLike[str], *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
-        """Load the checkpoint, and remember the location of its residuals: beside the target of a link."""
+        """Load a checkpoint; store the path of its residuals, which are beside the target of a symlink."""
         self._gradwire.loads()
         linked = os.path.islink(checkpoint_path)
         self._restored_from = os.path.realpath(checkpoint_path) if linked else os.fspath(checkpoint_path)
@@ -102,11 +104,11 @@ class StrategyParts(Attaches, _Base):
         return checkpoint
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Restore the optimizers and this rank's residuals, when ``fit`` has attached."""
+        """Restore the optimizers and this rank's residuals, after ``fit`` has attached gradwire."""
         super().load_optimizer_state_dict(checkpoint)
         saved = checkpoint.get(_KEY)
         if saved is None or not self._gradwire.resume_residuals:
-            return  # residuals begin at 0: there were none, or the user gives them up
+            return  # residuals start at 0: there were none, or the user doesn't restore them
         world = saved["world"]
 
         def read(rank: int) -> Mapping[str, Any]:
@@ -136,28 +138,28 @@ class CallbackParts(Attaches, _Base):
         self._gradwire = Attachment(plan, timeout_s=timeout_s, ledger=ledger, strict=strict)
         if self._gradwire.plan.keeps_residual:
             raise SpecError(
-                f"{self._gradwire.plan.codec} keeps residuals, which a callback of Lightning cannot save for "
-                "each rank; train with GradwireStrategy, which does"
+                f"expected a plan without residuals, which Lightning's callbacks cannot save for each rank, "
+                f"got {self._gradwire.plan.codec}; train with GradwireStrategy"
             )
         self._began_at = 0
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Attach to the model that the strategy has wrapped."""
+        """Attach gradwire to the model that the strategy has wrapped."""
         del pl_module
         self._gradwire.attach(ddp_inside(trainer.strategy.model, "Lightning's strategy"))
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Record the number of updates at the start of training; a resumed run has some."""
+        """Record the number of updates at the start of training, which isn't 0 in a resumed run."""
         del pl_module
         self._began_at = trainer.global_step
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Check that compression ran, and close."""
+        """Close gradwire, and check that it averaged gradients."""
         del pl_module
         self._gradwire.close()
         self._gradwire.check_it_ran(trainer.global_step - self._began_at)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Close."""
+        """Close gradwire after an exception."""
         del trainer, pl_module, exception
         self._gradwire.close()

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer: a callback that attaches gradwire to the model that the Trainer has wrapped."""
+"""Hugging Face's Trainer: a callback that attaches gradwire to the Trainer's DDP model."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ with needed("transformers", "huggingface"):
 
 
 class GradwireCallback(Attaches, TrainerCallback):
-    """Let gradwire average a ``Trainer``'s gradients, from the start of ``train()`` to its end.
+    """A callback with which gradwire averages a ``Trainer``'s gradients during ``train()``.
 
-    If the plan keeps residuals, every rank writes its own to the folder of each checkpoint, unless
-    ``save_only_model`` is set. A resumed run reads them; if the number of ranks has changed, their sum is
-    divided anew.
+    If the plan keeps residuals, every rank writes its residuals to the folder of each checkpoint, unless
+    ``save_only_model`` is set. A resumed run reads them; if the number of ranks has changed, the sum of the
+    residuals is redistributed.
 
     Parameters
     ----------
     trainer
-        The Trainer, which must train with DDP, as it does under ``torchrun``.
+        The Trainer, which must use DDP, as it does under ``torchrun``.
     plan, timeout_s, strict
         As for ``gradwire.attach``.
     ledger
@@ -42,17 +42,17 @@ class GradwireCallback(Attaches, TrainerCallback):
         The checkpoint's folder, if it isn't below the Trainer's ``output_dir``: the same folder that you pass
         to ``train`` as ``resume_from_checkpoint``.
     resume_residuals
-        If False, a resumed run continues without what earlier steps lost.
+        Whether a resumed run restores the residuals.
 
     Raises
     ------
     SpecError
-        For an invalid plan or timeout.
+        If the plan or the timeout is invalid.
     AttachError
-        From ``train()``: for a Trainer without DDP, such as in a single process, as ``gradwire.attach`` does,
-        and at the end if no gradient reached gradwire.
+        From ``train()``, if the Trainer doesn't use DDP, as in a single process, as ``gradwire.attach``
+        raises it, and at the end if no gradient reached gradwire.
     StateError
-        From a resumed ``train()``, if residuals are missing or damaged, or don't fit.
+        From a resumed ``train()``, if residuals are missing, damaged, or of another model.
 
     Examples
     --------
@@ -78,7 +78,7 @@ class GradwireCallback(Attaches, TrainerCallback):
         self._began_at = 0
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        """Attach, and read the residuals of the checkpoint that training resumes from."""
+        """Attach gradwire, and load the residuals of the checkpoint from which training resumes."""
         model = ddp_inside(self._trainer.model_wrapped, "the Trainer")
         self._gradwire.attach(model, self._trainer.accelerator.scaler)
         self._began_at = state.global_step
@@ -88,28 +88,28 @@ class GradwireCallback(Attaches, TrainerCallback):
             self._gradwire.resume_from(self._resumed_folder(args, state), state.global_step)
 
     def _resumed_folder(self, args: TrainingArguments, state: TrainerState) -> ResidualFolder:
-        """Return the folder of the residuals; the Trainer tells its callbacks the step, not the folder."""
+        """Return the folder of the residuals, because the Trainer passes callbacks only the step."""
         folder = Path(self._resume_from or _checkpoint(args, state))
         if not folder.is_dir() and self._gradwire.plan.keeps_residual:
-            given = "the folder given as resume_from" if self._resume_from else "a folder below output_dir"
+            given = "resume_from" if self._resume_from else "a folder below output_dir"
             raise StateError(
-                f"this plan keeps residuals, which each rank saves with the checkpoint, but {folder}, {given}"
-                ", does not exist; give GradwireCallback as resume_from what train was given as "
-                "resume_from_checkpoint, or resume_residuals=False"
+                f"expected residuals in the checkpoint {folder} ({given}), which does not exist; pass "
+                "resume_from= to GradwireCallback, equal to train's resume_from_checkpoint, or "
+                "resume_residuals=False"
             )
         return ResidualFolder(folder)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         """Write this rank's residuals to the checkpoint's folder."""
         if args.save_only_model or state.is_hyper_param_search or not self._gradwire.keeps_state:
-            return  # nothing to resume from, or nothing kept
+            return  # no run can resume from it, or there is no state
         record = self._gradwire.state(state.global_step)
         ResidualFolder(_checkpoint(args, state)).write(record, self._gradwire.rank, self._gradwire.world)
 
     def on_train_end(self, _args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
         """Check that compression ran, and close."""
         self._gradwire.close()
-        self._trainer.model_wrapped = self._trainer.model  # another train() wraps it, and attaches, anew
+        self._trainer.model_wrapped = self._trainer.model  # another train() wraps and attaches again
         self._gradwire.check_it_ran(state.global_step - self._began_at)
 
 
