@@ -53,7 +53,7 @@ def test_a_paper_an_exhibit_or_all_are_chosen() -> None:
 
 def test_the_page_lists_each_in_its_order() -> None:
     page = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
-    part = page.partition("## What is there")[2].partition("\n## ")[0]
+    part = page.partition("## Tables and figures")[2].partition("\n## ")[0]
     listed = [line.split("`")[1] for line in part.splitlines() if "`" in line]
     assert listed == [each.name for each in EXHIBITS]
 
