@@ -128,7 +128,7 @@ def _fitted(columns: Sequence[Column], natural: Sequence[int], room: int) -> lis
 def _row_lines(
     columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], gap: int
 ) -> Iterator[str]:
-    """Yield the lines of one row, whose number is the largest number of lines of a cell."""
+    """Yield the lines of one row; shorter cells are padded to the number of lines of the tallest."""
     last = len(columns) - 1
     cells = [
         _fold(cell, width, place == last) for place, (cell, width) in enumerate(zip(row, widths, strict=True))

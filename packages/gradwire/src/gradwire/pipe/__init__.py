@@ -1,1 +1,1 @@
-"""Pipe-SGD: its steps, what corrects their staleness, and its checkpoints."""
+"""Pipe-SGD: pipelined training, corrections of stale gradients, and checkpoints of gradients in flight."""

@@ -228,7 +228,7 @@ def _run(link: Link, barrier: Barrier, rounds: int) -> list[list[_Clocks]]:
 def _clocks_of(link: Link, barrier: Barrier, nbytes: int, rounds: int) -> list[_Clocks]:
     exchange = Exchange(link, Plan(algorithm="star", segment_nbytes=nbytes))
     bucket = torch.zeros(FRAMES * nbytes // FLOAT_NBYTES)
-    exchange.reduce(bucket)  # the first one makes the buffers
+    exchange.reduce(bucket)  # the first exchange allocates the buffers
     clocks = []
     for _ in range(rounds):
         barrier.wait()

@@ -65,8 +65,8 @@ def resolve(request: PlanRequest) -> PlanRequest:
 def _called(request: PlanRequest, factory: str) -> PlanRequest:
     """Return the request with the sizes of the factory's model, and its times if it has example inputs.
 
-    The gradients of this measurement are those of the initial weights and say nothing about the noise during
-    training, so plans are then compared by their steps.
+    The measured gradients belong to the initial weights and don't show the noise during training, so plans
+    are then compared by their steps.
     """
     model, example = load_factory(factory)
     sizes = sizes_of(model)

@@ -43,7 +43,7 @@ class Prediction:
     """The predicted step time with a plan, in seconds, and the cost of exchanging all its buckets.
 
     ``step_s`` is ``compute_s + exposed_s``. ``hidden_s`` of the exchange overlaps computation, ``exposed_s``
-    doesn't. The bytes of ``cost`` are those of the busiest rank. ``extra`` is the share of extra steps that
+    doesn't. The bytes of ``cost`` are the busiest rank's. ``extra`` is the share of extra steps that
     the plan needs to reach a loss; 0 if plans are compared by their steps.
     """
 

@@ -131,7 +131,7 @@ def session_of(settings: Settings) -> Session:
 
 
 class Session:
-    """The observers of all models of a process, and what happens after enough steps."""
+    """The observers of all models of a process, and the actions after enough steps."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

@@ -142,7 +142,7 @@ def encode_and_add_s(codec: Codec, sample: torch.Tensor, segment_nbytes: int, re
 
 
 def rest_between_segments(line: Line, segment_nbytes: int = 1 << 20) -> float:
-    """Return the approximate rest of a rank between two segments: the time of one on the link, in seconds."""
+    """Return the approximate seconds that a rank rests between segments, while the link sends one."""
     return min(LONGEST_REST_S, segment_nbytes / _USUAL_RATIO / line.nbytes_per_s)
 
 

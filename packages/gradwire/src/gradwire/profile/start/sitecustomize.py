@@ -1,4 +1,4 @@
-"""The ``sitecustomize`` of every Python process of a profiled script; it also runs the one that it hides."""
+"""The ``sitecustomize`` of a profiled script's processes, which also runs the hidden ``sitecustomize``."""
 
 from __future__ import annotations
 
