@@ -43,7 +43,7 @@ def check_memory_of_the_caller() -> None:
     assert encoded.payload().tolist() == wanted.tolist()
     assert encoded.payload().data_ptr() == out.data_ptr()
     assert (out[wanted.numel() :] == 0xAB).all(), "bytes behind the payload were written"
-    with pytest.raises(TensorError, match="out must hold 425 bytes for 100 values, but holds 424"):
+    with pytest.raises(TensorError, match="expected out of at least 425 bytes for 100 values, got 424"):
         gpu.encode(codec, x, out[:424])
 
 
@@ -54,10 +54,10 @@ def test_memory_of_the_caller(interpreted: Callable[..., Any]) -> None:
 def check_refusals() -> None:
     codec, x = parse("bf16"), torch.zeros(100)
     for wrong, what in ((x.double(), "float64"), (x[::2], "strides"), (x.view(10, 10), "shape")):
-        with pytest.raises(TensorError, match=f"x must be a 1-D contiguous torch.float32.*{what}"):
+        with pytest.raises(TensorError, match=f"x: expected a 1-D contiguous torch.float32.*{what}"):
             gpu.encode(codec, wrong)
     payload = codec.encode(x)
-    with pytest.raises(TensorError, match="must begin at a multiple of 16 bytes, but begins 2 past one"):
+    with pytest.raises(TensorError, match="expected memory aligned to 16 bytes, got an offset of 2"):
         gpu.decode(codec, payload[2:], x)
     with pytest.raises(PayloadError, match=r"a bf16 encoding of 100 .* of 198 bytes: its length does not"):
         gpu.decode(codec, payload[:-2], x)
@@ -75,5 +75,5 @@ def test_a_codec_without_kernels_is_refused_by_name(spec: str) -> None:
 
 
 def test_a_tensor_on_the_cpu_is_refused_where_nothing_interprets() -> None:
-    with pytest.raises(TensorError, match="expected x on a GPU or in pinned memory, got it on cpu"):
+    with pytest.raises(TensorError, match="x: expected a tensor on a GPU or in pinned memory, got one"):
         gpu.encode(parse("bf16"), torch.zeros(4))

@@ -1,6 +1,6 @@
-"""The compiled formats on GPUs, in Triton: the same bytes as the host's kernels (docs/gpu.md).
+"""Triton kernels of the compiled formats for GPUs, with the same bytes as the host's kernels (docs/gpu.md).
 
-``table`` lists the formats, with the contract of their kernels; each format has a module of its name.
+``table`` lists the formats, with the contract of their kernels; each format has its own module.
 """
 
 from __future__ import annotations

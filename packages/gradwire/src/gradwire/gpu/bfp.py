@@ -1,8 +1,7 @@
-"""``bfp``: mantissas beside an exponent that a block shares (native/kernels/bfp_scalar.cc).
+"""``bfp``: mantissas with an exponent per block (native/kernels/bfp_scalar.cc).
 
-A block's record has 1 + block (M + 1) / 8 bytes, at any address, so each byte is stored on its own. A byte is
-made of the 1 to 5 values whose bits it holds. They are read again, from the cache, unless each byte is one
-value.
+A block's record has 1 + block (M + 1) / 8 bytes, at any address, so each byte is stored separately. A byte
+contains bits of 1 to 5 values. Unless each byte is one value, they are read again, from the cache.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from gradwire.gpu.words import (
 
 @triton.jit
 def mantissas_of(words, exponent, BITS):
-    """Return mantissas of BITS bits with their sign, 0 for blocks without mantissas."""
+    """Return mantissas of BITS bits including the sign; 0 for blocks without mantissas."""
     largest: tl.constexpr = (1 << (BITS - 1)) - 1
     ordinary = (exponent >= SMALLEST_EXPONENT) & (exponent < NAN_EXPONENT)
     scale = power_of_two(tl.where(ordinary, BITS - 2 + 127 - exponent, 0))
@@ -45,7 +44,7 @@ def mantissas_of(words, exponent, BITS):
 
 @triton.jit
 def _encode_bytes(x, out, left, BLOCK, ROWS, WIDTH, FULL):
-    """Encode ROWS blocks whose mantissas have 8 bits: each byte is one value."""
+    """Encode ROWS blocks with mantissas of 8 bits, so that each byte is one value."""
     tile = take_tile(x, 0, left, BLOCK, ROWS, WIDTH, FULL)
     exponent = exponent_of(peak_of(tile))[:, None]
     record = out + tl.arange(0, ROWS)[:, None] * (BLOCK + 1)
@@ -88,7 +87,7 @@ def encode_kernel(
     first = column * 8 // BITS
     for each in tl.static_range(8 // BITS + 2):
         value = first + each
-        shift = value * BITS - column * 8  # below 0 for the value that begins in the byte before
+        shift = value * BITS - column * 8  # negative for a value that starts in the previous byte
         at = rows * BLOCK + value
         words = tl.load(x + at, mask=(value < BLOCK) & (at < left) & (shift < 8), other=0)
         mantissa = mantissas_of(words, exponent, BITS)
@@ -119,7 +118,7 @@ def _decode_part(payload, out, left, BITS, ADD, BLOCK, ROWS, WIDTH, FULL):
     mantissa = (codes ^ (1 << (BITS - 1))) - (1 << (BITS - 1))
     ordinary = (exponent > 0) & (exponent < NAN_EXPONENT)
     scale = power_of_two(tl.where(ordinary, exponent - 127 - (BITS - 2), 0))
-    # No encoder writes mantissas beside the exponent 0: they decode to zeros with their sign.
+    # No encoder writes mantissas with the exponent 0; they decode to signed zeros.
     words = bits_of(mantissa.to(tl.float32) * tl.where(exponent == 0, 0.0, scale))
     words = tl.where(exponent == NAN_EXPONENT, QUIET_NAN, words).to(tl.uint32)
     put_words(out, places(0, BLOCK, ROWS, WIDTH), words, there, whole, ADD)
@@ -147,10 +146,10 @@ def decode_kernel(
 
 
 class BfpKernels(Format):
-    """The kernels of ``bfp``; parameters: the mantissa bits without the sign, and the values in a block."""
+    """The kernels of ``bfp``; parameters: the mantissa bits without the sign, and the block size."""
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernel that finds exponents and rounds."""
+        """Queue the kernel that computes exponents and mantissas."""
         n, (mantissa, block) = x.numel(), params
         bits = mantissa + 1
         tiles = Tiles(n, block, size=1024)
@@ -161,7 +160,7 @@ class BfpKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the kernel that multiplies. Every payload of the right length is valid."""
+        """Queue the decoding kernel. Every payload of the right length is valid."""
         n, (mantissa, block) = out.numel(), params
         tiles, args = Tiles(n, block), (payload, words_of(out), n)
         launch(decode_kernel, tiles.programs, *args, BITS=mantissa + 1, ADD=add, **tiles.constants)

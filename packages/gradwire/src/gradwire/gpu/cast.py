@@ -1,4 +1,4 @@
-"""``fp16`` and ``bf16``: two bytes a value, rounded to nearest even (native/kernels/cast_scalar.cc)."""
+"""``fp16`` and ``bf16``: two bytes per value, rounded to nearest even (native/kernels/cast_scalar.cc)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SIZE = 2048
 
 @triton.jit
 def fp16_of(words):
-    """Return half precision; adding 2^-1 rounds subnormal results to multiples of 2^-24."""
+    """Return floats as fp16 bits; adding 2^-1 rounds subnormal results to multiples of 2^-24."""
     magnitude = words & MAGNITUDE
     nan = 0x7E00 | ((magnitude >> 13) & 0x3FF)
     normal = (magnitude - 0x38000000 + 0xFFF + ((magnitude >> 13) & 1)) >> 13
@@ -40,7 +40,7 @@ def fp16_of(words):
 
 @triton.jit
 def float_of_fp16(half):
-    """Return the bits of the float of a half-precision number."""
+    """Return the float32 bits of fp16 numbers."""
     sign = (half & 0x8000) << 16
     exponent = (half >> 10) & 0x1F
     mantissa = half & 0x3FF
@@ -52,7 +52,7 @@ def float_of_fp16(half):
 
 @triton.jit
 def bf16_of(words):
-    """Return the upper half, rounded to nearest even; a NaN is truncated and made quiet."""
+    """Return floats as bf16 bits, rounded to nearest even; a NaN is truncated and made quiet."""
     rounded = (words + 0x7FFF + ((words >> 16) & 1)) >> 16
     return tl.where(is_nan(words), (words >> 16) | 0x40, rounded).to(tl.uint16)
 
@@ -98,7 +98,7 @@ class CastKernels(Format):
         self._is_half = is_half
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernel that rounds."""
+        """Queue the rounding kernel."""
         n = x.numel()
         args = words_of(x), out.view(torch.uint16), n
         launch(encode_kernel, ceil_div(n, _SIZE), *args, HALF=self._is_half, SIZE=_SIZE)
@@ -106,7 +106,7 @@ class CastKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the kernel that widens."""
+        """Queue the kernel that converts to float32."""
         n = out.numel()
         args = payload.view(torch.uint16), words_of(out), n
         launch(decode_kernel, ceil_div(n, _SIZE), *args, HALF=self._is_half, ADD=add, SIZE=_SIZE)

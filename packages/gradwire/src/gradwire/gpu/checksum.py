@@ -1,15 +1,15 @@
-"""CRC32C of a chunk: columns of words divided side by side, then a tree.
+"""CRC32C of a chunk: parallel polynomial division of columns of words, then a reduction tree.
 
-A checksum is a polynomial over bits, modulo the polynomial P of CRC32C. Zeros before the first byte change
-nothing: a grid or a tree is filled up with them in front.
+A checksum is a polynomial over bits, modulo the polynomial P of CRC32C. Leading zeros do not change it, so a
+grid or a tree is padded with zeros at the front.
 
-A chunk is a grid of words, whose rows have a power of two as their length. One row after a word stand as
-many bits as are a power z = x^(2^k) of x; squaring is linear over bits, so P(z) = P(x)^(2^k) = 0. A column is
-a polynomial in z with words as its coefficients, and its remainder modulo P(z) is 32 words. XORs of whole
-words find it: no bit is looked at by itself. A multiple of P with few terms takes the fewest of them, and
-what it leaves is then divided by P. The remainders are the last 32 rows of a grid of the same checksum.
+A chunk is a grid of words whose row length is a power of two. Moving a word by one row multiplies it by
+z = x^(2^k); squaring is linear over bits, so P(z) = P(x)^(2^k) = 0. A column is a polynomial in z with words
+as coefficients, and its remainder modulo P(z) is 32 words. It is computed by XORs of whole words, without
+operations on single bits. Division by a multiple of P with few terms needs the fewest XORs; its remainder is
+then divided by P. The remainders are the last 32 rows of a grid with the same checksum.
 
-The tree takes the remainders: the remainder of a part is shifted past the part after it, and added. The
+The tree combines the remainders: the remainder of a part is shifted past the following part, and added. The
 shift is a product with a power of x.
 """
 
@@ -25,10 +25,10 @@ from gradwire.gpu.words import MAGNITUDE, ceil_div, launch, signed, words_of
 
 _ROWS = 128
 _SMALLEST, _LARGEST = 128, 1 << 16
-"""The columns of a program, and the columns that keep all processors busy."""
+"""The columns of a program, and the number of columns that keeps all processors busy."""
 _MANY = 16
 _FOLDED = 1 << 19
-"""The most words for the tree; for more of them, another grid takes less time."""
+"""The largest number of words for the tree; for more, another grid is faster."""
 _TERMS = tl.constexpr(0x1EDC6F41)
 """The terms of P below x^32."""
 _LENGTH = tl.constexpr(52)
@@ -41,9 +41,9 @@ _ONE = 0x80000000
 
 @triton.jit
 def _divided(rows, word, TERMS, LENGTH):
-    """Return the LENGTH words of a remainder after one more word: rows z + word, modulo z^LENGTH + TERMS.
+    """Return a remainder of LENGTH words after one more word: rows z + word, modulo z^LENGTH + TERMS.
 
-    The first row is of the highest power. Bit i of TERMS is the term z^i; the term 1 is always there.
+    The first row has the highest power. Bit i of TERMS is the term z^i; the term 1 is always present.
     """
     top = rows[0]
     left = ()
@@ -75,7 +75,7 @@ def _first_rows(words, at, COLUMNS, MANY):
 
 @triton.jit
 def _raised(both, rows, MANY):
-    """Return the largest signed and unsigned words so far, one of which has the largest magnitude."""
+    """Return the largest signed and unsigned words so far; one of them has the largest magnitude."""
     positive, negative = both
     for row in tl.static_range(MANY):
         positive = tl.maximum(positive, rows[row].to(tl.int32, bitcast=True))
@@ -87,9 +87,9 @@ def _raised(both, rows, MANY):
 def divide_kernel(
     words, n, out, peaks, PEAK: tl.constexpr, COLUMNS: tl.constexpr, MANY: tl.constexpr, SIZE: tl.constexpr
 ):
-    """Divide SIZE columns; with PEAK, store the bits of the largest magnitude of each program.
+    """Divide SIZE columns per program; with PEAK, store the bits of the program's largest magnitude.
 
-    MANY rows of each column are loaded side by side.
+    MANY rows of each column are loaded at once.
     """
     column = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     turns = tl.cdiv(tl.maximum(n - _LENGTH * COLUMNS, 0), MANY * COLUMNS)
@@ -102,7 +102,7 @@ def divide_kernel(
     come = _rows(words, at, turns > 0, COLUMNS, MANY)
     for turn in range(turns):
         at += MANY * COLUMNS
-        after = _rows(words, at, turn + 1 < turns, COLUMNS, MANY)  # on their way while these are divided
+        after = _rows(words, at, turn + 1 < turns, COLUMNS, MANY)  # prefetched during the division
         for row in tl.static_range(MANY):
             left = _divided(left, come[row], _MULTIPLE, _LENGTH)
         if PEAK:
@@ -121,7 +121,7 @@ def divide_kernel(
 
 @triton.jit
 def _times(value, POWER):
-    """Return the product with a polynomial, modulo the polynomial of CRC32C, as a sum of powers."""
+    """Return the product of ``value`` and the polynomial POWER, modulo the polynomial of CRC32C."""
     product = tl.zeros_like(value)
     power = tl.full([], POWER, tl.uint32)
     for _ in range(32):
@@ -158,9 +158,9 @@ def fold_kernel(
     LAST: tl.constexpr,
     PEAKS: tl.constexpr,
 ):
-    """Fold 1024 remainders per program into one; POWER is x to the number of bits that each stands for.
+    """Fold 1024 remainders per program into one; POWER is x to the power of the bits that each represents.
 
-    With LAST, which is x^32, the last remainder becomes the checksum, and the largest of PEAKS is found.
+    With LAST, which is x^32, the last remainder becomes the checksum, and the largest of PEAKS is stored.
     """
     filled = tl.num_programs(0).to(tl.int64) * 1024 - n
     at = tl.program_id(0).to(tl.int64) * 1024 + tl.arange(0, 1024) - filled
@@ -183,9 +183,9 @@ def fold_kernel(
 
 
 def queue_crc32c(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queue the kernels for the checksum of a chunk that isn't empty, and for its largest magnitude.
+    """Queue the kernels for a non-empty chunk's checksum and largest magnitude.
 
-    Return both, one word each; the magnitude is the bits of a float.
+    Return both, one word each; the magnitude is a float's bits.
     """
     words, peaks = _divide(words_of(x), is_first=True)
     while words.numel() > _FOLDED:
@@ -194,7 +194,7 @@ def queue_crc32c(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _divide(words: torch.Tensor, *, is_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the remainders of columns, and, at first, the peaks of programs."""
+    """Return the remainders of columns and, with ``is_first``, the programs' peaks."""
     n = words.numel()
     columns = min(max(triton.next_power_of_2(ceil_div(n, _ROWS)), _SMALLEST), _LARGEST)
     programs = columns // _SMALLEST
@@ -205,7 +205,7 @@ def _divide(words: torch.Tensor, *, is_first: bool) -> tuple[torch.Tensor, torch
 
 
 def _fold(words: torch.Tensor, n: int, peaks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fold words into one, make the checksum of n words of it, and find the largest peak."""
+    """Return the checksum of a chunk of ``n`` words, from its remainders, and the largest peak."""
     added = signed(_product(0xFFFFFFFF, x_to(32 * n)) ^ 0xFFFFFFFF)
     peak = torch.empty_like(peaks[:1])
     stands_for = 32
@@ -224,7 +224,7 @@ def _fold(words: torch.Tensor, n: int, peaks: torch.Tensor) -> tuple[torch.Tenso
 
 @cache
 def x_to(exponent: int) -> int:
-    """Return this power of x, modulo the polynomial."""
+    """Return x to the power ``exponent``, modulo the polynomial of CRC32C."""
     if exponent < 32:
         return _ONE >> exponent
     half = x_to(exponent // 2)

@@ -1,4 +1,4 @@
-"""Encode and decode chunks on a GPU. Functions don't wait for it, unless their docstring says so."""
+"""Encoding and decoding of chunks on a GPU, asynchronous unless a function's docstring says otherwise."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ _ALIGNMENT = 16
 
 
 class Named(Protocol):
-    """A codec, whose property ``compiled``, if any, is its compiled format and the format's parameters."""
+    """A codec; its property ``compiled``, if any, has the compiled format's name and parameters."""
 
     name: ClassVar[str]
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A payload whose encoding is queued."""
+    """A payload with its encoding queued."""
 
     buffer: torch.Tensor
-    """Memory for the largest payload of the chunk; the payload is at its beginning."""
+    """Memory for the largest payload of the chunk; the payload is at its start."""
 
     size: int | torch.Tensor
     """The payload's size: a number if the format has one size, otherwise an int64 on the device."""
 
     def payload(self) -> torch.Tensor:
-        """Return the payload, after waiting for its size if that is a tensor."""
+        """Return the payload; wait for its size if that is a tensor."""
         return self.buffer[: int(self.size)]
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """A payload whose check and decoding are queued."""
+    """A payload with its validation and decoding queued."""
 
     status: torch.Tensor
     """An int32 on the device: 0 if the payload is well-formed."""
 
     faults: tuple[str, ...]
-    """The faults of status 1, 2, ...."""
+    """The errors for status 1, 2, ...."""
 
     described: str
-    """The description of the payload, for the error."""
+    """The start of the error message."""
 
     def check(self) -> None:
-        """Wait, and raise ``PayloadError`` if the payload was malformed and therefore not decoded."""
+        """Wait for the status, and raise ``PayloadError`` if the payload was malformed and not decoded."""
         status = int(self.status)
         if status:
             raise malformed(self.described, self.faults[status - 1])
@@ -72,7 +72,7 @@ def encode(
     _check(out, "out", torch.uint8)
     if out.numel() < capacity:
         raise TensorError(
-            f"{codec}: out must hold {capacity} bytes for {x.numel()} values, but holds {out.numel()}; "
+            f"{codec}: expected out of at least {capacity} bytes for {x.numel()} values, got {out.numel()}; "
             "allocate codec.max_nbytes(n)"
         )
     if size is None:
@@ -84,12 +84,15 @@ def encode(
 
 
 def decode(codec: Named, payload: torch.Tensor, out: torch.Tensor) -> Decoding:
-    """Queue the decoding into ``out``. Raises as ``encode``, and ``PayloadError`` for a wrong length."""
+    """Queue the decoding to ``out``.
+
+    Raises the errors of ``encode``, and ``PayloadError`` for a wrong length.
+    """
     return _decode(codec, payload, out, add=False)
 
 
 def decode_add(codec: Named, payload: torch.Tensor, acc: torch.Tensor) -> Decoding:
-    """Queue the sum of ``acc`` and the decoded chunk. Raises as ``decode``."""
+    """Queue the addition of the decoded chunk to ``acc``. Raises the errors of ``decode``."""
     return _decode(codec, payload, acc, add=True)
 
 
@@ -110,7 +113,7 @@ def _decode(codec: Named, payload: torch.Tensor, out: torch.Tensor, *, add: bool
 def queue_decode(
     found: Format, payload: torch.Tensor, out: torch.Tensor, params: Params, *, add: bool
 ) -> torch.Tensor:
-    """Queue the check and the decoding of a payload whose length fits; return its status."""
+    """Queue the validation and decoding of a payload of valid length; return the status tensor."""
     status = torch.zeros(1, dtype=torch.int32, device=out.device)
     found.check(payload, out.numel(), params, status)
     found.decode(payload, out, params, status, add=add)
@@ -118,7 +121,7 @@ def queue_decode(
 
 
 def _kernels(codec: Named) -> tuple[Format, str, Params]:
-    """Return the kernels of a codec, its format's name, and the parameters."""
+    """Return a codec's kernels, format name, and parameters. Raises ``TensorError`` if it has no kernels."""
     name, params = getattr(codec, "compiled", (codec.name, ()))
     if name not in PLACES:
         raise TensorError(
@@ -129,21 +132,21 @@ def _kernels(codec: Named) -> tuple[Format, str, Params]:
 
 
 def _check(x: torch.Tensor, what: str, dtype: torch.dtype) -> None:
-    """Raise ``TensorError`` if kernels can't take a tensor."""
+    """Raise ``TensorError`` if kernels can't use a tensor."""
     if x.dtype is not dtype or x.dim() != 1 or not x.is_contiguous() or x.is_neg():
         raise TensorError(
-            f"{what} must be a 1-D contiguous {dtype} tensor, but is {x.dtype} of shape {tuple(x.shape)} and "
+            f"{what}: expected a 1-D contiguous {dtype} tensor, got {x.dtype} of shape {tuple(x.shape)} and "
             f"strides {x.stride()}; pass {what}.to({dtype}).flatten()"
         )
     if not (x.is_cuda or x.is_pinned() or _is_interpreted()):
         raise TensorError(
-            f"expected {what} on a GPU or in pinned memory, got it on {x.device}; for a tensor on the CPU, "
-            "call the codec's own encode and decode"
+            f"{what}: expected a tensor on a GPU or in pinned memory, got one on {x.device}; for a tensor on "
+            "the CPU, call the codec's own encode and decode"
         )
     if dtype is torch.uint8 and x.data_ptr() % _ALIGNMENT:
         raise TensorError(
-            f"{what} must begin at a multiple of {_ALIGNMENT} bytes, but begins {x.data_ptr() % _ALIGNMENT} "
-            f"past one; pass {what}.clone()"
+            f"{what}: expected memory aligned to {_ALIGNMENT} bytes, got an offset of "
+            f"{x.data_ptr() % _ALIGNMENT}; pass {what}.clone()"
         )
 
 
@@ -153,10 +156,10 @@ def malformed(described: str, reason: str) -> PayloadError:
 
 
 def _is_interpreted() -> bool:
-    """Return whether Triton interprets kernels on the CPU, as its own variable requests."""
+    """Return whether Triton interprets kernels on the CPU, by its variable ``TRITON_INTERPRET``."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def _on(x: torch.Tensor) -> AbstractContextManager[object]:
-    """Return a context in which the device of ``x`` is the current one."""
+    """Return a context manager that makes the device of ``x`` the current one."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()

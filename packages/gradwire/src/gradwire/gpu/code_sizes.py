@@ -1,4 +1,4 @@
-"""The sizes of the codes of ``errbound``: values are classified by their bounds, and counted."""
+"""The code sizes of ``errbound``: error bounds, size classes, and byte counts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gradwire.gpu.words import (
     words_of,
 )
 
-# Bounds relative to a root mean square, which is summed in the host's order: 16 lanes, then as a tree.
+# Bounds relative to a root mean square, which is summed in the host's order: 16 lanes, then a tree.
 #
-# Floating-point sums depend on their order. The host adds element i of a block to lane i mod 16. So the lanes
-# of a block are added one after the other here, too, and blocks side by side.
+# Floating-point sums depend on their order. The host adds element i of a block to lane i mod 16. So these
+# kernels also add the values of a block in 16 lanes in order, and blocks in parallel.
 
 _LONGEST = 65536
-"""The most values of one sum (kSquaresBlock)."""
+"""The largest number of values in one sum (kSquaresBlock)."""
 
 
 @triton.jit
@@ -36,13 +36,13 @@ def _fold(lanes, ROWS, HALF):
 
 @triton.jit
 def longest_row(n, BLOCK, ROWS):
-    """Return the length of the longest block of this program, below BLOCK in a short chunk."""
+    """Return the length of this program's longest block, which is below BLOCK in a short chunk."""
     return tl.minimum(n - tl.program_id(0).to(tl.int64) * ROWS * BLOCK, BLOCK).to(tl.int32)
 
 
 @triton.jit
 def sum_rows(x, n, row, BLOCK, ROWS, AHEAD, FULL):
-    """Return the sums of the squares of the finite values of ROWS blocks, and the numbers of these values.
+    """Return the sum of squares and the number of finite values of each of ROWS blocks.
 
     AHEAD times 16 values of each block are loaded at a time.
     """
@@ -62,13 +62,13 @@ def sum_rows(x, n, row, BLOCK, ROWS, AHEAD, FULL):
             count += finite.to(tl.int32)
     eight = _fold(lanes, ROWS, 8)
     two = _fold(_fold(eight, ROWS, 4), ROWS, 2)
-    total = tl.sum(two, axis=1)  # of two values: their order doesn't matter
+    total = tl.sum(two, axis=1)  # of two values, so their order doesn't matter
     return total, tl.sum(count, axis=1).to(tl.int64)
 
 
 @triton.jit
 def sum_kernel(x, n, sums, counts, blocks, BLOCK: tl.constexpr, ROWS: tl.constexpr, AHEAD: tl.constexpr):
-    """Sum up ROWS blocks per program."""
+    """Store the sums and counts of ROWS blocks per program."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     total, count = sum_rows(x, n, row, BLOCK, ROWS, AHEAD, False)
     tl.store(sums + row, total, mask=row < blocks)
@@ -77,7 +77,7 @@ def sum_kernel(x, n, sums, counts, blocks, BLOCK: tl.constexpr, ROWS: tl.constex
 
 @triton.jit
 def add_up_kernel(sums, counts, blocks):
-    """Add up the blocks of a chunk, in their order, into the first."""
+    """Add the sums and counts of a chunk's blocks, in order, to the first block's."""
     total = tl.load(sums)
     count = tl.load(counts)
     for block in range(1, blocks):
@@ -89,7 +89,7 @@ def add_up_kernel(sums, counts, blocks):
 
 @triton.jit
 def exponent_of_share(total, count, share):
-    """Return the largest power of two that is not above share * RMS, as a biased exponent; share is bits."""
+    """Return the biased exponent of the largest power of two up to share * RMS; share is a float's bits."""
     mean = total / tl.maximum(count, 1).to(tl.float64)
     rms = tl.sqrt(mean) * float_of(share.to(tl.uint32, bitcast=True)).to(tl.float64)
     exponent = ((rms.to(tl.int64, bitcast=True) >> 52) & 0x7FF).to(tl.int32) - 1023 + 127
@@ -108,19 +108,19 @@ def exponents_kernel(sums, counts, share, head, blocks, SIZE: tl.constexpr):
 
 
 def rows_of(length: int) -> int:
-    """Return the number of blocks of this length that a program of one warp sums up."""
+    """Return the number of blocks of this length per program of one warp."""
     return max(min(2048 // length, 32), 1)
 
 
 def ahead_of(length: int, rows: int) -> int:
-    """Return AHEAD for these blocks: at most 16 loads per thread."""
+    """Return AHEAD for blocks of this length: at most 16 loads per thread."""
     return max(min(length, 256) // 16 // max(rows // 2, 1), 1)
 
 
 def relative_exponents(x: torch.Tensor, head: torch.Tensor, share: int, block: int) -> None:
-    """Queue the kernels that write the exponent of each block, or of a chunk of one block.
+    """Queue the kernels that write the bound's exponent of each block, or of the whole chunk, to ``head``.
 
-    ``share`` is the bits of a float.
+    ``share`` is a float's bits.
     """
     n = x.numel()
     length = min(block, _LONGEST) if head.numel() > 1 or n <= _LONGEST else _LONGEST
@@ -139,12 +139,12 @@ def relative_exponents(x: torch.Tensor, head: torch.Tensor, share: int, block: i
 
 
 _COUNTED_AT_ONCE = (64, 128, 256, 512, 1024)
-"""The sizes of blocks that programs both bound and count: a program has whole blocks."""
+"""The block sizes for which one kernel computes bounds and counts, because programs have whole blocks."""
 
 
 @triton.jit
 def exponents_at(head, start, at, inside, EXPONENT, BLOCK, SIZE):
-    """Return the biased exponents of the bounds of SIZE values, or one if they share it."""
+    """Return the biased exponents of the bounds of SIZE values; only one if all share it."""
     if EXPONENT != 0:
         return tl.full([1], EXPONENT, tl.int32)
     elif BLOCK == 0:
@@ -157,15 +157,15 @@ def exponents_at(head, start, at, inside, EXPONENT, BLOCK, SIZE):
 
 @triton.jit
 def _first_above(code):
-    """Return the bits of the least magnitude that rounds to more than ``code``, which is 0 or odd."""
+    """Return the bits of the smallest magnitude that rounds to more than ``code``, which is 0 or odd."""
     return bits_of(code.to(tl.float32) + 0.5).to(tl.int32, bitcast=True) + (code == 0).to(tl.int32)
 
 
 @triton.jit
 def coded(words, exponent):
-    """Return scaled values that round to the codes, and whether these take at least 1, 2 and 4 bytes.
+    """Return sums whose low 16 bits are the codes, and whether the codes take at least 1, 2 and 4 bytes.
 
-    Values are compared before an addition rounds them: the last 16 bits of the sum are those of the code.
+    The sizes follow from comparisons before the addition rounds.
     """
     scaled = float_of(words) * power_of_two(126 - exponent)
     magnitude = (bits_of(scaled) & MAGNITUDE).to(tl.int32, bitcast=True)
@@ -179,19 +179,19 @@ def coded(words, exponent):
 
 @triton.jit
 def nbytes_of(some, wide, whole):
-    """Return the bytes of each code: 0, 1, 2, 4."""
+    """Return the size of each code: 0, 1, 2 or 4 bytes."""
     return some.to(tl.int32) + wide.to(tl.int32) + tl.where(whole, 2, 0)
 
 
 @triton.jit
 def _counted(some, wide, whole):
-    """Return the bytes of each code, and 2^16 more for each code of 2 or more bytes."""
+    """Return the size of each code in bytes, plus 2^16 if it is 2 or more."""
     return some.to(tl.int32) + tl.where(wide, 0x10001, 0) + tl.where(whole, 2, 0)
 
 
 @triton.jit
 def _put_counts(totals, wides, program, count, inside):
-    """Store the bytes of the codes of programs, and whether one code takes 2 or more."""
+    """Store each program's number of code bytes, and whether any code takes 2 or more bytes."""
     tl.store(totals + program, (count & 0xFFFF).to(tl.int64), mask=inside)
     tl.store(wides + program, (count > 0xFFFF).to(tl.uint8), mask=inside)
 
@@ -237,7 +237,7 @@ def bound_and_count_kernel(
     AHEAD: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Choose the bounds of ROWS blocks per program, and count their bytes from the cached values."""
+    """Compute the bounds of ROWS blocks per program, and count their code bytes from the cached values."""
     if n - tl.program_id(0).to(tl.int64) * (ROWS * BLOCK) >= ROWS * BLOCK:
         counts = _bound_and_count(x, n, share, head, blocks, BLOCK, ROWS, AHEAD, True)
     else:
@@ -251,9 +251,9 @@ def bound_and_count_kernel(
 def queue_sizes(
     x: torch.Tensor, head: torch.Tensor, exponent: int, share: int, block: int, size: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queue the kernels that choose relative bounds of blocks, and that count bytes.
+    """Queue the kernels that compute relative bounds and count code bytes.
 
-    Return the bytes of the codes of each ``size`` values, and whether one code takes 2 or more.
+    Return the number of code bytes of every ``size`` values, and whether any code takes 2 or more bytes.
     """
     n, count = x.numel(), head.numel()
     programs = ceil_div(n, size)

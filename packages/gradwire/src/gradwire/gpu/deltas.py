@@ -1,8 +1,7 @@
-"""Weight deltas on a GPU: a warp decodes each block of each section, and words move (native/delta.cc).
+"""Weight deltas on a GPU: one warp per block decodes the delta, then weights are updated (native/delta.cc).
 
-The 32 lanes of a program are the 32 coders of a block (native/kernels/rans.h). The escapes of
-all sections lie one after the other, in a plane for each byte of a word, so that programs find theirs by one
-scan.
+The 32 lanes of a program are the 32 coders of a block (native/kernels/rans.h). The escapes of all sections
+are stored contiguously, in a plane for each byte of a word, so that one scan locates each program's escapes.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _SLOTS = 1 << 14
 
 @triton.jit
 def _word_at(payload, at, there):
-    """Return the number in four bytes, at any address."""
+    """Return the little-endian 32-bit number at any address."""
     word = tl.zeros(at.shape, tl.int64)
     for byte in tl.static_range(4):
         word |= tl.load(payload + at + byte, mask=there, other=0).to(tl.int64) << (8 * byte)
@@ -34,7 +33,7 @@ def _word_at(payload, at, there):
 
 @triton.jit
 def locate_kernel(body, nbytes, sections, starts, sizes, status, BLOCKS: tl.constexpr):
-    """Find the blocks of all sections, with one program; block b of section s is number b sections + s."""
+    """Locate the blocks of all sections, with one program; block b of section s has index b sections + s."""
     here = tl.arange(0, 1)
     begin = tl.zeros([1], tl.int64) + 4 * sections
     good = begin <= nbytes
@@ -55,7 +54,7 @@ def locate_kernel(body, nbytes, sections, starts, sizes, status, BLOCKS: tl.cons
 
 @triton.jit
 def _read_table(table, nbytes, entries, slots):
-    """Write start and frequency of each symbol, and the symbol of each slot; return the bytes read, or 0."""
+    """Write each symbol's start and frequency, and each slot's symbol; return the bytes read, or 0."""
     lane = tl.arange(0, 256)
     tl.store(entries + lane, tl.zeros([256], tl.int32))
     at = tl.zeros([1], tl.int32)
@@ -92,7 +91,7 @@ def _read_table(table, nbytes, entries, slots):
 
 @triton.jit
 def _decode_coded(stream, nbytes, entries, slots, symbols, n):
-    """Decode n symbols; return 1 if the words do not lead back to the first."""
+    """Decode n symbols; return 1 if the coders don't end in their initial states, else 0."""
     lane = tl.arange(0, 32)
     words_nbytes = nbytes - 128
     states = _word_at(stream, words_nbytes + 4 * lane, words_nbytes >= 0).to(tl.uint32)
@@ -174,7 +173,7 @@ def count_kernel(classes, n, totals, status, TILE: tl.constexpr):
 
 @triton.jit
 def _order(word, BITS):
-    """Turn words into integers in total order, and back."""
+    """Convert words to integers in total order, or back."""
     return word ^ tl.where((word >> (BITS - 1)) != 0, (1 << (BITS - 1)) - 1, 0).to(tl.uint32)
 
 
@@ -191,7 +190,7 @@ def move_kernel(
     IS_FULL: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """Move TILE words per program; a full copy moves them from 0."""
+    """Apply the delta to TILE words per program; a full copy starts from 0."""
     start = tl.program_id(0).to(tl.int64) * TILE
     if tl.load(status) == 0:
         place = start + tl.arange(0, TILE)
@@ -213,9 +212,9 @@ def move_kernel(
 
 
 def queue_delta(body: torch.Tensor, words: torch.Tensor, *, full: bool) -> torch.Tensor:
-    """Queue the move of ``words``, bfloat16 or float32 and not empty, by a delta's body; return its status.
+    """Queue the update of non-empty ``words``, bfloat16 or float32, by a delta's body; return the status.
 
-    The status is an int32: 0, or the number of one of ``FAULTS``, after which the words are unchanged.
+    The status is an int32: 0, or the number of one of ``FAULTS``; the words are then unchanged.
     """
     n, word_nbytes, device = words.numel(), words.element_size(), words.device
     sections = ceil_div(n, _SECTION)

@@ -1,7 +1,7 @@
-"""``errbound``: an even quantiser with four sizes of code (native/kernels/errbound_scalar.cc).
+"""``errbound``: a uniform quantiser with four code sizes (native/kernels/errbound_scalar.cc).
 
-A value's data begins at the sum of the sizes before it. Programs count their bytes, a scan adds up the
-counts, and a second pass writes or reads.
+A value's data starts at the sum of the preceding sizes. Programs count their bytes, a scan sums the counts,
+and a second pass writes or reads.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _ROWS = 8
 
 @triton.jit
 def _encode_half(x, head, n, start, EXPONENT, BLOCK, HALF, FULL):
-    # Each thread has one value after the other: bytes are stored at any address, and four values at a time
-    # would have to change threads before.
+    # Each thread has consecutive single values: bytes are stored at any address, and vectors of four values
+    # would have to be moved between threads first.
     at = tl.max_contiguous(tl.arange(0, HALF), 1)
     there = at < n - start
     words = take(x + start, at, there, FULL)
@@ -68,9 +68,9 @@ def encode_kernel(
     BLOCK: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Encode SIZE values per program, whose data ends at ``ends``.
+    """Encode SIZE values per program; ``ends`` are the ends of the programs' data.
 
-    Few programs have values of 2 or more bytes, as ``wides`` says; the others store one byte per value.
+    Few programs have values of 2 or more bytes (``wides``); the others store one byte per value.
     """
     program = tl.program_id(0)
     before = tl.load(ends + program) - tl.load(totals + program)
@@ -83,7 +83,7 @@ def encode_kernel(
 
 @triton.jit
 def check_head_kernel(head, count, status, SIZE: tl.constexpr):
-    """Check that exponents are those of bounds."""
+    """Check that the exponent bytes are valid."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     exponent = tl.load(head + at, mask=at < count, other=1)
     wrong = (exponent == 0) | (exponent > 253)
@@ -92,14 +92,14 @@ def check_head_kernel(head, count, status, SIZE: tl.constexpr):
 
 @triton.jit
 def kinds_at(tags, value, n):
-    """Return the classes of values from the tags."""
+    """Return the size classes of values from the tags."""
     tag = tl.load(tags + value // 4, mask=value < n, other=0).to(tl.int32)
     return (tag >> ((value % 4) * 2).to(tl.int32)) & 3
 
 
 @triton.jit
 def _nbytes_of_tags(tag):
-    """Return the data bytes of four values: sums of neighbouring classes, where 3 counts as 4."""
+    """Return the number of data bytes of four values, with pairwise sums of their sizes."""
     whole = tag & (tag >> 1) & 0x55
     pairs = (tag & 0x33) + ((tag >> 2) & 0x33) + (whole & 0x11) + ((whole >> 2) & 0x11)
     return (pairs & 0xF) + (pairs >> 4)
@@ -107,7 +107,7 @@ def _nbytes_of_tags(tag):
 
 @triton.jit
 def count_tags_kernel(tags, n, totals, programs, status, SIZE: tl.constexpr, ROWS: tl.constexpr):
-    """Count the data bytes of the tags of ROWS times SIZE values, and check the unused tags."""
+    """Count the data bytes for the tags of ROWS times SIZE values, and check the unused tags."""
     row = tl.program_id(0).to(tl.int64) * ROWS
     rows = tl.arange(0, ROWS)
     at = rows[:, None] * (SIZE // 4) + tl.arange(0, SIZE // 4)[None, :]
@@ -120,7 +120,7 @@ def count_tags_kernel(tags, n, totals, programs, status, SIZE: tl.constexpr, ROW
     else:
         used = ((left + 3) // 4).to(tl.int32)
         tag = tl.load(tags + at, mask=at < used, other=0).to(tl.int32)
-        in_last = 2 * ((left + 3) % 4 + 1).to(tl.int32)  # bits of the last tag that values have
+        in_last = 2 * ((left + 3) % 4 + 1).to(tl.int32)  # used bits of the last tag
         unused = (at == used - 1) & ((tag >> in_last) != 0)
         tl.atomic_max(status, tl.max(tl.max(unused.to(tl.int32), axis=1), axis=0) * 2)
         tl.store(totals + rows, tl.sum(_nbytes_of_tags(tag), axis=1).to(tl.int64), mask=row + rows < programs)
@@ -128,7 +128,7 @@ def count_tags_kernel(tags, n, totals, programs, status, SIZE: tl.constexpr, ROW
 
 @triton.jit
 def compare_kernel(ends, programs, nbytes, status):
-    """Compare the data bytes of the tags with the payload."""
+    """Compare the number of data bytes by the tags with the payload's."""
     announced = tl.load(ends + programs - 1)
     tl.atomic_max(status, (announced != nbytes).to(tl.int32))
 
@@ -179,7 +179,7 @@ def decode_kernel(
 
 
 class ErrBoundKernels(Format):
-    """The kernels of ``errbound``; parameters: the bound's exponent, or 0, a relative bound, a block."""
+    """The kernels of ``errbound``; parameters: the bound's exponent, or 0, relative bound, and block size."""
 
     is_fixed = False
     faults = (
@@ -192,7 +192,7 @@ class ErrBoundKernels(Format):
     )
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that choose bounds, count bytes, and write."""
+        """Queue the kernels that compute bounds, count bytes, and write."""
         n = x.numel()
         exponent, share, block = (*params, 0, 0)[:3]
         count = _head_nbytes(n, params)
@@ -236,7 +236,7 @@ class ErrBoundKernels(Format):
 
 
 def _head_nbytes(n: int, params: Params) -> int:
-    """Return the number of exponents that a payload begins with."""
+    """Return the number of exponent bytes at the start of a payload."""
     exponent, _, block = (*params, 0, 0)[:3]
     if exponent:
         return 0

@@ -1,8 +1,7 @@
-"""Encoding errors of a bucket on a device: residuals, and sums of squares by ranges.
+"""Encoding errors of a bucket on a device: residuals, and sums of squares by range.
 
-These are the passes of native/kernels/norms.h, with the same floats. Their sums are added up in another
-order, the same one in every run: each program adds up its part of each range, and a second kernel adds up
-the programs of a range.
+These are the passes of native/kernels/norms.h, with the same floats. Their sums have a different, but fixed
+order: each program sums its part of each range, and a second kernel sums the programs' parts.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _PARTS = 256
 
 @triton.jit
 def _range_of(borders, ranges, element):
-    """Return the number of the range that contains an element."""
+    """Return the index of the range that contains an element."""
     low = tl.zeros_like(element)
     high = low + ranges
     while low < high:
@@ -46,7 +45,7 @@ def _range_of(borders, ranges, element):
 
 @triton.jit
 def _sum_ranges(words, begin, count, borders, ranges, parts, SIZE):
-    """Write the sums of squares of a program's part of each range. ``parts`` begins at its first range."""
+    """Write the sum of squares of a program's part of each range; ``parts`` starts at its first range."""
     number = float_of(words).to(tl.float64)
     square = number * number
     element = begin + tl.arange(0, SIZE)
@@ -94,7 +93,7 @@ def pass_kernel(
     ROWS: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    """Pass over SIZE values per program, from ``start`` of the bucket."""
+    """Run one pass over SIZE values per program; ``x`` starts at ``start`` of the bucket."""
     program = tl.program_id(0).to(tl.int64)
     at = program * SIZE
     x, y, parts = x + at, y + at, parts + program
@@ -109,7 +108,7 @@ def pass_kernel(
 def add_up_kernel(
     parts, row, start, n, borders, sums, ranges, ROWS: tl.constexpr, SIZE: tl.constexpr, PARTS: tl.constexpr
 ):
-    """Add the parts of one range per program to its sums."""
+    """Add the parts of one range per program to the range's sums."""
     each = tl.program_id(0).to(tl.int64)
     begin = tl.maximum(tl.load(borders + each), start)
     end = tl.minimum(tl.load(borders + each + 1), start + n)
@@ -135,7 +134,7 @@ def _keep_part(residual, lost, left, is_bad, SIZE, FULL):
 
 @triton.jit
 def keep_kernel(residual, lost, n, nonfinite, SIZE: tl.constexpr):
-    """Replace SIZE residuals per program by the loss, or keep the old ones if they are finite."""
+    """Replace SIZE residuals per program by the encoding error, or keep finite ones if ``nonfinite``."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     is_bad = tl.load(nonfinite) != 0
     if n - start >= SIZE:
@@ -153,11 +152,11 @@ def queue_pass(
     borders: torch.Tensor | None = None,
     sums: torch.Tensor | None = None,
 ) -> None:
-    """Queue one pass over ``x``, which begins at ``start`` of a bucket, and ``y``; both float32.
+    """Queue one pass over ``x``, which starts at ``start`` of a bucket, and ``y``; both float32.
 
-    ``nonfinite``, an int32, becomes 1 if a new ``y`` is not finite. The sum of squares of each range
-    between ``borders`` (int64) is added to its column of ``sums`` (float64): the squares of the old x; after
-    ``SUBTRACT`` and ``ADOPT`` those of the new y, and in two more rows, if any, of the old x and y.
+    ``nonfinite``, an int32, becomes 1 if a new ``y`` is non-finite. The sum of squares of each range between
+    ``borders`` (int64) is added to its column of ``sums`` (float64): of the old x; after ``SUBTRACT`` and
+    ``ADOPT`` of the new y and, with three rows, also of the old x and y.
     """
     n, tiles = x.numel(), ceil_div(x.numel(), _SIZE)
     if borders is None or sums is None:
@@ -173,6 +172,6 @@ def queue_pass(
 
 
 def queue_keep(residual: torch.Tensor, lost: torch.Tensor, nonfinite: torch.Tensor) -> None:
-    """Queue the update of a residual to ``lost``, or to its own finite values if ``nonfinite`` isn't 0."""
+    """Queue the update of a residual to ``lost``, or its non-finite values to 0 if ``nonfinite`` isn't 0."""
     n = residual.numel()
     launch(keep_kernel, ceil_div(n, _SIZE), *(words_of(residual), words_of(lost), n, nonfinite), SIZE=_SIZE)

@@ -1,4 +1,4 @@
-"""The end of a sum over ranks: the division by their number, and the check that all values are finite."""
+"""The final pass over a sum: the division by the number of ranks, and the check for non-finite values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _finish_part(x, left, nonfinite, RANKS, SIZE, FULL):
 
 @triton.jit
 def finish_kernel(x, n, nonfinite, RANKS: tl.constexpr, SIZE: tl.constexpr):
-    """Divide SIZE values per program."""
+    """Divide and check SIZE values per program."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     if n - start >= SIZE:
         _finish_part(x + start, n - start, nonfinite, RANKS, SIZE, True)
@@ -47,23 +47,22 @@ def finish_kernel(x, n, nonfinite, RANKS: tl.constexpr, SIZE: tl.constexpr):
 
 
 def queue_finish(x: torch.Tensor, ranks: int, nonfinite: torch.Tensor) -> None:
-    """Queue the division of float32 by ``ranks``, which sets an int32 to 1 if a value is not finite.
+    """Queue the division of float32 by ``ranks``; ``nonfinite`` (int32) becomes 1 for a non-finite value.
 
-    The quotients are those of the host. On a GPU torch multiplies by the inverse of a number instead, which
-    rounds twice.
+    The quotients have the host's bits. Torch on a GPU multiplies by the inverse instead, which rounds twice.
     """
     n = x.numel()
     launch(finish_kernel, ceil_div(n, _SIZE), *(words_of(x), n, nonfinite), RANKS=ranks, SIZE=_SIZE)
 
 
-# Payloads whose sizes only the device knows: their bytes cross to pinned memory, 128 bits at a time.
+# Payloads of sizes known only on the device: their bytes are copied to pinned memory, 128 bits at a time.
 
 _CARRY_SIZE = 8192
 
 
 @triton.jit
 def carry_kernel(source, target, nbytes, SIZE: tl.constexpr):
-    """Copy SIZE bytes per program, of ``nbytes``."""
+    """Copy SIZE bytes per program, ``nbytes`` in total."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     left = tl.load(nbytes) - start
     at = tl.arange(0, SIZE)
@@ -74,5 +73,5 @@ def carry_kernel(source, target, nbytes, SIZE: tl.constexpr):
 
 
 def queue_carry(source: torch.Tensor, target: torch.Tensor, nbytes: torch.Tensor) -> None:
-    """Queue the copy of ``nbytes``, an int64 on the device, into memory with room for all of ``source``."""
+    """Queue the copy of ``nbytes`` (int64 on the device); ``target`` has room for all of ``source``."""
     launch(carry_kernel, ceil_div(source.numel(), _CARRY_SIZE), *(source, target, nbytes), SIZE=_CARRY_SIZE)

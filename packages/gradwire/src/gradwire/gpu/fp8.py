@@ -1,4 +1,4 @@
-"""``fp8``: 8-bit floats beside a power of two that a block shares (native/kernels/fp8_scalar.cc)."""
+"""``fp8``: 8-bit floats with a power-of-two scale per block (native/kernels/fp8_scalar.cc)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CHECKED = 1024
 
 @triton.jit
 def code_of(words, exponent):
-    """Return codes of 8 bits, rounded by adding the power of two whose last place is that of the code."""
+    """Return 8-bit codes, rounded by adding a power of two whose last place equals the code's."""
     sign = (words >> 31) << 7
     ordinary = (exponent >= SMALLEST_EXPONENT) & (exponent < NAN_EXPONENT)
     value = float_of(tl.where(ordinary, words & MAGNITUDE, 0)) * power_of_two(134 - exponent)
@@ -50,7 +50,7 @@ def code_of(words, exponent):
 
 @triton.jit
 def word_of(code, exponent):
-    """Return the bits of the floats that codes stand for."""
+    """Return the float32 bits of decoded codes."""
     magnitude = code & 0x7F
     normal = (magnitude + 120 * 8) << 20
     subnormal = bits_of(float_of(0x46800000 + magnitude) - 16384.0)
@@ -92,7 +92,7 @@ def encode_kernel(x, exponents, codes, n, BLOCK: tl.constexpr, ROWS: tl.constexp
 
 @triton.jit
 def check_kernel(exponents, blocks, status, SIZE: tl.constexpr):
-    """Check that exponents are those of blocks."""
+    """Check that the blocks' exponent bytes are valid."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     exponent = tl.load(exponents + at, mask=at < blocks, other=0).to(tl.int32)
     wrong = (exponent > 0) & (exponent < SMALLEST_EXPONENT)
@@ -138,12 +138,12 @@ def decode_kernel(
 
 
 class Fp8Kernels(Format):
-    """The kernels of ``fp8``; the parameter is the number of values in a block."""
+    """The kernels of ``fp8``; the parameter is the block size."""
 
     faults = ("an exponent byte is within 1..31",)
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernel that finds scales and rounds."""
+        """Queue the kernel that computes scales and codes."""
         n, (block,) = x.numel(), params
         tiles = Tiles(n, block)
         args = words_of(x), *split(out, ceil_div(n, block)), n
@@ -157,7 +157,7 @@ class Fp8Kernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the kernel that multiplies."""
+        """Queue the decoding kernel."""
         n, (block,) = out.numel(), params
         tiles = Tiles(n, block)
         args = *split(payload, ceil_div(n, block)), words_of(out), n, status

@@ -1,9 +1,9 @@
-"""``inceptionn``: bursts of eight values with four sizes of code (native/kernels/inceptionn_scalar.cc).
+"""``inceptionn``: bursts of eight values with four code sizes (native/kernels/inceptionn_scalar.cc).
 
-A burst begins where the burst before it ends. To avoid a chain of all bursts, the payload is cut into
-segments, and each is walked from all offsets at which a burst can begin. Segments are joined to groups, also
-from all offsets. One program chains the groups, the groups chain their segments, and each segment is walked
-again from its true offset. The bursts are then decoded side by side.
+A burst starts at the end of the previous burst. To avoid a sequential walk over all bursts, the payload is
+cut into segments, and each is walked from all offsets at which a burst can start. Segments are joined to
+groups, also from all offsets. One program chains the groups, the groups chain their segments, and each
+segment is walked again from its true offset. The bursts are then decoded in parallel.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _BURSTS = 128
 _SEGMENT = 1024
 _GROUP = 128  # segments
 _SPREAD = 8
-_LANES = 64  # the 34 offsets at which a burst may begin in a segment, to a power of two
+_LANES = 64  # the 34 possible offsets of a segment's first burst, rounded up to a power of two
 
 
 @triton.jit
 def nbytes_of(kind):
-    """Return the bytes of a value of a class: 0, 1, 2, 4."""
+    """Return the size of values by their class: 0, 1, 2 or 4 bytes."""
     return kind + (kind == 3).to(tl.int32)
 
 
@@ -47,7 +47,7 @@ def classes_and_codes(words, FIRST1, FIRST2, BASE):
 def _take_bursts(x, n, BURSTS, BURST_A_THREAD):
     start = tl.program_id(0).to(tl.int64) * BURSTS * 8
     value = tl.arange(0, BURSTS)[:, None] * 8 + tl.arange(0, 8)[None, :]
-    # One burst per thread is slower to load, but its bytes, at any address, stay in their thread.
+    # One burst per thread is slower to load, but keeps its bytes, at any address, in one thread.
     if BURST_A_THREAD:
         value = tl.max_contiguous(value, [1, 1])
     if n - start >= BURSTS * 8:
@@ -80,7 +80,7 @@ def encode_kernel(
     BASE: tl.constexpr,
     BURSTS: tl.constexpr,
 ):
-    """Encode BURSTS bursts per program, whose bytes end at ``ends``."""
+    """Encode BURSTS bursts per program; ``ends`` are the ends of the programs' bytes."""
     program = tl.program_id(0)
     kind, code = classes_and_codes(_take_bursts(x, n, BURSTS, True), FIRST1, FIRST2, BASE)
     size = nbytes_of(kind)
@@ -107,7 +107,7 @@ def _tags_at(payload, start, there):
 
 @triton.jit
 def _burst_nbytes(payload, start, there):
-    """Return the sizes of the bursts at ``start``: sums of neighbouring classes, where 3 counts as 4."""
+    """Return the sizes of the bursts at ``start``, with pairwise sums of the values' sizes."""
     tags = _tags_at(payload, start, there)
     wide = tags & (tags >> 1) & 0x5555
     fours = (tags & 0x3333) + ((tags >> 2) & 0x3333) + (wide & 0x1111) + ((wide >> 2) & 0x1111)
@@ -117,10 +117,10 @@ def _burst_nbytes(payload, start, there):
 
 @triton.jit
 def walk_kernel(payload, nbytes, exits, counts, LANES: tl.constexpr, SEGMENT: tl.constexpr):
-    """Walk one segment per program from each offset: store the offset in the next one, and the bursts."""
+    """Walk one segment per program from each offset; store the next segment's offset and the burst count."""
     start = tl.program_id(0).to(tl.int64) * SEGMENT
     lane = tl.arange(0, LANES)
-    end = tl.minimum(nbytes - 1 - start, SEGMENT).to(tl.int32)  # a burst has two bytes at least
+    end = tl.minimum(nbytes - 1 - start, SEGMENT).to(tl.int32)  # a burst has at least two bytes
     position = lane
     count = tl.zeros([LANES], tl.int32)
     while tl.max((position < end).to(tl.int32), axis=0) > 0:
@@ -152,9 +152,9 @@ def join_kernel(exits, counts, segments, group_exits, group_counts, LANES: tl.co
 
 @triton.jit
 def chain_kernel(exits, counts, groups, entries, firsts, last, nbytes, bursts, status, LANES: tl.constexpr):
-    """Chain the groups, with one program: store the offset at which each is entered, and its first burst.
+    """Chain the groups, with one program; store each group's entry offset and first burst.
 
-    The exit of the last group counts from ``last``.
+    The exit offset of the last group is relative to ``last``.
     """
     offset = tl.zeros([1], tl.int32)
     burst = tl.zeros([1], tl.int64)
@@ -185,7 +185,7 @@ def spread_kernel(
     GROUP: tl.constexpr,
     SPREAD: tl.constexpr,
 ):
-    """Chain the segments of SPREAD groups per program, from the offset at which each group is entered."""
+    """Chain the segments of SPREAD groups per program, from each group's entry offset."""
     group = tl.program_id(0) * SPREAD + tl.arange(0, SPREAD)
     offset = tl.load(group_entries + group, mask=group < groups, other=0)
     burst = tl.load(group_firsts + group, mask=group < groups, other=0)
@@ -203,7 +203,7 @@ def spread_kernel(
 def place_kernel(
     payload, nbytes, entries, firsts, segments, starts, bursts, SEGMENT: tl.constexpr, WALKED: tl.constexpr
 ):
-    """Walk WALKED segments per program, from their true offsets; store the beginnings of bursts."""
+    """Walk WALKED segments per program from their true offsets; store the starts of bursts."""
     segment = tl.program_id(0) * WALKED + tl.arange(0, WALKED)
     exists = segment < segments
     start = segment.to(tl.int64) * SEGMENT
@@ -273,7 +273,7 @@ class InceptionnKernels(Format):
     )
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that count bytes, and that write."""
+        """Queue the kernels that count bytes and write."""
         n = x.numel()
         if not n:
             size.zero_()
@@ -290,7 +290,7 @@ class InceptionnKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the kernels that find the bursts, and decode them."""
+        """Queue the kernels that locate the bursts and decode them."""
         n, nbytes = out.numel(), payload.numel()
         if not n or not nbytes:
             status.fill_(3 if n else 2 if nbytes else 0)
@@ -304,14 +304,14 @@ class InceptionnKernels(Format):
 
 
 def _classes(params: Params) -> tuple[int, int]:
-    """Return the biased exponents of the border between 8 and 16 bits, and of the unit of the 8 bits."""
+    """Return the biased exponents of the border between 8 and 16 bits, and of the 8-bit fraction's base."""
     threshold, bounded = params
     middle = threshold + (128 - threshold) // 2
     return middle, middle if bounded else 127
 
 
 def _find_bursts(payload: torch.Tensor, bursts: int, status: torch.Tensor) -> torch.Tensor:
-    """Queue the kernels that store the beginnings of the bursts of a payload, and that raise ``status``."""
+    """Queue the kernels that locate a payload's bursts and set ``status`` on errors; return the starts."""
     nbytes, device = payload.numel(), payload.device
     segments = ceil_div(nbytes, _SEGMENT)
     groups = ceil_div(segments, _GROUP)

@@ -1,7 +1,7 @@
 """``pack``: the top bits of every float (native/pack.cc), for ``truncate``, ``bitpack`` and ``identity``.
 
-Values of 8, 16 or 32 bits are moved one by one. For other sizes, a 32-bit word of the payload is made of the
-values whose bits it holds, which are read from the cache once for each word.
+Values of 8, 16 or 32 bits are copied one by one. For other sizes, each 32-bit word of the payload is computed
+from its values, which are read from the cache once per word.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SIZE = 2048
 _UNPACKED = 1024
 _WORDS = 512
 _WHOLE = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
-_MARKED = 8  # the most bits with which a non-finite value would decode to a finite one
+_MARKED = 8  # up to this many bits, a non-finite value would decode to a finite one without the marker
 
 
 @triton.jit
@@ -78,13 +78,13 @@ def move_back_kernel(
 
 @triton.jit
 def pack_kernel(x, out, tail, n, words, nbytes, BITS: tl.constexpr, WORDS: tl.constexpr):
-    """Encode WORDS words per program; ``tail`` is the payload as bytes, for the last part of a word."""
+    """Encode WORDS words per program; ``tail`` is the payload as bytes, for a partial last word."""
     word = tl.program_id(0).to(tl.int64) * WORDS + tl.arange(0, WORDS)
     first = word * 32 // BITS
     packed = tl.zeros([WORDS], tl.uint32)
     for each in tl.static_range(31 // BITS + 2):
         value = first + each
-        # Below 0 for the value that begins in the word before.
+        # Negative for a value that starts in the previous word.
         shift = (value * BITS - word * 32).to(tl.int32)
         kept = tl.load(x + value, mask=(value < n) & (shift < 32), other=0) >> (32 - BITS)
         right = kept >> tl.minimum(tl.maximum(-shift, 0), 31).to(tl.uint32)
@@ -101,7 +101,7 @@ def pack_kernel(x, out, tail, n, words, nbytes, BITS: tl.constexpr, WORDS: tl.co
 
 @triton.jit
 def _word_at(payload, tail, word, words, nbytes):
-    """Return words of the payload; zeros fill up the bytes after its last whole word."""
+    """Return words of the payload; a partial last word is padded with zeros."""
     found = tl.load(payload + word, mask=word < words, other=0)
     for byte in tl.static_range(3):
         at = word * 4 + byte
@@ -155,7 +155,7 @@ def unpack_kernel(
 
 @triton.jit
 def mark_kernel(x, marker, n, SIZE: tl.constexpr):
-    """Set the marker from 0 to 1 if a value is not finite."""
+    """Set the marker to 1 if any value is non-finite."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     words = tl.load(x + at, mask=at < n, other=0)
     if tl.max(((words & MAGNITUDE) >= INFINITY).to(tl.int32), axis=0) > 0:
@@ -179,7 +179,7 @@ class PackKernels(Format):
     faults = ("its marker byte is neither 0 nor 1", "the unused bits of its last byte are not zero")
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that find non-finite values, and that pack."""
+        """Queue the kernels that detect non-finite values, if needed, and pack."""
         n, (bits,) = x.numel(), params
         nbytes = ceil_div(n * bits, 8)
         if bits <= _MARKED:
@@ -194,7 +194,7 @@ class PackKernels(Format):
         launch(pack_kernel, ceil_div(ceil_div(nbytes, 4), _WORDS), *packed, BITS=bits, WORDS=_WORDS)
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:
-        """Queue the kernel that checks unused bits and the marker."""
+        """Queue the kernel that checks unused bits and the marker, if any."""
         (bits,) = params
         used, marked = n * bits % 8, bits <= _MARKED
         if used or marked:
@@ -203,7 +203,7 @@ class PackKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the kernel that unpacks."""
+        """Queue the unpacking kernel."""
         n, (bits,) = out.numel(), params
         nbytes = ceil_div(n * bits, 8)
         constants = {"BITS": bits, "ADD": add, "MARKED": bits <= _MARKED}

@@ -1,4 +1,4 @@
-"""``quantize``: signed codes of 8 or 4 bits beside a scale that a block shares (native/quantize.cc)."""
+"""``quantize``: signed codes of 8 or 4 bits with a scale per block (native/quantize.cc)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from gradwire.gpu.words import (
     words_of,
 )
 
-_SMALLEST_PEAK = tl.constexpr((127 - 100) << 23)  # 2^-100: below it 1 / scale nears overflow
+_SMALLEST_PEAK = tl.constexpr((127 - 100) << 23)  # 2^-100, below which 1 / scale could overflow
 _CHECKED = 4096
 
 
 @triton.jit
 def scale_of(peak, BITS):
-    """Return the bits of the scale of a peak, whose low 8 bits are 0, so that products are exact."""
+    """Return the bits of the scale for a peak, with the low 8 bits 0, so that products are exact."""
     quotient = tl.div_rn(float_of(peak), tl.full(peak.shape, 127.0 if BITS == 8 else 7.0, tl.float32))
     scale = tl.where(peak < _SMALLEST_PEAK, 0, bits_of(quotient) & 0xFFFFFF00)
     return tl.where(peak >= INFINITY, QUIET_NAN, scale).to(tl.uint32)
@@ -43,7 +43,7 @@ def scale_of(peak, BITS):
 
 @triton.jit
 def codes_of(tile, scale):
-    """Return the codes of values, 0 for blocks without codes."""
+    """Return the codes of values; 0 for blocks without codes."""
     has_codes = (scale > 0) & (scale < INFINITY)
     divisor = float_of(tl.where(has_codes, scale, 0x3F800000).to(tl.uint32))
     inverse = tl.div_rn(tl.full(scale.shape, 1.0, tl.float32), divisor)
@@ -96,7 +96,7 @@ def encode_kernel(
 
 @triton.jit
 def check_scales_kernel(scales, blocks, status, SIZE: tl.constexpr):
-    """Check that scales are those of blocks."""
+    """Check that the blocks' scales are valid."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     scale = tl.load(scales + at, mask=at < blocks, other=0)
     wrong = (scale >= INFINITY) & (scale != QUIET_NAN)
@@ -106,7 +106,7 @@ def check_scales_kernel(scales, blocks, status, SIZE: tl.constexpr):
 
 @triton.jit
 def check_codes_kernel(codes, nbytes, status, IS_ODD: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr):
-    """Check for the code that no encoder makes, and for an unused half that is not 0."""
+    """Check for the invalid code -128 or -8, and for an unused half byte that isn't 0."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     code = tl.load(codes + at, mask=at < nbytes, other=0).to(tl.int32)
     if BITS == 8:
@@ -173,7 +173,7 @@ def decode_kernel(
 
 
 class QuantizeKernels(Format):
-    """The kernels of ``quantize``; parameters: the bits of a code, and the values in a block."""
+    """The kernels of ``quantize``; parameters: the bits of a code, and the block size."""
 
     faults = (
         "a code is out of range",
@@ -182,7 +182,7 @@ class QuantizeKernels(Format):
     )
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernel that finds scales and rounds."""
+        """Queue the kernel that computes scales and codes."""
         n, (bits, block) = x.numel(), params
         tiles = Tiles(n, block)
         scales, codes = split(out, 4 * ceil_div(n, block))
@@ -202,7 +202,7 @@ class QuantizeKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the kernel that multiplies."""
+        """Queue the decoding kernel."""
         n, (bits, block) = out.numel(), params
         tiles = Tiles(n, block)
         scales, codes = split(payload, 4 * ceil_div(n, block))

@@ -1,4 +1,4 @@
-"""The table of the formats with GPU kernels. Codecs of other formats run on the host."""
+"""The table of formats with GPU kernels; codecs of other formats run on the host."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from gradwire.version import how_to_install
 
 # The contract of a format's kernels.
 #
-# - Payloads, decoded values, and sums equal those of ``gradwire._native`` byte for byte, for every chunk,
-#   also with NaN, infinities, subnormals and -0. The exception is the sum of two NaN, which depends on the
-#   compiler of the host. Rounding is integer arithmetic, or a float addition that rounds to nearest. No
-#   product is fused with a sum. No NaN is left to arithmetic, because GPUs make their own.
-# - All work is queued on the current stream, without waiting. Sizes and faults are words in the memory of the
-#   device or in pinned memory, which the caller reads after an event.
-# - A payload begins at a multiple of 16 bytes, like the memory of an allocator.
-# - A payload whose status is not 0 is not decoded: the decoder reads the status, and keeps its output.
+# - Payloads, decoded values, and sums equal the results of ``gradwire._native`` byte for byte, for every
+#   chunk, including NaN, infinities, subnormals and -0. The exception is the sum of two NaN, which depends on
+#   the host's compiler. Rounding is integer arithmetic, or a float addition that rounds to nearest. Products
+#   and sums are not fused. NaN is handled explicitly, because GPU arithmetic returns its own NaN.
+# - All work is queued on the current stream, without waiting. Sizes and faults are words in device memory or
+#   in pinned memory, which the caller reads after an event.
+# - A payload is aligned to 16 bytes, like an allocator's memory.
+# - A payload with a nonzero status is not decoded: the decoder reads the status, and changes no output.
 
 Params: TypeAlias = tuple[int, ...]
-"""A format's parameters, as ``gradwire._native`` takes them."""
+"""A format's parameters, as for ``gradwire._native``."""
 SIZE_NBYTES = 8
-"""The bytes of a payload's size, an int64."""
+"""The size of a payload's size, an int64, in bytes."""
 STATUS_NBYTES = 4
-"""The bytes of a payload's status, an int32."""
+"""The size of a payload's status, an int32, in bytes."""
 
 
 class Format(ABC):
-    """A format of ``gradwire._native`` on a GPU."""
+    """The GPU kernels of a format of ``gradwire._native``."""
 
     is_fixed: ClassVar[bool] = True
-    """Whether the payload of n values always has the capacity's size."""
+    """Whether all payloads of n values have the size ``max_nbytes``."""
 
     faults: ClassVar[tuple[str, ...]] = ()
-    """The faults of a payload of status 1, 2, ...; of several faults the highest number wins."""
+    """The errors for status 1, 2, ...; of several errors, the highest number is reported."""
 
     def max_nbytes(self, name: str, n: int, params: Params) -> int:
-        """Return the size of the largest payload of n values in the format of this name."""
+        """Return the size of the largest payload of n values in the format ``name``, in bytes."""
         return _native.max_nbytes(name, n, params)
 
     @abstractmethod
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the encoding of ``x`` into ``out``, which has the capacity; write ``size`` unless fixed."""
+        """Queue the encoding of ``x`` to ``out``, which has room for it; write ``size`` unless fixed."""
 
     def check(self, payload: torch.Tensor, n: int, params: Params, status: torch.Tensor) -> None:  # noqa: B027
-        """Queue the check that raises ``status`` from 0 if a payload of the right size is malformed."""
+        """Queue the validation of a payload of valid size, which sets ``status`` if it is malformed."""
 
     @abstractmethod
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the decoding into ``out``, or the sum with it, if ``status`` is 0."""
+        """Queue the decoding to ``out``, or the addition to it with ``add``, if ``status`` is 0."""
 
 
 PLACES = {
@@ -72,14 +72,14 @@ PLACES = {
     "terngrad": ("terngrad", "TERNGRAD"),
     "topk": ("topk", "TOPK"),
 }
-"""The module in this folder and the name of each format's kernels."""
+"""The module in this folder, and the name in it, of each format's kernels."""
 
 
 @cache
 def format_of(name: str, otherwise: str = "encode on the host: codec.encode(x.cpu())") -> Format:
-    """Return the kernels of a format of PLACES.
+    """Return the kernels of a format in PLACES.
 
-    Raises ``MissingPackageError`` without Triton; its remedy is ``otherwise``.
+    Raises ``MissingPackageError`` without Triton, with ``otherwise`` as the alternative remedy.
     """
     module, kernels = PLACES[name]
     found = _of(module, kernels, otherwise)
@@ -98,7 +98,7 @@ def _of(module: str, attribute: str, otherwise: str) -> Any:
         return getattr(import_module(f"gradwire.gpu.{module}"), attribute)
     except ImportError as error:
         raise MissingPackageError(
-            f"gradwire.gpu needs the package triton, which does not load here ({error}); "
+            f"gradwire.gpu needs the package triton, which cannot be imported ({error}); "
             f"{how_to_install('gpu')}, or {otherwise}",
             name="triton",
         ) from error

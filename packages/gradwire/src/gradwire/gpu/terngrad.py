@@ -1,4 +1,4 @@
-"""``terngrad``: -s, 0 or s, drawn from a hash of seed, checksum, and place (native/terngrad.cc)."""
+"""``terngrad``: -s, 0 or s, drawn by a hash of seed, checksum, and index (native/terngrad.cc)."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _TILES = 4
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _GOLDEN_4 = tl.constexpr(4 * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF)
 _LIFT = tl.constexpr(2.0**64)
-"""The factor of values whose scale is below 2^-64, so that no product loses bits to underflow."""
+"""The factor for values with a scale below 2^-64, so that products do not underflow."""
 _BIT_OF_24 = tl.constexpr(2.0**-24)
 
 
 @triton.jit
 def _drawn(z):
-    """Return the 24 random bits of each state of SplitMix64: the first of its 64."""
+    """Return the top 24 random bits of each SplitMix64 state."""
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
     z = (z ^ (z >> 27)) * 0x94D049BB133111EB
     return (z >> 40).to(tl.uint32)  # z ^ (z >> 31) has the same 24 bits
@@ -54,9 +54,9 @@ def _least(scale):
 def _is_chosen(magnitude, unit, least, drawn):
     """Return whether 2^-24 drawn is below magnitude / scale, rounded to a float; unit is 2^-24 scale.
 
-    It is below if drawn plus half a unit in its last place is: a quotient of floats never lies in the middle
-    of two floats. Near that middle ``left``, a difference, is exact, so nothing has to be divided. Half the
-    unit of 0 is ``least``; where drawn isn't 0, it is too small to change the sum.
+    It is below if drawn plus half a unit in its last place is below the exact quotient, because a quotient of
+    floats is never the midpoint of two floats. Near the midpoint, the difference ``left`` is exact, so no
+    division is needed. Half the unit of 0 is ``least``; if drawn isn't 0, it is too small to change the sum.
     """
     number = drawn.to(tl.int32).to(tl.float32)
     left = tl.fma(number, -unit, magnitude)
@@ -66,7 +66,7 @@ def _is_chosen(magnitude, unit, least, drawn):
 
 @triton.jit
 def _encode_part(x, codes, left, unit, least, lift, state, is_drawn, SIZE, FULL):
-    """Encode SIZE values, four to a byte; the place within a byte is constant in a thread."""
+    """Encode SIZE values, four per byte; the position within a byte is constant in a thread."""
     byte = tl.arange(0, SIZE // 4)
     place = tl.arange(0, 4)
     at = byte[:, None] * 4 + place[None, :]
@@ -87,7 +87,7 @@ def _unsigned(number):
 def encode_kernel(x, scale, codes, n, peak, crc, low, high, TILES: tl.constexpr, SIZE: tl.constexpr):
     """Encode TILES times SIZE values per program.
 
-    The last values come first, because the checksum has just left them in the cache.
+    The last values are encoded first, because they are still in the cache after the checksum.
     """
     start = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64) * (TILES * SIZE)
     found = tl.load(peak).to(tl.int32, bitcast=True)
@@ -111,7 +111,7 @@ def encode_kernel(x, scale, codes, n, peak, crc, low, high, TILES: tl.constexpr,
 
 @triton.jit
 def check_kernel(scale, codes, nbytes, status, USED: tl.constexpr, SIZE: tl.constexpr):
-    """Check for the code that no encoder makes, unused bits that are set, and an invalid scale."""
+    """Check for the invalid code 3, unused bits that are set, and an invalid scale."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     code = tl.load(codes + at, mask=at < nbytes, other=0).to(tl.int32)
     fault = tl.max((((code & (code >> 1)) & 0x55) != 0).to(tl.int32), axis=0)
@@ -157,7 +157,7 @@ class TernGradKernels(Format):
     )
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels of the checksum and the peak, and the kernel that draws."""
+        """Queue the kernels of the checksum and the peak, and the encoding kernel."""
         n = x.numel()
         if not n:
             out.zero_()
@@ -177,7 +177,7 @@ class TernGradKernels(Format):
     def decode(
         self, payload: torch.Tensor, out: torch.Tensor, params: Params, status: torch.Tensor, *, add: bool
     ) -> None:
-        """Queue the kernel that looks up the values."""
+        """Queue the decoding kernel."""
         n, (scale, codes) = out.numel(), split(payload, 4)
         args = words_of(scale), codes, words_of(out), n, status
         launch(decode_kernel, ceil_div(n, _SIZE), *args, ADD=add, SIZE=_SIZE)

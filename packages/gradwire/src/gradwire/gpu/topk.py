@@ -1,9 +1,9 @@
-"""``topk``: the largest magnitudes and their places (codecs/topk.py).
+"""``topk``: the largest magnitudes and their indices (codecs/topk.py).
 
-The chunk is read once, if k is small. A sample gives a magnitude that a little more than k values reach, and
-these values are gathered. The smallest kept magnitude is found among them digit by digit, by counting;
-magnitudes are ordered as their bits. Each program gathers from a run of values, in any order of programs, and
-kept values are written run by run. If too few values reach the magnitude, or too many, as in a chunk of many
+If k is small, the chunk is read once. A sample gives a threshold that slightly more than k values reach, and
+these values are gathered. The smallest kept magnitude among them is found digit by digit, by counting;
+magnitudes order like their bits. Each program gathers from a run of values, in any order of programs, and
+kept values are written run by run. If too few or too many values reach the threshold, as in a chunk of many
 zeros, the kernels detect that on the device and search the chunk itself.
 """
 
@@ -22,34 +22,33 @@ from gradwire.gpu.words import QUIET_NAN, bits_of, ceil_div, float_of, launch, t
 _SIZE = 2048
 _SAMPLE = 16384
 _RUN = 8192
-"""The values of a run, from which a program gathers: 32 for each of its threads, and less than 2^15."""
+"""The values of a run, from which a program gathers: 32 for each thread, and fewer than 2^15."""
 _LOOKED_AT = 512
-"""The gathered values, of one run or several, that a program compares side by side."""
+"""The number of gathered values, of one or several runs, that a program compares in parallel."""
 _MOST_COUNTING = 1024
-"""The most programs that count digits: all add to the same counts in the end."""
+"""The largest number of programs that count digits, because all add to the same counts at the end."""
 _DIGITS = tl.constexpr(4)
 _BITS = tl.constexpr(8)
 _BASE = tl.constexpr(256)
 _STATE = tl.constexpr(16)
-"""The numbers that kernels leave to the next: the magnitude, the count of values that reach it, and the
-results
-of ``_narrow`` for each digit. The counts of the digits lie behind them."""
+"""The size of the state between kernels: the threshold, the number of values that reach it, and the
+results of ``_narrow`` for each digit. The digits' counts follow it."""
 _LARGEST = tl.constexpr(0xFF000000)
 _NAN_INDEX = tl.constexpr(0xFFFFFFFF)
 
 
 @triton.jit
 def _magnitudes(words):
-    """Return twice the bits of magnitudes; all non-finite values have the same, largest one."""
+    """Return twice the bits of magnitudes; all non-finite values have the same, largest magnitude."""
     return tl.minimum((words << 1).to(tl.uint32), _LARGEST)
 
 
 @triton.jit
 def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
-    """Find a magnitude that ``rank`` of SAMPLE values reach, or of a short chunk; clear the counts.
+    """Store the threshold that ``rank`` of SAMPLE values, or of a short chunk, reach; clear the counts.
 
-    It is 0 if ``rank`` is above SAMPLE. Its last 16 bits are always 0, which makes it only a little smaller.
-    The places drift from one stretch of the chunk to the next, lest all lie in one column of a matrix.
+    It is 0 if ``rank`` is above SAMPLE. Its low 16 bits are always 0, which makes it only slightly smaller.
+    The sampled positions drift along the chunk, so that they are not all in one column of a matrix.
     """
     each = tl.arange(0, SAMPLE)
     drift = ((each * 40503) & 0xFFFF).to(tl.int64)  # multiples of the golden ratio, of 2^16
@@ -69,18 +68,18 @@ def sample_kernel(x, n, rank, state, SAMPLE: tl.constexpr):
 
 @triton.jit
 def _reaching(x, left, state, RUN, FULL):
-    """Return a bit for each of RUN values, set if it reaches the magnitude, and the magnitude."""
+    """Return a bit for each of RUN values, set if it reaches the threshold, and the threshold."""
     lane = tl.arange(0, 32)[None, :]
     at = tl.arange(0, RUN // 32)[:, None] * 32 + lane
     words = take(x, at, at < left, FULL)
-    least = float_of((tl.load(state) >> 1).to(tl.uint32))  # after the loads, which need not wait for it
+    least = float_of((tl.load(state) >> 1).to(tl.uint32))  # after the other loads, which don't depend on it
     reaches = ~(tl.abs(float_of(words)) < least)  # NaN isn't less than anything
     return tl.sum(tl.where(reaches, tl.full([1, 32], 1, tl.uint32) << lane, 0), axis=1), least
 
 
 @triton.jit
 def _count_bits(words):
-    """Return the number of set bits in words: sums of neighbours, then of all bytes by a product."""
+    """Return the number of set bits in words: pairwise sums, then the sum of all bytes by a product."""
     pairs = words - ((words >> 1) & 0x55555555)
     quads = (pairs & 0x33333333) + ((pairs >> 2) & 0x33333333)
     return ((((quads + (quads >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24).to(tl.int32)
@@ -88,32 +87,31 @@ def _count_bits(words):
 
 @triton.jit
 def gather_kernel(x, n, state, entries, capacity, runs, RUN: tl.constexpr):
-    """Append the values of a run that reach the magnitude, and their places, to the entries.
+    """Append the values of a run that reach the threshold, and their indices, to the entries.
 
-    For each run it stores the beginning and the number of its entries.
+    The start and number of each run's entries are stored in ``runs``.
     """
     start = tl.program_id(0).to(tl.int64) * RUN
     if n - start >= RUN:
         bits, least = _reaching(x + start, n - start, state, RUN, True)
     else:
         bits, least = _reaching(x + start, (n - start).to(tl.int32), state, RUN, False)
-    # Eight threads have each word, because a sum leaves it to all. From here on, each thread has its own
-    # word.
+    # After the sum, eight threads have each word. From here on, each thread has its own word.
     row = tl.arange(0, RUN // 32)
     bits = tl.gather(bits, row, axis=0)
     many = _count_bits(bits)
     size = tl.sum(many, axis=0).to(tl.int64)
     begin = tl.atomic_add(state + 1, size, sem="relaxed")
-    runs += tl.program_id(0) * 3  # not earlier: it would delay the loads
+    runs += tl.program_id(0) * 3  # not earlier, because it would delay the loads
     tl.store(runs, begin)
     tl.store(runs + 1, size)
-    if (begin + size <= capacity) & (least > 0):  # all values reach 0, even behind the chunk
+    if (begin + size <= capacity) & (least > 0):  # all values reach 0, even after the chunk's end
         target = entries + begin + (tl.cumsum(many, axis=0) - many)
         for _ in range(tl.max(many, axis=0)):
             lowest = bits ^ (bits & (bits - 1))
             lane = (bits_of(lowest.to(tl.float32)) >> 23).to(tl.int32) - 127
             value = start + (row * 32 + lane)
-            words = tl.load(x + value, mask=bits != 0, other=0)  # the cache has them
+            words = tl.load(x + value, mask=bits != 0, other=0)  # from the cache
             tl.store(target, words.to(tl.int64) | (value << 32), mask=bits != 0)
             target += 1
             bits ^= lowest
@@ -127,9 +125,9 @@ def _is_gathered(state, k, capacity):
 
 @triton.jit
 def _narrow(state, k, DIGIT):
-    """Return the k-th largest magnitude up to this digit.
+    """Return the digits up to DIGIT of the k-th largest magnitude.
 
-    Store it for the next kernels, with the numbers of equal magnitudes and of the kept ones.
+    Store them for the next kernels, with the numbers of kept and of all magnitudes with these digits.
     """
     digit = tl.arange(0, _BASE)
     count = tl.load(state + _STATE + DIGIT * _BASE + digit)
@@ -150,7 +148,7 @@ def _narrow(state, k, DIGIT):
 
 @triton.jit
 def count_kernel(x, n, entries, capacity, state, k, DIGIT: tl.constexpr, SIZE: tl.constexpr):
-    """Count each digit among the magnitudes whose higher digits are the found ones."""
+    """Count each value of the digit DIGIT among magnitudes that match the digits found so far."""
     shift: tl.constexpr = (_DIGITS - 1 - DIGIT) * _BITS
     is_gathered = _is_gathered(state, k, capacity)
     source, step = tl.where(is_gathered, entries, x), tl.where(is_gathered, 2, 1)
@@ -172,7 +170,7 @@ def count_kernel(x, n, entries, capacity, state, k, DIGIT: tl.constexpr, SIZE: t
 
 @triton.jit
 def _places(x, n, entries, runs, is_gathered, RUN, RUNS):
-    """Return the beginnings of RUNS runs of words, the distance between words, and the sizes of the runs."""
+    """Return the starts of RUNS runs of words, the distance between words, and the sizes of the runs."""
     run = tl.program_id(0).to(tl.int64) * RUNS + tl.arange(0, RUNS)
     begin = run * RUN
     there = is_gathered & (begin < n)
@@ -184,7 +182,7 @@ def _places(x, n, entries, runs, is_gathered, RUN, RUNS):
 
 @triton.jit
 def _compared(source, there, least):
-    """Return words, and for each 1 if it is above the smallest kept magnitude, or 2^16 if it is equal."""
+    """Return words, and for each 1 if it is above the smallest kept magnitude, 2^16 if equal, else 0."""
     words = tl.load(source, mask=there, other=0)
     magnitude = _magnitudes(words)
     above, equal = there & (magnitude > least), there & (magnitude == least)
@@ -195,7 +193,7 @@ def _compared(source, there, least):
 def tally_kernel(
     x, n, entries, capacity, state, k, runs, sums, RUN: tl.constexpr, RUNS: tl.constexpr, WIDTH: tl.constexpr
 ):
-    """Count larger and equal magnitudes in each of RUNS runs, and in all of them."""
+    """Count larger and equal magnitudes in each of RUNS runs, and in all of them together."""
     least = _narrow(state, k, _DIGITS - 1)
     source, step, size = _places(x, n, entries, runs, _is_gathered(state, k, capacity), RUN, RUNS)
     both = tl.zeros([RUNS, WIDTH], tl.int32)
@@ -213,7 +211,7 @@ def tally_kernel(
 
 @triton.jit
 def _before(sums, SIZE):
-    """Return the counts, in all programs before this one, of larger and of equal magnitudes."""
+    """Return the numbers of larger and of equal magnitudes in all programs before this one."""
     program = tl.program_id(0)
     above, equal = tl.zeros([SIZE], tl.int64), tl.zeros([SIZE], tl.int64)
     for start in range(0, program, SIZE):
@@ -238,7 +236,7 @@ def write_kernel(
     RUNS: tl.constexpr,
     WIDTH: tl.constexpr,
 ):
-    """Write the kept values of RUNS runs, or the marks of a bad chunk."""
+    """Write the kept values of RUNS runs, or the marker of a chunk with too many non-finite values."""
     found = state + 2 + 3 * (_DIGITS - 1)
     least, wanted = tl.load(found).to(tl.uint32), tl.load(found + 1)
     is_bad = (least == _LARGEST) & (tl.load(found + 2) > wanted)
@@ -270,7 +268,7 @@ def write_kernel(
 
 @triton.jit
 def check_kernel(payload, k, n, status, SIZE: tl.constexpr):
-    """Check indices; if the first is the mark of a bad chunk, check values, too."""
+    """Check indices; if the first is the NaN marker, check values, too."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     index = tl.load(payload + at, mask=at < k, other=0).to(tl.int64)
     after = tl.load(payload + at + 1, mask=at + 1 < k, other=_NAN_INDEX).to(tl.int64)
@@ -283,7 +281,7 @@ def check_kernel(payload, k, n, status, SIZE: tl.constexpr):
 
 @triton.jit
 def fill_kernel(payload, out, n, status, SIZE: tl.constexpr):
-    """Write SIZE zeros per program, or NaN if the chunk is bad."""
+    """Write SIZE zeros per program, or NaN if the payload has the NaN marker."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     if tl.load(status) == 0:
         word = tl.where(tl.load(payload) == _NAN_INDEX, QUIET_NAN, 0).to(tl.uint32)
@@ -292,7 +290,7 @@ def fill_kernel(payload, out, n, status, SIZE: tl.constexpr):
 
 @triton.jit
 def scatter_kernel(payload, out, k, status, SIZE: tl.constexpr):
-    """Write SIZE kept values per program to their places."""
+    """Write SIZE kept values per program to their positions."""
     at = tl.program_id(0).to(tl.int64) * SIZE + tl.arange(0, SIZE)
     if tl.load(status) == 0:
         index = tl.load(payload + at, mask=at < k, other=_NAN_INDEX)
@@ -301,7 +299,7 @@ def scatter_kernel(payload, out, k, status, SIZE: tl.constexpr):
 
 
 class TopKKernels(Format):
-    """The kernels of ``topk``; parameters: the numerator and the denominator of the kept share."""
+    """The kernels of ``topk``; parameters: the numerator and the denominator of the kept fraction."""
 
     faults = (
         "a chunk marked as NaN must hold quiet NaN only",
@@ -309,22 +307,22 @@ class TopKKernels(Format):
     )
 
     def max_nbytes(self, name: str, n: int, params: Params) -> int:
-        """Return 8 bytes per kept value."""
+        """Return the payload size: 8 bytes per kept value."""
         return 8 * _kept(n, params)
 
     def encode(self, x: torch.Tensor, out: torch.Tensor, params: Params, size: torch.Tensor) -> None:
-        """Queue the kernels that gather, that find the smallest magnitude to keep, and that write."""
+        """Queue the kernels that gather values, find the smallest kept magnitude, and write."""
         n, k = x.numel(), _kept(x.numel(), params)
         if not k:
             return
         rank = _rank(n, k)
         capacity = 2 * rank * ceil_div(n, _SAMPLE)
-        if 4 * capacity >= n:  # entries of 8 bytes: the chunk itself is as fast, and takes no memory
+        if 4 * capacity >= n:  # reading the chunk is as fast as entries of 8 bytes, and needs no memory
             capacity = 0
         entries = torch.empty(capacity, dtype=torch.int64, device=x.device)
         state = torch.empty(_STATE.value + _DIGITS.value * _BASE.value, dtype=torch.int64, device=x.device)
         source, parts = words_of(x), ceil_div(n, _RUN)
-        # The shape fits the runs, so that each is read once.
+        # The shape is chosen so that each run is read once.
         width = min(max(triton.next_power_of_2(rank * _RUN // min(n, _SAMPLE)), 128), _LOOKED_AT)
         shape = {"RUN": _RUN, "RUNS": _LOOKED_AT // width, "WIDTH": width}
         programs = ceil_div(parts, shape["RUNS"])
@@ -364,7 +362,7 @@ def _kept(n: int, params: Params) -> int:
 
 
 def _rank(n: int, k: int) -> int:
-    """Return the rank in the sample of a magnitude that k values of the chunk almost surely reach."""
+    """Return the rank, in the sample, of a threshold that k values of the chunk almost surely reach."""
     if n <= _SAMPLE:
         return k
     expected = ceil_div(k * _SAMPLE, n)

@@ -1,8 +1,7 @@
-"""Chunks on a device, payloads on the host: encoded before they cross the bus, and decoded behind it.
+"""Encoding and decoding of chunks on a device with payloads on the host, so that only payloads cross the bus.
 
-These are the kernels that a codec chooses for a chunk on an accelerator. A payload is made in the device's
-memory. It crosses in pinned memory, with its size and the status. The host waits for an event: no stream is
-ever synchronised.
+Codecs use these functions for chunks on an accelerator. A payload is encoded in device memory, and copied to
+pinned memory with its size and the status. The host waits for an event; streams are never synchronised.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from gradwire.gpu.table import SIZE_NBYTES, STATUS_NBYTES, format_of
 
 
 def encode(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> int:
-    """Encode ``x`` into ``out``, on the host; return the bytes used."""
+    """Encode ``x`` on its device to ``out`` on the host; return the payload's size in bytes."""
     return encode_and_keep(name, x, out, params).numel()
 
 
 def encode_and_keep(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> torch.Tensor:
-    """Encode ``x`` into ``out``, on the host; return the same payload on the device."""
+    """Encode ``x`` on its device to ``out`` on the host; return the payload on the device."""
     found, device = format_of(name), device_of(x)
     capacity = found.max_nbytes(name, x.numel(), params)
     there, size = _pinned(x, capacity), _pinned(x, SIZE_NBYTES).view(torch.int64)
@@ -49,12 +48,12 @@ def encode_and_keep(name: str, x: torch.Tensor, out: torch.Tensor, params: tuple
 
 
 def decode(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int, ...]) -> None:
-    """Decode into ``out``. Raises ``PayloadError``, and ``out`` is then as it was."""
+    """Decode a host payload to ``out`` on its device. Raises ``PayloadError``; ``out`` is then unchanged."""
     _decode(name, payload, out, params, add=False)
 
 
 def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tuple[int, ...]) -> None:
-    """Decode and add to ``acc``. Raises ``PayloadError``, and ``acc`` is then as it was."""
+    """Add a decoded host payload to ``acc`` on its device. Raises ``PayloadError``; ``acc`` is unchanged."""
     _decode(name, payload, acc, params, add=True)
 
 
@@ -81,7 +80,7 @@ def _decode(
 
 
 def _pinned(beside: torch.Tensor, nbytes: int) -> torch.Tensor:
-    """Return ``nbytes`` of pinned memory for the device of a tensor."""
+    """Return ``nbytes`` of pinned memory for the device of the tensor ``beside``."""
     with torch.inference_mode(mode=False):
         return device_of(beside).pinned(-(-nbytes // 4)).view(torch.uint8)[:nbytes]
 

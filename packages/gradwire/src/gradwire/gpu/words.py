@@ -1,9 +1,9 @@
-"""Functions of all kernels: loads and stores of whole and short programs, and sums with the host's bits.
+"""Functions for all kernels: masked loads and stores, sums with the host's bits, launches, and tiles.
 
-Names in capitals are constants of compilation. Kernels declare them; functions of kernels receive constants.
+Names in capitals are compile-time constants. Kernels declare them; functions called by kernels receive them.
 
-Kernels see floats as 32-bit words. A program whose values all lie within the chunk (FULL) loads and stores
-without masks, so that these are 128 bits wide for every length of a chunk.
+Kernels process floats as 32-bit words. A program with all its values within the chunk (FULL) loads and stores
+without masks, so that accesses are 128 bits wide for every length of a chunk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HOST_NAN = tl.constexpr(0xFFC00000)  # the NaN of infinity - infinity on x86
 
 @triton.jit
 def take(source, offsets, inside, FULL):
-    """Return the loaded values, zeros where not ``inside``."""
+    """Return the loaded values, with zeros for those that are not ``inside``."""
     if FULL:
         return tl.load(source + offsets)
     else:
@@ -44,7 +44,7 @@ def put(target, offsets, values, inside, FULL):
 
 @triton.jit
 def put_words(target, offsets, words, inside, FULL, ADD):
-    """Store decoded floats, or add them to what is there."""
+    """Store decoded floats, or add them to the target with ADD."""
     if ADD:
         put(target, offsets, add(take(target, offsets, inside, FULL), words), inside, FULL)
     else:
@@ -65,15 +65,15 @@ def bits_of(floats):
 
 @triton.jit
 def is_nan(words):
-    """Return which words are NaN."""
+    """Return whether each word is NaN."""
     return (words & MAGNITUDE) > INFINITY
 
 
 @triton.jit
 def add(left, right):
-    """Return the bits of a float sum. A NaN is that of an operand, as on x86; GPUs would make their own.
+    """Return the bits of a float sum, with an operand's NaN, as on x86; GPUs would return their own.
 
-    Of two NaN the left one wins. On the host that depends on how the compiler orders the operands.
+    Of two NaN operands, the left one is returned. On the host, that depends on the compiler's operand order.
     """
     total = bits_of(float_of(left) + float_of(right))
     total = tl.where(is_nan(total), HOST_NAN, total)
@@ -91,7 +91,7 @@ def power_of_two(exponent):
 
 @triton.jit
 def round_half_even(value):
-    """Return floats below 2^22 as integers: the addition itself rounds."""
+    """Return floats below 2^22 rounded to integers, by an addition that rounds."""
     return (value + 12582912.0).to(tl.int32, bitcast=True) - 0x4B400000
 
 
@@ -103,14 +103,14 @@ _turn: AbstractContextManager[object] = Lock() if _INTERPRETED else nullcontext(
 
 
 def launch(kernel: Any, programs: int, *args: Any, warps: int = 4, **constants: Any) -> None:
-    """Queue a kernel on the current stream, without fusing products with sums, as on the host."""
+    """Queue a kernel on the current stream, without fused multiply-add, as on the host."""
     if programs:
         with _turn:
             kernel[(programs,)](*args, num_warps=warps, enable_fp_fusion=False, **constants)
 
 
 def words_of(x: torch.Tensor) -> torch.Tensor:
-    """Return float32, or bytes at a multiple of 4, as the 32-bit words that kernels see."""
+    """Return a view of float32, or of bytes aligned to 4, as 32-bit words for kernels."""
     return x.view(torch.uint32)
 
 
@@ -120,7 +120,7 @@ def ceil_div(n: int, size: int) -> int:
 
 
 def signed(word: int) -> int:
-    """Return 32 bits as a signed number, as kernels take them."""
+    """Return the low 32 bits as a signed number, the type of kernel arguments."""
     return (word & 0xFFFFFFFF) - ((word & 0x80000000) << 1)
 
 
@@ -129,15 +129,15 @@ def signed(word: int) -> int:
 SMALLEST_EXPONENT = tl.constexpr(32)  # blocks of smaller exponents (below 2^-95) are flushed to zero
 NAN_EXPONENT = tl.constexpr(255)
 _WIDEST = 4096
-"""The values of a block that registers hold at a time."""
+"""The largest number of a block's values in registers at once."""
 
 
 class Tiles:
-    """The programs that cover n values in blocks, and the shape of their tiles."""
+    """The number of programs for n values in blocks, and the shape of their tiles."""
 
     def __init__(self, n: int, block: int, *, size: int = 2048) -> None:
         self.width = min(triton.next_power_of_2(block), _WIDEST)
-        # LLVM's AMD backend (Triton 3.7.1) aborts on the reduction of several rows that masks cut.
+        # LLVM's AMD backend (Triton 3.7.1) aborts on reductions of several masked rows.
         rows = max(size // self.width, 1) if self.width == block else 1
         self.programs = ceil_div(n, block * rows)
         warps = min(max(rows * self.width // 512, 1), 8)
@@ -145,19 +145,19 @@ class Tiles:
 
 
 def split(payload: torch.Tensor, at: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the two parts of a payload: the descriptions of the blocks, and the codes."""
+    """Return the two parts of a payload, split at ``at``: the blocks' scales, and the codes."""
     return payload[:at], payload[at:]
 
 
 @triton.jit
 def places(at, BLOCK, ROWS, WIDTH):
-    """Return the offsets of a tile's values from the program's first; the columns begin at ``at``."""
+    """Return the offsets of a tile's values from the program's first value; the columns start at ``at``."""
     return tl.arange(0, ROWS)[:, None] * BLOCK + (tl.arange(0, WIDTH) + at)[None, :]
 
 
 @triton.jit
 def inside(at, left, BLOCK, ROWS, WIDTH, FULL):
-    """Return which places of a tile are within their block and the chunk."""
+    """Return whether each position of a tile is within its block and the chunk."""
     columns = (tl.zeros([ROWS, 1], tl.int32) + (tl.arange(0, WIDTH) + at)[None, :]) < BLOCK
     if FULL:
         return columns
@@ -175,7 +175,7 @@ def take_tile(x, at, left, BLOCK, ROWS, WIDTH, FULL):
 
 @triton.jit
 def peak_of(tile):
-    """Return the bits of the largest magnitude of each row; bits are ordered as magnitudes."""
+    """Return the bits of the largest magnitude of each row; bits order like magnitudes."""
     return tl.max((tile & MAGNITUDE).to(tl.int32, bitcast=True), axis=1)
 
 
