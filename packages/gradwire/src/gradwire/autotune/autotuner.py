@@ -37,7 +37,7 @@ _ROWS = {row.event: row for row in TRANSITIONS}
 
 
 class Autotuner(PlanChooser):
-    """Chooses one run's plans: rank 0 decides from all ranks' measurements, and all ranks use the same plan.
+    """The chooser of one run's plans: rank 0 decides from all ranks' measurements, for all ranks.
 
     Before each step, all ranks observe one ``TunerEvent`` or none, and make its transition (``TRANSITIONS``).
     The actions are the last methods of the class.
@@ -200,7 +200,7 @@ class Autotuner(PlanChooser):
         return TunerEvent.KNOWS_NOTHING if earlier is None else TunerEvent.HAS_EARLIER_CHOICE
 
     def _choose(self, sync: BetweenSteps) -> TunerEvent:
-        """Choose a plan on rank 0, with the rivals to try, and return the event."""
+        """Store rank 0's choice of a plan and its rivals as the trial, and return the event."""
         found = self._survey.choose(sync, self._samples, self._times)
         if found is None:
             return TunerEvent.LACKS_SAMPLES
@@ -280,7 +280,7 @@ class Autotuner(PlanChooser):
         self._samples = self._no_samples()  # no comparison: no exchange has used a candidate yet
 
     def delay_choice(self) -> None:
-        """Choose after 1 step, and after each failure twice as many, up to ``resample_steps``."""
+        """Postpone the choice by 1 step, then by twice as many each time, up to ``resample_steps``."""
         self._decide_at = self._step + self._delay
         self._delay = min(2 * self._delay, self._config.resample_steps)
 
@@ -301,13 +301,13 @@ class Autotuner(PlanChooser):
             self._survey.forget_gradients()
 
     def adapt(self) -> None:
-        """Use the new codecs of parameters, and compare later step times with the next window."""
+        """Use the parameters' new codecs, and compare later step times with the next window."""
         self._take_gentler()
         self._times.forget()
         self._watch.forget()
 
     def adapt_and_choose(self) -> None:
-        """Use the new codecs of parameters now, and choose a plan in the next step."""
+        """Use the parameters' new codecs now, and choose a plan in the next step."""
         self._take_gentler()
         self._decide_at = self._step + 1
 
@@ -317,7 +317,7 @@ class Autotuner(PlanChooser):
         self._survey.forget_gradients()
 
     def repeat(self) -> None:
-        """Keep the plan, exchange nothing, and discard the step's samples."""
+        """Keep the plan, exchange nothing, and restart the step's samples."""
         self._samples, self._buckets = self._samples and self._no_samples(self._samples.drawn), 0
 
     def forget(self) -> None:

@@ -128,7 +128,7 @@ class AutoConfig:
     )
 
     # Measurements of codecs, frames and links
-    cost_repeats: int = _of(3, "repeats", "Enough to distinguish codecs; training waits for the measurement.")
+    cost_repeats: int = _of(3, "repeats", "This many distinguish codecs; training waits meanwhile.")
     line_effort: tuple[tuple[int, ...], int, float] = _of(
         ((1, 1 << 16, 1 << 17, 1 << 19), 2, 0.001),
         "sizes in bytes, repeats, seconds",

@@ -1,4 +1,4 @@
-"""The quality contract: a limit of every parameter's relative error, and the codecs that meet it."""
+"""The quality contract: a limit on every parameter's relative error, and the codecs that meet it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class RelativeErrors:
         return tuple(dict.fromkeys(chain(suited, *others)))
 
     def part(self, names: Collection[str]) -> float:
-        """Return the share of all values that these parameters have."""
+        """Return the share of all values that these parameters hold."""
         return part_of(names, self.counts)
 
     def gentler(
@@ -207,7 +207,7 @@ def in_words(codec: Codec, others: Mapping[str, Codec], most: float, shown: int 
 
 @dataclass
 class Contract:
-    """The check of a plan in sampled steps, from all ranks' rows and with the same result on all ranks.
+    """The check of a plan against the error limit in sampled steps, with the same result on all ranks.
 
     Attributes
     ----------
@@ -291,7 +291,7 @@ class Contract:
     ) -> dict[str, RelativeErrors]:
         """Return the relative errors of exchanges by algorithm, from all ranks' ``own_errors``.
 
-        If an exchange with the ``present`` plan's codec had a larger measured error, that error is used.
+        If a larger error was measured in an exchange with the ``present`` plan's codec, it is used instead.
         """
         count, world = len(samples.names), self.world
         worst = [max(values) for values in zip(*rows, strict=True)]

@@ -53,7 +53,7 @@ class Decision:
 
     @property
     def to_loss_s(self) -> float:
-        """Seconds for the progress in loss of one step without compression."""
+        """Seconds until training progresses as far as in one step without compression."""
         return self.step_s * (1 + self.extra)
 
     @property
@@ -149,7 +149,7 @@ class Mixture:
 
     @property
     def slack(self) -> float:
-        """The largest relative change of the step time by noise and by the other codecs."""
+        """The largest relative change in step time that noise and the other codecs may cause."""
         return self.noise + self.part
 
     def step_s(self, plan: Plan, predictor: Predictor, buckets: int) -> float:

@@ -27,7 +27,7 @@ from gradwire.timing.environment import CodecCost, Environment
 from gradwire.timing.line import HostCost, Line
 from gradwire.units import format_duration
 
-# The largest part of a step: computation, the link, or the CPU with the exchange's work.
+# The limiting part of a step: computation, the link, or the CPU, which encodes and sends.
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Estimate:
     step_s, compute_s
         Seconds of a step with this plan, and of its computation.
     to_loss_s
-        Seconds with this plan for the progress in loss of one step without compression.
+        Seconds with this plan until training progresses as far as in one step without compression.
     limit
         The largest part of ``step_s``.
     spread
@@ -167,7 +167,7 @@ class Estimate:
 
 
 class Estimator:
-    """Predicts the step times of one training run from the costs of frames and codecs.
+    """The predictor of one training run's step times, from the costs of frames and codecs.
 
     ``host`` has the costs of frames, and ``costs`` the costs of codecs by spec. ``noise`` is the noise scale
     of the gradients (``planner.loss``). ``settings`` has the candidate codecs and their error limit.

@@ -99,7 +99,7 @@ class Observed:
         )
 
     def values(self) -> dict[str, object]:
-        """Return all fields except the gradients, and the step time, as a JSON object."""
+        """Return the step time and all fields except the gradients, as a JSON object."""
         found: dict[str, object] = to_values(replace(self, gradients=()))
         del found["gradients"]
         return {**found, "step_s": self.step_s}
@@ -203,7 +203,7 @@ def _machine() -> list[float]:
 
 
 def shares(counts: Sequence[int], most: int = DEFAULT.excerpt_count) -> list[int]:
-    """Return the number of floats to keep of each tensor, in proportion to its size and ``most`` in all."""
+    """Return the floats to keep of each tensor: proportional to its size, at most ``most`` in total."""
     total = sum(counts)
     return list(counts) if total <= most else [count * most // total for count in counts]
 

@@ -41,7 +41,7 @@ def estimator(
     settings: Auto | None = None,
     repeats: int = DEFAULT.careful_repeats,
 ) -> Estimator:
-    """Return an estimator for these links and at most ``most_hosts`` hosts, after seconds of measuring.
+    """Return an estimator for these links and at most ``most_hosts`` hosts, after measuring for seconds.
 
     Each codec is measured ``repeats`` times on parts of ``part_nbytes`` of an excerpt, which have about as
     few parameters as the segments of a whole gradient.
@@ -68,7 +68,7 @@ _FAILED = "no estimate: "
 
 
 class Recorder(StepObserver):
-    """Records one rank's steps; all ranks record the same steps.
+    """The observer that records one rank's steps; all ranks record the same steps.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class Recorder(StepObserver):
         return ExcerptKeeper(self._excerpt, self.handed_over(work.tensor))
 
     def gathered(self, count: int, wait_s: float) -> None:
-        """Record an all-gather of ``count`` floats of weights, and the wait of forward or backward for it."""
+        """Record an all-gather of ``count`` floats of weights, and the seconds of waiting for it."""
         self._gathers_now.append(count)
         self._gathers_s += wait_s
 
@@ -181,7 +181,7 @@ class Recorder(StepObserver):
 
 
 class ExcerptKeeper(BucketObserver):
-    """Keeps an excerpt of a bucket; the communication thread waits for the device, training does not."""
+    """The observer that copies an excerpt of a bucket, on the communication thread."""
 
     wants_alone = True
 
@@ -207,7 +207,7 @@ def _line_of(rate: object, hosts: object) -> Line | None:
     found = parse_rate(rate) if isinstance(rate, str) else rate
     line = Line(ASSUMED_LATENCY_S, float("inf") if found is None else found)
     if hosts is not None:
-        Deployment("", line, hosts)  # type: ignore[arg-type]  # its check of the type is the purpose
+        Deployment("", line, hosts)  # type: ignore[arg-type]  # it checks the type
     return None if rate is None else line
 
 

@@ -97,7 +97,7 @@ class Samples:
         found = [norms for values, shapes in buckets for norms in _slice_norms(values, shapes)]
         nothing = torch.zeros(
             0, dtype=torch.float32, device="cpu"
-        )  # whatever torch's default dtype and device are
+        )  # independent of torch's default dtype and device
         return torch.cat([nothing, *found]).nan_to_num(0.0, 0.0, 0.0)
 
     def compare_with(self, norms: torch.Tensor) -> None:
@@ -238,7 +238,7 @@ def _shares(own: torch.Tensor, lost: torch.Tensor) -> torch.Tensor:
 
 
 class BucketSampler(BucketObserver):
-    """Copies one bucket of a sampled step, and compares its exchange with the exact result if drawn.
+    """The observer that copies one bucket of a sampled step, and compares its exchange if drawn.
 
     Parameters
     ----------

@@ -119,7 +119,7 @@ def fingerprint(shapes: Sequence[Sequence[int]], world: int, way: str) -> str:
 
 @dataclass(frozen=True)
 class Saved:
-    """The access of a run to saved decisions that its present settings allow.
+    """A run's access to the saved decisions that its present settings allow.
 
     ``names`` are the names of the model's parameters, and ``key`` is the run's ``fingerprint``. Only the rank
     with ``tells`` writes the file, and logs why a decision is ignored.

@@ -120,7 +120,7 @@ class Survey:
         *,
         may_choose: bool,
     ) -> Findings:
-        """Return all ranks' step times, and the result of checking the present plan against the contract.
+        """Return the slowest rank's step times, and the result of checking the plan against the contract.
 
         ``may_choose`` says whether enough steps have passed for a new choice because of gradients.
         """
@@ -237,7 +237,7 @@ class Survey:
         return bool(broadcast(exchange, text, self._timeout_s))
 
     def _average_norms(self, exchange: Exchange, samples: Samples | None) -> None:
-        """Average the norms of columns and rows over all ranks, and compare the sample's errors with them."""
+        """Average the norms of columns and rows over all ranks, as the reference of relative errors."""
         if samples is not None:
             norms = samples.slice_norms()
             mean(exchange, norms, self._timeout_s)

@@ -38,7 +38,7 @@ class Trial:
     ) -> None:
         self.decisions, self._config = tuple(decisions), config
         self._turns_s: list[list[float]] = [[] for _ in self.decisions]
-        self._left = list(range(len(decisions))) if len(decisions) > 1 else []  # the next turns
+        self._left = list(range(len(decisions))) if len(decisions) > 1 else []  # indices of the next turns
         self._disagreements: list[float] = []
         self._before = present
 
@@ -151,7 +151,7 @@ class Trial:
         return f"{decision.in_short} in segments of {size}" if same > 1 else decision.in_short
 
     def _staying(self, best: Decision) -> str:
-        """Return a clause with the name of the best plan, if the reason doesn't identify it; else ''."""
+        """Return a clause that names the best plan if its reason doesn't identify it; else an empty text."""
         named = self._named(best)
         return "" if named == best.in_short else f"; {named} stays"
 

@@ -1,4 +1,4 @@
-"""The comparison of step times after a decision, which requests a new one if they have changed."""
+"""The watch over step times after a decision, which requests a new one if they have changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gradwire.autotune.step_times import StepTime
 
 
 class Watch:
-    """Compares each window of steps with the first window after a decision; the same on all ranks.
+    """The comparison of each window of steps with the first one after a decision, equal on all ranks.
 
     Attributes
     ----------
