@@ -62,7 +62,10 @@ def test_what_is_no_ddp_is_refused(make: Callable[[], Any], said: str) -> None:
         ({"plan": "gzip"}, "no codec is named 'gzip'; the codecs are"),
         ({"plan": "nowhere/plan.json"}, "the plan nowhere/plan.json cannot be read"),
         ({"plan": gradwire.Plan(pipeline=2)}, "attach is synchronous, .* train with gradwire.PipeSGD"),
-        ({"plan": gradwire.Plan(exchange="sharded")}, "attach cannot follow .* train with .*Sharded"),
+        (
+            {"plan": gradwire.Plan(exchange="sharded")},
+            "attach expected a plan with exchange='all_reduce', .* train with .*Sharded",
+        ),
         ({"timeout_s": "1"}, "timeout_s must be above 0 and at most .*, but is '1'"),
         ({"begin_timeout_s": 0}, "begin_timeout_s must be above 0"),
         ({"ledger": "x.jsonl"}, "the ledger of attach must be a gradwire.Ledger or None, but is 'x.jsonl'"),

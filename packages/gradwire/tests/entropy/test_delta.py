@@ -358,7 +358,7 @@ def test_unused_classes_must_be_zero() -> None:
 
 def test_what_cannot_be_encoded_is_refused_in_a_sentence() -> None:
     masters = torch.zeros(10)
-    with pytest.raises(SpecError, match="'bf16' or 'fp32', but is 'fp16'"):
+    with pytest.raises(SpecError, match="expected 'bf16' or 'fp32' as the dtype of a delta, got 'fp16'"):
         DeltaEncoder(masters, "fp16")  # type: ignore[arg-type]
     encoder = DeltaEncoder(masters)
     with pytest.raises(SpecError, match="expected 10 masters"):

@@ -25,7 +25,7 @@ def test_a_model_without_ddp_is_refused() -> None:
         match=r"the test expected a DistributedDataParallel .* got a Linear.*only one process.*torchrun",
     ):
         ddp_inside(nn.Linear(4, 2), "the test")
-    with pytest.raises(AttachError, match="around its NoneType"):
+    with pytest.raises(AttachError, match="got a NoneType without one"):
         ddp_inside(None, "the test")
 
 

@@ -199,13 +199,13 @@ def test_another_ranks_state_or_another_worlds_changes_nothing(
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (lambda state: {**state, IN_FLIGHT: state[IN_FLIGHT][:, :-1]}, r"58 floats, but .* \[57, 57\]"),
+        (lambda state: {**state, IN_FLIGHT: state[IN_FLIGHT][:, :-1]}, r"58 floats, got .*\[57, 57\]"),
         (
             lambda state: {**state, IN_FLIGHT: state[IN_FLIGHT][:1]},
             "from 0 to 1 for the number of gradients in flight",
         ),
         (lambda state: {**state, IN_FLIGHT: None}, "tensor .* for gradwire/in_flight of .*, got None; load"),
-        (lambda state: {**state, OWN: state[OWN][:, :-1]}, r"58 floats, but"),
+        (lambda state: {**state, OWN: state[OWN][:, :-1]}, r"58 floats, got"),
         (lambda state: {**state, OWN: state[OWN][:0]}, "from 0 to 0 for own of the state of rank 0, got 1"),
         (lambda state: {**state, OWN: None}, "for gradwire/rank0/own of the state of rank 0, got None"),
         (
