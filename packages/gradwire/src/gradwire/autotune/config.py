@@ -28,7 +28,7 @@ class AutoConfig:
         If a value isn't a number above 0, or if a count isn't a whole number.
     """
 
-    # When to choose a plan, and when to look at the run
+    # The times of choices and checks
     warm_up_steps: int = _of(
         5, "steps", "The first step is slow; the others give step times and a sample.", least=2
     )
@@ -70,7 +70,7 @@ class AutoConfig:
         0.1, "share of a step", "If computation hides almost all communication, plans are equally fast."
     )
 
-    # Which of two plans is better
+    # The comparison of two plans
     stay_share: float = _of(0.05, "share of time or bytes", "A smaller gain isn't worth a change of plan.")
     equal_share: float = _of(
         0.05, "share of a step", "Step times are no more precise; byte counts are exact."
