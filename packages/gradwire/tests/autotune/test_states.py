@@ -175,7 +175,7 @@ def test_3_the_choice_of_an_earlier_run_is_adopted(run: Driven) -> None:
 
 def test_4_a_run_without_any_chooses_after_the_first_steps(run: Driven) -> None:
     run.to(1)
-    assert run.made == [(4, "start to probe: no checkpoint and no earlier decision")]
+    assert run.made == [(4, "start to probe: no usable checkpoint or earlier decision")]
     assert (run.decide_at, run.tuner.decisions) == (FIRST, [])
 
 

@@ -95,9 +95,7 @@ class Samples:
         """Return the norms of all columns and rows, 1-D float32, 0 if not finite; all ranks have as many."""
         buckets = zip(self._values, self._shapes, strict=True)
         found = [norms for values, shapes in buckets for norms in _slice_norms(values, shapes)]
-        nothing = torch.zeros(
-            0, dtype=torch.float32, device="cpu"
-        )  # independent of torch's default dtype and device
+        nothing = torch.zeros(0, dtype=torch.float32, device="cpu")  # independent of torch's defaults
         return torch.cat([nothing, *found]).nan_to_num(0.0, 0.0, 0.0)
 
     def compare_with(self, norms: torch.Tensor) -> None:

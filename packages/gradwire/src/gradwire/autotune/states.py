@@ -24,7 +24,7 @@ class TunerEvent(Enum):
     HAS_CHECKPOINT = "rank 0 has a checkpoint that was written while no choice was due"
     HAS_EARLY_CHECKPOINT = "rank 0 has a checkpoint that was written while a choice was due"
     HAS_EARLIER_CHOICE = "the file of decisions has one for this run that the settings allow"
-    KNOWS_NOTHING = "rank 0 has no checkpoint and no earlier decision"
+    KNOWS_NOTHING = "rank 0 has no usable checkpoint or earlier decision"
     CHOICE_IS_NEXT = "a choice is due before the next step, and this step isn't sampled yet"
     LACKS_SAMPLES = "a choice is due, and a rank's sample is missing or not finite"
     FOUND_NO_PLAN = "rank 0 could not predict the step times of plans"
@@ -78,7 +78,7 @@ TRANSITIONS = (
         3, START, TunerEvent.HAS_EARLIER_CHOICE, "adopt_earlier", HOLD, "an earlier run has chosen a plan"
     ),
     Transition(
-        4, START, TunerEvent.KNOWS_NOTHING, "plan_choice", PROBE, "no checkpoint and no earlier decision"
+        4, START, TunerEvent.KNOWS_NOTHING, "plan_choice", PROBE, "no usable checkpoint or earlier decision"
     ),
     Transition(5, PROBE, TunerEvent.CHOICE_IS_NEXT, "sample_all", PROBE, "the next step chooses a plan"),
     Transition(
