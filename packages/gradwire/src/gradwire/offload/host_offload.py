@@ -227,7 +227,7 @@ class HostOffload:
 
     @outside_inference
     def close(self) -> None:
-        """Remove all hooks from model and optimizer; the model gets the masters and the replica's buffers."""
+        """Remove all hooks; the model keeps the masters and gets the first replica's buffers."""
         for each in self._hooks:
             each.remove()
         self._gradients.close()

@@ -189,7 +189,9 @@ def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
             f"got {_describe(made)}"
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise SpecError(f"expected {text} to return a model with trainable parameters, got none")
+        raise SpecError(
+            f"expected {text} to return a model with trainable parameters, got none; unfreeze some"
+        )
     return model, (inputs,) if isinstance(inputs, torch.Tensor) else inputs
 
 
