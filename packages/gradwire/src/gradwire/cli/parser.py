@@ -164,7 +164,7 @@ def algorithm_specs(text: str) -> tuple[str, ...]:
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Return the numbers between commas. Raises ``SpecError``."""
+    """Return the different whole numbers of a list separated by commas. Raises ``SpecError``."""
     numbers = []
     for word in _once(option, between_commas(text)):
         number = parse_whole(word)

@@ -229,7 +229,7 @@ class Attachment:
 
     @property
     def attached(self) -> Attached:
-        """The result of ``gradwire.attach``, even after ``close``. Raises ``AttachError`` before."""
+        """The result of ``gradwire.attach``, even after ``close``. Raises ``AttachError`` before it."""
         if self._attached is None:
             raise AttachError(
                 "gradwire is not attached yet, because the model is wrapped when training begins; call this "

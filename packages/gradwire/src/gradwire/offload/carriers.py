@@ -19,7 +19,7 @@ from gradwire.gpu.table import delta_kernels
 from gradwire.offload.replicas import DeviceEnd
 
 _NAN = 0x7FC0_0000
-"""The bits that make a NaN of any float."""
+"""The bits whose setting turns any float into a NaN."""
 
 
 def bitunpack(payload: torch.Tensor, weights: torch.Tensor, kept_bytes: int) -> None:

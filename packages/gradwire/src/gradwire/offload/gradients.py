@@ -92,9 +92,9 @@ class GradientReturn:
         self._passes = weakref.WeakValueDictionary[int, _BackwardPass]()
         """The running backward passes, by autograd's graph task id."""
         self._ddps: dict[int, DistributedDataParallel | None] = {}
-        """The DDP around the replica of an end."""
+        """The DDP module that wraps an end's replica, if any."""
         self._drivers: dict[int, int] = {}
-        """The thread of an end's last forward pass."""
+        """The thread that ran an end's last forward pass."""
         self._maker = threading.get_ident()
         self._holders = Counter[int]()
         """The threads within ``hold``, with their nesting depths."""

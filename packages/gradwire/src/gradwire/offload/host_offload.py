@@ -305,7 +305,7 @@ class HostOffload:
         self._stale = self._buffers_stale = False
 
     def _give_buffers(self, numbers: Collection[int]) -> None:
-        """Copy these of the model's buffers to the replicas."""
+        """Copy the model's buffers with these numbers to the replicas."""
         if not numbers:
             return
         with self._buffers_written.sending(), torch.no_grad():

@@ -84,7 +84,7 @@ class Static(Policy):
         self.bits = bits
 
     def observe(self, norms: Sequence[float]) -> list[int]:
-        """Return these bits for each layer."""
+        """Return the policy's bits for each layer."""
         return [self.bits] * len(norms)
 
     def allowed(self, bits: Sequence[int]) -> list[int]:

@@ -35,7 +35,7 @@ LOCAL_UPDATES = 2.5
 """The time of an eager pipeline's local update, in optimizer steps. It is one such step, and copies of the
 rank's gradient, the weights, and the optimizer's state. ``bench/local_update.py`` measures it."""
 MOST_COUNT = 10**15
-"""No model has more parameters, so a larger number is a typing error."""
+"""The largest accepted number of parameters, because a larger number is a typing error."""
 
 
 _STEP = Source("a training step", "give seconds")
@@ -99,7 +99,7 @@ class Workload:
 
     @property
     def compute_s(self) -> float:
-        """Seconds of a step without any exchange."""
+        """The seconds of a step without an exchange."""
         return self.forward_s + self.backward_s + self.update_s
 
     def compute_with_s(self, pipeline: int, shards: int = 1) -> float:

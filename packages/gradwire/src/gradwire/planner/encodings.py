@@ -59,13 +59,13 @@ IP_AND_TCP_NBYTES = 20 + 32
 """The headers of every packet, including TCP's usual timestamps."""
 ETHERNET_NBYTES = 14
 SHIM_NBYTES = 8
-"""The header of a compressed packet before its body."""
+"""The size of the header before the body of a compressed packet."""
 
 
 MOST_AT_ONCE_NBYTES = 1 << 16
 """The largest packet that a host's kernel passes to a NIC for segmentation."""
 FILL = 0.97
-"""The share of a packet that a NIC which merges segments tries to fill (kCaution in native/nic/engine.cc)."""
+"""The share of a packet that a segment-merging NIC tries to fill (kCaution in native/nic/engine.cc)."""
 
 
 def packet_ratio(

@@ -42,7 +42,7 @@ class RecordedGradients:
         self.gradients: list[torch.Tensor] = []
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the gradients for ``gradwire plan --gradients``. Raises ``DataError``."""
+        """Write the gradients to a file for ``gradwire plan --gradients``. Raises ``DataError``."""
         if not self.gradients:
             raise DataError("expected one recorded gradient or more, got none; run backward before saving")
         try:
@@ -112,9 +112,9 @@ def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[RecordedGradi
 
 
 def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
-    """Read a file of ``RecordedGradients.save``, or a tensor or list of tensors of ``torch.save``.
+    """Return the gradients in a file of ``RecordedGradients.save``, or of ``torch.save`` (one or a list).
 
-    This reads only tensors and runs no code. Raises ``DataError``.
+    It reads only tensors and runs no code from the file. Raises ``DataError`` if the file is invalid.
     """
     try:
         open_ordinary(path).close()  # a pipe would keep torch.load waiting

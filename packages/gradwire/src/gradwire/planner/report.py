@@ -1,4 +1,4 @@
-"""A choice as tables and paragraphs."""
+"""The report of a choice: tables and paragraphs for the terminal, and the page of its record."""
 
 from __future__ import annotations
 

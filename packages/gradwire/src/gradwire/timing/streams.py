@@ -87,7 +87,7 @@ class ReplayStream:
         return 1.0 if first else NEWCOMER
 
     def ends_s(self) -> float:
-        """Return the time at which its first frame will have passed, if nothing changes."""
+        """Return the time at which its first frame will have passed, if rates don't change."""
         return self.since_s + (self.remaining / self.rate if self.remaining > 0 else 0.0)
 
 
