@@ -69,7 +69,7 @@ def following_the_advice() -> dict[str, list[float]]:
     for name, make in SHARED.items():
         names["tensor"] = names["array"] = make(values(rank))
         advice = re.search(
-            r"(?:pass|as|of a DTensor its) (\S+\))(?:, which shares its memory)?$", refusal(names["tensor"])
+            r"(?:pass|as|for a DTensor its) (\S+\))(?:, which shares its memory)?$", refusal(names["tensor"])
         )
         assert advice is not None, name
         exec(f"all_reduce({advice[1].replace('to_local', 'tensor.to_local')})", names)

@@ -97,7 +97,7 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("line-rate --repeats 0", "a whole number from 1 up for repeats of a line's measurement, got 0"),
         ("line-rate --time nan", "a finite number above 0 for time_s"),
         ("line-rate --repeats 1000000", "expected --repeats of at most 1000"),
-        ("line-rate --time 1e9", "but they are 5, 1e+09 and 16"),
+        ("line-rate --time 1e9", "got 5, 1e+09 and 16"),
         ("line-rate --link 3mbps", "expected a rate such as"),
         ("line-rate --link 1bit", "--link: expected 1kbit to 1000gbit"),
         ("line-rate --timeout 0", "--timeout: expected 1 to 86400"),
@@ -158,7 +158,7 @@ def test_more_than_the_memory_holds_is_refused(
 @pytest.mark.parametrize(
     ("variables", "words", "reason"),
     [
-        ({"WORLD_SIZE": "1"}, "", "at least 2 ranks, but 1 was started; start more"),
+        ({"WORLD_SIZE": "1"}, "", "at least 2 ranks for a benchmark, got 1; start more"),
         ({"WORLD_SIZE": "2"}, "--workers 3", "expected processes for 3 workers, got 2;"),
         ({"WORLD_SIZE": "2", "GRADWIRE_TESTBED": "{"}, "", "expected JSON in GRADWIRE_TESTBED, got"),
         ({"WORLD_SIZE": "2", "GRADWIRE_TESTBED": "1"}, "", "expected a network in GRADWIRE_TESTBED"),

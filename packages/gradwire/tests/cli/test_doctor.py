@@ -144,7 +144,7 @@ def test_another_plan_on_one_rank_fails_all(tmp_path: Path) -> None:
     done = run_ranks(2, "doctor --plan plan.json --no-line-rate", folders=("0", "1"))
     assert [code for code, _ in done] == [1, 1]
     assert "same plan" in done[0][1]
-    assert "give all ranks a copy of the same file" in " ".join(done[0][1].split())
+    assert "use a copy of the same file on all ranks" in " ".join(done[0][1].split())
     assert "trial" not in done[0][1]
 
 

@@ -73,7 +73,7 @@ def test_a_loopback_address_is_for_one_machine(
     ("plans", "result", "words"),
     [
         ((PLAN, PLAN, PLAN), "ok", "on all 3 ranks"),
-        ((PLAN, OTHER_PLAN, PLAN), "FAIL", "on rank 1: give all ranks a copy"),
+        ((PLAN, OTHER_PLAN, PLAN), "FAIL", "on rank 1: use a copy of the same"),
         ((PLAN, PLAN, ""), "FAIL", "no plan on rank 2"),
     ],
 )

@@ -33,8 +33,8 @@ PLENTY = Resources(
         (PLENTY, 8, 1, "ok", "8 cores; 1 rank x 8 threads"),
         (PLENTY, 2, 4, "ok", "4 ranks x 2 threads"),
         (PLENTY, 8, 4, "warn", "set OMP_NUM_THREADS=2"),
-        (replace(PLENTY, quota_cores=1.5), 8, 1, "warn", "gets the time of 1.5"),
-        (replace(PLENTY, quota_cores=1.5), 2, 1, "ok", "gets the time of 1.5"),
+        (replace(PLENTY, quota_cores=1.5), 8, 1, "warn", "limited to 1.5 by its"),
+        (replace(PLENTY, quota_cores=1.5), 2, 1, "ok", "limited to 1.5 by its"),
         (PLENTY, 1, 9, "warn", "9 ranks have to share them"),
     ],
 )

@@ -47,7 +47,7 @@ def test_without_the_variables_it_is_off(environment: dict[str, str]) -> None:
 def test_gloos_transport_alone_encrypts_no_frames() -> None:
     finding = check_tls({"GLOO_DEVICE_TRANSPORT": "TCP_TLS"})
     assert finding.result == "FAIL"
-    assert "set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA to encrypt those" in finding.detail
+    assert "set GRADWIRE_TLS_KEY, GRADWIRE_TLS_CERT and GRADWIRE_TLS_CA to encrypt frames" in finding.detail
 
 
 @pytest.fixture

@@ -46,9 +46,9 @@ GOOD = Outcome("aa", 1e-4)
 @pytest.mark.parametrize(
     ("outcomes", "words"),
     [
-        ((GOOD, replace(GOOD, digest="bb"), GOOD), "rank 1 differ from ranks 0, 2"),
+        ((GOOD, replace(GOOD, digest="bb"), GOOD), "other bits on rank 1 than on ranks 0, 2"),
         ((GOOD, GOOD, replace(GOOD, largest_error=0.01)), "expected an error of at most 0.001, got 0.01"),
-        ((replace(GOOD, largest_error=float("nan")),) * 3, "wrong by nan"),
+        ((replace(GOOD, largest_error=float("nan")),) * 3, "at most 0.001, got nan"),
         (
             (GOOD, Outcome(error="the reason"), Outcome(error="x")),
             "ranks 1-2 could not run the plan: the reason",

@@ -21,7 +21,7 @@ def test_ranks_with_other_options_are_refused() -> None:
     store = HashStore()
     check_same_options(store, 0, {"lr": 0.03, "workers": 4})
     check_same_options(store, 1, {"lr": 0.03, "workers": 4})
-    with pytest.raises(JobError, match=r"the same options, but lr is 0\.5 on rank 1 and 0\.03 on rank 0"):
+    with pytest.raises(JobError, match=r"on all ranks, got lr=0\.5 on rank 1 and lr=0\.03 on rank 0"):
         check_same_options(store, 1, {"lr": 0.5, "workers": 4})
 
 

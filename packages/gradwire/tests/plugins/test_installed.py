@@ -59,4 +59,4 @@ def test_without_it_an_error_says_what_is_missing() -> None:
     for spec in ("gradwire.parse('top16')", "gradwire.collectives.get('mirrored')"):
         done = run(["-c", f"import gradwire, gradwire.collectives; {spec}"])
         assert done.returncode == 1
-        assert "install the package that has" in done.stderr.splitlines()[-1]
+        assert "install the package that provides" in done.stderr.splitlines()[-1]

@@ -108,7 +108,7 @@ class ErrBound(NativeCodec):
         if not is_whole(self.block, 64, 65536) or self.block.bit_count() != 1:
             raise error(self.name, _BLOCK_EXPECTED, self.block, _BLOCK_EXAMPLE)
         if self.relative is None:
-            raise error(self.name, "rel= beside block=", str(self), _BLOCK_EXAMPLE)
+            raise error(self.name, "rel= with block=", str(self), _BLOCK_EXAMPLE)
 
     @property
     def _params(self) -> tuple[int, ...]:

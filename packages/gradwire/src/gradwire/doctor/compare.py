@@ -79,8 +79,8 @@ def _compare_interfaces(cards: Sequence[Card]) -> Finding:
         return Finding(
             "reachable",
             "FAIL",
-            f"{name_ranks(stuck)}: Gloo would listen at a loopback address, but the ranks are on {machines} "
-            f"machines; set {VARIABLE} there to the interface that leads to the others",
+            f"{name_ranks(stuck)}: expected an address for ranks on {machines} machines, got a loopback "
+            f"address; set {VARIABLE} there to the interface that leads to the others",
         )
     where = "1 machine" if machines == 1 else f"{machines} machines, none at a loopback address"
     return Finding("reachable", "ok", f"{len(cards)} ranks on {where}")
@@ -91,7 +91,7 @@ def _compare_plans(cards: Sequence[Card]) -> list[Finding]:
     digests = [card.plan_digest or "no plan" for card in cards]
     if {*digests} == {"no plan"}:
         return []
-    return [_alike("same plan", digests, "FAIL", "give all ranks a copy of the same file")]
+    return [_alike("same plan", digests, "FAIL", "use a copy of the same file on all ranks")]
 
 
 # A trial of the plan: all ranks sum known vectors with it, and compare bits and errors.
@@ -141,8 +141,8 @@ def check_trial(outcomes: Mapping[int, Outcome], allowed: float) -> Finding:
     if len({outcome.digest for outcome in outcomes.values()}) > 1:
         most, others, *_ = groups([outcomes[rank].digest for rank in sorted(outcomes)]).values()
         unlike = (
-            f"expected identical bits on all ranks, but {name_ranks(others)} differ from {name_ranks(most)}; "
-            "please report this"
+            f"expected identical bits on all ranks, got other bits on {name_ranks(others)} than on "
+            f"{name_ranks(most)}; please report this"
         )
         return Finding("trial", "FAIL", unlike)
     worst = max(outcome.largest_error for outcome in outcomes.values())

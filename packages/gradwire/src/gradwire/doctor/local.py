@@ -103,9 +103,10 @@ def check_limits(found: Resources, world: int) -> Finding:
     """Return a finding about the limits of this process for a job of ``world`` ranks."""
     files = FILES_FOR_ITSELF + FILES_FOR_A_PEER * (world - 1)
     if found.open_files < files:
-        needed = f"{world} ranks may need {files}; run ulimit -n {max(files, 4096)}"
+        needed = f"expected at least {files} open files for {world} ranks"
         result: Result = "FAIL" if found.open_files < files / 2 else "warn"
-        return Finding("limits", result, f"{found.open_files:g} open files, but {needed}")
+        remedy = f"run ulimit -n {max(files, 4096)}"
+        return Finding("limits", result, f"{needed}, got {found.open_files:g}; {remedy}")
     if found.address_space_nbytes < math.inf:
         limited = f"the address space is limited to {format_size(found.address_space_nbytes)}"
         remedy = "torch reserves more than it uses; run ulimit -v unlimited"

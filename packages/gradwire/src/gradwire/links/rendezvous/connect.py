@@ -326,7 +326,9 @@ def _connect(endpoint: Endpoint, name: str, rank: int, deadline: float, tos: int
         raise NotInTimeError(f"{name} did not answer at {address}:{port}", remedy(address)) from error
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise LinkError(f"this process cannot connect to {name}: {error.strerror} (ulimit -n)") from error
+            raise LinkError(
+                f"this process cannot connect to {name}: {error.strerror}; raise the limit (ulimit -n)"
+            ) from error
         raise LinkError(
             f"cannot reach {name} at {address}:{port}: {error.strerror or error}; {remedy(address)}"
         ) from error
