@@ -55,7 +55,7 @@ class NativeCodec(Codec):
     @property
     @abstractmethod
     def _params(self) -> tuple[int, ...]:
-        """Up to three signed 32-bit numbers; the format's source file defines their meaning."""
+        """The format's parameters: up to three signed 32-bit numbers, defined in its source file."""
 
     @property
     def compiled(self) -> tuple[str, tuple[int, ...]]:

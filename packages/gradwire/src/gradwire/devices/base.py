@@ -169,7 +169,7 @@ class CpuStream(Stream):
 
 
 class Cpu(Device):
-    """The host itself."""
+    """The CPU as a device."""
 
     def __str__(self) -> str:
         return "cpu"

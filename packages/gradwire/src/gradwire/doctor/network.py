@@ -40,7 +40,7 @@ def look_at_line(link: Link, peer: int) -> Look:
 
 
 def show_line(link: Link, peer: int) -> None:
-    """Take part in ``look_at_line`` of a lower rank. Raises ``LinkError``."""
+    """Run the peer's side of a lower rank's ``look_at_line``. Raises ``LinkError``."""
     pair = Pair(link, peer, _WINDOW)
     pair.round_trips(1, _TRIPS)
     for back in (False, True):

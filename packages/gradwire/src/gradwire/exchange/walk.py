@@ -45,7 +45,7 @@ class SchedulePosition(Protocol):
 
     @property
     def peer(self) -> int:
-        """The other rank."""
+        """The peer's rank."""
 
     @property
     def order(self) -> tuple[int, int]:

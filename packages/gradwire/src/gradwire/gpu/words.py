@@ -26,7 +26,7 @@ HOST_NAN = tl.constexpr(0xFFC00000)  # the NaN of infinity - infinity on x86
 
 @triton.jit
 def take(source, offsets, inside, FULL):
-    """Return the loaded values, with zeros for those that are not ``inside``."""
+    """Return the loaded values; zeros unless ``inside``."""
     if FULL:
         return tl.load(source + offsets)
     else:

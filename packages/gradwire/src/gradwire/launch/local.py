@@ -228,7 +228,7 @@ class _Children(Generic[Options, Event]):
         self._end()
 
     def watch(self, show: Callable[[Event], None]) -> None:
-        """Show all events until all ranks have finished. Raises ``JobError``."""
+        """Pass all events to ``show`` until all ranks have finished. Raises ``JobError``."""
         finished: set[int] = set()
         while len(finished) < self._task.world:
             for rank, message in self._receive(None):

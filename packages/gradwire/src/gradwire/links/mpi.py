@@ -38,7 +38,7 @@ calls = threading.Lock()
 
 
 def poll(is_done: Callable[[], bool], timeout_s: float, active_at: Callable[[], float] | None = None) -> bool:
-    """Poll ``is_done`` until it is true or ``timeout_s`` has passed without activity; return which.
+    """Poll ``is_done`` for up to ``timeout_s`` without activity; return whether it became true.
 
     It is polled often at first, and every millisecond later. ``active_at`` returns the time
     (``time.monotonic``) of the last other activity; it is called a few times per timeout.
@@ -98,7 +98,7 @@ class Keepalives:
     """The keepalives of one link, as empty messages with their own tag; for one thread at a time.
 
     ``sent`` and ``received``, of shape (world,), count keepalives to and from every rank, so that a closed
-    link can tell whether its communicator still holds one. ``activity`` is all ranks' activity known here.
+    link knows whether its communicator still holds one. ``activity`` is all ranks' activity known here.
     """
 
     def __init__(self, mpi: Any, comm: MPI.Comm) -> None:
