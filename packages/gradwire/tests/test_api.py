@@ -47,7 +47,7 @@ def test_without_torch_distributed_the_error_says_what_to_call() -> None:
             "expected a plan or its parts, got a plan and codec and segment_nbytes; omit one",
         ),
         ({"plan": "no/plan.json", "algorithm": "ring"}, "leave out algorithm, or the plan"),
-        ({"timeout_s": 0}, "timeout_s must be above 0 and at most 1e\\+06, but is 0"),
+        ({"timeout_s": 0}, "expected timeout_s above 0 and at most 1e\\+06 seconds, got 0"),
         ({"timeout_s": float("inf")}, "but is inf"),
         ({"timeout_s": float("nan")}, "but is nan"),
     ],

@@ -131,7 +131,7 @@ def test_a_hook_of_the_user_s_or_of_torch_s_is_refused() -> None:
             {"plan": gradwire.Plan(pipeline=2)},
             r"attach is synchronous, but the plan has pipeline=2; train with gradwire\.PipeSGD",
         ),
-        ({"timeout_s": 0}, "timeout_s must be above 0 and at most 1e\\+06, but is 0"),
+        ({"timeout_s": 0}, "expected timeout_s above 0 and at most 1e\\+06 seconds, got 0"),
         ({"timeout_s": float("nan")}, "but is nan"),
     ],
 )
@@ -180,7 +180,7 @@ def test_a_sparse_bucket_and_one_out_of_order_are_refused_for_good() -> None:
         state: Any = model._comm_hooks[0][1]
         with pytest.raises(kind, match=reason):
             gradwire_hook(state, bucket)
-        with pytest.raises(ExchangeError, match=f"has failed before .*{reason}"):
+        with pytest.raises(ExchangeError, match=f"failed earlier .*{reason}"):
             gradwire_hook(state, FakeBucket(0, fine))
         attached.close()
 
@@ -264,7 +264,7 @@ def test_an_error_on_the_communication_thread_ends_backward_and_all_that_follow(
         backward(model)
     assert "averaged bucket 0 of step 1" in caught.value.__notes__[0]
     monkeypatch.undo()
-    with pytest.raises(ExchangeError, match=r"has failed before \(no room\)"):
+    with pytest.raises(ExchangeError, match=r"failed earlier \(no room\)"):
         backward(model)
     assert torch.equal(model.module.weight, before)
     attached.close()
@@ -375,5 +375,5 @@ def test_a_step_s_begin_may_be_waited_for_as_long_as_the_group_allows() -> None:
         context = attached._sync.context
         assert (context.timeout_s, context.begin_timeout_s) == wanted
         attached.close()
-    with pytest.raises(SpecError, match=r"begin_timeout_s must be above 0 and at most .*, but is -1"):
+    with pytest.raises(SpecError, match=r"expected begin_timeout_s above 0 and at most .*, got -1"):
         gradwire.attach(make_model(), begin_timeout_s=-1)

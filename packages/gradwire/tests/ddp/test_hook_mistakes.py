@@ -66,10 +66,10 @@ def test_what_is_no_ddp_is_refused(make: Callable[[], Any], said: str) -> None:
             {"plan": gradwire.Plan(exchange="sharded")},
             "attach expected a plan with exchange='all_reduce', .* train with .*Sharded",
         ),
-        ({"timeout_s": "1"}, "timeout_s must be above 0 and at most .*, but is '1'"),
-        ({"begin_timeout_s": 0}, "begin_timeout_s must be above 0"),
-        ({"ledger": "x.jsonl"}, "the ledger of attach must be a gradwire.Ledger or None, but is 'x.jsonl'"),
-        ({"strict": "no"}, "strict must be True or False in attach, but is 'no'"),
+        ({"timeout_s": "1"}, "expected timeout_s above 0 and at most .*, got '1'"),
+        ({"begin_timeout_s": 0}, "expected begin_timeout_s above 0"),
+        ({"ledger": "x.jsonl"}, "attach expected a gradwire.Ledger or None as its ledger, got 'x.jsonl'"),
+        ({"strict": "no"}, "attach expected strict to be True or False, got 'no'"),
     ],
 )
 def test_a_wrong_option_is_refused_and_a_right_one_taken_after_it(options: dict[str, Any], said: str) -> None:

@@ -149,7 +149,7 @@ def told_apart() -> str:
 
 
 RunProcesses = Callable[..., list[Any]]
-DIFFER = "StateError: replicas must agree bit for bit, but the"
+DIFFER = "StateError: expected bit-identical replicas, but the"
 pytestmark = pytest.mark.processes
 
 

@@ -43,13 +43,13 @@ def refuse_what_cannot_be() -> None:
             {"gradients": Plan(exchange="sharded")},
             "attach_fsdp expected a plan with exchange='all_reduce', got 'sharded'",
         ),
-        ({"weights": "delta"}, "delta: expected what the receivers hold, fp32 or bf16, got ''"),
+        ({"weights": "delta"}, "delta: expected the receivers' format, fp32 or bf16, got ''"),
         (
             {"gradients": Plan(algorithm="star")},
             "'star' would serve between replicas, but this mesh has no replica dimension",
         ),
         ({"weights": 17}, "weights: expected a codec, its spec or None, got 17"),
-        ({"timeout_s": 0}, "timeout_s must be above 0"),
+        ({"timeout_s": 0}, "expected timeout_s above 0"),
     ):
         with pytest.raises(SpecError, match=re.escape(reason)):
             gradwire.attach_fsdp(model, **arguments)
@@ -119,7 +119,7 @@ def one_does_not_come() -> str:
 @pytest.mark.processes
 def test_a_rank_that_does_not_attach_is_a_timeout(run_processes: RunProcesses) -> None:
     message = run_processes(2, one_does_not_come)[0]
-    assert "rank 0: within 0.5 s not all 2 ranks of the model's group attached" in message
+    assert "rank 0: expected all 2 ranks of the model's group to attach within 0.5 s" in message
 
 
 def differ() -> str:

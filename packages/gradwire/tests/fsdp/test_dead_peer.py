@@ -93,7 +93,7 @@ def test_a_peer_that_dies_is_one_sentence_that_names_it_and_shards_stay(
         assert f"rank {rank} " in found.first
         note = rf"^in the {purpose} \((0|2|root)\.\w+\); {re.escape(REMEDY)}$"
         assert re.search(note, found.first, re.MULTILINE)
-        assert found.second.startswith(f"rank {rank}: this model's exchange has failed before (")
+        assert found.second.startswith(f"rank {rank}: this model's exchange failed earlier (")
         assert found.second.endswith(f"; {REMEDY}")
         assert found.seconds < 20
         assert found.are_closed

@@ -80,7 +80,7 @@ def test_before_training_there_is_nothing_attached() -> None:
 def test_mistakes_are_found_before_anything_starts() -> None:
     with pytest.raises(SpecError, match="no codec is named 'fp17'"):
         Attachment("fp17")
-    with pytest.raises(SpecError, match="timeout_s must be above 0"):
+    with pytest.raises(SpecError, match="expected timeout_s above 0"):
         Attachment(timeout_s=0)
 
 

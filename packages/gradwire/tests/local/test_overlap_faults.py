@@ -192,7 +192,7 @@ def test_compute_that_fails_before_any_bucket_is_ready_may_be_repeated(
             train(method, batch_loss, 1)
             with pytest.raises(ZeroDivisionError):
                 method.step(lambda: torch.ones(()) * (1 // 0))
-            with pytest.raises(TensorError, match="this one has no graph"):
+            with pytest.raises(TensorError, match="got one without a graph"):
                 method.step(lambda: torch.ones(()))
             train(method, batch_loss, 2)
         return weights(model)

@@ -45,7 +45,7 @@ def test_what_does_not_fit_is_refused(run_exchanges: Ranks) -> None:
 def test_ranks_that_differ_are_told_before_the_first_step(run_exchanges: Ranks) -> None:
     def body(exchange: Exchange, others: list[dict[str, Any]]) -> None:
         model = make_model()
-        with pytest.raises(ExchangeError, match="all ranks train alike, but the options of rank 2 differ"):
+        with pytest.raises(ExchangeError, match="the same options on all ranks, but those of rank 2 differ"):
             Sharded(model, adamw(model), group=exchange.link, **others[exchange.link.rank == 2])
 
     for others in (

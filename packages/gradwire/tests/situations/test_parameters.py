@@ -16,7 +16,7 @@ from situations.doors import STEPS
 from situations.models import INPUTS, OUTPUTS, batch, distance, loss_at, loss_of, make_model, sgd
 
 situation = Table()
-DENSE = "every trained parameter must be a dense float32 tensor"
+DENSE = "expected trained parameters that are dense float32 tensors"
 pytestmark = pytest.mark.processes
 
 

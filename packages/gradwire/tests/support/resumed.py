@@ -14,5 +14,5 @@ def check_resumed(seen: list[dict[str, Any]]) -> None:
         assert "AttachError: " in rank["refused"]
         assert "for gradwire, got a Sequential without one" in rank["refused"]
         assert "StateError: rank" in rank["swapped"]
-        assert "StateError: replicas must agree bit for bit, but the weights of rank 1" in rank["apart"]
+        assert "StateError: expected bit-identical replicas, but the weights of rank 1" in rank["apart"]
         assert "expected its own residuals" in rank["swapped"]

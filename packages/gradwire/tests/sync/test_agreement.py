@@ -40,7 +40,7 @@ def test_facts_that_no_rank_has_told_are_an_error_that_says_so(
     monkeypatch.setattr(agreement, "store_of", lambda _: store)
     monkeypatch.setattr(agreement, "own_part", lambda *_: store)
     with pytest.raises(
-        AttachError, match=r"^torch's store holds .* under 'facts 0', which no rank of gradwire"
+        AttachError, match=r"^expected gradwire's facts under 'facts 0' in torch's store, got "
     ):
         agreement.agree(group, {"plan": "this"}, 5.0)
 

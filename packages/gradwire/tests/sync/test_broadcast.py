@@ -117,12 +117,12 @@ def test_models_that_differ_are_told_on_all_ranks(
         if exchange.link.rank == 1:
             change(model)
         method = DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link)
-        with pytest.raises(ExchangeError, match="make and freeze it alike on every rank") as caught:
+        with pytest.raises(ExchangeError, match="create and freeze it identically on all ranks") as caught:
             method.synchronise()
         return str(caught.value)
 
     for rank, message in enumerate(run_exchanges(3, body)):
-        assert message.startswith(f"rank {rank}: all ranks train the same model, but"), what
+        assert message.startswith(f"rank {rank}: expected the same model on all ranks, but"), what
         assert said in message
 
 
@@ -138,7 +138,7 @@ def test_replicas_are_compared_in_their_buffers(run_exchanges: Ranks) -> None:
             pipe.check_replicas()  # running statistics differ, as they may
             if rank == 2:
                 model.features += 1
-            with pytest.raises(StateError, match="agree bit for bit") as caught:
+            with pytest.raises(StateError, match="bit-identical replicas") as caught:
                 pipe.check_replicas()
             pipe.synchronise()
             pipe.check_replicas()

@@ -185,7 +185,7 @@ def test_another_ranks_state_or_another_worlds_changes_nothing(
             if refusing:
                 with pytest.raises(StateError, match=f"rank {rank} expected its own .* of rank {1 - rank};"):
                     pipe.load_state_dict(ours[1 - rank])
-                with pytest.raises(StateError, match=r"but got one of 3; .*redivide"):
+                with pytest.raises(StateError, match=r"got one of 3; .*redivide"):
                     pipe.load_state_dict(others[rank])
                 with pytest.raises(StateError, match="without any rank's key"):
                     pipe.load_state_dict({})
@@ -218,7 +218,7 @@ def test_another_ranks_state_or_another_worlds_changes_nothing(
         ),
         (
             lambda state: {**state, "gradwire/rank0/residual/gradient": torch.ones(58)},
-            "this plan keeps no residuals",
+            "expected a state without residuals",
         ),
     ],
 )
@@ -296,13 +296,13 @@ def test_only_all_ranks_of_one_moment_can_be_divided_anew(states: States) -> Non
     for some in (olds[:2], [*olds[:2], olds[0]], []):
         with pytest.raises(StateError, match="all ranks of one world"):
             redivide(some, 2)
-    with pytest.raises(StateError, match="world must be a whole number from 1 up, but is 0"):
+    with pytest.raises(StateError, match="expected world to be a whole number from 1, got 0"):
         redivide(olds, 0)
-    with pytest.raises(StateError, match="expected the state of one rank, but got a state of rank 0, 1"):
+    with pytest.raises(StateError, match="expected the state of one rank, got a state of rank 0, 1"):
         redivide([{**olds[0], **olds[1]}, olds[2]], 2)
     text, _ = opened_text(olds[1]["gradwire/rank1/pipe"])
     later = {**olds[1], "gradwire/rank1/pipe": sealed_text({**text, "steps_done": 6})}
-    with pytest.raises(StateError, match="of the same moment, but rank 1, after 6 steps"):
+    with pytest.raises(StateError, match="got others on rank 1, after 6 steps"):
         redivide([olds[0], later, olds[2]], 2)
 
 
@@ -386,5 +386,5 @@ def test_processes_resume_from_a_distributed_checkpoint(
     torch.testing.assert_close(
         alone["gradwire/rank0/residual/gradient"], residuals[0] + residuals[1], rtol=1e-6, atol=1e-7
     )
-    with pytest.raises(StateError, match="holds no state of a PipeSGD under the name 'engine'"):
+    with pytest.raises(StateError, match="expected the state of a PipeSGD under 'engine'"):
         read_ranks(folder, "engine")

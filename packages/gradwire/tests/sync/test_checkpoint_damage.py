@@ -69,7 +69,7 @@ def flipped(tensor: torch.Tensor, bit: int) -> torch.Tensor:
 @pytest.mark.parametrize("key", [IN_FLIGHT, OWN, RESIDUAL])
 def test_no_flipped_bit_of_a_tensor_is_loaded(key: str, state: State) -> None:
     damaged = [{**state, key: flipped(state[key], bit)} for bit in (0, 7, 30, 31, 200)]
-    assert all(f"{key} has another checksum" in reason for reason in refusals(damaged))
+    assert all(f"{key} is damaged: its checksum" in reason for reason in refusals(damaged))
 
 
 def test_no_altered_character_of_the_text_is_loaded(state: State) -> None:
@@ -105,11 +105,11 @@ def test_a_tensor_that_is_missing_is_refused(state: State) -> None:
             lambda state: as_before_checksums(state, steps_done="5"),
             "from 2 up for steps_done of the state of rank 0, got '5'",
         ),
-        (lambda state: as_before_checksums(state, in_flight=[[], []]), "has no hyperparameters"),
+        (lambda state: as_before_checksums(state, in_flight=[[], []]), "expected hyperparameters for each"),
         (lambda state: as_before_checksums(state, in_flight=[[{"lr": 0.1}] * 2] * 2), "parameter groups"),
         (
             lambda state: {**as_before_checksums(state), RESIDUAL: torch.full((18,), math.nan)},
-            "holds a NaN or an infinity",
+            "got a NaN or an infinity",
         ),
     ],
 )

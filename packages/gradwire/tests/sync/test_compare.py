@@ -102,7 +102,7 @@ def test_frozen_parameters_and_buffers_that_ddp_ignores_stay_each_ranks_own(
             pipe.synchronise()
             pipe.check_replicas()
         own.weight.requires_grad_(True)
-        with pytest.raises(SpecError, match=r"tells DDP to ignore 3\.extra\.weight, which each rank trains"):
+        with pytest.raises(SpecError, match=r"got 3\.extra\.weight, which DDP is set to ignore; freeze"):
             gradwire.PipeSGD(model, optimizer, group=exchange.link)
         return bool((own.weight == rank).all())
 

@@ -26,7 +26,7 @@ def test_a_timeout_is_a_number_of_seconds_above_0() -> None:
         check_timeout(fine)
     wrong: list[Any] = [0, -1, 2e6, math.nan, True, "1", None]
     for each in wrong:
-        with pytest.raises(SpecError, match=r"^begin_timeout_s must be above 0 and at most 1e\+06, but is "):
+        with pytest.raises(SpecError, match=r"^expected begin_timeout_s above 0 and at most 1e\+06 s"):
             check_timeout(each, "begin_timeout_s")
 
 
@@ -44,7 +44,7 @@ def test_the_default_group_is_the_world(world: Any) -> None:
 
 def test_what_is_no_group_of_this_rank_is_refused(world: Any) -> None:
     other: Any = "world"
-    with pytest.raises(ExchangeError, match=r"group must be a group of torch\.distributed, but is 'world'"):
+    with pytest.raises(ExchangeError, match=r"expected a group of torch\.distributed, got 'world'"):
         member_group(other, "call it")
     absent: Any = dist.GroupMember.NON_GROUP_MEMBER
     with pytest.raises(ExchangeError, match="rank 0 is not in the group; call it on the group's ranks only"):

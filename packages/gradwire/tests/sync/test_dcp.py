@@ -25,10 +25,10 @@ State = dict[str, Any]
 
 
 def test_a_folder_of_torchs_checkpoint_that_is_damaged_is_one_named_error(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match=r"nowhere cannot be read: .*; name a folder that dcp.save"):
+    with pytest.raises(StateError, match=r"nowhere cannot be read: .*; pass a folder that dcp.save"):
         read_ranks(tmp_path / "nowhere", "pipe")
     (tmp_path / ".metadata").touch()
-    with pytest.raises(StateError, match="cannot be read: Ran out of input; name a folder"):
+    with pytest.raises(StateError, match="cannot be read: Ran out of input; pass a folder"):
         read_ranks(tmp_path, "pipe")
 
 
@@ -72,5 +72,6 @@ def test_a_name_under_which_no_pipeline_was_saved_is_refused(run_exchanges: Rank
         with pytest.raises(StateError) as caught:
             read_ranks(tmp_path, name)
         assert str(caught.value) == (
-            f"{tmp_path} holds no state of a PipeSGD under the name {name!r}; what was it called in dcp.save?"
+            f"expected the state of a PipeSGD under {name!r} in {tmp_path}, got none; pass the name that "
+            "dcp.save was called with"
         )

@@ -34,7 +34,7 @@ def test_residuals_follow_a_scale_and_say_in_which_units_they_are() -> None:
     assert loaded.tolist() == [16 / 2048] * 3
     other = {**state, "rank": 1}
     assert [each["scale"] for each in redivide([state, other], 3)] == [2048.0] * 3
-    with pytest.raises(StateError, match=r"of one scale, but these are of the scales \[2048.0, 1.0\]"):
+    with pytest.raises(StateError, match=r"with one loss scale, got the scales \[2048.0, 1.0\]"):
         redivide([state, {**other, "scale": 1.0}], 3)
     for wrong in (0.0, -1.0, math.nan, "2"):
         with pytest.raises(StateError, match="a finite number above 0 for scale of a state of"):
@@ -47,5 +47,5 @@ def test_a_state_with_a_value_that_no_step_leaves_is_refused(bad: float) -> None
     ours.of("a", 3)
     state = ours.state_dict()
     state["residuals"]["a"][1] = bad
-    with pytest.raises(StateError, match="the residual 'a' holds a NaN or an infinity"):
+    with pytest.raises(StateError, match="finite values in the residual 'a', got a NaN or an infinity"):
         ours.load_state_dict(state)

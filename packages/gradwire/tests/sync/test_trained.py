@@ -117,7 +117,7 @@ def test_ranks_that_unfreeze_other_parameters_are_told(run_exchanges: Ranks) -> 
         return str(caught.value)
 
     assert run_exchanges(2, body)[1].startswith(
-        "rank 1: all ranks train the same parameters, but those of rank 1"
+        "rank 1: expected the same trained parameters on all ranks, but those of rank 1"
     )
 
 

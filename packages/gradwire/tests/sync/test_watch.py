@@ -19,7 +19,7 @@ def test_the_first_step_is_checked_and_every_nth_after_it() -> None:
 
 @pytest.mark.parametrize("every", [0, -1, 1.5, True, "3"])
 def test_another_number_of_steps_is_refused(every: Any) -> None:
-    with pytest.raises(SpecError, match="check_replicas_every must be a whole number of steps from 1 up"):
+    with pytest.raises(SpecError, match="expected check_replicas_every to be a number of steps from 1"):
         ReplicaWatch(every)
 
 

@@ -31,6 +31,6 @@ def test_a_rank_that_unfreezes_alone_is_told_so(run_exchanges: Callable[..., lis
 
     _, alone = run_exchanges(2, body, Plan(parse(spec)))
     assert alone.startswith(
-        "rank 1: 2 parameters were unfrozen here, but comparing them with the other ranks' "
+        "rank 1: 2 parameters were unfrozen on this rank, but the comparison with the other ranks failed ("
     )
     assert alone.endswith("; unfreeze the same ones on all ranks, before the same step")

@@ -1,1 +1,1 @@
-"""The thread that exchanges gradients while others are computed."""
+"""Gradient synchronisation: exchange buckets on a communication thread while backward computes others."""

@@ -1,4 +1,4 @@
-"""Ask all ranks of a group whether they are about to do the same, before anything depends on it."""
+"""The check that all ranks of a group have the same settings, before they connect."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from gradwire.plan import Plan
 from gradwire.units import ranks_in_words
 
 REFUSED = "refused"
-"""The fact by which a rank says why it cannot take part."""
+"""The fact that holds a rank's reason for not attaching."""
 
-AFTER_AGREEING = "did a rank fail after all had agreed to attach?"
-"""The question of errors where ranks that have agreed do not connect."""
+AFTER_AGREEING = "look for a rank that failed after all had agreed to attach"
+"""The advice of errors if ranks that have agreed do not connect."""
 
 _meetings = weakref.WeakKeyDictionary[dist.ProcessGroup, int]()
 
 
 def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) -> None:
-    """Return if all ranks of ``group`` call this with equal ``facts``, through the store that they share.
+    """Check through the group's store that all ranks of ``group`` call this with equal ``facts``.
 
-    The group's ranks meet in the same order in all of their meetings. Raises ``AttachError`` on every rank,
-    when facts differ, when a rank refused, and when one does not come within the timeout.
+    All ranks make these calls in the same order. Raises ``AttachError`` on every rank if facts differ, a rank
+    has refused, or a rank does not call this within the timeout.
     """
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     number = _meetings.get(group, 0)
@@ -50,9 +50,9 @@ def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) 
             _take_leave(words, rank, world, deadline)
     except AbsentError as error:
         raise AttachError(
-            f"rank {rank}: within {timeout_s:g} s not all {world} ranks of the model's group attached "
-            f"(no word from {ranks_in_words(error.ranks)}); look for a rank that failed, and let all of them "
-            "call attach for the same models in the same order"
+            f"rank {rank}: expected all {world} ranks of the model's group to attach within {timeout_s:g} s, "
+            f"got nothing from {ranks_in_words(error.ranks)}; look for a failed rank, and attach the same "
+            "models in the same order on all ranks"
         ) from error
     except LinkError as error:
         raise AttachError(str(error)) from error
@@ -61,17 +61,17 @@ def agree(group: dist.ProcessGroup, facts: Mapping[str, str], timeout_s: float) 
 
 
 def facts_of(plan: Plan) -> dict[str, str]:
-    """Return the facts of a plan, with the packages of codecs and algorithms that are not gradwire's."""
+    """Return the facts of a plan, including the packages of third-party codecs and algorithms."""
     parts = {name: str(part) for name, part in to_values(plan).items()}
     return parts | codecs.origins(plan) | collectives.origins(plan)
 
 
 @contextmanager
 def all_or_none(group: dist.ProcessGroup, timeout_s: float) -> Iterator[None]:
-    """Let all ranks of ``group`` fail where one of them cannot do what is in the ``with`` block.
+    """Make all ranks of ``group`` fail if the ``with`` block of one of them raises a ``GradwireError``.
 
-    That rank raises its own ``GradwireError``, the others an ``AttachError`` with its text: they call
-    ``agree`` after their blocks, in its place.
+    That rank raises its error, and the others an ``AttachError`` with its text, from the ``agree`` that they
+    call after their blocks.
     """
     try:
         yield
@@ -91,7 +91,7 @@ def _exchange_facts(
         raise
     except TimeoutError as error:
         absent = [other for other in range(world) if not words.has([_facts_of(other)], time.monotonic())]
-        raise AbsentError("some ranks did not come", absent) from error
+        raise AbsentError("some ranks are absent", absent) from error
     return [_read_facts(words.get(_facts_of(other), deadline), other) for other in range(world)]
 
 
@@ -106,16 +106,16 @@ def _read_facts(text: str, rank: int) -> dict[str, str]:
             raise ValueError
     except ValueError as error:
         raise LinkError(
-            f"torch's store holds {shown(text)} under {_facts_of(rank)!r}, which no rank of gradwire has "
-            "written; find out who else writes to that store"
+            f"expected gradwire's facts under {_facts_of(rank)!r} in torch's store, got {shown(text)}; look "
+            "for another program that writes to this store"
         ) from error
     return facts
 
 
 def _take_leave(words: TimedStore, rank: int, world: int, deadline: float) -> None:
-    """Wait until all have read: the process that serves the store may end after this."""
+    """Wait until all ranks have read the facts, because the process that serves the store may end next."""
     words.set(f"read {rank}", "", deadline)
-    with suppress(TimeoutError, LinkError):  # that rank has its own error
+    with suppress(TimeoutError, LinkError):  # an absent rank raises its own error
         words.wait([f"read {other}" for other in range(world)], deadline)
 
 
@@ -124,13 +124,14 @@ def _problem(every: Sequence[Mapping[str, str]]) -> str | None:
         f"rank {rank} cannot ({facts[REFUSED]})" for rank, facts in enumerate(every) if REFUSED in facts
     ]
     if refusals:
-        return f"all ranks attach or none, and {' and '.join(refusals)}"
+        return f"expected all ranks to attach, but {' and '.join(refusals)}"
     names = sorted({name for facts in every for name in facts})
     differences = [_difference(name, [facts.get(name, "unknown") for facts in every]) for name in names]
     found = [difference for difference in differences if difference]
     if not found:
         return None
-    return f"all ranks attach alike, but {' and '.join(found)}; give every rank the same plan and gradwire"
+    settings = " and ".join(found)
+    return f"expected the same settings on all ranks, but {settings}; use the same plan and gradwire on all"
 
 
 def _difference(name: str, values: Sequence[str]) -> str | None:
@@ -143,11 +144,11 @@ def _difference(name: str, values: Sequence[str]) -> str | None:
     return f"{name} is {', '.join(groups)}"
 
 
-# Messages between two steps, over the exchange: rows of numbers, their mean, or a text from rank 0.
+# Exchanges between two steps: rows of numbers, a mean, or a text from rank 0.
 
 
 def gather(exchange: Exchange, row: Sequence[float], timeout_s: float | None = None) -> list[list[float]]:
-    """Return the rows of all ranks, in their order, as float32; all ranks call it with rows of one length.
+    """Return the rows of all ranks, in rank order, as float32; all ranks pass rows of the same length.
 
     Raises ``ExchangeError``.
     """
@@ -159,13 +160,13 @@ def gather(exchange: Exchange, row: Sequence[float], timeout_s: float | None = N
 
 
 def mean(exchange: Exchange, values: torch.Tensor, timeout_s: float) -> None:
-    """Average 1-D float32 in place, to the same bits on all ranks. Raises ``ExchangeError``."""
+    """Average a 1-D float32 tensor in place, with the same bits on all ranks. Raises ``ExchangeError``."""
     if values.numel():
         Exchange(exchange.link, Plan()).all_reduce(values, timeout_s=timeout_s)
 
 
 def broadcast(exchange: Exchange, text: str, timeout_s: float) -> str:
-    """Return the text of rank 0; all ranks call it. Raises ``ExchangeError``."""
+    """Return rank 0's text on all ranks. Raises ``ExchangeError``."""
     own = text.encode() if exchange.link.rank == 0 else b""
     length = int(gather(exchange, [len(own)], timeout_s)[0][0])
     letters = torch.zeros(length, dtype=torch.float32, device="cpu")
@@ -177,5 +178,5 @@ def broadcast(exchange: Exchange, text: str, timeout_s: float) -> str:
 
 
 def _sum(exchange: Exchange, values: torch.Tensor, timeout_s: float | None) -> None:
-    """Sum exactly: all but one of the terms of each value are 0."""
+    """Sum over the ranks, exactly, because at most one term of each value is not 0."""
     Exchange(exchange.link, Plan()).all_reduce(values, average=False, timeout_s=timeout_s)

@@ -1,7 +1,7 @@
-"""The cut of one flat gradient into buckets, so that its exchange begins before backward has ended.
+"""The division of one flat gradient into buckets, so that its exchange begins before backward has ended.
 
-Backward finishes the parameters in about the reverse of their order, so the first bucket is the end of the
-buffer. Borders depend on sizes alone and are the same on every rank.
+Backward computes the gradients in roughly the reverse order of the parameters, so the first bucket is the end
+of the buffer. Boundaries depend only on sizes and are the same on every rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gradwire.plan import bucket_members
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The elements ``start`` up to ``stop`` of the flat buffer: the gradients of ``parameters`` (numbers)."""
+    """A range of the flat buffer, ``start`` to ``stop``: the gradients of ``parameters`` (numbers)."""
 
     start: int
     stop: int
@@ -26,16 +26,16 @@ class Bucket:
 
     @property
     def count(self) -> int:
-        """The number of its floats."""
+        """The number of floats in the bucket."""
         return self.stop - self.start
 
     def view(self, buffer: torch.Tensor) -> torch.Tensor:
-        """Return this bucket's part of ``buffer``, the same memory."""
+        """Return this bucket's part of ``buffer``, as a view."""
         return buffer[self.start : self.stop]
 
 
 def cut(counts: Sequence[int], bucket_nbytes: int | None) -> list[Bucket]:
-    """Cut parameters with these numbers of floats into buckets, as ``plan.bucket_members`` does."""
+    """Divide parameters of ``counts`` floats into buckets, as ``plan.bucket_members`` does."""
     starts = [0, *accumulate(counts)]
     return [
         Bucket(starts[members.start], starts[members.stop], members)
@@ -43,21 +43,21 @@ def cut(counts: Sequence[int], bucket_nbytes: int | None) -> list[Bucket]:
     ]
 
 
-# The floats of a parameter in a flat gradient: a complex element is two of them, as DDP hands it over.
+# The floats of a parameter in a flat gradient: a complex element is two floats, as in DDP's buckets.
 
 
 def float_shape(parameter: torch.Tensor) -> tuple[int, ...]:
-    """Return the shape of a parameter's gradient in floats; that of ``torch.view_as_real`` if complex."""
+    """Return the shape of a parameter's gradient in floats, as ``torch.view_as_real`` has it if complex."""
     return (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
 
 
 def floats_of(gradient: torch.Tensor) -> torch.Tensor:
-    """Return a gradient in floats, the same memory."""
+    """Return a gradient as floats, as a view."""
     return torch.view_as_real(gradient) if gradient.is_complex() else gradient
 
 
 def float_count(parameter: torch.Tensor) -> int:
-    """Return the number of floats of a parameter's gradient."""
+    """Return the number of floats in a parameter's gradient."""
     return math.prod(float_shape(parameter))
 
 
@@ -65,8 +65,8 @@ _FEW = 256
 
 
 def is_zero(gradient: torch.Tensor) -> bool:
-    """Return whether all values are 0; the first few tell for nearly every gradient that is used."""
+    """Return whether all values are 0; the first few values decide for nearly every used gradient."""
     rest = gradient[_FEW:]
     if bool(gradient[:_FEW].any()):
         return False
-    return rest.numel() == 0 or all(end == 0 for end in torch.aminmax(rest))  # several times as fast as any
+    return rest.numel() == 0 or all(end == 0 for end in torch.aminmax(rest))  # several times faster than any

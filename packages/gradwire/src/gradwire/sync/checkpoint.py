@@ -1,22 +1,22 @@
-"""The state of one rank's training method in a checkpoint, and its division among another number of ranks.
+"""One rank's state of a training method in a checkpoint, and its conversion to another number of ranks.
 
-A state is a flat dictionary. Its keys name the rank, so that a checkpoint that all ranks write into one
-place, such as that of ``torch.distributed.checkpoint``, keeps one entry for each of them, and no rank can
-take another's by mistake:
+A state is a flat dictionary. Its keys contain the rank, so that a checkpoint shared by all ranks, such as
+that of ``torch.distributed.checkpoint``, has separate entries for each rank, and no rank can load another
+rank's state by mistake:
 
 - ``gradwire/rank3/pipe``: a JSON text with version, method, plan, rank, world, steps, the decisions of
   ``"auto"`` and, of a pipeline, the hyperparameters of the gradients in flight (the key is named after the
   method that was first saved);
-- ``gradwire/rank3/residual/<key>``: the encoding errors of this rank, where the plan keeps residuals;
-- ``gradwire/rank3/own``: float32 ``(pipeline - 1, count)``, where updates are eager: this rank's own
+- ``gradwire/rank3/residual/<key>``: the encoding errors of this rank, if the plan keeps residuals;
+- ``gradwire/rank3/own``: float32 ``(pipeline - 1, count)``, if updates are eager: this rank's own
   gradients of the newest steps in flight, oldest first, then rows of zeros;
 - ``gradwire/in_flight``: float32 ``(pipeline, count)``, the averaged gradients in flight, oldest first, then
-  rows of zeros. An average is the same on every rank, so it needs no rank in its name and is stored once;
-- ``gradwire/rank3/model/<name>`` and ``gradwire/rank0/optimizer``, of bounded staleness alone: a drained
+  rows of zeros. An average is the same on every rank, so its key has no rank, and it is stored once;
+- ``gradwire/rank3/model/<name>`` and ``gradwire/rank0/optimizer``, only for bounded staleness: a drained
   worker has the weights that the server sent last, which differ from the server's under a lossy codec.
 
-The shape of everything depends on model and plan alone, since ``torch.distributed.checkpoint`` loads into
-the state of a new object.
+All shapes depend only on model and plan, because ``torch.distributed.checkpoint`` loads into the state of a
+new object.
 """
 
 from __future__ import annotations
@@ -57,16 +57,16 @@ IN_FLIGHT = "gradwire/in_flight"
 _PIPE = re.compile(r"gradwire/rank(\d+)/pipe")
 _VERSION = 3
 _READABLE = (1, 2, 3)
-"""Files of version 1 have no own gradients: the averages stand in for them. Before version 3 unused
-parameters have gradients of 0, and nothing has a checksum. The first files of version 3 name neither method
-nor plan: they are all of PipeSGD, and bounded staleness had a state of another shape."""
+"""Readable versions. Version 1 has no own gradients, and averages replace them. Before version 3, unused
+parameters have gradients of 0, and there are no checksums. The first files of version 3 have neither method
+nor plan: they are all from PipeSGD, and bounded staleness had a state with other keys."""
 
 _SEALED_SINCE = 3
 _OLDER = {"rank", "world", "clock", "model"}
-"""The fields of bounded staleness in its older states, beside residuals or an optimizer."""
+"""The fields in older states of bounded staleness, in addition to residuals or an optimizer."""
 
 _RESIDUALS, _BESIDE = {"rank", "world", "residuals"}, {"scale", STEPS, AUTO, SUM}
-"""The fields of a state of residuals alone, and those that it may have, too."""
+"""The required and optional fields of a state that holds only residuals."""
 
 _VALUES, _MATRIX = tensor_of(anywhere=True), tensor_of(torch.float32, None, None, anywhere=True)
 _NO_SUMS: dict[str, tuple[int, int]] = {}
@@ -78,16 +78,16 @@ State = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """An averaged gradient that has not been applied yet, as a checkpoint keeps it.
+    """An averaged gradient that has not been applied yet, as saved in a checkpoint.
 
     Attributes
     ----------
     gradient
-        1-D float32 CPU tensor, laid out like the buffer of ``FlatGradients``; a copy.
+        1-D float32 CPU tensor in the layout of ``FlatGradients.buffer``; a copy.
     scheduled
         The hyperparameters of the step that computed it (``used_parameters.scheduled``).
     own
-        This rank's own gradient of that step, as eager updates use it, laid out alike; a copy, or None.
+        This rank's own gradient of that step, for eager updates, in the same layout; a copy, or None.
     absent, own_absent
         The numbers of the parameters that no rank used in that step, and that this rank did not use.
     """
@@ -101,24 +101,24 @@ class InFlight:
 
 @dataclass(frozen=True)
 class RankState:
-    """One rank's method: ``pack`` turns it into a state, and ``unpack`` returns it.
+    """The state of one rank's method, which ``pack`` writes and ``unpack`` reads.
 
     Attributes
     ----------
     rank, world, steps_done
-        The rank, the number of ranks, and the steps taken.
+        The rank, the number of ranks, and the number of completed steps.
     method, plan
-        The method's name and its plan as JSON; empty in files of older versions.
+        The method's name, and its plan as JSON; empty in files of older versions.
     in_flight
-        The averaged gradients that are still to be applied, oldest first.
+        The averaged gradients that have not been applied, oldest first.
     room
-        A pipeline's room: the number of averaged gradients, of own ones, and of floats in each.
+        A pipeline's capacity: the number of averaged gradients, of own ones, and of floats in each.
     residuals
-        The rank's encoding errors, by the keys of ``Residuals``; empty where the plan keeps none.
+        The rank's encoding errors, by the keys of ``Residuals``; empty if the plan keeps none.
     model, optimizer
-        Their states, where the method keeps them.
+        The states of model and optimizer, if the method saves them.
     auto
-        The state of an automatic choice as JSON; empty where the plan was given.
+        The state of the automatic choice of plans as JSON; empty if the user passed a plan.
     """
 
     rank: int
@@ -134,13 +134,13 @@ class RankState:
     auto: str = ""
 
     def of_residuals(self, below: int = 0) -> dict[str, Any]:
-        """Return the state of ``Residuals``, with ranks counted from ``below`` on."""
+        """Return the state of ``Residuals`` without the ranks below ``below``."""
         rank, world = self.rank - below, self.world - below
         return {"rank": rank, "world": world, "residuals": dict(self.residuals)}
 
 
 def pack(state: RankState) -> State:
-    """Return the state that holds a rank's method."""
+    """Return a rank's state as a flat dictionary."""
     pipeline, own_count, count = state.room
     kept = [each.own for each in state.in_flight if each.own is not None][-own_count:] if own_count else []
     text = {
@@ -175,7 +175,7 @@ def pack(state: RankState) -> State:
 
 
 def _rows(gradients: Sequence[torch.Tensor], most: int, count: int) -> torch.Tensor:
-    """Return a matrix of ``most`` rows that begins with these."""
+    """Return a matrix of ``most`` rows, the given gradients followed by zeros."""
     rows = torch.zeros(most, count, dtype=torch.float32, device="cpu")
     for row, each in zip(rows, gradients, strict=False):
         row.copy_(each)
@@ -185,19 +185,19 @@ def _rows(gradients: Sequence[torch.Tensor], most: int, count: int) -> torch.Ten
 def unpack(state: Mapping[str, Any], rank: int, world: int, method: str = "PipeSGD") -> RankState:
     """Read this rank's state.
 
-    Raises ``StateError`` for a state of another rank or world, and for one that ``pack`` has not made.
+    Raises ``StateError`` for a state of another rank or world, and for one that ``pack`` did not create.
     """
     own = f"{_prefix(rank)}pipe"
     if not isinstance(state, Mapping) or (own not in state and not _is_older(state, rank)):
         raise StateError(
-            f"rank {rank} expected its own state, with the key {own!r}, but got {_whose(state)}; every rank "
-            "loads what it saved itself"
+            f"rank {rank} expected its own state, with the key {own!r}, got {_whose(state)}; load on each "
+            "rank the state that it saved"
         )
     found = _read(state, rank, method)
     if found.world != world:
         raise StateError(
-            f"rank {rank} of {world} expected a state of {world} ranks, but got one of {found.world}; "
-            "gradwire.sync.checkpoint.redivide turns the states of all old ranks into the new ones"
+            f"rank {rank} of {world} expected a state of {world} ranks, got one of {found.world}; pass the "
+            "states of all old ranks to gradwire.sync.checkpoint.redivide first"
         )
     return found
 
@@ -206,27 +206,27 @@ def unpack(state: Mapping[str, Any], rank: int, world: int, method: str = "PipeS
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
     """Return states for another number of ranks, of any method but ``Sharded``, or of ``attach``.
 
-    The gradients in flight are averages, equal on all ranks, so every new rank keeps them, with the
-    hyperparameters of their steps. Residuals are every rank's own. They are divided anew, so that their sum
-    over the ranks is kept (over the workers, where rank 0 is a server). Own gradients mean nothing to other
-    ranks: the averages stand in for them.
+    The gradients in flight are averages, equal on all ranks, so every new rank gets them, with the
+    hyperparameters of their steps. Residuals differ between ranks; they are redistributed so that their sum
+    over the ranks is the same (over the workers if rank 0 is a server). Own gradients are invalid on other
+    ranks, so the averages replace them.
 
     Parameters
     ----------
     states
-        Those of all old ranks, in any order, saved after the same step.
+        The states of all old ranks, in any order, saved after the same step.
     world
-        The new number of ranks, from 1 up; from 2 up with a server, which is one of them.
+        The new number of ranks, at least 1, or at least 2 including a server.
 
     Returns
     -------
     list
-        The states of the new ranks, in their order.
+        The states of the new ranks, in rank order.
 
     Raises
     ------
     StateError
-        If a rank is missing or occurs twice, or if the states are not of the same moment.
+        If a rank is missing or occurs twice, or if the states are not from the same step.
     """
     if all(isinstance(state, Mapping) and set(state) - _BESIDE == _RESIDUALS for state in states):
         return redivide_residuals(states, world)
@@ -249,8 +249,8 @@ def _check_same_moment(olds: Sequence[RankState]) -> None:
     for old in olds:
         if old.steps_done != first.steps_done or not _equal(old.in_flight, first.in_flight):
             raise StateError(
-                f"the states must be of the same moment, but rank {old.rank}, after {old.steps_done} steps, "
-                f"has other gradients in flight than rank {first.rank}, after {first.steps_done}; take them "
+                f"expected equal steps and gradients in flight, got others on rank {old.rank}, after "
+                f"{old.steps_done} steps, than on rank {first.rank}, after {first.steps_done}; use states "
                 "from one checkpoint"
             )
 
@@ -271,20 +271,23 @@ def _read(state: object, rank: int, method: str = "PipeSGD") -> RankState:
     text, is_sealed = given.get(f"{prefix}pipe", opened_text)
     words = source.fields(text)
     if words.get("version", one_of(*_READABLE)) >= _SEALED_SINCE and not is_sealed:
-        raise StateError(f"the text of the state of rank {rank} has lost its checksum; take another state")
+        raise StateError(f"expected a checksum in the state of rank {rank}, got none; load another state")
     averages, own = (given.get(key, _MATRIX, _NO_ROWS) for key in (IN_FLIGHT, f"{prefix}own"))
     scheduled = words.get("in_flight", rows(rows(_SCHEDULED)))
     count = source.read(len(scheduled), whole(0, len(averages)), "the number of gradients in flight")
     if not all(scheduled):
-        raise StateError(f"a gradient in flight of rank {rank} has no hyperparameters; take another state")
+        raise StateError(
+            f"expected hyperparameters for each gradient in flight of rank {rank}, got none for one; load "
+            "another state"
+        )
     kept = words.get("own", whole(0, min(count, len(own))), 0)
     absent, own_absent = (words.get(each, rows(_NUMBERS, count), ((),) * count) for each in _ABSENT)
     mine = [*[None] * (count - kept), *own[:kept]]
     flown = zip(averages[:count], map(list, scheduled), mine, absent, own_absent, strict=True)
     for key, (numel, wanted) in words.get("sums", keyed(pair(whole(), whole())), _NO_SUMS).items():
-        found = given.get(key, _VALUES)  # what has another length fits nowhere
+        found = given.get(key, _VALUES)  # a tensor of another length is refused elsewhere
         if found.numel() == numel and of_tensor(found) != wanted:
-            raise StateError(f"{key} has another checksum than when it was saved; take another state")
+            raise StateError(f"{key} is damaged: its checksum differs from the saved one; load another state")
     return RankState(
         rank,
         words.get("world", whole(1)),
@@ -301,7 +304,7 @@ def _read(state: object, rank: int, method: str = "PipeSGD") -> RankState:
 
 
 def _is_older(state: object, rank: int) -> bool:
-    """Return whether this is the older state of bounded staleness on this rank."""
+    """Return whether this is an older state of bounded staleness on this rank."""
     return isinstance(state, Mapping) and set(state) >= _OLDER and is_whole(state["rank"], rank, rank)
 
 
@@ -333,7 +336,7 @@ def _prefix(rank: int) -> str:
 
 
 def ranks_in(names: Mapping[str, Any]) -> list[int]:
-    """Return the ranks whose states are among these keys."""
+    """Return the ranks that have a state under these keys, sorted."""
     return sorted(int(match[1]) for match in map(_PIPE.fullmatch, map(str, names)) if match)
 
 
@@ -342,7 +345,7 @@ def _rank_of(state: Mapping[str, Any]) -> int:
         return int(state["rank"])
     ranks = ranks_in(state) if isinstance(state, Mapping) else []
     if len(ranks) != 1:
-        raise StateError(f"expected the state of one rank, but got {_whose(state)}")
+        raise StateError(f"expected the state of one rank, got {_whose(state)}; pass one state per rank")
     return ranks[0]
 
 
@@ -350,11 +353,11 @@ def _whose(state: object) -> str:
     if not isinstance(state, Mapping):
         return shown(state)
     ranks = [state["rank"]] if set(state) >= _OLDER else ranks_in(state)
-    return f"a state of rank {', '.join(map(shown, ranks))}" if ranks else "one without any rank's key"
+    return f"a state of rank {', '.join(map(shown, ranks))}" if ranks else "a mapping without any rank's key"
 
 
 def _written(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return scheduled values as JSON has them: tensors with their dtype, tuples as lists."""
+    """Return scheduled hyperparameters as JSON values: tensors with their dtype, tuples as lists."""
 
     def write(value: object) -> object:
         if isinstance(value, torch.Tensor):
@@ -365,7 +368,7 @@ def _written(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _understood(value: object) -> Any:
-    """Undo ``write`` of ``_written``."""
+    """Return a scheduled hyperparameter from its JSON value, the inverse of ``_written``."""
     if isinstance(value, Mapping):
         made = named(("tensor", "dtype"), ("tensor", "dtype"))(value)
         dtype = one_of(*_DTYPES)(made["dtype"])

@@ -1,4 +1,4 @@
-"""Connect the members of a group of ``torch.distributed``, for every front end."""
+"""Connections between the members of a ``torch.distributed`` group, for every front end."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _LONGEST_TIMEOUT_S = 1e6
 
 
 def check_timeout(timeout_s: float, name: str = "timeout_s") -> None:
-    """Raise ``SpecError`` unless a wait may last ``timeout_s``; ``name`` is the argument's."""
+    """Raise ``SpecError`` unless ``timeout_s`` is a valid timeout; ``name`` is the argument's name."""
     if not is_real(timeout_s, 0.0, _LONGEST_TIMEOUT_S) or timeout_s == 0:
         raise SpecError(
-            f"{name} must be above 0 and at most {_LONGEST_TIMEOUT_S:g}, but is {shown(timeout_s)}"
+            f"expected {name} above 0 and at most {_LONGEST_TIMEOUT_S:g} seconds, got {shown(timeout_s)}"
         )
 
 
 def check_initialised(kind: type[GradwireError] = ExchangeError, otherwise: str = "") -> None:
-    """Raise ``kind`` unless ``torch.distributed`` is initialised; ``otherwise`` is another thing to do."""
+    """Raise ``kind`` unless ``torch.distributed`` is initialised; ``otherwise`` is a second remedy."""
     if not dist.is_available() or not dist.is_initialized():
         raise kind(
             "torch.distributed is not initialised; call torch.distributed.init_process_group first"
@@ -31,9 +31,9 @@ def check_initialised(kind: type[GradwireError] = ExchangeError, otherwise: str 
 
 
 def member_group(group: dist.ProcessGroup | None, doing: str, otherwise: str = "") -> dist.ProcessGroup:
-    """Return ``group``, or the world; this process is to be in it, ``doing`` something with its ranks.
+    """Return ``group``, or the world for None; ``doing`` is the imperative that errors use.
 
-    Raises ``ExchangeError``, also where ``torch.distributed`` is not initialised.
+    Raises ``ExchangeError`` if this process is not in the group, or ``torch.distributed`` is not initialised.
     """
     check_initialised(otherwise=otherwise)
     chosen: object = dist.group.WORLD if group is None else group
@@ -47,8 +47,8 @@ def member_group(group: dist.ProcessGroup | None, doing: str, otherwise: str = "
             ) from error
     elif chosen != dist.GroupMember.NON_GROUP_MEMBER:  # what new_group returns to other ranks
         raise ExchangeError(
-            f"group must be a group of torch.distributed, but is {shown(group)}; pass what new_group or a "
-            "DeviceMesh's get_group returned"
+            f"expected a group of torch.distributed, got {shown(group)}; pass the result of new_group or of "
+            "a DeviceMesh's get_group"
         )
     raise ExchangeError(f"rank {dist.get_rank()} is not in the group; {doing} on the group's ranks only")
 
@@ -61,9 +61,9 @@ def connect(
     ranks: Sequence[int] | None = None,
     tos: int = 0,
 ) -> ProcessGroupLink:
-    """Return a new link with the members of ``group``, in the order of ``ranks``; ``tos`` is the plan's.
+    """Return a new link between the members of ``group``, in the order of ``ranks``; ``tos`` is the plan's.
 
-    Raises ``kind``: where they do not come the text ends with ``ending``.
+    Raises ``kind``; if members are absent, its text ends with ``ending``.
     """
     try:
         store_of(group)

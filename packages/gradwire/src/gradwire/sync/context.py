@@ -1,4 +1,4 @@
-"""The context of one link of one model on one rank: options, plan, step, ledger and failure."""
+"""The context of one model's link on one rank: options, plan, step, ledger and failure."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from gradwire.sync.ledger.lost import ErrorSums
 
 @dataclass(frozen=True, slots=True)
 class SyncOptions:
-    """The options that all front ends share; the same on all ranks.
+    """Options shared by all front ends; the same on all ranks.
 
     Attributes
     ----------
     timeout_s
-        How long any single wait for a peer lasts before it is an error.
+        The limit of any single wait for a peer, in seconds.
     begin_timeout_s
-        How long a rank that has begun a step waits for the others to begin it; ``timeout_s`` by default.
+        The limit of a wait for the other ranks to begin a step; ``timeout_s`` by default.
     strict
         Whether all ranks raise ``LossyError`` at the end of a step in which one of them would warn.
     """
@@ -44,14 +44,14 @@ class HostReduction(Protocol):
     """A reduction inside a host, before the exchange between hosts."""
 
     def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return this rank's share of the host's sum of a bucket; the exchange averages it in place."""
+        """Return this rank's share of a bucket's sum over the host; the exchange averages it in place."""
 
     def gather(self, share: torch.Tensor, tensor: torch.Tensor) -> None:
         """Fill the bucket with the averaged shares of all ranks of the host."""
 
 
 class _OneRankPerHost:
-    """The reduction of a host whose ranks exchange their gradients themselves."""
+    """No reduction inside the host: each rank exchanges its whole bucket."""
 
     def reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the bucket itself."""
@@ -65,14 +65,14 @@ NO_HOST_REDUCTION: HostReduction = _OneRankPerHost()
 
 
 class Cadence(Protocol):
-    """A choice of the steps that exchange their gradients; the same on all ranks."""
+    """The schedule of steps that exchange gradients; the same on all ranks."""
 
     def is_due(self, step: int) -> bool:
-        """Return whether this step, counted from 1 up, exchanges."""
+        """Return whether this step, counted from 1, exchanges gradients."""
 
 
 class _EveryStep:
-    """The cadence of synchronous training."""
+    """The cadence of synchronous training: every step exchanges gradients."""
 
     def is_due(self, step: int) -> bool:  # noqa: ARG002
         """Return True."""
@@ -83,50 +83,50 @@ EVERY_STEP: Cadence = _EveryStep()
 
 
 class LinkUser(Protocol):
-    """A thread that uses a link while others do not: the communication thread."""
+    """The communication thread, as the owner of a link."""
 
     @property
     def is_current(self) -> bool:
-        """Whether this is called on the thread itself."""
+        """Whether the caller runs on this thread."""
 
     def give_up(self, failure: BaseException) -> None:
-        """Close the link once what is under way is done; everything later ends with ``failure``."""
+        """Close the link after the running work; all later work fails with ``failure``."""
 
 
 @dataclass(slots=True, eq=False)
 class SyncContext:
-    """One link of one model on one rank, and what all exchanges over it share.
+    """The state shared by all exchanges over one model's link on one rank.
 
-    FSDP has one for each purpose and group; all others have one in all.
+    FSDP has one context for each purpose and group; every other front end has one in total.
 
     Attributes
     ----------
     exchange
-        Exchanges buckets over the link, by the plan in use. Its transport alone knows whether it has failed.
+        Exchanges buckets over the link, by the plan in use. Its transport records the failure, if any.
     options
-        The front end's.
+        The front end's options.
     ledger
         Counts every piece of work that has a name; None: nothing is counted.
     group
-        Averages buckets that no codec takes, by torch's own all-reduce; None where there are none.
+        The process group whose all-reduce averages buckets that no codec supports; None if there are none.
     model, remedy, late_advice
-        The name of this exchange in errors, what they advise once it has failed or is closed, and what they
-        advise where the communication thread is late.
+        The exchange's name in errors, the advice after a failure or ``close``, and the advice if the
+        communication thread is late.
     owns_link
-        Whether closing the exchange closes the link, too; a failure closes it in any case.
+        Whether closing the exchange also closes the link; a failure closes it in any case.
     fails_late
-        Whether ``wait`` alone raises a failure, as pipelines need: the error of a step is raised when its
+        Whether only ``wait`` raises a failure, as pipelines need: the error of a step is raised when its
         average is due. Otherwise each call raises it.
     steps_done, steps_before
-        Steps of this process, and those of the run before the checkpoint that was loaded.
+        Steps of this process, and the run's steps before the checkpoint that was loaded.
     is_closed
-        Whether the front end has closed it.
+        Whether the front end has closed the exchange.
     thread
-        The communication thread, once there is one.
+        The communication thread, once it runs.
     siblings
-        The contexts of the same model that a failure of this one ends, too; this one may be among them.
+        The contexts of the same model, whose links a failure of this one also closes; may include this one.
     ranks
-        The world's ranks in the order of the link's; needed where there are siblings.
+        The world's ranks in the order of the link's ranks; needed if there are siblings.
     """
 
     exchange: Exchange
@@ -157,10 +157,10 @@ class SyncContext:
         remedy: str,
         late_advice: str,
     ) -> Self:
-        """Agree with all ranks of a group on plan, options and ``facts``, and connect with them.
+        """Agree with all ranks of a group on plan, options and ``facts``, and connect to them.
 
-        Without a ledger it has one of its own. Raises ``AttachError`` on all ranks, where one differs,
-        refuses or does not come in time.
+        Without ``ledger``, the context creates a ``Ledger``. Raises ``AttachError`` on all ranks if one
+        differs, refuses or is late.
         """
         own = {"strict": str(options.strict), "world": str(dist.get_world_size(group))}
         agree(group, {**facts_of(plan), **own, **facts}, options.timeout_s)
@@ -171,17 +171,17 @@ class SyncContext:
 
     @property
     def link(self) -> Link:
-        """The end of the link on this rank."""
+        """The link of this rank."""
         return self.exchange.link
 
     @property
     def rank(self) -> int:
-        """The number of this rank, as errors call it: that in ``ranks``, or in the link."""
+        """The rank as error messages report it: its entry in ``ranks`` if set, else its rank in the link."""
         return self.ranks[self.link.rank] if self.ranks else self.link.rank
 
     @property
     def world(self) -> int:
-        """The number of ranks of the link."""
+        """The number of ranks in the link."""
         return self.exchange.link.world
 
     @property
@@ -191,57 +191,57 @@ class SyncContext:
 
     @property
     def step(self) -> int:
-        """The number of steps that the run has taken, those before a checkpoint included."""
+        """The number of completed steps of the run, including steps before a checkpoint."""
         return self.steps_before + self.steps_done
 
     @property
     def timeout_s(self) -> float:
-        """The limit of a single wait for a peer."""
+        """The limit of a single wait for a peer, in seconds."""
         return self.exchange.link.timeout_s
 
     @property
     def begin_timeout_s(self) -> float:
-        """The limit of a wait for the others to begin a step."""
+        """The limit of a wait for the other ranks to begin a step, in seconds."""
         return self.timeout_s if self.options.begin_timeout_s is None else self.options.begin_timeout_s
 
     @property
     def is_over(self) -> bool:
-        """Whether no exchange is possible any more: this context has failed or is closed."""
+        """Whether this context has failed or is closed."""
         return self.is_closed or self.exchange.transport.failure is not None
 
     def count(
         self, name: str, cost: ExchangeCost, exposed_s: float, nbytes: int = 0, lost: ErrorSums | None = None
     ) -> None:
-        """Count an exchange of ``nbytes`` of gradient in the ledger, if there is one."""
+        """Count an exchange of ``nbytes`` bytes of gradient in the ledger, if there is one."""
         if self.ledger is not None:
             self.ledger.exchanged(name, cost, exposed_s, gradient_nbytes=nbytes, lost=lost)
 
     def resume(self, step: int) -> None:
-        """Count on from the step that a checkpoint was written after."""
+        """Resume the step count after ``step``, the last step before the checkpoint."""
         self.steps_before = step - self.steps_done
         self.exchange.link.step = step
 
     def check(self) -> None:
-        """Raise ``ExchangeError`` with the remedy if no exchange is possible any more."""
+        """Raise ``ExchangeError`` with the remedy if this context is closed, or has failed early."""
         if self.is_closed:
             raise ExchangeError(f"rank {self.rank}: {self.model} is closed; {self.remedy}")
         failure = self.exchange.transport.failure
         if failure is not None and not self.fails_late:
             raise ExchangeError(
-                f"rank {self.rank}: {self.model} has failed before ({failure}), and the weights are those of "
+                f"rank {self.rank}: {self.model} failed earlier ({failure}), and the weights are from "
                 f"the last complete step; {self.remedy}"
             )
 
     def fail(self, error: BaseException) -> BaseException:
-        """Refuse all later exchanges, close all links, so that the peers learn of it, and return the reason.
+        """Refuse all later exchanges, close all links to notify the peers, and return the reason.
 
-        An exchange that fails has closed its own link already (``Exchange._fail``). This closes those of the
-        siblings, and the own one if something else failed, such as an observer. Whatever catches an error
+        A failed exchange has already closed its own link (``Exchange._fail``). This closes the siblings'
+        links, and this context's link if something else failed, such as an observer. Every handler of errors
         calls it: the communication thread (``Work.execute``), FSDP's collectives (``SyncContexts.using``),
-        and what runs on the training thread. The first error counts. A link that the communication thread is
-        using is closed once that piece of work is done.
+        and the training thread. The first error is kept. A link that the communication thread is using is
+        closed after the running work.
 
-        The reason is ``error``, unless a sibling's link says that ranks are at different steps: a rank that
+        The reason is ``error``, unless a sibling's link shows that ranks are at different steps: a rank that
         waits for a peer in one group has the peer's frames, and its last one, in another group.
         """
         every, reason = dict.fromkeys((self, *self.siblings)), error
@@ -255,9 +255,10 @@ class SyncContext:
         return reason
 
     def _out_of_step(self, every: Iterable[SyncContext]) -> ExchangeError | None:
-        """Return the error of ranks at different steps, if one of these links says so and this one does not.
+        """Return an error if a link of ``every`` shows that two ranks are at different steps, else None.
 
-        Every link that has both ranks says so from now on, when it is closed.
+        Return None, too, if this context's own link already reports it. Every link with both ranks reports
+        the difference when it is closed.
         """
         for each in every:
             each.link.step, transport = self.link.step, each.exchange.transport

@@ -1,4 +1,4 @@
-"""Read what all ranks saved with ``torch.distributed.checkpoint``, for a world of another size."""
+"""Reader of all ranks' states from ``torch.distributed.checkpoint``, for a world of another size."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from gradwire.sync.checkpoint import IN_FLIGHT, State, ranks_in
 def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
     """Return the state of every rank that saved a ``gradwire.PipeSGD`` with ``dcp.save``.
 
-    Where ``torch.distributed`` is initialised all its processes call this together, and each of them reads
-    everything: the residuals of all ranks, and the gradients in flight once.
+    If ``torch.distributed`` is initialised, all its processes call this together, and each reads everything:
+    the residuals of all ranks, and the gradients in flight once.
 
     Parameters
     ----------
     folder
         The ``checkpoint_id`` of ``dcp.save``, a folder.
     key
-        Under which name the pipeline was saved: ``"pipe"`` for ``dcp.save({"pipe": pipe, ...})``.
+        The name under which the pipeline was saved: ``"pipe"`` for ``dcp.save({"pipe": pipe, ...})``.
 
     Returns
     -------
     list
-        The states in the order of the ranks, for ``checkpoint.redivide``.
+        The states in rank order, for ``checkpoint.redivide``.
 
     Raises
     ------
     StateError
-        When the checkpoint cannot be read, or holds no pipeline under this name.
+        If the checkpoint cannot be read, or holds no pipeline under this name.
     """
     stored = _metadata(folder)
     try:
@@ -49,18 +49,19 @@ def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
             for name, entry in stored.items()
             if name.startswith(f"{key}.gradwire/")
         }
-    except Exception as error:  # sizes and types that nothing can have
+    except Exception as error:  # invalid sizes and types
         raise _unreadable(folder, error) from error
     ranks = ranks_in(template)
     if not ranks:
         raise StateError(
-            f"{folder} holds no state of a PipeSGD under the name {key!r}; what was it called in dcp.save?"
+            f"expected the state of a PipeSGD under {key!r} in {folder}, got none; pass the name that "
+            "dcp.save was called with"
         )
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is (disabled|unavailable)")  # no ranks, no news
+        warnings.filterwarnings("ignore", "torch.distributed is (disabled|unavailable)")  # expected here
         try:
             load({key: template}, checkpoint_id=folder)
-        except (Exception, CheckpointException) as error:  # the latter is no Exception
+        except (Exception, CheckpointException) as error:  # a CheckpointException is not an Exception
             raise _unreadable(folder, error) from error
     return [
         {name: template[name] for name in template if name.startswith((f"gradwire/rank{rank}/", IN_FLIGHT))}
@@ -69,7 +70,7 @@ def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
 
 
 def _metadata(folder: str | os.PathLike[str]) -> Mapping[str, object]:
-    """Return the entries of a checkpoint, by their names."""
+    """Return the entries of a checkpoint by name."""
     try:
         return FileSystemReader(folder).read_metadata().state_dict_metadata
     except (Exception, CheckpointException) as error:
@@ -81,8 +82,8 @@ def _unreadable(folder: str | os.PathLike[str], error: BaseException) -> StateEr
         -1
     ]  # torch puts a traceback before it
     return StateError(
-        f"the checkpoint {os.fspath(folder)} cannot be read: {reason}; name a folder that dcp.save has "
-        "written whole"
+        f"the checkpoint {os.fspath(folder)} cannot be read: {reason}; pass a folder that dcp.save has "
+        "written completely"
     )
 
 

@@ -1,4 +1,4 @@
-"""The codec of weights whose receivers hold the last version: only what changed travels, without loss."""
+"""Lossless deltas of weights, a codec for receivers that hold the previous version."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.replicas import WEIGHTS
 
 CHECKED_EVERY: Final = 100
-"""After how many versions a hash of the weights goes along, as with the first delta from held words."""
+"""The number of versions between hashes of the weights; the first delta from held words has one, too."""
 WORTH_NBYTES: Final = 4096
-"""In fewer bytes of weights, headers outweigh what a delta saves, so that a copy is nothing to note."""
+"""The smallest size of weights in bytes for which full copies are counted; below it, headers dominate."""
 LARGER: Final = "what changed in the weights would take more bytes than a copy of them"
 """The ledger's reason for a full copy to receivers that hold the last version."""
 
 
 class Deltas(Codec):
-    """Weights as what changed in them since the last time.
+    """The difference of weights from their previous version.
 
-    Formula: y = x, or, with ``delta:bf16``, x rounded to nearest even. Payload: what a ``DeltaEncoder`` makes
-    of a segment (``docs/weight_delta.md``): at first a full copy, and so whenever a delta would be larger.
-    Bound: 0, or that of bf16.
+    Formula: y = x, or, with ``delta:bf16``, x rounded to nearest even. Payload: the output of a
+    ``DeltaEncoder`` for a segment (``docs/weight_delta.md``): first a full copy, and a full copy again if a
+    delta would be larger. Bound: 0, or the bound of bf16.
 
-    Unlike the codecs of gradients, it remembers one bucket: all ends keep what they hold of the weights and
-    in which version, and refuse a payload that starts from another one. So it has no row in the codecs'
-    table; its number in frames is above theirs.
+    Unlike the codecs of gradients, it has a state for one bucket: all ends keep the weights and their
+    version, and refuse a delta from another version. So it has no row in the codecs' table, and its wire id
+    is above theirs.
 
     Parameters
     ----------
     dtype
-        What all ends hold of a weight, ``"bf16"`` or ``"fp32"``. Raises ``SpecError`` for others.
+        The format in which all ends hold a weight, ``"bf16"`` or ``"fp32"``. Raises ``SpecError`` for others.
     ledger, bucket
-        Counts, under that name, full copies that are sent because a delta is larger.
+        The ledger, if any, that counts full copies sent because a delta is larger, and their bucket's name.
 
     Attributes
     ----------
     words
-        What this end holds: 1-D, of that dtype, on the CPU.
+        The weights that this end holds: 1-D, in that format, on the CPU.
     """
 
     name: ClassVar[str] = "delta"
@@ -61,27 +61,27 @@ class Deltas(Codec):
 
     @classmethod
     def from_spec(cls, argument: str, options: dict[str, str]) -> Deltas:
-        """Return the codec. Raises ``SpecError``."""
+        """Return the codec of a spec's argument. Raises ``SpecError``."""
         if options or argument not in ("bf16", "fp32"):
-            raise error(cls.name, "what the receivers hold, fp32 or bf16", argument, cls.EXAMPLES[0])
+            raise error(cls.name, "the receivers' format, fp32 or bf16", argument, cls.EXAMPLES[0])
         return cls("bf16" if argument == "bf16" else "fp32")
 
     def hold(self, words: torch.Tensor, version: int | None) -> None:
-        """Begin with these words, which all ends hold in this version; None if the others hold nothing."""
+        """Start from these words, which all ends hold as ``version``; None if the other ends hold nothing."""
         self.words, self._version = words, version
         self._encoders: dict[tuple[int, int], DeltaEncoder] = {}
         self._decoders: dict[tuple[int, int], DeltaDecoder] = {}
 
     def over(self, bucket: torch.Tensor) -> Deltas:
-        """Return itself, for the slices of this bucket: their memory tells which words are theirs."""
+        """Set the bucket of the slices, which are located by memory address; return the codec itself."""
         if self.words.numel() != bucket.numel():
-            with torch.inference_mode(mode=False):  # they are changed again outside
+            with torch.inference_mode(mode=False):  # later changes may be outside of inference mode
                 self.hold(torch.zeros(bucket.numel(), dtype=self.words.dtype, device="cpu"), None)
         self._address = bucket.data_ptr()
         return self
 
     def max_nbytes(self, n: int) -> int:
-        """Return the largest payload, in bytes, of ``n`` elements."""
+        """Return the size of the largest payload of ``n`` elements, in bytes."""
         return max_nbytes(self.dtype, n)
 
     def bound(self, x: torch.Tensor) -> float:
@@ -90,7 +90,7 @@ class Deltas(Codec):
 
     def _encode(self, x: torch.Tensor, out: torch.Tensor) -> int:
         place, words = self._place(x)
-        if not x.numel():  # empty slices all lie in one place, which has no version
+        if not x.numel():  # empty slices share one place, which has no version
             return 0
         if place not in self._encoders:
             self._encoders[place] = DeltaEncoder(x, self.dtype, base=words, version=self._version)
@@ -109,7 +109,7 @@ class Deltas(Codec):
         if not out.numel():
             if payload.numel():
                 raise malformed(self, payload, 0, "it must be empty")
-        elif place not in self._encoders:  # else it is this end's own payload, and the words are the latest
+        elif place not in self._encoders:  # else this end encoded the payload, and holds the latest words
             self._apply(payload, place, words)
         out.copy_(words)
 
@@ -120,22 +120,22 @@ class Deltas(Codec):
             self._decoders[place].apply(payload, words)
         except VersionError as mismatch:
             found, _, _ = str(mismatch).partition(";")
-            raise PayloadError(f"{found}; write, load, and restart on all ranks alike") from mismatch
+            raise PayloadError(f"{found}; save, load, and restart on all ranks together") from mismatch
 
     def _place(self, part: torch.Tensor) -> tuple[tuple[int, int], torch.Tensor]:
-        """Return where a slice of the bucket begins and ends, and its words."""
+        """Return the start and end of a bucket's slice, and its words."""
         start = (part.data_ptr() - self._address) // part.itemsize if part.numel() else 0
         stop = start + part.numel()
         if not 0 <= start <= stop <= self.words.numel():
             raise TensorError(
-                f"{self} takes slices of the bucket of {self.words.numel()} weights that it is over, but "
-                "got another tensor; call over(bucket) first"
+                f"{self} expected a slice of its bucket of {self.words.numel()} weights, got another tensor; "
+                "call over(bucket) first"
             )
         return (start, stop), self.words[start:stop]
 
 
 def weight_codec_of(codec: Codec | str | None, name: str, ledger: Ledger | None = None) -> Codec | None:
-    """Return the codec of weights: one of ``codec_of``, or what ``delta:fp32`` or ``delta:bf16`` names.
+    """Return the codec of weights for a spec: as ``codec_of``, and also ``delta:fp32`` or ``delta:bf16``.
 
     Raises ``SpecError``.
     """
@@ -145,10 +145,10 @@ def weight_codec_of(codec: Codec | str | None, name: str, ledger: Ledger | None 
 
 
 def another(codec: Codec, ledger: Ledger | None, bucket: str = WEIGHTS) -> Codec:
-    """Return a codec for other receivers, which hold nothing yet; one without a memory serves all."""
+    """Return a codec for other receivers, which hold nothing yet; a stateless codec is returned itself."""
     return Deltas(codec.dtype, ledger, bucket) if isinstance(codec, Deltas) else codec
 
 
 def over(codec: Codec, bucket: torch.Tensor) -> Codec:
-    """Return the codec for the slices of a bucket; one without a memory serves all."""
+    """Return the codec for the slices of a bucket; a stateless codec is returned itself."""
     return codec.over(bucket) if isinstance(codec, Deltas) else codec

@@ -1,7 +1,7 @@
-"""The error of encoding, by parameter: measured in some steps, counted, and reported where learning may stop.
+"""The relative error of encoding, by parameter: measured in some steps, counted, and reported if too large.
 
-Training goes on where a codec drops nearly everything, and the ratio of bytes only looks better then. So on a
-few steps each rank compares what its encodings lost of every parameter with its own gradient of it.
+If a codec drops nearly the whole gradient, training continues, and the compression ratio even improves. So in
+a few steps each rank compares the encoding error of every parameter with its own gradient.
 """
 
 from __future__ import annotations
@@ -28,26 +28,27 @@ from gradwire.sync.work import BucketWork
 from gradwire.units import counted
 
 MOST = 0.5
-"""The share of a parameter's norm above which a sample counts against the codec."""
+"""The relative error above which a sample counts toward a warning."""
 SEVERAL = 3
-"""The samples against the codec that make a warning."""
+"""The number of such samples that triggers a warning."""
 
 _LARGEST = float(torch.finfo(torch.float32).max)
 _LOG = logging.getLogger(LOSSY_LOGGER)
-_LOG.addHandler(logging.NullHandler())  # a program without logging reads the warning alone, once
+_LOG.addHandler(logging.NullHandler())  # without logging, a program shows only the warning, once
 
 
 class EncodingErrorMeter(StepObserver):
-    """Measures what the encodings of one rank lose of a model's gradients, warns, or lets all ranks stop.
+    """The meter of one rank's encoding errors, which warns, or makes all ranks raise ``LossyError``.
 
-    With a plan that keeps residuals, every step is measured, and there are no warnings. ``measured``
-    and ``agree`` are called on the communication thread, all else on the training thread.
+    With a plan that keeps residuals, every step is measured, and there are no warnings. ``measured`` and
+    ``agree`` are called on the communication thread, all other methods on the training thread.
 
     Parameters
     ----------
     context
-        The link of the gradients. Its ledger gets the shares, the warnings, and the end of every step. With
-        strict options, ranks agree in every measured step to raise what one of them would warn of.
+        The context of the gradients' link. Its ledger receives the relative errors, the warnings, and the end
+        of every step. With strict options, ranks agree in every measured step on the error to raise in place
+        of a warning.
     names
         All parameters that may have a gradient, in an order that all ranks share.
     """
@@ -59,51 +60,51 @@ class EncodingErrorMeter(StepObserver):
         self._groups: dict[str, Hashable] = {}
         self._warned = set[Hashable]()
         self._verdict: LossyError | None = None
-        self._counting = Lock()  # a pipeline's next exchange is under way when a step ends
+        self._counting = Lock()  # a pipeline's next exchange may run when a step ends
 
     def follow(self, names: Sequence[str]) -> None:
-        """Judge these parameters from now on."""
+        """Measure these parameters from now on."""
         self._names = list(names)
 
     def forget(self) -> None:
-        """Forget the samples of another plan, which say nothing of the one in use."""
+        """Reset the counts and warnings after a change of plan."""
         with self._counting:
             self._often.clear()
             self._warned.clear()
 
     def measures(self, step: int) -> bool:
-        """Return whether a step, counted from 1 up, is measured."""
+        """Return whether a step, counted from 1, is measured."""
         return self._context.ledger is not None if self._context.plan.keeps_residual else sampled(step)
 
     def agrees(self, step: int) -> bool:
-        """Return whether all ranks call ``agree`` at the end of this step; the same on all of them."""
+        """Return whether all ranks call ``agree`` at the end of this step; the same on all ranks."""
         plan = self._context.plan
         may_lose = not (plan.keeps_residual or all(each.EXACT for each in plan.encodings))
         return self._context.options.strict and may_lose and sampled(step)
 
     def bucket(self, work: BucketWork) -> BucketObserver:
-        """Measure a bucket that has a layout, in the steps that are measured."""
+        """Return the observer that measures a bucket, if it has a layout and the step is measured."""
         if work.layout is None or work.is_bypassed or not self.measures(work.step):
             return NULL_BUCKET
         work.request = replace(work.request, norms=work.layout.norms)
         return _MeasuredBucket(self, work, work.layout)
 
     def measured(self, layout: Layout) -> ErrorSums:
-        """Read the measurements of an exchange off ``layout.norms``, before another one of the bucket."""
+        """Return an exchange's measurements, read from ``layout.norms`` before the bucket's next exchange."""
         found = ErrorSums.of(layout, layout.norms.sums)
         if self._context.plan.keeps_residual or not found.usable:
             return found
         with self._counting:
             for name, group, share, rounding in found.shares():
-                if share is not None:  # else the rank has not used the parameter, and cannot tell
+                if share is not None:  # else the rank has not used the parameter, so the error is undefined
                     self._groups[name], self._last[name] = group, share
                     self._often[name] += share > MOST and not rounding
         return found
 
     def agree(self, exchange: Exchange) -> tuple[ExchangeCost, LossyError | None]:
-        """Exchange one verdict of every rank, exactly; return what that cost, and what all ranks raise then.
+        """Gather every rank's worst relative error, exactly; return the cost and the error to raise, if any.
 
-        All ranks call it at the same place between their exchanges. Raises ``ExchangeError``.
+        All ranks call this at the same place between their exchanges. Raises ``ExchangeError``.
         """
         with self._counting:
             worst = self._worst(self._names)
@@ -116,20 +117,20 @@ class EncodingErrorMeter(StepObserver):
         if not losers:
             return cost, None
         with self._counting:
-            self._often.clear()  # a run that goes on raises again after as many samples
+            self._often.clear()  # a run that continues raises again after ``SEVERAL`` more samples
         loser, number, share = max(losers, key=lambda each: each[2])
         others = f" (and {counted(len(losers) - 1, 'other rank')})" if len(losers) > 1 else ""
         sentence = self._sentence(self._names[number - 1], share, 0)
         return cost, LossyError(f"rank {loser}{others}: {sentence}; without strict this is a warning")
 
     def count(self, work: Work, exposed_s: float) -> None:
-        """Count a piece of work in the ledger, and note what all ranks raise at the end of the step."""
+        """Count a piece of work in the ledger, and store the error that all ranks raise at the step's end."""
         if work.name is not None:
             self._context.count(work.name, work.cost, exposed_s, work.nbytes, work.lost)
         self._verdict = self._verdict or work.verdict
 
     def end_step(self) -> None:
-        """End the ledger's step, then warn. Raises ``LossyError`` where all ranks have agreed to."""
+        """End the ledger's step, then warn. Raises ``LossyError`` if all ranks agreed to."""
         sentences = [] if self._context.options.strict else self._findings()
         ledger = self._context.ledger
         if ledger is not None:
@@ -143,13 +144,13 @@ class EncodingErrorMeter(StepObserver):
         self.raise_verdict()
 
     def raise_verdict(self) -> None:
-        """Raise ``LossyError`` where all ranks have agreed to, once."""
+        """Raise ``LossyError`` once if all ranks agreed to."""
         verdict, self._verdict = self._verdict, None
         if verdict is not None:
             raise copied(verdict)
 
     def _findings(self) -> list[str]:
-        """Return a sentence for every group that deserves one and had none yet."""
+        """Return a warning for every group with several large errors and no earlier warning."""
         with self._counting:
             if max(self._often.values(), default=0) < SEVERAL:
                 return []
@@ -160,38 +161,38 @@ class EncodingErrorMeter(StepObserver):
         self._warned.add(group)
         members = [name for name, own in self._groups.items() if own == group]
         worst = self._worst(members)
-        assert worst is not None, "a member of the group lost much several times"
+        assert worst is not None, "a member of the group has had several large errors"
         others = sum(self._often[name] >= SEVERAL for name in members) - 1
         return f"rank {self._context.rank}: {self._sentence(worst, self._last[worst], others)}"
 
     def _worst(self, names: Sequence[str]) -> str | None:
-        """Return the parameter that lost most in the last sample, of those that lost much several times."""
+        """Return the parameter with the largest last error among those with several large ones, or None."""
         known = [name for name in names if self._often[name] >= SEVERAL]
         return max(known, key=lambda name: self._last[name], default=None)
 
     def _sentence(self, name: str, share: float, others: int) -> str:
-        more = f" (and more than half of {counted(others, 'other parameter')} beside it)" if others else ""
+        more = f" (and more than half for {counted(others, 'other parameter')})" if others else ""
         encoding = self._context.plan.encoding_of(name)
         return (
-            f"{encoding} loses {share:.1%} of the norm of the gradient of {name}{more}, and keeps no "
-            f"residual, so it may not learn; {_advice(encoding)}"
+            f"{encoding} loses {share:.1%} of the norm of the gradient of {name}{more}, and the plan keeps "
+            f"no residual, so training may fail; {_advice(encoding)}"
         )
 
 
 class _MeasuredBucket(BucketObserver):
-    """Takes in what the exchange of one bucket has measured."""
+    """An observer that reads the encoding errors of one bucket's exchange."""
 
     def __init__(self, meter: EncodingErrorMeter, work: BucketWork, layout: Layout) -> None:
         self._meter, self._work, self._layout = meter, work, layout
 
     def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:  # noqa: ARG002
-        """Take it in."""
+        """Store the measured errors in the work."""
         self._work.lost = self._meter.measured(self._layout)
         return ExchangeCost()
 
 
 class Verdict(Work):
-    """An agreement of all ranks, at the end of a step, about the error that it raises."""
+    """The end-of-step exchange in which all ranks agree on the ``LossyError`` to raise, if any."""
 
     def __init__(self, context: SyncContext, meter: EncodingErrorMeter, step: int) -> None:
         what = f"the verdicts on step {step}"
@@ -199,7 +200,7 @@ class Verdict(Work):
         self._meter, self.step = meter, step
 
     def run(self, exchange: Exchange) -> None:
-        """Agree."""
+        """Run the agreement, and set ``cost`` and ``verdict``."""
         self.cost, self.verdict = self._meter.agree(exchange)
 
 

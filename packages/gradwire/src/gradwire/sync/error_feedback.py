@@ -1,4 +1,4 @@
-"""Error feedback of one bucket: the residual that is added to it, and the one that its exchange leaves."""
+"""Error feedback of one bucket: the residual added before its exchange, and the encoding error after it."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from gradwire.sync.residual import Residuals
 
 
 class BucketFeedback(Protocol):
-    """One bucket's residual, from its exchange to the end of its step.
+    """The error feedback of one bucket, from its exchange to the end of its step.
 
     Only ``keep`` is called on the training thread, once all buckets of the step are averaged and usable.
     """
 
     @property
     def usable(self) -> bool:
-        """Whether the average is finite, the same on all ranks; True where that does not matter."""
+        """Whether the average is finite, the same on all ranks; True without a residual."""
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:
         """Return the residual that ``Exchange.run`` adds to ``values``, the bucket, and changes, or None."""
 
     def give_back(self) -> None:
-        """Take the residual back, after an exchange, or after its failure."""
+        """Restore the residual after an exchange or its failure."""
 
     def note(self, average: torch.Tensor, dtype: torch.dtype) -> None:
-        """Note the average, which is rounded to ``dtype`` then."""
+        """Receive the average, before it is rounded to ``dtype``."""
 
     def keep(self) -> None:
-        """Let the residual be what was lost."""
+        """Store the encoding error as the residual."""
 
 
 class _NoFeedback:
@@ -45,7 +45,7 @@ class _NoFeedback:
     usable = True
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | None:  # noqa: ARG002
-        """Lend nothing."""
+        """Return None."""
         return None
 
     def give_back(self) -> None:
@@ -62,10 +62,10 @@ NO_FEEDBACK: BucketFeedback = _NoFeedback()
 
 
 class FlatResidual(_NoFeedback):
-    """A part of the residual of one flat gradient, which changes in the exchange itself.
+    """A part of the residual of one flat gradient, changed in place by the exchange.
 
-    ``waiting`` are the parts in it that stay out of this step: those of parameters that this rank has not
-    used, whose residuals wait for a step that does.
+    ``waiting`` are the residuals of parameters that this rank has not used: they are excluded from this step,
+    and kept for a step that uses the parameter.
     """
 
     def __init__(self, residual: torch.Tensor | None, waiting: Sequence[torch.Tensor] = ()) -> None:
@@ -73,12 +73,12 @@ class FlatResidual(_NoFeedback):
         self._old: list[torch.Tensor] = []
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | None:  # noqa: ARG002
-        """Lend it, with zeros in the waiting parts."""
+        """Return the residual, with zeros in the waiting parts."""
         self._old = [_taken_out(part) for part in self._waiting]
         return self._residual
 
     def give_back(self) -> None:
-        """Add the waiting parts again."""
+        """Add the waiting parts to the residual again."""
         for part, old in zip(self._waiting, self._old, strict=True):
             device_of(part).launch(partial(part.add_, old), [old], [part])
         for part in self._waiting[-1:]:
@@ -86,7 +86,7 @@ class FlatResidual(_NoFeedback):
 
 
 def _taken_out(part: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a part's values, which become 0."""
+    """Return a copy of a residual's part, and set the part to 0."""
     device = device_of(part)
     old = device.zeros(part.numel())
 
@@ -98,31 +98,31 @@ def _taken_out(part: torch.Tensor) -> torch.Tensor:
     return old
 
 
-# The residuals of a bucket are those of its parameters, one after the other, for DDP cuts buckets anew. What
-# an exchange lost becomes theirs only when all buckets of the pass are averaged and finite: otherwise the
-# step is discarded on all ranks (a ``GradScaler`` skips it, an error ends it), and the next one begins with
-# what was there before.
+# A bucket's residual is the concatenation of its parameters' residuals, because DDP may change its buckets.
+# An exchange's encoding errors become residuals only if all buckets of the pass are averaged and finite:
+# otherwise the step is discarded on all ranks (a ``GradScaler`` skips it, an error ends it), and the next one
+# begins with the old residuals.
 
 
 class BucketResiduals:
-    """The residuals of the parameters of one bucket.
+    """The residuals of one bucket's parameters.
 
-    ``residuals`` are those of the parameters, in their order in the bucket, 1-D float32, all on the CPU or on
-    the device on which the bucket is encoded; empty where the plan keeps none. Only ``keep`` changes them.
+    ``residuals`` has one 1-D float32 tensor per parameter, in their order in the bucket, all on the CPU or on
+    the device that encodes the bucket; empty if the plan keeps none. Only ``keep`` changes them.
     """
 
     def __init__(self, residuals: Sequence[torch.Tensor]) -> None:
         self._residuals = residuals
         self._waiting: list[bool] = []
-        self._used: list[torch.Tensor] = []  # the opposite, on a device, where no host waits to read it
-        self._lost: torch.Tensor | Residual | None = None  # the former on a device
+        self._used: list[torch.Tensor] = []  # the opposite, on a device, so that no host waits to read it
+        self._lost: torch.Tensor | Residual | None = None  # a tensor on a device
         self._usable = True
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:
         """Return the residual that ``Exchange.run`` adds to ``values``, the bucket, and changes, or None.
 
-        It is 0 for parameters whose gradients are all 0: where no rank has used a parameter, DDP throws its
-        average away, so its residual waits for another step.
+        It is 0 for parameters whose gradients are all 0: if no rank has used a parameter, DDP discards its
+        average, so its residual waits for another step.
         """
         if not self._residuals:
             return None
@@ -142,22 +142,22 @@ class BucketResiduals:
         return self._lost
 
     def give_back(self) -> None:
-        """Do nothing: what was lent is memory of its own."""
+        """Do nothing: the exchange changes separate memory."""
 
     def note(self, average: torch.Tensor, dtype: torch.dtype) -> None:
-        """Note whether the average, the same on all ranks, can be used once it is rounded to ``dtype``."""
+        """Record whether the average, the same on all ranks, is finite once it is rounded to ``dtype``."""
         if isinstance(self._lost, Residual) and dtype is torch.float32:
-            self._usable = self._lost.finite  # the exchange has looked
+            self._usable = self._lost.finite  # the exchange has checked
         else:
             self._usable = self._lost is None or is_finite(average, dtype)
 
     @property
     def usable(self) -> bool:
-        """Whether the average was finite; where no residual is kept it does not matter."""
+        """Whether the average was finite; True without a residual."""
         return self._usable
 
     def keep(self) -> None:
-        """Let the residuals be what was lost; those that waited have it added."""
+        """Store the encoding errors as residuals, added to the residuals that waited."""
         if isinstance(self._lost, Residual):
             self._exchange_halves(self._lost)
         elif self._lost is not None:
@@ -173,12 +173,12 @@ class BucketResiduals:
             own.data = part
 
     def _parts(self) -> Sequence[torch.Tensor]:
-        """Return the part of each parameter in the residual of the exchange, on a device."""
+        """Return each parameter's part of the bucket's residual, on a device."""
         assert isinstance(self._lost, torch.Tensor)
         return torch.split(self._lost, [own.numel() for own in self._residuals])
 
     def _lend_there(self, gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Fill what is lent, on a device; return which parameters are used."""
+        """Fill the bucket's residual, on a device; return whether each parameter is used."""
         used = [gradient.any() for gradient in gradients]
         for is_used, own, part in zip(used, self._residuals, self._parts(), strict=True):
             part.copy_(torch.where(is_used, own, 0.0))
@@ -190,18 +190,18 @@ class BucketResiduals:
 
 
 def feedback_by_name(residuals: Residuals, layout: Layout, beside: torch.Tensor) -> BucketResiduals:
-    """Return the residuals of a bucket's parameters, in its order and where ``beside`` is."""
+    """Return the error feedback of a bucket by its parameters' residuals, on the device of ``beside``."""
     pairs = zip(layout.names, layout.counts, strict=True)
     found = [residuals.of(name, count, beside) for name, count in pairs]
     return BucketResiduals([each for each in found if each is not None])
 
 
 def other_half(residuals: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return memory for what a bucket loses, as long as all its residuals on the host.
+    """Return host memory for a bucket's encoding errors, of the total length of its residuals.
 
-    A bucket's residuals lie side by side in one half of a memory, and what it loses is written to the other
-    half, so that the halves change places and nothing is copied. The memory is new where they don't, because
-    DDP has cut buckets anew.
+    A bucket's residuals are consecutive in one half of an allocation, and its encoding errors are written to
+    the other half, so the halves are swapped without a copy. If the residuals aren't consecutive, because DDP
+    has changed its buckets, the allocation is new.
     """
     count = sum(own.numel() for own in residuals)
     first = residuals[0]

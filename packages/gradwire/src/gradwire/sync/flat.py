@@ -1,7 +1,7 @@
-"""A model's gradients, or weights, as one flat float32 buffer: what an exchange takes and returns.
+"""A model's gradients, or weights, as one flat float32 buffer for an exchange.
 
 One all-reduce of the whole buffer per step is the sequential exchange of Pipe-SGD (section 3.1, equation 5);
-``buckets`` cuts it.
+``buckets`` divides it.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from gradwire.sync.buckets import Bucket, is_zero
 
 
 class FlatGradients:
-    """One flat buffer whose views are the ``.grad`` of the parameters that a method trains.
+    """A flat buffer whose views are the ``.grad`` of the parameters that a method trains.
 
-    Backward then writes straight into what is exchanged, and the optimizer reads straight from it. A
-    parameter that occurs twice (tied weights) counts once. One that a backward pass does not reach, since it
-    is not used or frozen by now, is exchanged as 0, and ``unreached`` names it.
+    So backward writes directly to the exchanged buffer, and the optimizer reads from it. A parameter that
+    occurs twice (tied weights) is included once. The gradient of a parameter that backward does not use, or
+    that is frozen by now, is exchanged as 0; ``unreached`` returns its number.
 
     Parameters
     ----------
     parameters
         Dense float32 parameters on one device, in the same order on every rank. Raises ``TensorError`` for
-        any other, and when there is none.
+        other parameters, and if there are none.
     with_frozen
-        Whether those that ask for no gradient now have a place, too.
+        Whether to include parameters that don't require a gradient now.
     on_device
         Whether gradients stay on their device, for an exchange that encodes them there.
 
     Attributes
     ----------
     flat
-        1-D contiguous float32 tensor beside the parameters, all gradients one after the other. Each view has
-        the parameter's shape.
+        1-D contiguous float32 tensor on the parameters' device, the concatenation of all gradients. Each view
+        has the parameter's shape.
     buffer
-        What is exchanged, of the same length: ``flat`` itself on the CPU and where gradients stay on their
-        device, else memory of the host, which ``staged`` fills.
+        The buffer to exchange, of the same length: ``flat`` itself on the CPU and if gradients stay on their
+        device, else host memory, which ``staged`` fills.
     parameters
         The parameters, each once, in the order of the buffer.
     """
@@ -55,7 +55,7 @@ class FlatGradients:
         self._staging = Staging(on_device)
         self.buffer = self._staging.stand_in(self.flat)
         views = [part.view(each.shape) for part, each in zip(parts, self.parameters, strict=True)]
-        self._views = [view.data for view in views]  # each counts its own writes; views share one counter
+        self._views = [view.data for view in views]  # each has its own version counter; plain views share one
         self._untouched = [view._version for view in self._views]
         self._absent: frozenset[int] = frozenset()
         filled = [number for number, count in enumerate(self.counts) if count]
@@ -67,9 +67,9 @@ class FlatGradients:
         self.attach()
 
     def attach(self, absent: Collection[int] = ()) -> None:
-        """Make every ``.grad`` its view of ``flat``; those of the numbers in ``absent`` None.
+        """Set every ``.grad`` to its view of ``flat``, or to None for the parameter numbers in ``absent``.
 
-        What was stored of ``staged`` is there for the device's next operations.
+        The device's next operations read the values that were stored from ``staged``.
         """
         self._staging.order()
         self._absent = frozenset(absent)
@@ -79,21 +79,21 @@ class FlatGradients:
             self.parameters[index].grad = None
 
     def detach(self) -> None:
-        """Make every ``.grad`` None; the buffer keeps its values."""
+        """Set every ``.grad`` to None; the buffer keeps its values."""
         for parameter in self.parameters:
             parameter.grad = None
 
     def zero(self) -> None:
-        """Start a step: zero ``flat`` in place and attach it; nothing is reached."""
+        """Start a step: zero ``flat`` in place, attach it, and mark all parameters as unreached."""
         self._staging.order()
         self.flat.zero_()
         self.attach()
         self._untouched = [view._version for view in self._views]
 
     def unreached(self, numbers: Iterable[int] | None = None) -> tuple[int, ...]:
-        """Return which parameters, of all or of these numbers, have had no gradient since ``zero``.
+        """Return the numbers of the parameters without a gradient since ``zero``, of all or of ``numbers``.
 
-        Backward adds to a view in place, which the view counts; ``collect`` comes first.
+        Backward adds to a view in place, which increases the view's version. Call ``collect`` first.
         """
         return tuple(
             index
@@ -102,30 +102,30 @@ class FlatGradients:
         )
 
     def silent(self) -> list[int]:
-        """Return the numbers of the parameters whose part of the buffer is all 0, but for empty ones."""
+        """Return the numbers of the nonempty parameters whose part of the buffer is all 0."""
         suspects = (on_host(self.buffer[self._firsts]) == 0).nonzero().flatten().tolist()
         numbers = [self._filled[each] for each in suspects]
         return [each for each in numbers if is_zero(on_host(self.part(each, self.buffer)))]
 
     def part(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the part of parameter number ``index`` in ``tensor``, which is laid out as the buffer."""
+        """Return the part of ``tensor`` for parameter ``index``; ``tensor`` has the layout of the buffer."""
         view = self._views[index]
         start = view.storage_offset() - self.flat.storage_offset()
         return tensor[start : start + view.numel()]
 
     def collect(self) -> torch.Tensor:
-        """End a step: return ``flat``, with every ``.grad`` in it.
+        """End a step: copy every replaced ``.grad`` into ``flat``, and return it.
 
-        Somebody may have replaced a ``.grad``, as ``zero_grad(set_to_none=True)`` followed by a backward pass
-        does. Such a gradient is copied into its view and the view is attached again; None counts as 0, and
-        stays None where ``attach`` made it None.
+        A ``.grad`` may have been replaced, for example by ``zero_grad(set_to_none=True)`` and a backward
+        pass. Such a gradient is copied into its view, and the view is attached again. A None becomes 0,
+        except if ``attach`` set it.
         """
         for index in range(len(self.parameters)):
             self.collect_one(index)
         return self.flat
 
     def collect_one(self, index: int) -> None:
-        """Do for parameter number ``index`` what ``collect`` does for all."""
+        """Copy the gradient of parameter ``index`` into the flat buffer if it was replaced."""
         found = self.parameters[index].grad
         if found is None and index in self._absent:
             return
@@ -133,17 +133,17 @@ class FlatGradients:
             self._take_in(index, found)
 
     def staged(self, bucket: Bucket | None = None) -> Staged:
-        """Begin to copy the gradient, or a bucket of it, to ``buffer``, where an exchange may change it."""
+        """Start copying the gradient, or one bucket, to ``buffer``, where an exchange may change it."""
         if bucket is None:
             return Staged(self.flat, self.buffer, self._staging)
         return Staged(bucket.view(self.flat), bucket.view(self.buffer), self._staging)
 
     def put(self) -> None:
-        """Copy ``buffer``, which somebody has filled, to ``flat``."""
+        """Copy ``buffer``, which the caller has filled, to ``flat``."""
         self._staging.put(self.flat, self.buffer)
 
     def is_attached(self, index: int) -> bool:
-        """Return whether the ``.grad`` of parameter number ``index`` is its view."""
+        """Return whether the ``.grad`` of parameter ``index`` is its view."""
         return self.parameters[index].grad is self._views[index]
 
     @property
@@ -165,9 +165,9 @@ class FlatGradients:
 class FlatWeights:
     """A flat copy of parameters, for sending weights.
 
-    The parameters keep their own memory: a server's exact weights stay untouched when the copy is sent
-    through a lossy codec and adopts what the receivers will decode. ``buffer`` is a 1-D contiguous float32
-    CPU tensor, all weights one after the other; see ``FlatGradients`` for the parameters.
+    The parameters keep their own memory: a server's exact weights are unchanged when the copy is sent through
+    a lossy codec and replaced by the values that the receivers decode. ``buffer`` is a 1-D contiguous float32
+    CPU tensor, the concatenation of all weights; see ``FlatGradients`` for the parameters.
     """
 
     def __init__(self, parameters: Iterable[Parameter]) -> None:
@@ -193,7 +193,7 @@ class FlatWeights:
 
 
 def trainable(parameters: Iterable[Parameter]) -> list[Parameter]:
-    """Return the parameters that ask for a gradient, each once; ``TensorError`` for no weight."""
+    """Return the parameters that require a gradient, each once. Raises ``TensorError`` without any weight."""
     found = _checked(parameter for parameter in parameters if parameter.requires_grad)
     if not any(parameter.numel() for parameter in found):
         raise TensorError(
@@ -213,37 +213,37 @@ def _checked(parameters: Iterable[Parameter]) -> list[Parameter]:
     for number, parameter in enumerate(unique):
         if is_lazy(parameter):
             raise TensorError(
-                f"every parameter must have its shape, but number {number} is a {type(parameter).__name__}; "
-                "let the model run a forward pass first"
+                f"expected parameters with shapes, got a {type(parameter).__name__} as number {number}; run "
+                "a forward pass of the model first"
             )
         if hasattr(parameter, "placements"):
             raise TensorError(
-                f"every parameter must be whole on every rank, but number {number} is a "
-                f"{type(parameter.data).__name__}, a part of it on each rank; use gradwire.attach_fsdp"
+                f"expected parameters that are whole on every rank, got a {type(parameter.data).__name__} as "
+                f"number {number}, with a shard on each rank; use gradwire.attach_fsdp"
             )
         if parameter.dtype != torch.float32 or parameter.layout != torch.strided or parameter.is_meta:
             raise TensorError(
-                f"every trained parameter must be a dense float32 tensor with memory, but number {number}, "
-                f"of shape {tuple(parameter.shape)}, is a {parameter.dtype} tensor of layout "
-                f"{parameter.layout} on {parameter.device}; {_advice(parameter)}"
+                f"expected trained parameters that are dense float32 tensors with memory, got a "
+                f"{parameter.dtype} tensor of layout {parameter.layout} on {parameter.device} as number "
+                f"{number}, of shape {tuple(parameter.shape)}; {_advice(parameter)}"
             )
         device, first = device_of(parameter), device_of(unique[0])
         if device is not first:
             raise TensorError(
-                f"all parameters must be on one device, but number 0 is on {first} and number {number} on "
-                f"{device}; move the model as a whole"
+                f"expected all parameters on one device, got number 0 on {first} and number {number} on "
+                f"{device}; move the whole model to one device"
             )
     return unique
 
 
 def check_frozen(parameters: Iterable[Parameter]) -> None:
-    """Raise ``TensorError`` for a parameter that no method trains and whose bytes cannot be sent."""
+    """Raise ``TensorError`` for a frozen parameter whose bytes cannot be sent."""
     for number, parameter in enumerate(parameters):
         if parameter.layout != torch.strided or parameter.is_meta or hasattr(parameter, "placements"):
             raise TensorError(
-                f"every frozen parameter must be a dense tensor with memory, whole on every rank, but number "
-                f"{number}, of shape {tuple(parameter.shape)}, is a {type(parameter.data).__name__} of "
-                f"layout {parameter.layout} on {parameter.device}; use to_empty() for a model on meta"
+                "expected frozen parameters that are dense tensors with memory, whole on every rank, got a "
+                f"{type(parameter.data).__name__} of layout {parameter.layout} on {parameter.device} as "
+                f"number {number}, of shape {tuple(parameter.shape)}; use to_empty() for a model on meta"
             )
 
 
@@ -252,11 +252,11 @@ def _advice(parameter: Parameter) -> str:
         return "use to_empty() for a model on meta"
     if parameter.is_complex():
         return "train it with DistributedDataParallel and gradwire.attach, or keep it as a real parameter"
-    return "convert what is trained with .float(), and freeze the rest, which keeps its dtype"
+    return "convert trained parameters with .float(), and freeze the others, which keep their dtype"
 
 
 def _flat(parameters: list[Parameter]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Return zeroed memory for all parameters, beside them, and its consecutive parts."""
+    """Return zeroed memory for all parameters, on their device, and its consecutive parts."""
     counts = [parameter.numel() for parameter in parameters]
     flat = device_of(parameters[0]).zeros(sum(counts))
     return flat, torch.split(flat, counts)

@@ -1,4 +1,4 @@
-"""Flat gradients on their way: cut into buckets, which go to ``GradientSync`` one after the other."""
+"""The buckets of a flat gradient, passed to ``GradientSync`` one after the other."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from gradwire.sync.used_parameters import Reach
 from gradwire.sync.work import BucketWork, GradientBucket
 
 WHOLE = "gradient"
-"""The ledger's name of the gradient of a step that goes out as one bucket."""
+"""The ledger's name of a gradient that is exchanged as one bucket."""
 
 
 class Alone(BucketObserver):
-    """Keeps a bucket on the communication thread, in one order with the buckets of other steps."""
+    """An observer that keeps a bucket on the communication thread, in order with other steps' buckets."""
 
     wants_alone = True
 
 
 class UsedParameters(Alone):
-    """Lets the ranks agree, after the last bucket of a step, which parameters none of them has used."""
+    """An observer of a step's last bucket, after which the ranks agree on the unused parameters."""
 
     def __init__(self, used: Reach) -> None:
         self._used = used
 
     def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:  # noqa: ARG002
-        """Agree; return the cost."""
+        """Run the agreement and return its cost."""
         return self._used.agree(exchange)
 
 
 class FlatBuckets:
-    """The buckets of gradients that are laid out alike; all ranks hand them over in the order of ``cut``.
+    """The buckets of flat gradients with one layout; all ranks start them in the order of ``cut``.
 
     Parameters
     ----------
     sync
-        Averages them.
+        Averages the buckets.
     gradients
-        One of those that are laid out alike.
+        Flat gradients with this layout.
     names, groups
-        Of each parameter: its name, and the group that shares a warning; None for the others of its bucket.
+        Each parameter's name, and the group that shares one warning; None: the rest of its bucket.
     residual
-        The encoding errors of this rank, laid out as the gradients; None where the plan keeps none.
+        This rank's encoding errors, in the layout of the gradients; None if the plan keeps none.
     bucket_nbytes
         See ``Plan``; None: one bucket.
     """
@@ -77,18 +77,18 @@ class FlatBuckets:
             self.layouts.append(Layout(tuple(names[members]), tuple(counts[members]), tuple(own)))
 
     def start(self, gradients: FlatGradients, number: int, observer: BucketObserver) -> BucketWork:
-        """Let the communication thread average bucket ``number``, from 0 up; do not touch it before it is.
+        """Start averaging bucket ``number``, from 0, on the communication thread; don't touch it until done.
 
-        The residuals of parameters that this rank has not used stay out of it.
+        The residuals of parameters that this rank has not used are excluded.
         """
         return self._sync.start(self._bucket(gradients, number, observer))
 
     def run(
         self, gradients: FlatGradients, observer: BucketObserver, half: Half = Half.ALL_REDUCE
     ) -> ExchangeCost:
-        """Exchange gradients of one bucket on the calling thread, since there is nothing to hide it behind.
+        """Exchange a one-bucket gradient on the calling thread, as there is no computation to overlap with.
 
-        Returns the cost, which is counted. Raises what the exchange raises, and ends it then.
+        Counts the cost and returns it. Raises the exchange's error, after which the exchange has ended.
         """
         sync, context = self._sync, self._sync.context
         bucket = self._bucket(gradients, 0, observer, half)
@@ -118,7 +118,7 @@ class FlatBuckets:
     ) -> GradientBucket:
         bucket, layout, is_whole = self.cut[number], self.layouts[number], len(self.cut) == 1
         views = None
-        if half is Half.ALL_REDUCE:  # the parts of each codec would have owners of their own
+        if half is Half.ALL_REDUCE:  # otherwise each codec's parts would have separate owners
             views = self._sync.layouts.views(layout, self._sync.plan, self._sync.context.world)
         residual, waiting = None, list[torch.Tensor]()
         if self.residual is not None:
@@ -139,7 +139,7 @@ class FlatBuckets:
 
 
 def _filled(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """Return the buckets with empty ones joined to their neighbours: an empty bucket is not exchanged."""
+    """Return the buckets with empty ones merged into their neighbours: an empty bucket is not exchanged."""
     found = list[Bucket]()
     for each in buckets:
         if found and not (each.count and found[-1].count):

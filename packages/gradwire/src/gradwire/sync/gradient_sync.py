@@ -1,6 +1,6 @@
-"""``GradientSync``: one model's gradients on one rank, under every front end.
+"""``GradientSync``: the synchronisation of one model's gradients on one rank, for every front end.
 
-What a step calls, in this order on all ranks: ``begin``, ``start`` for each bucket, ``finish``.
+A step calls, in this order on all ranks: ``begin``, ``start`` for each bucket, ``finish``.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ T = TypeVar("T")
 
 
 class GradientSync:
-    """One model's gradients on one rank: buckets in, averages out.
+    """The averaging of one model's gradients on one rank, bucket by bucket.
 
-    Connecting, agreeing, plan, residuals, ledger, failure and end exist here alone. The communication thread
-    begins with the first bucket that needs it.
+    It owns the connection, agreement, plan, residuals, ledger, failure and shutdown. The communication thread
+    starts with the first bucket that needs it.
 
     Parameters
     ----------
     context
-        The link of the buckets, and what the ranks agreed on.
+        The buckets' link, with the plan and options that the ranks agreed on.
     layouts
-        Where parameters lie in buckets.
+        The positions of parameters in buckets.
     feedback
         This rank's residuals.
     observers
-        What watches steps and buckets, in this order, after the meter of encoding errors.
+        Observers of steps and buckets, called in this order after the meter of encoding errors.
     host
         The reduction inside a host, before each exchange.
     cadence
-        Which steps exchange.
+        The schedule of steps that exchange gradients.
 
     Attributes
     ----------
     meter
-        Measures what encoding loses; the first observer.
+        Measures encoding errors; the first observer.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class GradientSync:
         self._observers: tuple[StepObserver, ...] = (self.meter, *observers)
         self._host, self._cadence = host, cadence
         self._communication: CommunicationThread | None = None
-        self._pending = deque[Work]()  # what ``finish`` waits for, oldest first
-        self._counted = StepCost(0)  # by ``count``, in the step under way
+        self._pending = deque[Work]()  # work that ``finish`` waits for, oldest first
+        self._counted = StepCost(0)  # by ``count``, in the current step
         self._active: int | None = None
         self._has_begun = self._may_start_native = False
         self._is_due = True
@@ -103,7 +103,7 @@ class GradientSync:
         remedy: str,
         late_advice: str,
     ) -> Self:
-        """Connect with all ranks of a group, as ``SyncContext.connect`` does. Raises ``AttachError``."""
+        """Connect to all ranks of a group, as ``SyncContext.connect`` does. Raises ``AttachError``."""
         context = SyncContext.connect(
             group, plan, options, facts, ledger, remedy=remedy, late_advice=late_advice
         )
@@ -116,30 +116,30 @@ class GradientSync:
 
     @property
     def plan(self) -> Plan:
-        """The plan in use: what all ranks agreed on, or what they have chosen last."""
+        """The plan in use: the plan that all ranks agreed on, or chose last."""
         return self.context.plan
 
     @property
     def step(self) -> int:
-        """The number of steps that the run has taken, those before a checkpoint included."""
+        """The number of completed steps of the run, including steps before a checkpoint."""
         return self.context.step
 
     @property
     def steps_done(self) -> int:
-        """The number of steps that this process has taken."""
+        """The number of steps that this process has completed."""
         return self.context.steps_done
 
     def begin(self, *, active: int | None = None) -> None:
-        """Begin a step, before its first bucket; again for one that is retried.
+        """Begin a step, before its first bucket; a retried step calls it again.
 
-        Observers look at the run, and at most one of them changes the plan. With ``active``, averages are
-        over this number of ranks instead of all. Raises what observers raise.
+        Observers are called, and at most one of them changes the plan. With ``active``, averages are over
+        this number of ranks instead of all. Raises the observers' errors.
         """
         context = self.context
         context.check()
         step = context.steps_done + 1
         self._pending = deque(each for each in self._pending if each.step != step)
-        if all(each.is_done() for each in self._pending):  # else the thread is at an older step
+        if all(each.is_done() for each in self._pending):  # else the thread is still at an earlier step
             context.link.step = context.steps_before + step
         self._active, self._has_begun, self._counted = active, active is not None, StepCost(0)
         self._is_due = self._cadence.is_due(context.steps_before + step)
@@ -151,9 +151,9 @@ class GradientSync:
         self._may_start_native = context.exchange.starts and active is None
 
     def start(self, bucket: GradientBucket) -> BucketWork:
-        """Hand one bucket over; all ranks hand the same ones over in the same order.
+        """Start the all-reduce of one bucket; all ranks start the same buckets in the same order.
 
-        It is averaged in place, on the route that is chosen here. Do not touch it before its work is done.
+        The bucket is averaged in place, on the route chosen here. Do not touch it before its work is done.
         Raises ``ExchangeError`` once the exchange has failed or is closed.
         """
         context = self.context
@@ -180,10 +180,10 @@ class GradientSync:
         return work
 
     def run(self, bucket: GradientBucket, values: torch.Tensor, context: SyncContext) -> BucketWork:
-        """Exchange one bucket on the calling thread, over a link of the same model; return the work, done.
+        """Exchange one bucket on the calling thread, over a link of the same model; return the finished work.
 
-        ``values`` are the bucket's floats, which are exchanged in place; the front end stores them. ``count``
-        comes then. An error is the caller's, whose ``context.fail`` ends the exchange.
+        ``values`` are the bucket's floats, exchanged in place; the front end stores them, and then calls
+        ``count``. On an error, the caller ends the exchange with ``context.fail``.
         """
         work = BucketWork(context, bucket, self.context.steps_done + 1)
         work.feedback = NO_FEEDBACK if bucket.feedback is None else bucket.feedback
@@ -192,21 +192,21 @@ class GradientSync:
         return work
 
     def count(self, work: BucketWork, wait_s: float) -> None:
-        """Count work of ``run`` for which the training thread has waited so long."""
+        """Count work returned by ``run``, for which the training thread waited ``wait_s`` seconds."""
         self.meter.count(work, wait_s)
         waited, cost = self._counted.wait_s + wait_s, self._counted.exchange + work.cost
         self._counted = StepCost(0, waited, cost)
 
     def gathered(self, name: str, count: int, cost: ExchangeCost, wait_s: float) -> None:
-        """Count an all-gather of ``count`` floats of weights, for which training has waited so long."""
+        """Count an all-gather of ``count`` weights, for which training waited ``wait_s`` seconds."""
         self.context.count(name, cost, wait_s)
         for each in self._observers:
             each.gathered(count, wait_s)
 
     def agree(self) -> None:
-        """Let all ranks agree, after the last bucket of a step, whether the step ends with ``LossyError``.
+        """Start the agreement of all ranks, after a step's last bucket, on whether to raise ``LossyError``.
 
-        Only where they are to be strict, in the steps that are measured. ``start`` does it by itself.
+        Does so only with strict options, in measured steps. ``start`` calls it for the last bucket.
         """
         step = self.context.steps_done + 1
         if self.meter.agrees(step):
@@ -215,17 +215,17 @@ class GradientSync:
             self._thread().put(verdict)
 
     def observe(self, observer: StepObserver) -> None:
-        """Let one more observer watch the steps to come; all ranks call it between the same two."""
+        """Add an observer of the following steps; all ranks call this between the same two steps."""
         observer.connected(self.context)
         self._observers = (*self._observers, observer)
 
     def collect(self, until: int | None = None, waited_s: float = 0.0) -> StepCost:
-        """Wait for the buckets of a step, keep what they lost, and count the step.
+        """Wait for the buckets of a step, store their encoding errors as residuals, and count the step.
 
-        Pipelines wait for those of steps up to ``until`` alone, counted as ``steps_done`` counts them, and
-        have waited for some of them already, for ``waited_s``. The residuals of a step change once all of its
-        buckets are averaged and finite, and on all ranks or on none: averages have the same bits. Raises what
-        the exchange raised.
+        Pipelines wait only for the buckets of steps up to ``until``, numbered as in ``steps_done``, and may
+        have waited ``waited_s`` seconds for some of them already. The residuals of a step change once all of
+        its buckets are averaged and finite, on all ranks or on none, because averages have the same bits.
+        Raises the exchange's error.
         """
         began, done = perf_counter(), list[Work]()
         cost, self._counted, before_s = self._counted.exchange, StepCost(0), self._counted.wait_s
@@ -246,9 +246,9 @@ class GradientSync:
         return found
 
     def end_step(self) -> None:
-        """End the ledger's step, and warn of what encoding keeps losing.
+        """End the ledger's step, and warn of repeated large encoding errors.
 
-        Raises ``LossyError`` where all ranks have agreed to; the next step can be taken then.
+        Raises ``LossyError`` if all ranks agreed to; training can then continue with the next step.
         """
         self.meter.end_step()
 
@@ -259,32 +259,32 @@ class GradientSync:
         return found
 
     def settle(self) -> None:
-        """Wait until nothing is on the network; no step ends. Raises what the exchange raised."""
+        """Wait for all pending work without ending a step. Raises the exchange's error."""
         for work in self._pending:
             work.wait()
 
     def cancel(self) -> None:
-        """Drop the buckets that have not been sent, and forget the others; no step ends."""
+        """Cancel pending work that has not started, and stop tracking the rest, without ending a step."""
         for work in self._pending:
             work.cancel()
         self._pending.clear()
 
     def resume(self, steps_done: int) -> None:
-        """Count on after this many steps; buckets of other steps are dropped."""
+        """Resume after ``steps_done`` steps, cancelling pending work."""
         self.cancel()
         context = self.context
         context.steps_before, context.steps_done, context.link.step = 0, steps_done, steps_done
 
     def lay_out(self, layouts: Layouts) -> None:
-        """Let parameters lie in buckets like this from now on, with nothing on the network."""
+        """Adopt new positions of parameters in buckets, while no exchange is running."""
         self.layouts = layouts
         self.meter.follow(layouts.names)
 
     def exchange_now(self, what: str, call: Callable[[Exchange], T]) -> T:
-        """Call ``call`` on the communication thread, while nothing else is on the network; return its value.
+        """Run ``call`` on the communication thread, while no other exchange is running; return its value.
 
-        All ranks make the same call between the same two steps, and may come late, as to a step. An error in
-        it ends the exchange. Raises that error, and ``LinkTimeoutError`` if the thread does not come back.
+        All ranks make the same call between the same two steps; the timeout is the step-start timeout. An
+        error in it ends the exchange. Raises that error, and ``LinkTimeoutError`` if the thread stays busy.
         """
         self.context.check()
         what = f"{what} before step {self.context.steps_done + 1}"
@@ -294,12 +294,12 @@ class GradientSync:
         return work.value
 
     def follow(self, plan: Plan) -> None:
-        """Exchange by another plan from now on; all ranks call it with nothing on the network."""
+        """Switch to another plan; all ranks call this while no exchange is running."""
         self.context.exchange.follow(plan)
         self.meter.forget()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's residuals, the steps taken, and what observers keep."""
+        """Return this rank's residuals, the number of completed steps, and the observers' states."""
         self.feedback.steps_done = self.context.step
         state = self.feedback.state_dict()
         for each in self._observers:
@@ -307,7 +307,7 @@ class GradientSync:
         return sealed(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Adopt what ``state_dict`` returned on this rank, or raise ``StateError`` and change nothing."""
+        """Load a state that ``state_dict`` returned on this rank, or raise ``StateError``."""
         self.feedback.check_state(state)
         for each in self._observers:
             each.load(state)
@@ -316,15 +316,15 @@ class GradientSync:
             self.context.resume(self.feedback.steps_done)
 
     def check(self) -> None:
-        """Raise ``ExchangeError`` with the front end's remedy once the exchange has failed or is closed."""
+        """Raise ``ExchangeError`` with the front end's remedy if the exchange has failed or is closed."""
         self.context.check()
 
     def fail(self, error: GradwireError) -> BaseException:
-        """End the exchange with ``error``, of which the peers learn, and return the error to raise."""
+        """End the exchange with ``error``, notify the peers, and return the error to raise."""
         return self.context.fail(error)
 
     def end(self) -> None:
-        """Let the thread close the link and end once it has done what is queued; return at once."""
+        """Close the link and end the thread after its queued work; return at once."""
         context, thread = self.context, self._communication
         if context.owns_link and thread is None:
             context.exchange.close()
@@ -334,7 +334,7 @@ class GradientSync:
             thread.end()
 
     def close(self) -> None:
-        """End the thread and close the link; may be called twice. Raises ``LinkTimeoutError``."""
+        """Close the link and join the thread; may be called twice. Raises ``LinkTimeoutError``."""
         context = self.context
         context.is_closed = context.is_closed or context.exchange.transport.failure is None
         self.end()
@@ -347,10 +347,10 @@ class GradientSync:
         return self._communication
 
     def _next_timeout_s(self) -> float:
-        """Return how long the next bucket may wait for a peer.
+        """Return the limit of the next bucket's waits for a peer, in seconds.
 
-        The first one of a step cannot be averaged before all ranks have come to it, however long one has
-        evaluated or saved alone; a rank that has its average knows that all have begun.
+        A step's first bucket cannot be averaged before all ranks have begun the step, and a rank may evaluate
+        or save alone before that. Its average shows that all ranks have begun.
         """
         return self.context.timeout_s if self._has_begun else self.context.begin_timeout_s
 
@@ -361,9 +361,9 @@ class GradientSync:
                 work.observers.append(found)
 
     def _started_native(self, work: BucketWork) -> bool:
-        """Start the native all-reduce of a bucket, if it may be one, and return whether that was possible.
+        """Start the native all-reduce of a bucket if possible; return whether it started.
 
-        Until the thread has a bucket of the step, all ranks know the same lengths.
+        Buckets after the step's first one on the communication thread cannot use it (see ``Route``).
         """
         if not self._may_start_native or any(each.wants_alone for each in work.observers):
             return False
@@ -386,9 +386,9 @@ class GradientSync:
         self._thread().put(work)
 
     def _observed(self, call: Callable[..., T], *given: object) -> T:
-        """Call an observer and return its answer; where it breaks, the step ends on all ranks.
+        """Call an observer and return its value; an unexpected exception ends the step on all ranks.
 
-        What it raises in gradwire's own words is an answer of all ranks, such as that their replicas differ.
+        A ``GradwireError`` is raised unchanged: all ranks raise it, for example if their replicas differ.
         """
         try:
             return call(*given)

@@ -1,4 +1,4 @@
-"""Hashes of what replicas must have in common: weights, and what the optimizer keeps of them."""
+"""Hashes of the weights and optimizer states that replicas must have in common."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ Hash = Callable[[Values], bytes]
 def replica_hashes(
     model: nn.Module, optimizer: torch.optim.Optimizer | None, hash_of: Hash
 ) -> dict[str, bytes]:
-    """Return the hashes of the weights that all ranks share, and of the state of their optimizer.
+    """Return the hashes of the weights that all ranks share, and of their optimizer's state.
 
-    Without an optimizer its hash is that of nothing, so that a rank that has one differs from a rank that
-    has none.
+    Without an optimizer, its hash is the hash of nothing, so that ranks with and without one differ.
     """
     own = {id(each) for each in own_parameters(model).values()}
     states = () if optimizer is None else optimizer_values(optimizer, own)
@@ -33,7 +32,7 @@ def replica_hashes(
 
 
 def sha256_of(values: Values) -> bytes:
-    """Return the SHA-256 of tensors, bit for bit, and texts: 116 ms per 100 MB on one core."""
+    """Return the SHA-256 of tensors' bits and of texts; takes 116 ms per 100 MB on one core."""
     digest = hashlib.sha256()
     for value in values:
         digest.update(_bytes_of(value).numpy().data)
@@ -41,9 +40,9 @@ def sha256_of(values: Values) -> bytes:
 
 
 def crc32c_of(values: Values) -> bytes:
-    """Return the CRC32C of tensors, bit for bit, and texts: 10 ms per 100 MB on one core.
+    """Return the CRC32C of tensors' bits and of texts; takes 10 ms per 100 MB on one core.
 
-    It notices each flip of up to 32 bits in a row, and other differences with a chance of 1 - 2^-32.
+    It detects every burst error of up to 32 bits, and other differences with probability 1 - 2^-32.
     """
     crc = 0
     for value in values:
@@ -56,16 +55,16 @@ def optimizer_values(
 ) -> Iterator[torch.Tensor | str]:
     """Yield the hyperparameters and the state of an optimizer, in an order that all ranks share.
 
-    Tensors and numbers count. Switches and texts may depend on the device, so they don't.
+    Tensors and numbers are included; flags and texts are not, because they may depend on the device.
 
     Parameters
     ----------
     optimizer
-        Of the same parameters on all ranks.
+        The optimizer, with the same parameters on all ranks.
     without
-        The ids of parameters whose state is each rank's own.
+        The ids of parameters to omit, whose state may differ between ranks.
     """
-    state: Any = optimizer.state  # some keep texts beside parameters
+    state: Any = optimizer.state  # some optimizers also have texts as keys
     for group in optimizer.param_groups:
         yield from _values({name: value for name, value in group.items() if name != "params"})
         for each in group["params"]:
@@ -78,12 +77,12 @@ def check_replicated(optimizer: object) -> None:
     """Raise ``SpecError`` unless replicas can compare the state of this optimizer."""
     if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "state"):
         raise SpecError(
-            f"expected an optimizer of torch.optim, got {shown(optimizer)}; pass the one that steps the model"
+            f"expected an optimizer of torch.optim, got {shown(optimizer)}; pass the model's optimizer"
         )
     if any(each.__name__ == "ZeroRedundancyOptimizer" for each in type(optimizer).__mro__):
         raise SpecError(
-            "the state of a ZeroRedundancyOptimizer is divided among the ranks, so there is nothing to "
-            "compare; leave the optimizer out"
+            "expected an optimizer with the same state on all ranks, got a ZeroRedundancyOptimizer, whose "
+            "state is divided among the ranks; omit the optimizer"
         )
 
 

@@ -1,4 +1,4 @@
-"""The frame of all training methods: ranks begin equal, take steps, drain, save, load and close."""
+"""The base classes of training methods: equal initial replicas, steps, drain, checkpoints and close."""
 
 from __future__ import annotations
 
@@ -37,55 +37,55 @@ from gradwire.sync.views import Layouts
 from gradwire.version import version
 
 Group = dist.ProcessGroup | Link | None
-"""The ranks of a method: a group of ``torch.distributed``, a link, or, where it is None, the world."""
+"""The ranks of a method: a group of ``torch.distributed``, a link, or None for the world."""
 
 
 class Method(ABC):
-    """One rank's side of a training method; all ranks make the same calls in the same order.
+    """A training method on one rank; all ranks make the same calls in the same order.
 
-    Replicas never begin different: the first step begins with ``synchronise()`` unless it was called before.
-    A parameter that is unfrozen, or that model and optimizer got since, takes part from the next step on,
-    with rank 0's weights; all ranks do so before the same step. A parameter that is frozen, or that no rank's
-    backward uses, has ``.grad`` None in the update, as in plain torch.
+    Replicas always begin equal: the first step calls ``synchronise()`` unless the caller did. A parameter
+    that is unfrozen, or added to model and optimizer, is trained from the next step on, starting with rank
+    0's weights; all ranks add it before the same step. A parameter that is frozen, or that no rank's backward
+    uses, has ``.grad`` None in the update, as in plain torch.
 
-    As a context manager it drains and closes at the end of the block, and only closes when the block raised.
+    As a context manager, it drains and closes at the end of the block, or only closes if the block raised.
 
     Parameters
     ----------
     model
-        Dense float32 parameters on one device. Raises ``TensorError`` otherwise.
+        A model with dense float32 parameters on one device. Raises ``TensorError`` otherwise.
     optimizer
-        Theirs, with a ``step`` that needs no closure; None at a worker of a server.
+        The model's optimizer, whose ``step`` needs no closure; None at a worker of a server.
     plan
-        How gradients are exchanged; the same on all ranks.
+        The plan of the gradients' exchange; the same on all ranks.
     group
-        A process group, whose ranks this one connects with; it closes those connections. Or a ``Link``, which
-        stays the caller's.
+        A process group, to whose ranks the method connects; it closes those connections. Or a ``Link``, which
+        the caller owns.
     timeout_s
-        How long any single wait for a peer lasts before it is an error, where the group is no link.
+        The limit of any single wait for a peer, in seconds, unless the group is a link.
     ledger
-        Counts every exchange by its bucket, and the steps; the caller's.
+        A ledger, owned by the caller, that counts the steps and every exchange by its bucket.
     strict
-        Whether a step raises ``LossyError`` on all ranks, instead of a warning on one, where encoding keeps
-        taking most of a parameter's gradient away; the same on all ranks. The update is done, and the method
-        can go on.
+        Whether a step raises ``LossyError`` on all ranks, instead of a warning on one, if encoding errors
+        repeatedly exceed half of a parameter's gradient; the same on all ranks. The update is done, and
+        training can continue.
     choose
-        Returns the chooser of each step's plan for these parameters; ``plan`` is that of the first steps.
+        Returns the chooser of each step's plan for these parameters; ``plan`` is the plan of the first steps.
     options
-        A text that must be equal on all ranks; empty: it is not compared.
+        A text that must be equal on all ranks; empty: not compared.
 
     Attributes
     ----------
     sync, exchange
-        What averages the gradients, and what exchanges weights and all else between steps.
+        The object that averages gradients, and the one that exchanges weights and other data between steps.
     residuals
-        The encoding errors of this rank, where the plan keeps them.
+        The encoding errors of this rank, if the plan keeps them.
     closed
         Whether ``close`` was called.
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Let the public calls of every method make ordinary tensors within ``torch.inference_mode``, too."""
+        """Make the public calls of every method create ordinary tensors, even in ``torch.inference_mode``."""
         super().__init_subclass__(**options)
         for name, own in vars(cls).items():
             if isfunction(own) and (name == "__init__" or not name.startswith("_")):
@@ -143,12 +143,12 @@ class Method(ABC):
 
     @property
     def steps_done(self) -> int:
-        """The number of steps that the run has taken."""
+        """The number of completed steps of the run."""
         return self.sync.context.steps_done
 
     @outside_inference
     def synchronise(self) -> StepRecord:
-        """Adopt rank 0's weights and buffers, exactly; all ranks call it together.
+        """Copy rank 0's weights and buffers, exactly, to all ranks; all ranks call this together.
 
         Raises ``TensorError`` or ``ExchangeError``.
         """
@@ -161,25 +161,25 @@ class Method(ABC):
 
     @outside_inference
     def drain(self) -> StepRecord:
-        """Apply all outstanding gradients, oldest first; return the cost.
+        """Apply all gradients in flight, oldest first; return the cost.
 
-        Call it before an evaluation, a checkpoint and the end.
+        Call it before an evaluation, before a checkpoint, and at the end.
         """
         return StepRecord()
 
     @outside_inference
     def state_dict(self, *, drain: bool = False) -> State:
-        """Return the method's state, beside those of model, optimizer and scheduler.
+        """Return the method's state, to be saved with the states of model, optimizer and scheduler.
 
-        Every rank's is its own; ``gradwire.redivide`` makes states for another number of ranks. With
-        ``"auto"`` it has the decisions, too. Gradients in flight are kept as they are, and the method goes on
-        as if nothing had been saved; with ``drain`` they are applied first. All ranks call it together; take
-        the states of model and optimizer after this call.
+        Each rank has its own state; ``gradwire.redivide`` makes states for another number of ranks. With
+        ``"auto"``, it includes the decisions. Gradients in flight are saved without applying them, unless
+        ``drain`` is set; training continues unaffected. All ranks call this together; get the states of model
+        and optimizer after this call.
 
         Returns
         -------
         dict
-            Flat: texts and tensors on the CPU, as ``gradwire.sync.checkpoint`` describes.
+            A flat dictionary of texts and CPU tensors, described in ``gradwire.sync.checkpoint``.
 
         Raises
         ------
@@ -192,11 +192,11 @@ class Method(ABC):
 
     @outside_inference
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state_dict`` was called on this rank, dropping gradients in flight here.
+        """Resume from a state that ``state_dict`` returned on this rank, dropping gradients in flight.
 
-        Model, optimizer and scheduler load their own states, in any order with this one. All ranks load.
-        Raises ``StateError``, and changes nothing, for the state of another rank, another world or another
-        model; ``gradwire.sync.checkpoint.redivide`` makes states for another world.
+        Model, optimizer and scheduler load their own states, before or after this one. All ranks load. Raises
+        ``StateError``, and changes nothing, for the state of another rank, another world or another model;
+        ``gradwire.sync.checkpoint.redivide`` makes states for another world.
         """
         self.check_open()
         link = self.exchange.link
@@ -211,9 +211,9 @@ class Method(ABC):
 
     @outside_inference
     def close(self) -> None:
-        """Give up threads and connections of the method's own; may be called twice. No step follows.
+        """End the method's thread and close its connections; may be called twice. No step follows.
 
-        Gradients in flight are finished on the network, and not applied. Raises ``LinkTimeoutError`` if a
+        Exchanges of gradients in flight are finished, but not applied. Raises ``LinkTimeoutError`` if the
         thread does not end.
         """
         if not self.closed:
@@ -221,18 +221,18 @@ class Method(ABC):
             self.sync.close()
 
     def abort(self) -> None:
-        """Close after a failure, without sending what is still queued."""
+        """Cancel queued exchanges and close, after a failure."""
         self.sync.cancel()
         self.close()
 
     def _ready(self) -> StepRecord:
-        """Make replicas equal, and take new parameters in, before a step; return the cost."""
+        """Make replicas equal, and add new parameters, before a step; return the cost."""
         self.check_open()
         start = StepRecord() if self._synchronised else self.synchronise()
         return start + self._grow()
 
     def _grow(self) -> StepRecord:
-        """Let parameters that ask for a gradient since the last step take part; return the cost."""
+        """Add the parameters that have required a gradient since the last step; return the cost."""
         if not self.trained.grown():
             return StepRecord()
         drained = self._before_layout()
@@ -243,11 +243,11 @@ class Method(ABC):
         return drained + StepRecord.of_wait(cost.total_s, cost).within(perf_counter() - started, steps=0)
 
     def _before_layout(self) -> StepRecord:
-        """Finish what is laid out as parameters and plan were; return the cost."""
+        """Finish gradients in the old layout of parameters and plan; return the cost."""
         return self.drain()
 
     def _buckets_of(self, gradients: FlatGradients, bucket_nbytes: int | None = None) -> FlatBuckets:
-        """Return the buckets of gradients that are laid out anew; parameters keep their residuals."""
+        """Return the buckets of gradients with a new layout; parameters keep their residuals."""
         residual = relaid(self.residuals, gradients, self._laid_out)
         self._laid_out = gradients
         name_of = {id(each): name for name, each in self.model.named_parameters()}
@@ -258,12 +258,12 @@ class Method(ABC):
         self.sync.lay_out(Layouts(names))
         return FlatBuckets(self.sync, gradients, names, groups, residual, bucket_nbytes)
 
-    def _check_ranks(self) -> None:  # noqa: B027 - not every method has something to refuse
-        """Refuse a place in a world that does not fit; nothing is laid out yet."""
+    def _check_ranks(self) -> None:  # noqa: B027 - not every method refuses a world
+        """Raise an error if the method does not support this rank or world; runs before ``_lay_out``."""
 
     @abstractmethod
     def _lay_out(self) -> None:
-        """Lay gradients out for the parameters that are trained and the plan; nothing is under way."""
+        """Lay out the gradients of the trained parameters for the plan, while no exchange is running."""
 
     def _state(self, drained: bool) -> RankState:  # noqa: ARG002 - for pipelines
         """Return the state of this rank for a checkpoint."""
@@ -273,11 +273,11 @@ class Method(ABC):
         return RankState(link.rank, link.world, self.steps_done, name, plan, residuals=residuals, auto=auto)
 
     def _adopt(self, saved: RankState) -> None:
-        """Go on from there. Raises ``StateError``, and changes nothing, for what does not fit."""
+        """Resume from ``saved``. Raises ``StateError``, and changes nothing, if it does not match."""
         if saved.in_flight:
             raise StateError(
-                f"a {type(self).__name__} has nothing in flight, but the state has {len(saved.in_flight)} "
-                "gradients; drain before saving, or resume with PipeSGD"
+                f"{type(self).__name__} expected a state without gradients in flight, got one with "
+                f"{len(saved.in_flight)}; drain before saving, or resume with PipeSGD"
             )
         residuals = saved.of_residuals()
         self.residuals.check_state(residuals)
@@ -302,16 +302,16 @@ class Method(ABC):
             self.abort()
             return
         try:
-            if not self.closed:  # it may have been on purpose, with gradients still on their way
+            if not self.closed:  # the caller may have closed it, with gradients in flight
                 self.drain()
         finally:
             self.close()
 
 
 class WorkerMethod(Method):
-    """A method on a rank that has batches: ``step(compute_loss)`` trains on one.
+    """A training method on a rank with batches: ``step(compute_loss)`` trains on one batch.
 
-    At the end of a step it warns of parameters that keep losing most of their gradients to encoding.
+    At the end of a step, it warns of parameters with repeated large encoding errors.
     """
 
     def step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
@@ -320,9 +320,9 @@ class WorkerMethod(Method):
         Parameters
         ----------
         compute_loss
-            Runs the forward pass and returns a scalar, the mean over this rank's batch. Its gradient is
-            averaged over the workers, which is the gradient of the whole batch where all ranks have batches
-            of equal size.
+            Runs the forward pass and returns a scalar, the mean loss over this rank's batch. Its gradient is
+            averaged over the workers, which gives the gradient of the whole batch if all ranks' batches have
+            the same size.
 
         Returns
         -------
@@ -332,18 +332,18 @@ class WorkerMethod(Method):
         Raises
         ------
         SpecError, TensorError
-            For what is no function, for one that returns no loss, and for an optimizer that has got
-            parameters which are not the model's. Nothing has been sent.
+            If ``compute_loss`` is not a function or returns no loss, or if the optimizer has parameters
+            outside of the model. Nothing has been sent.
         ExchangeError
-            A peer is gone, too slow or sent something invalid; the message names rank, peer and step.
+            If a peer is gone, is too slow or sent invalid data; the message names rank, peer and step.
         LossyError
-            Where the method is strict, on all ranks after the same step.
+            If the method is strict, on all ranks after the same step.
         """
         self.check_open()
         if not callable(compute_loss):
             raise SpecError(
-                f"step calls a function that computes the loss, but got {shown(compute_loss)}; write "
-                "step(lambda: loss_of(model(x), y)), which leaves forward and backward to it"
+                f"step expected a function that computes the loss, got {shown(compute_loss)}; pass "
+                "step(lambda: loss_of(model(x), y)), and step runs forward and backward"
             )
         record = self._ready() + self._begin()
         stepped = self._step(compute_loss)
@@ -352,7 +352,7 @@ class WorkerMethod(Method):
 
     @property
     def decisions(self) -> list[tuple[int, PlanChoice]]:
-        """With ``"auto"``: the steps before which all ranks took a plan, and the decisions."""
+        """The decisions of ``"auto"``, each with the first step that uses its plan."""
         return [*self._chooser.decisions]
 
     @property
@@ -361,7 +361,7 @@ class WorkerMethod(Method):
         return 0
 
     def _begin(self) -> StepRecord:
-        """Let all ranks choose the plan of the step, and follow it; return the cost."""
+        """Begin a step, and switch to the plan that all ranks choose for it; return the cost."""
         started, present, drained = perf_counter(), self.plan, StepRecord()
         self.sync.begin()
         if self.plan != present:
@@ -372,7 +372,7 @@ class WorkerMethod(Method):
     def _adopt(self, saved: RankState) -> None:
         super()._adopt(saved)
         plan = self._chooser.loaded_plan
-        if plan is not None and plan != self.plan:  # gradients in flight were made for it
+        if plan is not None and plan != self.plan:  # the saved gradients in flight have its layout
             self._drop()
             self._before_layout()
             self.sync.follow(plan)
@@ -383,10 +383,10 @@ class WorkerMethod(Method):
 
     @abstractmethod
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
-        """Train on one batch; the replicas have begun equal."""
+        """Train on one batch, after the replicas have been made equal."""
 
 
 def _connect(group: dist.ProcessGroup | None, timeout_s: float, method: str, plan: Plan) -> Link:
-    chosen = member_group(group, f"make a {method}", f", or give {method} a Link as its group")
-    ending = f"; do all ranks of the group make a {method}?"
+    chosen = member_group(group, f"create a {method}", f", or pass {method} a Link as its group")
+    ending = f"; create a {method} on all ranks of the group"
     return connect(chosen, timeout_s, ExchangeError, ending, tos=plan.tos)

@@ -1,6 +1,6 @@
-"""Observers of steps and buckets, and the null default: no caller asks whether there is one.
+"""Observers of steps and buckets, and null observers, so that callers need no check for None.
 
-``GradientSync`` has a tuple of them. An error in one of them ends the step on all ranks.
+``GradientSync`` has a tuple of observers. An error in an observer ends the step on all ranks.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class StepCost:
     Attributes
     ----------
     step
-        Counted from 1 up, those before a checkpoint included.
+        The step's number from 1, including steps before a checkpoint.
     wait_s
         Seconds for which the training thread waited for averages.
     exchange
-        The sum over these averages.
+        The total cost of these exchanges.
     """
 
     step: int
@@ -47,58 +47,58 @@ class BetweenSteps(Protocol):
 
     @property
     def context(self) -> SyncContext:
-        """Rank, world, link, plan, ledger and step."""
+        """The context: rank, world, link, plan, ledger and step."""
 
     def exchange_now(self, what: str, call: Callable[[Exchange], T]) -> T:
-        """Call ``call`` on the communication thread and return its value; all ranks make the same call."""
+        """Run ``call`` on the communication thread and return its value; all ranks make the same call."""
 
 
 class StepObserver:
-    """Watches the steps of one model, on the training thread; does nothing by default."""
+    """An observer of one model's steps, on the training thread; does nothing by default."""
 
     def connected(self, context: SyncContext) -> None:
-        """Note what the ranks share; called once, after they have connected and before the first step."""
+        """Receive the context; called once, after the ranks have connected and before the first step."""
 
     def begin(self, step: int, sync: BetweenSteps) -> Plan | None:  # noqa: ARG002
-        """Return the plan from this step on, or None for the present one; the same on all ranks.
+        """Return the plan from this step on, or None for the current one; the same on all ranks.
 
-        At most one observer of a model returns plans. All ranks call it before the first bucket of each step,
-        with steps of this process, counted from 1 up; again for a step that is retried. It may exchange.
+        At most one observer of a model returns plans. All ranks call this before the first bucket of each
+        step, numbered from 1 in this process, and again for a retried step. It may run exchanges.
         """
         return None
 
     def bucket(self, work: BucketWork) -> BucketObserver:  # noqa: ARG002
-        """Return the observer of a bucket that is about to be handed over."""
+        """Return the observer of a bucket whose exchange is about to start."""
         return NULL_BUCKET
 
     def gathered(self, count: int, wait_s: float) -> None:
-        """Note that the step has waited so long for an all-gather of ``count`` floats of weights."""
+        """Record a wait of ``wait_s`` seconds for an all-gather of ``count`` weights."""
 
     def end(self, cost: StepCost) -> None:
-        """Note that all averages that a step waits for are there."""
+        """Record the cost of a step, after all of its averages."""
 
     def state(self) -> Mapping[str, Any]:
-        """Return the fields that a checkpoint keeps; their names are the observer's own."""
+        """Return the observer's fields of a checkpoint, under names that no other observer uses."""
         return {}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Adopt the fields of a checkpoint, which may lack the observer's. Raises ``StateError``."""
+        """Load the observer's fields from a checkpoint, which may lack them. Raises ``StateError``."""
 
 
 class PlanChooser(StepObserver):
-    """An observer that may choose the plan of each step; this one never does.
+    """An observer that may choose the plan of each step; the base class never does.
 
     Attributes
     ----------
     decisions
-        The steps before which all ranks took a plan, and the decisions.
+        The first step with each chosen plan, and the decision.
     """
 
     decisions: Sequence[tuple[int, PlanChoice]] = ()
 
     @property
     def loaded_plan(self) -> Plan | None:
-        """The plan with which the next step goes on, if a checkpoint was loaded that has one."""
+        """The loaded checkpoint's plan for the next step, or None."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""Give all replicas rank 0's weights, or its buffers."""
+"""Comparisons of replicas, and broadcasts of rank 0's weights and buffers to all replicas."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ from gradwire.sync.observe import BetweenSteps, StepObserver
 from gradwire.sync.trained import Trained, shared_buffers, shared_parameters
 from gradwire.units import counted, ranks_in_words
 
-# Compare what all ranks must have in common: their weights and buffers, bit for bit, and their options.
+# Compare the state that all ranks must share: weights and buffers, bit for bit, and options.
 
-_REMEDY = "let all ranks load the same, whole checkpoint, and look for a change that depends on the rank"
+_REMEDY = "load the same complete checkpoint on all ranks, and look for a change that depends on the rank"
 
 
 def weights_sha256(model: nn.Module) -> bytes:
-    """Return the SHA-256 of all shared parameters, frozen ones too, in their order; not of buffers."""
+    """Return the SHA-256 of all shared parameters, including frozen ones, in order, without buffers."""
     return sha256_of(shared_parameters(model))
 
 
 def kept_buffers(model: nn.Module) -> list[torch.Tensor]:
-    """Return the shared buffers that a state of the model holds, each once and without empty ones."""
+    """Return the nonempty shared buffers in the model's ``state_dict``, each once."""
     return shared_buffers(model, lambda module, name: name not in module._non_persistent_buffers_set)
 
 
 def cached_buffers(model: nn.Module) -> list[torch.Tensor]:
-    """Return the others (``persistent=False``), which may differ in size."""
+    """Return the nonempty shared buffers with ``persistent=False``, whose sizes may differ between ranks."""
     return shared_buffers(model, lambda module, name: name in module._non_persistent_buffers_set)
 
 
 def check_replicas(
     model: nn.Module, exchange: Exchange, optimizer: torch.optim.Optimizer | None = None
 ) -> None:
-    """Compare all ranks' weights, buffers, and the state of their optimizer.
+    """Compare all ranks' weights, buffers, and optimizer states.
 
-    Every rank calls it while no exchange of the link is under way. Of buffers those that ``state_dict``
-    holds, but for the running statistics of normalisation layers, which are each rank's own while it trains.
-    96 bytes per rank travel, exactly. Raises ``StateError`` on every rank, naming those that differ from the
-    majority (from rank 0's side where there is none), and ``ExchangeError``.
+    Every rank calls this while no exchange of the link is running. The buffers are those in ``state_dict``
+    except the running statistics of normalisation layers, which differ between ranks in training. 96 bytes
+    per rank are exchanged, exactly. Raises ``StateError`` on every rank, naming the ranks that differ from
+    the majority (in a tie, from rank 0), and ``ExchangeError``.
     """
     hashes = replica_hashes(model, optimizer, sha256_of)
     hashes |= {"buffers": sha256_of(_compared_buffers(model))}
@@ -69,9 +69,9 @@ def compare_hashes(
     timeout_s: float | None,
     remedy: str = _REMEDY,
 ) -> None:
-    """Do what ``check_replicas`` does for hashes that every rank has computed of the same parts.
+    """Compare hashes that every rank has computed of the same parts; raises as ``check_replicas``.
 
-    Ranks may come ``timeout_s`` late, if it isn't None.
+    Ranks may be up to ``timeout_s`` seconds late; None: the link's timeout.
     """
     every = _gather(b"".join(hashes.values()), exchange, timeout_s)
     start = 0
@@ -79,27 +79,29 @@ def compare_hashes(
         different = _different([each[start : start + len(own)] for each in every])
         start += len(own)
         if different is not None:
-            raise StateError(f"replicas must agree bit for bit, but the {what} of {different}; {remedy}")
+            raise StateError(f"expected bit-identical replicas, but the {what} of {different}; {remedy}")
 
 
 def check_in_flight(steps_done: int, in_flight: int, exchange: Exchange) -> None:
-    """Raise ``StateError`` on every rank unless all have resumed with as many gradients in flight.
+    """Raise ``StateError`` on every rank unless all have resumed with equally many gradients in flight.
 
-    All ranks call it in the first step after a load. Raises ``ExchangeError``.
+    All ranks call this in the first step after a load. Raises ``ExchangeError``.
     """
     every = [int.from_bytes(each) for each in _gather(in_flight.to_bytes(4), exchange)]
     other = next((rank for rank, count in enumerate(every) if count != every[0]), None)
     if other is not None:
         raise StateError(
-            f"rank 0 resumes at step {steps_done} with {counted(every[0], 'gradient')} in flight, but rank "
-            f"{other} with {every[other]}; let all ranks load the same checkpoint, and drain all or none"
+            f"expected all ranks to resume at step {steps_done} with {counted(every[0], 'gradient')} in "
+            f"flight, as rank 0, got {every[other]} on rank {other}; load the same checkpoint on all ranks, "
+            "and drain all or none"
         )
 
 
 def check_layout(model: nn.Module, exchange: Exchange) -> bool:
-    """Raise ``ExchangeError`` unless all ranks have parameters and kept buffers of the same shapes, in order.
+    """Raise ``ExchangeError`` unless parameters and saved buffers have the same shapes on all ranks.
 
-    Returns whether their caches have, too. Otherwise like ``check_replicas``.
+    Return whether the shapes of buffers with ``persistent=False`` are also the same. Call it as
+    ``check_replicas``.
     """
     parameters = [
         (tuple(each.shape), str(each.dtype), each.requires_grad) for each in shared_parameters(model)
@@ -111,31 +113,32 @@ def check_layout(model: nn.Module, exchange: Exchange) -> bool:
         different = _different([each[part] for each in every])
         if different is not None:
             raise ExchangeError(
-                f"rank {exchange.link.rank}: all ranks train the same model, but shapes, dtypes or "
-                f"requires_grad of the {what} of {different}; make and freeze it alike on every rank"
+                f"rank {exchange.link.rank}: expected the same model on all ranks, but shapes, dtypes or "
+                f"requires_grad of the {what} of {different}; create and freeze it identically on all ranks"
             )
     return _different([each[64:] for each in every]) is None
 
 
 def check_options(options: str, exchange: Exchange) -> None:
-    """Compare a text that must be equal on all ranks; otherwise like ``check_replicas``.
+    """Compare a text that must be equal on all ranks; call it as ``check_replicas``.
 
-    Raises ``ExchangeError``, also where the texts differ.
+    Raises ``ExchangeError``, also if the texts differ.
     """
     different = differing(options, exchange)
     if different is not None:
         raise ExchangeError(
-            f"all ranks train alike, but the options of {different}; rank {exchange.link.rank} has {options}"
+            f"expected the same options on all ranks, but those of {different}; rank {exchange.link.rank} "
+            f"has {options}; start all ranks with the same options"
         )
 
 
 def differing(text: str, exchange: Exchange) -> str | None:
-    """Return which ranks have another text than the majority, as ``check_replicas`` does, or None."""
+    """Return a phrase naming the ranks whose text differs from the majority's, or None."""
     return _different(_gather(hashlib.sha256(text.encode()).digest(), exchange))
 
 
 def _different(every: list[bytes]) -> str | None:
-    """Return which ranks have other bytes than the majority, or None if all have the same."""
+    """Return a phrase naming the ranks whose bytes differ from the majority's, or None."""
     right = max(every, key=every.count)  # the first of equals: rank 0's side
     wrong = [rank for rank, bytes_ in enumerate(every) if bytes_ != right]
     return f"{ranks_in_words(wrong)} differ from those of rank {every.index(right)}" if wrong else None
@@ -155,7 +158,7 @@ def _shapes(buffers: Iterable[torch.Tensor]) -> list[tuple[object, ...]]:
 
 
 def _gather(digests: bytes, exchange: Exchange, timeout_s: float | None = None) -> list[bytes]:
-    """Return the bytes of all ranks, which travel as floats."""
+    """Return the bytes of all ranks, exchanged as floats."""
     return [bytes(map(int, row)) for row in gather(exchange, list(digests), timeout_s)]
 
 
@@ -166,12 +169,12 @@ BUFFERS = "buffers"
 
 
 def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = None) -> ExchangeCost:
-    """Copy rank 0's weights and buffers, exactly, into the model of every rank, as DDP does when it is made.
+    """Copy rank 0's weights and buffers, exactly, into every rank's model, as DDP's constructor does.
 
-    Every rank must call this at the same point, while no other exchange of the link is under way. Caches
-    (buffers with ``persistent=False``) stay local where their sizes differ between ranks. Raises
-    ``TensorError`` for a model whose trained parameters are not dense float32 on one device, and
-    ``ExchangeError``, also where models differ in shapes.
+    Every rank must call this at the same point, while no other exchange of the link is running. Buffers with
+    ``persistent=False`` are not copied if their sizes differ between ranks. Raises ``TensorError`` for a
+    model whose trained parameters are not dense float32 on one device, and ``ExchangeError``, also if models
+    differ in shapes.
     """
     with_caches = check_layout(model, exchange)
     weights = broadcast_weights(model, exchange)
@@ -184,10 +187,10 @@ def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = No
 def broadcast_weights(model: nn.Module, exchange: Exchange) -> ExchangeCost:
     """Copy rank 0's weights, exactly, into the model of every rank of the exchange's link.
 
-    All parameters travel, but for those that the model tells DDP to ignore; frozen ones go as bytes in their
-    own dtype. No buffers do. Every rank must call this at the same point, while no other exchange of the
-    link is under way. Whatever the plan says, the weights go out as a star, uncompressed: a ring's broadcast
-    half would collect a piece of every rank's weights.
+    All parameters are sent except those that the model makes DDP ignore; frozen ones as bytes in their own
+    dtype. Buffers are not sent. Every rank must call this at the same point, while no other exchange of the
+    link is running. For every plan, the weights are broadcast over a star, uncompressed: a ring's broadcast
+    half would gather a piece of every rank's weights.
 
     Raises ``TensorError`` for a model whose trained parameters are not dense float32 on one device, and
     ``ExchangeError``.
@@ -196,7 +199,7 @@ def broadcast_weights(model: nn.Module, exchange: Exchange) -> ExchangeCost:
 
 
 def broadcast_parameters(parameters: Iterable[Parameter], exchange: Exchange) -> ExchangeCost:
-    """Do what ``broadcast_weights`` does for these parameters, in the same order on every rank."""
+    """Copy rank 0's values of these parameters to every rank, as ``broadcast_weights``; in the same order."""
     every = list(dict.fromkeys(parameters))
     accounting = ExchangeCost()
     trained = [each for each in every if each.requires_grad]
@@ -211,9 +214,9 @@ def broadcast_parameters(parameters: Iterable[Parameter], exchange: Exchange) ->
 
 
 def broadcast_buffers(model: nn.Module, exchange: Exchange) -> ExchangeCost:
-    """Copy rank 0's buffers, of any dtype and bit for bit, into the model of every rank; otherwise as above.
+    """Copy rank 0's buffers, of any dtype and bit for bit, into the model of every rank.
 
-    Those that ``state_dict`` holds: what a model only caches (``persistent=False``) may differ in size. A
+    Only buffers in ``state_dict`` are copied, because others (``persistent=False``) may differ in size. A
     model without such buffers sends nothing. Raises ``ExchangeError``.
     """
     return _copy_bytes(kept_buffers(model), exchange)
@@ -221,7 +224,7 @@ def broadcast_buffers(model: nn.Module, exchange: Exchange) -> ExchangeCost:
 
 @torch.no_grad()
 def _copy_bytes(buffers: Sequence[torch.Tensor], exchange: Exchange) -> ExchangeCost:
-    """Copy rank 0's, of any dtype, to all ranks."""
+    """Copy rank 0's buffers, of any dtype, to all ranks."""
     if not buffers:
         return ExchangeCost()
     flat = [bytes_of(on_host(buffer)) for buffer in buffers]
@@ -229,10 +232,10 @@ def _copy_bytes(buffers: Sequence[torch.Tensor], exchange: Exchange) -> Exchange
     padding = torch.zeros(-sum(counts) % 4, dtype=torch.uint8, device="cpu")
     payload = torch.cat([*flat, padding])
     accounting = _broadcast(payload.view(torch.float32), exchange)
-    accounting.nonfinite = 0  # bytes of whole numbers may look so, and masks are
+    accounting.nonfinite = 0  # bytes of integers and masks may look like non-finite floats
     for buffer, own, values in zip(buffers, flat, torch.split(payload[: sum(counts)], counts), strict=True):
         if not torch.equal(own, values):
-            # A clone begins where its dtype can begin; a part of the payload may not.
+            # A clone is aligned for its dtype; a part of the payload may not be.
             buffer.copy_(values.clone().view(buffer.dtype).view(buffer.shape))
     return accounting
 
@@ -242,41 +245,40 @@ def _broadcast(flat: torch.Tensor, exchange: Exchange) -> ExchangeCost:
 
 
 def count_weights(ledger: Ledger | None, accounting: ExchangeCost) -> None:
-    """Count weights that went from rank 0 to all others; no gradient is in them."""
+    """Count a broadcast of weights from rank 0 to all other ranks, which carries no gradient."""
     if ledger is not None:
         ledger.exchanged(WEIGHTS, accounting, accounting.total_s, gradient_nbytes=0)
 
 
 def count_buffers(ledger: Ledger | None, accounting: ExchangeCost) -> None:
-    """Count buffers that went from rank 0 to all others, where there are any."""
+    """Count a broadcast of buffers from rank 0 to all other ranks, if it sent any."""
     if ledger is not None and accounting.total_s:
         ledger.exchanged(BUFFERS, accounting, accounting.total_s, gradient_nbytes=0)
 
 
-# The check of replicas that a run repeats at regular steps.
+# The check of replicas that a run repeats every few steps.
 
 
 class ReplicaWatch(StepObserver):
-    """A check of the replicas, at the beginning of some steps.
+    """A check of the replicas at the beginning of some steps.
 
     Parameters
     ----------
     every
-        The steps from one check to the next; the first step has one, too. None: no step has.
+        The number of steps between checks, from the first step on; None: no regular checks.
     optimizer
-        The one whose state is compared with the weights; None: the weights alone.
+        The optimizer whose state is compared in addition to the weights; None: only the weights.
 
     Raises
     ------
     SpecError
-        For anything else, and for an optimizer whose state is divided among the ranks.
+        For an invalid argument, and for an optimizer whose state is divided among the ranks.
     """
 
     def __init__(self, every: int | None = None, optimizer: torch.optim.Optimizer | None = None) -> None:
         if every is not None and not is_whole(every, 1, sys.maxsize):
             raise SpecError(
-                "check_replicas_every must be a whole number of steps from 1 up, or None, but is "
-                f"{shown(every)}"
+                f"expected check_replicas_every to be a number of steps from 1, or None, got {shown(every)}"
             )
         if optimizer is not None:
             check_replicated(optimizer)
@@ -285,15 +287,15 @@ class ReplicaWatch(StepObserver):
         self._is_asked = False
 
     def watch(self, model: nn.Module) -> None:
-        """Compare the replicas of this ``DistributedDataParallel``, as long as it is there."""
+        """Compare the replicas of this ``DistributedDataParallel`` while it is alive."""
         self._model = weakref.ref(model)
 
     def ask(self) -> None:
-        """Let the next step begin with a check by SHA-256."""
+        """Request a check by SHA-256 at the beginning of the next step."""
         self._is_asked = True
 
     def begin(self, step: int, sync: BetweenSteps) -> None:
-        """Compare the replicas if it is time. A rank that has run out of batches has older weights."""
+        """Compare the replicas if due, but not under ``join``: ranks without batches have older weights."""
         model = self._model()
         module = getattr(model, "module", None)
         has_joined = getattr(getattr(model, "_join_config", None), "enable", False)
@@ -304,10 +306,10 @@ class ReplicaWatch(StepObserver):
             compare_now(sync, replica_hashes(module, self.optimizer, crc32c_of))
 
     def compare(self, sync: BetweenSteps, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Compare the replicas now, by SHA-256, with the state of ``optimizer`` in place of the watch's own.
+        """Compare the replicas now, by SHA-256, with ``optimizer`` or, by default, the watch's optimizer.
 
-        All ranks call it between the same two steps. Raises ``SpecError`` for an optimizer whose state is
-        divided among the ranks, and what ``compare_now`` raises.
+        All ranks call this between the same two steps. Raises ``SpecError`` for an optimizer whose state is
+        divided among the ranks, and the errors of ``compare_now``.
         """
         if optimizer is not None:
             check_replicated(optimizer)
@@ -318,7 +320,7 @@ class ReplicaWatch(StepObserver):
 
     @property
     def facts(self) -> dict[str, str]:
-        """The facts that must be equal on all ranks, since all of them check at once."""
+        """The facts that must be equal on all ranks, because they check together."""
         what = "weights" if self.optimizer is None else "weights and optimizer"
         return {"check_replicas_every": str(self.every), "what is checked": what}
 
@@ -328,16 +330,16 @@ class ReplicaWatch(StepObserver):
 
 
 def compare_now(sync: BetweenSteps, hashes: Mapping[str, bytes]) -> None:
-    """Compare hashes of parts of the replicas, between two steps; all ranks call it together.
+    """Compare hashes of parts of the replicas, between two steps; all ranks call this together.
 
-    Raises ``StateError`` on all ranks if they differ, after which the exchange can go on; and
+    Raises ``StateError`` on all ranks if they differ, after which the exchange can continue, and
     ``ExchangeError``.
     """
 
     def compare(exchange: Exchange) -> BaseException | None:
         try:
             compare_hashes(hashes, exchange, sync.context.begin_timeout_s)
-        except StateError as error:  # not one of the exchange
+        except StateError as error:  # not a failure of the exchange
             return copied(error)
         return None
 
@@ -349,29 +351,29 @@ def compare_now(sync: BetweenSteps, hashes: Mapping[str, bytes]) -> None:
         del found  # the error holds this frame
 
 
-# Parameters that join while a method trains: all ranks take in the same ones, with the same weights.
+# Parameters added during training: all ranks add the same ones, with the same weights.
 
 
 def welcome(trained: Trained, exchange: Exchange, ledger: Ledger | None) -> ExchangeCost:
-    """Let ``trained`` grow by all parameters that ask for a gradient; they begin with rank 0's weights.
+    """Add all parameters that require a gradient to ``trained``, starting with rank 0's weights.
 
-    All ranks call it before the same step, while nothing else is on the network. Raises ``ExchangeError``,
-    also where ranks do not train the same parameters.
+    All ranks call this before the same step, while no other exchange is running. Raises ``ExchangeError``,
+    also if ranks do not train the same parameters.
     """
     newcomers = trained.grow()
     remedy = "unfreeze the same ones on all ranks, before the same step"
     try:
         different = differing(trained.layout(), exchange)
-    except ExchangeError as error:  # another rank may be at something else
+    except ExchangeError as error:  # another rank may run another exchange
         own = exchange.link.name_of(exchange.link.rank)
         raise ExchangeError(
-            f"{own}: {len(newcomers)} parameters were unfrozen here, but "
-            f"comparing them with the other ranks' failed ({error}); {remedy}"
+            f"{own}: {len(newcomers)} parameters were unfrozen on this rank, but the comparison with the "
+            f"other ranks failed ({error}); {remedy}"
         ) from error
     if different is not None:
         raise ExchangeError(
-            f"rank {exchange.link.rank}: all ranks train the same parameters, but those of {different}; "
-            f"{remedy}"
+            f"rank {exchange.link.rank}: expected the same trained parameters on all ranks, but those of "
+            f"{different}; {remedy}"
         )
     if not newcomers:
         return ExchangeCost()

@@ -1,9 +1,8 @@
-"""Residual feedback: what a rank's encodings lost in one step goes out with the next step's gradient.
+"""Error feedback: the residuals, a rank's encoding errors that it adds to the next step's gradient.
 
-Known as error feedback (Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014). Each rank keeps
-what its own encodings lost, in whatever hop, so residuals differ from rank to rank, and each rank saves and
-loads its own. Only their sum over all ranks counts, which is why they can be divided anew among any number of
-ranks.
+The method is from Seide et al., "1-Bit Stochastic Gradient Descent", Interspeech 2014. Each rank keeps its
+own encoding errors from all hops, so residuals differ between ranks, and each rank saves and loads its own.
+Only their sum over all ranks matters, so they can be redistributed among any number of ranks.
 """
 
 from __future__ import annotations
@@ -24,29 +23,29 @@ from gradwire.fields import ABOVE_ZERO, Source, keyed, real, tensor_of, whole
 from gradwire.plan import Plan
 
 GRADIENT = "gradient"
-"""The key of the residual of a whole flat gradient; its buckets' residuals are parts of it."""
+"""The key of a whole flat gradient's residual; its buckets' residuals are parts of it."""
 
 _SOURCE = Source("a state of residuals", "load what state_dict returned on this rank", StateError)
 _FIELDS = ("rank", "world", "residuals")
 _SCALE = "scale"
-"""The field of the scale in whose units residuals are, where they follow one."""
+"""The field of the loss scale that residuals are multiplied by, if they follow one."""
 STEPS = "steps_done"
-"""The field of the steps that the run had taken; older states do without it."""
+"""The field of the run's completed steps; older states lack it."""
 AUTO = "auto"
-"""The field of a run's choices, where it chooses its plan itself; residuals do without it."""
+"""The field of a run's decisions if it chooses its plan; optional."""
 
 
 class Residuals:
-    """The residuals of one rank, each by its key; none where the plan keeps none.
+    """The residuals of one rank, by key; empty if the plan keeps none.
 
     Parameters
     ----------
     plan
-        ``plan.keeps_residual`` decides.
+        The plan, whose ``keeps_residual`` decides.
     rank, world
-        Whose they are; a state says it, too.
+        The rank that owns the residuals, and the number of ranks; saved in a state.
     counts
-        The floats of every key there can be, where that is known: a state with others is refused then.
+        The number of floats for every possible key, if known: a state with other keys is then refused.
     """
 
     def __init__(self, plan: Plan, rank: int, world: int, counts: Mapping[str, int] | None = None) -> None:
@@ -56,21 +55,21 @@ class Residuals:
         self._counts = counts
         self._tensors: dict[str, torch.Tensor] = {}
         self.scale_followed: float | None = None
-        """The scale of a loss in whose units they are, where they follow one."""
+        """The loss scale that residuals are multiplied by, if they follow one."""
         self.steps_done: int | None = None
-        """The number of steps of the run when they were saved, if the owner says so."""
+        """The number of the run's completed steps at the time of saving, if the owner sets it."""
 
     @property
     def kept(self) -> bool:
-        """Whether the plan keeps any."""
+        """Whether the plan keeps residuals."""
         return self._keeps
 
     def of(self, key: str, count: int, beside: torch.Tensor | None = None) -> torch.Tensor | None:
-        """Return the residual of ``key``: a 1-D float32 tensor of ``count`` elements, 0 at first.
+        """Return the residual of ``key``: a 1-D float32 tensor of ``count`` elements, initially 0.
 
-        It is on the CPU, or on the device of ``beside``, the gradient, where that is encoded there. The same
-        tensor for the same key, also after ``load_state_dict``; None where the plan keeps none. Raises
-        ``StateError`` for another count than before, or than a loaded state's.
+        It is on the device of the gradient ``beside`` if that device encodes, else on the CPU. The same key
+        returns the same tensor, also after ``load_state_dict``; None if the plan keeps no residuals. Raises
+        ``StateError`` if ``count`` differs from an earlier call or a loaded state.
         """
         if not self._keeps:
             return None
@@ -85,29 +84,29 @@ class Residuals:
         return self._tensors[key]
 
     def replace(self, key: str, tensor: torch.Tensor) -> None:
-        """Let ``tensor``, which may have another length than before, be the residual of ``key``."""
+        """Set the residual of ``key`` to ``tensor``, which may have another length than before."""
         self._tensors[key] = tensor
 
     def scale(self, factor: float) -> None:
-        """Multiply all residuals, where gradients are in other units from now on; see ``Attached``.
+        """Multiply all residuals by ``factor``, for gradients with a new scale; see ``Attached``.
 
-        Nothing may be on the network meanwhile. Raises ``SpecError`` for a factor that is not above 0 and
-        finite, and changes nothing then.
+        No exchange may be running. Raises ``SpecError``, and changes nothing, for a factor that is not above
+        0 and finite.
         """
         if not is_real(factor, 0.0, sys.float_info.max) or factor == 0:
             raise SpecError(
-                f"residuals are multiplied by a finite number above 0, the new scale by the old, but factor "
-                f"is {factor!r}"
+                f"expected a finite factor above 0 for the residuals, got {factor!r}; pass the new scale "
+                "divided by the old"
             )
         if factor != 1:
             for tensor in self._tensors.values():
                 device_of(tensor).launch(partial(tensor.mul_, factor), [], [tensor])
 
     def follow(self, scale: float) -> None:
-        """Let all residuals be in units of this scale, of a loss, from now on; the first one is their own.
+        """Rescale all residuals from the last loss scale to ``scale``; the first call only stores the scale.
 
-        Nothing may be on the network meanwhile. A scale that is 0 or not finite, with which no step can be
-        taken, changes nothing.
+        No exchange may be running. A scale that is 0 or not finite, with which no step is possible, changes
+        nothing.
         """
         if not is_real(scale, 0.0, sys.float_info.max) or scale == 0:
             return
@@ -116,19 +115,19 @@ class Residuals:
         self.scale_followed = float(scale)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return copies of all residuals, and whose they are; nothing may be on the network meanwhile.
+        """Return copies of all residuals, with their rank and world; no exchange may be running.
 
         The state is ``{"rank": int, "world": int, "residuals": {key: tensor}}``, which ``torch.load`` reads
-        with ``weights_only``; with ``"scale": float`` where they follow one, and
-        ``"steps_done": int`` where the owner counts steps.
+        with ``weights_only``; it includes ``"scale": float`` if residuals follow a loss scale, and
+        ``"steps_done": int`` if the owner sets it.
         """
         return _state(self.rank, self.world, self._tensors, self.scale_followed, self.steps_done)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Adopt what ``state_dict`` returned on this rank; a key that the state lacks becomes 0.
+        """Load a state that ``state_dict`` returned on this rank; the residuals of missing keys become 0.
 
         Raises ``StateError``, and changes nothing, for the state of another rank or another world, for
-        residuals of other lengths, and for any residual where the plan keeps none.
+        residuals of other lengths, and for any residual if the plan keeps none.
         """
         residuals = self.check_state(state)
         for key, own in self._tensors.items():
@@ -139,23 +138,24 @@ class Residuals:
         self.scale_followed, self.steps_done = state.get(_SCALE), state.get(STEPS)
 
     def check_state(self, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
-        """Return the residuals of a state that ``load_state_dict`` takes. Raises ``StateError``."""
+        """Return the residuals of a state that ``load_state_dict`` can load. Raises ``StateError``."""
         rank, world, residuals = _read(state)
         if (rank, world) != (self.rank, self.world):
             raise StateError(
                 f"rank {self.rank} of {self.world} expected its own residuals, got those of rank {rank} of "
-                f"{world}; load each rank's own state, or give all ranks' states to redivide first"
+                f"{world}; load each rank's own state, or pass all ranks' states to redivide first"
             )
         if residuals and not self._keeps:
             raise StateError(
-                f"this plan keeps no residuals, but the state holds {', '.join(sorted(residuals))}; use a "
-                "plan with residual=True, or leave the state out, which gives up what was lost before"
+                "expected a state without residuals, as the plan keeps none, got residuals of "
+                f"{', '.join(sorted(residuals))}; use a plan with residual=True, or omit the state, which "
+                "discards the encoding errors"
             )
         strange = set() if self._counts is None else set(residuals) - set(self._counts)
         if strange:
             raise StateError(
-                f"the state has a residual of {min(strange)}, which this model does not have; load it into "
-                "the model that it was saved from, wrapped and compiled in the same way"
+                f"expected residuals of this model's parameters, got one of {min(strange)}; load the state "
+                "into the model that it was saved from, wrapped and compiled in the same way"
             )
         for key, tensor in residuals.items():
             wanted = None if self._counts is None else self._counts[key]
@@ -168,25 +168,25 @@ class Residuals:
 
 
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, Any]]:
-    """Return the states of ``world`` ranks whose residuals have the sum that those of ``states`` have.
+    """Return states for ``world`` ranks whose residuals have the same sum as in ``states``.
 
-    Every new rank gets an equal share, rounded to float32. Where the number of ranks stays the same, each
-    gets its own back, bit for bit. Where it changes, a run that chooses its plan itself chooses anew.
+    Every new rank gets an equal share, rounded to float32. If the number of ranks is unchanged, each rank
+    gets its own residuals, bit for bit. If it changes, a run that chooses its plan chooses again.
 
     Parameters
     ----------
     states
-        What ``Residuals.state_dict`` returned on all ranks, in any order. A key that one lacks counts as 0.
+        The results of ``Residuals.state_dict`` on all ranks, in any order. A missing key is a residual of 0.
     world
-        The new number of ranks, from 1 up.
+        The new number of ranks, at least 1.
 
     Raises
     ------
     StateError
-        When a rank's state is missing or comes twice, when worlds or lengths differ, and for a world below 1.
+        If a rank's state is missing or occurs twice, if worlds or lengths differ, or if ``world`` is below 1.
     """
     if not isinstance(world, int) or isinstance(world, bool) or world < 1:
-        raise StateError(f"world must be a whole number from 1 up, but is {world!r}")
+        raise StateError(f"expected world to be a whole number from 1, got {world!r}")
     read = sorted((_read(state) for state in states), key=lambda each: each[0])
     _check_complete(read)
     scale, steps = _common_scale(states), _common_steps(states)
@@ -208,7 +208,7 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, 
 
 
 def write(target: torch.Tensor, values: torch.Tensor) -> None:
-    """Copy values to a residual, or to a part of it, where it is; as the current stream's next operation."""
+    """Copy values to a residual, or a part of it, on its device, as the current stream's next operation."""
     device_of(target).launch(partial(target.copy_, values), [values], [target])
 
 
@@ -228,8 +228,8 @@ def _common_steps(states: Sequence[Mapping[str, Any]]) -> int | None:
     steps: list[int | None] = list(dict.fromkeys(state.get(STEPS) for state in states))
     if len(steps) > 1:
         raise StateError(
-            f"the states must be of the same moment, but these are of the steps {steps}; take the states of "
-            "all ranks from one checkpoint"
+            f"expected the states of one step, got those of the steps {steps}; use the states of all ranks "
+            "from one checkpoint"
         )
     return steps[0]
 
@@ -238,8 +238,8 @@ def _common_scale(states: Sequence[Mapping[str, Any]]) -> float | None:
     scales = list(dict.fromkeys(state.get(_SCALE) for state in states))
     if len(scales) > 1:
         raise StateError(
-            f"residuals of one moment are in units of one scale, but these are of the scales {scales}; take "
-            "the states of all ranks from one checkpoint"
+            f"expected residuals with one loss scale, got the scales {scales}; use the states of all ranks "
+            "from one checkpoint"
         )
     return scales[0]
 
@@ -253,8 +253,8 @@ def _read(state: Mapping[str, Any]) -> tuple[int, int, Mapping[str, torch.Tensor
     for key, each in residuals.items():
         if not is_finite(each):
             raise StateError(
-                f"the residual {key!r} holds a NaN or an infinity, which no step leaves behind; take another "
-                "checkpoint, or go on without residuals, which gives up what was lost before"
+                f"expected finite values in the residual {key!r}, got a NaN or an infinity; load another "
+                "checkpoint, or continue without residuals, which discards the encoding errors"
             )
     check_sealed(state, f"the residuals of rank {rank}")
     return rank, world, residuals
@@ -265,12 +265,12 @@ def _check_complete(read: Sequence[tuple[int, int, Mapping[str, torch.Tensor]]])
     if worlds != {len(read)} or ranks != list(range(len(read))):
         raise StateError(
             f"redivide expected the states of all ranks of one world, each once, got those of the ranks "
-            f"{ranks}, of worlds of {sorted(worlds)} ranks"
+            f"{ranks}, of worlds of {sorted(worlds)} ranks; pass all states of one checkpoint"
         )
 
 
 def _other_count(key: str, found: int, expected: int) -> StateError:
     return StateError(
-        f"expected {expected} elements in the residual {key!r}, got {found}; does the state belong to "
-        "another model or to other buckets?"
+        f"expected {expected} elements in the residual {key!r}, got {found}; load the state of the same "
+        "model with the same buckets"
     )

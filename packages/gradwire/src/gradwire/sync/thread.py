@@ -1,7 +1,7 @@
-"""The communication thread, and its pieces of work: one thread for each rank of a model.
+"""The communication thread and its work: one thread for each rank of a model.
 
-It works off what it is given, in order, and stops for good at the first failure. Pipe-SGD (its algorithm 1)
-has one per rank.
+It runs queued work in order; after the first failure, it runs no more. Pipe-SGD (its algorithm 1) has one
+such thread per rank.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _OWN_WORK_S = 30.0
 
 # Threads that end before the interpreter does.
 #
-# While it ends, the interpreter ends every daemon thread that wants to go on in Python. One that comes back
-# from a kernel or from Gloo then has C++ on its stack, which aborts the process: exit code 134 from a job
-# that was done, and a launcher starts it again. So what is under way may finish first, within a limit. What
-# does not, because a peer never comes, ends when its connections are closed, and gets a little more time for
-# that. They are closed in any case: what the transport does without a thread would hold the process until the
-# peers end.
+# At shutdown, the interpreter ends every daemon thread that returns to Python. A thread that returns from a
+# kernel or from Gloo then has C++ on its stack, which aborts the process: a finished job exits with code 134,
+# and a launcher restarts it. So running work may finish first, within a limit. Work that does not finish,
+# because a peer is absent, ends when its connections are closed, and gets a little more time for that. The
+# connections are closed in any case, because the transport's operations without a thread would keep the
+# process alive until the peers end.
 #
-# This happens in ``atexit``, after threads that are no daemons have ended: they may be the ones that train.
+# This runs in ``atexit``, after all non-daemon threads have ended, because they may be training.
 
 FINISH_S = 5.0
-"""The seconds that an ending interpreter gives the work that its threads have under way."""
+"""The limit for running work to finish when the interpreter ends, in seconds."""
 BREAK_OFF_S = 5.0
-"""The seconds that it gives waits to end then, after their connections are closed."""
+"""The limit for waits to end after that, once their connections are closed, in seconds."""
 
 _under_way: dict[Thread, tuple[Callable[[], object], Callable[[], object]]] = {}
 
@@ -52,15 +52,15 @@ _under_way: dict[Thread, tuple[Callable[[], object], Callable[[], object]]] = {}
 def start(
     run: Callable[[], object], name: str, finish: Callable[[], object], break_off: Callable[[], object]
 ) -> Thread:
-    """Start a daemon thread that has ended when the interpreter ends.
+    """Start a daemon thread that ends before the interpreter does.
 
-    At the interpreter's end ``finish`` is called, which lets ``run`` return once it has done what is under
-    way. After that, or where it has not in time, ``break_off`` lets whatever any thread waits for fail.
+    When the interpreter ends, it calls ``finish``, after which ``run`` must return once its work is done.
+    Then, or after ``FINISH_S``, it calls ``break_off``, which must make all waits of any thread fail.
     """
     thread = Thread(target=lambda: _watched(run, thread), name=name, daemon=True)
     _under_way[thread] = finish, break_off
     atexit.unregister(_end_all)
-    atexit.register(_end_all)  # what was registered last comes first: before the connections are closed
+    atexit.register(_end_all)  # last registered, first called: before the connections are closed
     thread.start()
     return thread
 
@@ -74,7 +74,7 @@ def _watched(run: Callable[[], object], thread: Thread) -> None:
 
 def _end_all() -> None:
     left = [(thread, *ways) for thread, ways in list(_under_way.items()) if thread.is_alive()]
-    with suppress(KeyboardInterrupt):  # an impatient user gets the next stage
+    with suppress(KeyboardInterrupt):  # Ctrl-C proceeds to the next stage
         for _, finish, _ in left:
             finish()
         join_all([thread for thread, *_ in left], FINISH_S)
@@ -84,31 +84,30 @@ def _end_all() -> None:
 
 
 class Work(ABC):
-    """One piece of work for the communication thread, as ``torch.distributed.Work``.
+    """One piece of work for the communication thread, like ``torch.distributed.Work``.
 
-    An exception reaches each caller of ``wait`` as a copy, with a note that names the work, so that nothing
-    here keeps the frames of callers.
+    Each caller of ``wait`` gets a copy of an exception, with a note that names the work, so that no frame of
+    a caller is kept here.
 
     Parameters
     ----------
     name
-        The ledger's name of it, the same in every step; None: it is not counted.
+        The work's name in the ledger, the same in every step; None: the work is not counted.
     what, done
-        The names of the work and of its end in errors.
+        The work's noun phrase and past participle in errors.
     timeout_s
-        The limit of any single wait for a peer in it; None: the link's timeout.
+        The limit of any single wait for a peer; None: the link's timeout.
     count
-        Called by the first ``wait`` of work that has a name, with the seconds that it has waited.
+        Called by the first ``wait`` of named work, with the seconds that it waited.
 
     Attributes
     ----------
     nbytes, step
-        Bytes of float32 gradient that it averages, and its training step of this process, counted from 1 up;
-        0 for none.
+        Bytes of float32 gradient to average, and the training step of this process, from 1; 0 for none.
     cost
-        Its cost, once it is done.
+        The cost, once the work is done.
     lost, verdict
-        The errors of encoding, where they are measured, and the error that all ranks have agreed to raise.
+        The encoding errors, if measured, and the error that all ranks agreed to raise.
     """
 
     nbytes = step = 0
@@ -129,15 +128,15 @@ class Work(ABC):
         self.lost: ErrorSums | None = None
         self.verdict: LossyError | None = None
         self._result = Future[None]()
-        self._raised_at: TracebackType | None = None  # each wait raises from there, so no traceback grows
+        self._raised_at: TracebackType | None = None  # each wait raises with it, so no traceback grows
         self._counted = Lock()
 
     @abstractmethod
     def run(self, exchange: Exchange) -> None:
-        """Do the work and set ``cost``; on the communication thread."""
+        """Do the work and set ``cost``, on the communication thread."""
 
     def execute(self) -> None:
-        """Run, unless it was cancelled, and let ``wait`` return or raise; never raise here."""
+        """Run the work unless it was cancelled, and store the outcome for ``wait``; never raise."""
         if not self._result.set_running_or_notify_cancel():
             return
         transport = self.context.exchange.transport
@@ -147,7 +146,7 @@ class Work(ABC):
             transport.check()
             with nullcontext() if is_unseen else profiled(f"exchange {self.name}"):
                 self.run(self.context.exchange)
-        except BaseException as error:  # it is not lost: every wait raises it
+        except BaseException as error:  # every wait raises it
             if has_begun:
                 error.add_note(f"while the communication thread {self.done} {self.what}")
             self._raised_at = error.__traceback__
@@ -160,9 +159,9 @@ class Work(ABC):
         return self._result.done()
 
     def wait(self) -> ExchangeCost:
-        """Return the cost of the work, once it is done, and let it be counted, once.
+        """Wait for the work, count it the first time, and return its cost.
 
-        Raises what the work raised, or ``LinkTimeoutError`` if the communication thread does not come back.
+        Raises the work's error, or ``LinkTimeoutError`` if the communication thread stays busy.
         """
         began = perf_counter()
         patience_s = longest_s(self.context.exchange, self.nbytes // 4, self.timeout_s)
@@ -170,17 +169,17 @@ class Work(ABC):
         if not wait([self._result], min(patience_s, TIMEOUT_MAX)).done:
             raise LinkTimeoutError(
                 f"rank {self.context.rank} waited {patience_s:g} s for {self.what} to be {self.done}, but "
-                f"its communication thread is still at work; look for a stopped peer, or "
+                f"its communication thread is still busy; look for a stopped peer, or "
                 f"{self.context.late_advice}"
             )
         return self._outcome(began)
 
     def cancel(self) -> bool:
-        """Drop it if it has not begun; return whether it will not run. A later ``wait`` raises."""
+        """Cancel the work if it has not started; return whether it was cancelled. A later ``wait`` raises."""
         return self._result.cancel()
 
     def _outcome(self, began: float) -> ExchangeCost:
-        """Return the cost of work that is done, which one has waited for since ``began``, or raise."""
+        """Return the cost of finished work, or raise its error; the wait began at ``began``."""
         error = self._result.exception()
         if error is not None:
             raise copied(error).with_traceback(self._raised_at)
@@ -193,7 +192,7 @@ class Work(ABC):
 
 
 class CallWork(Work, Generic[T]):
-    """A call with the exchange, on the communication thread: what it returns is ``value`` once it is done."""
+    """A call with the exchange, on the communication thread; ``value`` is its result once it is done."""
 
     value: T
 
@@ -204,18 +203,18 @@ class CallWork(Work, Generic[T]):
         self._call = call
 
     def run(self, exchange: Exchange) -> None:
-        """Call."""
+        """Call it, and store the result."""
         self.value = self._call(exchange)
 
 
 class CommunicationThread:
-    """One daemon thread that does the work of one rank's exchanges, one after the other.
+    """A daemon thread that runs one rank's exchanges in order.
 
-    ``Work`` says what becomes of an exception. The context fails with it, so that the peers learn of it, and
-    no later work is begun: its outcome is what ``Transport.check`` raises. A program that ends waits a few
-    seconds for what is queued (``start``).
+    ``Work`` stores an exception for ``wait``. The context fails with it, which notifies the peers, and no
+    later work runs: it fails with the error of ``Transport.check``. A program that ends waits a few seconds
+    for queued work (``start``).
 
-    ``context`` is that of the work; its exchange is this thread's alone while work is under way.
+    ``context`` is the work's context; only this thread uses its exchange while work is running.
     """
 
     def __init__(self, context: SyncContext) -> None:
@@ -226,7 +225,7 @@ class CommunicationThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether this is called on the thread itself."""
+        """Whether the caller runs on this thread."""
         return current_thread() is self._thread
 
     def put(self, work: Work) -> None:
@@ -234,16 +233,16 @@ class CommunicationThread:
         self._inbox.put(work)
 
     def give_up(self, failure: BaseException) -> None:
-        """Close the link once what is under way is done; everything later ends with ``failure``."""
+        """Close the link after the running work; all later work fails with ``failure``."""
         self._context.exchange.transport.give_up(failure)
         self.put(CallWork(self._context, "the end", lambda _: None, None))
 
     def end(self) -> None:
-        """Let the thread end once it has done what is queued; return at once. May be called twice."""
+        """End the thread after its queued work; return at once. May be called twice."""
         self._inbox.put(None)
 
     def close(self, count: int = 0) -> None:
-        """End the thread, which may have ``count`` floats to average, and wait for it.
+        """End the thread, which may still average ``count`` floats, and join it.
 
         Raises ``LinkTimeoutError`` if the thread does not end.
         """
@@ -257,17 +256,16 @@ class CommunicationThread:
             )
 
     def _run(self) -> None:
-        while (work := self._inbox.get()) is not None:  # without limit: backward takes what it takes
+        while (work := self._inbox.get()) is not None:  # no timeout: a backward pass may take any time
             work.execute()
             del work  # it holds a bucket
 
 
 def longest_s(exchange: Exchange, count: int, timeout_s: float | None = None) -> float:
-    """Return the seconds after which an all-reduce of ``count`` floats must have ended or failed by itself.
+    """Return the longest time that an all-reduce of ``count`` floats may take, in seconds.
 
-    Every frame has the link's timeout (``timeout_s``, where that is given), on its way out and on its way in,
-    so a slow network that still moves is never taken for a dead one, and a dead one is reported by the
-    exchange long before.
+    Sending and receiving a frame each have a timeout (``timeout_s``, by default the link's), so a slow
+    network is never mistaken for a dead one, and the exchange reports a dead one long before.
     """
     link, plan = exchange.link, exchange.plan
     steps = sum(1 for _ in collectives.get(plan.algorithm).schedule(link.rank, link.world))

@@ -1,7 +1,8 @@
-"""The parameters that a method trains, kept in step with a model that is unfrozen piece by piece.
+"""The parameters that a method trains, updated as the model's parameters are unfrozen.
 
-An optimizer steps every parameter that has a gradient. So its parameters must be the model's, and those
-without a place in the flat gradient must have no ``.grad``: each rank would step them with its own.
+An optimizer updates every parameter that has a gradient. So its parameters must be the model's, and
+parameters without a place in the flat gradient must have no ``.grad``: each rank would apply its own gradient
+to them.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from gradwire.sync.flat import FlatGradients, trainable
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.residual import GRADIENT, Residuals, write
 
-# The parameters and buffers that all replicas share: those that DDP doesn't leave to each rank.
+# The parameters and buffers that all replicas share: DDP does not ignore them.
 
 
 def shared_parameters(model: nn.Module) -> list[Parameter]:
-    """Return the parameters that all ranks share, frozen ones too, each once and in their order."""
+    """Return the parameters that all ranks share, including frozen ones, each once, in the model's order."""
     ignored = _ignored_names(model)
     return [each for name, each in model.named_parameters() if name not in ignored]
 
 
 def own_parameters(model: nn.Module) -> dict[str, Parameter]:
-    """Return the other parameters, each rank's own, by their names."""
+    """Return the parameters that each rank trains separately, by name."""
     ignored = _ignored_names(model)
     return {name: each for name, each in model.named_parameters() if name in ignored}
 
 
 def shared_buffers(model: nn.Module, wanted: Callable[[nn.Module, str], bool]) -> list[torch.Tensor]:
-    """Return the buffers that all ranks share, each once and without empty ones.
+    """Return the nonempty buffers that all ranks share and ``wanted`` selects, each once.
 
-    ``wanted`` decides by the module and the name in it.
+    ``wanted`` receives a module and a buffer's name in it.
     """
     ignored = _ignored_names(model)
     found = {
@@ -52,9 +53,9 @@ def shared_buffers(model: nn.Module, wanted: Callable[[nn.Module, str], bool]) -
 
 
 def _ignored_names(model: nn.Module) -> set[str]:
-    """Return the names that a model tells DDP to leave alone, as TorchRec and PEFT do.
+    """Return the names of parameters and buffers that DDP ignores, as TorchRec and PEFT configure it.
 
-    DDP puts a dot before the names of the outermost module's own parameters in one place, not in others.
+    In one place, DDP puts a dot before the names of the outermost module's own parameters.
     """
     names = getattr(model, "_ddp_params_and_buffers_to_ignore", ())
     return {str(name).removeprefix(".") for name in names}
@@ -63,12 +64,12 @@ def _ignored_names(model: nn.Module) -> set[str]:
 class Trained:
     """The trained parameters of one model on one rank.
 
-    A parameter is trained from the step on in which it first asks for a gradient, and keeps its place when it
-    is frozen again. ``parameters`` has each once, in the order of the model. The optimizer is None at a
-    worker of a server; ``method`` is what errors call the method.
+    A parameter is trained from the first step in which it requires a gradient, and keeps its place when it is
+    frozen again. ``parameters`` has each once, in the model's order. The optimizer is None at a worker of a
+    server; ``method`` is the method's name in errors.
 
-    Raises ``SpecError`` for what no method can train, and for an optimizer that has other parameters than the
-    model's, or whose ``step`` needs a closure; and ``TensorError`` for the model's parameters.
+    Raises ``SpecError`` for a model that no method can train, for an optimizer with parameters outside of the
+    model, and for one whose ``step`` needs a closure; ``TensorError`` for unsupported parameters.
     """
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None, method: str) -> None:
@@ -84,12 +85,12 @@ class Trained:
         self._look_for_strangers()
 
     def grown(self) -> bool:
-        """Return whether a parameter asks for a gradient that has no place yet. Raises ``SpecError``."""
+        """Return whether a parameter without a place requires a gradient. Raises ``SpecError``."""
         self._look_for_strangers()
         return any(parameter.requires_grad for parameter in self._frozen)
 
     def grow(self) -> list[Parameter]:
-        """Take in all that ask for a gradient; return the newcomers, in the order of the model."""
+        """Add all parameters that require a gradient; return the new ones, in the model's order."""
         _check_shared(self._model, self._method)
         self._every = list(dict.fromkeys(self._model.parameters()))
         self._known.update(map(id, self._every))
@@ -99,17 +100,17 @@ class Trained:
         return [each for each in self.parameters if id(each) not in before]
 
     def shield(self) -> None:
-        """Let the optimizer find no gradient of this rank's own: of a parameter that has no place here."""
+        """Set ``.grad`` to None for the optimizer's parameters without a place, so that it skips them."""
         for parameter in self._held():
             if parameter.grad is not None and id(parameter) not in self._own:
                 parameter.grad = None
 
     def layout(self) -> str:
-        """Return which of the model's parameters are trained; equal on ranks that train alike."""
+        """Return the positions and shapes of the trained parameters, as a text for comparing ranks."""
         return str([(at, tuple(each.shape)) for at, each in enumerate(self._every) if id(each) in self._own])
 
     def _look_for_strangers(self) -> None:
-        """Notice what the model has got since, by the optimizer's parameters. Raises ``SpecError``."""
+        """Find parameters added to the optimizer. Raises ``SpecError`` for one that is not in the model."""
         found = [] if self._optimizer is None else strangers(self._optimizer, self._known)
         if not found:
             return
@@ -119,9 +120,9 @@ class Trained:
         foreign = [tuple(each.shape) for each in found if id(each) not in self._known]
         if foreign:
             raise SpecError(
-                f"the optimizer of a {self._method} holds its model's parameters only, but {len(foreign)} of "
-                f"these (the first of shape {foreign[0]}) are not the model's, so their gradients are not "
-                "averaged; make it from model.parameters(), and put all that is trained into one model"
+                f"{self._method} expected an optimizer of its model's parameters, got one with "
+                f"{len(foreign)} others (the first of shape {foreign[0]}), whose gradients are not averaged; "
+                "create it from model.parameters(), and put all trained modules into one model"
             )
 
     def _held(self) -> Iterator[Parameter]:
@@ -137,7 +138,7 @@ class Trained:
 def relaid(
     residuals: Residuals, gradients: FlatGradients, before: FlatGradients | None = None
 ) -> torch.Tensor | None:
-    """Return the residual of ``gradients``; what had a place in those of ``before`` keeps its own."""
+    """Return the residual of ``gradients``; parameters that were in ``before`` keep their residuals."""
     count = gradients.buffer.numel()
     beside = gradients.buffer
     old = residuals.of(GRADIENT, count if before is None else before.buffer.numel(), beside)
@@ -153,18 +154,18 @@ def relaid(
 
 
 def strangers(optimizer: torch.optim.Optimizer, known: Collection[int]) -> list[Parameter]:
-    """Return the parameters of an optimizer whose ids are not among these."""
+    """Return the parameters of an optimizer whose ids are not in ``known``."""
     held = (each for group in optimizer.param_groups for each in group["params"])
     return [each for each in held if id(each) not in known]
 
 
 def import_all_of_torch() -> None:
-    """Let torch import now what its first optimizer does, which takes seconds: peers would wait later."""
+    """Import the modules of torch's first optimizer now: it takes seconds, and peers would wait later."""
     importlib.import_module("torch._dynamo")
 
 
 REPLICATE = "torch.distributed._composable.replicate"
-"""The module of torch's composable ``replicate``, which makes a DDP that the model does not show."""
+"""The module of torch's composable ``replicate``, which uses a DDP that is hidden from the model."""
 
 
 def is_replicated(model: object) -> bool:
@@ -173,25 +174,23 @@ def is_replicated(model: object) -> bool:
 
 
 def check_model(model: object, method: str) -> None:
-    """Raise ``SpecError`` for no module, and for a model whose gradients somebody else averages."""
+    """Raise ``SpecError`` unless ``model`` is a module whose gradients nothing else averages."""
     if not isinstance(model, nn.Module):
         raise SpecError(
-            f"a {method} trains a torch.nn.Module, but got {shown(model)}; give it the model, and the "
-            "optimizer after it"
+            f"{method} expected a torch.nn.Module, got {shown(model)}; pass the model, then the optimizer"
         )
     _check_shared(model, method)
     for name, module in model.named_modules():
         if is_replicated(module):
             raise SpecError(
-                f"a {method} averages gradients itself, but {REPLICATE} has changed {name or 'the model'}, "
-                "so that DDP would average them, too; leave replicate out"
+                f"{method} expected a model without its own all-reduce, got one with {REPLICATE} on "
+                f"{name or 'it'}; remove replicate"
             )
         if isinstance(module, DistributedDataParallel):
-            what = f"its {name}" if name else "this one"
+            what = f"one with a DistributedDataParallel as {name}" if name else "a DistributedDataParallel"
             raise SpecError(
-                f"a {method} averages gradients itself, but {what} is a DistributedDataParallel, whose own "
-                f"all-reduce would run, too; give {method} the module inside (model.module) and call that in "
-                "the loss, or keep DDP and use gradwire.attach(model)"
+                f"{method} expected a model without its own all-reduce, got {what}; pass the module inside "
+                "(model.module) and call it in the loss, or keep DDP and use gradwire.attach(model)"
             )
 
 
@@ -199,31 +198,31 @@ def _check_shared(model: nn.Module, method: str) -> None:
     apart = [name for name, each in own_parameters(model).items() if each.requires_grad]
     if apart:
         raise SpecError(
-            f"a {method} averages the gradients of all trainable parameters, but the model tells DDP to "
-            f"ignore {apart[0]}, which each rank trains for itself; freeze it, or wrap the model in "
-            "DistributedDataParallel and use gradwire.attach(model)"
+            f"{method} expected trainable parameters that all ranks share, got {apart[0]}, which DDP is set "
+            "to ignore; freeze it, or wrap the model in DistributedDataParallel and use "
+            "gradwire.attach(model)"
         )
 
 
 def check_optimizer(optimizer: object, method: str) -> None:
-    """Raise ``SpecError`` for what is no optimizer, and for one whose ``step`` needs a closure."""
+    """Raise ``SpecError`` unless ``optimizer`` is an optimizer whose ``step`` needs no closure."""
     step = getattr(type(optimizer), "step", None)
     if not callable(step) or not hasattr(optimizer, "param_groups"):
         raise SpecError(
-            f"a {method} expects an optimizer of torch.optim, but got {shown(optimizer)}; make one, for "
-            "example torch.optim.SGD(model.parameters(), lr=0.1)"
+            f"{method} expected an optimizer of torch.optim, got {shown(optimizer)}; create one, for example "
+            "torch.optim.SGD(model.parameters(), lr=0.1)"
         )
     closure = inspect.signature(step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise SpecError(
-            f"a {method} calls the optimizer's step once per averaged gradient, but that of "
-            f"{type(optimizer).__name__} needs a closure to compute others; use an optimizer without one"
+            f"{method} expected an optimizer whose step needs no closure, got {type(optimizer).__name__}; "
+            "use another optimizer, such as torch.optim.SGD"
         )
 
 
 def check_extras(method: str, ledger: object, strict: object) -> None:
-    """Raise ``SpecError`` for a ledger or a ``strict`` of another type."""
+    """Raise ``SpecError`` unless ``ledger`` is a ``Ledger`` or None, and ``strict`` a bool."""
     if ledger is not None and not isinstance(ledger, Ledger):
-        raise SpecError(f"the ledger of {method} must be a gradwire.Ledger or None, but is {shown(ledger)}")
+        raise SpecError(f"{method} expected a gradwire.Ledger or None as its ledger, got {shown(ledger)}")
     if not isinstance(strict, bool):
-        raise SpecError(f"strict must be True or False in {method}, but is {shown(strict)}")
+        raise SpecError(f"{method} expected strict to be True or False, got {shown(strict)}")

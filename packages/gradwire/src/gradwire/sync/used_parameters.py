@@ -1,11 +1,11 @@
 """The parameters that a step's backward passes use, on this rank and on any rank.
 
-The rule is DDP's with ``find_unused_parameters``: where some ranks reach a parameter, the others count as 0
-in its average; where none does, it has no gradient, so that no optimizer touches it.
+The rule is DDP's with ``find_unused_parameters``: if some ranks use a parameter, the other ranks' gradients
+are 0 in its average; if none does, it has no gradient, so that no optimizer changes it.
 
-A rank cannot know of the others, but it need not ask in every step. A parameter that nobody has reached is
-averaged to 0, for every codec decodes zeros to zeros, and averages have the same bits on all ranks. So all
-of them see alike where there is a question, and only then they exchange one number per such parameter.
+The ranks need no exchange for this in most steps. The average of a parameter that no rank has used is 0,
+because every codec decodes zeros to zeros, and averages have the same bits on all ranks. So all ranks see the
+same candidates, parameters with an average of 0, and exchange one number for each only if there are any.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from gradwire.sync.flat import FlatGradients
 
 
 class Reach:
-    """One step's: made when backward has ended on this rank, and complete when ``agree`` has returned.
+    """The unused parameters of one step, created after backward and complete once ``agree`` has returned.
 
-    ``gradients`` are those of the step, collected. ``own`` are the numbers of the parameters that this rank
-    has not reached, ``absent`` those that no rank has, empty before ``agree``; a checkpoint may tell both.
+    ``gradients`` are the step's gradients, collected. ``own`` are the numbers of the parameters that this
+    rank has not used; ``absent`` those that no rank has used, empty before ``agree``. A checkpoint may hold
+    both.
     """
 
     def __init__(
@@ -41,16 +42,16 @@ class Reach:
     def parts(
         self, residual: torch.Tensor | None, numbers: Iterable[int] | None = None
     ) -> list[torch.Tensor]:
-        """Return the parts of a whole gradient's residual that wait, of all parameters or these numbers."""
+        """Return the parts of a flat residual for the unused parameters, of all or of ``numbers``."""
         if residual is None:
             return []
         among = self.own if numbers is None else self.own.intersection(numbers)
         return [self._gradients.part(each, residual) for each in sorted(among)]
 
     def agree(self, exchange: Exchange) -> ExchangeCost:
-        """Learn what no rank has reached, once all of the gradient is averaged; return what that cost.
+        """Set ``absent`` by an exchange, once the whole gradient is averaged; return the cost.
 
-        All ranks call it at the same place between their exchanges. Raises ``ExchangeError``.
+        All ranks call this at the same place between their exchanges. Raises ``ExchangeError``.
         """
         asked = self._gradients.silent()
         if not asked:
@@ -61,7 +62,7 @@ class Reach:
         return _overhead(accounting)
 
     def send_up(self, exchange: Exchange) -> ExchangeCost:
-        """Do what ``agree`` does by the reduce half of a star: for its rank 0, who is the one to step."""
+        """Count each parameter's users at rank 0, by a star's reduce half; only its ``absent`` is valid."""
         every = range(len(self._gradients.parameters))
         reached = self.told(every)
         accounting = Exchange(exchange.link, Plan(algorithm="star")).reduce(reached)
@@ -69,9 +70,9 @@ class Reach:
         return _overhead(accounting)
 
     def agree_on_all(self, exchange: Exchange, beside: torch.Tensor) -> ExchangeCost:
-        """Do what ``agree`` does where a rank has no averages of all parameters; sum ``beside`` on the way.
+        """Set ``absent`` by an exchange over all parameters, for ranks that hold only some of the averages.
 
-        ``beside`` is 1-D float32 on the CPU. It is replaced by its sum over all ranks.
+        ``beside``, 1-D float32 on the CPU, is replaced by its sum over all ranks in the same exchange.
         """
         every = range(len(self._gradients.parameters))
         told = torch.cat([beside, self.told(every)])
@@ -81,7 +82,7 @@ class Reach:
         return _overhead(accounting)
 
     def told(self, asked: Sequence[int]) -> torch.Tensor:
-        """Return a 0 for each of these parameters that this rank has not reached, else a 1; float32."""
+        """Return 1 for each of these parameters that this rank has used and 0 for the others, as float32."""
         return torch.tensor(
             [float(each not in self.own) for each in asked], dtype=torch.float32, device="cpu"
         )
@@ -93,32 +94,32 @@ class Reach:
 
 
 def _overhead(accounting: ExchangeCost) -> ExchangeCost:
-    """Return the cost of an exchange that carried no float of a gradient."""
+    """Set ``raw_nbytes`` to 0, because the exchange carried no gradients, and return ``accounting``."""
     accounting.raw_nbytes = 0
     return accounting
 
 
-# Clip the averaged gradient by its global norm, to the same bits on every rank.
+# Clip the averaged gradient by its global norm, with the same bits on every rank.
 
-_EPSILON = 1e-6  # of torch.nn.utils.clip_grad_norm_, so that scripts keep their results
+_EPSILON = 1e-6  # as in torch.nn.utils.clip_grad_norm_, so that scripts keep their results
 _LANES = 1 << 16
-"""The sums that are kept side by side: 512 kB, which stays in a cache. A power of two, to be halved."""
+"""The number of parallel sums: 512 kB, which fits a cache. A power of two, so that it can be halved."""
 
 
 def check_max_norm(max_norm: float | None) -> float:
-    """Return ``max_norm``, infinite where it is None. Raises ``SpecError`` unless it is above 0."""
+    """Return ``max_norm``, or infinity for None. Raises ``SpecError`` unless it is above 0."""
     if max_norm is None:
         return math.inf
     if not isinstance(max_norm, int | float) or isinstance(max_norm, bool) or not max_norm > 0:
-        raise SpecError(f"max_norm must be a number above 0, or None for no clipping, but is {max_norm!r}")
+        raise SpecError(f"expected a max_norm above 0, or None for no clipping, got {max_norm!r}")
     return float(max_norm)
 
 
 def clip(gradient: torch.Tensor, max_norm: float) -> None:
-    """Scale ``gradient`` (1-D float32, in place) down to the 2-norm ``max_norm`` where it is longer.
+    """Scale ``gradient`` (1-D float32, in place) down to the 2-norm ``max_norm`` if its norm is larger.
 
-    Ranks whose gradients have the same bits scale by the same factor, whatever their processors. A gradient
-    whose norm is not finite is left as it is.
+    Ranks whose gradients have the same bits scale by the same factor, on any processor. A gradient whose norm
+    is not finite is unchanged.
     """
     if math.isinf(max_norm):
         return
@@ -131,13 +132,13 @@ def clip(gradient: torch.Tensor, max_norm: float) -> None:
 def exact_order_norm(gradient: torch.Tensor) -> float:
     """Return the 2-norm of a 1-D float32 tensor, with the same bits on every machine.
 
-    It is within 2^-38 of the exact one, relatively, for up to 2^31 elements.
+    Its relative error is at most 2^-38 for up to 2^31 elements.
 
-    torch's own norms add in an order that depends on the instruction set and on the number of threads, and
-    floats added in another order have other last bits. Here each operation has one possible result: the
-    product of two float32 is exact in float64; elements are added to other elements, never along a vector,
-    in an order that this text fixes; and float64 addition and square root round correctly everywhere (IEEE
-    754). Widening a subnormal may flush it to 0 where a thread is set so; its square is below 2^-250.
+    torch's norms add in an order that depends on the instruction set and on the number of threads, and
+    another order of additions gives other last bits. Here each operation has one possible result: the product
+    of two float32 is exact in float64; additions are elementwise, never along a vector, in the order of this
+    code; and float64 addition and square root are rounded correctly everywhere (IEEE 754). Converting a
+    subnormal may flush it to 0 if the thread does so; its square is below 2^-250.
     """
     sums = torch.zeros(_LANES, dtype=torch.float64, device=gradient.device)
     squares = torch.empty_like(sums)
@@ -150,16 +151,16 @@ def exact_order_norm(gradient: torch.Tensor) -> float:
     return math.sqrt(sums.item())
 
 
-# The values of a learning rate's schedule, kept beside a gradient until the gradient is applied.
+# The scheduled hyperparameters of a gradient, stored until it is applied.
 #
-# A pipelined gradient is applied some steps after it was computed. It takes the learning rate of its own step
-# with it, so that a pipeline of one is synchronous SGD bit for bit under every schedule.
+# A pipelined gradient is applied some steps after it was computed, with the learning rate of the step that
+# computed it, so that a pipeline of one is synchronous SGD bit for bit under every schedule.
 
-_SCHEDULED = ("lr", "momentum", "betas")  # what the schedulers of torch.optim change; no optimizer does
+_SCHEDULED = ("lr", "momentum", "betas")  # changed by the schedulers of torch.optim, and by no optimizer
 
 
 def scheduled(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """Return the scheduled values of every parameter group, as they are now."""
+    """Return the current scheduled hyperparameters of every parameter group."""
     return [
         {name: _kept(group[name]) for name in _SCHEDULED if name in group} for group in optimizer.param_groups
     ]
@@ -167,7 +168,7 @@ def scheduled(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 @contextmanager
 def in_force(values: list[dict[str, Any]], optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Put ``values`` in force within a ``with`` block; groups that were added since keep their own."""
+    """Set the hyperparameters to ``values`` within a ``with`` block; groups added since are unchanged."""
     pairs = list(zip(optimizer.param_groups, values, strict=False))
     now = [{name: group[name] for name in old} for group, old in pairs]
     for group, old in pairs:
@@ -180,9 +181,9 @@ def in_force(values: list[dict[str, Any]], optimizer: torch.optim.Optimizer) -> 
 
 
 def note_step(optimizer: torch.optim.Optimizer) -> None:
-    """Tell the schedulers of ``torch.optim`` that a step is done.
+    """Mark the optimizer as stepped, for the schedulers of ``torch.optim``.
 
-    They warn of a scheduler that steps before its optimizer, but a pipeline's first steps have no update.
+    They warn if a scheduler steps before its optimizer, but a pipeline's first steps have no update.
     """
     optimizer._opt_called = True  # type: ignore[attr-defined]
 
@@ -191,48 +192,47 @@ def _kept(value: object) -> object:
     return value.clone() if isinstance(value, torch.Tensor) else value  # schedulers fill tensors in place
 
 
-# Run the backward pass of one batch, whose loss a function of the caller's computes.
+# Run the backward pass of one batch, whose loss the caller's function computes.
 
 
 def backward(compute_loss: Callable[[], torch.Tensor], gradients: FlatGradients) -> float:
-    """Fill ``gradients`` with those of one batch and return its loss. Raises ``TensorError``."""
+    """Compute the gradients of one batch into ``gradients``, and return its loss. Raises ``TensorError``."""
     gradients.zero()
     loss = checked_loss(compute_loss())
-    value = float(loss.detach())  # here an accelerator is waited for; what backward does it may do meanwhile
+    value = float(loss.detach())  # waits for an accelerator before backward, which may run asynchronously
     run_backward(loss)
     gradients.collect()
     return value
 
 
 def run_backward(loss: torch.Tensor) -> None:
-    """Run the backward pass. Raises ``TensorError`` where ``compute_loss`` has done it already."""
+    """Run the backward pass. Raises ``TensorError`` if ``compute_loss`` already ran it."""
     try:
         torch.autograd.backward(loss)
     except RuntimeError as error:
         if "second time" not in str(error):
             raise
         raise TensorError(
-            "step runs the backward pass of the loss that compute_loss returns, but that was run before: "
-            "leave backward to step, and compute the loss anew in each"
+            "expected compute_loss to return a loss without a backward pass, got one whose backward pass "
+            "already ran; call no backward() in compute_loss, and compute a new loss in each step"
         ) from error
 
 
 def checked_loss(loss: object) -> torch.Tensor:
-    """Return the loss of ``compute_loss``. Raises ``TensorError`` unless backward can begin there."""
+    """Return the loss of ``compute_loss``. Raises ``TensorError`` unless backward can start from it."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else shown(loss)
         raise TensorError(
-            f"compute_loss must return the loss, a tensor of one value, but returned {found}; write "
-            "step(lambda: loss_of(model(x), y)), without backward"
+            f"expected compute_loss to return the loss, a tensor of one value, got {found}; write "
+            "step(lambda: loss_of(model(x), y)), without backward()"
         )
     if loss.is_complex():
         raise TensorError(
-            f"compute_loss must return a real loss, but returned {loss.dtype}; take .real or .abs()"
+            f"expected compute_loss to return a real loss, got one of {loss.dtype}; use .real or .abs()"
         )
     if not loss.requires_grad:
         raise TensorError(
-            "compute_loss must return a loss that depends on a trainable parameter, but this one has no "
-            "graph; leave .detach(), .item() and no_grad out of it, and check that requires_grad is on "
-            "somewhere"
+            "expected compute_loss to return a loss that depends on a trainable parameter, got one without a "
+            "graph; remove .detach(), .item() and no_grad, and check that some parameter requires a gradient"
         )
     return loss

@@ -1,4 +1,4 @@
-"""The places of a model's parameters in its buckets, by names that all ranks share."""
+"""The positions of a model's parameters in its buckets, by names that all ranks share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Layouts:
     names
         All parameters that may have a gradient, in an order that all ranks share.
     counts
-        The floats of each one that may have a residual by its name; None: not known.
+        The number of floats of each parameter that may have a residual by name; None: unknown.
     """
 
     def __init__(self, names: Sequence[str], counts: Mapping[str, int] | None = None) -> None:
@@ -26,7 +26,7 @@ class Layouts:
         self._views: dict[Layout, ParameterViews | None] = {}
 
     def views(self, layout: Layout, plan: Plan, world: int) -> ParameterViews | None:
-        """Return a bucket's parameters with the codecs of the plan; None if it has one codec for all."""
+        """Return the views of a bucket's parameters with their codecs, or None if the plan has one codec."""
         if self._plan is not plan:
             self._plan, self._views = plan, {}
         if layout not in self._views:

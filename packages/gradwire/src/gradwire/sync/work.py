@@ -1,4 +1,4 @@
-"""One bucket's exchange as an object, from hand-over to average, on whichever of three routes it takes."""
+"""The exchange of one bucket as a work object, on one of three routes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from gradwire.sync.thread import Work, longest_s
 
 
 class Route(Enum):
-    """The way in which a bucket is averaged.
+    """The route on which a bucket is averaged.
 
-    The transport's calls need one order on all ranks. So the native buckets of a step come before the first
-    one of the thread, which may let the transport sum, too.
+    The transport's calls need the same order on all ranks. So the native buckets of a step precede the first
+    bucket of the communication thread, which may call the transport's all-reduce, too.
     """
 
     THREAD = "the exchange, on the communication thread"
@@ -37,22 +37,22 @@ class Route(Enum):
 
 
 class BucketObserver:
-    """Watches one bucket, on the communication thread; does nothing by default.
+    """An observer of one bucket, on the communication thread; does nothing by default.
 
     Attributes
     ----------
     wants_alone
-        Whether the bucket must run on the communication thread; the same on all ranks. On the other routes
+        Whether the bucket must run on the communication thread; the same on all ranks. On the other routes,
         neither method is called.
     """
 
     wants_alone = False
 
     def before(self, values: torch.Tensor) -> None:
-        """Look at this rank's own values, float32, before their exchange and without a residual."""
+        """Observe this rank's values, float32, before their exchange and without the residual."""
 
     def after(self, values: torch.Tensor, exchange: Exchange) -> ExchangeCost:  # noqa: ARG002
-        """Look at the exchanged values; return what exchanges of the observer's own have cost."""
+        """Observe the exchanged values; return the cost of the observer's own exchanges."""
         return ExchangeCost()
 
 
@@ -61,26 +61,26 @@ NULL_BUCKET = BucketObserver()
 
 @dataclass(slots=True, eq=False)
 class GradientBucket:
-    """One bucket of gradients, as a front end hands it to ``GradientSync``.
+    """One bucket of gradients, passed by a front end to ``GradientSync``.
 
     Attributes
     ----------
     index, is_last
-        Its number in the step, from 0 up, in the order of all ranks; whether it is the last one.
+        Its number in the step, from 0, in the same order on all ranks; whether it is the last one.
     tensor
         The gradients, of any dtype and on any device; changed in place.
     layout
         The parameters in their order in the bucket; None: one codec, nothing measured, no residual by name.
     name
-        The ledger's name of it, the same in every step; ``bucket <index>`` by default.
+        The bucket's name in the ledger, the same in every step; ``bucket <index>`` by default.
     request
-        The request of the front end; residual, norms, timeout, and views by default are added to it.
+        The front end's request, to which residual, norms, timeout, and default views are added.
     feedback
-        The residual; by default those of the parameters of ``layout``.
+        The error feedback; by default the residuals of the parameters in ``layout``.
     staged
-        The tensor's copy in host memory, where the front end keeps that from step to step.
+        The tensor's copy in host memory, if the front end keeps it from step to step.
     observers
-        Those of this bucket alone, beside the step's.
+        The observers of this bucket, in addition to the step's.
     """
 
     index: int
@@ -95,18 +95,18 @@ class GradientBucket:
 
 
 class BucketWork(Work):
-    """One bucket's exchange, from hand-over to average, on the route that ``GradientSync.start`` chooses.
+    """The exchange of one bucket, on the route that ``GradientSync.start`` chooses.
 
     Attributes
     ----------
     index, tensor, layout, request
-        Those of the bucket; observers may replace the request before it is handed over.
+        The bucket's fields; observers may replace the request before the exchange starts.
     active
-        The number of ranks that the average is over; None: all.
+        The number of ranks to average over; None: all.
     feedback, observers
         The error feedback, and the observers on the communication thread.
     host, share
-        The reduction inside the host, and the tensor that it leaves for the exchange: by default the bucket.
+        The reduction inside the host, and its result for the exchange: by default the bucket.
     """
 
     def __init__(
@@ -134,20 +134,20 @@ class BucketWork(Work):
 
     @property
     def is_bypassed(self) -> bool:
-        """Whether no codec takes the bucket."""
+        """Whether the bucket bypasses the codecs."""
         return self.route is Route.BYPASS
 
     def stage(self) -> None:
-        """Take the route of the communication thread: begin to copy the bucket to where it is encoded."""
+        """Choose the communication thread's route, and start copying the bucket to the encoding device."""
         self.route = Route.THREAD
         if self._staged is None:
             self._staged = Staged(self.share, staging=Staging(self.context.plan.encodes_on_device))
 
     def start_native(self) -> bool:
-        """Take the native route if the transport can; return whether it does.
+        """Start the native all-reduce if the transport supports it; return whether it did.
 
-        Nothing may move for as long as a rank may come late to a step, because ranks come late to each of
-        its buckets. Raises ``ExchangeError``.
+        The timeout is the step-start timeout, because a rank may be late for every bucket. Raises
+        ``ExchangeError``.
         """
         request = replace(self.request, norms=None, timeout_s=self.context.begin_timeout_s)
         self._native = self.context.exchange.start(self.share, request)
@@ -157,7 +157,7 @@ class BucketWork(Work):
         return True
 
     def bypass(self) -> None:
-        """Take torch's own all-reduce, because no codec takes the bucket; an empty one is done at once."""
+        """Start torch's own all-reduce for a bucket that no codec supports; an empty one is done at once."""
         self.route, self.name = Route.BYPASS, None
         if self.tensor.numel() == 0:
             self._finish_now()
@@ -166,18 +166,18 @@ class BucketWork(Work):
         ranks = dist.get_world_size(group) if self.active is None else self.active
         work = dist.all_reduce(self.tensor.div_(ranks), group=group, async_op=True)
         self._future = work.get_future().then(lambda future: future.value()[0])
-        if self.tensor.device.type == "cpu":  # a device's stream waits by itself
+        if self.tensor.device.type == "cpu":  # on an accelerator, its stream waits
             self._bypass = work
         else:
             self._result.set_result(None)
 
     def leave(self) -> None:
-        """Take no route: the step exchanges nothing, and the bucket stays as it is."""
+        """Complete without an exchange, because the step exchanges nothing; the bucket is unchanged."""
         self.route, self.name = Route.BYPASS, None
         self._finish_now()
 
     def run(self, exchange: Exchange) -> None:
-        """Average the bucket; on the communication thread."""
+        """Average the bucket, on the communication thread."""
         assert self._staged is not None
         staged, exchange.link.step = self._staged, self.context.steps_before + self.step
         values = staged.floats()
@@ -189,7 +189,7 @@ class BucketWork(Work):
         staged.stream.complete(self._future, self.tensor)
 
     def exchange_values(self, exchange: Exchange, values: torch.Tensor) -> None:
-        """Exchange the bucket's floats in place, with residual and observers."""
+        """Exchange the bucket's floats in place, with error feedback and observers."""
         residual = self.feedback.lend(values)
         try:
             for each in self.observers:
@@ -206,9 +206,9 @@ class BucketWork(Work):
         self.cost = cost
 
     def wait(self) -> ExchangeCost:
-        """Return the cost, once the bucket is the average; see ``Work``.
+        """Wait for the average and return the cost; see ``Work``.
 
-        What fails on another route than the thread's ends the exchange here.
+        A failure on the native or bypass route ends the exchange here.
         """
         if self.route is Route.THREAD:
             return super().wait()
@@ -221,14 +221,14 @@ class BucketWork(Work):
         return self._outcome(began)
 
     def get_future(self) -> torch.futures.Future[torch.Tensor]:
-        """Return torch's own kind of future of the averaged bucket.
+        """Return a ``torch.futures.Future`` of the averaged bucket.
 
-        One of an accelerator makes its streams wait for the copy back to it, and the host does not.
+        On an accelerator, it makes the device's streams wait for the copy back, without blocking the host.
         """
         return self._future
 
     def cancel(self) -> bool:
-        """Drop it if it has not begun; return whether it will not run."""
+        """Cancel the work if it has not started; return whether it was cancelled."""
         is_cancelled = self.route is Route.THREAD and super().cancel()
         if is_cancelled and not self._future.done():
             error = ExchangeError(f"rank {self.context.rank}: {self.what} was cancelled")
@@ -261,7 +261,7 @@ class BucketWork(Work):
 
     def _give_up(self, error: ExchangeError, cause: BaseException | None) -> None:
         error.__cause__ = cause
-        self._fail(copied(self.context.fail(error)))  # a copy, since this would keep frames of the caller
+        self._fail(copied(self.context.fail(error)))  # the error itself would keep the caller's frames
 
     def _fail(self, error: BaseException) -> None:
         super()._fail(error)
@@ -271,7 +271,7 @@ class BucketWork(Work):
 
 
 def why_bypassed(tensor: torch.Tensor) -> str | None:
-    """Return why no codec takes a bucket, in words that stay the same each time; None if codecs do."""
+    """Return the reason why no codec supports a bucket, in constant wording, or None if codecs do."""
     if tensor.numel() == 0:
         return "it holds nothing"
     if tensor.dtype not in FLOATS:
