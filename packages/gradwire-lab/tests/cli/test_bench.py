@@ -94,7 +94,7 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("line-rate --workers 1", "--workers: expected 2 to 64, got 1"),
         ("line-rate --min 4 --max 2", "expected sizes from 1 byte up for --min and --max"),
         ("line-rate --sizes 4x", "expected a size such as '16MB'"),
-        ("line-rate --repeats 0", "a whole number from 1 up for repeats of a line's measurement, got 0"),
+        ("line-rate --repeats 0", "a whole number from 1 up for repeats of a link's measurement, got 0"),
         ("line-rate --time nan", "a finite number above 0 for time_s"),
         ("line-rate --repeats 1000000", "expected --repeats of at most 1000"),
         ("line-rate --time 1e9", "got 5, 1e+09 and 16"),
