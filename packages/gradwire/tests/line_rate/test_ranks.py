@@ -29,7 +29,7 @@ from support.launched import launch
 def test_what_cannot_be_started_is_refused(arguments: tuple[Any, ...], reason: str) -> None:
     with pytest.raises(GradwireError) as caught:
         check_network(*arguments)
-    assert str(caught.value) == reason
+    assert str(caught.value).startswith(reason)
 
 
 def test_the_limits_themselves_are_taken() -> None:
