@@ -20,5 +20,5 @@ def test_the_python_of_the_page_runs_and_leaves_its_lines(
         exec(compile(block, "docs/accounting.md", "exec"), names)
     assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == 10
     printed = capsys.readouterr().out
-    for line in ("gradwire, rank 0: 10 steps in ", "total ", "no gradient went around the codec"):
+    for line in ("gradwire, rank 0: 10 steps in ", "total ", "no gradient bypassed the codec"):
         assert line in printed

@@ -33,5 +33,5 @@ def test_the_scripts_of_the_page_run(run_processes: Callable[..., list[Any]], nu
     printed, silent = run_processes(2, run, block)
     assert f"{name}.gradient" in printed  # a table may break the word
     assert f"{name}.weights" in printed
-    assert "no gradient went around the codec" in printed
+    assert "no gradient bypassed the codec" in printed
     assert silent == ""

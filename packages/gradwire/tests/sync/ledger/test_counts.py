@@ -89,7 +89,7 @@ ALTERED = {**ROW, "cost": {**ROW["cost"], "scales": [1, 2]}}
 def test_what_is_no_state_of_a_tally_is_refused(state: Any, reason: str) -> None:
     with pytest.raises(StateError) as caught:
         Tally.of_state(state)
-    assert str(caught.value) == f"expected {reason}; leave it out, and the ledger counts anew"
+    assert str(caught.value) == f"expected {reason}; omit it, and the ledger starts from zero"
 
 
 @pytest.mark.parametrize("name", [*ROW, "cost.wait_s"])

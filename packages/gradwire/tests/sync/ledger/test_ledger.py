@@ -144,9 +144,9 @@ def test_each_reason_is_logged_once_and_all_bypasses_are_counted(
     assert capsys.readouterr() == ("", "")
     assert {(record.name, record.levelname) for record in caplog.records} == {("gradwire", "WARNING")}
     assert caplog.messages == [
-        "gradwire: compression did not run for bucket 2 (1kB): its gradient is float64; more of the kind are "
+        "gradwire: compression did not run for bucket 2 (1kB): its gradient is float64; further cases are "
         "counted, not logged",
-        "gradwire: compression did not run for bucket 4 (24B): its gradient is sparse; more of the kind are "
+        "gradwire: compression did not run for bucket 4 (24B): its gradient is sparse; further cases are "
         "counted, not logged",
     ]
     assert ledger.summary().bypasses == {
@@ -189,8 +189,8 @@ def test_a_failing_sink_is_reported_once_and_the_others_go_on(caplog: pytest.Log
         ledger.exchanged("a", SMALL)
         ledger.end_step()
     ledger.close()
-    sentence = "Broken took nothing from step 2 on: the disk is on fire"
-    assert caplog.messages == [f"gradwire: {sentence}; training goes on without it"]
+    sentence = "Broken failed in step 2 and was dropped: the disk is on fire"
+    assert caplog.messages == [f"gradwire: {sentence}; training continues without it"]
     assert (len(broken.steps), broken.closed) == (2, 1)
     assert (len(kept.steps), kept.closed) == (4, 1)
     assert ledger.summary().lost_sinks == (sentence,)
@@ -304,7 +304,7 @@ def test_a_rank_that_is_none_is_refused(rank: Any) -> None:
 
 
 def test_a_sink_that_cannot_write_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"'log\.jsonl' has not; JsonLines"):
+    with pytest.raises(SpecError, match=r"got 'log\.jsonl'; pass JsonLines"):
         Ledger(0, ["log.jsonl"])  # type: ignore[list-item]
 
 

@@ -81,7 +81,7 @@ def test_a_folder_that_cannot_be_written_is_refused_at_once_and_told_at_the_end(
 
 def test_a_ledger_without_any_exchange_has_a_page(tmp_path: Path) -> None:
     Ledger(3).save(tmp_path)
-    assert "no gradient went around the codec" in Page((tmp_path / "report.html").read_text()).text
+    assert "no gradient bypassed the codec" in Page((tmp_path / "report.html").read_text()).text
 
 
 def test_what_is_no_ledgers_state_is_refused(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_path_that_cannot_be_written_is_refused_in_one_sentence(tmp_path: Path
         with pytest.raises(SpecError) as caught:
             JsonLines(path)
         assert str(caught.value) == (
-            f"the ledger cannot be written to {path}: {reason}; name a file that can be written"
+            f"the ledger cannot be written to {path}: {reason}; pass a file that can be written"
         )
 
 
@@ -111,7 +111,7 @@ def test_a_full_disk_stops_the_lines_and_not_the_training(caplog: pytest.LogCapt
         ledger.end_step()
     ledger.close()
     (printed,) = caplog.messages
-    assert printed.startswith("gradwire: JsonLines('/dev/full') took nothing from step 1 on: ")
+    assert printed.startswith("gradwire: JsonLines('/dev/full') failed in step 1 and was dropped: ")
     assert "No space left on device" in printed
     assert ledger.summary().steps == 3
 

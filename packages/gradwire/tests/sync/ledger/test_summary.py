@@ -21,7 +21,7 @@ BUCKETS = {
 
 def test_a_table_with_bypasses() -> None:
     bypasses = {"its gradient is sparse": BypassCounts(1, 999_000), "it is on cuda": BypassCounts(2, 4)}
-    assert str(Summary(0, 2, 4.0, Tally(BUCKETS, bypasses), ("The log took nothing: full",))) == (
+    assert str(Summary(0, 2, 4.0, Tally(BUCKETS, bypasses), ("The log failed: full",))) == (
         "gradwire, rank 0: 2 steps in 4s\n"
         "\n"
         "bucket     exchanges      raw     wire  ratio  lost  codec   wait  exposed\n"
@@ -36,7 +36,7 @@ def test_a_table_with_bypasses() -> None:
         "compression did not run for 999004 of 4000004 bytes (25.0%):\n"
         "  its gradient is sparse: 1 time, 999000 bytes\n"
         "  it is on cuda: 2 times, 4 bytes\n"
-        "The log took nothing: full"
+        "The log failed: full"
     )
 
 
@@ -45,7 +45,7 @@ def test_a_table_without_anything() -> None:
     assert lines[0] == "gradwire, rank 3: 0 steps in 0"
     assert lines[-2:] == [
         "training waited 0 for exchanges that took 0; 1.00 times fewer bytes on the wire",
-        "no gradient went around the codec",
+        "no gradient bypassed the codec",
     ]
 
 
@@ -58,7 +58,7 @@ def test_where_headers_outweigh_what_is_saved_it_says_more() -> None:
             Tally({"bucket 1": BucketCounts(1, cost=ExchangeCost(raw_nbytes=400, wire_nbytes=700))}),
         )
     )
-    assert "; 1.75 times as many bytes on the wire as gradients have, headers included\n" in text
+    assert "; 1.75 times as many bytes on the wire as in the gradients, including headers\n" in text
 
 
 def test_what_is_not_finite_is_said_and_where_it_was() -> None:
@@ -68,7 +68,7 @@ def test_what_is_not_finite_is_said_and_where_it_was() -> None:
     }
     text = str(Summary(0, 8, 1.0, Tally(counts)))
     assert (
-        "\nNaN or infinity came out of 6 of 24 exchanges, most of last (5 times), first (1 time); look at "
+        "\n6 of 24 exchanges returned NaN or infinity, most often last (5 times), first (1 time); check "
         "the loss\n"
     ) in text
 
@@ -77,8 +77,8 @@ def test_what_is_not_finite_is_said_and_where_it_was() -> None:
     ("scales", "line"),
     [
         (Scales(-3, 20), "frames were scaled by 2^-3 to 2^20"),
-        (Scales(7, 8, 1), "frames were scaled by 2^7 to 2^8, and 1 left as they were"),
-        (Scales(unscaled=5), "the plan's scale left all frames as they were"),
+        (Scales(7, 8, 1), "frames were scaled by 2^7 to 2^8, and 1 were not scaled"),
+        (Scales(unscaled=5), "the plan's scale changed no frame"),
     ],
 )
 def test_what_frames_were_scaled_by_is_said(scales: Scales, line: str) -> None:

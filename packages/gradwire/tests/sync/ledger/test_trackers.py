@@ -151,4 +151,4 @@ def test_a_tracker_that_fails_stops_no_training() -> None:
     for _ in range(2):
         ledger.exchanged("bucket", SMALL)
         ledger.end_step()
-    assert ledger.summary().lost_sinks == ("WandB('swift-1') took nothing from step 1 on: no network",)
+    assert ledger.summary().lost_sinks == ("WandB('swift-1') failed in step 1 and was dropped: no network",)

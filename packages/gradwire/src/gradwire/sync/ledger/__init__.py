@@ -1,1 +1,1 @@
-"""The costs of training and the errors of encoding: counted by bucket and step, summed up, written out."""
+"""The costs of exchanges and the errors of encoding, counted by bucket and step, and reported."""

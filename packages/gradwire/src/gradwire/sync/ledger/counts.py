@@ -1,4 +1,4 @@
-"""The counts of a ledger: a bucket's bytes and seconds, a reason's bypasses, and both for some steps."""
+"""The counts of a ledger: bytes and seconds by bucket, and bypasses by reason."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from gradwire.plan import Plan
 
 
 class PlanChoice(Protocol):
-    """A chosen plan, as the ledger keeps it; ``autotune`` has the class."""
+    """A run's choice of a plan, recorded by the ledger; ``autotune`` implements it."""
 
     @property
     def plan(self) -> Plan:
-        """The plan of the steps from now on."""
+        """The plan from this step on."""
 
     @property
     def step_s(self) -> float:
-        """Expected seconds of a step."""
+        """The expected step time, in seconds."""
 
     @property
     def uncompressed_s(self) -> float:
-        """Expected seconds of a step without compression."""
+        """The expected step time without compression, in seconds."""
 
     @property
     def reason(self) -> str:
-        """The sentence that users read."""
+        """The reason for the choice, as a sentence for users."""
 
 
-_LATER_FIELDS = {"device_nbytes", "scales"}  # those that the counts and costs of earlier states lack
+_LATER_FIELDS = {"device_nbytes", "scales"}  # fields that earlier states of counts and costs lack
 
 
 @dataclass(frozen=True, slots=True)
 class BucketCounts:
-    """The costs of one bucket's exchanges on this rank; counts add up.
+    """The costs of one bucket's exchanges on this rank; counts can be added.
 
     Attributes
     ----------
     exchanges
-        How many there were.
+        The number of exchanges.
     gradient_nbytes
-        Bytes of float32 gradient that were averaged. 0 where weights travelled. A ring of p ranks sends
+        The bytes of float32 gradient that were averaged; 0 for exchanges of weights. A ring of p ranks sends
         ``2 (p - 1) / p`` of a gradient, so ``cost.raw_nbytes`` differs.
     exposed_s
-        Seconds for which the training thread stood still; the rest was hidden behind its own work.
+        Seconds for which the training thread waited; the rest overlapped with computation.
     cost
-        Their seconds and bytes, hidden or not.
+        The total seconds and bytes of the exchanges, overlapped or not.
     """
 
     exchanges: int = 0
@@ -59,7 +59,7 @@ class BucketCounts:
     cost: ExchangeCost = field(default_factory=ExchangeCost)
 
     def figures(self) -> dict[str, float]:
-        """Return the figures that lines and tags have, by name; those of scales if there are any."""
+        """Return the metrics that sinks write, by name, including the scales if there are any."""
         cost = self.cost
         scales = {name: number for name, number in asdict(cost.scales).items() if number is not None}
         return {
@@ -87,7 +87,7 @@ class BucketCounts:
 
 @dataclass(frozen=True, slots=True)
 class BypassCounts:
-    """The gradients that went around the codec for one reason, and their bytes."""
+    """The number and bytes of gradients that bypassed the codec for one reason."""
 
     count: int = 0
     nbytes: int = 0
@@ -98,7 +98,7 @@ class BypassCounts:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts by bucket and bypasses by reason, in the order of their first appearance."""
+    """Counts by bucket and bypasses by reason, in order of first occurrence."""
 
     buckets: dict[str, BucketCounts] = field(default_factory=dict)
     bypasses: dict[str, BypassCounts] = field(default_factory=dict)
@@ -107,22 +107,22 @@ class Tally:
         return bool(self.buckets or self.bypasses)
 
     def add(self, other: Tally) -> None:
-        """Count ``other``, too."""
+        """Add the counts of ``other``."""
         for bucket, counts in other.buckets.items():
             self.add_bucket(bucket, counts)
         for reason, bypass in other.bypasses.items():
             self.add_bypass(reason, bypass)
 
     def add_bucket(self, bucket: str, counts: BucketCounts) -> None:
-        """Count exchanges of a bucket."""
+        """Add counts to a bucket."""
         self.buckets[bucket] = self.buckets.get(bucket, BucketCounts()) + counts
 
     def add_bypass(self, reason: str, bypass: BypassCounts) -> None:
-        """Count bypasses for a reason."""
+        """Add bypasses to a reason."""
         self.bypasses[reason] = self.bypasses.get(reason, BypassCounts()) + bypass
 
     def copy(self) -> Tally:
-        """Return a tally that later counts leave alone."""
+        """Return a copy that later counts don't change."""
         return Tally(dict(self.buckets), dict(self.bypasses))
 
     @property
@@ -136,7 +136,7 @@ class Tally:
         return sum(self.bypasses.values(), BypassCounts())
 
     def state(self) -> dict[str, Any]:
-        """Return plain dictionaries, numbers and strings."""
+        """Return the counts as plain dictionaries, numbers and strings."""
         return {
             "buckets": {bucket: asdict(counts) for bucket, counts in self.buckets.items()},
             "bypasses": {reason: asdict(counts) for reason, counts in self.bypasses.items()},
@@ -144,14 +144,14 @@ class Tally:
 
     @classmethod
     def of_state(cls, state: object) -> Self:
-        """Read what ``state`` returned. Raises ``StateError``."""
+        """Read a result of ``state``. Raises ``StateError``."""
         given = SOURCE.fields(state, "buckets", "bypasses")
         return cls(given.get("buckets", keyed(_bucket_counts)), given.get("bypasses", keyed(_BYPASS)))
 
 
-SOURCE = Source("a ledger's state", "leave it out, and the ledger counts anew", StateError)
+SOURCE = Source("a ledger's state", "omit it, and the ledger starts from zero", StateError)
 _NUMBER = real(-(2.0**80), 2.0**80)
-"""Seconds and bytes, whose sums stay finite."""
+"""A number of seconds or bytes, bounded so that sums are finite."""
 _COST_NAMES = [each.name for each in fields(ExchangeCost)]
 _EXPONENT = optional(whole(-(1 << 31)))
 _COST = of(
@@ -171,7 +171,7 @@ _BYPASS = of(BypassCounts, "count", "nbytes")
 
 
 def _bucket_counts(row: object) -> BucketCounts:
-    """Read counts; versions 1 and 2 have no cost, and do not distinguish encoding from decoding."""
+    """Read counts; versions 1 and 2 have no ``cost``, and one time for encoding and decoding."""
     given = SOURCE.fields(row)
     if given.get("cost", anything, None) is not None or given.get("codec_s", anything, None) is None:
         return only(_BUCKET_NAMES, _BUCKET)(row)
@@ -187,14 +187,14 @@ def _bucket_counts(row: object) -> BucketCounts:
     return BucketCounts(exchanges, gradient_nbytes, given.get("exposed_s", _NUMBER), cost)
 
 
-# A plan that a run has chosen itself, as the ledger keeps it.
+# The ledger's record of a plan that the run has chosen.
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A decision: before which step, the sentence that tells of it, the plan as JSON, and expected seconds.
+    """A run's choice of a plan: its first step, the reason, the plan as JSON, and expected step times.
 
-    ``step_s`` is for a step with the plan, ``uncompressed_s`` for one without compression.
+    ``step_s`` is the expected step time with the plan, ``uncompressed_s`` without compression, in seconds.
     """
 
     step: int
@@ -205,17 +205,17 @@ class Decided:
 
     @classmethod
     def of(cls, step: int, decision: PlanChoice) -> Self:
-        """Return the ledger's record of a decision before ``step``."""
+        """Return the record of a decision that takes effect in ``step``."""
         reason = f"from step {step} on, {decision.reason}"
         return cls(step, reason, decision.plan.to_json(), decision.step_s, decision.uncompressed_s)
 
     def values(self) -> dict[str, Any]:
-        """Return it for a line of JSON, with the plan as an object."""
+        """Return the decision for a JSON line, with the plan as an object."""
         return asdict(self) | {"plan": json.loads(self.plan)}
 
     @classmethod
     def of_state(cls, row: object) -> Self:
-        """Read what ``asdict`` returned. Raises ``StateError``."""
+        """Read a result of ``asdict``. Raises ``StateError``."""
         return SOURCE.read(row, of(cls, plan=_plan, step_s=_SECONDS, uncompressed_s=_SECONDS))
 
 
@@ -227,26 +227,26 @@ def _plan(text: object) -> str:
     return line(text)
 
 
-# What one step cost: its wall time in three parts, and its bytes.
+# The cost of one step: its wall time in three parts, and its bytes.
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
     """The cost of one step, or of the sum of several.
 
-    The three times add up to the wall time of the computing thread. While it waits for an exchange it cannot
-    see what the exchange does just then, so a wait of ``w`` seconds is divided in the proportion in which the
-    whole exchange spent its time: ``codec_s`` gets ``w * (encode_s + decode_s) / total_s`` and ``exposed_s``
-    the rest. For a synchronous step ``w`` is the whole exchange; for a pipelined one only what compute did
-    not hide.
+    The three times add up to the wall time of the training thread. While it waits, the activity of the
+    exchange is unknown, so a wait of ``w`` seconds is divided in proportion to the times of the whole
+    exchange: ``codec_s`` gets ``w * (encode_s + decode_s) / total_s``, and ``exposed_s`` the rest. In a
+    synchronous step, ``w`` is the time of the whole exchange; in a pipelined step, only the part that did not
+    overlap with computation.
 
     Bytes are those of the exchanges that this step waited for. A pipelined step waits for an earlier step's
-    gradient, so the sum over all steps is complete once ``drain()`` is added.
+    gradient, so the sum over all steps is complete only with the record of ``drain()``.
 
     Attributes
     ----------
     loss
-        Mean loss over ``steps``; NaN where none was computed (a server, a drain).
+        Mean loss over ``steps``; NaN if none was computed (a server, a drain).
     compute_s
         Seconds of forward, backward, update and copies.
     codec_s
@@ -254,12 +254,12 @@ class StepRecord:
     exposed_s
         Seconds of waiting for the network and the peers.
     cost
-        Seconds and bytes of the exchanges, hidden or not; ``cost.total_s`` is ``wait_s`` of a synchronous
-        step.
+        Seconds and bytes of the exchanges, overlapped or not; in a synchronous step, ``cost.total_s`` is
+        ``wait_s``.
     steps
-        How many steps this is the sum of.
+        The number of steps in the sum.
     correction_s
-        Seconds of ``compute_s`` that an eager pipeline spent on its own, virtual updates.
+        Seconds of ``compute_s`` that an eager pipeline spent on its virtual updates.
     """
 
     loss: float = math.nan
@@ -279,18 +279,18 @@ class StepRecord:
 
     @property
     def wait_s(self) -> float:
-        """Seconds for which the computing thread stood still."""
+        """Seconds for which the training thread waited."""
         return self.codec_s + self.exposed_s
 
     @property
     def step_s(self) -> float:
-        """Wall time of the computing thread in seconds."""
+        """The wall time of the training thread, in seconds."""
         return self.compute_s + self.wait_s
 
     def within(
         self, wall_s: float, *, loss: float = math.nan, steps: int = 1, correction_s: float = 0.0
     ) -> StepRecord:
-        """Return these waits as part of ``steps`` steps of ``wall_s`` seconds; the rest was compute."""
+        """Return the record of ``steps`` steps of ``wall_s`` seconds in total, with these waits."""
         compute_s = max(wall_s - self.wait_s, 0.0)
         return replace(self, loss=loss, steps=steps, compute_s=compute_s, correction_s=correction_s)
 

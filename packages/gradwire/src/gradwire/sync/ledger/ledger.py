@@ -1,8 +1,8 @@
-"""The ledger: what gradwire did, by bucket and step, what went around it, and what it did to gradients.
+"""The ledger: the exchanges by bucket and step, the bypasses of the codec, and the encoding errors.
 
-Compression that silently did not run is what people find out last, and compression that left nothing of a
-gradient, whose ratio is the best of all. So a ledger counts the bytes and seconds of every exchange, every
-gradient that went around the codec, with its reason, and the share of gradients that encoding lost.
+It is hard to notice that compression did not run, or that it dropped nearly all of a gradient, which gives
+the best ratio. So a ledger counts the bytes and seconds of every exchange, every gradient that bypassed the
+codec, with the reason, and the relative errors of encoding.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ __all__ = ["JsonLines", "Ledger", "Sink", "StepCounts", "Summary", "TensorBoard"
 
 _LOG = logging.getLogger("gradwire")
 _VERSION = 5
-_READ = (1, 2, 3, 4, _VERSION)  # the first one knew nothing of what was lost, the fourth of decisions
+_READ = (1, 2, 3, 4, _VERSION)  # version 1 has no relative errors, and version 4 no decisions
 
 
 class Ledger:
-    """One rank's books; any thread may write into them at any time.
+    """The counts of one rank; all threads may count at any time.
 
     Parameters
     ----------
     rank
-        This rank's number. Rank 0 alone logs, to the logger ``gradwire``: each reason of a bypass once, and a
-        sink that fails.
+        The rank. Only rank 0 logs, to the logger ``gradwire``: each reason of a bypass once, and failed
+        sinks.
     sinks
-        Each gets every step when it ends; they are the ledger's, which closes them.
+        Receivers of every step when it ends; the ledger owns and closes them.
     at_exit
         Whether rank 0 prints the summary to standard error when the program ends.
     folder
-        Where rank 0 saves the books when they are closed, or else when the program ends (``save``).
+        The folder in which rank 0 saves the ledger (``save``) at ``close``, or else when the program ends.
 
     Raises
     ------
     SpecError
-        For a rank that is none, and a sink without ``write`` and ``close``.
+        For an invalid rank, and a sink without ``write`` and ``close``.
     JobError
         For a folder that can't be written.
     """
@@ -75,7 +75,7 @@ class Ledger:
         for sink in sinks:
             if not all(callable(getattr(sink, name, None)) for name in ("write", "close")):
                 raise SpecError(
-                    f"a ledger's sink has write and close, but {sink!r} has not; JsonLines and TensorBoard do"
+                    f"expected a sink with write and close, got {sink!r}; pass JsonLines or TensorBoard"
                 )
         self.rank = rank
         self._sinks = list(sinks)
@@ -87,7 +87,7 @@ class Ledger:
         self._warnings: list[str] = []
         self._decided, self._deciding = list[Decided](), list[Decided]()
         self._counting = Lock()
-        self._writing = Lock()  # held while sinks work, and never waited for by a thread that only counts
+        self._writing = Lock()  # held while sinks write; threads that only count never wait for it
         self._folder = None if folder is None or rank != 0 else Path(folder)
         if at_exit and rank == 0:
             atexit.register(self._print_summary, os.getpid())
@@ -103,10 +103,10 @@ class Ledger:
         gradient_nbytes: int | None = None,
         lost: ErrorSums | None = None,
     ) -> None:
-        """Count one exchange in the step under way, of a bucket with the same name in every step.
+        """Count one exchange in the current step, of a bucket with the same name in every step.
 
-        ``exposed_s`` are the seconds for which the training thread waited for it; ``gradient_nbytes`` the
-        bytes of float32 gradient that were averaged, by default those that were sent.
+        ``exposed_s`` is the time for which the training thread waited, in seconds; ``gradient_nbytes`` the
+        bytes of float32 gradient that were averaged, by default the bytes before encoding that were sent.
         """
         nbytes = int(accounting.raw_nbytes) if gradient_nbytes is None else gradient_nbytes
         counts = BucketCounts(1, nbytes, exposed_s, accounting)
@@ -116,9 +116,9 @@ class Ledger:
                 self._measured.append((bucket, lost))
 
     def bypassed(self, reason: str, bucket: str, nbytes: int) -> None:
-        """Count a bucket's gradient that went around the codec; rank 0 logs each reason once.
+        """Count a bucket's gradient that bypassed the codec; rank 0 logs each reason once.
 
-        The words of the reason stay the same each time.
+        Pass the same text for the same reason.
         """
         with self._counting:
             self._open.add_bypass(reason, BypassCounts(1, nbytes))
@@ -127,26 +127,26 @@ class Ledger:
         if first:
             self._warn(
                 f"compression did not run for {bucket} ({format_size(nbytes)}): {reason}; "
-                "more of the kind are counted, not logged"
+                "further cases are counted, not logged"
             )
 
     def decided(self, step: int, decision: PlanChoice) -> None:
-        """Note which plan the run has chosen before ``step``, as it counts them, and why."""
+        """Record a decision, whose plan the run uses from ``step`` on."""
         with self._counting:
             self._deciding.append(Decided.of(step, decision))
 
     def warned(self, sentence: str) -> None:
-        """Keep a warning for the summary; the caller raises it."""
+        """Store a warning for the summary; the caller issues it."""
         with self._counting:
             self._warnings.append(sentence)
 
     def end_step(self) -> None:
-        """Close the step under way: add it to the totals and give it to the sinks."""
+        """End the current step: add it to the totals and write it to the sinks."""
         with self._writing:
             self._write(self._take_step(complete=True))
 
     def summary(self) -> Summary:
-        """Return the totals, those of a step that has not ended included."""
+        """Return the totals, including a step that has not ended."""
         with self._counting:
             tally = self._ended.copy()
             tally.add(self._open)
@@ -161,9 +161,9 @@ class Ledger:
         return f"<Ledger of rank {self.rank}: {counts}>"
 
     def close(self) -> None:
-        """Give the sinks what no step has ended, and close them; may be called twice.
+        """Write the counts of a step that has not ended to the sinks, and close them; may be called twice.
 
-        Counting goes on, for ``summary`` and the exit; nothing is written any more.
+        Counting continues, for ``summary`` and the program's end, but nothing more is written to sinks.
         """
         with self._writing:
             with self._counting:
@@ -176,15 +176,15 @@ class Ledger:
         self._save_once()
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write what has been counted to ``record.json`` in a folder, and to ``report.html``, its page.
+        """Write the counts to ``record.json`` in a folder, and their page to ``report.html``.
 
-        Older ones are replaced. Raises ``JobError`` if the record can't be written.
+        Existing files are replaced. Raises ``JobError`` if the record can't be written.
         """
         record = ledger_record(self.state_dict(), self.summary())
         keep(Path(folder) / RECORD, record, page_of, quiet=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts as plain dictionaries, numbers and strings; ``torch.save`` and JSON take them."""
+        """Return the counts as plain dictionaries, numbers and strings, for ``torch.save`` and JSON."""
         with self._counting:
             state = {
                 "version": _VERSION,
@@ -199,17 +199,17 @@ class Ledger:
         return sealed(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on counting where ``state_dict`` was called; what was counted here before is forgotten.
+        """Replace the counts by a result of ``state_dict``, and continue from there.
 
-        A state of version 1, which knows nothing of what was lost, is taken, too. Raises ``StateError`` for
-        what is no such state and for another rank's; nothing has changed then.
+        States of version 1, without relative errors, can be loaded, too. Raises ``StateError``, and changes
+        nothing, for an invalid state and for the state of another rank.
         """
         given = SOURCE.fields(state)
         version = given.get("version", one_of(*_READ))
         if (rank := given.get("rank", whole())) != self.rank:
             raise StateError(
-                f"rank {self.rank} expected its own ledger's state, got that of rank {rank}; load each "
-                "rank's own, or begin a new ledger where the ranks have changed"
+                f"rank {self.rank} expected its own ledger's state, got one of rank {rank}; load each "
+                "rank's own state, or create a new ledger if the ranks have changed"
             )
         steps, wall_s = given.get("steps", whole()), float(given.get("wall_s", real(0.0)))
         ended, under_way = given.get("ended", Tally.of_state), given.get("open", Tally.of_state)
@@ -224,13 +224,13 @@ class Ledger:
             self._step_began = perf_counter()
 
     def _lost_so_far(self) -> LostBook:
-        """Return the shares of all steps, that which is under way included."""
+        """Return the relative errors of all steps, including the current one."""
         lost = self._lost.copy()
         lost.count(self._measured)
         return lost
 
     def _take_step(self, complete: bool) -> StepCounts:
-        """Move the counts under way into the totals; return them as a step."""
+        """Add the current step's counts to the totals, start a new step, and return the old one."""
         with self._counting:
             now = perf_counter()
             tally, self._open = self._open, Tally()
@@ -251,21 +251,21 @@ class Ledger:
             self._guarded(sink, partial(sink.write, step), step.step)
 
     def _guarded(self, sink: Sink, act: Callable[[], None], step: int | None = None) -> None:
-        """Let a sink act; one that fails is reported and dropped, since books must not stop training."""
+        """Call a sink; if it fails, report and drop it, because a ledger must not stop training."""
         try:
             act()
         except Exception as error:
             self._sinks = [each for each in self._sinks if each is not sink]
-            since = "when it was closed" if step is None else f"from step {step} on"
-            sentence = f"{sink!r} took nothing {since}: {str(error) or type(error).__name__}"
+            where = "at close" if step is None else f"in step {step}"
+            sentence = f"{sink!r} failed {where} and was dropped: {str(error) or type(error).__name__}"
             with self._counting:
                 self._lost_sinks.append(sentence)
             with suppress(Exception):
                 sink.close()
-            self._warn(f"{sentence}; training goes on without it")
+            self._warn(f"{sentence}; training continues without it")
 
     def _save_once(self) -> None:
-        """Save in the folder that the ledger was made with; a failure is logged and stops nothing."""
+        """Save in the constructor's folder, if any; a failure is only logged."""
         folder, self._folder = self._folder, None
         if folder is None:
             return
@@ -283,12 +283,12 @@ class Ledger:
             self._say(str(self.summary()))
 
     def _warn(self, sentence: str) -> None:
-        """Log on rank 0; a program that sets no logging up reads it on standard error."""
+        """Log a warning on rank 0; without logging configuration, it appears on standard error."""
         if self.rank == 0:
             _LOG.warning("gradwire: %s", sentence)
 
     def _say(self, text: str) -> None:
-        """Write to standard error on rank 0; where that is closed, say nothing."""
+        """Write to standard error on rank 0, unless it is closed."""
         if self.rank != 0:
             return
         with suppress(OSError, ValueError, AttributeError):

@@ -1,7 +1,7 @@
-"""The relative errors of encoding: by bucket and by parameter, over the measured steps.
+"""The relative errors of encoding, by bucket and by parameter, over the measured steps.
 
-Where residuals are kept every step is measured, and models have thousands of parameters: so the parameters of
-a bucket are counted together, and those of many steps at once.
+If the plan keeps residuals, every step is measured, and models have thousands of parameters. So the
+parameters of a bucket are processed together, for many steps at once.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from gradwire.exchange import Norms
 from gradwire.fields import keyed, of, real
 from gradwire.sync.ledger.counts import SOURCE
 
-# The share of a gradient's norm that encoding lost: whose it is, and in which steps it is measured.
+# The relative error of encoding a gradient, by parameter, and the steps in which it is measured.
 
 _FIRST, _EVERY = 2, 64
 _ROUNDING = 0.25
-"""Up to this part of what was encoded may vanish in rounding."""
+"""The largest share of the encoded values that may vanish in mere rounding."""
 
 
 def sampled(step: int) -> bool:
-    """Return whether a step, counted from 1 up, is measured if that isn't free; the same on all ranks.
+    """Return whether a step, counted from 1, is measured if measuring has a cost; the same on all ranks.
 
-    The steps 2, 4, 8, 16 and 32, and then every 64th: enough to speak early in a short run, at a cost that
-    hundreds of steps share in a long one.
+    The measured steps are 2, 4, 8, 16 and 32, and then every 64th: enough for early results in a short run,
+    with a small cost in a long one.
     """
     return step % _EVERY == 0 or (step >= _FIRST and step & (step - 1) == 0)
 
 
 def share_of(gradient: float, lost: float) -> float | None:
-    """Return the relative error of a gradient, from squares of norms; 0/0 is 0, and None stands for x/0."""
+    """Return the relative error of a gradient from squared norms; 0/0 is 0, and x/0 is None."""
     if lost == 0:
         return 0.0
     return math.sqrt(lost / gradient) if gradient else None
@@ -44,18 +44,18 @@ def share_of(gradient: float, lost: float) -> float | None:
 
 @dataclass(frozen=True)
 class Layout:
-    """The places of parameters in a bucket.
+    """The layout of parameters in a bucket.
 
     Attributes
     ----------
     names
-        The parameters, in their order in the bucket.
+        The parameters' names, in their order in the bucket.
     counts
-        How many floats each has.
+        The number of floats in each parameter.
     groups
-        With which others each belongs together, in whatever words; of a group one warning tells.
+        The group of each parameter; all parameters of a group share one warning.
     copies
-        How often this repeats: FSDP lays out a part of every parameter for each rank.
+        The number of repetitions of this layout: FSDP's buckets have a part of every parameter for each rank.
     """
 
     names: tuple[str, ...]
@@ -65,16 +65,16 @@ class Layout:
 
     @cached_property
     def norms(self) -> Norms:
-        """The norms that an exchange of the bucket measures, until the next one does."""
+        """The norms that the bucket's last exchange measured."""
         return Norms([0, *accumulate(self.counts * self.copies)])
 
 
 def is_rounding(encoded: float, decoded: float, lost: float) -> bool:
-    """Return whether what was lost is rounding, which averages out over steps, from sums of squares.
+    """Return whether an encoding error is mere rounding, which averages out over steps, from sums of squares.
 
-    Rounding is nearly orthogonal to what is rounded, and smaller. Where most values become 0 what is lost is
-    the values themselves: ``<lost, encoded> / <encoded, encoded>``, by the law of cosines, is near 1 then.
-    And where more is lost than there was, noise has taken the place of the gradient.
+    A rounding error is nearly orthogonal to the rounded values, and smaller. If most values become 0, the
+    error is the values themselves: ``<lost, encoded> / <encoded, encoded>``, computed by the law of cosines,
+    is then near 1. If the error is larger than the values, noise has replaced the gradient.
     """
     vanished = (encoded + lost - decoded) / 2
     return lost <= encoded and vanished <= _ROUNDING * encoded
@@ -82,10 +82,10 @@ def is_rounding(encoded: float, decoded: float, lost: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ErrorSums:
-    """The measurements of one exchange: sums of squares, float64.
+    """Squared norms from one exchange, as float64.
 
-    ``sums`` has a row for each of this rank's gradient, what was lost of it, what was encoded and what was
-    decoded, and a column for each parameter. ``own`` and ``lost`` are the sums of the first two rows.
+    ``sums`` has four rows (this rank's gradient, its encoding error, the encoded values, the decoded values)
+    and one column per parameter. ``own`` and ``lost`` are the sums of the first two rows.
     """
 
     layout: Layout
@@ -95,18 +95,18 @@ class ErrorSums:
 
     @classmethod
     def of(cls, layout: Layout, sums: torch.Tensor) -> ErrorSums:
-        """Copy what an exchange has measured."""
+        """Return the measurements of an exchange, summed over the layout's copies."""
         by_parameter = sums.view(len(sums), layout.copies, -1).sum(1)
         own, lost, *_ = by_parameter.sum(1).tolist()
         return cls(layout, by_parameter, own, lost)
 
     @property
     def usable(self) -> bool:
-        """Whether all was finite; the step is no sample otherwise."""
+        """Whether all sums are finite; otherwise the step is not sampled."""
         return math.isfinite(self.own + self.lost)
 
     def shares(self) -> Iterator[tuple[str, Hashable, float | None, bool]]:
-        """Yield every parameter's name, its group, the share it lost and whether that is mere rounding."""
+        """Yield every parameter's name, its group, its relative error, and whether that is mere rounding."""
         sums = self.sums.T.tolist()
         for name, group, (own, lost, encoded, decoded) in zip(
             self.layout.names, self.layout.groups, sums, strict=True
@@ -116,10 +116,10 @@ class ErrorSums:
 
 @dataclass(slots=True)
 class LostCounts:
-    """The share of a norm that was lost, over the ``samples`` steps in which it was measured.
+    """The statistics of a relative error over the ``samples`` steps in which it was measured.
 
-    In ``without_own`` further steps this rank's own gradient was 0, and its encodings lost something of what
-    came from others. Such a step has no share, and is in no other figure.
+    In ``without_own`` further steps, this rank's own gradient was 0, and only values from other ranks had an
+    encoding error. Such a step has no relative error, and is in no other statistic.
     """
 
     samples: int = 0
@@ -130,11 +130,11 @@ class LostCounts:
 
     @property
     def mean(self) -> float | None:
-        """The mean of the shares; None where there is none."""
+        """The mean relative error, or None without a sample."""
         return self.share_sum / self.samples if self.samples else None
 
     def count(self, share: float | None) -> None:
-        """Count one step's share, None where the own gradient was 0."""
+        """Add one step's relative error, or None if the rank's own gradient was 0."""
         if share is None:
             self.without_own += 1
             return
@@ -144,7 +144,7 @@ class LostCounts:
         self.last = share
 
     def add(self, later: LostCounts) -> None:
-        """Count what was counted elsewhere since."""
+        """Add the statistics of later steps."""
         self.samples += later.samples
         self.share_sum += later.share_sum
         self.largest = max(self.largest, later.largest)
@@ -153,12 +153,12 @@ class LostCounts:
 
 
 _TOGETHER = 64
-"""The steps that are counted at once, and kept until then."""
+"""The number of steps whose sums are stored and then processed together."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepShares:
-    """The shares of one step, None for those whose own gradient was 0; empty where nothing was measured."""
+    """The relative errors of one step, None where the own gradient was 0; empty if nothing was measured."""
 
     total: float | None = None
     buckets: Mapping[str, float | None] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class StepShares:
 
     @property
     def parameters(self) -> dict[str, float | None]:
-        """The shares by parameter."""
+        """The relative errors by parameter."""
         return {
             name: share_of(own, lost)
             for names, sums in self.sums.items()
@@ -178,7 +178,7 @@ class StepShares:
 
 
 class LostBook:
-    """Shares over all measured steps: of the whole gradient, by bucket and by parameter."""
+    """The relative errors over all measured steps: of the whole gradient, by bucket and by parameter."""
 
     def __init__(
         self,
@@ -193,15 +193,15 @@ class LostBook:
 
     @property
     def parameters(self) -> dict[str, LostCounts]:
-        """The shares by parameter."""
+        """The relative errors by parameter."""
         for names in list(self._waiting):
             self._settle(names)
         return self._parameters
 
     def count(self, measured: Sequence[tuple[str, ErrorSums]]) -> StepShares:
-        """Count what the exchanges of one step have measured, by bucket; return the step's shares.
+        """Add one step's measurements, by bucket, and return the step's relative errors.
 
-        A step in which anything was not finite is no sample.
+        A step with a non-finite sum is not sampled.
         """
         if not measured or not all(each.usable for _, each in measured):
             return StepShares()
@@ -225,16 +225,16 @@ class LostBook:
         return StepShares(total, buckets, sums)
 
     def copy(self) -> LostBook:
-        """Return a book that later counts leave alone."""
+        """Return a copy that later counts don't change."""
         return LostBook(self.total, self.buckets, self.parameters)
 
     def worst(self, count: int) -> list[tuple[str, LostCounts]]:
-        """Return the parameters that lost the largest shares on average, the worst one first."""
+        """Return the parameters with the largest mean relative errors, the largest first."""
         known = [(name, counts) for name, counts in self.parameters.items() if counts.mean]
         return sorted(known, key=lambda row: row[1].mean or 0.0, reverse=True)[:count]
 
     def state(self) -> dict[str, Any]:
-        """Return plain dictionaries, numbers and strings."""
+        """Return the statistics as plain dictionaries, numbers and strings."""
         return {
             "total": asdict(self.total),
             "buckets": {name: asdict(counts) for name, counts in self.buckets.items()},
@@ -243,12 +243,12 @@ class LostBook:
 
     @classmethod
     def of_state(cls, state: object) -> Self:
-        """Read what ``state`` returned. Raises ``StateError``."""
+        """Read a result of ``state``. Raises ``StateError``."""
         given = SOURCE.fields(state, "total", "buckets", "parameters")
         return cls(*(given.get(name, each) for name, each in _KINDS))
 
     def _settle(self, names: tuple[str, ...]) -> None:
-        """Count the steps of a bucket's parameters that wait for it."""
+        """Process the stored steps of a bucket's parameters."""
         steps = torch.stack(self._waiting.pop(names))
         own, lost = steps[:, 0], steps[:, 1]
         shares = torch.sqrt(lost / own).masked_fill_(lost == 0, 0.0)

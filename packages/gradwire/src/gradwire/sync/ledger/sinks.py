@@ -1,4 +1,4 @@
-"""The sinks of a ledger's steps: lines of JSON, TensorBoard, and named ranges in a profile; all optional."""
+"""The sinks of a ledger's steps: JSON lines, TensorBoard, trackers, and named ranges in a profile."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from gradwire.sync.ledger.counts import BucketCounts, Decided, Tally
 from gradwire.sync.ledger.lost import StepShares, sampled
 from gradwire.version import how_to_install
 
-_OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a pipe without a reader must not stop us
+_OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK  # a pipe without a reader must not block
 PLAN_TAG = "gradwire/plan"
 _TAGS = ("ratio", "raw_nbytes", "wire_nbytes", "codec_s", "wait_s", "exposed_s", "lost")
 
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """One step as sinks get it.
+    """The counts of one step, for sinks.
 
     Attributes
     ----------
     rank, step
-        Whose step, and its number from 1 up; it goes on after a resume.
+        The rank, and the step's number from 1; the numbers continue after a resume.
     complete
-        False for what was left when the ledger was closed, such as the exchanges of a drained pipeline.
+        Whether the step ended; False for the counts at ``close``, such as exchanges of a drained pipeline.
     wall_s
-        Seconds since the step before ended, or since the ledger was made.
+        Seconds since the end of the previous step, or since the creation of the ledger.
     tally
         The counts by bucket and by reason.
     lost
-        The shares of norms that encoding lost, where they were measured.
+        The relative errors of encoding, if they were measured.
     decided
-        The plans that the run has chosen before this step, if it chooses them itself.
+        The plans that the run has chosen before this step, if it chooses its plans.
     """
 
     rank: int
@@ -53,20 +53,20 @@ class StepCounts:
 
 
 class Sink(Protocol):
-    """A target of a ledger. A sink that raises is reported once and given up; training goes on."""
+    """A receiver of a ledger's steps. A sink that raises is reported once and dropped; training continues."""
 
     def write(self, step: StepCounts) -> None:
-        """Take one step. The calls come one at a time, in the order of the steps."""
+        """Write one step. The calls are sequential, in the order of the steps."""
 
     def close(self) -> None:
-        """End; nothing is written after it."""
+        """Close the sink, after the last ``write``."""
 
 
 class JsonLines:
-    """Appends one JSON object a step to a file, each line by one write, so that readers see whole lines.
+    """A sink that appends one JSON object per step to a file, with one write per line.
 
-    A run that is resumed goes on in the same file. Several ranks may share it, since every line names its
-    rank. ``docs/accounting.md`` has the keys.
+    Readers see only whole lines. A resumed run appends to the same file. Several ranks may share it, because
+    every line has its rank. ``docs/accounting.md`` has the keys.
 
     Parameters
     ----------
@@ -82,16 +82,16 @@ class JsonLines:
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
             raise SpecError(
-                f"the ledger cannot be written to {self.path}: {reason}; name a file that can be written"
+                f"the ledger cannot be written to {self.path}: {reason}; pass a file that can be written"
             ) from error
 
     def write(self, step: StepCounts) -> None:
-        """Append the step's line. Raises ``OSError``; no part of a line is left then."""
+        """Append the step's line. Raises ``OSError`` without leaving part of a line."""
         if self._file is None:
             raise ValueError(f"{self.path} is closed")
         line = json.dumps(_object(step), allow_nan=False).encode() + b"\n"
         written = os.write(self._file, line)
-        if written < len(line):  # the disk is full, and half a line would spoil the file
+        if written < len(line):  # the disk is full, and half a line would corrupt the file
             os.ftruncate(self._file, os.fstat(self._file).st_size - written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.path)
 
@@ -106,34 +106,34 @@ class JsonLines:
 
 
 class TensorBoard:
-    """Gives every step's figures to a TensorBoard writer, or anything else that has its ``add_scalar``.
+    """A sink that writes every step's metrics to a TensorBoard writer, or any object with ``add_scalar``.
 
-    Tags are ``gradwire/<figure>`` for the sum over the buckets and ``gradwire/<bucket>/<figure>`` for each,
-    with the figures ``ratio``, ``raw_nbytes``, ``wire_nbytes``, ``codec_s``, ``wait_s``, ``exposed_s`` and,
-    where it is known, ``lost``; further ``gradwire/wall_s`` and
-    ``gradwire/bypassed_nbytes``. Where a run chooses its plan, ``gradwire/expected_step_s`` and
-    ``gradwire/expected_uncompressed_s`` are added in the steps that begin with another one, and, if the
-    writer has ``add_text``, ``gradwire/plan`` tells which and why. What a tag may not hold becomes ``_``.
+    Tags are ``gradwire/<metric>`` for the sum over the buckets, and ``gradwire/<bucket>/<metric>`` for each
+    bucket. The metrics are ``ratio``, ``raw_nbytes``, ``wire_nbytes``, ``codec_s``, ``wait_s``, ``exposed_s``
+    and, if measured, ``lost``; also ``gradwire/wall_s`` and ``gradwire/bypassed_nbytes``. If a run chooses
+    its plan, the steps that begin with another plan also have ``gradwire/expected_step_s`` and
+    ``gradwire/expected_uncompressed_s`` and, if the writer has ``add_text``, the plan and its reason as
+    ``gradwire/plan``. Invalid characters in tags become ``_``.
 
     Parameters
     ----------
     writer
-        Stays the caller's, who closes it. Raises ``SpecError`` if it has no ``add_scalar``.
+        The writer, which the caller owns and closes. Raises ``SpecError`` if it has no ``add_scalar``.
     buckets
-        Whether every bucket gets tags of its own, besides the sum.
+        Whether each bucket has its own tags, in addition to the sum.
     """
 
     def __init__(self, writer: Any, buckets: bool = True) -> None:
         if not callable(getattr(writer, "add_scalar", None)):
             raise SpecError(
                 f"TensorBoard expected a writer with add_scalar, got {writer!r}; "
-                "torch.utils.tensorboard.SummaryWriter makes one"
+                "pass a torch.utils.tensorboard.SummaryWriter"
             )
         self._writer = writer
         self._buckets = buckets
 
     def write(self, step: StepCounts) -> None:
-        """Add the step's scalars. Raises what the writer raises."""
+        """Add the step's scalars. Raises the writer's errors."""
         for text in plan_texts(step):
             if callable(getattr(self._writer, "add_text", None)):
                 self._writer.add_text(PLAN_TAG, text, step.step)
@@ -141,14 +141,14 @@ class TensorBoard:
             self._writer.add_scalar(tag, figure, step.step)
 
     def close(self) -> None:
-        """Do nothing: the writer is the caller's."""
+        """Do nothing: the caller owns the writer."""
 
     def __repr__(self) -> str:
         return f"TensorBoard({self._writer!r})"
 
 
 def scalars(step: StepCounts, buckets: bool) -> dict[str, float]:
-    """Return a step's figures by their tags, with those of each bucket if ``buckets`` says so."""
+    """Return a step's metrics by tag, including the metrics of each bucket if ``buckets``."""
     figures = {"wall_s": step.wall_s, "bypassed_nbytes": step.tally.bypassed.nbytes}
     figures |= _tags("", step.tally.total, step.lost.total)
     for bucket, counts in step.tally.buckets.items() if buckets else ():
@@ -159,14 +159,14 @@ def scalars(step: StepCounts, buckets: bool) -> dict[str, float]:
 
 
 def plan_texts(step: StepCounts) -> list[str]:
-    """Return each plan that the run has chosen before the step, and why, as Markdown."""
+    """Return each plan that the run has chosen before the step, with its reason, as Markdown."""
     return [f"{each.reason}\n\n    {each.plan}" for each in step.decided]
 
 
 def profiled(name: str) -> record_function:
-    """Return a context manager whose time is a range ``gradwire: <name>`` in ``torch.profiler``'s trace.
+    """Return a context manager that records a range ``gradwire: <name>`` in ``torch.profiler``'s trace.
 
-    A profiler sees the thread that it was started on; it sees gradwire's communication thread, too, with
+    A profiler records the thread that started it; it records the communication thread, too, with
     ``experimental_config=torch._C._profiler._ExperimentalConfig(profile_all_threads=True)``.
     """
     return record_function(f"gradwire: {name}")
@@ -196,28 +196,27 @@ def _tags(prefix: str, counts: BucketCounts, lost: float | None) -> dict[str, fl
     return {prefix + name: figure for name in _TAGS if (figure := figures[name]) is not None}
 
 
-# A ledger's figures in Weights & Biases and MLflow, where they are installed; the tags are TensorBoard's.
+# Sinks for Weights & Biases and MLflow, if they are installed, with TensorBoard's tags.
 #
-# Both keep a run elsewhere, so that a step is one call of theirs and not one for each figure.
+# Both send data to a server, so a step is one call, not one call for each metric.
 
 EXTRA = "trackers"
 STEP_TAG = "gradwire/step"
-"""In Weights & Biases, what the figures are drawn over: the step that its run counts is the program's own."""
+"""The x-axis of the metrics in Weights & Biases, because the run's own step is the program's."""
 
 
 class WandB:
-    """Gives every step's figures to a run of Weights & Biases.
+    """A sink that logs every step's metrics to a run of Weights & Biases.
 
-    The run's own step goes on by one with each call of its ``log``, the program's included; so the figures
-    have a step of their own, ``gradwire/step``, over which they are drawn.
+    The run's own step increases with each call of its ``log``, including the program's calls, so the metrics
+    have a separate step as their x-axis, ``gradwire/step``.
 
     Parameters
     ----------
     run
-        What ``wandb.init`` has returned; by default the run that is active. It stays the caller's, who
-        finishes it.
+        The result of ``wandb.init``; by default the active run. The caller owns and finishes it.
     buckets
-        Whether every bucket gets tags of its own, besides the sum.
+        Whether each bucket has its own tags, in addition to the sum.
 
     Raises
     ------
@@ -238,7 +237,7 @@ class WandB:
         self._run.define_metric("gradwire/*", step_metric=STEP_TAG)
 
     def write(self, step: StepCounts) -> None:
-        """Log the step's figures and plans at once. Raises what the run raises."""
+        """Log the step's metrics and plans in one call. Raises the run's errors."""
         values: dict[str, Any] = {STEP_TAG: step.step, **scalars(step, self._buckets)}
         texts = plan_texts(step)
         if texts:
@@ -253,14 +252,16 @@ class WandB:
 
 
 class MLflow:
-    """Gives every step's figures to a run of MLflow; plans become its artifacts ``gradwire/plan-STEP.md``.
+    """A sink that logs every step's metrics to an MLflow run, and plans as artifacts.
+
+    The artifacts are named ``gradwire/plan-STEP.md``.
 
     Parameters
     ----------
     run_id
-        Which run; by default the one that is active. It stays the caller's, who ends it.
+        The run; by default the active run. The caller owns and ends it.
     buckets
-        Whether every bucket gets metrics of its own, besides the sum.
+        Whether each bucket has its own metrics, in addition to the sum.
 
     Raises
     ------
@@ -275,13 +276,13 @@ class MLflow:
         active: Any = self._mlflow.active_run() if run_id is None else None
         if run_id is None and active is None:
             raise SpecError(
-                "MLflow expected an active run, got none; call mlflow.start_run() before, or name one"
+                "MLflow expected an active run, got none; call mlflow.start_run() before, or pass a run_id"
             )
         self.run_id: str = active.info.run_id if run_id is None else run_id
         self._buckets = buckets
 
     def write(self, step: StepCounts) -> None:
-        """Log the step's figures at once, and its plans. Raises what MLflow raises."""
+        """Log the step's metrics in one call, and its plans. Raises MLflow's errors."""
         self._mlflow.log_metrics(scalars(step, self._buckets), step=step.step, run_id=self.run_id)
         texts = plan_texts(step)
         if texts:
@@ -299,7 +300,7 @@ def _needed(package: str, called: str) -> ModuleType:
         return importlib.import_module(package)
     except ImportError as error:
         raise MissingPackageError(
-            f"{called} needs the package {package}, which does not load here ({error}); "
+            f"{called} needs the package {package}, which cannot be imported ({error}); "
             f"{how_to_install(EXTRA)}",
             name=package,
         ) from error

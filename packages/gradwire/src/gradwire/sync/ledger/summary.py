@@ -1,4 +1,4 @@
-"""A ledger's totals over its steps, and the table that people read."""
+"""The summary of a ledger: totals over its steps, as a table and as an HTML page."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _COLUMNS = (
     *map(Column, ("exchanges", "raw", "wire", "ratio", "lost", "codec", "wait", "exposed")),
 )
 _WORST = 3
-"""The number of buckets or parameters that a sentence names."""
+"""The number of buckets or parameters listed in a sentence."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The counts of one rank's ledger; ``str()`` of it is a table.
+    """The totals of one rank's ledger; ``str()`` returns them as a table and sentences.
 
     Attributes
     ----------
@@ -40,17 +40,17 @@ class Summary:
     steps
         The number of steps that ended.
     wall_s
-        Seconds from the making of the ledger to the end of its last step.
+        Seconds from the creation of the ledger to the end of its last step.
     tally
-        The counts by bucket and by reason, those of a step that has not ended included.
+        The counts by bucket and by reason, including a step that has not ended.
     lost_sinks
-        One sentence for every sink that failed and was given up.
+        One sentence for every sink that failed and was dropped.
     lost
-        The shares of norms that encoding lost, in all, by bucket and by parameter.
+        The relative errors of encoding: in total, by bucket and by parameter.
     warnings
-        The warnings since this process began.
+        The warnings of this process.
     decided
-        The plans that the run has chosen, in words.
+        One sentence for every plan that the run has chosen.
     """
 
     rank: int
@@ -64,12 +64,12 @@ class Summary:
 
     @property
     def buckets(self) -> dict[str, BucketCounts]:
-        """The counts of every bucket."""
+        """The counts by bucket."""
         return self.tally.buckets
 
     @property
     def bypasses(self) -> dict[str, BypassCounts]:
-        """The bypasses for every reason."""
+        """The bypasses by reason."""
         return self.tally.bypasses
 
     @property
@@ -79,12 +79,12 @@ class Summary:
 
     @property
     def gradient_nbytes(self) -> int:
-        """Bytes of gradient in all, exchanged by gradwire or around it."""
+        """The total bytes of gradient, including bypasses."""
         return self.total.gradient_nbytes + self.tally.bypassed.nbytes
 
     @property
     def exposed_share(self) -> float:
-        """The part of ``wall_s`` for which the training thread waited; NaN before a step has ended."""
+        """The share of ``wall_s`` for which the training thread waited; NaN before a step has ended."""
         return self.total.exposed_s / self.wall_s if self.wall_s > 0 else math.nan
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class Summary:
 
     @property
     def title(self) -> str:
-        """The rank, the number of steps, and their time."""
+        """The first line: the rank, the number of steps, and their time."""
         return f"gradwire, rank {self.rank}: {counted(self.steps, 'step')} in {format_duration(self.wall_s)}"
 
     def sentences(self) -> list[str]:
@@ -109,7 +109,7 @@ class Summary:
         ]
 
     def table(self) -> Table:
-        """Return a row for each bucket, and their sum."""
+        """Return a table with a row for each bucket, and their total."""
         total = self.total
         none, known = LostCounts(), self.lost.buckets
         rows = [(name, counts, known.get(name, none)) for name, counts in self.buckets.items()]
@@ -133,32 +133,32 @@ class Summary:
         worst = sorted(often, key=lambda each: -each[1])[:_WORST]
         where = ", ".join(f"{name} ({counted(count, 'time')})" for name, count in worst)
         return [
-            f"NaN or infinity came out of {count} of {counted(total.exchanges, 'exchange')}, most "
-            f"of {where}; look at the loss"
+            f"{count} of {counted(total.exchanges, 'exchange')} returned NaN or infinity, most often "
+            f"{where}; check the loss"
         ]
 
     def _scales(self) -> list[str]:
         scales = self.total.cost.scales
         if scales.smallest is None:
-            return ["the plan's scale left all frames as they were"] if scales else []
-        left = f", and {scales.unscaled} left as they were" if scales.unscaled else ""
+            return ["the plan's scale changed no frame"] if scales else []
+        left = f", and {scales.unscaled} were not scaled" if scales.unscaled else ""
         return [f"frames were scaled by 2^{scales.smallest} to 2^{scales.largest}{left}"]
 
     def _worst(self) -> list[str]:
         if self.lost.total.mean is None:
             return []
-        steps = f"of the norm of its gradients, on average over {counted(self.lost.total.samples, 'step')}"
         worst = [
             f"{name} {counts.mean:.2%} (at most {counts.largest:.2%})"
             for name, counts in self.lost.worst(_WORST)
             if counts.mean is not None
         ]
-        head = f"encoding lost {self.lost.total.mean:.2%} {steps}"
-        return [f"{head}; most of {', '.join(worst)}" if worst else head]
+        steps = counted(self.lost.total.samples, "step")
+        head = f"the mean relative error of encoding was {self.lost.total.mean:.2%} over {steps}"
+        return [f"{head}; the largest: {', '.join(worst)}" if worst else head]
 
     def _bypasses(self) -> list[str]:
         if not self.bypasses:
-            return ["no gradient went around the codec"]
+            return ["no gradient bypassed the codec"]
         nbytes = self.tally.bypassed.nbytes
         share = nbytes / self.gradient_nbytes if self.gradient_nbytes else 0.0
         return [
@@ -172,7 +172,7 @@ class Summary:
 
 def _compared(ratio: float) -> str:
     if ratio < 1:
-        return f"{1 / ratio:.2f} times as many bytes on the wire as gradients have, headers included"
+        return f"{1 / ratio:.2f} times as many bytes on the wire as in the gradients, including headers"
     return f"{ratio:.2f} times fewer bytes on the wire"
 
 
@@ -191,35 +191,35 @@ def _row(name: str, counts: BucketCounts, lost: LostCounts) -> tuple[str, ...]:
     )
 
 
-# A ledger's record, and its page: what exchanges cost and lost, in all and by bucket.
+# A ledger's record and its page: costs and encoding errors of the exchanges, in total and by bucket.
 
 SCHEMA = "gradwire.ledger/1"
 SHOWN = 20
-"""Buckets in the picture, and parameters in the table."""
+"""The largest number of buckets in the plot, and of parameters in the table."""
 PARTS = (("encode_s", CURVES[4]), ("decode_s", CURVES[1]), ("handling_s", CURVES[6]), ("wait_s", CURVES[5]))
 
 
 def ledger_record(state: Mapping[str, Any], summary: Summary) -> dict[str, object]:
-    """Return the record of a ledger: its ``state_dict``, and what it has warned of."""
+    """Return the record of a ledger: its ``state_dict``, its warnings, and its failed sinks."""
     fields = {"ledger": state, "warnings": [*summary.warnings], "lost_sinks": [*summary.lost_sinks]}
     return make_record(SCHEMA, fields)
 
 
 def page_of(record: Mapping[str, Any]) -> str:
-    """Return the page of a ledger's record. Raises ``StateError`` if it holds no ledger's state."""
+    """Return the HTML page of a ledger's record. Raises ``StateError`` for an invalid record."""
     summary = read_summary(record)
     said, *others = summary.sentences()
     buckets: list[Part] = [("Sums of all exchanges", summary.table()), _bars(summary.buckets)]
     sections = [
-        Section("What happened", others),
+        Section("Details", others),
         Section("Buckets", buckets if summary.buckets else []),
-        Section("What encoding lost", _lost(summary.lost)),
+        Section("Encoding errors", _lost(summary.lost)),
     ]
     return render(Report(summary.title, f"{said[0].upper()}{said[1:]}.", sections), record)
 
 
 def read_summary(record: Mapping[str, Any]) -> Summary:
-    """Return the summary of the ledger whose record this is."""
+    """Return the summary of a ledger from its record. Raises ``StateError`` for an invalid record."""
     told = SOURCE.fields(record)
     state = SOURCE.fields(told.get("ledger", mapping))
     tally = state.get("ended", Tally.of_state)
@@ -247,19 +247,19 @@ def _bars(buckets: Mapping[str, BucketCounts]) -> Picture:
         names = [name for name, _ in largest]
         paint_bars(figure.subplots(), names, parts, "time of the exchanges [s]")
 
-    caption = f"Where the time of exchanges went, hidden or not: the {SHOWN} slowest buckets at most."
+    caption = f"Time of the exchanges, overlapped or not, of at most the {SHOWN} slowest buckets."
     return Picture("buckets-times", caption, paint, 1.1 + 0.3 * len(largest))
 
 
 def _lost(lost: LostBook) -> list[Part]:
-    """Return the parameters of whose gradients encoding lost most."""
+    """Return a table of the parameters with the largest relative errors, if any were measured."""
     rows = [
         (name, f"{100 * counts.mean:.2f}", f"{100 * counts.largest:.2f}", str(counts.samples))
         for name, counts in lost.worst(SHOWN)
         if counts.mean is not None
     ]
-    columns = (Column.of_text("parameter"), Column("mean", "%"), Column("most", "%"), Column("steps"))
-    return [("Shares of gradients' norms, the largest first", Table(columns, rows))] if rows else []
+    columns = (Column.of_text("parameter"), Column("mean", "%"), Column("largest", "%"), Column("steps"))
+    return [("Relative errors of gradients, the largest first", Table(columns, rows))] if rows else []
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})
