@@ -241,7 +241,7 @@ def test_papers_verdicts_are_counted_from_their_records(root: Path) -> None:
     counts = Counter(str(claim.verdict) for claim in own)
     assert head[1:] == [str(verdict) for verdict in figures.OF_MEASURED if counts[str(verdict)]]
     assert rows[0] == ["`study`", *(str(counts[verdict]) for verdict in head[1:])]
-    assert all(set(row[1:]) == {"0"} for row in rows[1 : len(PAPERS)])
+    assert all(set(row[1:]) <= {"0"} for row in rows[1 : len(PAPERS)])
     rest = [(name, str(count), verdicts) for name, count, verdicts in by_basis([judged])]
     assert [tuple(row) for row in rows[len(PAPERS) + 2 :]] == [row for row in rest if row[0] != MEASURED]
     assert f"`{name}`" not in text
