@@ -48,8 +48,8 @@ def test_without_torch_distributed_the_error_says_what_to_call() -> None:
         ),
         ({"plan": "no/plan.json", "algorithm": "ring"}, "leave out algorithm, or the plan"),
         ({"timeout_s": 0}, "expected timeout_s above 0 and at most 1e\\+06 seconds, got 0"),
-        ({"timeout_s": float("inf")}, "but is inf"),
-        ({"timeout_s": float("nan")}, "but is nan"),
+        ({"timeout_s": float("inf")}, "got inf"),
+        ({"timeout_s": float("nan")}, "got nan"),
     ],
 )
 def test_settings_that_do_not_exist_are_refused(arguments: dict[str, Any], reason: str) -> None:

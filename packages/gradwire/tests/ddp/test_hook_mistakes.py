@@ -61,7 +61,10 @@ def test_what_is_no_ddp_is_refused(make: Callable[[], Any], said: str) -> None:
         ({"plan": 8}, "expected a Plan, a codec, its spec or the path of a plan's file for plan, got 8"),
         ({"plan": "gzip"}, "no codec is named 'gzip'; the codecs are"),
         ({"plan": "nowhere/plan.json"}, "the plan nowhere/plan.json cannot be read"),
-        ({"plan": gradwire.Plan(pipeline=2)}, "attach is synchronous, .* train with gradwire.PipeSGD"),
+        (
+            {"plan": gradwire.Plan(pipeline=2)},
+            "a plan with pipeline=1, .* train with gradwire.PipeSGD",
+        ),
         (
             {"plan": gradwire.Plan(exchange="sharded")},
             "attach expected a plan with exchange='all_reduce', .* train with .*Sharded",
@@ -84,12 +87,12 @@ def test_a_wrong_option_is_refused_and_a_right_one_taken_after_it(options: dict[
 def test_attaching_twice_and_after_close_says_what_to_do() -> None:
     model = _ddp()
     attached = gradwire.attach(model)
-    with pytest.raises(AttachError, match="attached to this model already; go on with what the first attach"):
+    with pytest.raises(AttachError, match="already attached to this model; use the result of the first"):
         gradwire.attach(model)
     _train(model)
     attached.close()
     attached.close()
-    with pytest.raises(AttachError, match=r"was attached to this model before, .* new DistributedDataParall"):
+    with pytest.raises(AttachError, match=r"was attached to this model earlier, .* new DistributedDataPara"):
         gradwire.attach(model)
     with pytest.raises(ExchangeError, match="exchange is closed; wrap the module in a new"):
         _train(model)

@@ -72,6 +72,6 @@ def test_a_torch_that_hides_who_has_joined_is_named(monkeypatch: pytest.MonkeyPa
     with pytest.raises(AttachError) as caught:
         has_joined()
     assert str(caught.value) == (
-        f"gradwire cannot tell who has joined with torch {torch.__version__}; leave "
-        "divide_by_initial_world_size=False out of join, which divides by all ranks then"
+        f"gradwire cannot detect joined ranks with torch {torch.__version__}; omit "
+        "divide_by_initial_world_size=False from join, which then divides by all ranks"
     )

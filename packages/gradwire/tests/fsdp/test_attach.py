@@ -46,7 +46,7 @@ def refuse_what_cannot_be() -> None:
         ({"weights": "delta"}, "delta: expected the receivers' format, fp32 or bf16, got ''"),
         (
             {"gradients": Plan(algorithm="star")},
-            "'star' would serve between replicas, but this mesh has no replica dimension",
+            "the algorithm 'ring' on a mesh without a replica dimension, got 'star'",
         ),
         ({"weights": 17}, "weights: expected a codec, its spec or None, got 17"),
         ({"timeout_s": 0}, "expected timeout_s above 0"),
@@ -66,7 +66,7 @@ def attach_and_close() -> list[list[torch.Tensor]]:
             step(model)
         else:
             with gradwire.attach_fsdp(model, attached) as handle:
-                with pytest.raises(AttachError, match="'root' is attached already; close what attach_fsdp"):
+                with pytest.raises(AttachError, match="not attached, got 'root', which is; close the first"):
                     gradwire.attach_fsdp(model)
                 step(model)
             handle.close()

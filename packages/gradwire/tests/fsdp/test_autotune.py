@@ -89,7 +89,7 @@ def test_all_ranks_choose_one_codec_for_all_parameters_and_keep_it_in_checkpoint
 def on_a_mesh_of_two_dimensions() -> None:
     model = make_model()
     shard(model, Case(mesh=(2, 2)))
-    with pytest.raises(AttachError, match=r"over all 4 ranks, got 'root' on a mesh of \(2, 2\); name a plan"):
+    with pytest.raises(AttachError, match=r"over all 4 ranks, got 'root' on a mesh of \(2, 2\); pass a plan"):
         gradwire.attach_fsdp(model, "auto")
     with gradwire.attach_fsdp(model) as attached:
         train(model, torch.optim.SGD(model.parameters(), lr=0.01), range(WARM_UP + 2))

@@ -106,7 +106,7 @@ def frozen_parameters(job: Job) -> None:
     job.train(module, loss_of, sgd(each for each in module.parameters() if each.requires_grad))
 
 
-@situation(refused={"attach": "0.weight was unfrozen after DistributedDataParallel was made"})
+@situation(refused={"attach": "0.weight was unfrozen after DistributedDataParallel was created"})
 def unfrozen_later(job: Job) -> None:
     module = make_model()
     module[0].requires_grad_(False)
@@ -175,7 +175,7 @@ def a_frozen_base_in_uint8(job: Job) -> None:
     job.train(on_a_base(torch.eye(INPUTS, dtype=torch.uint8)), loss_of)
 
 
-@situation(refused={"attach": "0 has sparse gradients, which gradwire does not exchange"})
+@situation(refused={"attach": "attach expected dense gradients, got sparse ones from 0"})
 def a_sparse_embedding(job: Job) -> None:
     torch.manual_seed(7)
     module = nn.Sequential(nn.Embedding(20, INPUTS, sparse=True), nn.Linear(INPUTS, OUTPUTS))

@@ -18,7 +18,7 @@ from situations.models import INPUTS, OUTPUTS, batch, distance, loss_of, make_mo
 
 situation = Table()
 pytestmark = pytest.mark.processes
-CHANGED = "was put in its place after DistributedDataParallel was made, which averages no gradient of it"
+CHANGED = "was added after DistributedDataParallel was created, so its gradient is not averaged"
 
 
 @situation(doors=ATTACHED, refused={"attach": CHANGED})

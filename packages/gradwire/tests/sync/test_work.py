@@ -225,7 +225,7 @@ def test_an_empty_bucket_is_done_at_once() -> None:
 
 def test_sparse_gradients_are_refused() -> None:
     reducer, sync = reducer_over(opened(Plan()))
-    with pytest.raises(TensorError, match="rank 0: bucket 0 holds sparse gradients"):
+    with pytest.raises(TensorError, match="rank 0: expected dense gradients in bucket 0, got sparse"):
         reducer.take(FakeBucket(0, torch.ones(4).to_sparse(), last=True), last_waits=True)
     sync.close()
 

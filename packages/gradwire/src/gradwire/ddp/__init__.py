@@ -1,1 +1,1 @@
-"""gradwire as the communication hook of DistributedDataParallel."""
+"""The front end for DistributedDataParallel: gradwire as its communication hook."""

@@ -1,7 +1,7 @@
-"""One line on DDP: gradwire exchanges its gradients, bucket by bucket, while backward computes the rest.
+"""The communication hook that exchanges DDP's buckets while backward computes the other gradients.
 
-The hook is the one that ``DistributedDataParallel.register_comm_hook`` takes. How DDP cuts and orders buckets
-is described in Li et al., "PyTorch Distributed", VLDB 2020, section 3.2.3.
+It is registered with ``DistributedDataParallel.register_comm_hook``. Li et al., "PyTorch Distributed", VLDB
+2020, section 3.2.3, describe how DDP forms and orders buckets.
 """
 
 from __future__ import annotations
@@ -62,64 +62,63 @@ def attach(
     optimizer: torch.optim.Optimizer | None = None,
     check_replicas_every: int | None = None,
 ) -> Attached:
-    """Let gradwire average a DDP model's gradients, compressed on every hop; the training loop stays.
+    """Average a DDP model's gradients with gradwire, compressed on every hop; the training loop is unchanged.
 
     All ranks of the model's group call this at the same point with the same plan. A communication thread
-    exchanges each bucket while backward computes the others, or the transport does, with the plan
-    ``backend``; ``backward`` returns when all are averaged, with identical bits on all ranks. Gradients in
-    float16 and bfloat16 are exchanged as float32 and rounded at the end. Those of other dtypes go through
-    torch's own all-reduce, which the ledger counts.
+    exchanges each bucket while backward computes the others; with the algorithm ``backend``, the transport
+    does. ``backward`` returns when all buckets are averaged, with identical bits on all ranks. Gradients in
+    float16 and bfloat16 are exchanged as float32 and rounded at the end. Gradients of other dtypes are
+    averaged by torch's own all-reduce, which the ledger counts.
 
     Parameters
     ----------
     model
         A ``DistributedDataParallel`` without another hook, on the CPU or on GPUs, before or after
-        ``torch.compile``. DDP cuts the buckets: its ``bucket_cap_mb`` counts, not the plan's
+        ``torch.compile``. DDP forms the buckets: its ``bucket_cap_mb`` is used, not the plan's
         ``bucket_nbytes``.
     plan
-        A plan; a codec, or its spec such as ``quantize:8``; or the file that ``Plan.save`` or the planner
-        wrote: any path, or a string that ends with ``.json`` or holds a ``/``. By default, or with
-        ``"auto"`` or an ``Auto``, the run measures and chooses a plan itself.
+        A plan; a codec, or its spec such as ``quantize:8``; or a file written by ``Plan.save`` or the
+        planner: any path, or a string that ends with ``.json`` or contains ``/``. By default, or with
+        ``"auto"`` or an ``Auto``, the run measures and chooses a plan.
     timeout_s
-        How long any single wait for a peer lasts before it is an error, here and within a step; above 0, at
-        most 1e6 seconds.
+        The limit of any single wait for a peer, here and within a step; above 0 and at most 1e6 seconds.
     begin_timeout_s
-        How long a rank that has begun a step waits for the others to begin it, too: they may compile,
-        evaluate or save alone meanwhile. By default the timeout of the model's process group, as DDP's own
-        (30 minutes for Gloo, where nothing else was said), or ``timeout_s`` where that is longer. A process
-        that dies is noticed at once, not by a timeout.
+        The limit of a rank's wait for the other ranks to begin a step: they may compile, evaluate or save
+        before that. By default the timeout of the model's process group, as in DDP (30 minutes for Gloo,
+        unless it was set), or ``timeout_s`` if that is longer. A dead process is detected at once, without a
+        timeout.
     ledger
-        Where buckets and bypasses are counted; the caller closes it. By default one of its own.
+        The ledger that counts buckets and bypasses, which the caller closes. By default a new one.
     strict
-        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, where encoding has taken
-        more than half of a parameter's gradient in several steps and nothing keeps it, on any rank. By
-        default that rank warns (``LossyWarning``), once for the parameters of a bucket;
+        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, if the encoding error of a
+        parameter on any rank has exceeded half of its gradient in several steps, without a residual. By
+        default, that rank warns (``LossyWarning``), once for the parameters of a bucket;
         ``docs/accounting.md`` has the details.
     optimizer
-        The model's, for ``check_replicas`` and ``check_replicas_every``, which compare its state with the
-        weights then.
+        The model's optimizer, for ``check_replicas`` and ``check_replicas_every``, which then also compare
+        its state.
     check_replicas_every
-        Compare the weights of all ranks, bit for bit, by a CRC32C, when the first backward pass begins and
-        again after each such number of steps. Where they differ, ``backward`` raises ``StateError`` on all
-        ranks. By default no step does. It costs about 10 ms per 100 MB of weights and state on a CPU.
+        The number of steps between comparisons of all ranks' weights, bit for bit, by a CRC32C; the first
+        backward pass begins with one. If they differ, ``backward`` raises ``StateError`` on all ranks. By
+        default, there are none. A comparison takes about 10 ms per 100 MB of weights and state on a CPU.
 
     Returns
     -------
     Attached
-        For its ledger, its state in checkpoints, and ``close``.
+        The handle with the ledger, the state for checkpoints, and ``close``.
 
     Raises
     ------
     AttachError
-        For a model that is no DDP, is attached or has another hook, or gradients or parameters that no hook
-        can take, on all ranks when it is so on one; and when plans or versions differ, or a rank does not
-        come in time.
+        For a model that is not a DDP, is already attached, has another hook, or has gradients or parameters
+        that hooks do not support, on all ranks if it occurs on one; also if plans or versions differ, or a
+        rank is late.
     SpecError
-        For an invalid plan or one that pipelines, and for an invalid timeout, optimizer or number of steps.
+        For an invalid plan or one with a pipeline, and for an invalid timeout, optimizer or number of steps.
     StateError
-        From ``backward``, where replicas differ. Begin again from a checkpoint.
+        From ``backward``, if replicas differ. Restart from a checkpoint.
     LossyError
-        From ``backward``, where ``strict``. All buckets are averaged then, and the next step can be taken.
+        From ``backward``, if ``strict``. All buckets are averaged, and training can continue.
     """
     if not isinstance(model, DistributedDataParallel):
         raise AttachError(not_ddp(model))
@@ -161,7 +160,7 @@ def attach(
 
 
 class HookState:
-    """The state of DDP's hook; DDP's C++ side keeps it, unseen by the garbage collector.
+    """The state of DDP's hook, referenced by DDP's C++ side, where the garbage collector does not see it.
 
     Raises ``AttachError`` if the module trains a parameter that DDP does not average.
     """
@@ -177,21 +176,18 @@ class HookState:
 
     @property
     def refusal(self) -> str:
-        """The text with which another ``attach`` of the model is refused."""
+        """The error text for another ``attach`` of the model."""
         if self.sync.context.is_over:
-            return f"gradwire was attached to this model before, and was closed or failed; {_REMEDY}"
-        return (
-            "gradwire is attached to this model already; go on with what the first attach returned, or "
-            f"{_REMEDY}"
-        )
+            return f"gradwire was attached to this model earlier, and was closed or failed; {_REMEDY}"
+        return f"gradwire is already attached to this model; use the result of the first attach, or {_REMEDY}"
 
     def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
-        """Leave this behind where the model is copied or pickled: threads and connections stay here."""
+        """Replace this by ``Copied`` if the model is copied or pickled: threads and connections stay here."""
         return Copied, ()
 
 
 def gradwire_hook(state: HookState, bucket: DDPBucket) -> torch.futures.Future[torch.Tensor]:
-    """Hand a bucket over: DDP's hook, named so in its logs."""
+    """Start the exchange of a bucket: the hook that DDP calls, and names in its logs."""
     model = state.model()
     if state.backward_check.versions:
         state.backward_check.check_unwritten(bucket)
@@ -201,7 +197,7 @@ def gradwire_hook(state: HookState, bucket: DDPBucket) -> torch.futures.Future[t
     return state.reducer.take(bucket, last_waits=last_waits, by_active=by_active)
 
 
-gradwire_hook.__annotations__.clear()  # DDP wants them to be classes, and they are strings
+gradwire_hook.__annotations__.clear()  # DDP expects classes, and they are strings
 
 
 def _register(model: DistributedDataParallel, state: HookState) -> None:
@@ -209,8 +205,10 @@ def _register(model: DistributedDataParallel, state: HookState) -> None:
     try:
         model.register_comm_hook(state, gradwire_hook)
     except RuntimeError as error:
-        model._comm_hooks.pop()  # torch has put it there, and then refused it
-        raise AttachError("attach expected a model without a hook, got one with a builtin hook") from error
+        model._comm_hooks.pop()  # torch has appended it before refusing it
+        raise AttachError(
+            f"attach expected a model without a hook, got one with a builtin hook; {_REMEDY}"
+        ) from error
     model._comm_hooks = TakenHooks(model._comm_hooks)
     model.register_forward_pre_hook(ForwardCheck(state.sync, state.averaged))
     model.register_forward_hook(state.backward_check)

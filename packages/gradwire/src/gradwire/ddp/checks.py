@@ -1,7 +1,7 @@
-"""Checks of models that are attached: refusals, and gradients that DDP would leave unaveraged.
+"""Checks of attached models: unsupported models, and gradients that DDP would not average.
 
-DDP averages one backward pass after each forward pass. It ignores a second one, whose gradients stay each
-rank's own. It also averages too late for an optimizer that steps in a hook of a parameter.
+DDP averages one backward pass after each forward pass. It ignores a second one, whose gradients then differ
+between ranks. It also averages too late for an optimizer that steps in a hook of a parameter.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from gradwire.units import format_size
 
 
 def not_ddp(model: object) -> str:
-    """Return the advice for a model that is no ``DistributedDataParallel``."""
+    """Return the error text for a model that isn't a ``DistributedDataParallel``."""
     got = f"attach expected a DistributedDataParallel, got a {type(model).__name__}"
     if is_replicated(model):
         return (
-            f"{got}, which {REPLICATE} has changed; leave replicate out, wrap the model in "
-            "DistributedDataParallel, and attach that"
+            f"{got} with {REPLICATE}; remove replicate, wrap the model in DistributedDataParallel, and "
+            "attach that"
         )
     if any(each.__name__ == "FSDPModule" for each in type(model).__mro__):
         return f"{got}, whose gradients FSDP reduces; use gradwire.attach_fsdp"
@@ -48,53 +48,57 @@ def not_ddp(model: object) -> str:
 
 
 def check_model(model: DistributedDataParallel) -> None:
-    """Raise ``AttachError`` for a model whose gradients no hook can take, or another one takes."""
+    """Raise ``AttachError`` if the model cannot use a communication hook or already has one."""
     for _, state in model._comm_hooks:
-        refusal = getattr(state, "refusal", None)  # a HookState of before
+        refusal = getattr(state, "refusal", None)  # a HookState of an earlier attach
         if refusal is not None:
             raise AttachError(refusal)
     hooks = own_hooks(model)
     if hooks:
-        raise AttachError(f"attach expected a model without a hook, got one with {', '.join(hooks)}")
+        raise AttachError(
+            f"attach expected a model without a hook, got one with {', '.join(hooks)}; do not register it"
+        )
     if getattr(model, "_use_python_reducer", False):
         raise AttachError(
-            'torch._dynamo.config.optimize_ddp is "python_reducer", with which compiled code averages '
-            "gradients without buckets for hooks; set it to True before DistributedDataParallel is made"
+            'attach expected torch._dynamo.config.optimize_ddp=True, got "python_reducer", with which '
+            "compiled code bypasses hooks; set it to True before you create the DistributedDataParallel"
         )
     if model._delay_all_reduce_params:
         raise AttachError(
-            "parameters in delay_all_reduce_named_params are averaged past every hook; leave that option out"
+            "attach expected a model without delay_all_reduce_named_params, whose gradients bypass hooks; "
+            "remove that option"
         )
     if getattr(model, "skip_all_reduce_unused_params", False):
         raise AttachError(
-            "with skip_all_reduce_unused_params DDP leaves buckets out, of which no hook learns; leave it off"
+            "attach expected skip_all_reduce_unused_params=False, got True, with which DDP skips buckets "
+            "without calling the hook; turn it off"
         )
     for name, module in model.module.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             raise AttachError(
-                f"{name or 'the model'} has sparse gradients, which gradwire does not exchange; make it with "
-                "sparse=False"
+                f"attach expected dense gradients, got sparse ones from {name or 'the model'}; create it "
+                "with sparse=False"
             )
 
 
 def check_plan(plan: Plan, model: DistributedDataParallel) -> None:
-    """Raise ``SpecError`` for a plan that is sharded or pipelines, or names parameters of no model."""
+    """Raise ``SpecError`` for a sharded or pipelined plan, or one whose rules match no parameter."""
     if plan.for_whole_gradients("attach").pipeline > 1:
         raise SpecError(
-            f"attach is synchronous, but the plan has pipeline={plan.pipeline}; train with "
-            "gradwire.PipeSGD, or give attach a plan with pipeline=1"
+            f"attach expected a plan with pipeline=1, got pipeline={plan.pipeline}; use pipeline=1, or train "
+            "with gradwire.PipeSGD"
         )
     check_names(plan.rules, (name for name, _ in model.module.named_parameters()))
 
 
-# The parameters that DDP averages, compared with those that the module has now.
+# The parameters that DDP averages, compared with the module's current parameters.
 #
-# DDP knows the parameters that the module had when it was made. ``load_state_dict(assign=True)``, a new layer
-# or ``requires_grad_`` after that give the module others. DDP averages none of them and says nothing.
+# DDP's constructor reads the module's parameters. If ``load_state_dict(assign=True)``, a new layer or
+# ``requires_grad_`` changes them later, DDP does not average the new ones, without an error.
 
 
 class AveragedParameters:
-    """The parameters whose gradients DDP averages: those that asked for one when it was made."""
+    """The parameters whose gradients DDP averages: those that required one when DDP was created."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
         self._module, self._ignored = model.module, frozenset(model.parameters_to_ignore)
@@ -118,17 +122,17 @@ class AveragedParameters:
             if each in self._averaged or name in self._ignored or not each.requires_grad:
                 continue
             if not (isinstance(each, nn.Parameter) and each.is_leaf):
-                continue  # a tensor that stands in for a parameter, as torch.func.functional_call lets it
-            how = "unfrozen" if each in self._frozen else "put in its place"
+                continue  # a tensor in place of a parameter, as with torch.func.functional_call
+            how = "unfrozen" if each in self._frozen else "added"
             raise AttachError(
-                f"{name} was {how} after DistributedDataParallel was made, which averages no gradient of it; "
-                "load_state_dict(assign=True) and changes of the model come before: wrap the module in a new "
-                "DistributedDataParallel and attach that, and make the optimizer anew"
+                f"{name} was {how} after DistributedDataParallel was created, so its gradient is not "
+                "averaged; wrap the module in a new DistributedDataParallel after such changes, also after "
+                "load_state_dict(assign=True), attach that, and create a new optimizer"
             )
         self._note()
 
     def _note(self) -> None:
-        """Note which parameters and modules each module has; kept, so that no id becomes another's."""
+        """Store the parameters and modules of each module, with references, so that no id is reused."""
         self._groups = [
             group for each in self._module.modules() for group in (each._parameters, each._modules)
         ]
@@ -140,26 +144,26 @@ class AveragedParameters:
 
 
 def _in_buckets(model: DistributedDataParallel) -> set[torch.Tensor]:
-    """Return the parameters in DDP's buckets, which it lists in those of zeros that ``join`` takes."""
+    """Return the parameters in DDP's buckets, as listed in the zero buckets that ``join`` uses."""
     return {each for bucket in model.reducer._get_zeros_like_grad_buckets() for each in bucket.parameters()}
 
 
-# What a copy of an attached model has in gradwire's place: no thread, no connections, and a warning sign.
+# Placeholders in a copy of an attached model, which has no thread and no connections.
 #
-# ``copy.deepcopy`` of a ``DistributedDataParallel`` (``torch.optim.swa_utils.AveragedModel`` makes one, too)
-# gives the copy a reducer of its own, of which no hook of the original learns. It would average its gradients
-# by itself, uncompressed, and say nothing.
+# ``copy.deepcopy`` of a ``DistributedDataParallel`` (also in ``torch.optim.swa_utils.AveragedModel``) creates
+# a new reducer for the copy, which does not call the original's hook. It would average the copy's gradients
+# uncompressed, without an error.
 
 
 class Copied:
-    """Stands where the original has its ``HookState``."""
+    """The placeholder for the original's ``HookState`` in a copy."""
 
 
 class CopiedCheck:
-    """Refuses forward passes that prepare a backward pass, until the copy is attached itself."""
+    """The check that refuses a copy's forward passes before a backward pass, until the copy is attached."""
 
     def __call__(self, model: nn.Module, _inputs: object) -> None:
-        """Raise ``ExchangeError`` where gradients would be averaged."""
+        """Raise ``ExchangeError`` if gradients would be averaged."""
         if torch.is_grad_enabled() and getattr(model, "require_backward_grad_sync", True):
             raise ExchangeError(
                 "this model is a copy of one that gradwire is attached to, and its gradients would be "
@@ -168,35 +172,35 @@ class CopiedCheck:
 
 
 class CopiedNotes:
-    """Stands where the original notes its forward passes."""
+    """The placeholder for the original's ``BackwardCheck`` in a copy."""
 
     def __call__(self, *_: object) -> None:
-        """Note nothing."""
+        """Do nothing."""
 
 
 class TakenHooks(list[tuple[Any, object]]):
-    """DDP's list of hooks while gradwire's is its one: the next is refused in words, before torch does so."""
+    """DDP's list of hooks with gradwire's hook, which refuses a second one with a clear error."""
 
     def append(self, pair: tuple[Any, object]) -> None:
-        """Raise ``AttachError``."""
+        """Raise ``AttachError``, because DDP supports only one hook."""
         raise AttachError(
-            "gradwire averages this model's gradients, since gradwire.attach was called, and DDP takes one "
-            f"hook alone; leave register_comm_hook({pair[0].__qualname__}) out, or wrap the module in a new "
+            "DDP supports only one communication hook, and gradwire.attach has registered it; remove "
+            f"register_comm_hook({pair[0].__qualname__}), or wrap the module in a new "
             "DistributedDataParallel without gradwire"
         )
 
     def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
-        """Leave a list behind in a copy, which may have a hook of its own."""
+        """Return a plain list for a copy, which may have another hook."""
         return list, ([*self],)
 
 
 def own_hooks(model: DistributedDataParallel) -> list[str]:
-    """Return the names of the hooks that average a model's gradients; one of a copy's original does not."""
+    """Return the names of the hooks that average a model's gradients, without those of a copy's original."""
     return [hook.__qualname__ for hook, state in model._comm_hooks if not isinstance(state, Copied)]
 
 
 def forget_original(model: DistributedDataParallel) -> None:
-    """Take out of a copy what reminds of the original's hook, so that it can have one; else do nothing."""
+    """Remove the placeholders for the original's hooks from a copied model, so that it can be attached."""
     model._comm_hooks[:] = [pair for pair in model._comm_hooks if not isinstance(pair[1], Copied)]
     for hooks in (model._forward_pre_hooks, model._forward_hooks):
         for number, hook in list(hooks.items()):
@@ -205,29 +209,30 @@ def forget_original(model: DistributedDataParallel) -> None:
 
 
 class BackwardCheck:
-    """Notes each forward pass after which DDP averages, and raises where a gradient would not be averaged.
+    """A forward hook that records forward passes, and raises if a gradient would not be averaged.
 
-    It is a forward hook of the model. A compiled forward pass is traced once and not noted.
+    A compiled forward pass is traced once and not recorded.
 
     Attributes
     ----------
     versions
-        Those of the parameters with hooks, when the last forward pass had ended; empty once all are averaged.
+        The versions of parameters with hooks at the end of the last forward pass; empty once all gradients
+        are averaged.
     """
 
     def __init__(self, sync: GradientSync, parameters: Iterable[torch.Tensor]) -> None:
         self._sync, self._parameters = sync, list(parameters)
-        self._awaited: int | None = None  # the steps done when the last forward pass was noted
-        self._model: Callable[[], nn.Module | None] = lambda: None  # that of the pass
+        self._awaited: int | None = None  # the completed steps at the last recorded forward pass
+        self._model: Callable[[], nn.Module | None] = lambda: None  # the model of that pass
         self.versions: dict[torch.Tensor, int] = {}
 
     def __call__(self, model: nn.Module, _inputs: object, output: object) -> None:
-        """Note a forward pass."""
+        """Record a forward pass."""
         if torch.compiler.is_compiling():
             return
         if not torch.is_grad_enabled():
             return
-        # DDP averages even a backward pass within no_sync(), if it has waited for one since a pass before.
+        # DDP averages even a backward pass within no_sync() if an earlier forward pass has prepared one.
         self.versions = {each: each._version for each in self._parameters if _has_hooks(each)}
         if not _synchronises(model):
             return
@@ -242,9 +247,9 @@ class BackwardCheck:
             if self.versions.get(each, each._version) != each._version:
                 raise self._sync.fail(
                     AttachError(
-                        f"rank {self._sync.context.rank}: a hook has changed a parameter of shape "
-                        f"{tuple(each.shape)} in backward, before its gradient was averaged, so that ranks "
-                        "differ now; step the optimizer after backward, and begin again from a checkpoint"
+                        f"rank {self._sync.context.rank}: a hook changed a parameter of shape "
+                        f"{tuple(each.shape)} in backward, before its gradient was averaged, so the replicas "
+                        "differ; step the optimizer after backward, and restart from a checkpoint"
                     )
                 )
         if bucket.is_last():
@@ -252,9 +257,9 @@ class BackwardCheck:
 
     @unserializable_hook  # type: ignore[untyped-decorator]
     def _pass(self, _gradient: torch.Tensor) -> None:
-        """Look at a backward pass that reaches an output of a noted forward pass.
+        """Check a backward pass that reaches an output of a recorded forward pass.
 
-        What it adds within ``no_sync`` is averaged with the next one.
+        Gradients that it adds within ``no_sync`` are averaged with the next pass.
         """
         sync = self._sync
         if self._awaited == sync.steps_done or sync.context.is_over or not _synchronises(self._model()):
@@ -262,8 +267,8 @@ class BackwardCheck:
         if any(map(_will_accumulate, self._parameters)):
             raise AttachError(
                 f"rank {sync.context.rank}: DDP has averaged one backward pass since the last forward pass, "
-                "and leaves the gradients of another one as they are on each rank; add the losses and call "
-                "backward once, or compute a forward pass for each, all but the last within no_sync()"
+                "and does not average a second one; add the losses and call backward once, or run a forward "
+                "pass for each, all but the last within no_sync()"
             )
 
     def __reduce__(self) -> tuple[type[CopiedNotes], tuple[()]]:
@@ -271,7 +276,7 @@ class BackwardCheck:
 
 
 def _tensors_of(output: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors in which DDP looks for unused parameters; parts may hold each other or be unset."""
+    """Yield the tensors of an output from which DDP finds unused parameters; containers may be cyclic."""
     seen, found = set[int](), [output]
     while found:
         each = found.pop()
@@ -288,7 +293,7 @@ def _tensors_of(output: object) -> Iterator[torch.Tensor]:
 
 
 def _synchronises(model: nn.Module | None) -> bool:
-    """Return whether DDP averages gradients now: it does, but for ``no_sync``."""
+    """Return whether DDP averages gradients now, that is, outside of ``no_sync``."""
     return bool(getattr(model, "require_backward_grad_sync", True))
 
 
@@ -297,7 +302,7 @@ def _has_hooks(parameter: torch.Tensor) -> bool:
 
 
 def _will_accumulate(parameter: torch.Tensor) -> bool:
-    """Return whether the backward pass under way adds to a parameter's gradient."""
+    """Return whether the running backward pass adds to a parameter's gradient."""
     if not parameter.requires_grad:
         return False
     try:
@@ -306,17 +311,17 @@ def _will_accumulate(parameter: torch.Tensor) -> bool:
         return False
 
 
-# What is checked before each forward pass of an attached model, so that errors come with their reason.
+# Checks before each forward pass of an attached model, so that errors have the right reason.
 
 
 class ForwardCheck:
-    """Lets a forward pass that prepares a backward pass fail with the reason, instead of DDP's guess."""
+    """A forward pre-hook that raises the reason if the following backward pass cannot be averaged."""
 
     def __init__(self, sync: GradientSync, averaged: AveragedParameters) -> None:
         self._sync, self._averaged = sync, averaged
 
     def __call__(self, model: nn.Module, _inputs: object) -> None:
-        """Raise why no backward pass can be, if none can."""
+        """Raise an error if the following backward pass cannot be averaged."""
         if torch.compiler.is_compiling():
             return  # a compiled forward pass is traced once
         if not torch.is_grad_enabled():
@@ -334,15 +339,15 @@ class ForwardCheck:
 def _will_cut_buckets(model: nn.Module) -> bool:
     """Return whether DDP broadcasts its new buckets in this forward pass, once after its first step.
 
-    That broadcast has the process group's timeout, and errors of torch's, which a named barrier comes before.
-    Ranks that have run out of batches, under ``join``, answer none.
+    That broadcast has the process group's timeout and torch's errors, so a named barrier precedes it. Under
+    ``join``, there is none, because ranks without batches would not take part in it.
     """
     cuts = getattr(model, "static_graph", False) or not getattr(model, "find_unused_parameters", False)
     return cuts and not joins(model) and not getattr(model, "_has_rebuilt_buckets", True)
 
 
 def named_barrier(sync: GradientSync) -> None:
-    """Exchange one number with all ranks, so that an error names one that is gone or stands still."""
+    """Exchange one number with all ranks, so that an error names a rank that is gone or stopped."""
     number = torch.zeros(1, dtype=torch.float32, device="cpu")
 
     def exchange_it(exchange: Exchange) -> None:
@@ -351,24 +356,24 @@ def named_barrier(sync: GradientSync) -> None:
     sync.exchange_now("a number in the named barrier", exchange_it)
 
 
-# What DDP sends by itself in each step, beside the gradients.
+# The buffers that DDP broadcasts in each step, in addition to the gradients.
 
 MUCH = 0.02
-"""Buffers of this share of the gradient take as long as a sixth of one that is compressed to an eighth."""
+"""The ratio of buffers to gradients above which rank 0 warns: with 8-fold compression, a sixth more bytes."""
 _LOG = logging.getLogger("gradwire")
 
 
 def warn_about_broadcast_buffers(model: DistributedDataParallel) -> None:
-    """Log on rank 0 how much DDP broadcasts in each forward pass, if that is much: no codec shortens it."""
+    """Warn on rank 0 if the buffers that DDP broadcasts uncompressed in each forward pass are large."""
     if model.process_group.rank() != 0 or model.process_group.size() == 1 or not model.broadcast_buffers:
         return
     buffers = sum(each.nbytes for each in model.module.buffers())
     gradient = sum(each.nbytes for each in model.parameters() if each.requires_grad)
     if buffers > MUCH * gradient:
         _LOG.warning(
-            "gradwire: DDP broadcasts %s of buffers in each forward pass, beside %s of gradients, and no "
-            "codec makes them smaller; if all ranks have the same ones, such as masks, pass "
-            "broadcast_buffers=False to DistributedDataParallel",
+            "gradwire: DDP broadcasts %s of buffers in each forward pass, uncompressed, in addition to %s of "
+            "gradients; if they are equal on all ranks, such as masks, pass broadcast_buffers=False to "
+            "DistributedDataParallel",
             format_size(buffers),
             format_size(gradient),
         )

@@ -1,8 +1,8 @@
-"""Ranks that have run out of batches, under DDP's ``join``: the number of those that still take part.
+"""The number of ranks that still have batches under DDP's ``join``.
 
-A rank that has joined answers the others' collectives with zeros, and
-``join(divide_by_initial_world_size=False)`` divides by the number of the others. DDP keeps that number from
-its hooks, so the ranks count themselves.
+A rank that has joined takes part in the others' collectives with zeros, and
+``join(divide_by_initial_world_size=False)`` divides by the number of the other ranks. DDP does not pass that
+number to hooks, so the ranks count it.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ _SHADOWS = getattr(DistributedDataParallel, "_match_all_reduce_for_bwd_pass", No
 
 
 def joins(model: nn.Module) -> bool:
-    """Return whether a model is within a ``join``."""
+    """Return whether a model is within a ``join`` context."""
     return bool(getattr(getattr(model, "_join_config", None), "enable", False))
 
 
 def divides_by_active(model: nn.Module) -> bool:
-    """Return whether a model is to divide its gradients by the ranks that still have batches.
+    """Return whether a model divides its gradients by the number of ranks that still have batches.
 
-    The same on all ranks. DDP does so for the first model of a ``Join`` alone.
+    The result is the same on all ranks. DDP does so only for the first model of a ``Join``.
     """
     is_first = getattr(getattr(model, "_join_config", None), "is_first_joinable", False)
     return joins(model) and is_first and not getattr(model, "_divide_by_initial_world_size", True)
 
 
 def has_joined() -> bool:
-    """Return whether DDP calls the hook for a rank that has joined; ``AttachError`` if torch hides it."""
+    """Return whether DDP calls the hook for a rank that has joined. Raises ``AttachError`` if unknown."""
     if _SHADOWS is None:
         raise AttachError(
-            f"gradwire cannot tell who has joined with torch {torch.__version__}; leave "
-            "divide_by_initial_world_size=False out of join, which divides by all ranks then"
+            f"gradwire cannot detect joined ranks with torch {torch.__version__}; omit "
+            "divide_by_initial_world_size=False from join, which then divides by all ranks"
         )
     frame = sys._getframe()
     while frame.f_back is not None and frame.f_code is not _SHADOWS.__code__:
@@ -52,9 +52,9 @@ def has_joined() -> bool:
 
 
 def count_active(sync: GradientSync) -> int:
-    """Wait until all ranks have come to the step; return how many of them have not joined.
+    """Wait until all ranks have begun the step, and return the number of ranks that have not joined.
 
-    All ranks call it at the same place. The ledger counts it. Raises ``ExchangeError``.
+    All ranks call this at the same place. The ledger counts the exchange. Raises ``ExchangeError``.
     """
     began = perf_counter()
     active = torch.tensor([float(not has_joined())], dtype=torch.float32, device="cpu")

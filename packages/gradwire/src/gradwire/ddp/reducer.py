@@ -1,8 +1,8 @@
-"""DDP's buckets, handed to ``GradientSync`` one by one during a backward pass, which ends with averages.
+"""The reducer of DDP's buckets, which passes each to ``GradientSync`` during a backward pass.
 
-DDP calls a hook with its buckets in the order of their numbers, on all ranks, also where backward fills them
-in another order (a bucket whose turn has not come waits: ``Reducer::mark_bucket_ready``), and after it has
-cut the buckets anew (all ranks follow rank 0's bucket assignment).
+DDP calls a hook with its buckets in the order of their numbers, on all ranks, even if backward fills them in
+another order (a bucket waits for its turn: ``Reducer::mark_bucket_ready``), and after it has rebuilt the
+buckets (all ranks follow rank 0's bucket assignment).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class DDPBucket(Protocol):
     """The part of ``torch.distributed.GradBucket`` that this room uses."""
 
     def index(self) -> int:
-        """Return its number, from 0 up."""
+        """Return the bucket's number, from 0."""
 
     def is_last(self) -> bool:
-        """Return whether it is the last one of its backward pass."""
+        """Return whether this is the last bucket of its backward pass."""
 
     def buffer(self) -> torch.Tensor:
         """Return the gradients, 1-D unless they are sparse."""
@@ -38,14 +38,14 @@ class DDPBucket(Protocol):
 
 
 class BucketReducer:
-    """Averages the buckets of one model's backward passes.
+    """The reducer that averages the buckets of one model's backward passes.
 
     Parameters
     ----------
     sync
-        The model's.
+        The model's ``GradientSync``.
     names
-        The names of the model's parameters, by which residuals are kept.
+        The names of the model's parameters, which are the keys of residuals.
     """
 
     def __init__(self, sync: GradientSync, names: Mapping[torch.Tensor, str]) -> None:
@@ -56,10 +56,11 @@ class BucketReducer:
     def take(
         self, bucket: DDPBucket, *, last_waits: bool, by_active: bool = False
     ) -> torch.futures.Future[torch.Tensor]:
-        """Hand one bucket over and return its average; after the last one, backward ends when all are there.
+        """Start the exchange of one bucket, and return the future of its average.
 
-        With ``last_waits`` that is waited for here, not in a callback of the autograd engine. With
-        ``by_active``, the same on all ranks, averages are over the ranks that have not joined.
+        After the last bucket, backward waits for all averages: in a callback of the autograd engine or, with
+        ``last_waits``, in this call. With ``by_active``, the same on all ranks, averages are over the ranks
+        that have not joined.
         """
         sync, index, last = self._sync, bucket.index(), bucket.is_last()
         sync.check()
@@ -74,7 +75,7 @@ class BucketReducer:
         return work.get_future()
 
     def layout_of(self, bucket: DDPBucket) -> Layout:
-        """Return the layout of a bucket: residuals outlive DDP's cut of buckets."""
+        """Return the layout of a bucket, by parameter names, because residuals outlive DDP's buckets."""
         parameters = bucket.parameters()
         key = tuple(map(id, parameters))
         if key in self._layouts:
@@ -83,14 +84,14 @@ class BucketReducer:
         names = tuple(self._names.get(each, other) for each in parameters)
         counts = tuple(float_count(each) for each in parameters)
         layout = Layout(names, counts, (frozenset(names),) * len(names))
-        if other not in names:  # else another parameter may come to its place
+        if other not in names:  # else its id may be reused by another parameter
             self._layouts[key] = layout
         elif self._sync.plan.keeps_residual:
             shape = tuple(parameters[names.index(other)].shape)
             raise self._sync.fail(
                 TensorError(
-                    f"rank {self._rank}: DDP averages a parameter of shape {shape} that the model "
-                    "does not have any more, so its residual has no name; replace parameters before wrapping"
+                    f"rank {self._rank}: DDP averages a parameter of shape {shape} that the model no longer "
+                    "has, so its residual has no name; replace parameters before wrapping the model"
                 )
             )
         return layout
@@ -101,34 +102,34 @@ class BucketReducer:
         if buffer.layout != torch.strided:
             raise self._sync.fail(
                 TensorError(
-                    f"rank {self._rank}: bucket {bucket.index()} holds sparse gradients, which "
-                    "gradwire does not exchange; make its embedding with sparse=False"
+                    f"rank {self._rank}: expected dense gradients in bucket {bucket.index()}, got sparse "
+                    "ones; create its embedding with sparse=False"
                 )
             )
         return buffer
 
     def _out_of_turn(self, index: int) -> BaseException:
-        """Return why bucket ``index`` cannot be averaged now; the exchange has ended with it."""
+        """End the exchange because of an unexpected bucket, and return the error to raise."""
         return self._sync.fail(
             ExchangeError(
-                f"rank {self._rank}: DDP handed bucket {index} over where bucket {self._next} was "
-                "next, so the ranks may be out of step; did an earlier backward pass end half-way?"
+                f"rank {self._rank}: expected bucket {self._next} from DDP, got bucket {index}, so the ranks "
+                "may be out of step; look for an earlier backward pass that raised an error"
             )
         )
 
     def _finish(self) -> None:
-        """Wait for the step's buckets; backward raises what this raises."""
+        """Wait for the step's buckets; errors are raised by backward."""
         self._sync.collect()
-        # After DDP's own end: an error before it would leave DDP in the middle of a pass, of no further use.
+        # After DDP's own callback: an earlier error would leave DDP unusable, in the middle of a pass.
         if not _queued_in_engine(self._sync.end_step):
             self._sync.end_step()
 
 
 def _queued_in_engine(callback: Callable[[], None]) -> bool:
-    """Let autograd call this when backward has ended, before DDP's own end; False outside of a backward pass.
+    """Queue a callback for the end of the backward pass; return whether one is running.
 
-    DDP queues its own after the last bucket's hook has returned. It waits for the futures without a limit and
-    would turn their exceptions into a ``RuntimeError`` about types.
+    DDP queues its own callback later, after the last bucket's hook has returned. That callback waits for the
+    futures without a timeout, and would turn their exceptions into a ``RuntimeError`` about types.
     """
     try:
         Variable._execution_engine.queue_callback(callback)

@@ -1,1 +1,1 @@
-"""gradwire in place of FSDP2's collectives."""
+"""The front end for FSDP2: gradwire in place of its collectives."""

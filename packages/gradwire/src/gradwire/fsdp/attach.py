@@ -1,9 +1,9 @@
-"""FSDP2 in one line: the reduce-scatter of its gradients and the all-gather of its weights, encoded.
+"""The entry point for FSDP2: an encoded reduce-scatter of gradients and all-gather of weights.
 
-``attach_fsdp`` checks the model, lets all ranks agree, connects the links of its groups, makes one
-``GradientSync`` over them, and puts exchanges (``fsdp.comms``) where FSDP finds its collectives. If a peer
-dies, ``SyncContexts.using`` (``fsdp/sync_contexts.py``) adds the collective and what to do to the error, and
-``SyncContext.fail`` (``sync/context.py``) ends all links; each later exchange raises the reason.
+``attach_fsdp`` checks the model, makes all ranks agree, connects the links of its groups, creates one
+``GradientSync`` over them, and replaces FSDP's collectives by exchanges (``fsdp.comms``). If a peer dies,
+``SyncContexts.using`` (``fsdp/sync_contexts.py``) adds the collective and a remedy to the error, and
+``SyncContext.fail`` (``sync/context.py``) closes all links; each later exchange raises the reason.
 """
 
 from __future__ import annotations
@@ -48,59 +48,59 @@ def attach_fsdp(
     ledger: Ledger | None = None,
     strict: bool = False,
 ) -> Attached:
-    """Let FSDP2 exchange gradients, and weights, through codecs.
+    """Encode FSDP2's reduce-scatter of gradients and all-gather of weights with codecs.
 
     All ranks call this together, with equal arguments, after ``fully_shard`` and before a forward pass. It
-    reaches every FSDP module within ``module`` through ``set_custom_reduce_scatter`` and
-    ``set_custom_all_gather``. On a mesh of two dimensions the all-reduce between replicas is encoded, too.
+    changes every FSDP module within ``module`` through ``set_custom_reduce_scatter`` and
+    ``set_custom_all_gather``. On a two-dimensional mesh, the all-reduce between replicas is encoded, too.
 
-    Gradients and weights in bfloat16 and float16 travel as the float32 of equal value. Those of other dtypes
-    go through FSDP's own collectives, and the ledger counts and prints them as bypasses.
+    Gradients and weights in bfloat16 and float16 are exchanged as float32 of equal value. Other dtypes use
+    FSDP's own collectives, and the ledger counts and logs them as bypasses.
 
     Parameters
     ----------
     module
-        A module with at least one ``FSDPModule`` in it, itself included, on CPU or accelerator.
+        A module that is or contains an ``FSDPModule``, on CPU or accelerator.
     gradients
-        A plan; a codec, or its spec; or the file that ``Plan.save`` or the planner wrote: any path, or a
-        string that ends with ``.json`` or holds a ``/``. Gradients are scattered around a ring; the plan's
-        algorithm serves between replicas, and its buckets nowhere, for FSDP exchanges one module's gradients
-        at a time. By default, or with ``"auto"`` or an ``Auto``, the run measures and chooses a codec itself,
-        one for all parameters. All modules must be sharded over all ranks then; where they are not, the
+        A plan; a codec, or its spec; or a file written by ``Plan.save`` or the planner: any path, or a string
+        that ends with ``.json`` or contains ``/``. Gradients are scattered around a ring; the plan's
+        algorithm is used between replicas, and its buckets are not used, because FSDP exchanges one module's
+        gradients at a time. By default, or with ``"auto"`` or an ``Auto``, the run measures and chooses one
+        codec for all parameters. This requires all modules to be sharded over all ranks; if they are not, the
         default is ``fp8``.
     weights
-        A codec or its spec. All ranks, the owner of a shard included, compute with the decoded weights; the
+        A codec or its spec. All ranks, including the owner of a shard, compute with the decoded weights; the
         shards that the optimizer updates stay exact. ``identity`` is exact for every dtype. ``delta:fp32`` is
-        so, too, and sends what changed since the last all-gather; ``delta:bf16`` does this with weights
-        rounded to bfloat16. Both keep all weights in host memory on every rank, so they are for modules with
-        ``reshard_after_forward=False``. None leaves FSDP's own all-gather in place.
+        also exact, and sends the changes since the last all-gather; ``delta:bf16`` does this with weights
+        rounded to bfloat16. Both keep all weights in host memory on every rank, so they require modules with
+        ``reshard_after_forward=False``. None keeps FSDP's own all-gather.
     timeout_s
-        How long any single wait for a peer lasts before it is an error; above 0, at most 1e6.
+        The limit of any single wait for a peer; above 0 and at most 1e6 seconds.
     ledger
-        Where exchanges and bypasses are counted; the caller closes it. By default one of its own.
+        The ledger that counts exchanges and bypasses, which the caller closes. By default a new one.
     strict
-        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, where one of them would
-        warn that encoding keeps taking more than half of a parameter's gradient; see ``gradwire.attach``. All
-        modules must be on one mesh then, of all ranks.
+        Whether ``backward`` raises ``LossyError`` on all ranks, in the same step, if one of them would warn
+        that encoding errors exceed half of a parameter's gradient; see ``gradwire.attach``. This requires all
+        modules to be on one mesh of all ranks.
 
     Returns
     -------
     Attached
-        Its ``close`` undoes everything.
+        The handle, whose ``close`` restores FSDP's collectives.
 
     Raises
     ------
     SpecError
         For an invalid plan, codec, or timeout. Nothing has changed, as for the next error.
     AttachError
-        For a module without FSDP or attached already, a torch without the extension points, ranks that
-        differ or do not come within the timeout, ``strict`` where some ranks share no mesh, and deltas of
-        weights that a module frees after forward.
+        For a module without FSDP or one that is already attached, for a torch without the extension points,
+        if ranks differ or are late, for ``strict`` if modules are not on a mesh of all ranks, and for deltas
+        of weights that a module frees after forward.
     LossyError
-        From ``backward``, where ``strict``. All gradients are reduced then, and the next step can be taken.
+        From ``backward``, if ``strict``. All gradients are reduced, and training can continue.
     ExchangeError
-        From forward and backward passes, when a peer fails: the shards are what the last optimizer step left,
-        but FSDP is in the middle of a pass. Save ``module.state_dict()``, and restart all ranks.
+        From forward and backward passes, if a peer fails: the shards are unchanged since the last optimizer
+        step, but FSDP is in the middle of a pass. Save ``module.state_dict()``, and restart all ranks.
 
     Examples
     --------
@@ -121,7 +121,7 @@ def attach_fsdp(
     elif other is not None and initial.auto is not None:
         raise AttachError(
             f"gradients='auto' expected modules that are sharded over all {dist.get_world_size()} ranks, got "
-            f"{other.name!r} on a mesh of {other.mesh_shape}; name a plan or a codec"
+            f"{other.name!r} on a mesh of {other.mesh_shape}; pass a plan or a codec"
         )
     chooser = initial.chooser(SHARDS, module.named_parameters())
     options = SyncOptions(timeout_s, strict=strict)
@@ -148,12 +148,12 @@ def attach_fsdp(
         residuals = Residuals(plan, rank, dist.get_world_size())
         sync = GradientSync(members[-1].context, names, residuals, [chooser])
         undo.callback(sync.close)
-        # Else a thread would keep the links of a model that is dropped.
+        # Otherwise a thread would keep the links of a deleted model open.
         end = weakref.finalize(module, sync.end)
         end.atexit = False
         undo.callback(end.detach)
         steps = ShardedSteps(sync, contexts, book)
-        # Ranks may compile differently, and what a compiled one traced would not run again.
+        # Ranks may compile differently, and a compiled forward pass would call this only while tracing.
         forward = torch.compiler.disable(steps.forward)  # type: ignore[no-untyped-call]
         undo.callback(module.register_forward_pre_hook(forward, prepend=True).remove)
         for unit, layout in zip(units, layouts, strict=True):
@@ -162,33 +162,35 @@ def attach_fsdp(
 
 
 def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -> None:
-    """Refuse what FSDP cannot do with these modules."""
+    """Raise ``AttachError`` or ``SpecError`` for settings that these modules do not support."""
     for unit in units:
         held = unit.all_gather, unit.reduce_scatter, unit.replica_group
         if any(isinstance(each, GatherWeights | ScatterGradients | ReplicaGroup) for each in held):
             raise AttachError(
-                f"the module {unit.name!r} is attached already; close what attach_fsdp returned first"
+                f"attach_fsdp expected modules that are not attached, got {unit.name!r}, which is; close the "
+                "first attachment before"
             )
     if plan.pipeline != 1:
         raise SpecError(
-            f"FSDP applies every gradient in the step that computes it, but the plan has pipeline="
-            f"{plan.pipeline}; use a plan with pipeline=1"
+            f"attach_fsdp expected a plan without a pipeline, got pipeline={plan.pipeline}; use a plan with "
+            "pipeline=1"
         )
     if plan.algorithm != "ring" and not any(unit.replica_group for unit in units):
         raise SpecError(
-            f"FSDP scatters gradients around a ring, and the plan's algorithm {plan.algorithm!r} would serve "
-            "between replicas, but this mesh has no replica dimension; use a plan with algorithm='ring'"
+            f"attach_fsdp expected the algorithm 'ring' on a mesh without a replica dimension, got "
+            f"{plan.algorithm!r}; use a plan with algorithm='ring'"
         )
     freeing = next((unit.name for unit in units if not unit.stays_whole), None)
     if isinstance(weights, Deltas) and freeing is not None:
         raise AttachError(
-            f"weights={str(weights)!r} keeps all weights on every rank, but the module {freeing!r} frees its "
-            "own after forward; call fully_shard with reshard_after_forward=False, or use weights='identity'"
+            f"weights={str(weights)!r} expected modules that keep their weights after forward, got "
+            f"{freeing!r}, which frees them; call fully_shard with reshard_after_forward=False, or use "
+            "weights='identity'"
         )
     if strict and not all(unit.is_on_world for unit in units):
         raise AttachError(
-            "strict lets all ranks agree, for which every FSDP module must be on one mesh of all of them; "
-            "leave strict out, or shard all modules over the whole world"
+            "strict=True expected every FSDP module on a mesh of all ranks, got one on a smaller mesh; omit "
+            "strict, or shard all modules over all ranks"
         )
 
 
@@ -197,8 +199,8 @@ def _groups(
 ) -> list[tuple[Purpose, dist.ProcessGroup]]:
     """Return the groups to connect, each once, in an order that all ranks share.
 
-    The last one is the model's own, in which ranks choose plans and agree: that of all ranks if all of them
-    have to, or else one in which gradients are reduced.
+    The last group is the one in which ranks choose plans and agree: the group of all ranks if required,
+    otherwise a group that reduces gradients.
     """
     every = dict.fromkeys(each for unit in units for each in unit.groups())
     gathers = [each for each in every if each[0] is Purpose.GATHER and weights is not None]
@@ -218,7 +220,7 @@ def _groups(
 def _install(
     unit: Unit, steps: ShardedSteps, weights: Codec | None, layouts: UnitLayouts, undo: ExitStack
 ) -> None:
-    """Put the exchanges where FSDP finds them, and note how to take them out."""
+    """Replace the unit's collectives by exchanges, and register their restoration in ``undo``."""
     if weights is not None:
         put, before = unit.module.set_custom_all_gather, unit.all_gather
         put(GatherWeights(f"{unit.name}.weights", steps, before, weights))

@@ -1,8 +1,8 @@
 """The exchanges that FSDP2 calls instead of its own collectives, at its extension points.
 
-``FSDPModule.set_custom_all_gather`` and ``set_custom_reduce_scatter`` take objects that allocate memory and
-communicate. Between the replicas of a hybrid mesh FSDP calls ``torch.distributed.all_reduce`` on a process
-group, and a process group can be written in Python.
+``FSDPModule.set_custom_all_gather`` and ``set_custom_reduce_scatter`` accept objects that allocate memory and
+communicate. Between the replicas of a hybrid mesh, FSDP calls ``torch.distributed.all_reduce`` on a process
+group, and a process group can be implemented in Python.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _EXACT_HALVES: dict[torch.dtype, Codec] = {torch.bfloat16: Bf16(), torch.float16
 
 
 class ShardedSteps:
-    """The steps of one sharded model on one rank, which the exchanges of all units share.
+    """The steps of one sharded model on one rank, shared by the exchanges of all units.
 
     A step begins with the first gradient that a backward pass reduces, and ends with the pass. FSDP waits for
-    each collective, so exchanges run on the thread that calls them.
+    each collective, so exchanges run on the calling thread.
     """
 
     def __init__(self, sync: GradientSync, contexts: SyncContexts, ledger: Ledger) -> None:
@@ -44,7 +44,7 @@ class ShardedSteps:
         self._buckets = 0
 
     def forward(self, *_: object) -> None:
-        """Let a forward pass that prepares a backward pass be part of the next step."""
+        """Set the step of a forward pass: the next step if a backward pass may follow, else the last one."""
         self.contexts.step = self.sync.step + torch.is_grad_enabled()
 
     def reduce(
@@ -57,9 +57,9 @@ class ShardedSteps:
         tensor: torch.Tensor,
         result: torch.Tensor,
     ) -> None:
-        """Reduce a unit's gradients over a group; this rank's part of them is ``result`` then.
+        """Reduce a unit's gradients over a group, and store this rank's part in ``result``.
 
-        With ``Purpose.SCATTER`` that is its shard, and ``tensor`` is used up.
+        With ``Purpose.SCATTER``, the part is the rank's shard, and ``tensor`` may be overwritten.
         """
         self._begin()
         began, scatters = perf_counter(), purpose is Purpose.SCATTER
@@ -87,7 +87,7 @@ class ShardedSteps:
         self.sync.count(work, perf_counter() - began)
 
     def _begin(self) -> None:
-        """Begin a step, if the gradient at hand is the first of its backward pass."""
+        """Begin a step if the current gradient is the first of its backward pass."""
         current = torch._C._current_graph_task_id()
         if current in (-1, self._backward):
             return
@@ -104,23 +104,23 @@ class ShardedSteps:
 
 
 class _Comm:
-    """One unit's side of FSDP's interface ``Comm``; memory comes from the object that it replaces."""
+    """FSDP's interface ``Comm`` for one unit; the replaced object allocates memory."""
 
     def __init__(self, bucket: str, steps: ShardedSteps, before: Any) -> None:
         self.before = before
         self._bucket, self._steps = bucket, steps
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Return memory for a communication buffer."""
+        """Return a communication buffer, allocated by the replaced object."""
         allocated: torch.Tensor = self.before.allocate(size, dtype=dtype, device=device)
         return allocated
 
 
 class GatherWeights(_Comm):
-    """The all-gather of one unit's weights: each member sends its shard, and all keep the decoded values.
+    """The all-gather of one unit's weights: each member sends its shard, and all use the decoded values.
 
-    The owner of a shard, too, gathers the decoded values, so all ranks compute with identical weights, while
-    the shards that the optimizer updates stay exact.
+    The owner of a shard uses the decoded values, too, so all ranks compute with identical weights, while the
+    shards that the optimizer updates stay exact.
     """
 
     def __init__(self, bucket: str, steps: ShardedSteps, before: Any, codec: Codec) -> None:
@@ -135,7 +135,7 @@ class GatherWeights(_Comm):
         group: dist.ProcessGroup,
         async_op: bool = False,
     ) -> dist.Work | None:
-        """Fill ``output_tensor`` with the members' ``input_tensor``, one after the other."""
+        """Fill ``output_tensor`` with the members' ``input_tensor``, in the order of the members."""
         if output_tensor.dtype not in FLOATS:
             self._steps.ledger.bypassed(_not_float(output_tensor), self._bucket, output_tensor.nbytes)
             work: dist.Work | None = self.before(output_tensor, input_tensor, group, async_op)
@@ -152,7 +152,7 @@ class GatherWeights(_Comm):
         return None
 
     def _codec_for(self, dtype: torch.dtype) -> Codec:
-        """Return the codec; for halves that are to stay as they are, one that does so in two bytes."""
+        """Return the codec for a dtype; for 16-bit floats with ``identity``, an exact one of 16 bits."""
         if isinstance(self._codec, Identity):
             return _EXACT_HALVES.get(dtype, self._codec)
         if isinstance(self._codec, Deltas):
@@ -160,7 +160,7 @@ class GatherWeights(_Comm):
         return self._codec
 
     def _deltas_of(self, dtype: torch.dtype, wanted: Deltas) -> Deltas:
-        """Return the unit's own deltas of weights of that dtype."""
+        """Return the unit's delta codec for weights of a dtype, created on first use."""
         if dtype not in self._deltas:
             words = "bf16" if dtype is torch.bfloat16 else wanted.dtype
             self._deltas[dtype] = Deltas(words, self._steps.ledger, self._bucket)
@@ -168,7 +168,7 @@ class GatherWeights(_Comm):
 
 
 class ScatterGradients(_Comm):
-    """The reduce-scatter of one unit's gradients, every hop encoded."""
+    """The reduce-scatter of one unit's gradients, encoded on every hop."""
 
     def __init__(self, bucket: str, steps: ShardedSteps, before: Any, layouts: UnitLayouts) -> None:
         super().__init__(bucket, steps, before)
@@ -182,7 +182,7 @@ class ScatterGradients(_Comm):
         op: Any,
         async_op: bool = False,
     ) -> dist.Work | None:
-        """Fill ``output_tensor`` with this rank's shard of the sum; ``input_tensor`` is used up."""
+        """Fill ``output_tensor`` with this rank's reduced shard; ``input_tensor`` may be overwritten."""
         reason = _why_not(input_tensor, op)
         if reason is not None:
             self._steps.ledger.bypassed(reason, self._bucket, input_tensor.nbytes)
@@ -195,9 +195,9 @@ class ScatterGradients(_Comm):
 
 
 class ReplicaGroup(dist.ProcessGroup):
-    """A stand-in for the group between replicas, whose all-reduce encodes every hop.
+    """A process group between replicas, whose all-reduce encodes every hop.
 
-    It has no other collective: FSDP calls this one alone.
+    It has no other collective, because FSDP calls only this one.
     """
 
     def __init__(
@@ -208,11 +208,11 @@ class ReplicaGroup(dist.ProcessGroup):
         self._bucket, self._steps, self._layouts = bucket, steps, layouts
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """Return the name that torch prints for this group."""
+        """Return the backend name that torch prints for this group."""
         return "gradwire"
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        """Replace the only tensor by its sum or average over the replicas."""
+        """Replace the single tensor by its sum or average over the replicas."""
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         (tensor,) = tensors
         reason = _why_not(tensor, op)
@@ -229,14 +229,14 @@ class ReplicaGroup(dist.ProcessGroup):
 
 
 def _work_of(done: torch.futures.Future[list[torch.Tensor]]) -> dist.Work:
-    """Return a future as the work that collectives return; torch's stub lacks the function."""
+    """Return a ``Work`` for a future, as collectives do; torch's stub lacks the function."""
     make: Any = vars(torch._C._distributed_c10d)["_create_work_from_future"]
     work: dist.Work = make(done)
     return work
 
 
 def _why_not(tensor: torch.Tensor, op: Any) -> str | None:
-    """Return why a gradient cannot be reduced by an exchange, or None."""
+    """Return the reason why an exchange cannot reduce a gradient, or None if it can."""
     if tensor.dtype not in FLOATS:
         return _not_float(tensor)
     return None if _kind(op) in _SUMS else f"{_kind(op)} is neither a sum nor an average"
@@ -247,7 +247,7 @@ def _not_float(tensor: torch.Tensor) -> str:
 
 
 def _kind(op: Any) -> Any:
-    return getattr(op, "op", op)  # a ReduceOp, which holds its kind, or the kind alone
+    return getattr(op, "op", op)  # a ReduceOp, which has a kind, or the kind itself
 
 
 def _scale(total: torch.Tensor, op: Any, world: int) -> None:
@@ -255,4 +255,4 @@ def _scale(total: torch.Tensor, op: Any, world: int) -> None:
     if _kind(op) == dist.ReduceOp.AVG:
         total.div_(world)
     elif _kind(op) == dist.ReduceOp.PREMUL_SUM:
-        total.mul_(op.__getstate__()[1])  # the factor, which has no other way out
+        total.mul_(op.__getstate__()[1])  # the factor, which has no other accessor

@@ -1,8 +1,8 @@
-"""The sync contexts of sharded training: one for each group of processes and purpose, each with its own link.
+"""The sync contexts of sharded training: one for each process group and purpose, each with its own link.
 
-FSDP gives shard ``r`` to member ``r`` of a group. A ring's reduce half leaves chunk ``c`` with another rank,
-``collectives.ring.owner``. So the members of a sharding group sit in the ring in an order in which the owner
-of chunk ``c`` is member ``c``, and no byte is moved to set it right.
+In FSDP, member ``r`` of a group owns shard ``r``. After a ring's reduce half, another rank owns chunk ``c``:
+``collectives.ring.owner``. So the members of a sharding group are ordered in the ring such that the owner of
+chunk ``c`` is member ``c``, and no shard has to be moved afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LATE_ADVICE = "call attach_fsdp with a longer timeout_s"
 
 
 class Purpose(Enum):
-    """The purpose of a link; each has its own, so that an all-gather never meets a reduce-scatter."""
+    """The purpose of a link; each has its own link, so that all-gathers and reduce-scatters don't mix."""
 
     GATHER = "all-gather of the weights"
     SCATTER = "reduce-scatter of the gradients"
@@ -41,9 +41,9 @@ class Purpose(Enum):
 
 @dataclass(frozen=True)
 class GroupMember:
-    """One rank as a member of one group, for one purpose; it exchanges one tensor at a time.
+    """One rank's membership in one group, for one purpose; it exchanges one tensor at a time.
 
-    ``place`` is its place among the members, and ``staging`` is host memory for the tensor on its way.
+    ``place`` is the rank's index among the members, and ``staging`` is host memory for the current tensor.
     """
 
     context: SyncContext
@@ -52,24 +52,24 @@ class GroupMember:
 
     @property
     def world(self) -> int:
-        """The number of the group's members."""
+        """The number of members in the group."""
         return self.context.world
 
     def own_shard(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the part of all members' values that belongs to this rank."""
+        """Return this rank's shard of all members' values."""
         return values.chunk(self.world)[self.place]
 
 
 class SyncContexts:
-    """All contexts of one rank. All ranks connect the same ones in the same order.
+    """All contexts of one rank, which all ranks connect in the same order.
 
-    An error in one of them closes the links of all (``SyncContext.fail``): peers that wait in other groups
-    learn of it at once. ``plan`` is that of the gradients, and ``weights`` the codec of the weights.
+    An error in one context closes the links of all (``SyncContext.fail``), so that peers waiting in other
+    groups fail at once. ``plan`` is the gradients' plan, and ``weights`` the codec of the weights.
 
     Attributes
     ----------
     step
-        The training step that exchanges are part of, or that was the last one.
+        The training step of the current exchanges, or the last step.
     """
 
     def __init__(self, plan: Plan, weights: Codec | None, options: SyncOptions, ledger: Ledger) -> None:
@@ -86,7 +86,7 @@ class SyncContexts:
         self.step = 0
 
     def connect(self, purpose: Purpose, group: dist.ProcessGroup) -> GroupMember:
-        """Return this rank as a member of a group; the first call connects with the other members.
+        """Return this rank's membership in a group; the first call connects to the other members.
 
         Raises ``AttachError`` if a member is missing.
         """
@@ -96,10 +96,10 @@ class SyncContexts:
 
     @contextmanager
     def using(self, purpose: Purpose, group: dist.ProcessGroup, what: str) -> Iterator[GroupMember]:
-        """Yield the member of a group for the exchange of ``what``, which a profile shows.
+        """Yield this rank's membership in a group for an exchange, shown as ``what`` in a profile.
 
-        An error in it, such as a dead peer, ends all contexts; its note names the collective and the module,
-        and says what to do. Raises ``ExchangeError`` once the contexts have ended.
+        An error in it, such as a dead peer, ends all contexts; its note contains the collective, the module
+        and a remedy. Raises ``ExchangeError`` if the contexts have ended.
         """
         member = self.connect(purpose, group)
         context = member.context
@@ -117,7 +117,7 @@ class SyncContexts:
             raise
 
     def follow(self, plan: Plan) -> None:
-        """Let gradients go by another plan from now on; all ranks call this between the same two steps."""
+        """Switch the gradients to another plan; all ranks call this between the same two steps."""
         self._plans |= dict.fromkeys((Purpose.SCATTER, Purpose.REPLICATE, Purpose.AGREE), plan)
         for (purpose, _), member in self._members.items():
             member.context.exchange.follow(self._plans[purpose])
@@ -126,7 +126,7 @@ class SyncContexts:
         """Close all links; later calls raise. May be called twice."""
         for context in self._contexts:
             context.is_closed = context.is_closed or not context.is_over
-            context.exchange.close("what attach_fsdp returned is closed")
+            context.exchange.close("the attachment of attach_fsdp is closed")
 
     def _new_member(self, purpose: Purpose, group: dist.ProcessGroup) -> GroupMember:
         members = dist.get_process_group_ranks(group)
@@ -149,7 +149,7 @@ class SyncContexts:
 
 
 def in_ring(members: Sequence[int]) -> list[int]:
-    """Return the members of a group in the order in which the ring's owner of chunk ``c`` is member ``c``."""
+    """Return the members of a group, ordered such that the ring's owner of chunk ``c`` is member ``c``."""
     world = len(members)
     chunk_of = {ring.owner(chunk, world): chunk for chunk in range(world)}
     return [members[chunk_of[rank]] for rank in range(world)]

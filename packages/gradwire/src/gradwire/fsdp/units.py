@@ -1,6 +1,6 @@
-"""The units of a sharded model: parameters, process groups, and where FSDP2 keeps its collectives.
+"""The units of a sharded model: their parameters, process groups, and FSDP2's collectives.
 
-This module alone uses names of FSDP2 that its documentation does not promise: those behind a mesh.
+Only this module uses undocumented names of FSDP2.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ _AMONG_REPLICAS = " among replicas"
 
 @dataclass(frozen=True)
 class UnitLayouts:
-    """The layouts of one unit's buckets; its parameters are one group.
+    """The layouts of one unit's buckets, whose parameters share one warning.
 
     FSDP scatters, for every rank, that rank's shard of every parameter, padded to the same length. Between
-    replicas it reduces the shards of one rank. ``shapes`` are those of one rank's shards, with their padding.
-    FSDP leaves parameters without a gradient out and does not name them: the bucket is measured as a whole
-    then.
+    replicas, it reduces the shards of one rank. ``shapes`` are the shapes of one rank's shards, with padding.
+    FSDP omits parameters without a gradient and does not name them; the bucket is then measured as a whole.
     """
 
     unit: str
@@ -45,15 +44,15 @@ class UnitLayouts:
         return tuple(map(math.prod, self.shapes))
 
     def scattered(self, count: int, world: int) -> Layout:
-        """Return the layout of ``count`` floats that are scattered over ``world`` ranks."""
+        """Return the layout of a bucket of ``count`` floats, scattered over ``world`` ranks."""
         return _layout_of(self, count, world, "")
 
     def replicated(self, count: int) -> Layout:
-        """Return the layout of ``count`` floats that are reduced among replicas."""
+        """Return the layout of a bucket of ``count`` floats, reduced between replicas."""
         return _layout_of(self, count, 1, _AMONG_REPLICAS)
 
     def all_names(self) -> list[str]:
-        """Return every name that a layout may have."""
+        """Return every parameter name that a layout may contain."""
         every = [*self.names, self._rest]
         return [*every, *(name + _AMONG_REPLICAS for name in every)]
 
@@ -62,7 +61,7 @@ class UnitLayouts:
         return f"{self.unit} (some of its parameters)"
 
 
-@lru_cache(maxsize=1024)  # every backward pass has the same ones, whose norms keep their memory
+@lru_cache(maxsize=1024)  # backward passes reuse the layouts, and the memory of their norms
 def _layout_of(layouts: UnitLayouts, count: int, copies: int, ending: str) -> Layout:
     if sum(layouts.counts) * copies != count:
         return Layout((layouts._rest + ending,), (count,), (layouts.unit,))
@@ -72,10 +71,10 @@ def _layout_of(layouts: UnitLayouts, count: int, copies: int, ending: str) -> La
 
 @dataclass(frozen=True)
 class Unit:
-    """The parameters that one call of ``fully_shard`` made a group of, and which travel together.
+    """The parameters that one call of ``fully_shard`` grouped, and which FSDP communicates together.
 
-    ``module`` is an ``FSDPModule``, whose annotations do not say which collectives it takes, and
-    ``parameters`` is FSDP's own object for the group.
+    ``module`` is an ``FSDPModule``, whose annotations don't include custom collectives, and ``parameters`` is
+    FSDP's object for the group.
     """
 
     name: str
@@ -84,33 +83,33 @@ class Unit:
 
     @property
     def all_gather(self) -> Any:
-        """The object that gathers the weights."""
+        """The object with which FSDP gathers the weights."""
         return self.parameters._all_gather_comm
 
     @property
     def reduce_scatter(self) -> Any:
-        """The object that scatters the gradients."""
+        """The object with which FSDP scatters the gradients."""
         return self.parameters._reduce_scatter_comm
 
     @property
     def stays_whole(self) -> bool:
-        """Whether the weights that are gathered for forward stay for backward."""
+        """Whether the weights gathered for forward are kept for backward."""
         return self.parameters.post_forward_mesh_info is None
 
     @property
     def shard_group(self) -> dist.ProcessGroup | None:
-        """The group of the ranks that have a shard each; None where all ranks have all of it."""
+        """The group of ranks over which the parameters are sharded; None if they are not sharded."""
         group: dist.ProcessGroup | None = getattr(self.parameters.mesh_info, "shard_process_group", None)
         return group
 
     @property
     def replica_group(self) -> dist.ProcessGroup | None:
-        """The group of the ranks with the same shard on a mesh of two dimensions, else None."""
+        """The group of ranks with the same shard on a two-dimensional mesh, else None."""
         group: dist.ProcessGroup | None = getattr(self.parameters.mesh_info, "replicate_process_group", None)
         return group
 
     def set_replica_group(self, group: dist.ProcessGroup) -> None:
-        """Let FSDP all-reduce between replicas on this group."""
+        """Set the group for FSDP's all-reduce between replicas."""
         self.parameters.mesh_info.replicate_process_group = group
 
     @property
@@ -126,16 +125,16 @@ class Unit:
 
     @property
     def is_on_world(self) -> bool:
-        """Whether the unit is on a mesh of all ranks."""
+        """Whether the unit's mesh contains all ranks."""
         return len(self.mesh_ranks) == dist.get_world_size()
 
     @property
     def is_over_all(self) -> bool:
-        """Whether the unit is sharded over all ranks, on a mesh of one dimension."""
+        """Whether the unit is sharded over all ranks, on a one-dimensional mesh."""
         return self.replica_group is None and self.is_on_world
 
     def layouts(self, root: nn.Module) -> UnitLayouts:
-        """Return the layouts of the unit's buckets, with the names that ``root`` has for its parameters."""
+        """Return the layouts of the unit's buckets, with parameter names relative to ``root``."""
         modules = {each: f"{name}." if name else "" for name, each in root.named_modules()}
         trained = [each for each in self.parameters.fsdp_params if each.sharded_param.requires_grad]
         infos = [each._module_info for each in trained]
@@ -177,7 +176,7 @@ def units_of(module: nn.Module) -> list[Unit]:
     if is_replicated(module):
         raise AttachError(
             f"attach_fsdp expected a module that fully_shard has sharded, got one that {REPLICATE} has "
-            "changed; leave replicate out, and call fully_shard, or DistributedDataParallel and "
+            "changed; remove replicate, and call fully_shard, or use DistributedDataParallel and "
             "gradwire.attach"
         )
     if not units:
@@ -191,7 +190,7 @@ def units_of(module: nn.Module) -> list[Unit]:
 def _units(module: nn.Module) -> Iterator[Unit]:
     seen = set[int]()
     modules = dict(module.named_modules())
-    # Torch lets no name begin with a dot, so this one is free where a child is called root.
+    # No module's name begins with a dot, so this one is unused if a child is named root.
     root = ".root" if isinstance(modules.get("root"), FSDPModule) else "root"
     for name, each in modules.items():
         if not isinstance(each, FSDPModule):
@@ -199,11 +198,11 @@ def _units(module: nn.Module) -> Iterator[Unit]:
         groups = _parameter_groups(each, name or root)
         if len(groups) > 1:
             raise AttachError(
-                f"the module {name or root!r} shards its parameters over several meshes, for which FSDP "
-                "takes no custom collectives; use one mesh for each module"
+                f"attach_fsdp expected one mesh per module, got several in {name or root!r}, for which FSDP "
+                "supports no custom collectives; use one mesh for each module"
             )
         for group in groups:
-            if id(group) not in seen:  # modules that are sharded together share it
+            if id(group) not in seen:  # modules that are sharded together share a group
                 seen.add(id(group))
                 yield Unit(name or root, each, group)
 
@@ -215,6 +214,6 @@ def _parameter_groups(module: FSDPModule, name: str) -> list[Any]:
     if hasattr(state, "_fsdp_param_group"):
         return [] if state._fsdp_param_group is None else [state._fsdp_param_group]
     raise AttachError(
-        f"attach_fsdp does not find the parameters of the FSDP module {name!r} in torch {torch.__version__}; "
+        f"attach_fsdp cannot find the parameters of the FSDP module {name!r} in torch {torch.__version__}; "
         "use a version of torch that gradwire is tested with"
     )
