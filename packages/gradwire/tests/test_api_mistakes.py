@@ -135,14 +135,14 @@ def test_an_argument_of_the_wrong_kind_is_named_and_spoils_nothing(run_processes
         assert "average: expected" in said["average of torch"]
         assert "codec: expected a codec, its spec or None, got tensor([[1., 1., " in said["another tensor"]
         assert "codec: expected a codec, its spec or None, got <class" in said["a class"]
-        assert "a group of torch.distributed, but is 'gloo'; pass what new_group or" in said["a group's name"]
-        assert "but is DeviceMesh" in said["a mesh"]
-        assert "but is [0, 1]" in said["ranks"]
+        assert "expected a group of torch.distributed, got 'gloo'; pass the" in said["a group's name"]
+        assert "got DeviceMesh" in said["a mesh"]
+        assert "got [0, 1]" in said["ranks"]
         assert said["a destroyed group"].startswith(f"rank {rank}: this group has been destroyed; make a new")
         assert said["somebody else's group"].startswith(f"rank {rank} is not in the group")
-        assert said["a time as text"].endswith("but is '30'")
-        assert said["no time"].endswith("but is None")
-        assert said["an endless number"].endswith("but is a value of the type int")
+        assert said["a time as text"].endswith("got '30'")
+        assert said["no time"].endswith("got None")
+        assert said["an endless number"].endswith("got a value of the type int")
         assert "expected a whole number from 16384 to 17179852800 for segment_nbytes" in said["a segment"]
         assert "read it with Plan.from_json" in said["a pipeline"]
         assert "codec: expected a codec, its spec or None, got Plan(" in said["a plan as codec"]

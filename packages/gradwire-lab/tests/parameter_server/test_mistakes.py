@@ -19,7 +19,7 @@ from sync import test_method as core
 from sync.test_method import Door, new_model, refuses, sgd
 
 ALIKE: dict[str, tuple[Any, str]] = {
-    "ledger": ("x.jsonl", "must be a gradwire.Ledger or None, but is 'x.jsonl'"),
+    "ledger": ("x.jsonl", "expected a gradwire.Ledger or None as its ledger, got 'x.jsonl'"),
     "weight_codec": (3, "weight_codec: expected a codec, its spec or None, got 3"),
 }
 DOORS = {

@@ -227,4 +227,4 @@ def test_what_ddp_leaves_unaveraged_is_refused(name: str, run_processes: Ranks) 
     assert not torch.equal(plain[0][0], plain[1][0]), "DDP says nothing"
     for _, said in ours:
         assert said.startswith("AttachError: ")
-        assert "averaged" in said or "averages no gradient" in said
+        assert "average" in said

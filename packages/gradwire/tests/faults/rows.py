@@ -66,7 +66,7 @@ PARTS = ("probe", "decision", "trial", "second decision")
 _LOST = r"nothing happened within|[Cc]onnection|closed|reset"
 _SILENT = r"torch's store at \S+ does not answer"
 _OTHER_CALL = r"expected a frame of|oversized|out of order"
-_DIFFER = r"all ranks (attach|train) alike, but"
+_DIFFER = r"expected the same (settings|options) on all ranks, but"
 
 ROWS = [
     Row("killed in mid-step", Moment.FRAME, "kill", _LOST, victim=Victim.GONE),
@@ -76,7 +76,13 @@ ROWS = [
     Row("stopped in mid-step", Moment.FRAME, "stop", "nothing happened within"),
     Row("stopped between steps", Moment.STEP, "stop", "nothing happened within"),
     Row("a step left out", Moment.STEP, "skip", _LOST, victim=Victim.FINISHES),
-    Row("never attaches", Moment.ATTACH, "stay away", r"not all \d ranks|did not join", victim=Victim.GONE),
+    Row(
+        "never attaches",
+        Moment.ATTACH,
+        "stay away",
+        r"all \d ranks|did not join",
+        victim=Victim.GONE,
+    ),
     Row("slow, within the timeout", Moment.FRAME, "delay", end=End.RIGHT),
     Row("payload altered", Moment.FRAME, "corrupt payload", "the payload's checksum is wrong"),
     Row("header altered", Moment.FRAME, "corrupt header", "header's checksum|not a gradwire|has version"),
@@ -97,7 +103,7 @@ ROWS = [
         "other gradwire",
         "expected the same version of gradwire on all ranks",
     ),
-    Row("other world", Moment.ATTACH, "sub-group", r"not all \d ranks|connecting with|nothing happened"),
+    Row("other world", Moment.ATTACH, "sub-group", r"all \d ranks|connecting with|nothing happened"),
     Row("the store's host stopped", Moment.STORE, "stop before attaching", _SILENT, is_new=True),
     Row("the store cut off", Moment.STORE, "cut before attaching", _SILENT, is_new=True),
     Row(
