@@ -107,7 +107,7 @@ def refuses(error: type[GradwireError], said: str) -> Any:
         (
             lambda: new_model().requires_grad_(False),
             TensorError,
-            "got none; is requires_grad off everywhere",
+            "got none; turn on requires_grad",
         ),
         (lambda: nn.ReLU(), TensorError, "expected a model with at least one trainable parameter"),
     ],
@@ -220,7 +220,7 @@ def test_a_closed_method_says_so(door: Door) -> None:
     if isinstance(method, gradwire.PipeSGD):
         calls += [method.check_replicas, lambda: method.load_state_dict({})]
     for call in calls:
-        with refuses(ExchangeError, "rank 0: this .* is closed; make a new one"):
+        with refuses(ExchangeError, "rank 0: this .* is closed; create a new one"):
             call()
     assert method.drain().cost.raw_nbytes == 0, "everything was applied"
     if isinstance(method, gradwire.PipeSGD):

@@ -133,7 +133,7 @@ GOOD: dict[str, Any] = {"rank": 0, "world": 2, "residuals": {"a": torch.ones(2)}
         (GOOD | {"residuals": None}, r"named fields for residuals of a state of residuals, got None"),
         (GOOD | {"rank": "0"}, r"a whole number from 0 up for rank of .*, got '0'"),
         ({"rank": 0, "world": 2}, r"a value for residuals of a state of residuals, got nothing"),
-        (None, r"named fields for a state of residuals, got None; load what state_dict returned"),
+        (None, r"named fields for a state of residuals, got None; load a state that state_dict"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(state: Any, reason: str) -> None:

@@ -264,7 +264,9 @@ def _equal(some: Sequence[InFlight], others: Sequence[InFlight]) -> bool:
 
 
 def _read(state: object, rank: int, method: str = "PipeSGD") -> RankState:
-    source = Source(f"the state of rank {rank}", f"load what {method}.state_dict returned", StateError)
+    source = Source(
+        f"the state of rank {rank}", f"load a state that {method}.state_dict returned", StateError
+    )
     given, prefix = source.fields(state), _prefix(rank)
     if _is_older(state, rank):
         return _read_older(given)

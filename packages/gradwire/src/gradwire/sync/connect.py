@@ -45,7 +45,7 @@ def member_group(group: dist.ProcessGroup | None, doing: str, otherwise: str = "
             raise ExchangeError(
                 f"rank {dist.get_rank()}: this group has been destroyed; make a new one with new_group"
             ) from error
-    elif chosen != dist.GroupMember.NON_GROUP_MEMBER:  # what new_group returns to other ranks
+    elif chosen != dist.GroupMember.NON_GROUP_MEMBER:  # the result of new_group on other ranks
         raise ExchangeError(
             f"expected a group of torch.distributed, got {shown(group)}; pass the result of new_group or of "
             "a DeviceMesh's get_group"

@@ -134,7 +134,7 @@ class SyncContext:
     ledger: Ledger | None = None
     group: dist.ProcessGroup | None = None
     model: str = "this model's exchange"
-    remedy: str = "begin with a new link"
+    remedy: str = "create a new link"
     late_advice: str = "give the link a longer timeout_s"
     owns_link: bool = True
     fails_late: bool = False

@@ -208,7 +208,7 @@ def _checked(parameters: Iterable[Parameter]) -> list[Parameter]:
     if not unique:
         raise TensorError(
             "expected a model with at least one trainable parameter, got none; "
-            "is requires_grad off everywhere, or was a generator of parameters used twice?"
+            "turn on requires_grad, and do not use a generator of parameters twice"
         )
     for number, parameter in enumerate(unique):
         if is_lazy(parameter):

@@ -25,7 +25,7 @@ from gradwire.plan import Plan
 GRADIENT = "gradient"
 """The key of a whole flat gradient's residual; its buckets' residuals are parts of it."""
 
-_SOURCE = Source("a state of residuals", "load what state_dict returned on this rank", StateError)
+_SOURCE = Source("a state of residuals", "load a state that state_dict returned on this rank", StateError)
 _FIELDS = ("rank", "world", "residuals")
 _SCALE = "scale"
 """The field of the loss scale that residuals are multiplied by, if they follow one."""

@@ -36,7 +36,7 @@ __all__ = ["JsonLines", "Ledger", "Sink", "StepCounts", "Summary", "TensorBoard"
 
 _LOG = logging.getLogger("gradwire")
 _VERSION = 5
-_READ = (1, 2, 3, 4, _VERSION)  # version 1 has no relative errors, and version 4 no decisions
+_READ = (1, 2, 3, 4, _VERSION)  # version 1 has no relative errors, and versions 1 to 4 no decisions
 
 
 class Ledger:
@@ -71,7 +71,9 @@ class Ledger:
         folder: str | os.PathLike[str] | None = None,
     ) -> None:
         if not isinstance(rank, int) or isinstance(rank, bool) or rank < 0:
-            raise SpecError(f"expected the ledger's rank, a whole number from 0 up, got {rank!r}")
+            raise SpecError(
+                f"expected the ledger's rank, a whole number from 0 up, got {rank!r}; pass dist.get_rank()"
+            )
         for sink in sinks:
             if not all(callable(getattr(sink, name, None)) for name in ("write", "close")):
                 raise SpecError(
