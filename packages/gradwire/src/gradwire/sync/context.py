@@ -222,7 +222,7 @@ class SyncContext:
         self.exchange.link.step = step
 
     def check(self) -> None:
-        """Raise ``ExchangeError`` with the remedy if this context is closed, or has failed early."""
+        """Raise ``ExchangeError`` if this context is closed or, unless ``fails_late``, has failed."""
         if self.is_closed:
             raise ExchangeError(f"rank {self.rank}: {self.model} is closed; {self.remedy}")
         failure = self.exchange.transport.failure

@@ -65,7 +65,7 @@ class Layout:
 
     @cached_property
     def norms(self) -> Norms:
-        """The norms that the bucket's last exchange measured."""
+        """The norms that an exchange of the bucket measures, valid until its next exchange."""
         return Norms([0, *accumulate(self.counts * self.copies)])
 
 
