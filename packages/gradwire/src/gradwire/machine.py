@@ -19,6 +19,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def stolen_s(proc: Path = Path("/proc")) -> float:
+    """Return the seconds for which a hypervisor has kept this machine's cores waiting since boot."""
+    cpu = (proc / "stat").read_text(encoding="utf-8").split(maxsplit=9)
+    return int(cpu[8]) / os.sysconf("SC_CLK_TCK")
+
+
 def describe_machine(**more: object) -> dict[str, object]:
     """Return a description of the machine with ``more`` facts, without the name of machine or user."""
     return {

@@ -20,11 +20,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.codecs import parse
-from gradwire.machine import cores
+from gradwire.machine import cores, stolen_s
 from gradwire.plan import Plan
 from gradwire.planner import choose_plan
 from gradwire_lab.experiments.experiment import Cell
-from gradwire_lab.experiments.hosts.ranks import Ranks, stolen_s, undisturbed
+from gradwire_lab.experiments.hosts.ranks import Ranks, undisturbed
 from gradwire_lab.experiments.hosts.training import flat
 from gradwire_lab.experiments.speeds import ALONE, ATTACHED, JUDGE, PIPELINED, UNJUDGED, target_of
 from gradwire_lab.experiments.tasks import TASKS, Files, TrainingTask

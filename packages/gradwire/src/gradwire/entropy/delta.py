@@ -208,9 +208,8 @@ class DeltaEncoder:
             Memory of ``max_nbytes`` for the payload, which is returned as a view; by default, new memory.
         """
         header = self.header(masters, version, full=full, checked=checked)
-        return front_of(
-            out, self.max_nbytes, lambda room: self._write(masters, header, room, bounded=bounded)
-        )
+        write = partial(self._write, masters, header, bounded=bounded)
+        return front_of(out, self.max_nbytes, write)
 
     def header(self, masters: torch.Tensor, version: int, *, full: bool, checked: bool) -> DeltaHeader:
         """Return the header of the next payload. Raises the errors of ``encode``."""
@@ -381,11 +380,7 @@ def apply_message(
         decoder.check(headers[-1], end - begin, each)
     bodies = [
         DeltaBody(
-            address + begin + header.nbytes,
-            end - begin - header.nbytes,
-            each,
-            header.base is None,
-            header.plain,
+            address + begin + header.nbytes, end - begin - header.nbytes, each, not header.base, header.plain
         )
         for (begin, end), header, each in zip(spans, headers, weights, strict=True)
     ]

@@ -6,7 +6,7 @@ grid or a tree is padded with zeros at the front.
 A chunk is a grid of words whose row length is a power of two. Moving a word by one row multiplies it by
 z = x^(2^k); squaring is linear over bits, so P(z) = P(x)^(2^k) = 0. A column is a polynomial in z with words
 as coefficients, and its remainder modulo P(z) is 32 words. It is computed by XORs of whole words, without
-operations on single bits. Division by a multiple of P with few terms needs the fewest XORs; its remainder is
+operations on single bits. Dividing by a multiple of P with few terms needs the fewest XORs; its remainder is
 then divided by P. The remainders are the last 32 rows of a grid with the same checksum.
 
 The tree combines the remainders: the remainder of a part is shifted past the following part, and added. The

@@ -12,7 +12,7 @@ from enum import Enum
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from gradwire import collectives
 from gradwire import fields as kinds
@@ -47,6 +47,10 @@ class Objective(Enum):
 
     STEP = "step"
     LOSS = "loss"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise SpecError(f"expected 'step' or 'loss' for the objective, got {shown(value)}")
 
 
 def _option(option: str, text: str, unit: str = "", default: Any = None, **more: object) -> Any:
@@ -151,7 +155,15 @@ class PlanRequest:
     costs: Mapping[str, CodecCost] | None = None
 
     def __post_init__(self) -> None:
-        self.check()
+        self._check_model()
+        self._check_hosts()
+        self._check_line()
+        _check_gradients(self.gradients, self.model if isinstance(self.model, str) else self.workload.count)
+        self._check_choices()
+        if self.host is not None and not isinstance(self.host, HostCost):
+            raise SpecError(f"expected a HostCost or None for host, got {shown(self.host)}")
+        if self.costs is not None and not isinstance(self.costs, Mapping):
+            raise SpecError(f"expected a mapping from specs to CodecCosts for costs, got {shown(self.costs)}")
 
     @classmethod
     def of(cls, model: Model, hosts: int, **values: Any) -> PlanRequest:
@@ -171,35 +183,20 @@ class PlanRequest:
             values["gradients"] = Path(values["gradients"])
         values["nic"] = codec_of(values.get("nic"), "nic")
         if values.get("objective") is not None:
-            values["objective"] = _objective(values["objective"])
+            values["objective"] = Objective(values["objective"])
         return cls(_sizes(model), hosts, **values)
 
-    def check(self) -> None:
-        """Raise ``SpecError`` or ``TensorError`` if a value is invalid; read no file."""
-        self._check_model()
-        self._check_hosts()
-        self._check_line()
-        _check_gradients(self.gradients, self.model if isinstance(self.model, str) else self.workload.count)
-        self._check_choices()
-        if self.host is not None and not isinstance(self.host, HostCost):
-            raise SpecError(f"expected a HostCost or None for host, got {shown(self.host)}")
-        if self.costs is not None and not isinstance(self.costs, Mapping):
-            raise SpecError(f"expected a mapping from specs to CodecCosts for costs, got {shown(self.costs)}")
-
     def _check_model(self) -> None:
-        model = self.model
-        known = isinstance(model, (int, tuple)) or (isinstance(model, str) and _FACTORY.fullmatch(model))
-        if not known:
-            raise no_model(model)
+        is_factory = isinstance(self.model, str)
+        if not (isinstance(self.model, (int, tuple)) or (is_factory and _FACTORY.fullmatch(self.model))):
+            raise no_model(self.model)
         Workload.of_count(1, *self._seconds)
-        if not isinstance(model, str):
+        if not is_factory:
             _ = self.workload  # raises for invalid sizes
 
     def _check_hosts(self) -> None:
-        if type(self.hosts) is not int or self.hosts < 1:
-            raise SpecError(f"expected a whole number of hosts from 2 up, got {shown(self.hosts)}")
-        if self.hosts == 1:
-            raise SpecError("expected 2 hosts or more, got 1, which has nothing to exchange; give more hosts")
+        if type(self.hosts) is not int or self.hosts < 2:
+            raise SpecError(f"expected 2 hosts or more, which exchange gradients, got {shown(self.hosts)}")
         if type(self.most_hosts) is not int or self.most_hosts < 0:
             raise SpecError(f"expected a whole number from 0 up for most_hosts, got {shown(self.most_hosts)}")
         size = self.group_size
@@ -208,10 +205,7 @@ class PlanRequest:
         if size is not None and (type(size) is not int or not 1 < size < self.hosts):
             raise SpecError(f"expected groups of 2 to {self.hosts - 1} hosts, got {shown(size)}")
         if (size is None) != (self.core_rate is None):
-            raise SpecError(
-                "expected both the hosts in a group and the rate between groups, got only one; give "
-                "--group-size and --core (group_size, core_rate)"
-            )
+            raise SpecError("expected both the hosts in a group and the rate between groups, got only one")
         if not (isinstance(self.core_nbytes_per_s, (int, float)) and self.core_nbytes_per_s > 0):
             raise SpecError(f"expected a rate above 0 (10gbit) for core_rate, got {self.core_rate!r}")
 
@@ -336,13 +330,6 @@ def _listed(name: str, value: object) -> tuple[Any, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise SpecError(f"expected a list for {name}, got {shown(value)}; write [{shown(value)}]")
     return tuple(value)
-
-
-def _objective(value: object) -> Objective:
-    try:
-        return Objective(value)
-    except ValueError:
-        raise SpecError(f"expected 'step' or 'loss' for the objective, got {shown(value)}") from None
 
 
 def _check_gradients(gradients: object, count: int | str) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -21,7 +20,7 @@ from gradwire.exchange import Exchange
 from gradwire.launch.launched import launched_rank
 from gradwire.launch.rendezvous import in_words, join_launched, joined_group
 from gradwire.links import Link, ProcessGroupLink
-from gradwire.machine import cores
+from gradwire.machine import cores, stolen_s
 from gradwire.plan import Plan
 from gradwire.timing.calibrate import codec_cost, end_cost, rest_between_segments
 from gradwire.timing.environment import Environment
@@ -234,12 +233,6 @@ def undisturbed(timed: Sequence[tuple[float, float]], least: int, enough: int | 
     if len(calm) >= (least if enough is None else enough):
         return calm
     return [seconds for _, seconds in sorted(timed)[:least]]
-
-
-def stolen_s() -> float:
-    """Return the seconds for which a hypervisor has kept this machine's cores waiting since boot."""
-    cpu = Path("/proc/stat").read_text(encoding="utf-8").split(maxsplit=9)
-    return int(cpu[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def gradient(count: int, seed: int) -> torch.Tensor:

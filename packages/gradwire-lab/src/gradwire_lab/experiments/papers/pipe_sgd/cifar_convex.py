@@ -9,7 +9,7 @@ from statistics import fmean
 from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, near, only, within
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.learning import GOALS, Goal, Trainings
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.exhibit import DIGITS, RUN_TIME, chosen, exhibit, origins, paper
 from gradwire_lab.experiments.papers.pipe_sgd.figure_4 import BEYOND, EQUAL, OVER_D, OVER_PS, WITHIN
 from gradwire_lab.experiments.papers.pipe_sgd.ways import (
     EXACT,
@@ -30,7 +30,6 @@ ACCURACIES = {
 SAVED = {("D-Sync", "PS-Sync"): 0.40, ("Pipe-SGD", "D-Sync"): 0.37, ("Pipe-SGD+T", "D-Sync+T"): 0.46}
 """Published: the share of another method's time that a method saves."""
 WORKERS = 2
-DIGITS = "digits"
 GOAL = Goal(0.01, 0.25, "the nearest class mean's accuracy on these features")
 
 

@@ -19,6 +19,7 @@ from gradwire_lab.experiments.a2dtwp.models import ResidualBlock
 from gradwire_lab.experiments.experiment import Cell
 from gradwire_lab.experiments.hosts import training
 from gradwire_lab.experiments.hosts.training import dataset, part_of_step
+from gradwire_lab.experiments.papers.exhibit import DIGITS
 from gradwire_lab.experiments.papers.pipe_sgd.ways import PLAIN, TIME
 from gradwire_lab.job.batches import build, learning_rate
 from gradwire_lab.job.data import data_folder
@@ -86,7 +87,7 @@ def _resnet(classes: int) -> nn.Module:
 
 # The convex task's features: the outputs of the convolutions of a ResNet-20 with fixed weights.
 
-CIFAR, DIGITS = "cifar100", "digits"
+CIFAR = "cifar100"
 WEIGHTS = "resnet-cifar10-weights/resnet20*.th"
 """The weights of a ResNet-20 for CIFAR-10, below ``$GRADWIRE_DATA``."""
 CHANNELS, BLOCKS, SIDE = (16, 32, 64), 3, 4

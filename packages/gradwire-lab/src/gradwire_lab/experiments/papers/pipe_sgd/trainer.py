@@ -13,11 +13,11 @@ import torch.distributed as dist
 
 from gradwire.codecs import parse
 from gradwire.local import DSync
-from gradwire.machine import cores
+from gradwire.machine import cores, stolen_s
 from gradwire.pipe.pipe_sgd import PipeSGD
 from gradwire.plan import Plan
 from gradwire_lab.experiments.experiment import Cell
-from gradwire_lab.experiments.hosts.ranks import Ranks, stolen_s, undisturbed
+from gradwire_lab.experiments.hosts.ranks import Ranks, undisturbed
 from gradwire_lab.experiments.papers.pipe_sgd.tasks import TASKS, OptionValues, RankTask, RankWork
 from gradwire_lab.experiments.papers.pipe_sgd.ways import (
     LINE,
