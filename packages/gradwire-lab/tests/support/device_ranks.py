@@ -49,7 +49,8 @@ def ddp(device: Simulated | None, plan: Plan | None = None) -> list[torch.Tensor
     model = DistributedDataParallel(ddp_ranks.make_model(), **ddp_ranks.SMALL_BUCKETS)
     timeout_s = 5.0 if plan is None else 60.0  # kernels are interpreted, which takes its time
     attached = gradwire.attach(model, "quantize:4" if plan is None else plan, timeout_s=timeout_s)
-    reducer = model._comm_hooks[0][1].reducer
+    hook: Any = model._comm_hooks[0][1]
+    reducer = hook.reducer
     take = reducer.take
 
     def on_device(bucket: Any, **how: bool) -> Any:

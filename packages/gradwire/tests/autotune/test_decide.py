@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -106,7 +107,8 @@ def test_many_values_that_a_codec_does_not_suit_get_the_one_of_fewest_bytes_or_c
 def test_a_codec_that_did_not_suit_more_than_a_tenth_counts_as_left_out_unless_it_is_the_plans(
     name: str, counts: bool
 ) -> None:
-    shares, plans = lost(LOST, WORLD, **{name: {"quantize:4": 0.5}}), set()
+    of_one: dict[str, Any] = {name: {"quantize:4": 0.5}}
+    shares, plans = lost(LOST, WORLD, **of_one), set()
     for rate in (1e7, 1e8, 1e9):
         tried = decide(environment(rate), BUCKETS, WORLD, shares, Plan.of("fp8", residual=False))
         for each in tried:

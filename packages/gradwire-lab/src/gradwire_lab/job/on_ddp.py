@@ -13,11 +13,10 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.attached import Attached
-from gradwire.autotune.decision import Decision
 from gradwire.costs import ExchangeCost
 from gradwire.launch.rendezvous import in_words
 from gradwire.plan import Plan
-from gradwire.sync.ledger.counts import StepRecord
+from gradwire.sync.ledger.counts import PlanChoice, StepRecord
 
 
 class OnDDP:
@@ -71,7 +70,7 @@ class OnDDP:
         return StepRecord(loss=loss.item(), compute_s=compute_s, steps=1)
 
     @property
-    def decisions(self) -> list[tuple[int, Decision]]:
+    def decisions(self) -> list[tuple[int, PlanChoice]]:
         """The steps before which a run with ``auto`` chose a plan, each with its decision."""
         return self._hooked.decisions if isinstance(self._hooked, Attached) else []
 

@@ -166,19 +166,19 @@ def observe(
         line, last = line_of([each[-LINE_FIELDS:] for each in rows]), -LINE_FIELDS
     machines = [tuple(each[4:last]) for each in rows]
     return Observed(
-        steps.kind,
-        steps.device.type,
-        exchange.link.world,
-        machines.count(machines[0]),
-        torch.get_num_threads(),
-        len(steps.times),
-        *astuple(slowest(rows)),
-        steps.counts,
-        steps.gathers,
-        line,
-        steps.gradients,
-        attached,
-        max(each[3] for each in rows),
+        kind=steps.kind,
+        device=steps.device.type,
+        world=exchange.link.world,
+        ranks_per_machine=machines.count(machines[0]),
+        threads=torch.get_num_threads(),
+        steps=len(steps.times),
+        counts=steps.counts,
+        gathers=steps.gathers,
+        line=line,
+        gradients=steps.gradients,
+        attached=attached,
+        scatter=max(each[3] for each in rows),
+        **asdict(slowest(rows)),
     )
 
 

@@ -209,8 +209,8 @@ class PackKernels(Format):
         constants = {"BITS": bits, "ADD": add, "MARKED": bits <= _MARKED}
         marker = payload[nbytes:] if bits <= _MARKED else status
         if bits in _WHOLE:
-            args = payload[:nbytes].view(_WHOLE[bits]), words_of(out), marker, n, status
-            launch(move_back_kernel, ceil_div(n, _SIZE), *args, SIZE=_SIZE, **constants)
+            moved = payload[:nbytes].view(_WHOLE[bits]), words_of(out), marker, n, status
+            launch(move_back_kernel, ceil_div(n, _SIZE), *moved, SIZE=_SIZE, **constants)
             return
         words = nbytes // 4
         whole = words_of(payload[: 4 * words])

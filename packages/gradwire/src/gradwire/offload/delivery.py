@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager, suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -151,6 +151,7 @@ class Message:
 
     def fail(self, error: BaseException) -> None:
         """Pass an error to all threads that wait for this message."""
-        for each in (self.packed, *self.decoded.values()):
+        waits: list[Future[Any]] = [self.packed, *self.decoded.values()]
+        for each in waits:
             with suppress(InvalidStateError):
                 each.set_exception(error)

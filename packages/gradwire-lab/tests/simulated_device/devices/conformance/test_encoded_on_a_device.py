@@ -36,7 +36,7 @@ def reduced(
     plan: Plan, dtype: torch.dtype, link: Link, model: nn.Module, loss: Callable[[int], torch.Tensor]
 ) -> None:
     """Train the last two parameters as DDP does: a bucket for each, in the order of their numbers."""
-    names = {each: name for name, each in model.named_parameters()}
+    names: dict[torch.Tensor, str] = {each: name for name, each in model.named_parameters()}
     averaging, sync = reducer_over(Exchange(link, plan), names)
     for t in range(2):
         model.zero_grad()

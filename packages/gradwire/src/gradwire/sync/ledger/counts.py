@@ -32,6 +32,9 @@ class PlanChoice(Protocol):
     def reason(self) -> str:
         """The reason for the choice, as a sentence for users."""
 
+    def to_json(self) -> str:
+        """Return the choice as the text of a JSON object."""
+
 
 _LATER_FIELDS = {"device_nbytes", "scales"}  # fields that earlier states of counts and costs lack
 
