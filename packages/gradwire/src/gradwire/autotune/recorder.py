@@ -185,13 +185,13 @@ class ExcerptKeeper(BucketObserver):
 
     wants_alone = True
 
-    def __init__(self, kept: list[torch.Tensor], count: int) -> None:
-        self._kept, self._count = kept, count
+    def __init__(self, excerpts: list[torch.Tensor], count: int) -> None:
+        self._excerpts, self._count = excerpts, count
 
     def before(self, values: torch.Tensor) -> None:
         """Keep ``count`` floats of this rank's values, if any."""
         if self._count:
-            self._kept.append(joined([stretch(values, self._count)]))
+            self._excerpts.append(joined([stretch(values, self._count)]))
 
 
 def _line_of(rate: object, hosts: object) -> Line | None:

@@ -200,36 +200,40 @@ def _parts(values: torch.Tensor, shapes: Sequence[tuple[int, ...]]) -> Sequence[
     return torch.split(values[: sum(kept)], kept)
 
 
-def _counts(shapes: Sequence[tuple[int, ...]], kept: int) -> list[int]:
-    """Return the numbers of columns and rows of each parameter among a bucket's first ``kept`` values."""
-    return [*chain(*map(_slices, shapes, _kept(shapes, kept)))]
+def _counts(shapes: Sequence[tuple[int, ...]], count: int) -> list[int]:
+    """Return the numbers of columns and rows of each parameter among a bucket's first ``count`` values."""
+    return [*chain(*map(_slices, shapes, _kept(shapes, count)))]
 
 
-def _kept(shapes: Sequence[tuple[int, ...]], kept: int) -> list[int]:
-    """Return the number of values of each parameter among a bucket's first ``kept`` values."""
+def _kept(shapes: Sequence[tuple[int, ...]], count: int) -> list[int]:
+    """Return the number of values of each parameter among a bucket's first ``count`` values."""
     starts = accumulate(map(math.prod, shapes), initial=0)
-    return [min(max(kept - start, 0), math.prod(shape)) for start, shape in zip(starts, shapes, strict=False)]
+    return [
+        min(max(count - start, 0), math.prod(shape)) for start, shape in zip(starts, shapes, strict=False)
+    ]
 
 
-def _slices(shape: tuple[int, ...], kept: int) -> tuple[int, ...]:
+def _slices(shape: tuple[int, ...], count: int) -> tuple[int, ...]:
     """Return the numbers of sampled columns and rows; empty unless there are two of each."""
     columns = math.prod(shape[1:])
-    rows = kept // columns if columns else 0
+    rows = count // columns if columns else 0
     return (columns, rows) if len(shape) > 1 and min(rows, columns) > 1 else ()
 
 
-def _slice_sums(own: torch.Tensor, shape: tuple[int, ...]) -> list[torch.Tensor]:
+def _slice_sums(values: torch.Tensor, shape: tuple[int, ...]) -> list[torch.Tensor]:
     """Return the sums of the columns and the sums of the rows."""
-    counts = _slices(shape, own.numel())
+    counts = _slices(shape, values.numel())
     if not counts:
         return []
-    table = own[: math.prod(counts)].view(counts[::-1])
+    table = values[: math.prod(counts)].view(counts[::-1])
     return [table.sum(dim) for dim in (0, 1)]
 
 
-def _shares(own: torch.Tensor, lost: torch.Tensor) -> torch.Tensor:
+def _shares(gradients: torch.Tensor, lost: torch.Tensor) -> torch.Tensor:
     """Return relative errors from squared norms: 0 without an error, 1 for an error on a zero gradient."""
-    return torch.where(lost == 0, 0.0, torch.where(own == 0, 1.0, lost / own).sqrt()).nan_to_num(1.0, 1.0)
+    return torch.where(lost == 0, 0.0, torch.where(gradients == 0, 1.0, lost / gradients).sqrt()).nan_to_num(
+        1.0, 1.0
+    )
 
 
 # The observer of a bucket in a sampled step: a copy before its exchange, and an exact result if drawn.

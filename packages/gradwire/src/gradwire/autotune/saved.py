@@ -111,9 +111,9 @@ _SEALED = ("key", "settings", "decision", SUM)
 _LOG = logging.getLogger("gradwire")
 
 
-def fingerprint(shapes: Sequence[Sequence[int]], world: int, way: str) -> str:
+def fingerprint(shapes: Sequence[Sequence[int]], world: int, rules: str) -> str:
     """Return the key of a decision: a hash of shapes, ranks, rules, machine, and version."""
-    facts = json.dumps([[*map(list, shapes)], world, way, machine_id(), version()])
+    facts = json.dumps([[*map(list, shapes)], world, rules, machine_id(), version()])
     return hashlib.sha256(facts.encode()).hexdigest()
 
 

@@ -198,7 +198,7 @@ def _measure(rounds: int) -> tuple[_Spent, _Spent, float]:
     return small, large, fmean(disagreement([each.thread_s for each in clocks]) for clocks in every)
 
 
-class _Clocks(NamedTuple):
+class _CpuTimes(NamedTuple):
     thread_s: float
     process_s: float
 
@@ -220,12 +220,12 @@ def local_pair() -> Iterator[tuple[SocketLink, SocketLink]]:
             end.close()
 
 
-def _run(link: Link, barrier: Barrier, rounds: int) -> list[list[_Clocks]]:
+def _run(link: Link, barrier: Barrier, rounds: int) -> list[list[_CpuTimes]]:
     """Run one end (rank 1 sends, rank 0 receives); return the CPU times for small and for large frames."""
     return [_clocks_of(link, barrier, nbytes, rounds) for nbytes in (SMALL_NBYTES, LARGE_NBYTES)]
 
 
-def _clocks_of(link: Link, barrier: Barrier, nbytes: int, rounds: int) -> list[_Clocks]:
+def _clocks_of(link: Link, barrier: Barrier, nbytes: int, rounds: int) -> list[_CpuTimes]:
     exchange = Exchange(link, Plan(algorithm="star", segment_nbytes=nbytes))
     bucket = torch.zeros(FRAMES * nbytes // FLOAT_NBYTES)
     exchange.reduce(bucket)  # the first exchange allocates the buffers
@@ -236,5 +236,5 @@ def _clocks_of(link: Link, barrier: Barrier, nbytes: int, rounds: int) -> list[_
         exchange.reduce(bucket)
         thread_s = time.thread_time() - thread_s
         barrier.wait()
-        clocks.append(_Clocks(thread_s, time.process_time() - process_s))
+        clocks.append(_CpuTimes(thread_s, time.process_time() - process_s))
     return clocks

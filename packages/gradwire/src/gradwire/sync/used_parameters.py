@@ -27,16 +27,16 @@ from gradwire.sync.flat import FlatGradients
 class Reach:
     """The unused parameters of one step, created after backward and complete once ``agree`` has returned.
 
-    ``gradients`` are the step's gradients, collected. ``own`` are the numbers of the parameters that this
+    ``gradients`` are the step's gradients, collected. ``unused`` are the numbers of the parameters that this
     rank has not used; ``absent`` those that no rank has used, empty before ``agree``. A checkpoint may hold
     both.
     """
 
     def __init__(
-        self, gradients: FlatGradients, own: Iterable[int] | None = None, absent: Iterable[int] = ()
+        self, gradients: FlatGradients, unused: Iterable[int] | None = None, absent: Iterable[int] = ()
     ) -> None:
         self._gradients = gradients
-        self.own = frozenset(gradients.unreached() if own is None else own)
+        self.own = frozenset(gradients.unreached() if unused is None else unused)
         self.absent = frozenset(absent)
 
     def parts(

@@ -72,9 +72,9 @@ class _Host:
         """Return this rank's task."""
         return TASKS[self.name](self.work)
 
-    def gather(self, own: Sequence[float]) -> list[float]:
+    def gather(self, values: Sequence[float]) -> list[float]:
         """Return the element-wise maximum over all ranks."""
-        return [max(each) for each in zip(*self.ranks.gather([*own]), strict=True)]
+        return [max(each) for each in zip(*self.ranks.gather([*values]), strict=True)]
 
 
 class RankTrainer:
