@@ -316,7 +316,7 @@ def test_a_plan_replaces_a_plan_but_nothing_else_unasked(tmp_path: Path) -> None
     assert Plan.load(path) == plan
     path.write_text('{"schema": "gradwire.train/1"}')
     with pytest.raises(
-        SpecError, match=r"the plan cannot be written to \S+: it has other content; pass anothe"
+        SpecError, match=r"the plan cannot be written to \S+: it has other content; pass another"
     ):
         plan.save(path)
     assert path.read_text() == '{"schema": "gradwire.train/1"}'

@@ -22,8 +22,8 @@ CODECS = (
     "ecsq:0.5,block=64,sum=0.35",
 )
 """The default candidates: the planner's codecs, and codecs with fewer bytes. Those have the fewest bytes
-that raise a GPT's loss by at most 0.2 % (docs/auto.md). Small blocks are for parameters whose rows differ in scale,
-and ``foot`` is for parameters whose columns do."""
+that raise a GPT's loss by at most 0.2 % (docs/auto.md). Small blocks are for parameters whose rows differ in
+scale, and ``foot`` is for parameters whose columns do."""
 PLACE = "GRADWIRE_AUTO"
 """The environment variable with the path of the file of decisions, used if ``Auto`` has no path."""
 
