@@ -149,7 +149,7 @@ def test_the_default_is_an_uncompressed_ring() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"codec": torch.zeros(2, 2)}, r"but is tensor\(\[\[0., 0.], \[0., 0.]]\); gradwire\.codecs\.parse"),
+        ({"codec": torch.zeros(2, 2)}, r"got tensor\(\[\[0., 0.], \[0., 0.]]\); gradwire\.codecs\.parse"),
         ({"codec": "fp16"}, r"expected a Codec for codec, got 'fp16'; gradwire\.codecs\.parse reads specs"),
         ({"algorithm": "gossip"}, r"no algorithm is called 'gossip'"),
         ({"algorithm": ["ring"]}, r"no algorithm is called \['ring'\]"),
@@ -169,7 +169,7 @@ def test_the_default_is_an_uncompressed_ring() -> None:
             {"segment_nbytes": 1 << 64},
             r"from 16384 to 17179852800 for segment_nbytes, got 18446744073709551616$",
         ),
-        ({"segment_nbytes": 1 << 34, "codec": parse("topk:1e-30")}, r"but is 17179869184$"),
+        ({"segment_nbytes": 1 << 34, "codec": parse("topk:1e-30")}, r"got 17179869184$"),
         (
             {"segment_nbytes": MAX_SEGMENT_NBYTES},
             r"at most 33554432 bytes, got up to 17179852832 for a segment",

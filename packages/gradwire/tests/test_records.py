@@ -57,10 +57,10 @@ def test_an_older_record_is_read_and_a_newer_one_is_not(tmp_path: Path) -> None:
         (b"{", "is not valid JSON"),
         (b"[" * 100_000, "is not valid JSON"),
         (b"[]", r"is not a test: expected the schema gradwire\.test/2, got None"),
-        (b'{"schema": "gradwire.train/1"}', r"must be gradwire\.test/2, but is 'gradwire\.train/1'"),
-        (b'{"schema": "gradwire.test"}', "but is 'gradwire.test'"),
-        (b'{"schema": "gradwire.test/-1"}', "but is 'gradwire.test/-1'"),
-        (b'{"schema": {}}', "but is {}"),
+        (b'{"schema": "gradwire.train/1"}', r"expected the schema gradwire\.test/2, got 'gradwire\.train/1'"),
+        (b'{"schema": "gradwire.test"}', "got 'gradwire.test'"),
+        (b'{"schema": "gradwire.test/-1"}', "got 'gradwire.test/-1'"),
+        (b'{"schema": {}}', "got {}"),
     ],
 )
 def test_what_is_no_such_record_is_refused_with_its_name(

@@ -59,7 +59,7 @@ def test_runs_without_a_baseline_are_judged_by_what_they_learnt(on_ddp: tuple[Ru
     attach, pipe = on_ddp[2:]
     said = "Pipe-SGD + fp8 reached 87.5 % accuracy on the test set after 30 steps in 2.4s"
     assert in_words((pipe,)) == f"{said}, with 4.0x fewer bytes on the wire"
-    assert in_words((attach, pipe)).startswith("Pipe-SGD + fp8 was the fastest: it has 87.5 %")
+    assert in_words((attach, pipe)).startswith("Pipe-SGD + fp8 was the fastest: it reached 87.5 %")
     lost = replace(pipe, epochs=(replace(pipe.epochs[0], loss=math.nan),))
     assert in_words((attach, lost)).endswith("on the wire; Pipe-SGD + fp8 diverged")
     assert in_words((lost,)) == "All runs diverged: their losses aren't finite"

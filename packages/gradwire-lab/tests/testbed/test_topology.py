@@ -60,9 +60,9 @@ def test_hosts_have_names_and_addresses_of_their_own() -> None:
             lambda: Topology.from_json('{"rates": ["1gbit"], "mtu": "9000"}'),
             "a whole number from 0 up for mtu of a topology, got '9000'",
         ),
-        (lambda: Topology.from_json("["), "no JSON"),
-        (lambda: Topology.from_json("[]"), "this is a list"),
-        (lambda: Topology.from_json("[" * 100_000), "no JSON: maximum recursion"),
+        (lambda: Topology.from_json("["), "got invalid JSON"),
+        (lambda: Topology.from_json("[]"), "got a list"),
+        (lambda: Topology.from_json("[" * 100_000), "got invalid JSON: maximum recursion"),
         (
             lambda: Topology.from_dict({"rates": [0] * 100}),
             r"for rates\[0\] of a topology, got 0; an example is",

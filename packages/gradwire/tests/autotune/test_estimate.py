@@ -107,7 +107,7 @@ def test_fsdp_scatters_while_backward_waits_and_gathers_weights() -> None:
 def test_an_estimate_travels_as_json_and_tells_itself() -> None:
     found = estimator(observed()).at(Deployment("100mbit", SLOW, 4))
     assert Estimate.from_json(json.dumps(found.values())) == found
-    assert str(found).startswith("4 hosts at 100mbit: fp8 over ")
+    assert str(found).startswith("4 hosts, network 100mbit: fp8 over ")
     assert found.values()["speedup"] == found.plain_s / found.step_s
     for text in ("", "[]", "{}", '{"plan": {}}'):
         with pytest.raises(SpecError):

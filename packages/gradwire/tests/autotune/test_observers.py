@@ -14,6 +14,7 @@ from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.recorder import Recorder
 from gradwire.autotune.rules import BUCKETS
 from gradwire.autotune.samples import BucketSampler, Samples
+from gradwire.costs import ExchangeCost
 from gradwire.errors import ExchangeError
 from gradwire.exchange import Exchange
 from gradwire.sync.context import SyncContext, SyncOptions
@@ -82,8 +83,9 @@ class BrokenBucket(BucketObserver):
     def before(self, _values: torch.Tensor) -> None:
         self._break("before")
 
-    def after(self, _values: torch.Tensor, _exchange: Exchange) -> Any:
+    def after(self, _values: torch.Tensor, _exchange: Exchange) -> ExchangeCost:
         self._break("after")
+        return ExchangeCost()
 
     def _break(self, place: str) -> None:
         if place == self._place:

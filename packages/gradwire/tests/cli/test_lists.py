@@ -40,7 +40,7 @@ def test_a_comma_may_belong_to_a_codec() -> None:
     )
     with pytest.raises(SpecError, match="for --codecs, got fp16 twice"):
         codec_specs("fp16,identity,fp16")
-    for text, wrong in (("zip,identity", "'zip'"), ("identity,zip", "'zip'"), ("identity,,fp16", "is ''")):
+    for text, wrong in (("zip,identity", "'zip'"), ("identity,zip", "'zip'"), ("identity,,fp16", "got ''")):
         with pytest.raises(SpecError, match=wrong):
             codec_specs(text)
 

@@ -46,7 +46,9 @@ def test_help_fits_80_columns_and_keeps_the_lines_of_its_end() -> None:
 @pytest.mark.parametrize("read", [file_path, folder_path])
 def test_a_path_has_a_name(read: Callable[[str], Path]) -> None:
     assert read("a/b") == Path("a/b")
-    with pytest.raises(argparse.ArgumentTypeError, match=r"^name a (file$|folder)"):
+    with pytest.raises(
+        argparse.ArgumentTypeError, match=r"^expected a path, got an empty one; name a (file$|folder)"
+    ):
         read("")
 
 

@@ -105,7 +105,7 @@ def test_attaching_twice_and_after_close_says_what_to_do() -> None:
 def test_an_attached_model_is_none_for_a_pipeline() -> None:
     model = _ddp()
     attached = gradwire.attach(model)
-    with pytest.raises(SpecError, match=r"give PipeSGD the module inside \(model.module\)"):
+    with pytest.raises(SpecError, match=r"pass the module inside \(model.module\)"):
         gradwire.PipeSGD(model, torch.optim.SGD(model.parameters(), lr=0.1))
     _train(model)
     attached.close()

@@ -64,7 +64,7 @@ def test_an_error_on_one_link_ends_all_with_its_reason(monkeypatch: pytest.Monke
     for purpose in (Purpose.GATHER, Purpose.SCATTER):
         every.connect(purpose, group)
     gathering = every.using(Purpose.GATHER, group, "0.weights")
-    with pytest.raises(ExchangeError, match=r"^gone$") as caught, gathering:
+    with pytest.raises(ExchangeError, match=r"(?m)^gone$") as caught, gathering:
         raise ExchangeError("gone")
     remedy = "save model.state_dict(), which has the shards, and restart all ranks"
     assert caught.value.__notes__ == [f"in the all-gather of the weights (0.weights); {remedy}"]

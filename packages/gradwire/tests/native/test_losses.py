@@ -144,9 +144,9 @@ def test_a_wrong_payload_changes_nothing() -> None:
     sums = torch.zeros(3, 1, dtype=torch.float64)
     for wrong in (payload[:-1], torch.full_like(payload, 0x88)):
         name, params = codec.compiled
-        with pytest.raises(PayloadError, match="quantize encoding of 3000 elements"):
+        with pytest.raises(PayloadError, match="3000 elements encoded with quantize"):
             _native.lose(name, wrong, params, x, lost, 0, torch.tensor([0, 3000]), sums, divisor=2)
-        with pytest.raises(PayloadError, match="quantize encoding of 3000 elements"):
+        with pytest.raises(PayloadError, match="3000 elements encoded with quantize"):
             codec.decode_finished(wrong, x, 2)
     assert torch.equal(x, before)
     assert lost.eq(1.0).all()

@@ -392,6 +392,6 @@ def test_corrupted_payloads_are_refused_or_decoded_alike_by_all_targets(form: Fo
                     outcomes.append(decode(payload, n, form).tobytes())
                 except PayloadError as error:
                     outcomes.append(str(error).encode())
-        accepted += outcomes[0].find(b"is no") < 0
+        accepted += b"got an invalid payload" not in outcomes[0]
         assert all(each == outcomes[0] for each in outcomes)
     assert 0 < accepted < 300

@@ -52,9 +52,9 @@ def test_buckets_that_are_given_are_the_only_ones() -> None:
     [
         ({"algorithms": ()}, "one or more algorithms"),
         ({"algorithms": ("gossip",)}, "no algorithm is called 'gossip'"),
-        ({"pipelines": (0,)}, "pipeline must be"),
+        ({"pipelines": (0,)}, "from 1 to 1024 for pipeline, got 0"),
         ({"codecs": ("bf16",)}, "expected a Codec for codec"),
-        ({"segments_nbytes": (5,)}, "segment_nbytes must be"),
+        ({"segments_nbytes": (5,)}, "for segment_nbytes, got 5"),
     ],
 )
 def test_what_cannot_be_is_refused(more: dict[str, object], reason: str) -> None:

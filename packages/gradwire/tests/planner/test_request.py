@@ -127,7 +127,7 @@ def test_words_become_values() -> None:
         ({"codecs": ["zip"]}, SpecError, "no codec is named 'zip'"),
         ({"algorithms": ["gossip"]}, SpecError, "no algorithm is called 'gossip'"),
         ({"algorithms": []}, SpecError, "one or more algorithms"),
-        ({"pipelines": (0,)}, SpecError, "pipeline must be"),
+        ({"pipelines": (0,)}, SpecError, "from 1 to 1024 for pipeline, got 0"),
         ({"pipelines": ()}, SpecError, "one or more pipelines"),
         ({"largest_error": -1.0}, SpecError, "expected a number from 0 up for the largest error"),
         ({"largest_error": math.nan}, SpecError, "expected a number from 0 up for the largest error"),

@@ -120,7 +120,7 @@ def test_a_model_that_gradwire_is_attached_to_is_a_problem() -> None:
     model._comm_hooks.append(("a hook of torch's", "its state"))
     assert watch.problem == ""
     model._comm_hooks.append((None, object.__new__(HookState)))
-    assert "attached.estimate(rate='1gbit')" in watch.problem
+    assert "call estimate(rate='1gbit') on the object that attach returned" in watch.problem
 
 
 def test_nothing_is_left_of_it() -> None:

@@ -160,7 +160,7 @@ def test_a_model_without_trainable_parameters_is_refused() -> None:
     with pytest.raises(TensorError, match="at least one trainable parameter"):
         FlatGradients(model.parameters())
     assert FlatWeights(model.parameters()).buffer.numel() == 23
-    with pytest.raises(TensorError, match="none came"):
+    with pytest.raises(TensorError, match="at least one trainable parameter, got none"):
         FlatWeights([])
 
 

@@ -102,7 +102,7 @@ def refuses(error: type[GradwireError], said: str) -> Any:
         ),
         (lambda: new_model().double(), TensorError, "got a torch.float64 tensor .*; convert trained"),
         (lambda: new_model().half(), TensorError, "got a torch.float16 tensor .*; convert trained"),
-        (lambda: new_model().to("meta"), TensorError, "on meta; use .*model"),
+        (lambda: new_model().to("meta"), TensorError, "on meta .*; use .*model"),
         (lambda: nn.LazyLinear(3), TensorError, "expected parameters with shapes, .* run a forward pass"),
         (
             lambda: new_model().requires_grad_(False),

@@ -92,7 +92,7 @@ def started(
     sync = sync_over(exchange)
     sync.context.group = how.pop("group", None)
     sync.begin(**how)
-    return sync, sync.start(GradientBucket(0, tensor.clone()))
+    return sync, sync.start(GradientBucket(0, tensor.clone(), wants_future=True))
 
 
 def opened(plan: Plan, native: Native | None = None) -> OwnRoutes:
@@ -133,7 +133,7 @@ def test_work_of_the_thread_that_failed_raises_copies_and_ends_the_exchange() ->
 def test_work_that_has_not_begun_is_cancelled() -> None:
     exchange = OwnRoutes(Plan())
     sync, first = started(exchange)
-    second = sync.start(GradientBucket(1, FLOATS.clone()))
+    second = sync.start(GradientBucket(1, FLOATS.clone(), wants_future=True))
     assert second.cancel()
     exchange.gate.set()
     first.wait()
@@ -277,7 +277,7 @@ def test_an_observer_sees_buckets_on_the_thread_and_chooses_the_plan() -> None:
     sync = sync_over(opened(Plan(), Native(None)), observers=(watching, other))
     for _ in range(2):
         sync.begin()
-        work = sync.start(GradientBucket(0, FLOATS.clone()))
+        work = sync.start(GradientBucket(0, FLOATS.clone(), wants_future=True))
         assert work.route is Route.THREAD
         cost = sync.finish()
         assert cost.exchange.frames >= 14
@@ -295,7 +295,7 @@ def test_an_observer_that_breaks_ends_the_step_on_all_ranks(where: str, run_exch
         for _ in range(2):  # who has its averages already learns of it in the next step
             try:
                 sync.begin()
-                sync.start(GradientBucket(0, FLOATS.clone()))
+                sync.start(GradientBucket(0, FLOATS.clone(), wants_future=True))
                 sync.finish()
             except ExchangeError as error:
                 found.append(str(error))

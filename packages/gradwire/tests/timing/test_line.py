@@ -101,7 +101,7 @@ def test_a_file_of_another_machine_is_refused_unless_it_is_meant(tmp_path: Path)
     ("text", "reason"),
     [
         ("{", "is not valid JSON"),
-        ("[]", "is no line rate"),
+        ("[]", "is not a line rate"),
         (
             '{"schema": "gradwire.train/1"}',
             "expected the schema gradwire.line-rate/1, got 'gradwire.train/1'",

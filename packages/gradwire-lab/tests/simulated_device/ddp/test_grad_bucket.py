@@ -15,7 +15,7 @@ from gradwire_lab.simulated_device.simulated import Simulated
 
 def awaited(bucket: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
     context = SyncContext(Exchange(loopback(1)[0], Plan()))
-    return BucketWork(context, GradientBucket(0, bucket), 1).get_future()
+    return BucketWork(context, GradientBucket(0, bucket, wants_future=True), 1).get_future()
 
 
 def test_the_future_of_a_bucket_in_host_memory_is_torchs_own() -> None:

@@ -13,7 +13,7 @@ def test_host_memory_is_the_device_s_unless_it_must_not_be_pinned() -> None:
     end = DeviceEnd(device, [])
     assert end.host_memory(3).shape == (3,)
     with pytest.raises(
-        DeviceError, match=r"needs 12 bytes of pinned memory .* a simulated device.*pass pin_memory=False"
+        DeviceError, match=r"expected 12 bytes of pinned memory .* a simulated device.*pass pin_memory=False"
     ):
         end.host_memory(3)
     assert DeviceEnd(device, [], pinned=False).host_memory(3).shape == (3,)

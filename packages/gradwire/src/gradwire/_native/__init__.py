@@ -345,7 +345,7 @@ def _run(name: str, payload: torch.Tensor, out: torch.Tensor, params: tuple[int,
 
 def _refusal(name: str, payload: torch.Tensor, n: int, reason: str) -> PayloadError:
     return PayloadError(
-        f"expected a {name} encoding of {n} elements, got an invalid payload of {payload.numel()} bytes: "
+        f"expected {n} elements encoded with {name}, got an invalid payload of {payload.numel()} bytes: "
         f"{reason}; use the same codec on all ranks"
     )
 

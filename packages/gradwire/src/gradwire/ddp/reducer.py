@@ -69,7 +69,8 @@ class BucketReducer:
         if index == 0:
             sync.begin(active=count_active(sync) if by_active else None)
         self._next = 0 if last else index + 1
-        work = sync.start(GradientBucket(index, self._dense(bucket), last, self.layout_of(bucket)))
+        dense, layout = self._dense(bucket), self.layout_of(bucket)
+        work = sync.start(GradientBucket(index, dense, last, layout, wants_future=True))
         if last and (last_waits or not _queued_in_engine(self._finish)):
             self._finish()
         return work.get_future()

@@ -380,7 +380,11 @@ def apply_message(
         decoder.check(headers[-1], end - begin, each)
     bodies = [
         DeltaBody(
-            address + begin + header.nbytes, end - begin - header.nbytes, each, not header.base, header.plain
+            address + begin + header.nbytes,
+            end - begin - header.nbytes,
+            each,
+            header.base is None,
+            header.plain,
         )
         for (begin, end), header, each in zip(spans, headers, weights, strict=True)
     ]

@@ -102,7 +102,7 @@ def _decode(codec: Named, payload: torch.Tensor, out: torch.Tensor, *, add: bool
     _check(out, "acc" if add else "out", torch.float32)
     n = out.numel()
     nbytes = payload.numel()
-    described = f"expected a {codec} encoding of {n} elements, got an invalid payload of {nbytes} bytes"
+    described = f"expected {n} elements encoded with {codec}, got an invalid payload of {nbytes} bytes"
     if found.is_fixed and payload.numel() != found.max_nbytes(name, n, params):
         raise malformed(described, "its length does not match")
     with _on(out):

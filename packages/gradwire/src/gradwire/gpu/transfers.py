@@ -62,7 +62,7 @@ def _decode(
 ) -> None:
     found, device = format_of(name), device_of(out)
     nbytes, n = payload.numel(), out.numel()
-    described = f"expected a {name} encoding of {n} elements, got an invalid payload of {nbytes} bytes"
+    described = f"expected {n} elements encoded with {name}, got an invalid payload of {nbytes} bytes"
     if found.is_fixed and payload.numel() != found.max_nbytes(name, out.numel(), params):
         raise malformed(described, "its length does not match")
     there, fault = _pinned(out, payload.numel()), _pinned(out, STATUS_NBYTES).view(torch.int32)

@@ -287,8 +287,9 @@ class GradientSync:
         error in it ends the exchange. Raises that error, and ``LinkTimeoutError`` if the thread stays busy.
         """
         self.context.check()
-        what = f"{what} before step {self.context.steps_done + 1}"
-        work = CallWork(self.context, what, call, self.context.begin_timeout_s)
+        step = self.context.steps_done + 1
+        work = CallWork(self.context, f"{what} before step {step}", call, self.context.begin_timeout_s)
+        work.step = step
         self._thread().put(work)
         work.wait()
         return work.value

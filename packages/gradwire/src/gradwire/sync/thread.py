@@ -192,7 +192,10 @@ class Work(ABC):
 
 
 class CallWork(Work, Generic[T]):
-    """A call with the exchange, on the communication thread; ``value`` is its result once it is done."""
+    """A call with the exchange, on the communication thread; ``value`` is its result once it is done.
+
+    With a ``step``, its frames carry that step, which the link of a rank that is late doesn't have yet.
+    """
 
     value: T
 
@@ -204,6 +207,8 @@ class CallWork(Work, Generic[T]):
 
     def run(self, exchange: Exchange) -> None:
         """Call it, and store the result."""
+        if self.step:
+            exchange.link.step = self.context.steps_before + self.step
         self.value = self._call(exchange)
 
 

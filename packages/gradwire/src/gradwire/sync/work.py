@@ -81,6 +81,8 @@ class GradientBucket:
         The tensor's copy in host memory, if the front end keeps it from step to step.
     observers
         The observers of this bucket, in addition to the step's.
+    wants_future
+        Whether the front end calls ``get_future`` of the work.
     """
 
     index: int
@@ -92,6 +94,7 @@ class GradientBucket:
     feedback: BucketFeedback | None = None
     staged: Staged | None = None
     observers: Sequence[BucketObserver] = ()
+    wants_future: bool = False
 
 
 class BucketWork(Work):
@@ -130,6 +133,7 @@ class BucketWork(Work):
         self._staged = bucket.staged
         self._native: NativeAllReduce | None = None
         self._bypass: dist.Work | None = None
+        self._wants_future = bucket.wants_future
         self._future: torch.futures.Future[torch.Tensor] = device_of(bucket.tensor).future()
 
     @property
@@ -186,7 +190,8 @@ class BucketWork(Work):
         self.cost.device_nbytes += staged.crossing_nbytes
         staged.store()
         self.host.gather(self.share, self.tensor)
-        staged.stream.complete(self._future, self.tensor)
+        if self._wants_future:  # else only ``wait`` is called, by a thread that orders the streams itself
+            staged.stream.complete(self._future, self.tensor)
 
     def exchange_values(self, exchange: Exchange, values: torch.Tensor) -> None:
         """Exchange the bucket's floats in place, with error feedback and observers."""
@@ -221,10 +226,11 @@ class BucketWork(Work):
         return self._outcome(began)
 
     def get_future(self) -> torch.futures.Future[torch.Tensor]:
-        """Return a ``torch.futures.Future`` of the averaged bucket.
+        """Return a ``torch.futures.Future`` of the averaged bucket, for a bucket with ``wants_future``.
 
         On an accelerator, it makes the device's streams wait for the copy back, without blocking the host.
         """
+        assert self._wants_future, "only a bucket that wants a future completes it"
         return self._future
 
     def cancel(self) -> bool:

@@ -273,7 +273,7 @@ def altered(**changes: object) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("state", "word"),
     [
-        (altered(rank=0), "rank 0's"),
+        (altered(rank=0), "got one of rank 0;"),
         (altered(version=6), "one of 1, 2, 3, 4, 5 for version"),
         (altered(steps="3"), "a whole number from 0 up for steps"),
         (altered(ended={}), "buckets"),

@@ -127,7 +127,7 @@ def test_no_half_line_is_left(
     ledger.end_step()
     monkeypatch.undo()
     assert path.read_bytes() == whole
-    assert "from step 2 on" in caplog.text
+    assert "failed in step 2 and was dropped" in caplog.text
     ledger.close()
 
 
