@@ -47,7 +47,7 @@ def test_what_can_be_written_is_known_before_and_nothing_is_left(tmp_path: Path)
     check_writable("--json", tmp_path / "new" / "folder" / "line.json", overwrite=False)
     check_writable("--json", tmp_path / "file", overwrite=True)
     for path, reason in (("file/below", "cannot be written: .*file: Not a directory"), ("", "is a folder")):
-        with pytest.raises(JobError, match=f"--json .*{reason}; pass another"):
+        with pytest.raises(JobError, match=f"--json .*{reason}; pass a"):
             check_writable("--json", tmp_path / path, overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

@@ -52,7 +52,7 @@ def test_a_comparison_with_ddp_ends_with_times_to_equal_loss_and_a_verdict(
     assert max(map(len, lines)) <= 80
     assert any(line.split()[:2] == ["attach", "+"] and line.endswith("2.00  4.0x") for line in lines)
     said = " ".join(printed.split())
-    assert "held-out loss is 0.5000, the median of the last 3 evaluations of DDP;" in said
+    assert "held-out loss is 0.5000, the median of the last 3 evaluations of DDP," in said
     assert "gradwire (Pipe-SGD + fp8) takes 5.0x less time to the same loss than DDP. For your model" in said
     assert said.endswith("gradwire plan --model 25.6M --hosts 4 --rate 1gbit")
 

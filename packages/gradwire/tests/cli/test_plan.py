@@ -31,8 +31,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("plan", "give --model and --hosts"),
         ("plan --model 5M", "give --hosts"),
-        ("plan --model 5M --hosts 0 --rate 1gbit", "from 2 up"),
-        ("plan --model 5M --hosts 1 --rate 1gbit", "nothing to exchange"),
+        ("plan --model 5M --hosts 0 --rate 1gbit", "expected 2 hosts or more"),
+        ("plan --model 5M --hosts 1 --rate 1gbit", "expected 2 hosts or more"),
         ("plan --model 5M --hosts 257 --rate 1gbit", "expected 2 to 256 for --hosts, got 257"),
         ("plan --model 5M --hosts many --rate 1gbit", "invalid int value: 'many'"),
         ("plan --model 5M --hosts 4", "give --rate and --latency"),

@@ -348,7 +348,9 @@ def test_hooks_are_there_during_backward_only(
 def test_one_bucket_needs_no_thread(run_exchanges: Ranks, make_model: Callable[[], nn.Sequential]) -> None:
     def body(exchange: Exchange) -> int:
         model = make_model()
-        with DSync(model, torch.optim.SGD(model.parameters(), lr=0.1), exchange.plan, group=exchange.link):
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        with DSync(model, sgd, exchange.plan, group=exchange.link) as method:
+            method.step(lambda: mean_square(model, 0, 0))
             return sum(thread.name.startswith("gradwire communication") for thread in threading.enumerate())
 
     assert run_exchanges(1, body, Plan(bucket_nbytes=1 << 20)) == [0]

@@ -25,7 +25,7 @@ def test_quiet_steps_give_a_range_and_their_bytes() -> None:
     low, high = (float(word) for word in scattered.verdict().split(" be ")[1].split()[:3:2])
     assert low < scattered.speedup < high
     printed = [line.split() for line in lines(*TRIED.report())]
-    assert ["DDP", "as", "it", "is", "10", "200", "0.0%", "64MB"] in printed
+    assert ["plain", "DDP", "10", "200", "0.0%", "64MB"] in printed
     assert ["attached", "30", "100", "0.0%", "8MB"] in printed
 
 

@@ -57,7 +57,7 @@ def run(arguments: Sequence[str]) -> None:
     parser = Parser(
         prog="gradwire codecs",
         usage="gradwire codecs",
-        description="List the codecs: an example, its largest payload in bits per value, error, source.",
+        description="List the codecs: example, largest payload in bits per value, error, source.",
         epilog="example:\n  gradwire codecs",
     )
     parser.add_argument("-h", "--help", action="help", help="show this text")

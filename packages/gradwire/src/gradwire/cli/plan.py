@@ -67,7 +67,7 @@ def parser() -> Parser:
     made = Parser(
         prog="gradwire plan",
         usage="gradwire plan --model M --hosts N [options]",
-        description="Predict the step time of every plan, and choose one, with or without compression.",
+        description="Predict the step time of every plan, and choose one (or no compression).",
         epilog="example:\n  gradwire plan --model 25.6M --hosts 8 --rate 1gbit --backward 200ms",
     )
     add_options(made.add_argument_group("model, hosts, and network"), PlanRequest, _WHERE)
