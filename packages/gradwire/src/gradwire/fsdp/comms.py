@@ -207,6 +207,15 @@ class ReplicaGroup(dist.ProcessGroup):
         self.before = group
         self._bucket, self._steps, self._layouts = bucket, steps, layouts
 
+    # torch looks up the group of a failed collective to log it, and would raise an error of its own for a
+    # group that it does not know. So it finds the group that this one stands for.
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self.before
+
+    def __hash__(self) -> int:
+        return hash(self.before)
+
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
         """Return the backend name that torch prints for this group."""
         return "gradwire"
