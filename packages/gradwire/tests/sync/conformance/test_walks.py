@@ -129,8 +129,8 @@ def attach_walk(rows: dict[str, int]) -> tuple[list[str], list[tuple[str, str]]]
 
     def note(frame: FrameType, event: str, _: object) -> None:
         code, caller = frame.f_code, frame.f_back
-        if event != "call" or not code.co_filename.startswith(SOURCE) or code.co_name == "<module>":
-            return
+        if event != "call" or not code.co_filename.startswith(SOURCE) or code.co_name.startswith("<"):
+            return  # a module's body, or a generator expression, which its caller passed down
         if code not in entered:
             entered.append(code)
         while caller is not None and not caller.f_code.co_filename.startswith(SOURCE):
