@@ -14,9 +14,10 @@ import torch
 import torch.distributed as dist
 
 from faults.case import TIMEOUT_S, Case
-from gradwire import _native, api
+from gradwire import _native
 from gradwire.links import ProcessGroupLink, Receiving, Sending
 from gradwire.links.base import Wrapper
+from gradwire.sync import connect
 from gradwire.wire import HEADER_NBYTES
 from support.faulty_link import Fault, FaultyLink
 
@@ -70,7 +71,7 @@ def wires() -> list[Wire]:
         made.append(Wire(*args, **kwargs))
         return made[-1]
 
-    vars(api)["ProcessGroupLink"] = make
+    vars(connect)["ProcessGroupLink"] = make
     return made
 
 
