@@ -1,13 +1,14 @@
 """Where the repository's folders are, for tests that read its pages, scripts and examples."""
 
 import os
+import sysconfig
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 ROOT = next(each for each in TESTS.parents if (each / "CONTRIBUTING.md").exists())
 DOCS = ROOT / "docs"
-SOURCES = os.pathsep.join(map(str, sorted(ROOT.glob("packages/*/src"))))
-"""The packages' sources, as PYTHONPATH has them."""
+SOURCES = os.pathsep.join(map(str, [*sorted(ROOT.glob("packages/*/src")), sysconfig.get_path("purelib")]))
+"""The packages' sources and what else is installed, as PYTHONPATH has them: also entry points and commands."""
 ALL_TESTS = [*sorted(ROOT.glob("packages/*/tests")), ROOT / "tests"]
 TESTS_PATH = os.pathsep.join(map(str, [ROOT, *ALL_TESTS]))
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from gradwire import collectives, plugins
-from gradwire.codecs import TABLE, parse
 from gradwire.errors import SpecError, one_line, shown
 from gradwire.units import format_size, parse_whole
 
@@ -144,6 +143,8 @@ def codec_specs(text: str) -> tuple[str, ...]:
     >>> codec_specs("identity,quantize:8,block=256,fp16")
     ('identity', 'quantize:8,block=256', 'fp16')
     """
+    from gradwire.codecs import TABLE, parse  # only some commands need the kernels
+
     known = {*(row.name for row in TABLE), *plugins.names(plugins.CODECS)}
     return _once("--codecs", tuple(str(parse(spec)) for spec in _specs(text, known)))
 
