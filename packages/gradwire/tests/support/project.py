@@ -8,7 +8,7 @@ TESTS = Path(__file__).parents[1]
 ROOT = next(each for each in TESTS.parents if (each / "CONTRIBUTING.md").exists())
 DOCS = ROOT / "docs"
 SOURCES = os.pathsep.join(map(str, [*sorted(ROOT.glob("packages/*/src")), sysconfig.get_path("purelib")]))
-"""The packages' sources and what else is installed, as PYTHONPATH has them: also entry points and commands."""
+"""The packages' sources and what else is installed, as PYTHONPATH has them: also entry points."""
 ALL_TESTS = [*sorted(ROOT.glob("packages/*/tests")), ROOT / "tests"]
 TESTS_PATH = os.pathsep.join(map(str, [ROOT, *ALL_TESTS]))
 
