@@ -80,8 +80,10 @@ def load(folder: Path, parts: Parts) -> int:
         state = gradwire.load_checkpoint(_file(folder, steps_done[0]))
         for name, part in parts.items():
             part.load_state_dict(state[name])
+        handle = parts["gradwire"]
         if not isinstance(parts["model"], FSDPModule):  # shards differ from rank to rank
-            parts["gradwire"].check_replicas()
+            assert isinstance(handle, gradwire.Attached | gradwire.PipeSGD)
+            handle.check_replicas()
     return steps_done[0]
 
 

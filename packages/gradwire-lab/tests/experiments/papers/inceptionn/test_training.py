@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gradwire.codecs import parse
+from gradwire_lab.experiments.experiment import LOSSY, HeardWarnings
 from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS
 from gradwire_lab.experiments.papers.inceptionn.training import (
@@ -36,7 +37,7 @@ def test_gradients_pass_the_codec_in_every_hop() -> None:
         for hop in range(1, WORKERS):
             partial = passed(codec, partial) + own[(chunk + hop) % WORKERS][part]
         sums.append(passed(codec, partial))
-    with _ring(codec) as average:
+    with _ring(codec, {"weight": 8}) as average:
         found = average([each.clone() for each in own])
     assert torch.equal(found, torch.cat(sums) / WORKERS)
     assert not torch.equal(found, torch.stack([passed(codec, each) for each in own]).mean(0))
@@ -44,8 +45,18 @@ def test_gradients_pass_the_codec_in_every_hop() -> None:
 
 def test_without_a_codec_the_average_is_exact() -> None:
     own = [torch.full((5,), float(rank)) for rank in range(WORKERS)]
-    with _ring(None) as average:
+    with _ring(None, {"weight": 5}) as average:
         assert torch.equal(average(own), torch.full((5,), 1.5))
+
+
+@pytest.mark.filterwarnings("ignore::gradwire.errors.LossyWarning")
+def test_a_codec_that_loses_most_of_a_gradient_is_warned_of_by_every_worker() -> None:
+    with HeardWarnings() as heard:
+        train(dataset("digits"), "CNN", 10, 1, of_gradients=parse("inceptionn:2^-4"))
+    sentences = heard.joined({})[LOSSY]
+    workers = {sentence.partition(":")[0] for sentence in sentences}
+    assert workers == {f"rank {worker}" for worker in range(WORKERS)}
+    assert all("inceptionn:2^-4 loses" in sentence for sentence in sentences)
 
 
 def test_what_is_watched_is_the_first_workers_gradient() -> None:

@@ -29,6 +29,9 @@ from gradwire_lab.job import batches as models
 
 if TYPE_CHECKING:
     from gradwire.codecs import Codec
+    from gradwire.exchange.request import Half
+    from gradwire.links import Link
+    from gradwire.plan import Plan
     from gradwire_lab.experiments.hosts.ranks import Ranks
     from gradwire_lab.job.data import Dataset
 
@@ -130,9 +133,9 @@ def train(
     before it is averaged in place. Accuracies are measured every ``every`` steps and at the end; with None,
     only at the end.
     """
-    with one_thread(seed), _ring(of_gradients) as average:
-        net = build(network, images.image_shape, images.classes, seed)
-        parameters = [*net.parameters()]
+    net = build(network, images.image_shape, images.classes, seed)
+    parameters = [*net.parameters()]
+    with one_thread(seed), _ring(of_gradients, counts_of(net)) as average:
         update = updating(network, parameters, steps)
         count, batch = len(images.train_labels), WORKERS * BATCH
         accuracies, measured = list[float](), list[int]()
@@ -172,21 +175,67 @@ def updating(
     return update
 
 
+def counts_of(net: torch.nn.Module) -> dict[str, int]:
+    """Return the number of floats of each parameter, in the order of a flat gradient."""
+    return {name: each.numel() for name, each in net.named_parameters()}
+
+
+class FlatExchange:
+    """The exchange of one worker's flat gradients as one bucket, with the lossy warnings of training.
+
+    Parameters
+    ----------
+    link, plan
+        The worker's link to the others, and the plan that all of them follow.
+    counts
+        The number of floats of each parameter, by name, in the order of the gradient.
+    half
+        The half of the all-reduce; both by default.
+    """
+
+    def __init__(self, link: Link, plan: Plan, counts: Mapping[str, int], half: Half | None = None) -> None:
+        from gradwire.exchange import Exchange
+        from gradwire.exchange.request import BucketRequest
+        from gradwire.sync.context import SyncContext, SyncOptions
+        from gradwire.sync.gradient_sync import GradientSync
+        from gradwire.sync.ledger.ledger import Ledger
+        from gradwire.sync.ledger.lost import Layout
+        from gradwire.sync.residual import Residuals
+        from gradwire.sync.views import Layouts
+
+        names = (*counts,)
+        context = SyncContext(Exchange(link, plan), SyncOptions(link.timeout_s), Ledger(link.rank))
+        self._sync = GradientSync(context, Layouts(names), Residuals(plan, link.rank, link.world))
+        self._layout = Layout(names, (*counts.values(),), (frozenset(names),) * len(names))
+        self._request = BucketRequest() if half is None else BucketRequest(half)
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        """Exchange a step's gradient in place. Raises ``ExchangeError``."""
+        from gradwire.sync.work import GradientBucket
+
+        sync = self._sync
+        sync.begin()
+        bucket = GradientBucket(0, gradient, layout=self._layout, request=self._request)
+        work = sync.run(bucket, gradient, sync.context)
+        sync.count(work, work.cost.total_s)
+        sync.finish()
+
+
 @contextmanager
-def _ring(codec: Codec | None) -> Iterator[Callable[[Sequence[torch.Tensor]], torch.Tensor]]:
+def _ring(
+    codec: Codec | None, counts: Mapping[str, int]
+) -> Iterator[Callable[[Sequence[torch.Tensor]], torch.Tensor]]:
     """Yield a function that averages the workers' gradients with a ring, and returns rank 0's average."""
-    from gradwire.exchange import Exchange
     from gradwire.links import loopback
     from gradwire.plan import Plan
 
     plan = Plan() if codec is None else Plan(codec)
     links = loopback(WORKERS)
-    exchanges = [Exchange(link, plan) for link in links]
+    exchanges = [FlatExchange(link, plan, counts) for link in links]
 
     def average(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
         pending = [
-            pool.submit(exchange.all_reduce, gradient)
-            for exchange, gradient in zip(exchanges, gradients, strict=True)
+            pool.submit(exchange, gradient) for exchange, gradient in zip(exchanges, gradients, strict=True)
         ]
         for each in pending:
             each.result()
@@ -255,7 +304,7 @@ def train_on_hosts(ranks: Ranks, cell: Cell) -> Mapping[str, Any]:
         loss = torch.nn.functional.cross_entropy(net(inputs), labels)
         flat(torch.autograd.grad(loss, parameters), out=gradient)
 
-    with _averaging(ranks, cell, parameters) as average:
+    with _averaging(ranks, cell, parameters, counts_of(net)) as average:
         for step in range(steps):
             began, update_s[0] = perf_counter(), 0.0
             if worker >= 0:
@@ -278,28 +327,31 @@ def train_on_hosts(ranks: Ranks, cell: Cell) -> Mapping[str, Any]:
 
 
 @contextmanager
-def _averaging(ranks: Ranks, cell: Cell, parameters: Sequence[torch.Tensor]) -> Iterator[Average]:
+def _averaging(
+    ranks: Ranks, cell: Cell, parameters: Sequence[torch.Tensor], counts: Mapping[str, int]
+) -> Iterator[Average]:
     """Yield a function that exchanges a step's gradients, and an aggregator's weights."""
     from gradwire.codecs import parse
     from gradwire.exchange import Exchange
+    from gradwire.exchange.request import Half
     from gradwire.plan import Plan
 
     if not cell["down"]:
         plan = Plan(offload=cell["nic"].split()[0]) if cell["nic"] else Plan(parse(cell["codec"]), cell["up"])
         with ranks.linked(tos=plan.tos) if plan.tos else nullcontext(ranks.link) as link:
-            ring = Exchange(link, plan)
+            ring = FlatExchange(link, plan, counts)
 
             def around(gradient: torch.Tensor, update: Callable[[], None]) -> None:
-                ring.all_reduce(gradient)
+                ring(gradient)
                 update()
 
             yield around
         return
-    up = Exchange(ranks.link, Plan(parse(cell["codec"]), cell["up"]))
+    up = FlatExchange(ranks.link, Plan(parse(cell["codec"]), cell["up"]), counts, Half.REDUCE)
     down = Exchange(ranks.link, Plan(algorithm=cell["down"]))
 
     def through_the_root(gradient: torch.Tensor, update: Callable[[], None]) -> None:
-        up.reduce(gradient)
+        up(gradient)
         if ranks.rank == 0:
             gradient.div_(WORKERS)
             update()
