@@ -14,9 +14,8 @@ import pytest
 from gradwire.errors import TestbedError as _TestbedError  # pytest would take the name for a test's
 from gradwire_lab.testbed.namespaces import private_area
 from gradwire_lab.testbed.tools import find_tool
-from support.project import ROOT, SOURCES
+from support.project import SOURCES
 
-SOURCE = ROOT / "src"
 TRAFFIC = Path(__file__).with_name("traffic.py")
 
 

@@ -258,7 +258,7 @@ class Plan:
         plan
             A plan; a codec or its spec, such as ``quantize:8``; or the path of a file of ``save``: a path
             object, or a string that ends with ``.json``, contains a ``/``, or is the name of a file. None
-            means the default codec.
+            means the default codec; ``attach`` passes ``Auto.first_plan`` instead of None.
         name
             The name of the argument in errors.
         parts

@@ -83,7 +83,7 @@ class GradientSync:
         self._pending = deque[Work]()  # work that ``finish`` waits for, oldest first
         self._counted = StepCost(0)  # by ``count``, in the current step
         self._active: int | None = None
-        self._has_begun = self._may_start_native = False
+        self._is_in_step = self._has_begun = self._may_start_native = False
         self._is_due = True
         context.link.step = context.step
         for each in self._observers:
@@ -138,13 +138,13 @@ class GradientSync:
         context = self.context
         context.check()
         step = context.steps_done + 1
+        self._is_in_step = True
         self._pending = deque(each for each in self._pending if each.step != step)
         if all(each.is_done() for each in self._pending):  # else the thread is still at an earlier step
             context.link.step = context.steps_before + step
         self._active, self._has_begun, self._counted = active, active is not None, StepCost(0)
         self._is_due = self._cadence.is_due(context.steps_before + step)
-        chosen = [self._observed(each.begin, step, self) for each in self._observers]
-        plans = [each for each in chosen if each is not None]
+        plans = [plan for each in self._observers if (plan := self._observed(each.begin, step, self))]
         assert len(plans) <= 1, "one observer chooses plans"
         for plan in plans:  # nothing is on the network now
             self.follow(plan)
@@ -186,7 +186,7 @@ class GradientSync:
         ``count``. On an error, the caller ends the exchange with ``context.fail``.
         """
         work = BucketWork(context, bucket, self.context.steps_done + 1)
-        work.feedback = NO_FEEDBACK if bucket.feedback is None else bucket.feedback
+        work.feedback = bucket.feedback or NO_FEEDBACK
         self._watch(work)
         work.exchange_values(context.exchange, values)
         return work
@@ -240,6 +240,7 @@ class GradientSync:
             for each in feedback:
                 each.keep()
         self.context.steps_done += 1
+        self._is_in_step = False
         found = StepCost(self.context.step, before_s + waited_s + perf_counter() - began, cost)
         for observer in self._observers:
             self._observed(observer.end, found)
@@ -268,6 +269,7 @@ class GradientSync:
         for work in self._pending:
             work.cancel()
         self._pending.clear()
+        self._is_in_step = False
 
     def resume(self, steps_done: int) -> None:
         """Resume after ``steps_done`` steps, cancelling pending work."""
@@ -287,9 +289,8 @@ class GradientSync:
         error in it ends the exchange. Raises that error, and ``LinkTimeoutError`` if the thread stays busy.
         """
         self.context.check()
-        step = self.context.steps_done + 1
-        work = CallWork(self.context, f"{what} before step {step}", call, self.context.begin_timeout_s)
-        work.step = step
+        context, what = self.context, f"{what} before step {self.context.steps_done + 1}"
+        work = CallWork(context, what, call, context.begin_timeout_s, context.step + self._is_in_step)
         self._thread().put(work)
         work.wait()
         return work.value
@@ -356,10 +357,8 @@ class GradientSync:
         return self.context.timeout_s if self._has_begun else self.context.begin_timeout_s
 
     def _watch(self, work: BucketWork) -> None:
-        for observer in self._observers:
-            found = self._observed(observer.bucket, work)
-            if found is not NULL_BUCKET:
-                work.observers.append(found)
+        found = [self._observed(each.bucket, work) for each in self._observers]
+        work.observers += [each for each in found if each is not NULL_BUCKET]
 
     def _started_native(self, work: BucketWork) -> bool:
         """Start the native all-reduce of a bucket if possible; return whether it started.

@@ -194,21 +194,26 @@ class Work(ABC):
 class CallWork(Work, Generic[T]):
     """A call with the exchange, on the communication thread; ``value`` is its result once it is done.
 
-    With a ``step``, its frames carry that step, which the link of a rank that is late doesn't have yet.
+    Its frames carry the run's step ``link_step``, by default the step of the work before it.
     """
 
     value: T
 
     def __init__(
-        self, context: SyncContext, what: str, call: Callable[[Exchange], T], timeout_s: float | None
+        self,
+        context: SyncContext,
+        what: str,
+        call: Callable[[Exchange], T],
+        timeout_s: float | None,
+        link_step: int | None = None,
     ) -> None:
         super().__init__(context, None, what, timeout_s)
-        self._call = call
+        self._call, self._link_step = call, link_step
 
     def run(self, exchange: Exchange) -> None:
         """Call it, and store the result."""
-        if self.step:
-            exchange.link.step = self.context.steps_before + self.step
+        if self._link_step is not None:
+            exchange.link.step = self._link_step
         self.value = self._call(exchange)
 
 
