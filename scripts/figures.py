@@ -21,7 +21,7 @@ from typing import Any
 from gradwire.checksum import SUM
 from gradwire.errors import GradwireError, SpecError
 from gradwire.experiments import EXPERIMENTS, Experiment, perform
-from gradwire.experiments.claim import Verdict
+from gradwire.experiments.claim import Basis, Verdict
 from gradwire.experiments.experiment import Row
 from gradwire.experiments.page import read_all
 from gradwire.experiments.papers import EXHIBITS, PAPERS
@@ -52,14 +52,7 @@ AGAIN = "measure it again"
 SUMMARY, VERDICTS = "summary", "verdicts"
 """Blocks of several records: the main tasks' speeds, and the counts of the papers' exhibits."""
 REPRODUCED = Path("docs", "reproduced")
-OF_MEASURED = (
-    Verdict.DID_NOT_LEARN,
-    Verdict.NOT_REPRODUCED,
-    Verdict.EXPLAINED,
-    Verdict.TOO_SHORT,
-    Verdict.EXCEEDED,
-    Verdict.REPRODUCED,
-)
+OF_MEASURED = [each for each in Verdict if each not in (*map(str, Basis), NOT_RUN)]
 """The verdicts on what was measured, in the order of reports."""
 TASKS = MappingProxyType(
     {
@@ -274,13 +267,13 @@ def rendered_verdicts(root: Path) -> str:
     counts = {paper: Counter[Verdict]() for paper in PAPERS}
     for judged in recorded.values():
         counts[judged.exhibit.paper].update(
-            claim.verdict
-            for claim in judged.claims
-            if basis_of(claim) == MEASURED_BESIDE and not claim.not_run
+            claim.verdict for claim in judged.claims if basis_of(claim) == MEASURED_BESIDE
         )
     columns = [Column("paper", is_text=True), *(Column(str(verdict)) for verdict in OF_MEASURED)]
     rows = [(f"`{paper}`", *(str(found[each]) for each in OF_MEASURED)) for paper, found in counts.items()]
-    others = [line for line in by_basis([*recorded.values()]) if line[0] not in (MEASURED_BESIDE, NOT_RUN)]
+    others = {name: (count, found) for name, count, found in by_basis([*recorded.values()])}
+    others.pop(MEASURED_BESIDE, None)
+    idle, _ = others.pop(NOT_RUN, (0, ""))
     apart = [
         Column("not in the counts above", is_text=True),
         Column("figures"),
@@ -289,8 +282,9 @@ def rendered_verdicts(root: Path) -> str:
     missing = [f"`{each.name}`" for each in EXHIBITS if each.name not in recorded]
     parts = [markdown(Table(columns, rows))]
     if others:
-        parts.append(markdown(Table(apart, [(name, str(count), found) for name, count, found in others])))
-    idle = sum(bool(claim.not_run) for judged in recorded.values() for claim in judged.claims)
+        parts.append(
+            markdown(Table(apart, [(name, str(count), found) for name, (count, found) in others.items()]))
+        )
     if idle:
         parts.append(f"Not run, for reasons that the page gives: {counted(idle, 'figure')}.")
     if missing:

@@ -66,17 +66,18 @@ def by_basis(judged: Sequence[Judged]) -> list[tuple[str, int, str]]:
     What was measured comes first, without a published figure after the others, and what wasn't run last.
     """
     claims = [claim for each in judged for claim in each.claims]
-    groups: dict[str, Counter[str]] = {name: Counter() for name in (MEASURED, UNPUBLISHED, *BASES)}
+    groups: dict[str, Counter[str]] = {name: Counter() for name in (MEASURED, UNPUBLISHED, *BASES, NOT_RUN)}
     for claim in claims:
-        if not claim.not_run:
-            groups[basis_of(claim)][str(claim.verdict)] += 1
+        groups[basis_of(claim)][str(claim.verdict)] += 1
+    idle = groups.pop(NOT_RUN).total() + sum(bool(each.failure) for each in judged)
     lines = [(name, own.total(), _listed(own)) for name, own in groups.items()]
-    idle = sum(bool(claim.not_run) for claim in claims) + sum(bool(each.failure) for each in judged)
     return [line for line in (*lines, (NOT_RUN, idle, "reasons below")) if line[1]]
 
 
 def basis_of(claim: Claim) -> str:
-    """Return where a claim's figures come from, as a report says it."""
+    """Return where a claim's figures come from, as a report says it; ``NOT_RUN`` without any."""
+    if claim.not_run:
+        return NOT_RUN
     if claim.basis is Basis.MEASURED:
         return UNPUBLISHED if claim.published is None else MEASURED
     return next(name for name, kinds in BASES.items() if claim.basis in kinds)

@@ -44,8 +44,9 @@ class Files:
 class Task:
     """One training.
 
-    ``block`` steps are timed at once, ``blocks`` times with plain DDP, whose last held-out loss is then the
-    one that the others have to reach. ``data`` names what it learns from, ``goal`` what counts as learned.
+    ``block`` steps are timed at once, ``blocks`` times with plain DDP. The median of its last held-out losses
+    is then what the others have to reach. ``data`` names what it learns from, ``goal`` what counts as
+    learned.
     """
 
     name: str
