@@ -23,6 +23,7 @@ from gradwire.errors import GradwireError, SpecError
 from gradwire.experiments import EXPERIMENTS, Experiment, perform
 from gradwire.experiments.claim import Basis, Verdict
 from gradwire.experiments.experiment import Row
+from gradwire.experiments.others import others_in_words
 from gradwire.experiments.page import read_all
 from gradwire.experiments.papers import EXHIBITS, PAPERS
 from gradwire.experiments.papers.report import MEASURED as MEASURED_BESIDE
@@ -242,7 +243,9 @@ def rendered(name: str, root: Path) -> str:
     parts = []
     for record in records(name, root):
         table = [each for each in experiment.table(record["rows"]) if each and each != NOTE]
-        parts.append("\n\n".join([f"**{_machine(record)}**", *map(markdown, table)]))
+        others = others_in_words(record["rows"])
+        head = [f"**{_machine(record)}**", *([others] if others else [])]
+        parts.append("\n\n".join([*head, *map(markdown, table)]))
     return "\n\n".join(parts) or not_measured(name)
 
 

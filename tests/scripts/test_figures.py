@@ -125,6 +125,13 @@ def test_a_record_becomes_a_table_with_its_machine_and_commit(root: Path) -> Non
     assert page_of(root) == page, "writing twice changes nothing"
 
 
+def test_what_other_programs_took_stands_below_the_machine(root: Path) -> None:
+    keep(root, {**FIELDS, "rows": [{**row, "others": 0.01} for row in rows()]})
+    figures.write(root)
+    said = f"Other programs took 1.0 % of the cores (median of {len(rows())} rows; 1.0 % at most)."
+    assert page_of(root).split("**\n\n", 1)[1].startswith(said)
+
+
 def test_each_machine_has_its_own_table(root: Path) -> None:
     keep(root, {**FIELDS, "rows": rows()})
     keep(root, {**FIELDS, "machine": {**MACHINE, "cores": 16}, "rows": rows(10.0)}, "16-cores")

@@ -12,6 +12,7 @@ from gradwire.benchmark.display import Advance, progress
 from gradwire.errors import JobError
 from gradwire.experiments.experiment import Experiment, Options, Reporter, Row, in_order, in_words, is_row_of
 from gradwire.experiments.heard import HeardWarnings
+from gradwire.experiments.others import OtherPrograms
 from gradwire.experiments.record import PLOT, RecordFile
 from gradwire.tables import show
 from gradwire.version import how_to_install
@@ -79,9 +80,10 @@ def perform(
     before = tuple(rows)
     display = progress(len(cells), quiet, done=len(rows)) if advance is None else nullcontext(advance)
     with display as tell, HeardWarnings() as heard:
+        others = OtherPrograms()
 
         def report(row: Row) -> None:
-            row = heard.joined(row)
+            row = others.joined(heard.joined(row))
             rows.append(row)
             if record is not None:
                 record.add(row, finished=False)

@@ -34,20 +34,25 @@ def test_verdicts_come_first_and_figures_stand_beside_each_other() -> None:
     assert "explained" not in text
 
 
-def test_a_short_run_and_lossy_warnings_are_told() -> None:
+BUSY = "Other programs took 9.0 % of the cores (median of 3 rows; 20.0 % at most)."
+
+
+def test_a_short_run_lossy_warnings_and_a_busy_machine_are_told() -> None:
     exhibit = squares()[0]
     warned = [f"rank {rank}: fp8 loses 99.0%" for rank in range(5)]
     claims = exhibit.claims([{"square": 9}])
-    short = Judged(exhibit, claims, shortened={"steps": "168 instead of 600"}, lossy=warned)
+    short = Judged(exhibit, claims, shortened={"steps": "168 instead of 600"}, lossy=warned, others=BUSY)
     text = " ".join(" ".join(lines(*report([short], TITLES))).split())
     assert "largest (short: steps)" in text
     assert "table I is too short for a final verdict: steps 168 instead of 600." in text
     assert "table I: Lossy warnings while this was measured: rank 0: fp8 loses 99.0%; rank 1: fp8" in text
     assert text.count("loses") == 3
     assert "; and 2 more, which the record has." in text
+    assert f"table I: {BUSY}" in text
     whole = " ".join(lines(*report([Judged(exhibit, claims)], TITLES)))
     assert "short" not in whole
     assert "Lossy" not in whole
+    assert "Other programs" not in whole
 
 
 def test_reasons_and_failures_are_told() -> None:

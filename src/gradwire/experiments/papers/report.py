@@ -156,4 +156,6 @@ def notes(each: Judged) -> list[str]:
         found.append(f"{each.exhibit.place} is too short for a final verdict: {listed}.")
     if each.lossy:
         found.append(f"{each.exhibit.place}: {warnings_in_words(each.lossy)}")
+    if each.others:
+        found.append(f"{each.exhibit.place}: {each.others}")
     return [*dict.fromkeys(found)]

@@ -14,6 +14,7 @@ from gradwire.errors import GradwireError
 from gradwire.experiments.claim import Claim
 from gradwire.experiments.experiment import Row
 from gradwire.experiments.heard import lossy_warnings
+from gradwire.experiments.others import others_in_words
 from gradwire.experiments.papers.exhibit import Exhibit
 from gradwire.experiments.record import RECORD, REMEDY, RecordFile, read_fields
 from gradwire.experiments.run import perform
@@ -34,6 +35,8 @@ class Judged:
         The options that a short run has less of than ``--full``, each with both values.
     lossy
         The lossy warnings that came while it was measured.
+    others
+        What other programs took of the cores meanwhile, in a sentence; nothing if its record doesn't say it.
     """
 
     exhibit: Exhibit[Any]
@@ -43,6 +46,7 @@ class Judged:
     measured_s: float | None = None
     shortened: Mapping[str, str] = field(default_factory=dict)
     lossy: Sequence[str] = ()
+    others: str = ""
 
 
 def judge(exhibit: Exhibit[Any], fields: Mapping[str, Any], rows: Sequence[Row]) -> Judged:
@@ -59,6 +63,7 @@ def judge(exhibit: Exhibit[Any], fields: Mapping[str, Any], rows: Sequence[Row])
         measured_s=fields["measured_s"] or None,
         shortened=exhibit.shortened(fields["options"]),
         lossy=lossy_warnings(rows),
+        others=others_in_words(rows),
     )
 
 
