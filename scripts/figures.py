@@ -29,7 +29,7 @@ from gradwire.experiments.papers import EXHIBITS, PAPERS
 from gradwire.experiments.papers.report import MEASURED as MEASURED_BESIDE
 from gradwire.experiments.papers.report import NOT_RUN, basis_of, by_basis
 from gradwire.experiments.record import COMMITS, RECORD, read_fields
-from gradwire.experiments.speeds import ATTACHED, HOOK, JUDGE, NOTE, PIPELINED, summary
+from gradwire.experiments.speeds import ATTACHED, HOOK, JUDGE, NOTE, PIPELINED, POWER_SGD, summary
 from gradwire.machine import describe_machine
 from gradwire.tables import Column, Table
 from gradwire.units import counted
@@ -57,7 +57,7 @@ OF_MEASURED = [each for each in Verdict if each not in (*map(str, Basis), NOT_RU
 """The verdicts on what was measured, in the order of reports."""
 TASKS = MappingProxyType(
     {
-        "mnist-mlp-4-hosts": "MNIST-MLP, 2.7 MB",
+        "mnist-mlp-4-hosts": "MNIST-MLP, 2.6 MB",
         "wide-mlp-4-hosts": "MLP, 74 MB",
         "gpt-4-hosts": "GPT, 43 MB",
     }
@@ -66,7 +66,7 @@ METHODS = MappingProxyType(
     {
         JUDGE: "plain DDP",
         HOOK: "PyTorch's bfloat16 hook",
-        "PowerSGD 1": "PyTorch's PowerSGD hook, rank 1",
+        POWER_SGD: "PyTorch's PowerSGD hook, rank 1",
         ATTACHED: "`gradwire.attach(model)`",
         PIPELINED: "`gradwire.PipeSGD(model, optimizer)`",
     }
@@ -272,8 +272,9 @@ def rendered_verdicts(root: Path) -> str:
         counts[judged.exhibit.paper].update(
             claim.verdict for claim in judged.claims if basis_of(claim) == MEASURED_BESIDE
         )
-    columns = [Column("paper", is_text=True), *(Column(str(verdict)) for verdict in OF_MEASURED)]
-    rows = [(f"`{paper}`", *(str(found[each]) for each in OF_MEASURED)) for paper, found in counts.items()]
+    verdicts = [each for each in OF_MEASURED if any(found[each] for found in counts.values())]
+    columns = [Column("paper", is_text=True), *(Column(str(verdict)) for verdict in verdicts)]
+    rows = [(f"`{paper}`", *(str(found[each]) for each in verdicts)) for paper, found in counts.items()]
     others = {name: (count, found) for name, count, found in by_basis([*recorded.values()])}
     others.pop(MEASURED_BESIDE, None)
     idle, _ = others.pop(NOT_RUN, (0, ""))

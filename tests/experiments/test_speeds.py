@@ -15,6 +15,7 @@ from gradwire.experiments.speeds import (
     HOOK,
     JUDGE,
     PIPELINED,
+    POWER_SGD,
     ratio,
     summary,
     table,
@@ -94,7 +95,10 @@ def test_its_tables_have_intervals_accuracies_plans_and_the_share_of_communicati
     assert methods[3][:5] == (ATTACHED, "2063 ± 193", "10", "20.6 ± 1.93", "88.0")
     assert methods[3][5].startswith("1.99x (")
     assert methods[4] == ("PowerSGD 1", "900 ± 0.000", "-", "-", "88.0", "0 of 3 reach it")
-    assert [each[0] for each in compared] == [f"{ATTACHED} over {HOOK}", f"{ATTACHED} over {JUDGE}"]
+    others = (HOOK, "PowerSGD 1", JUDGE)
+    assert [each[0] for each in compared] == [f"{ATTACHED} over {other}" for other in others]
+    assert compared[1][1] == "not reached by PowerSGD 1"
+    assert compared[1][2].startswith("slower: 0.4")
     said = texts(rows)
     assert "gpt on digits, 2 hosts at 1gbit, 3 seeds: communication takes 75% of DDP's step" in said
     assert f"{ATTACHED}: fp8 ring 1024K (3 of 3 seeds)" in said
@@ -119,7 +123,7 @@ def test_a_method_that_misses_the_loss_once_has_no_time() -> None:
     missed = [*FAST[:2], {**FAST[2], "curve": [(10, 20.0, None)]}]
     methods, compared = tables([*DDP, *SLOW, *missed])
     assert methods[2][2:] == ("-", "-", "88.0", "2 of 3 reach it")
-    assert compared[0][1] == "not reached"
+    assert compared[0][1] == f"not reached by {ATTACHED}"
     assert trained([*DDP, *missed]).ranking == [trained(DDP).judge]
 
 
@@ -146,9 +150,16 @@ def test_two_seeds_are_too_few() -> None:
 
 
 def test_the_summary_has_what_attach_does_as_it_comes() -> None:
-    names = {JUDGE: "plain DDP", HOOK: "the hook", ATTACHED: "attach", PIPELINED: "pipe"}
+    names = {
+        JUDGE: "plain DDP",
+        HOOK: "the hook",
+        ATTACHED: "attach",
+        PIPELINED: "pipe",
+        POWER_SGD: "low rank",
+    }
+    low_rank = runs(POWER_SGD, [20.0, 21.5, 20.4])
     found = summary(
-        {"A": [*DDP, *SLOW, *FAST], "B": [*DDP, *SLOW, *runs(ATTACHED, [31.0, 30.0, 30.5])]}, names
+        {"A": [*DDP, *SLOW, *low_rank, *FAST], "B": [*DDP, *SLOW, *runs(ATTACHED, [31.0, 30.0, 30.5])]}, names
     )
     assert [column.name for column in found.columns][1:] == ["A", "B"]
     by_name = {row[0]: row[1:] for row in found.rows}
@@ -156,3 +167,4 @@ def test_the_summary_has_what_attach_does_as_it_comes() -> None:
     assert by_name["pipe"] == ["-", "-"]
     assert by_name["attach over plain DDP, time to loss"][0].startswith("1.99x (")
     assert by_name["attach over the hook, time to loss"][1].startswith("tie: ")
+    assert by_name["attach over low rank, time to loss"] == ["tie: 1.00x (1.00 to 1.00)", "-"]

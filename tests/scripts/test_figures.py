@@ -100,6 +100,7 @@ def add(root: Path, text: str) -> None:
 
 def test_the_documentation_has_no_table_of_figures_without_a_record() -> None:
     assert list(figures.check(ROOT)) == []
+    assert len(figures.unrecorded(ROOT)) <= 42, "the list of exemptions only becomes shorter"
 
 
 def test_what_is_not_measured_yet_says_so_and_is_no_problem(root: Path) -> None:
@@ -236,11 +237,11 @@ def test_papers_verdicts_are_counted_from_their_records(root: Path) -> None:
     text = figures.rendered_verdicts(root)
     judged = read_all(root / figures.REPRODUCED, EXHIBITS)[0].judged
     head, _, *rows = (line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| "))
-    assert [*map(str, figures.OF_MEASURED)] == head[1:]
     own = [claim for claim in judged.claims if claim.basis is Basis.MEASURED and claim.published is not None]
     counts = Counter(str(claim.verdict) for claim in own)
+    assert head[1:] == [str(verdict) for verdict in figures.OF_MEASURED if counts[str(verdict)]]
     assert rows[0] == ["`study`", *(str(counts[verdict]) for verdict in head[1:])]
-    assert all(set(row[1:]) == {"0"} for row in rows[1 : len(PAPERS)])
+    assert all(set(row[1:]) <= {"0"} for row in rows[1 : len(PAPERS)])
     rest = [(name, str(count), verdicts) for name, count, verdicts in by_basis([judged])]
     assert [tuple(row) for row in rows[len(PAPERS) + 2 :]] == [row for row in rest if row[0] != MEASURED]
     assert f"`{name}`" not in text

@@ -30,7 +30,7 @@ class Basis(StrEnum):
     MODELLED = "modelled"
     """A model's figures, whose parameters come from elsewhere."""
     CALIBRATED = "calibrated"
-    """A parameter was set from the published figure, or from its table."""
+    """A parameter was set from the published figure, from its table, or after a look at the measured one."""
     ARITHMETIC = "arithmetic"
     """Published numbers recombined, or bytes over a rate that was set: no run can change them."""
 
@@ -40,6 +40,7 @@ class Verdict(StrEnum):
 
     DID_NOT_LEARN = "did not learn"
     NOT_REPRODUCED = "not reproduced"
+    DECLARED = "failed as declared"
     EXPLAINED = "explained"
     TOO_SHORT = "too short"
     EXCEEDED = "exceeded"
@@ -164,8 +165,12 @@ class Claim:
         Where the figures come from.
     rests_on
         The trainings that times, ratios, and speed-ups come from.
+    samples
+        How often the rarest figure was measured, where no training says it; None where no scatter counts.
     not_run
         Why there are no figures, if the claim wasn't tried.
+    declared
+        Why figures of a training that failed as declared before the run count for nothing.
     other_tool
         What the rows name in the place of the tool that the claim is about; nothing if they name that one.
     """
@@ -181,7 +186,9 @@ class Claim:
     better: Explanation | None = None
     basis: Basis = Basis.MEASURED
     rests_on: Sequence[Trainings] = ()
+    samples: int | None = None
     not_run: str = ""
+    declared: str = ""
     other_tool: str = ""
 
     @property
@@ -207,10 +214,12 @@ class Claim:
             return Verdict.NOT_RUN
         if self.not_learned:
             return Verdict.DID_NOT_LEARN
+        if self.declared:
+            return Verdict.DECLARED
         if self.other_tool:
             return Verdict.NOT_REPRODUCED
         verdict = self._kept
-        is_short = verdict is not None and any(each.is_short for each in self.rests_on)
+        is_short = verdict is not None and bool(self._few)
         return Verdict.TOO_SHORT if is_short else verdict or Verdict.NOT_REPRODUCED
 
     @property
@@ -228,19 +237,22 @@ class Claim:
             Verdict.EXPLAINED: "" if self.otherwise is None else f"because {self.otherwise.reason}",
             Verdict.TOO_SHORT: f"because {self._few}",
             Verdict.NOT_REPRODUCED: f"because {self.other_tool}" if self.other_tool else "",
+            Verdict.DECLARED: self.declared,
             Verdict.NOT_RUN: self.not_run,
         }
         return f"{self.title}: {verdict}, {reasons[verdict]}" if reasons.get(verdict) else ""
 
     @property
     def _few(self) -> str:
-        """Which methods have too few trainings for a verdict, and how many it takes."""
+        """Which methods have too few trainings for a verdict, and how many it takes; nothing if none has."""
         short = [
             f"{each.name} has {'no whole training' if each.stage else counted(each.seeds, 'training')}"
             for each in self.rests_on
             if each.is_short
         ]
-        return f"{'; '.join(short)}; a verdict takes {LEAST_SEEDS} of each method, for an interval"
+        if self.samples is not None and self.samples < LEAST_SEEDS:
+            short.append(f"a figure was measured {counted(self.samples, 'time')}")
+        return f"{'; '.join(short)}; a verdict takes {LEAST_SEEDS} of each, for an interval" if short else ""
 
     @property
     def _kept(self) -> Verdict | None:

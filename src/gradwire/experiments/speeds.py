@@ -25,7 +25,8 @@ JUDGE, ALONE = "DDP", "alone"
 UNJUDGED = (ALONE, "DDP again")
 ATTACHED, PIPELINED = "attach(model)", "PipeSGD(model)"
 """gradwire without a plan: it measures and chooses within the timed steps."""
-HOOK = "bf16 hook"
+HOOK, POWER_SGD = "bf16 hook", "PowerSGD 1"
+"""Of the hooks that PyTorch ships, those that ``attach(model)`` is compared with."""
 FIXED = ("fp8 on DDP", "ecsq:0.5 on DDP", "quantize:4 on DDP", "planned, on DDP")
 """Plans that don't change during the training."""
 EQUAL = 1.01
@@ -148,7 +149,8 @@ class Trained:
         """Yield the methods to compare, those that are asked about first."""
         ranking = self.ranking
         fixed = next((each.method for each in ranking if each.method in FIXED), "")
-        wanted = [(ATTACHED, HOOK), (ATTACHED, JUDGE), (fixed, ATTACHED), (PIPELINED, HOOK)]
+        hooks = [(ATTACHED, HOOK), (ATTACHED, POWER_SGD)]
+        wanted = [*hooks, (ATTACHED, JUDGE), (fixed, ATTACHED), (PIPELINED, HOOK)]
         seen: set[frozenset[str]] = set()
         for pair in [*wanted, tuple(each.method for each in ranking[:2])]:
             if frozenset(pair) not in seen and len(pair) == 2 and all(name in self.speeds for name in pair):
@@ -202,15 +204,15 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 
 
 def summary(records: Mapping[str, Sequence[Row]], methods: Mapping[str, str]) -> Table:
-    """Return each method's step and time to the loss, and two comparisons, for all tasks in one table.
+    """Return, for all tasks in one table, each method's step and time, and what ``attach(model)`` gains.
 
     ``records`` and ``methods`` have the titles of tasks and methods.
     """
     tasks = [trained(rows) for rows in records.values()]
     body = [[title, *(_step_and_time(task, name) for task in tasks)] for name, title in methods.items()]
-    for one, other in ((ATTACHED, JUDGE), (ATTACHED, HOOK)):
-        entries = [_time_ratio(task, one, other) for task in tasks]
-        body.append([f"{methods[one]} over {methods[other]}, time to loss", *entries])
+    for other in filter(methods.__contains__, (JUDGE, HOOK, POWER_SGD)):
+        entries = [_time_ratio(task, ATTACHED, other) for task in tasks]
+        body.append([f"{methods[ATTACHED]} over {methods[other]}, time to loss", *entries])
     return Table((Column.of_text("ms per step, s to DDP's loss"), *map(Column, records)), body)
 
 
@@ -225,8 +227,7 @@ def _step_and_time(task: Trained, name: str) -> str:
 def _time_ratio(task: Trained, one: str, other: str) -> str:
     if task.problem or not {one, other} <= task.speeds.keys():
         return "-"
-    found = ratio(task.speeds[one].time_s, task.speeds[other].time_s)
-    return "-" if found is None else found.in_words()
+    return _ratios(task.speeds[one], task.speeds[other])[0]
 
 
 def _title(rows: Sequence[Row], task: Trained) -> str:
@@ -265,9 +266,12 @@ def _over(one: Speed, other: Speed) -> str:
 
 
 def _ratios(one: Speed, other: Speed) -> tuple[str, str]:
-    found = ratio(one.time_s, other.time_s), ratio(one.step_s, other.step_s)
-    time, step = ("not reached" if each is None else each.in_words() for each in found)
-    return time, step
+    time, step = ratio(one.time_s, other.time_s), ratio(one.step_s, other.step_s)
+    missing = " and ".join(each.method for each in (one, other) if not each.has_reached)
+    return (
+        f"not reached by {missing}" if missing else "-" if time is None else time.in_words(),
+        "-" if step is None else step.in_words(),
+    )
 
 
 def place_of(row: Row) -> tuple[str, str]:

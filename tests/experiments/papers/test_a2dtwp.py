@@ -43,7 +43,7 @@ def judged(found: list[dict[str, Any]], system: str = "x86") -> dict[str, Claim]
 
 
 def failed(found: list[dict[str, Any]]) -> set[str]:
-    good = (Verdict.REPRODUCED, Verdict.EXCEEDED, Verdict.ARITHMETIC)
+    good = (Verdict.REPRODUCED, Verdict.CALIBRATED, Verdict.ARITHMETIC)
     return {text for text, claim in judged(found).items() if claim.verdict not in good}
 
 
@@ -78,6 +78,7 @@ def test_every_table_and_figure_has_its_claims() -> None:
         ({"batch_s": 1.94}, "time saved by A2DTWP, under bf16"),
         ({"batch_s": 1.95}, "time saved by A2DTWP, under delta"),
         ({"batch_s": 1.99}, "time of A2DTWP beyond the oracle's"),
+        ({"batch_s": 0.2}, "time of A2DTWP beyond the oracle's"),
         ({"transfer_s": 0.2}, "vgg-bn: transfer to the device, shorter"),
         ({"transfer_s": 0.05}, "vgg-bn: transfer to the device, shorter"),
         ({"compute_s": 0.6}, "vgg-bn: forward and backward, as long as before"),
@@ -103,7 +104,7 @@ def test_a_training_that_loses_accuracy_is_red() -> None:
 
 def test_trainings_that_are_all_dead_agree_with_each_other_and_are_red() -> None:
     dead = [{**row, **({"accuracy": 0.1} if "accuracy" in row else {})} for row in rows()]
-    claims = [each for each in EXHIBIT.claims(dead) if each.basis is Basis.MEASURED]
+    claims = [each for each in EXHIBIT.claims(dead) if each.basis is not Basis.ARITHMETIC]
     assert {each.verdict for each in claims} == {Verdict.DID_NOT_LEARN}
 
 

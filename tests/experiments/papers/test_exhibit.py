@@ -57,6 +57,23 @@ def test_a_constant_that_was_fitted_turns_the_verdict(origin: Origin, basis: Bas
     assert claim.verdict.value == ("calibrated" if basis is Basis.CALIBRATED else "reproduced")
 
 
+@pytest.mark.parametrize(
+    ("data", "system", "title"),
+    [
+        (["digits", "digits"], "", "of 3 on digits"),
+        (["digits"], "at 2^-6", "of 3 at 2^-6, on digits"),
+        (["digits"], "on digits, at 2^-6", "of 3 on digits, at 2^-6"),
+        (["digits", "mnist"], "", "of 3"),
+        (["mnist"], "", "of 3"),
+        ([], "", "of 3"),
+    ],
+)
+def test_figures_of_small_digits_say_so(data: list[str], system: str, title: str) -> None:
+    claim = Claim("of 3", only(9), at_least(9), system, unit="")
+    made = dataclasses.replace(EXHIBIT, claims=lambda _rows: [claim])
+    assert [each.title for each in made.judge([{"data": each} for each in data] + [{}])] == [title]
+
+
 def test_a_short_run_names_what_it_has_less_of() -> None:
     assert EXHIBIT.shortened({"numbers": [3]}) == {"numbers": "3 instead of 2, 3"}
     assert EXHIBIT.shortened({"numbers": [2, 3]}) == {}

@@ -25,6 +25,7 @@ MARKS = {
     for mark in (
         Mark("did not learn", "\u2620", "bad"),
         Mark("not reproduced", "\u2717", "bad"),
+        Mark("failed as declared", "\u2205", "bad"),
         Mark("explained", "\u2248", "caution"),
         Mark("too short", "\u2026", "caution"),
         Mark("exceeded", "\u2191", "good"),
@@ -105,7 +106,7 @@ def _failed(recorded: Sequence[Recorded]) -> list[Markup]:
     """Return the table of what failed, and why; nothing where all rules are kept."""
     rows: list[Sequence[Cell]] = [
         (_link(each.judged), claim.title, marked(MARKS[claim.verdict]), _why(claim))
-        for verdict in (Verdict.DID_NOT_LEARN, Verdict.NOT_REPRODUCED)
+        for verdict in (Verdict.DID_NOT_LEARN, Verdict.NOT_REPRODUCED, Verdict.DECLARED)
         for each in recorded
         for claim in each.judged.claims
         if claim.verdict is verdict
@@ -129,8 +130,8 @@ def _link(each: Judged) -> Markup:
 
 def _why(claim: Claim) -> str:
     """Return why a claim failed: its trainings, another tool, or else the figure beside its rule."""
-    if claim.not_learned or claim.other_tool:
-        return "; ".join(claim.not_learned) or claim.other_tool
+    if claim.not_learned or claim.declared or claim.other_tool:
+        return "; ".join(claim.not_learned) or claim.declared or claim.other_tool
     worst = ""
     if claim.of_each and len(claim.figures) > 1:
         broken = [

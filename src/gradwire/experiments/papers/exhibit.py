@@ -19,6 +19,8 @@ from gradwire.tables import Table
 
 DATA = "data"
 """The name of a cell's images."""
+DIGITS = "digits"
+"""scikit-learn's, which are at hand without ``$GRADWIRE_DATA``."""
 NO_ORIGINS: Origins = MappingProxyType({})
 Run = Callable[[Options, Sequence[Cell], Sequence[Row], Reporter], None]
 Judge = Callable[[Sequence[Row]], Sequence[Claim]]
@@ -69,9 +71,12 @@ class Exhibit(Generic[Options]):
         """Return the claims for all rows. What was fitted to a published figure isn't compared with it.
 
         A measured claim becomes calibrated if a number of the exhibit was set from its figure or its table.
+        Where all images were scikit-learn's small digits, each claim says so.
         """
         fitted = [each.where for each in self.origins.values() if each.source is Source.CALIBRATED]
-        return [_unless_fitted(claim, fitted) for claim in self.claims(rows)]
+        claims = [_unless_fitted(claim, fitted) for claim in self.claims(rows)]
+        is_small = {row[DATA] for row in rows if DATA in row} == {DIGITS}
+        return [_on_digits(claim) if is_small else claim for claim in claims]
 
     def shortened(self, options: Mapping[str, Any]) -> dict[str, str]:
         """Return the recorded options that differ from those of ``--full``, each with both values."""
@@ -81,6 +86,10 @@ class Exhibit(Generic[Options]):
             for name, value in full.items()
             if name in options and options[name] != value
         }
+
+    def has_options(self, options: Mapping[str, Any]) -> bool:
+        """Return whether recorded options are those of ``--quick`` or of ``--full``, of this version."""
+        return any(as_json(asdict(own)) == options for own in (self.quick, self.full))  # type: ignore[call-overload]
 
     def check_rows(self, options: Mapping[str, Any], rows: Sequence[Row]) -> None:
         """Raise ``JobError`` unless the rows of a finished record are those of all cells of its options.
@@ -141,6 +150,12 @@ def _unless_fitted(claim: Claim, fitted: Sequence[str]) -> Claim:
     whole = re.compile(rf"\b{re.escape(claim.published.place)}\b")  # not "table II" in "table III"
     is_fitted = any(whole.search(where.split(",")[0]) for where in fitted)
     return replace(claim, basis=Basis.CALIBRATED) if is_fitted else claim
+
+
+def _on_digits(claim: Claim) -> Claim:
+    if f"on {DIGITS}" in claim.title:
+        return claim
+    return replace(claim, system=", ".join(filter(None, (claim.system, f"on {DIGITS}"))))
 
 
 def _words(cells: Sequence[Cell]) -> dict[tuple[str, str], None]:

@@ -21,6 +21,9 @@ from gradwire.experiments.run import perform
 
 LONGEST = 60
 """Characters of a line of progress that say what was measured."""
+OTHER_OPTIONS = (
+    "its options are those of neither --quick nor --full; repeat its gradwire reproduce with --overwrite."
+)
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,14 @@ class Judged:
 def judge(exhibit: Exhibit[Any], fields: Mapping[str, Any], rows: Sequence[Row]) -> Judged:
     """Judge an exhibit by the rows and fields of its finished record.
 
+    One of other options than those of ``--quick`` and ``--full`` counts as not run: which rows would have to
+    be there is not known.
+
     Raises ``JobError`` for a record without the rows of a comparator, and whatever the exhibit's claims raise
     for rows without their names.
     """
+    if not exhibit.has_options(fields["options"]):
+        return Judged(exhibit, failure=OTHER_OPTIONS)
     exhibit.check_rows(fields["options"], rows)
     return Judged(
         exhibit,

@@ -94,7 +94,7 @@ class Task:
 
 
 def mnist_mlp(rank: int, world: int, files: Files, seed: int = 0) -> Task:
-    """Make 784-500-500-10 with a global batch of 100: 2.7 MB (Pipe-SGD, table 1)."""
+    """Make 784-500-500-10 with a global batch of 100: 2.6 MB (Pipe-SGD, table 1)."""
     images = _images(files.mnist)
     model = build("mlp", images.image_shape, 10, SEED + seed)
     made = _image_task(images, 100 // world, _stream(rank, seed), lr=0.05, momentum=0.9)

@@ -47,7 +47,7 @@ def test_altered_data_fails() -> None:
         found = verdicts(rows(**changed))  # type: ignore[arg-type]
         return [text for text, verdict in found.items() if verdict is Verdict.NOT_REPRODUCED]
 
-    at_6 = "ratio at 2^-6, largest of the networks that learn with it"
+    at_6 = "ratio at 2^-6, largest of all networks"
     assert failed() == []
     assert failed(**{"inceptionn:2^-6": {"errors": [2**-5]}}) == ["largest error at 0.015625"]
     assert failed(**{"inceptionn:2^-10": {"errors": [2**-6]}}) == ["largest error at 0.000976562"]
@@ -66,8 +66,11 @@ def test_altered_data_fails() -> None:
 def test_ratios_of_dead_trainings_count_for_nothing() -> None:
     dead = {"inceptionn:2^-6": {"accuracies": [0.1], "ratios": [16.0]}}
     found = verdicts(rows(**dead))  # type: ignore[arg-type]
-    assert found["ratio at 2^-6, largest of the networks that learn with it"] is Verdict.DID_NOT_LEARN
+    assert found["ratio at 2^-6, largest of all networks"] is Verdict.DID_NOT_LEARN
     assert found["accuracy lost by 2^-6, CNN"] is Verdict.NOT_REPRODUCED
+    alive = [{**row, "network": "HDC"} for row in rows()]
+    half = verdicts([*rows(**dead), *alive])  # type: ignore[arg-type]
+    assert half["ratio at 2^-6, largest of all networks"] is Verdict.DID_NOT_LEARN, "one of two is dead"
     every = verdicts([row | {"accuracies": [0.1]} for row in rows()])
     every.pop("largest ratio of a truncation: 32 bits over those that are kept")
     assert set(every.values()) == {Verdict.DID_NOT_LEARN}, "dead runs agree with each other"

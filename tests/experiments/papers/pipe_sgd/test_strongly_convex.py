@@ -42,9 +42,15 @@ def test_the_published_slope_is_that_of_log_t_over_t() -> None:
 def test_verdicts_follow_from_the_excess() -> None:
     good = Verdict.REPRODUCED
     assert verdicts(rows()) == [good] * 4
-    assert verdicts(rows(power=-0.1)) == [Verdict.EXCEEDED, Verdict.EXCEEDED, good, good]
+    assert verdicts(rows(power=-0.1)) == [Verdict.NOT_REPRODUCED, Verdict.NOT_REPRODUCED, good, good]
     assert verdicts(rows(power=0.1)) == [Verdict.NOT_REPRODUCED, Verdict.NOT_REPRODUCED, good, good]
     assert verdicts(rows(behind=2.5)) == [good, good, good, Verdict.NOT_REPRODUCED]
+
+
+def test_a_short_training_that_is_too_far_behind_fails() -> None:
+    found = [row | {"excess": row["excess"] * (2 if row["steps"] == 100 else 1)} for row in rows()]
+    late = [old if new["pipeline"] == 1 else new for old, new in zip(rows(), found, strict=True)]
+    assert verdicts(late)[3] is Verdict.NOT_REPRODUCED
 
 
 def test_a_dead_training_fails() -> None:

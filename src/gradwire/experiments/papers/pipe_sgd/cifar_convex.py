@@ -11,7 +11,7 @@ from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.learning import GOALS, Goal, Trainings
 from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
-from gradwire.experiments.papers.pipe_sgd.figure_4 import EQUAL, OVER_D, OVER_PS
+from gradwire.experiments.papers.pipe_sgd.figure_4 import BEYOND, EQUAL, OVER_D, OVER_PS, WITHIN
 from gradwire.experiments.papers.pipe_sgd.ways import (
     EXACT,
     LINE,
@@ -33,8 +33,6 @@ ACCURACIES = {
 }
 SAVED = {("D-Sync", "PS-Sync"): 0.40, ("Pipe-SGD", "D-Sync"): 0.37, ("Pipe-SGD+T", "D-Sync+T"): 0.46}
 """Published: by what share one way's time is shorter than another's."""
-WITHIN = 0.2
-"""The share by which a saving and a speed-up may differ from the published one."""
 WORKERS = 2
 DIGITS = "digits"
 GOAL = Goal(0.01, 0.25, "the nearest class mean's accuracy on these features")
@@ -111,7 +109,7 @@ def _savings(measured: Measured) -> Iterator[Claim]:
             yield Claim(
                 f"time saved by {own}, under {other}, line of {ratio:g}",
                 only(1 - times[own] / times[other]),
-                near(share, WITHIN),
+                near(share, BEYOND),
                 published=Published("section 4", share),
                 rests_on=_trainings(measured, own, other),
             )
@@ -119,7 +117,7 @@ def _savings(measured: Measured) -> Iterator[Claim]:
             yield Claim(
                 f"speed-up of Pipe-SGD+T over {other}, line of {ratio:g}",
                 only(times[other] / times["Pipe-SGD+T"]),
-                within(published, WITHIN),
+                within(published, BEYOND),
                 unit=RATIO,
                 published=Published(PLACE, published),
                 rests_on=_trainings(measured, "Pipe-SGD+T", other),
@@ -129,7 +127,6 @@ def _savings(measured: Measured) -> Iterator[Claim]:
 ORIGINS = origins(
     ACCURACIES=paper("figure 4"),
     SAVED=paper("section 4"),
-    WITHIN=chosen("the paper's times are read off a plot"),
     WORKERS=chosen("a core for each worker; the paper has four with a GPU each"),
     on_cifar=RUN_TIME,
     seeds=chosen("three, the fewest that have an interval"),

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from gradwire.experiments.claim import RATIO, Bound, Claim, Published, at_least, at_most, near, only
+from gradwire.experiments.claim import RATIO, Basis, Bound, Claim, Published, at_least, at_most, near, only
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.learning import GOALS
 from gradwire.experiments.papers.exhibit import exhibit
 from gradwire.experiments.papers.inceptionn.training import data_name
-from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
+from gradwire.experiments.papers.origins import RUN_TIME, calibrated, chosen, origins, paper
 from gradwire.experiments.papers.pipe_sgd.ways import (
     EXACT,
     LINE,
@@ -37,6 +37,8 @@ WITHIN, NO_BETTER = 0.2, 0.1
 """By what a measured step may differ from its equation, and by what more than two steps may save."""
 EQUAL = 0.005
 """Half a point of accuracy, as in figure 4: two steps under way lose less, and more of them lose more."""
+AFTER_A_LOOK = Basis.CALIBRATED
+"""Of figures about pipelines: the batch was raised after a run in which one hid less than half."""
 UNLIMITED_RESOURCES = (
     "equation 3 is for resources without a limit: K computations and K exchanges at once, where a host here "
     "has a core and a line"
@@ -110,6 +112,7 @@ def _steps(measured: Measured) -> Iterator[tuple[Claim, *tuple[str, ...]]]:
                 of_each=True,
                 unit="",
                 published=Published(f"equation {number}", 1.0),
+                basis=Basis.MEASURED if pipeline == 1 else AFTER_A_LOOK,
             ),
             f"K = {pipeline}",
         )
@@ -149,6 +152,7 @@ def _steps(measured: Measured) -> Iterator[tuple[Claim, *tuple[str, ...]]]:
             of_each=True,
             unit="",
             published=Published("equation 7", 1.0),
+            basis=AFTER_A_LOOK,
         ),
         "K = 2",
     )
@@ -205,7 +209,7 @@ ORIGINS = origins(
     steps=RUN_TIME,
     windows=RUN_TIME,
     window=RUN_TIME,
-    batch=chosen("as for figure 4"),
+    batch=calibrated("figure 4, after a run with 512 in which the pipeline hid 46 %"),
     momenta=chosen("none, as in the paper's equations"),
     lrs=chosen("as for figure 4"),
 )

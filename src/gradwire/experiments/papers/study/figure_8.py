@@ -74,6 +74,7 @@ def _on_16(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
         Bound(1 - VARIANCE, MOST),
         unit=RATIO,
         published=Published(PLACE, MOST, is_limit=True),
+        samples=_samples(found, [SERVERS], ["butterfly"]),
         not_run="" if SERVERS in hosts else f"--full has {SERVERS} hosts.",
     )
 
@@ -88,6 +89,7 @@ def _over_own(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
             of_each=True,
             unit=RATIO,
             published=Published(PLACE, MOST, is_limit=True) if algorithm == "butterfly" else None,
+            samples=_samples(found, hosts, [algorithm]),
             better=_overlapped(algorithm),
         )
 
@@ -104,8 +106,15 @@ def _over_best(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
             Bound((1 - VARIANCE) * ratio, MOST * ratio),
             unit=RATIO,
             published=Published("table 1", ratio),
+            samples=_samples(found, [most], [algorithm]),
             better=_overlapped(algorithm, ratio),
         )
+
+
+def _samples(found: Found, hosts: Sequence[int], algorithms: Sequence[str]) -> int:
+    """Return how often the one of these exchanges that was made least often was made."""
+    rows = [found.get((each, algorithm)) for each in hosts for algorithm in algorithms]
+    return min((len(row["seconds"]) for row in rows if row is not None), default=0)
 
 
 def _overlapped(algorithm: str, ratio: float = 1.0) -> Explanation | None:
@@ -133,6 +142,7 @@ def _order(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
             of_each=True,
             unit=RATIO,
             published=Published("section 4.5", 1.0, is_limit=True),
+            samples=_samples(found, hosts, ["butterfly", other]),
         )
     for other in ("tree", "ring"):  # on two hosts, star and tree are one
         yield Claim(
@@ -142,6 +152,7 @@ def _order(found: Found, hosts: Sequence[int]) -> Iterator[Claim]:
             of_each=True,
             unit=RATIO,
             published=Published("section 4.5", 1.0, is_limit=True),
+            samples=_samples(found, hosts[1:], ["star", other]),
         )
 
 
