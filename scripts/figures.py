@@ -243,9 +243,8 @@ def rendered(name: str, root: Path) -> str:
     parts = []
     for record in records(name, root):
         table = [each for each in experiment.table(record["rows"]) if each and each != NOTE]
-        others = others_in_words(record["rows"])
-        head = [f"**{_machine(record)}**", *([others] if others else [])]
-        parts.append("\n\n".join([*head, *map(markdown, table)]))
+        head = f"**{_machine(record)}**", others_in_words(record["rows"])
+        parts.append("\n\n".join(filter(None, [*head, *map(markdown, table)])))
     return "\n\n".join(parts) or not_measured(name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 from pathlib import Path
 
@@ -46,3 +47,11 @@ def test_a_source_tree_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     assert version() == "0+source"
+
+
+def test_stolen_seconds_are_the_eighth_count_of_all_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sysconf", {"SC_CLK_TCK": 100}.__getitem__)
+    (tmp_path / "stat").write_text("cpu  1 2 3 4 5 6 7 250 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\n")
+    assert machine.stolen_s(tmp_path) == 2.5

@@ -15,6 +15,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def stolen_s(proc: Path = Path("/proc")) -> float:
+    """Return for how long the hypervisor has kept this machine's cores waiting, since it began."""
+    cpu = (proc / "stat").read_text(encoding="utf-8").split(maxsplit=9)
+    return int(cpu[8]) / os.sysconf("SC_CLK_TCK")
+
+
 def describe_machine(**more: object) -> dict[str, object]:
     """Return the machine's kind, and what else is known of it: nothing that names it or its user."""
     return {

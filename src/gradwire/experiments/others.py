@@ -1,4 +1,4 @@
-"""What other programs took of the cores while a row was measured, so that a busy machine shows."""
+"""The share of the cores that other programs take while a row is measured."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gradwire.experiments.experiment import Row
-from gradwire.machine import cores
+from gradwire.machine import cores, stolen_s
 from gradwire.units import counted
 
 OTHERS = "others"
@@ -18,7 +18,7 @@ SHORTEST_S = 1.0
 """The kernel counts in ticks of 10 ms: rows that took less than this don't say it."""
 PROC = Path("/proc")
 _KERNEL = 2
-"""The process whose children are the kernel's threads: they work for whoever measures."""
+"""The process ID of the kernel's thread daemon, whose threads serve the measured programs, too."""
 
 
 class OtherPrograms:
@@ -46,7 +46,7 @@ def others_s(proc: Path = PROC) -> float | None:
     ticks: dict[int, int] = {}
     parents: dict[int, int] = {}
     try:
-        stolen = int((proc / "stat").read_text(encoding="utf-8").split(maxsplit=9)[8])
+        stolen = stolen_s(proc)
         for path in proc.glob("[0-9]*/stat"):
             try:
                 text = path.read_text(encoding="utf-8", errors="replace")
@@ -62,7 +62,7 @@ def others_s(proc: Path = PROC) -> float | None:
     while more := {number for number, parent in parents.items() if parent in own} - own:
         own |= more
     others = sum(spent for number, spent in ticks.items() if number not in own)
-    return (stolen + others) / os.sysconf("SC_CLK_TCK")
+    return stolen + others / os.sysconf("SC_CLK_TCK")
 
 
 def others_in_words(rows: Sequence[Row]) -> str:
@@ -77,7 +77,5 @@ def others_in_words(rows: Sequence[Row]) -> str:
     if not shares:
         return ""
     count = counted(len(shares), "row") + (f" of {len(rows)}" if len(shares) < len(rows) else "")
-    median, most = statistics.median(shares), max(shares)
-    return f"Other programs took {median:.1%} of the cores (median of {count}; {most:.1%} at most).".replace(
-        "%", " %"
-    )
+    median, most = 100 * statistics.median(shares), 100 * max(shares)
+    return f"Other programs took {median:.1f} % of the cores (median of {count}; {most:.1f} % at most)."

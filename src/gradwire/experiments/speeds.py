@@ -26,7 +26,7 @@ UNJUDGED = (ALONE, "DDP again")
 ATTACHED, PIPELINED = "attach(model)", "PipeSGD(model)"
 """gradwire without a plan: it measures and chooses within the timed steps."""
 HOOK, POWER_SGD = "bf16 hook", "PowerSGD 1"
-"""Of the hooks that PyTorch ships, those that ``attach(model)`` is compared with."""
+"""PyTorch's hooks that ``attach(model)`` is compared with."""
 FIXED = ("fp8 on DDP", "ecsq:0.5 on DDP", "quantize:4 on DDP", "planned, on DDP")
 """Plans that don't change during the training."""
 EQUAL = 1.01
@@ -149,8 +149,8 @@ class Trained:
         """Yield the methods to compare, those that are asked about first."""
         ranking = self.ranking
         fixed = next((each.method for each in ranking if each.method in FIXED), "")
-        hooks = [(ATTACHED, HOOK), (ATTACHED, POWER_SGD)]
-        wanted = [*hooks, (ATTACHED, JUDGE), (fixed, ATTACHED), (PIPELINED, HOOK)]
+        gains = [(ATTACHED, other) for other in (HOOK, POWER_SGD, JUDGE)]
+        wanted = [*gains, (fixed, ATTACHED), (PIPELINED, HOOK)]
         seen: set[frozenset[str]] = set()
         for pair in [*wanted, tuple(each.method for each in ranking[:2])]:
             if frozenset(pair) not in seen and len(pair) == 2 and all(name in self.speeds for name in pair):
@@ -196,7 +196,10 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
             parts += [f"No time, speed, or ratio of {of_task[0]['task']} counts: {task.problem}.", ""]
             continue
         parts += [Table(COLUMNS, [_entries(each, task.judge) for each in task.speeds.values()]), ""]
-        compared = [(_over(one, other), *_ratios(one, other)) for one, other in task.pairs()]
+        compared = [
+            (_over(one, other), _times_in_words(one, other), _in_words(ratio(one.step_s, other.step_s)))
+            for one, other in task.pairs()
+        ]
         parts += [Table(COMPARISONS, compared), ""]
         plans = [f"{name}: {each.plans()}" for name, each in task.speeds.items() if each.plans()]
         parts += [f"Plans. {'; '.join(plans)}.", ""] if plans else []
@@ -227,7 +230,7 @@ def _step_and_time(task: Trained, name: str) -> str:
 def _time_ratio(task: Trained, one: str, other: str) -> str:
     if task.problem or not {one, other} <= task.speeds.keys():
         return "-"
-    return _ratios(task.speeds[one], task.speeds[other])[0]
+    return _times_in_words(task.speeds[one], task.speeds[other])
 
 
 def _title(rows: Sequence[Row], task: Trained) -> str:
@@ -265,13 +268,14 @@ def _over(one: Speed, other: Speed) -> str:
     return f"{one.method}{fixed} over {other.method}"
 
 
-def _ratios(one: Speed, other: Speed) -> tuple[str, str]:
-    time, step = ratio(one.time_s, other.time_s), ratio(one.step_s, other.step_s)
+def _times_in_words(one: Speed, other: Speed) -> str:
+    """Return the ratio of the times to the loss, or which method does not reach it with all seeds."""
     missing = " and ".join(each.method for each in (one, other) if not each.has_reached)
-    return (
-        f"not reached by {missing}" if missing else "-" if time is None else time.in_words(),
-        "-" if step is None else step.in_words(),
-    )
+    return f"not reached by {missing}" if missing else _in_words(ratio(one.time_s, other.time_s))
+
+
+def _in_words(found: Ratio | None) -> str:
+    return "-" if found is None else found.in_words()
 
 
 def place_of(row: Row) -> tuple[str, str]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +23,7 @@ from gradwire.launch.group import in_words, joined_group
 from gradwire.launch.launched import launched_rank
 from gradwire.launch.rendezvous import join_launched
 from gradwire.links import Link, ProcessGroupLink
-from gradwire.machine import cores
+from gradwire.machine import cores, stolen_s
 from gradwire.plan import Plan
 from gradwire.timing.measure.calibrate import codec_cost, end_cost, rest_between_segments
 from gradwire.timing.measure.line_rate import QUICK, measure
@@ -226,12 +225,6 @@ class Ranks:
         if self.rank == 0:
             sys.stdout.buffer.write(MARK + json.dumps({**cell, **figures}).encode() + b"\n")
             sys.stdout.buffer.flush()
-
-
-def stolen_s() -> float:
-    """Return for how long the hypervisor has kept this machine's cores waiting, since it began."""
-    cpu = Path("/proc/stat").read_text(encoding="utf-8").split(maxsplit=9)
-    return int(cpu[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def gradient(count: int, seed: int) -> torch.Tensor:

@@ -89,7 +89,7 @@ class Exhibit(Generic[Options]):
 
     def has_options(self, options: Mapping[str, Any]) -> bool:
         """Return whether recorded options are those of ``--quick`` or of ``--full``, of this version."""
-        return any(as_json(asdict(own)) == options for own in (self.quick, self.full))  # type: ignore[call-overload]
+        return self._recorded_as(options) is not None
 
     def check_rows(self, options: Mapping[str, Any], rows: Sequence[Row]) -> None:
         """Raise ``JobError`` unless the rows of a finished record are those of all cells of its options.
@@ -98,17 +98,21 @@ class Exhibit(Generic[Options]):
         that is missing has no word. Images and what depends on them aren't compared, because a record may be
         judged where there are others.
         """
-        for own in (self.quick, self.full):
-            if as_json(asdict(own)) == options:  # type: ignore[call-overload]
-                cells = self.experiment.cells(own)
-                found = _words(rows)
-                missing = [f"{name} {value}" for name, value in _words(cells) if (name, value) not in found]
-                lack = f"some with {missing[0]}, got none" if missing else _other_number(cells, rows)
-                if lack:
-                    raise JobError(
-                        f"the record of {self.name} lacks rows: expected {lack}; measure it anew with "
-                        "--overwrite"
-                    )
+        own = self._recorded_as(options)
+        if own is None:
+            return
+        cells, found = self.experiment.cells(own), _words(rows)
+        missing = [f"{name} {value}" for name, value in _words(cells) if (name, value) not in found]
+        lack = f"some with {missing[0]}, got none" if missing else _other_number(cells, rows)
+        if lack:
+            raise JobError(
+                f"the record of {self.name} lacks rows: expected {lack}; measure it anew with --overwrite"
+            )
+
+    def _recorded_as(self, recorded: Mapping[str, Any]) -> Options | None:
+        """Return the options of ``--quick`` or ``--full`` that a record has; None for others."""
+        both = (self.quick, self.full)
+        return next((own for own in both if as_json(asdict(own)) == recorded), None)  # type: ignore[call-overload]
 
 
 def exhibit(

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from gradwire.codecs import parse
 from gradwire.experiments.experiment import Cell
-from gradwire.experiments.hosts.ranks import MOST_STOLEN, Ranks, stolen_s
+from gradwire.experiments.hosts.ranks import MOST_STOLEN, Ranks
 from gradwire.experiments.speeds import ALONE, ATTACHED, JUDGE, PIPELINED, UNJUDGED, target_of
 from gradwire.experiments.training.methods import (
     Method,
@@ -26,7 +26,7 @@ from gradwire.experiments.training.methods import (
     torch_methods,
 )
 from gradwire.experiments.training.tasks import TASKS, Files, Task
-from gradwire.machine import cores
+from gradwire.machine import cores, stolen_s
 from gradwire.plan import Plan
 from gradwire.planner import Workload, choose_plan
 

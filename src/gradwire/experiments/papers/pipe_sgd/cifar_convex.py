@@ -9,7 +9,7 @@ from statistics import fmean
 from gradwire.experiments.claim import RATIO, Bound, Claim, Published, near, only, within
 from gradwire.experiments.experiment import Cell, Row
 from gradwire.experiments.learning import GOALS, Goal, Trainings
-from gradwire.experiments.papers.exhibit import exhibit
+from gradwire.experiments.papers.exhibit import DIGITS, exhibit
 from gradwire.experiments.papers.origins import RUN_TIME, chosen, origins, paper
 from gradwire.experiments.papers.pipe_sgd.figure_4 import BEYOND, EQUAL, OVER_D, OVER_PS, WITHIN
 from gradwire.experiments.papers.pipe_sgd.ways import (
@@ -34,7 +34,6 @@ ACCURACIES = {
 SAVED = {("D-Sync", "PS-Sync"): 0.40, ("Pipe-SGD", "D-Sync"): 0.37, ("Pipe-SGD+T", "D-Sync+T"): 0.46}
 """Published: by what share one way's time is shorter than another's."""
 WORKERS = 2
-DIGITS = "digits"
 GOAL = Goal(0.01, 0.25, "the nearest class mean's accuracy on these features")
 
 

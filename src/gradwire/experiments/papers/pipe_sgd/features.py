@@ -14,11 +14,12 @@ from torch.nn import functional
 
 from gradwire.errors import DataError
 from gradwire.experiments.a2dtwp.images import read_images
+from gradwire.experiments.papers.exhibit import DIGITS
 
 if TYPE_CHECKING:
     from gradwire.experiments.a2dtwp.images import Images
 
-CIFAR, DIGITS = "cifar100", "digits"
+CIFAR = "cifar100"
 WEIGHTS = "resnet-cifar10-weights/resnet20*.th"
 """Of a ResNet-20 for CIFAR-10, below ``$GRADWIRE_DATA``."""
 CHANNELS, BLOCKS, SIDE = (16, 32, 64), 3, 4

@@ -81,13 +81,12 @@ def claims(rows: Sequence[Row]) -> list[Claim]:
     """Fit the mean excess loss over the length, and compare larger K with K = 1."""
     lengths = sorted({row["steps"] for row in rows})
     published = Published(PLACE, published_slope(lengths))
+    # Proofs about stale gradients have a factor of K at most; the paper names none.
     return [
         *rates(rows, "excess", "mean excess loss over T: slope of the logarithms", published, WIDEST),
         Claim(
             "mean excess loss over K times that with K = 1, at each length",
-            behind(
-                rows, "excess", float
-            ),  # proofs about stale gradients have a factor of K; the paper names none
+            behind(rows, "excess", float),
             at_most(1.0),
             of_each=True,
             unit="",

@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 from gradwire.codecs import parse
 from gradwire.experiments.experiment import Cell
-from gradwire.experiments.hosts.ranks import MOST_STOLEN, Ranks, stolen_s
+from gradwire.experiments.hosts.ranks import MOST_STOLEN, Ranks
 from gradwire.experiments.papers.pipe_sgd.tasks import TASKS, Options, Task, steps_of
 from gradwire.experiments.papers.pipe_sgd.ways import LINE, MODEL, PLAIN, TIME, TRAIN, WAYS, Way
-from gradwire.machine import cores
+from gradwire.machine import cores, stolen_s
 from gradwire.plan import Plan
 from gradwire.training import DSync, PipeSGD, Server, Worker
 
