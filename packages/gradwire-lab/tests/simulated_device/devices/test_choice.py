@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from gradwire.devices.base import CPU
-from gradwire.devices.cuda import Cuda
-from gradwire.devices.staging import device_of
+from gradwire.devices.staging import Cuda, device_of
 from gradwire_lab.simulated_device.simulated import Simulated
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from gradwire.devices import cuda
-from gradwire.devices.cuda import Cuda, CudaStream
+from gradwire.devices import staging
+from gradwire.devices.staging import Cuda, CudaStream
 
 CALLS: list[str] = []
 
@@ -126,7 +126,7 @@ def test_a_future_is_completed_where_the_stream_is_current(stream: CudaStream) -
 
 def test_an_accelerator_is_one_object_that_is_called_by_its_device() -> None:
     device = torch.device("meta")
-    assert cuda.cuda(device) is cuda.cuda(torch.device("meta"))
+    assert staging.cuda(device) is staging.cuda(torch.device("meta"))
     assert str(Cuda(device)) == "meta"
     assert Cuda(device).zeros(3).is_meta
     assert Cuda(device).zeros(3).dtype is torch.float32
