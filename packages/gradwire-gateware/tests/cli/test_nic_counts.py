@@ -4,7 +4,7 @@ import json
 
 from gradwire._native import _core
 from gradwire.tables import lines
-from gradwire_gateware.software_nic.report import SCHEMA, WORDS, json_of, table_of
+from gradwire_gateware.cli.nic import SCHEMA, WORDS, json_of, table_of
 
 NONE = dict.fromkeys([*_core.nic_count_names(), "overruns"], 0)
 COUNTS = {"to_link": {**NONE, "compressed": 7, "raw_empty": 2}, "to_host": {**NONE, "restored": 12345}}
