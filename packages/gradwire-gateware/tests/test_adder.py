@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 from amaranth.sim import Simulator
 
-from gradwire_gateware.adder import LATENCY, FloatAdder
+from gradwire_gateware.ring import LATENCY, FloatAdder
 from support.hardware_chunks import EDGES
 
 PAIRS = int(os.environ.get("GRADWIRE_GATEWARE_VALUES", "6000"))

@@ -93,7 +93,7 @@ def test_every_block_is_built() -> None:
 
 
 def test_a_machine_without_amaranth_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "gradwire_gateware.adder", raising=False)
+    monkeypatch.delitem(sys.modules, "gradwire_gateware.ring", raising=False)
     monkeypatch.setitem(sys.modules, "amaranth", None)
     with pytest.raises(MissingPackageError, match=r"needs the package amaranth, .*pip install .*gateware"):
         build("float-adder", None, 256)

@@ -97,7 +97,7 @@ BLOCKS = MappingProxyType(
             "packets of lanes to a wide stream", "lanes", "Collector", parameters=("lanes", "chunk_words")
         ),
         "skid-buffer": Block("two words between two blocks", "stream", "SkidBuffer"),
-        "float-adder": Block("sums of float32", "adder", "FloatAdder", has_width=False),
+        "float-adder": Block("sums of float32", "ring", "FloatAdder", has_width=False),
     }
 )
 
