@@ -70,8 +70,8 @@ BLOCKS = MappingProxyType(
     {
         **_both_ways("inceptionn", "Inceptionn", "inceptionn.compressor", "inceptionn.decompressor"),
         **_both_ways("bfp", "Bfp", "bfp", "bfp"),
-        **_both_ways("errbound", "ErrBound", "errbound.compressor", "errbound.decompressor", "chunk_words"),
-        **_both_ways("quantize", "Quantize", "quantize.compressor", "quantize.decompressor", "chunk_words"),
+        **_both_ways("errbound", "ErrBound", "errbound.coder", "errbound.coder", "chunk_words"),
+        **_both_ways("quantize", "Quantize", "quantize.coder", "quantize.coder", "chunk_words"),
         "ring-engine": Block(
             "all-reduces float32 with two neighbours",
             "ring",

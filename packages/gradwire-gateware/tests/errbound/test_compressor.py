@@ -3,7 +3,7 @@ import torch
 
 from gradwire.codecs import ErrBound, parse
 from gradwire_gateware import WIDTHS
-from gradwire_gateware.errbound.compressor import ErrBoundCompressor
+from gradwire_gateware.errbound.coder import ErrBoundCompressor
 from support.axi import STALLS, bench, transfer
 from support.hardware_chunks import EXHAUSTIVE, cells, chunks, payload, raw
 

@@ -4,8 +4,7 @@ import pytest
 from amaranth import Cat, Const, Module, Mux
 
 from gradwire.codecs import ErrBound
-from gradwire_gateware.errbound.compressor import _coded
-from gradwire_gateware.errbound.decompressor import _decoded
+from gradwire_gateware.errbound.coder import _coded, _decoded
 from gradwire_gateware.errbound.share import Steps
 from support.hardware_chunks import EXHAUSTIVE
 from support.proofs import Claim, Wires, counterexample, scaled

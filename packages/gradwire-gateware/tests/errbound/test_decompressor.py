@@ -5,7 +5,7 @@ import torch
 
 from gradwire.codecs import ErrBound, parse
 from gradwire_gateware import WIDTHS
-from gradwire_gateware.errbound.decompressor import ErrBoundDecompressor
+from gradwire_gateware.errbound.coder import ErrBoundDecompressor
 from support.axi import STALLS, bench, restored
 from support.hardware_chunks import EXHAUSTIVE, cells, chunks, decoded, payload
 

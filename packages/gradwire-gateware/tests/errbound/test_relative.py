@@ -5,7 +5,7 @@ import torch
 from gradwire.codecs import ErrBound
 from gradwire.errors import SpecError
 from gradwire_gateware.errbound import relative
-from gradwire_gateware.errbound.compressor import ErrBoundCompressor
+from gradwire_gateware.errbound.coder import ErrBoundCompressor
 from support.axi import bench, transfer
 from support.hardware_chunks import payload, raw
 from support.squares import sum_of

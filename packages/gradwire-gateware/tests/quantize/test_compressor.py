@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from gradwire_gateware import WIDTHS
-from gradwire_gateware.quantize.compressor import QuantizeCompressor
+from gradwire_gateware.quantize.coder import QuantizeCompressor
 from support.axi import STALLS, bench, transfer
 from support.hardware_chunks import EXHAUSTIVE, VALUES, chunks, payload, quantize_cells, quantize_of, raw
 

@@ -5,7 +5,7 @@ import torch
 
 from gradwire.codecs import Quantize
 from gradwire_gateware import WIDTHS
-from gradwire_gateware.quantize.decompressor import QuantizeDecompressor
+from gradwire_gateware.quantize.coder import QuantizeDecompressor
 from support.axi import STALLS, bench, restored
 from support.hardware_chunks import (
     EXHAUSTIVE,
