@@ -5,8 +5,7 @@ from itertools import pairwise
 import pytest
 
 from gradwire.autotune.config import DEFAULT
-from gradwire.autotune.step_times import StepTime
-from gradwire.autotune.watch import Watch
+from gradwire.autotune.step_times import StepTime, Watch
 from support.told_line import WINDOW
 
 PATIENCE, MOST_PATIENCE, QUIET = DEFAULT.patience_steps, DEFAULT.most_patience_steps, DEFAULT.quiet_steps

@@ -18,10 +18,9 @@ from gradwire.autotune.samples import BucketSampler, Samples
 from gradwire.autotune.saved import Saved, State
 from gradwire.autotune.settings import Auto, terms_of
 from gradwire.autotune.states import TRANSITIONS, TunerEvent, TunerState
-from gradwire.autotune.step_times import StepTime, StepTimes
+from gradwire.autotune.step_times import StepTime, StepTimes, Watch
 from gradwire.autotune.survey import STAYS, Findings, Survey
 from gradwire.autotune.trial import Trial
-from gradwire.autotune.watch import Watch
 from gradwire.codecs import parse
 from gradwire.plan import Plan
 from gradwire.sync.buckets import float_shape
