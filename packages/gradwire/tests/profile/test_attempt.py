@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradwire.errors import JobError
-from gradwire.profile.attempt import SETTLING
+from gradwire.profile.ddp import SETTLING
 from gradwire.profile.run import read_tried
 from gradwire.profile.settings import Notes, Settings
 from gradwire.profile.tried import COUNTED

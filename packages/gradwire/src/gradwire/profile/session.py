@@ -19,8 +19,7 @@ from gradwire.exchange import Exchange
 from gradwire.files import replace_file
 from gradwire.fsdp.units import units_of
 from gradwire.plan import Plan
-from gradwire.profile.attempt import Attempt
-from gradwire.profile.ddp import DdpWatch, after_backward, keeping
+from gradwire.profile.ddp import Attempt, DdpWatch, after_backward, keeping
 from gradwire.profile.settings import Notes, Settings
 from gradwire.sync.connect import connect
 from gradwire.sync.observe import StepCost
