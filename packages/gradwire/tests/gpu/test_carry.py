@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradwire.gpu import finish as carry
+from gradwire.gpu import feedback as carry
 from support.gpu_builds import TARGETS, build, recorded
 
 

@@ -11,7 +11,7 @@ from support import gpu_builds, gpu_cases
 
 
 def check_quotients() -> None:
-    from gradwire.gpu.finish import queue_finish  # imports Triton, which here is the interpreter
+    from gradwire.gpu.feedback import queue_finish  # imports Triton, which here is the interpreter
 
     for n in (0, 1, 2048, 5000):
         for x in (gpu_cases.gradient(n), gpu_cases.any_bits(n), torch.full((n,), 1e-45)):
@@ -31,7 +31,7 @@ def test_quotients_have_the_host_s_bits_and_what_is_not_finite_is_told(
 
 
 def test_the_kernel_compiles_as_wanted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    finish = pytest.importorskip("gradwire.gpu.finish")
+    finish = pytest.importorskip("gradwire.gpu.feedback")
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "cache"))
     x, word = torch.zeros(1 << 20), torch.zeros(1, dtype=torch.int32)
     found = gpu_builds.recorded(lambda: finish.queue_finish(x, 3, word), monkeypatch)

@@ -195,8 +195,7 @@ def divide(tensor: torch.Tensor, ranks: int) -> None:
 
 @cache
 def _queue_finish() -> Callable[[torch.Tensor, int, torch.Tensor], None]:
-    found: Any = import_module("gradwire.gpu.finish")  # it imports Triton
-    queue: Callable[[torch.Tensor, int, torch.Tensor], None] = found.queue_finish
+    queue: Callable[[torch.Tensor, int, torch.Tensor], None] = _kernels().queue_finish
     return queue
 
 
