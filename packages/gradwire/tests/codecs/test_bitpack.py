@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from gradwire.codecs import parse
-from gradwire.codecs.bitpack import BitPack
+from gradwire.codecs.truncate import BitPack
 from gradwire.errors import SpecError
 
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)

@@ -9,7 +9,7 @@ import torch
 
 from gradwire import _native
 from gradwire._native import Packed, Pass
-from gradwire.codecs.bitpack import BitPack
+from gradwire.codecs.truncate import BitPack
 
 LARGE = 300_001
 

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.codecs.bitpack import BitPack
+from gradwire.codecs.truncate import BitPack
 from gradwire.offload.carriers import bitunpack
 
 

@@ -22,7 +22,6 @@ from gradwire.errors import SpecError, shown
 
 if TYPE_CHECKING:
     from gradwire.codecs.bfp import Bfp
-    from gradwire.codecs.bitpack import BitPack
     from gradwire.codecs.cast import Bf16, Fp16
     from gradwire.codecs.ecsq import Ecsq
     from gradwire.codecs.errbound import ErrBound
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from gradwire.codecs.quantize import Quantize
     from gradwire.codecs.terngrad import TernGrad
     from gradwire.codecs.topk import TopK
-    from gradwire.codecs.truncate import Truncate
+    from gradwire.codecs.truncate import BitPack, Truncate
 
 __all__ = [
     "DEFAULT_CODEC",
@@ -83,7 +82,7 @@ TABLE = (
     Row("truncate", 5, "truncate:Truncate"),
     Row("quantize", 6, "quantize:Quantize"),
     Row("bfp", 7, "bfp:Bfp"),
-    Row("bitpack", 8, "bitpack:BitPack"),
+    Row("bitpack", 8, "truncate:BitPack"),
     Row("terngrad", 9, "terngrad:TernGrad"),
     Row("topk", 10, "topk:TopK"),
     Row("lossless", 11, "lossless:Lossless"),

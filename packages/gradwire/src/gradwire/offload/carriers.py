@@ -10,7 +10,7 @@ import torch
 
 from gradwire import _native
 from gradwire._native import Packed, Pass
-from gradwire.codecs.bitpack import BitPack
+from gradwire.codecs.truncate import BitPack
 from gradwire.devices import Device, Event, device_of, on_host
 from gradwire.entropy import DeltaDecoder, DeltaEncoder
 from gradwire.entropy.delta import DeltaHeader, WordName, apply_message, encode_message

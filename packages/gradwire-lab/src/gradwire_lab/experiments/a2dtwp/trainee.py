@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from gradwire.codecs import parse
-from gradwire.codecs.bitpack import BitPack
+from gradwire.codecs.truncate import BitPack
 from gradwire.offload import awp
 from gradwire.offload.carriers import Bits, Carrier, aligned
 from gradwire.offload.host_offload import HostOffload
