@@ -114,4 +114,4 @@ def test_a_plan_loads_the_codecs_that_it_has() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
     homes = {f"gradwire.codecs.{row.where.partition(':')[0]}" for row in TABLE}
-    assert homes & {*done.stdout.split()} == {"gradwire.codecs.identity", "gradwire.codecs.quantize"}
+    assert homes & {*done.stdout.split()} == {"gradwire.codecs.floats", "gradwire.codecs.quantize"}

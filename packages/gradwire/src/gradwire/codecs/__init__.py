@@ -22,11 +22,10 @@ from gradwire.errors import SpecError, shown
 
 if TYPE_CHECKING:
     from gradwire.codecs.bfp import Bfp
-    from gradwire.codecs.cast import Bf16, Fp16
     from gradwire.codecs.ecsq import Ecsq
     from gradwire.codecs.errbound import ErrBound
+    from gradwire.codecs.floats import Bf16, Fp16, Identity
     from gradwire.codecs.fp8 import Fp8
-    from gradwire.codecs.identity import Identity
     from gradwire.codecs.inceptionn import Inceptionn
     from gradwire.codecs.lossless import Lossless
     from gradwire.codecs.quantize import Quantize
@@ -74,9 +73,9 @@ class Row(NamedTuple):
 
 
 TABLE = (
-    Row("identity", 0, "identity:Identity"),
-    Row("fp16", 1, "cast:Fp16"),
-    Row("bf16", 2, "cast:Bf16"),
+    Row("identity", 0, "floats:Identity"),
+    Row("fp16", 1, "floats:Fp16"),
+    Row("bf16", 2, "floats:Bf16"),
     Row("inceptionn", 3, "inceptionn:Inceptionn"),
     Row("errbound", 4, "errbound:ErrBound"),
     Row("truncate", 5, "truncate:Truncate"),
