@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gradwire.doctor.compare import check_clocks, measure_offset, tell_time
 from gradwire.doctor.finding import Offset
-from gradwire.doctor.network import check_clocks, measure_offset, tell_time
 from gradwire.links import Link
 
 SECOND_NS = 10**9

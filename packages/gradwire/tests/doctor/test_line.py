@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from gradwire.doctor.compare import check_lines, look_at_line, show_line
 from gradwire.doctor.finding import Look
-from gradwire.doctor.network import check_lines, look_at_line, show_line
 from gradwire.links import Link, Receiving, Sending, loopback
 from gradwire.links.base import Wrapper
 from support.noise import likely, undisturbed

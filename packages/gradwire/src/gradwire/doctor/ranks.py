@@ -15,17 +15,21 @@ from typing import Any
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed import DistStoreError
 
-from gradwire.doctor.compare import Outcome, allowed_error, check_trial, compare, try_plan
-from gradwire.doctor.finding import Card, Diagnosis, DoctorOptions, Finding, any_failed, merge, name_ranks
-from gradwire.doctor.local import examine_machine
-from gradwire.doctor.network import (
+from gradwire.doctor.compare import (
+    Outcome,
+    allowed_error,
     check_clocks,
     check_lines,
+    check_trial,
+    compare,
     look_at_line,
     measure_offset,
     show_line,
     tell_time,
+    try_plan,
 )
+from gradwire.doctor.finding import Card, Diagnosis, DoctorOptions, Finding, any_failed, merge, name_ranks
+from gradwire.doctor.local import examine_machine
 from gradwire.errors import JobError, LinkError
 from gradwire.launch.local import RankContext
 from gradwire.launch.rendezvous import join_launched, joined_group
