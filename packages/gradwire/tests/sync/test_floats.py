@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradwire.sync.buckets import float_count, float_shape, floats_of
+from gradwire.sync.flat import float_count, float_shape, floats_of
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex64, torch.complex128])

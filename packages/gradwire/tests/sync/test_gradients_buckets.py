@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradwire.sync.buckets import Bucket, cut
+from gradwire.sync.flat import Bucket, cut
 
 COUNTS = st.lists(st.integers(0, 300), min_size=1, max_size=40)
 

@@ -18,7 +18,7 @@ from gradwire.codecs import Codec, parse
 from gradwire.errors import StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.sync.buckets import cut
+from gradwire.sync.flat import cut
 from gradwire.sync.method import WorkerMethod
 from gradwire.sync.residual import Residuals, redivide
 from support.pipes import pipe_sgd

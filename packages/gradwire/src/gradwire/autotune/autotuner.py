@@ -23,7 +23,7 @@ from gradwire.autotune.survey import STAYS, Findings, Survey
 from gradwire.autotune.trial import Trial
 from gradwire.codecs import parse
 from gradwire.plan import Plan
-from gradwire.sync.buckets import float_shape
+from gradwire.sync.flat import float_shape
 from gradwire.sync.observe import NULL_BUCKET, BetweenSteps, BucketObserver, PlanChooser, StepCost
 from gradwire.sync.residual import AUTO
 

@@ -21,7 +21,7 @@ from gradwire.exchange import Exchange
 from gradwire.exchange.request import BucketRequest, Half
 from gradwire.exchange.views import ParameterViews
 from gradwire.plan import Plan
-from gradwire.sync.buckets import cut
+from gradwire.sync.flat import cut
 from gradwire.sync.observe import BucketObserver
 
 if TYPE_CHECKING:

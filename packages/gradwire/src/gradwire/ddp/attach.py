@@ -38,9 +38,9 @@ from gradwire.errors import AttachError
 from gradwire.links.process_group import timeout_s_of
 from gradwire.plan import Plan
 from gradwire.sync.agreement import all_or_none
-from gradwire.sync.buckets import float_count
 from gradwire.sync.connect import check_timeout
 from gradwire.sync.context import SyncOptions
+from gradwire.sync.flat import float_count
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.replicas import ReplicaWatch

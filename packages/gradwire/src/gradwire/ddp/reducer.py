@@ -15,7 +15,7 @@ from torch.autograd import Variable
 
 from gradwire.ddp.join import count_active
 from gradwire.errors import ExchangeError, TensorError
-from gradwire.sync.buckets import float_count
+from gradwire.sync.flat import float_count
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.lost import Layout
 from gradwire.sync.work import GradientBucket

@@ -29,7 +29,7 @@ from gradwire.plan import Plan
 from gradwire.planner.explain import name_coding
 from gradwire.profile.settings import Settings
 from gradwire.profile.tried import COUNTED, Tried
-from gradwire.sync.buckets import float_count, floats_of
+from gradwire.sync.flat import float_count, floats_of
 
 # Times within a step, by the clock of the device that computes: the host's, or an accelerator's.
 

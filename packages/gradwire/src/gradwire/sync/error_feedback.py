@@ -11,7 +11,7 @@ import torch
 
 from gradwire.devices import CPU, device_of
 from gradwire.exchange.feedback import Residual, is_finite
-from gradwire.sync.buckets import is_zero
+from gradwire.sync.flat import is_zero
 from gradwire.sync.ledger.lost import Layout
 from gradwire.sync.residual import Residuals
 

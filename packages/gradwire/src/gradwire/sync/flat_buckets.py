@@ -10,9 +10,8 @@ import torch
 from gradwire.costs import ExchangeCost
 from gradwire.exchange import Exchange
 from gradwire.exchange.request import BucketRequest, Half
-from gradwire.sync.buckets import Bucket, cut
 from gradwire.sync.error_feedback import FlatResidual
-from gradwire.sync.flat import FlatGradients
+from gradwire.sync.flat import Bucket, FlatGradients, cut
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.lost import Layout
 from gradwire.sync.ledger.sinks import profiled
