@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from gradwire.ddp import join
-from gradwire.ddp.join import count_active, divides_by_active, has_joined
+from gradwire.ddp import reducer
+from gradwire.ddp.reducer import count_active, divides_by_active, has_joined
 from gradwire.errors import AttachError
 from gradwire.exchange import Exchange
 from gradwire.sync.gradient_sync import GradientSync
@@ -49,7 +49,7 @@ def test_all_ranks_count_those_who_have_not_joined(
         """Stand where DDP calls the hook for a rank that has joined."""
         return count_active(sync)
 
-    monkeypatch.setattr(join, "_SHADOWS", shadow)
+    monkeypatch.setattr(reducer, "_SHADOWS", shadow)
 
     def body(exchange: Exchange) -> tuple[int, float]:
         sync = sync_over(exchange)
@@ -68,7 +68,7 @@ def test_nobody_has_joined_outside_of_ddps_own_call() -> None:
 
 
 def test_a_torch_that_hides_who_has_joined_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join, "_SHADOWS", None)
+    monkeypatch.setattr(reducer, "_SHADOWS", None)
     with pytest.raises(AttachError) as caught:
         has_joined()
     assert str(caught.value) == (

@@ -31,8 +31,7 @@ from gradwire.ddp.checks import (
     not_ddp,
     warn_about_broadcast_buffers,
 )
-from gradwire.ddp.join import divides_by_active
-from gradwire.ddp.reducer import BucketReducer, DDPBucket
+from gradwire.ddp.reducer import BucketReducer, DDPBucket, divides_by_active
 from gradwire.deferred import outside_inference
 from gradwire.errors import AttachError
 from gradwire.links.process_group import timeout_s_of

@@ -20,8 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import unserializable_hook
 
 from gradwire.codecs.rules import check_names
-from gradwire.ddp.join import joins
-from gradwire.ddp.reducer import DDPBucket
+from gradwire.ddp.reducer import DDPBucket, joins
 from gradwire.errors import AttachError, ExchangeError, SpecError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
