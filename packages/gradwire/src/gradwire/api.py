@@ -18,7 +18,7 @@ from gradwire.devices import FLOATS, Staged, Staging
 from gradwire.errors import ExchangeError, SpecError, TensorError, shown
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan, PlanLike
-from gradwire.sync.connect import check_timeout, connect, member_group
+from gradwire.sync.group import check_timeout, connect, member_group
 
 # The tensors that an exchange can change in place, directly or through a float32 copy.
 

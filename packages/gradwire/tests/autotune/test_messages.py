@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gradwire import Exchange, Link, Plan
-from gradwire.sync.agreement import broadcast, gather, mean
+from gradwire.sync.group import broadcast, gather, mean
 from support.ranks import run_ranks
 
 

@@ -17,7 +17,7 @@ from faults.case import TIMEOUT_S, Case
 from gradwire import _native
 from gradwire.links import ProcessGroupLink, Receiving, Sending
 from gradwire.links.base import Wrapper
-from gradwire.sync import connect
+from gradwire.sync import group as sync_group
 from gradwire.wire import HEADER_NBYTES
 from support.faulty_link import Fault, FaultyLink
 
@@ -71,7 +71,7 @@ def wires() -> list[Wire]:
         made.append(Wire(*args, **kwargs))
         return made[-1]
 
-    vars(connect)["ProcessGroupLink"] = make
+    vars(sync_group)["ProcessGroupLink"] = make
     return made
 
 

@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import AttachError, LinkError
 from gradwire.links.rendezvous import attempt
-from gradwire.sync import agreement
+from gradwire.sync import group as sync_group
 from support.store_host import served
 
 RunProcesses = Callable[..., list[Any]]
@@ -37,12 +37,12 @@ def test_facts_that_no_rank_has_told_are_an_error_that_says_so(
 ) -> None:
     store = HashStore()
     store.set("attach 0/facts 0", text)
-    monkeypatch.setattr(agreement, "store_of", lambda _: store)
-    monkeypatch.setattr(agreement, "own_part", lambda *_: store)
+    monkeypatch.setattr(sync_group, "store_of", lambda _: store)
+    monkeypatch.setattr(sync_group, "own_part", lambda *_: store)
     with pytest.raises(
         AttachError, match=r"^expected gradwire's facts under 'facts 0' in torch's store, got "
     ):
-        agreement.agree(group, {"plan": "this"}, 5.0)
+        sync_group.agree(group, {"plan": "this"}, 5.0)
 
 
 @pytest.mark.processes
@@ -50,12 +50,12 @@ def test_a_store_that_does_not_answer_is_an_error_in_time(
     group: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with served() as (host, store):
-        monkeypatch.setattr(agreement, "store_of", lambda _: store)
+        monkeypatch.setattr(sync_group, "store_of", lambda _: store)
         host.halt()
         for _ in range(2):  # another call, too
             started = time.monotonic()
             with pytest.raises(AttachError) as caught:
-                agreement.agree(group, {}, 0.5)
+                sync_group.agree(group, {}, 0.5)
             assert time.monotonic() - started < 5
             assert str(caught.value).startswith(
                 "rank 1 attaching with the 2 ranks of the model's group: torch's store at 127.0.0.1:"

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from gradwire.errors import AttachError, ExchangeError, SpecError
-from gradwire.sync.connect import check_initialised, check_timeout, connect, member_group
+from gradwire.sync.group import check_initialised, check_timeout, connect, member_group
 
 
 @pytest.fixture

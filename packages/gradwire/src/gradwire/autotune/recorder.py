@@ -21,7 +21,7 @@ from gradwire.machine import cores, is_inside
 from gradwire.planner.calibration import SEGMENT_NBYTES, excerpt, measure_host, use_threads
 from gradwire.planner.loss import noise_scale
 from gradwire.planner.request import ASSUMED_LATENCY_S
-from gradwire.sync.agreement import broadcast
+from gradwire.sync.group import broadcast
 from gradwire.sync.observe import NULL_BUCKET, BetweenSteps, BucketObserver, StepCost, StepObserver
 from gradwire.timing.calibrate import codec_cost, rest_between_segments
 from gradwire.timing.line import Line

@@ -28,7 +28,7 @@ from gradwire.errors import GradwireError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Workload
-from gradwire.sync.agreement import broadcast, gather, mean
+from gradwire.sync.group import broadcast, gather, mean
 from gradwire.sync.observe import BetweenSteps
 from gradwire.timing.line import Line
 

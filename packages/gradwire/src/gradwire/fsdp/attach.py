@@ -28,11 +28,10 @@ from gradwire.fsdp.comms import GatherWeights, ReplicaGroup, ScatterGradients, S
 from gradwire.fsdp.sync_contexts import Purpose, SyncContexts
 from gradwire.fsdp.units import Unit, UnitLayouts, units_of
 from gradwire.plan import Plan
-from gradwire.sync.agreement import agree, facts_of
-from gradwire.sync.connect import check_initialised, check_timeout
 from gradwire.sync.context import SyncOptions
 from gradwire.sync.deltas import Deltas, weight_codec_of
 from gradwire.sync.gradient_sync import GradientSync
+from gradwire.sync.group import agree, check_initialised, check_timeout, facts_of
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.residual import Residuals
 from gradwire.sync.views import Layouts

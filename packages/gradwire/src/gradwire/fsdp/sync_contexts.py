@@ -21,9 +21,8 @@ from gradwire.devices import Staging
 from gradwire.errors import AttachError, GradwireError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.sync.agreement import AFTER_AGREEING
-from gradwire.sync.connect import connect
 from gradwire.sync.context import SyncContext, SyncOptions
+from gradwire.sync.group import AFTER_AGREEING, connect
 from gradwire.sync.ledger.ledger import Ledger, profiled
 
 _REMEDY = "save model.state_dict(), which has the shards, and restart all ranks"

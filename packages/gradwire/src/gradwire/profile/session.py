@@ -21,7 +21,7 @@ from gradwire.fsdp.units import units_of
 from gradwire.plan import Plan
 from gradwire.profile.ddp import Attempt, DdpWatch, after_backward, keeping
 from gradwire.profile.settings import Notes, Settings
-from gradwire.sync.connect import connect
+from gradwire.sync.group import connect
 from gradwire.sync.observe import StepCost
 
 # Observe FSDP2's modules: how long forward and backward wait for FSDP's collectives, and their tensors.

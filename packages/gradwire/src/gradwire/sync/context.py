@@ -15,8 +15,7 @@ from gradwire.exchange import Exchange
 from gradwire.exchange.frames import Difference
 from gradwire.links.base import Link
 from gradwire.plan import Plan
-from gradwire.sync.agreement import AFTER_AGREEING, agree, facts_of
-from gradwire.sync.connect import connect
+from gradwire.sync.group import AFTER_AGREEING, agree, connect, facts_of
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.ledger.lost import ErrorSums
 

@@ -22,11 +22,11 @@ from gradwire.exchange.frames import leave
 from gradwire.links.base import Link
 from gradwire.plan import Plan
 from gradwire.sync.checkpoint import RankState, State, pack, unpack
-from gradwire.sync.connect import check_timeout, connect, member_group
 from gradwire.sync.context import SyncContext, SyncOptions
 from gradwire.sync.flat import FlatGradients
 from gradwire.sync.flat_buckets import FlatBuckets
 from gradwire.sync.gradient_sync import GradientSync
+from gradwire.sync.group import check_timeout, connect, member_group
 from gradwire.sync.ledger.counts import PlanChoice, StepRecord
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.observe import NO_CHOOSER, PlanChooser

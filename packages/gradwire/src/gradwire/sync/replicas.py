@@ -19,8 +19,8 @@ from gradwire.devices import on_host
 from gradwire.errors import ExchangeError, SpecError, StateError, copied, shown
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.sync.agreement import gather
 from gradwire.sync.flat import FlatWeights, check_frozen
+from gradwire.sync.group import gather
 from gradwire.sync.hashes import check_replicated, crc32c_of, replica_hashes, sha256_of
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.observe import BetweenSteps, StepObserver
