@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire_lab.experiments.catalogue import Catalogue
+from gradwire_lab.experiments.experiment import Catalogue
 
 
 def test_a_module_is_imported_when_its_object_is_asked_for(

@@ -5,8 +5,7 @@
 
 from typing import Any
 
-from gradwire_lab.experiments.catalogue import Catalogue
-from gradwire_lab.experiments.experiment import Experiment
+from gradwire_lab.experiments.experiment import Catalogue, Experiment
 from gradwire_lab.experiments.record import perform
 
 EXPERIMENTS = Catalogue[Experiment[Any]](

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pkgutil import resolve_name
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -202,3 +203,31 @@ def warnings_in_words(sentences: Sequence[str]) -> str:
     more = len(sentences) - SHOWN
     rest = f"; and {more} more, which the record has" if more > 0 else ""
     return f"Lossy warnings while this was measured: {'; '.join(sentences[:SHOWN])}{rest}."
+
+
+# Experiments, or exhibits, by name, whose modules are imported at the first access.
+
+T = TypeVar("T")
+
+
+class Catalogue(Mapping[str, T]):
+    """Objects by name; an object's module is imported when its name is first looked up.
+
+    ``places`` maps each name to the object's location in entry-point syntax, ``package.module:NAME``.
+    """
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = places
+
+    def __getitem__(self, name: str) -> T:
+        found: T = resolve_name(self._places[name])
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)

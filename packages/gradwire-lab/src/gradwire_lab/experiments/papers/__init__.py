@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gradwire.errors import SpecError
-from gradwire_lab.experiments.catalogue import Catalogue
+from gradwire_lab.experiments.experiment import Catalogue
 from gradwire_lab.experiments.papers import ai_smart_nic, inceptionn, pipe_sgd, study
 from gradwire_lab.experiments.papers.exhibit import Exhibit
 from gradwire_lab.experiments.papers.reproduce import Judged, failures, report, reproduce, seconds_in_words
