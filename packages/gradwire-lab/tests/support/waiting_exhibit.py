@@ -16,9 +16,8 @@ from gradwire.errors import DataError
 from gradwire.line_rate.display import print_line
 from gradwire_lab.experiments.claim import Claim, at_least, only
 from gradwire_lab.experiments.experiment import Cell, Row, pass_on
-from gradwire_lab.experiments.papers.exhibit import exhibit
+from gradwire_lab.experiments.papers.exhibit import exhibit, groups_side_by_side, side_by_side
 from gradwire_lab.experiments.papers.reproduce import reproduce
-from gradwire_lab.experiments.papers.side_by_side import groups_side_by_side, side_by_side
 
 GO = "go"
 """The file in ``folder`` for which large numbers wait."""

@@ -35,8 +35,15 @@ from gradwire_lab.experiments.claim import (
 )
 from gradwire_lab.experiments.experiment import LOSSY, Cell, Reporter, Row
 from gradwire_lab.experiments.learning import GOALS, Goal, Trainings
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, Exhibit, calibrated, chosen, origins, paper
-from gradwire_lab.experiments.papers.side_by_side import side_by_side
+from gradwire_lab.experiments.papers.exhibit import (
+    RUN_TIME,
+    Exhibit,
+    calibrated,
+    chosen,
+    origins,
+    paper,
+    side_by_side,
+)
 
 TABLES = MappingProxyType({"x86": "table II", "power": "table III"})
 RATES = MappingProxyType({name: dataclasses.astuple(SYSTEMS[name]) for name in LINKS})

@@ -11,9 +11,8 @@ from gradwire_lab.experiments.claim import Claim, Published, at_least, at_most
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of, grouped, select
 from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, exact_trainings
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper, side_by_side
 from gradwire_lab.experiments.papers.inceptionn.training import TrainingOptions, train
-from gradwire_lab.experiments.papers.side_by_side import side_by_side
 from gradwire_lab.job.data import at_hand
 
 PLACE = "figure 4"

@@ -11,9 +11,8 @@ from gradwire_lab.experiments.claim import Claim, Published, at_least
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of, select
 from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, exact_trainings
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, groups_side_by_side, origins
 from gradwire_lab.experiments.papers.inceptionn.training import train
-from gradwire_lab.experiments.papers.side_by_side import groups_side_by_side
 from gradwire_lab.job.data import at_hand
 
 if TYPE_CHECKING:

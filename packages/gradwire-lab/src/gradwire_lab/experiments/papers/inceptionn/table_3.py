@@ -14,12 +14,11 @@ from gradwire_lab.experiments.claim import RATIO, Bound, Claim, Published, at_le
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of, grouped
 from gradwire_lab.experiments.hosts.training import dataset
 from gradwire_lab.experiments.learning import GOALS, Trainings, exact_trainings, first_steps
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper, side_by_side
 from gradwire_lab.experiments.papers.inceptionn import full_size
 from gradwire_lab.experiments.papers.inceptionn.figure_14 import OTHER_NETWORKS, RATIO_AT_6, RATIOS_AT_10
 from gradwire_lab.experiments.papers.inceptionn.full_size import FULL_SIZE, UNTRIED
 from gradwire_lab.experiments.papers.inceptionn.training import NETWORKS, train
-from gradwire_lab.experiments.papers.side_by_side import side_by_side
 from gradwire_lab.job.data import at_hand
 
 if TYPE_CHECKING:

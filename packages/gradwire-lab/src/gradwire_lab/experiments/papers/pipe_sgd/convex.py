@@ -11,7 +11,7 @@ from gradwire_lab.experiments.claim import Bound, Claim, Published, at_most, onl
 from gradwire_lab.experiments.experiment import Cell, Row
 from gradwire_lab.experiments.hosts.training import accuracy, dataset
 from gradwire_lab.experiments.learning import GOALS, Trainings
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper, side_by_side
 from gradwire_lab.experiments.papers.pipe_sgd.lengths import (
     LengthsOptions,
     WorkerTraining,
@@ -23,7 +23,6 @@ from gradwire_lab.experiments.papers.pipe_sgd.lengths import (
     train,
     values,
 )
-from gradwire_lab.experiments.papers.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     import torch

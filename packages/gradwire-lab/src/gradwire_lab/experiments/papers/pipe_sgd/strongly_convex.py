@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from gradwire_lab.experiments.claim import Claim, Published, at_most
 from gradwire_lab.experiments.experiment import Cell, Row
-from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper
+from gradwire_lab.experiments.papers.exhibit import (
+    RUN_TIME,
+    chosen,
+    exhibit,
+    groups_side_by_side,
+    origins,
+    paper,
+)
 from gradwire_lab.experiments.papers.pipe_sgd.convex import WIDEST
 from gradwire_lab.experiments.papers.pipe_sgd.lengths import (
     WORKERS,
@@ -22,7 +29,6 @@ from gradwire_lab.experiments.papers.pipe_sgd.lengths import (
     slope,
     train,
 )
-from gradwire_lab.experiments.papers.side_by_side import groups_side_by_side
 
 if TYPE_CHECKING:
     import torch
