@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradwire_lab.experiments.papers.study.best import (
+from gradwire_lab.experiments.papers.study.formulas import (
     FORMULAS,
     best_s,
     in_words,

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from gradwire_lab.experiments.claim import Verdict
-from gradwire_lab.experiments.papers.study.best import own_best_s
 from gradwire_lab.experiments.papers.study.figure_8 import EXHIBIT
+from gradwire_lab.experiments.papers.study.formulas import own_best_s
 
 BUTTERFLY = "butterfly of 53 MB on 16 hosts, over the best"
 

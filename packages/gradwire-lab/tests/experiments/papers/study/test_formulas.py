@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from gradwire_lab.experiments.claim import Verdict
-from gradwire_lab.experiments.papers.study.best import own_best_s
-from gradwire_lab.experiments.papers.study.formulas import EXHIBIT, SMALL_NBYTES
+from gradwire_lab.experiments.papers.study.formulas import EXHIBIT, SMALL_NBYTES, own_best_s
 
 HOSTS = EXHIBIT.full.hosts
 LARGE = "ring of 2 MB on 2, 4, 8 and 16 hosts"

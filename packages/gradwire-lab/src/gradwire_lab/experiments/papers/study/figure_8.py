@@ -20,7 +20,7 @@ from gradwire_lab.experiments.claim import (
 from gradwire_lab.experiments.experiment import Cell, Reporter, Row, cells_of
 from gradwire_lab.experiments.hosts.exchanges import rate, time_exchanges
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, TWO_CORES, exhibit, origins, paper
-from gradwire_lab.experiments.papers.study.best import FORMULAS, in_words, over_best, over_own
+from gradwire_lab.experiments.papers.study.formulas import FORMULAS, in_words, over_best, over_own
 
 PLACE = "figure 8"
 NBYTES = 53e6
