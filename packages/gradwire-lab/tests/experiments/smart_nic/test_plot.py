@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradwire_lab.experiments.smart_nic.report import plot
+from gradwire_lab.experiments.smart_nic import plot
 
 CURVE = [
     {"part": "scaling", "batch": 448, "nodes": nodes, "baseline": 1.0, "nic": 2.0, "nic_bfp": 3.0}

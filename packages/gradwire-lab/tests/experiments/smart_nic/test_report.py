@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradwire.tables import WIDTH, lines
+from gradwire_lab.experiments.smart_nic import table
 from gradwire_lab.experiments.smart_nic.options import PAPER, SmartNicOptions, cells, published
-from gradwire_lab.experiments.smart_nic.report import table
 
 RING = {"part": "ring", "codec": "identity", "nodes": 2, "rounds": 1, "chunk_words": 320} | {
     f"{name}cycles": value

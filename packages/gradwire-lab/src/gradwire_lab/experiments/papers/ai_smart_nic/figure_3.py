@@ -10,7 +10,7 @@ from gradwire_lab.experiments.claim import SHARE, Basis, Claim, Published, at_mo
 from gradwire_lab.experiments.experiment import Cell, Reporter, Row, cells_of, select
 from gradwire_lab.experiments.hosts import measure_cells
 from gradwire_lab.experiments.papers.exhibit import RUN_TIME, chosen, exhibit, origins, paper, row_of
-from gradwire_lab.experiments.smart_nic import STEPS
+from gradwire_lab.experiments.smart_nic import STEPS_MODULE
 from gradwire_lab.experiments.smart_nic.options import IDENTITY, LAYERWISE, NAIVE, STEP
 from gradwire_lab.experiments.smart_nic.verdict import trainings
 from gradwire_lab.job.data import at_hand
@@ -42,7 +42,7 @@ def run(
     _options: SmartNicFigure3Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter
 ) -> None:
     """Train on the hosts of a testbed."""
-    measure_cells(STEPS, cells, report)
+    measure_cells(STEPS_MODULE, cells, report)
 
 
 def published_order(layers: int) -> list[str]:
