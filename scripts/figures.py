@@ -26,12 +26,11 @@ from gradwire.units import counted
 from gradwire_lab.experiments import EXPERIMENTS, Experiment, perform
 from gradwire_lab.experiments.claim import Basis, Verdict
 from gradwire_lab.experiments.experiment import Row
-from gradwire_lab.experiments.others import others_in_words
 from gradwire_lab.experiments.page import read_all
 from gradwire_lab.experiments.papers import EXHIBITS, PAPERS
 from gradwire_lab.experiments.papers.reproduce import MEASURED as MEASURED_BESIDE
 from gradwire_lab.experiments.papers.reproduce import NOT_RUN, basis_of, by_basis
-from gradwire_lab.experiments.record import COMMITS, RECORD, read_fields
+from gradwire_lab.experiments.record import COMMITS, RECORD, others_in_words, read_fields
 from gradwire_lab.experiments.speeds import ATTACHED, HOOK, JUDGE, NOTE, PIPELINED, POWER_SGD, summary
 
 ROOT = Path(__file__).parent.parent

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gradwire_lab.experiments import others, perform
+from gradwire_lab.experiments import perform, record
 from gradwire_lab.experiments.experiment import Cell, Reporter, Row
-from gradwire_lab.experiments.others import OTHERS, OtherPrograms, others_in_words, others_s
+from gradwire_lab.experiments.record import OTHERS, OtherPrograms, others_in_words, others_s
 from support.fake_experiment import Options, Squares
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -43,8 +43,8 @@ def test_a_row_has_the_share_of_all_cores_since_the_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moments = iter([0.0, 4.0, 4.5, 14.5, 24.5])
-    monkeypatch.setattr("gradwire_lab.experiments.others.time.monotonic", lambda: next(moments))
-    monkeypatch.setattr(others, "cores", lambda: 2)
+    monkeypatch.setattr("gradwire_lab.experiments.record.time.monotonic", lambda: next(moments))
+    monkeypatch.setattr(record, "cores", lambda: 2)
     load = OtherPrograms(processes(tmp_path, {1: (0, 0)}))
     processes(tmp_path, {1: (0, TICKS)}, stolen=TICKS)
     assert load.joined({"a": 1}) == {"a": 1, OTHERS: 2 / 4 / 2}
@@ -78,7 +78,7 @@ def test_a_program_of_somebody_else_counts() -> None:
 
 def test_an_experiment_records_it(tmp_path: Path) -> None:
     def run(_options: Options, cells: Sequence[Cell], _before: Sequence[Row], report: Reporter) -> None:
-        time.sleep(others.SHORTEST_S)
+        time.sleep(record.SHORTEST_S)
         for cell in cells:
             report({**cell, "square": cell["number"] ** 2})
 

@@ -15,9 +15,8 @@ from gradwire.line_rate.display import about
 from gradwire.tables import Column, Table
 from gradwire_lab.experiments.claim import Basis, Claim, Verdict, shown
 from gradwire_lab.experiments.experiment import Row, lossy_warnings, warnings_in_words
-from gradwire_lab.experiments.others import others_in_words
 from gradwire_lab.experiments.papers.exhibit import Exhibit
-from gradwire_lab.experiments.record import RECORD, REMEDY, RecordFile, perform, read_fields
+from gradwire_lab.experiments.record import RECORD, REMEDY, RecordFile, others_in_words, perform, read_fields
 
 LONGEST = 60
 """The length to which the description of a measured cell is shortened in a progress line."""
