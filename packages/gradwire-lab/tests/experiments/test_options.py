@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gradwire.errors import GradwireError
-from gradwire_lab.experiments.options import (
+from gradwire_lab.experiments.experiment import (
     FOLDER,
     CheckedOptions,
     add_options,

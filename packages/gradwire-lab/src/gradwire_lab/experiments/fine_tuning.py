@@ -20,9 +20,17 @@ from gradwire_lab.experiments import weight_delta
 from gradwire_lab.experiments.a2dtwp.measured import figure_of, gain, last_error, nothing_to_save
 from gradwire_lab.experiments.a2dtwp.options import BF16, DELTAS, FP32, SYSTEMS, UNLIMITED
 from gradwire_lab.experiments.claim import RATIO, Claim, at_least, claims_parts
-from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row, cells_of
+from gradwire_lab.experiments.experiment import (
+    FILE,
+    Cell,
+    CheckedOptions,
+    Experiment,
+    Reporter,
+    Row,
+    cells_of,
+    option,
+)
 from gradwire_lab.experiments.hosts.training import one_thread
-from gradwire_lab.experiments.options import FILE, CheckedOptions, option
 
 if TYPE_CHECKING:  # torch's import takes seconds
     from gradwire_lab.experiments.a2dtwp.trainee import Learner

@@ -17,9 +17,17 @@ from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.tables import Column, Table, figure
 from gradwire.units import exact_size
 from gradwire_lab.columns import Columns, table_of, text_of
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of
+from gradwire_lab.experiments.experiment import (
+    Cell,
+    CheckedOptions,
+    Experiment,
+    Report,
+    Row,
+    cells_of,
+    option,
+    sizes_between_commas,
+)
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
-from gradwire_lab.experiments.options import CheckedOptions, option, sizes_between_commas
 
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     from gradwire_lab.experiments.hosts.ranks import Ranks

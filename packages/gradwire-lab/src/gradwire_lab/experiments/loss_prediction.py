@@ -19,10 +19,17 @@ from gradwire.codecs import parse
 from gradwire.plan import Plan
 from gradwire.tables import Column, Table, figure
 from gradwire_lab.columns import Columns, ms_of, table_of, text_of
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of
+from gradwire_lab.experiments.experiment import (
+    Cell,
+    CheckedOptions,
+    Experiment,
+    Report,
+    Row,
+    cells_of,
+    option,
+)
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
 from gradwire_lab.experiments.hosts.training import flat
-from gradwire_lab.experiments.options import CheckedOptions, option
 from gradwire_lab.experiments.speeds import curve_of
 from gradwire_lab.job.record import reach
 from gradwire_lab.testbed.registry import KEPT_MEMORY

@@ -21,9 +21,16 @@ from gradwire.tables import Column, Table, figure
 from gradwire.timing.replay import replay
 from gradwire.units import exact_size, parse_whole
 from gradwire_lab.columns import Columns, ms_of, table_of, text_of
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row
+from gradwire_lab.experiments.experiment import (
+    Cell,
+    CheckedOptions,
+    Experiment,
+    Report,
+    Row,
+    option,
+    sizes_between_commas,
+)
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
-from gradwire_lab.experiments.options import CheckedOptions, option, sizes_between_commas
 
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     from gradwire.timing.environment import Environment

@@ -21,9 +21,17 @@ from gradwire.timing.replay import replay
 from gradwire.units import exact_size, parse_size
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma, ring_s, star_s
 from gradwire_lab.columns import Columns, table_of, text_of
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of, select
+from gradwire_lab.experiments.experiment import (
+    Cell,
+    CheckedOptions,
+    Experiment,
+    Report,
+    Row,
+    cells_of,
+    option,
+    select,
+)
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
-from gradwire_lab.experiments.options import CheckedOptions, option
 
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     from gradwire_lab.experiments.hosts.ranks import Ranks

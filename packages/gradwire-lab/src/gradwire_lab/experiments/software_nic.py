@@ -18,9 +18,18 @@ from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.tables import Column, Table
 from gradwire.timing.replay import replay
 from gradwire_lab.columns import Columns, ms_of, table_of, text_of
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of, select
+from gradwire_lab.experiments.experiment import (
+    FOLDER,
+    Cell,
+    CheckedOptions,
+    Experiment,
+    Report,
+    Row,
+    cells_of,
+    option,
+    select,
+)
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
-from gradwire_lab.experiments.options import FOLDER, CheckedOptions, option
 
 if TYPE_CHECKING:  # torch's import takes seconds: only the hosts need it
     import torch

@@ -14,10 +14,19 @@ from pathlib import Path
 
 from gradwire.cli.parser import between_commas
 from gradwire.errors import SpecError
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, turned
+from gradwire_lab.experiments.experiment import (
+    FILE,
+    FOLDER,
+    Cell,
+    CheckedOptions,
+    Experiment,
+    Report,
+    Row,
+    option,
+    turned,
+)
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
 from gradwire_lab.experiments.learning import LEAST_SEEDS
-from gradwire_lab.experiments.options import FILE, FOLDER, CheckedOptions, option
 from gradwire_lab.experiments.speeds import (
     ALONE,
     ATTACHED,

@@ -19,9 +19,17 @@ from gradwire.entropy import DeltaDecoder, DeltaEncoder
 from gradwire.errors import ExchangeError, SpecError
 from gradwire.tables import Column, Table
 from gradwire_lab.columns import Columns, table_of
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of
+from gradwire_lab.experiments.experiment import (
+    FILE,
+    Cell,
+    CheckedOptions,
+    Experiment,
+    Report,
+    Row,
+    cells_of,
+    option,
+)
 from gradwire_lab.experiments.hosts.training import flat
-from gradwire_lab.experiments.options import FILE, CheckedOptions, option
 
 if TYPE_CHECKING:  # torch's import takes seconds
     from gradwire_lab.experiments.tasks import TrainingTask

@@ -7,8 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from gradwire.errors import SpecError
-from gradwire_lab.experiments.experiment import Cell, turned
-from gradwire_lab.experiments.options import FOLDER, CheckedOptions, check_known, option
+from gradwire_lab.experiments.experiment import FOLDER, Cell, CheckedOptions, check_known, option, turned
 
 DIGITS, CIFAR10, CIFAR100 = "digits", "cifar10", "cifar100"
 """Names of the image data sets."""

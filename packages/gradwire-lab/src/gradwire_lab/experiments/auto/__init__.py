@@ -16,10 +16,19 @@ from statistics import fmean, median
 
 from gradwire.cli.parser import algorithm_specs, codec_specs
 from gradwire.tables import Column, Table, figure
-from gradwire_lab.experiments.experiment import Cell, Experiment, Report, Row, cells_of
+from gradwire_lab.experiments.experiment import (
+    FILE,
+    FOLDER,
+    Cell,
+    CheckedOptions,
+    Experiment,
+    Report,
+    Row,
+    cells_of,
+    option,
+)
 from gradwire_lab.experiments.hosts import check_networks, measure_cells
 from gradwire_lab.experiments.learning import loss_of
-from gradwire_lab.experiments.options import FILE, FOLDER, CheckedOptions, option
 from gradwire_lab.testbed.registry import KEPT_MEMORY
 
 RUNS = "gradwire_lab.experiments.auto.runs"

@@ -15,9 +15,8 @@ from gradwire_lab.closed_forms.smart_nic_figures import (
     figures,
     throughput,
 )
-from gradwire_lab.experiments.experiment import Cell, Report, cells_of
+from gradwire_lab.experiments.experiment import Cell, CheckedOptions, Report, cells_of, option
 from gradwire_lab.experiments.hosts import check_networks
-from gradwire_lab.experiments.options import CheckedOptions, option
 from gradwire_lab.job.data import at_hand
 
 PAPER, RING, STEP = "paper", "ring", "step"
