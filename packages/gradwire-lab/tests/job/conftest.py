@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gradwire_lab.job.options import JobOptions
+from gradwire_lab.job.options import JobOptions, Run, comparison
 from gradwire_lab.job.record import Epoch, RunResult
-from gradwire_lab.job.runs import Run, comparison
 
 
 def make_result(run: Run, step_s: float, ratio: float) -> RunResult:

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from gradwire_lab.job.options import make_run
 from gradwire_lab.job.record import Epoch, RunResult
-from gradwire_lab.job.runs import make_run
 
 EPOCH = Epoch(epoch=1, accuracy=0.5, loss=0.25, train_s=3.0, step=10, held_out_loss=0.75)
 

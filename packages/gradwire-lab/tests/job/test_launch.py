@@ -17,9 +17,8 @@ from gradwire.codecs import parse
 from gradwire.errors import JobError
 from gradwire.plan import Plan
 from gradwire_lab.job.launch import perform_local
-from gradwire_lab.job.options import JobOptions
+from gradwire_lab.job.options import JobOptions, make_run, parse_runs
 from gradwire_lab.job.record import EpochDone, Progress, RunResult, RunStarted, StepDone
-from gradwire_lab.job.runs import make_run, parse_runs
 from support.processes import children
 from support.told_line import WARM_UP
 

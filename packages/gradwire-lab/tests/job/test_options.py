@@ -9,8 +9,7 @@ import gradwire
 from gradwire.errors import GradwireError, JobError
 from gradwire.plan import Plan
 from gradwire_lab.job.data import load
-from gradwire_lab.job.options import EPOCHS, PIPELINE, JobOptions, check, check_data
-from gradwire_lab.job.runs import make_run, parse_runs
+from gradwire_lab.job.options import EPOCHS, PIPELINE, JobOptions, check, check_data, make_run, parse_runs
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from gradwire_lab.job.options import JobOptions
+from gradwire_lab.job.options import JobOptions, Run
 from gradwire_lab.job.record import RunResult
 from gradwire_lab.job.report import show_report, table
-from gradwire_lab.job.runs import Run
 
 
 def rows(results: tuple[RunResult, ...]) -> Sequence[Sequence[str]]:

@@ -1,7 +1,7 @@
 import pytest
 
 from gradwire.errors import SpecError
-from gradwire_lab.job.runs import D_SYNC, DDP, PS_SYNC, Run, comparison, make_run, parse_runs
+from gradwire_lab.job.options import D_SYNC, DDP, PS_SYNC, Run, comparison, make_run, parse_runs
 
 
 def test_labels_are_the_names_of_the_literature() -> None:

@@ -10,8 +10,7 @@ import pytest
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from gradwire_lab.job.options import JobOptions
-from gradwire_lab.job.runs import parse_runs
+from gradwire_lab.job.options import JobOptions, parse_runs
 from gradwire_lab.job.train_loop import Team
 
 WORLD = 4

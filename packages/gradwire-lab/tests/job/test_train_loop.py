@@ -19,9 +19,8 @@ from torch._C._distributed_c10d import HashStore
 from gradwire.launch.local import RankContext
 from gradwire_lab.job.batches import build, learning_rate, shuffle
 from gradwire_lab.job.data import Dataset
-from gradwire_lab.job.options import JobOptions
+from gradwire_lab.job.options import JobOptions, make_run
 from gradwire_lab.job.record import EpochDone, RunDone, RunResult, RunStarted
-from gradwire_lab.job.runs import make_run
 from gradwire_lab.job.train_loop import Job, Team, perform
 
 IMAGES, BATCH, EPOCHS = 48, 16, 2

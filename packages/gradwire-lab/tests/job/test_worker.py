@@ -15,8 +15,7 @@ from gradwire.errors import JobError
 from gradwire.launch.local import RankContext
 from gradwire_lab.job import launch as worker
 from gradwire_lab.job.data import Dataset
-from gradwire_lab.job.options import JobOptions
-from gradwire_lab.job.runs import Run, parse_runs
+from gradwire_lab.job.options import JobOptions, Run, parse_runs
 from gradwire_lab.job.train_loop import Job
 
 RUNS = parse_runs("sync,pipe:fp8,sync:bf16")

@@ -27,13 +27,17 @@ from gradwire.plan import (
 from gradwire.units import parse_size
 from gradwire_lab.job.batches import MODELS
 from gradwire_lab.job.data import DATASETS
-from gradwire_lab.job.options import EPOCHS, LONGEST_PIPELINE, PIPELINE, JobOptions, check
-from gradwire_lab.job.runs import (
+from gradwire_lab.job.options import (
     CHOOSE,
     COMPARISONS,
+    EPOCHS,
+    LONGEST_PIPELINE,
     METHODS,
+    PIPELINE,
     UNCOMPRESSED,
+    JobOptions,
     Run,
+    check,
     comparison,
     make_run,
     parse_runs,

@@ -13,9 +13,8 @@ from gradwire.launch.local import RankContext, Task, run_joined, run_local
 from gradwire.launch.rendezvous import joined_group
 from gradwire.machine import cores
 from gradwire_lab.job.data import Dataset, load
-from gradwire_lab.job.options import JobOptions
+from gradwire_lab.job.options import JobOptions, Run
 from gradwire_lab.job.record import Epoch, EpochDone, Progress, RunDone, RunResult, RunStarted, StepDone
-from gradwire_lab.job.runs import Run
 from gradwire_lab.job.train_loop import Job, Team, perform
 
 # The work of one rank: join the other ranks, and perform the runs in order.

@@ -14,8 +14,7 @@ from gradwire.fields import Source, line, of, real, rows, text, to_values, whole
 from gradwire.machine import described
 from gradwire.records import make_record
 from gradwire.units import counted
-from gradwire_lab.job.options import JobOptions
-from gradwire_lab.job.runs import D_SYNC, DDP, PS_SYNC, TORCHS, Run, parse_runs
+from gradwire_lab.job.options import D_SYNC, DDP, PS_SYNC, TORCHS, JobOptions, Run, parse_runs
 
 
 @dataclass(frozen=True)

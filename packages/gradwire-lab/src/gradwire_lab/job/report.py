@@ -11,7 +11,7 @@ from gradwire.machine import rates_in_words
 from gradwire.page.picture import CURVES, GREY, legend_above, paint_bars, without_frame
 from gradwire.tables import Column, Table, show
 from gradwire_lab.columns import Columns, table_of
-from gradwire_lab.job.options import JobOptions
+from gradwire_lab.job.options import D_SYNC, DDP, PS_SYNC, JobOptions, Run
 from gradwire_lab.job.record import (
     LAST,
     MODEL,
@@ -23,7 +23,6 @@ from gradwire_lab.job.record import (
     too_short,
     verdict,
 )
-from gradwire_lab.job.runs import D_SYNC, DDP, PS_SYNC, Run
 
 NOTE = (
     "Per step: exposed is the communication that computation does not hide, wire what all ranks send "

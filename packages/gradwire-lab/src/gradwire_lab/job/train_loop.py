@@ -30,9 +30,8 @@ from gradwire.sync.method import WorkerMethod
 from gradwire_lab.job.batches import build, learning_rate, lengths, share, shuffle
 from gradwire_lab.job.data import Dataset
 from gradwire_lab.job.on_ddp import OnDDP, bf16_hook
-from gradwire_lab.job.options import JobOptions
+from gradwire_lab.job.options import ON_DDP, JobOptions, Run
 from gradwire_lab.job.record import Epoch, EpochDone, Progress, RunDone, RunResult, RunStarted, StepDone
-from gradwire_lab.job.runs import ON_DDP, Run
 from gradwire_lab.parameter_server.ps_sync import Server, Worker
 from gradwire_lab.parameter_server.stale_server import StaleServer
 from gradwire_lab.parameter_server.stale_worker import StaleWorker
