@@ -7,7 +7,7 @@ import re
 from dataclasses import fields
 
 from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.config import DEFAULT
+from gradwire.autotune.settings import DEFAULT
 from gradwire.autotune.states import TRANSITIONS
 
 FACT = re.compile(r"\{[^}]*\}")

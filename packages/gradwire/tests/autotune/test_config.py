@@ -13,9 +13,8 @@ import pytest
 import gradwire
 from gradwire import Auto, Link
 from gradwire.autotune import AutoConfig
-from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.initial_plan import InitialPlan
-from gradwire.autotune.settings import terms_of
+from gradwire.autotune.settings import DEFAULT, terms_of
 from gradwire.errors import SpecError
 from gradwire.planner.candidates import SEGMENTS_NBYTES
 from support.piloted import Run

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import torch
 
-from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.contract import RelativeErrors
 from gradwire.autotune.decision import decide
 from gradwire.autotune.rules import BUCKETS, SHARDS, whole
+from gradwire.autotune.settings import DEFAULT
 from gradwire.codecs import Identity, parse
 from gradwire.plan import Plan
 from gradwire.planner.candidates import Workload

@@ -9,9 +9,9 @@ import torch
 
 from gradwire import Exchange, Link, Plan, loopback
 from gradwire.autotune import recorder as module
-from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.estimate import Estimate
 from gradwire.autotune.recorder import Recorder
+from gradwire.autotune.settings import DEFAULT
 from gradwire.errors import DataError, SpecError
 from gradwire.exchange.request import BucketRequest
 from gradwire.sync.context import SyncContext

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from gradwire import Exchange, Link, Plan
-from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.samples import BucketSampler, Samples
+from gradwire.autotune.settings import DEFAULT
 from gradwire.costs import ExchangeCost
 from gradwire.exchange.request import BucketRequest, Half
 from gradwire.sync.ledger.lost import Layout

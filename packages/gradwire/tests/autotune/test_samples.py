@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from gradwire import Auto
-from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.samples import Samples
+from gradwire.autotune.settings import DEFAULT
 from gradwire.codecs import parse
 
 MOST_COUNT = DEFAULT.sample_count

@@ -16,11 +16,11 @@ from torch import nn
 
 from gradwire import Auto, Plan
 from gradwire.autotune.autotuner import Autotuner
-from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.rules import whole
 from gradwire.autotune.samples import Samples
 from gradwire.autotune.saved import State
+from gradwire.autotune.settings import DEFAULT
 from gradwire.autotune.states import TRANSITIONS, TunerEvent, TunerState
 from gradwire.autotune.step_times import StepTime
 from gradwire.autotune.survey import STAYS, Findings

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from gradwire.autotune.config import DEFAULT
+from gradwire.autotune.settings import DEFAULT
 from gradwire.autotune.step_times import StepTime, Watch
 from support.told_line import WINDOW
 

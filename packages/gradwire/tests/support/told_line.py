@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradwire.autotune import config, costs
+from gradwire.autotune import costs, settings
 from gradwire.autotune.step_times import StepTime, StepTimes
 from gradwire.timing.calibrate import codec_cost
 from gradwire.timing.environment import CodecCost, CodecPoint
@@ -16,9 +16,9 @@ from gradwire.timing.line import HostCost
 
 Told = dict[str, tuple[float, ...]]
 WARM_UP, WINDOW, TURN = (
-    config.DEFAULT.warm_up_steps,
-    config.DEFAULT.window_steps,
-    config.DEFAULT.turn_steps,
+    settings.DEFAULT.warm_up_steps,
+    settings.DEFAULT.window_steps,
+    settings.DEFAULT.turn_steps,
 )
 TURNS = [0, 2 * TURN, 3 * TURN, 4 * TURN, 5 * TURN, 6 * TURN, 7 * TURN]
 """The steps from a choice to the beginning of each turn of three plans, and to that of the best one."""
@@ -43,7 +43,7 @@ def tell_line(monkeypatch: pytest.MonkeyPatch) -> Told:
 
 def configure(monkeypatch: pytest.MonkeyPatch, **thresholds: Any) -> None:
     """Let every run from now on that passes no thresholds have these."""
-    monkeypatch.setattr(config, "DEFAULT", replace(config.DEFAULT, **thresholds))
+    monkeypatch.setattr(settings, "DEFAULT", replace(settings.DEFAULT, **thresholds))
 
 
 def tell_times(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,5 @@
 """Automatic choice of a plan during training, as in ``attach(model, "auto")``."""
 
-from gradwire.autotune.config import AutoConfig
-from gradwire.autotune.settings import Auto
+from gradwire.autotune.settings import Auto, AutoConfig
 
 __all__ = ["Auto", "AutoConfig"]

@@ -11,9 +11,9 @@ from random import Random
 
 import torch
 
-from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.autotune.costs import typical
 from gradwire.autotune.samples import Samples, part_of
+from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.codecs import Codec, Identity
 from gradwire.codecs.rules import Rule
 from gradwire.plan import FLOAT_NBYTES, Plan

@@ -7,7 +7,7 @@ from dataclasses import astuple, fields
 
 import torch
 
-from gradwire.autotune.config import DEFAULT, AutoConfig
+from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.codecs import Codec
 from gradwire.errors import ExchangeError, LinkError
 from gradwire.links.base import Link

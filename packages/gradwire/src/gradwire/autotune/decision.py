@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.autotune.contract import RelativeErrors, by_codec, in_words, rules_for
+from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.codecs import Codec, parse
 from gradwire.fields import Source, of, real, rows, to_values
 from gradwire.plan import FLOAT_NBYTES, Plan

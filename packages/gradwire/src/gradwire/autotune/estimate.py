@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
-from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.contract import exchanged
 from gradwire.autotune.observed import Observed
-from gradwire.autotune.settings import Auto
+from gradwire.autotune.settings import DEFAULT, Auto
 from gradwire.codecs import Codec, Identity
 from gradwire.collectives import backend
 from gradwire.errors import SpecError

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.costs import LINE_FIELDS, line_of, own_line
 from gradwire.autotune.rules import BUCKETS, SHARDS, CandidateRules
+from gradwire.autotune.settings import DEFAULT
 from gradwire.autotune.step_times import StepTime, StepTimes
 from gradwire.checkpoints import check_summed, summed
 from gradwire.errors import DataError

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.autotune.estimate import Deployment, Estimate, Estimator
 from gradwire.autotune.observed import FORMS, Observed, RecordedSteps, joined, observe, shares, stretch
-from gradwire.autotune.settings import Auto
+from gradwire.autotune.settings import DEFAULT, Auto, AutoConfig
 from gradwire.autotune.step_times import StepTimes
 from gradwire.errors import DataError, GradwireError, SpecError, shown
 from gradwire.exchange import Exchange

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gradwire.autotune.config import AutoConfig
+from gradwire.autotune.settings import AutoConfig
 from gradwire.collectives import backend
 from gradwire.links.base import Link
 from gradwire.planner.candidates import ALGORITHMS

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gradwire.autotune.config import DEFAULT, AutoConfig
+from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.codecs import Codec
 from gradwire.collectives import ring
 from gradwire.costs import ExchangeCost

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from gradwire.autotune.config import DEFAULT
 from gradwire.autotune.decision import Decision
 from gradwire.autotune.rules import CandidateRules
-from gradwire.autotune.settings import Auto, terms_of
+from gradwire.autotune.settings import DEFAULT, Auto, terms_of
 from gradwire.checkpoints import SUM, check_sealed, sealed
 from gradwire.codecs import parse
 from gradwire.codecs.rules import check_names

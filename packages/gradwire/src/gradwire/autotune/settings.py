@@ -4,13 +4,193 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import TypeVar
 
-from gradwire.autotune.config import AutoConfig, default
 from gradwire.codecs import DEFAULT_CODEC, FREE_OF_SCALE, Codec, Identity, codec_of
 from gradwire.codecs.spec import is_real
 from gradwire.errors import SpecError, shown
 from gradwire.plan import Plan
+
+# The thresholds of an automatic choice, each with its unit and the reason for its value.
+
+T = TypeVar("T")
+
+
+def _of(value: T, unit: str, why: str, least: int = 1) -> T:
+    """Return a field with its default, unit, reason, and smallest valid whole number."""
+    return field(default=value, metadata={"unit": unit, "why": why, "least": least})
+
+
+@dataclass(frozen=True)
+class AutoConfig:
+    """The thresholds of an automatic choice; the defaults are for training runs of minutes or more.
+
+    Each field's metadata has its ``unit``, and in ``why`` the reason for its value. ``make docs`` writes them
+    as a table into build/docs/auto.html, in place of a comment in docs/auto.md.
+
+    Raises
+    ------
+    SpecError
+        If a value isn't a number above 0, or if a count isn't a whole number.
+    """
+
+    # The times of choices and checks
+    warm_up_steps: int = _of(
+        5, "steps", "The first step is slow; the others give step times and a sample.", least=2
+    )
+    window_steps: int = _of(20, "steps", "A median of this many steps hides a pause for evaluation.")
+    resample_steps: int = _of(240, "steps", "Samples cost time, and gradients change slowly.")
+    patience_steps: int = _of(60, "steps", "More frequent choices would cost more than they gain.")
+    most_patience_steps: int = _of(960, "steps", "The patience doubles with each choice, up to this value.")
+    quiet_steps: int = _of(500, "steps", "A run that is stable this long gets its first patience again.")
+    early_share_of_patience: float = _of(
+        0.25, "share of the patience", "Early in training, gradients change faster than networks."
+    )
+    changed_step_share: float = _of(
+        0.25,
+        "share of the shorter step",
+        "A smaller change, to faster or slower steps, seldom changes the best plan.",
+    )
+
+    # Trials of plans
+    turn_steps: int = _of(5, "steps", "The first step of a turn allocates buffers, and isn't timed.")
+    most_trials: int = _of(4, "plans", "More trials cost more steps than the better plan saves.")
+    behind_ratio: float = _of(
+        1.25,
+        "times the fastest plan's time to the loss",
+        "Trials of slow plans cost the most and say the least.",
+    )
+    most_equal_share: float = _of(
+        0.15, "share of a step", "Larger differences are real, however much step times scatter."
+    )
+    chance_ratio: float = _of(
+        2.0, "times half the interquartile range", "One in eight pairs of equal plans differs by more."
+    )
+    close_ratio: float = _of(
+        1.5, "times the least expected time", "Predictions are off by this much if hosts share cores."
+    )
+    closer_ratio: float = _of(
+        1.25, "times the least expected time", "Most other codecs and segment sizes send more bytes."
+    )
+    exposed_share: float = _of(
+        0.1, "share of a step", "If computation hides almost all communication, plans are equally fast."
+    )
+
+    # The comparison of two plans
+    stay_share: float = _of(0.05, "share of time or bytes", "A smaller gain isn't worth a change of plan.")
+    equal_share: float = _of(
+        0.05, "share of a step", "Step times are no more precise; byte counts are exact."
+    )
+    less_noise_share: float = _of(
+        0.9, "share of the variance", "If plans send equal bytes, a tenth less noise is a real advantage."
+    )
+    least_saved_share: float = _of(
+        0.001, "share of the steps", "Less noise must save at least this share of the steps."
+    )
+    most_slack: float = _of(0.9, "share of a step", "A mixture of codecs changes the step time by less.")
+    rounding: float = _of(1 + 1e-6, "factor", "A saved relative error was rounded when it was written.")
+
+    # The quality contract
+    back_share: float = _of(
+        0.75,
+        "share of the limit",
+        "A parameter returns to the plan's codec only with this margin, to avoid oscillation.",
+    )
+    few_bytes_share: float = _of(
+        0.01, "share of all bytes", "For fewer bytes, a separate exchange costs more than compression saves."
+    )
+    wide_share: float = _of(
+        0.1,
+        "share of the values",
+        "If more values need a more precise codec, one codec for all may be better.",
+    )
+    most_excepted_share: float = _of(
+        0.8, "share of the values", "A codec for less than a fifth of the values isn't worth its exchange."
+    )
+    far_less_share: float = _of(
+        0.8, "share of the present plan's bytes", "Fewer bytes than this are a reason to choose again."
+    )
+
+    # Samples of gradients
+    sample_count: int = _of(
+        1 << 20, "floats of a bucket", "A copy of all of a large bucket would take too much memory."
+    )
+    slice_quantile: float = _of(
+        0.9, "share of the rows or columns", "The norm of a matrix hides columns with much smaller norms."
+    )
+    slice_room: float = _of(
+        2.5,
+        "times the parameter's limit",
+        "Rows and columns with larger errors hardly learn; coarse rounding doesn't raise the loss.",
+    )
+    compared_count: int = _of(
+        1 << 18, "floats of a drawn bucket", "The exact average sends this many floats uncompressed."
+    )
+    least_compared_count: int = _of(
+        1 << 13, "floats of a drawn bucket", "An eighth of a small bucket would be too small a sample."
+    )
+    sampled_nbytes: int = _of(
+        25 << 20, "bytes", "A whole gradient is sampled in parts as large as DDP's first buckets."
+    )
+
+    # Measurements of codecs, frames and links
+    cost_repeats: int = _of(3, "repeats", "This many distinguish codecs; training waits meanwhile.")
+    line_effort: tuple[tuple[int, ...], int, float] = _of(
+        ((1, 1 << 16, 1 << 17, 1 << 19), 2, 0.001),
+        "sizes in bytes, repeats, seconds",
+        "The sizes are for slow and fast links; sizes after one that takes 5 ms are skipped.",
+    )
+    most_file_nbytes: int = _of(
+        1 << 24, "bytes", "No decision is this large, and ranks exchange lengths as float32."
+    )
+
+    # Estimates of a step with gradwire; estimates for an attached model use the defaults
+    estimate_steps: int = _of(5, "steps", "The median of fewer steps isn't stable.")
+    estimate_repeats: int = _of(3, "repeats", "Training waits while codecs are measured.")
+    careful_repeats: int = _of(9, "repeats", "No training waits, so there is time for stable measurements.")
+    excerpt_count: int = _of(1 << 20, "floats of a step", "An excerpt is kept in memory and on disk.")
+    excerpt_steps: int = _of(4, "steps", "This many excerpts are enough to estimate gradient noise.")
+    noisy_share: float = _of(
+        0.15, "share of the gain", "A less certain gain isn't worth reporting as a number."
+    )
+    part_nbytes: int = _of(
+        1 << 18, "bytes", "Few parameters share a segment; one scale for many would save bytes."
+    )
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value, expected, least = getattr(self, each.name), type(each.default), each.metadata["least"]
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            kind, fits = "sizes, repeats, and seconds", isinstance(value, tuple) and len(value) == 3
+            if expected is int:
+                kind = f"a whole number of at least {least}"
+                fits = is_number and isinstance(value, int) and value >= least
+            elif expected is float:
+                kind, fits = "a number above 0", is_number and value > 0
+            if not fits:
+                raise SpecError(
+                    f"expected {kind} for {each.name}, got {shown(value)}; omit it to use {each.default}"
+                )
+
+    @property
+    def changed(self) -> str:
+        """The fields that differ from the defaults, as text; empty if none differs."""
+        usual = default()
+        pairs = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return ", ".join(f"{name}={value}" for name, value in pairs if value != getattr(usual, name))
+
+
+DEFAULT = AutoConfig()
+"""The default thresholds."""
+
+
+def default() -> AutoConfig:
+    """Return the default thresholds, for the factory of a dataclass field."""
+    return DEFAULT
+
+
+# The user's settings.
 
 NAME = "auto"
 CODECS = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from time import perf_counter
 
-from gradwire.autotune.config import DEFAULT, AutoConfig
+from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.timing.calibrate import disagreement
 
 

@@ -13,8 +13,8 @@ from math import inf, isinf
 from statistics import fmean, median
 from typing import Self
 
-from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.autotune.decision import Decision, best_of, same_way, stays
+from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.fields import Source, rows, to_values
 from gradwire.plan import Plan
 from gradwire.planner.predict import UNCERTAINTY

@@ -20,8 +20,8 @@ from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.attached import Attached
-from gradwire.autotune.config import DEFAULT, AutoConfig
 from gradwire.autotune.observed import RecordedSteps, joined, shares, stretch
+from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.autotune.step_times import StepTimes
 from gradwire.ddp.attach import HookState, attach
 from gradwire.errors import GradwireError

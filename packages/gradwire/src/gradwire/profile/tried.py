@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Self
 
-from gradwire.autotune.config import DEFAULT
+from gradwire.autotune.settings import DEFAULT
 from gradwire.errors import JobError
 from gradwire.fields import Source, of, real, rows
 from gradwire.files import replace_file
