@@ -10,7 +10,7 @@ from amaranth.lib.fifo import SyncFIFOBuffered
 from amaranth.lib.memory import Memory
 from amaranth.lib.wiring import In, Out
 
-from gradwire.codecs.bfp import NAN_EXPONENT, SMALLEST_EXPONENT, Bfp
+from gradwire.codecs.blocks import NAN_EXPONENT, SMALLEST_EXPONENT, Bfp
 from gradwire_gateware import LANE_BITS
 from gradwire_gateware.formats import BfpLayout
 from gradwire_gateware.packer import Packer, find_peaks, peaks_latency

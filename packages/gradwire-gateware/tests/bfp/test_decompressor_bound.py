@@ -5,7 +5,7 @@ import torch
 from amaranth import Module, Mux
 
 from gradwire.codecs import Bfp
-from gradwire.codecs.bfp import NAN_EXPONENT, SMALLEST_EXPONENT
+from gradwire.codecs.blocks import NAN_EXPONENT, SMALLEST_EXPONENT
 from gradwire_gateware.bfp import _rounded, _value
 from support.hardware_chunks import EXHAUSTIVE
 from support.proofs import Claim, Wires, counterexample, scaled

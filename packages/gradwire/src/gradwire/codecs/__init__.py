@@ -21,11 +21,10 @@ from gradwire.codecs.spec import is_whole, split
 from gradwire.errors import SpecError, shown
 
 if TYPE_CHECKING:
-    from gradwire.codecs.bfp import Bfp
+    from gradwire.codecs.blocks import Bfp, Fp8
     from gradwire.codecs.ecsq import Ecsq
     from gradwire.codecs.errbound import ErrBound
     from gradwire.codecs.floats import Bf16, Fp16, Identity
-    from gradwire.codecs.fp8 import Fp8
     from gradwire.codecs.inceptionn import Inceptionn
     from gradwire.codecs.lossless import Lossless
     from gradwire.codecs.quantize import Quantize
@@ -80,12 +79,12 @@ TABLE = (
     Row("errbound", 4, "errbound:ErrBound"),
     Row("truncate", 5, "truncate:Truncate"),
     Row("quantize", 6, "quantize:Quantize"),
-    Row("bfp", 7, "bfp:Bfp"),
+    Row("bfp", 7, "blocks:Bfp"),
     Row("bitpack", 8, "truncate:BitPack"),
     Row("terngrad", 9, "terngrad:TernGrad"),
     Row("topk", 10, "topk:TopK"),
     Row("lossless", 11, "lossless:Lossless"),
-    Row("fp8", 12, "fp8:Fp8"),
+    Row("fp8", 12, "blocks:Fp8"),
     Row("ecsq", 13, "ecsq:Ecsq"),
 )
 """The codecs of this package. Wire ids are part of the protocol: they never change and are never reused."""
