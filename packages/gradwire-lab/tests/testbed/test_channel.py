@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from gradwire_lab.testbed.channel import pair
+from gradwire_lab.testbed.runner import pair
 
 
 def test_messages_arrive_whole_and_in_order() -> None:

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from gradwire.launch.launched import interrupts_held
-from gradwire_lab.testbed.channel import interrupts
+from gradwire_lab.testbed.runner import interrupts
 
 
 def test_every_interrupt_is_a_byte_and_raises_nothing() -> None:

@@ -13,9 +13,8 @@ from signal import SIGTERM
 import pytest
 
 from gradwire import errors
-from gradwire_lab.testbed.channel import Channel, pair
 from gradwire_lab.testbed.output import HostExit, Stream, Watch
-from gradwire_lab.testbed.runner import Runner
+from gradwire_lab.testbed.runner import Channel, Runner, pair
 
 Play = Callable[[Channel, list[int]], None]
 HOSTS = 2

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gradwire_lab.testbed.channel import Channel, pair
+from gradwire_lab.testbed.runner import Channel, pair
 from support.beds import wait_until
 from support.project import SOURCES
 
@@ -26,7 +26,7 @@ SUPERVISE = """
 import socket, sys
 from contextlib import nullcontext
 from gradwire_lab.testbed import supervisor
-from gradwire_lab.testbed.channel import Channel
+from gradwire_lab.testbed.runner import Channel
 
 supervisor.sweep = lambda: None
 supervisor.inside = lambda namespace: nullcontext()

@@ -15,11 +15,10 @@ from typing import Self
 import gradwire
 from gradwire.errors import SpecError, TestbedError
 from gradwire.launch.launched import interrupts_held
-from gradwire_lab.testbed.channel import Channel, pair
 from gradwire_lab.testbed.namespaces import private_area
 from gradwire_lab.testbed.output import CommandRun, Sink, Watch, show
 from gradwire_lab.testbed.registry import MARK, Entry, enter, variables
-from gradwire_lab.testbed.runner import Runner
+from gradwire_lab.testbed.runner import Channel, Runner, pair
 from gradwire_lab.testbed.topology import Topology
 
 SET_UP_TIMEOUT_S = 60.0

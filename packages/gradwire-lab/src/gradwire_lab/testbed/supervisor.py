@@ -18,11 +18,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from gradwire.errors import TestbedError
-from gradwire_lab.testbed.channel import Channel, Message
 from gradwire_lab.testbed.layout import insert_nics, make_network
 from gradwire_lab.testbed.namespaces import forget_ambient_capabilities, inside
 from gradwire_lab.testbed.registry import forget
-from gradwire_lab.testbed.runner import NicPrograms, keep_awake
+from gradwire_lab.testbed.runner import Channel, Message, NicPrograms, keep_awake
 from gradwire_lab.testbed.topology import Topology
 
 
