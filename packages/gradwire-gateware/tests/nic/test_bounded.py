@@ -3,7 +3,7 @@ from typing import Any
 
 from amaranth.sim import Simulator
 
-from gradwire_gateware.nic.finisher import Bounded
+from gradwire_gateware.nic.composer import Bounded
 from support.axi import Run, consumed, produced
 
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from amaranth.sim import Simulator
 
-from gradwire_gateware.nic.finisher import Finisher
+from gradwire_gateware.nic.composer import Finisher
 from gradwire_gateware.nic.packets import SUM_AT
 from gradwire_gateware.nic.seal import TcpSum
 from support.axi import STALLS, Run, consumed, produced

@@ -10,8 +10,7 @@ from amaranth.lib import wiring
 from gradwire.codecs import Inceptionn
 from gradwire_gateware.formats import GROUP_LANES
 from gradwire_gateware.inceptionn.decompressor import InceptionnDecompressor
-from gradwire_gateware.nic.composer import ORDER, Composer
-from gradwire_gateware.nic.finisher import FACTS, Bounded, Finisher
+from gradwire_gateware.nic.composer import FACTS, ORDER, Bounded, Composer, Finisher
 from gradwire_gateware.nic.intake import Intake, align, strip
 from gradwire_gateware.nic.packets import (
     ETHERNET_NBYTES,

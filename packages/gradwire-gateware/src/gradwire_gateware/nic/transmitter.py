@@ -12,8 +12,7 @@ from gradwire.codecs import Inceptionn
 from gradwire_gateware import LANE_BITS
 from gradwire_gateware.formats import GROUP_LANES, GROUP_NBYTES
 from gradwire_gateware.inceptionn.compressor import InceptionnCompressor
-from gradwire_gateware.nic.composer import ORDER, Composer
-from gradwire_gateware.nic.finisher import FACTS, Bounded, Finisher
+from gradwire_gateware.nic.composer import FACTS, ORDER, Bounded, Composer, Finisher
 from gradwire_gateware.nic.intake import Intake, align, between, strip
 from gradwire_gateware.nic.packets import (
     COMPRESSED,
