@@ -25,7 +25,7 @@ def test_torch_is_not_imported_before_it_is_needed(code: str) -> None:
         "gradwire.cli",
         "gradwire.cli.parser",
         "gradwire.codecs",
-        "gradwire.devices.owners",
+        "gradwire.devices",
         "gradwire.files",
         "gradwire.launch.launched",
         "gradwire.machine",

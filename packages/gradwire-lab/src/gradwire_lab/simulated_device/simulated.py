@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gradwire.devices import owners
+from gradwire import devices
 from gradwire.devices.base import Device, Event, Stream, T
 from gradwire_lab.simulated_device.operations import Copy, Operation, Range, Write, extent, launch
 
@@ -38,7 +38,7 @@ def owner_of(tensor: torch.Tensor) -> Simulated | None:
     return None if found is None or found[0].expired() else found[1]
 
 
-owners.register(owner_of)
+devices.register(owner_of)
 
 
 class _Wait(Operation):

@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol, cast
 from gradwire import _native
 from gradwire.codecs.base import Codec
 from gradwire.deferred import torch
-from gradwire.devices.owners import owner_of
+from gradwire.devices import owner_of
 
 
 class Kernels(Protocol):

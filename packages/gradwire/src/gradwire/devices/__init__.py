@@ -1,12 +1,17 @@
-"""Transfers between host memory and devices.
+"""Transfers between host memory and devices, and the devices that own CPU memory.
 
-Names are loaded on first use, so that codecs can import ``owners`` without importing torch.
+Names are loaded on first use, so that codecs can import ``owner_of`` without importing torch.
 """
 
+from __future__ import annotations
+
 import importlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
+
     from gradwire.devices.base import CPU, Device, Event, Stream
     from gradwire.devices.staging import FLOATS, Staged, Staging, device_of, on_host
 
@@ -14,7 +19,19 @@ _HOMES = {
     "base": ("CPU", "Device", "Event", "Stream"),
     "staging": ("FLOATS", "Staged", "Staging", "device_of", "on_host"),
 }
-__all__ = ["CPU", "FLOATS", "Device", "Event", "Staged", "Staging", "Stream", "device_of", "on_host"]
+__all__ = [
+    "CPU",
+    "FLOATS",
+    "Device",
+    "Event",
+    "Staged",
+    "Staging",
+    "Stream",
+    "device_of",
+    "on_host",
+    "owner_of",
+    "register",
+]
 
 
 def __getattr__(name: str) -> object:
@@ -24,3 +41,23 @@ def __getattr__(name: str) -> object:
             globals()[name] = value
             return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+# Devices that own CPU memory: a simulated device in tests and experiments.
+
+_owners: list[Callable[[torch.Tensor], Device | None]] = []
+
+
+def register(owner: Callable[[torch.Tensor], Device | None]) -> None:
+    """Register a function that returns the device that owns a CPU tensor, or None."""
+    if owner not in _owners:
+        _owners.append(owner)
+
+
+def owner_of(tensor: torch.Tensor) -> Device | None:
+    """Return the device that owns a CPU tensor's memory; None for the CPU itself, the usual case."""
+    for owner in _owners:
+        found = owner(tensor)
+        if found is not None:
+            return found
+    return None

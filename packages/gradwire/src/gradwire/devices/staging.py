@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import torch
 
+from gradwire.devices import owner_of
 from gradwire.devices.base import CPU, CPU_STREAM, DONE, Device, Event, Stream, T, bring_back, fetch, serves
-from gradwire.devices.owners import owner_of
 
 # Accelerators whose torch module has the streams and events of ``torch.cuda``.
 #
