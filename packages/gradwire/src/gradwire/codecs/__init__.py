@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from gradwire.codecs.floats import Bf16, Fp16, Identity
     from gradwire.codecs.inceptionn import Inceptionn
     from gradwire.codecs.lossless import Lossless
-    from gradwire.codecs.quantize import Quantize
-    from gradwire.codecs.terngrad import TernGrad
+    from gradwire.codecs.quantize import Quantize, TernGrad
     from gradwire.codecs.topk import TopK
     from gradwire.codecs.truncate import BitPack, Truncate
 
@@ -81,7 +80,7 @@ TABLE = (
     Row("quantize", 6, "quantize:Quantize"),
     Row("bfp", 7, "blocks:Bfp"),
     Row("bitpack", 8, "truncate:BitPack"),
-    Row("terngrad", 9, "terngrad:TernGrad"),
+    Row("terngrad", 9, "quantize:TernGrad"),
     Row("topk", 10, "topk:TopK"),
     Row("lossless", 11, "lossless:Lossless"),
     Row("fp8", 12, "blocks:Fp8"),

@@ -1,4 +1,4 @@
-"""Scalar quantisation to 8 or 4 bits per value, with a scale per block."""
+"""Rounding to evenly spaced values: to the nearest (``quantize``), or at random to three (``terngrad``)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gradwire.codecs.base import largest_finite
-from gradwire.codecs.native import NativeCodec
+from gradwire.codecs.native import NativeCodec, as_int32
 from gradwire.codecs.spec import Reader, error, is_whole, join
 from gradwire.deferred import torch
 
@@ -15,7 +15,7 @@ SMALLEST_PEAK = 2.0**-100
 CLEARED_BITS = 8
 """The number of low bits of a scale that are cleared."""
 _BLOCK = 1024
-_EXPECTED = "4 or 8 bits"
+_BITS_EXPECTED = "4 or 8 bits"
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Quantize(NativeCodec):
 
     def __post_init__(self) -> None:
         if not is_whole(self.bits, 4, 8) or self.bits not in (4, 8):
-            raise error(self.name, _EXPECTED, self.bits, "quantize:8")
+            raise error(self.name, _BITS_EXPECTED, self.bits, "quantize:8")
         if not is_whole(self.block, 16, 65536) or self.block % 16:
             expected = "a block of 16 to 65536 values, a multiple of 16"
             raise error(self.name, expected, self.block, "quantize:8,block=1024")
@@ -89,10 +89,70 @@ class Quantize(NativeCodec):
 
     @classmethod
     def _fields(cls, reader: Reader) -> tuple[int, int]:
-        bits, block = reader.whole(_EXPECTED, reader.argument(_EXPECTED)), reader.option("block")
+        bits, block = reader.whole(_BITS_EXPECTED, reader.argument(_BITS_EXPECTED)), reader.option("block")
         return bits, _BLOCK if block is None else reader.whole("a block that is a whole number", block)
 
     def bound(self, x: torch.Tensor) -> float:
         """Return slightly more than half a step of the block with the largest magnitude."""
         largest = largest_finite(x)
         return 0.51 * largest / self.largest_code + SMALLEST_PEAK if largest else 0.0
+
+
+# Unbiased stochastic rounding to three values.
+
+_SEED_EXPECTED, _SEED_EXAMPLE = "a seed from 0 to 2^64 - 1", "terngrad:seed=1"
+
+
+@dataclass(frozen=True)
+class TernGrad(NativeCodec):
+    """Unbiased stochastic rounding of every value to -s, 0, or +s.
+
+    Formula: s = max|x| over the chunk; y = s sign(x) b with P(b = 1) = |x| / s. The random numbers are a
+    counter-based hash of the seed, the CRC32C of the chunk, and the index: the same chunk gives the same
+    bytes on every machine, and another step's chunk gives other random numbers.
+
+    Payload: float32 s, then 2 bits per value (0 zero, 1 +s, 2 -s; 3 is malformed), four per byte from the
+    low bits up, unused bits 0. Bound: max|x|; only the expectation is exact. Non-finite values: any NaN or
+    infinity turns the whole chunk, in an exchange the segment, into NaN (s is NaN). Ratio: 16. Source: Wen et
+    al., "TernGrad" (NIPS 2017), equations 1 to 3, without clipping and layer-wise scales (the chunk takes the
+    layer's place).
+
+    Parameters
+    ----------
+    seed
+        0 to 2^64 - 1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> TernGrad().encode(torch.tensor([2.0, -2.0, 0.0])).tolist()
+    [0, 0, 0, 64, 9]
+    """
+
+    seed: int = 0
+
+    name: ClassVar[str] = "terngrad"
+    wire_id: ClassVar[int] = 9
+    EXAMPLES: ClassVar[tuple[str, ...]] = ("terngrad", "terngrad:seed=18446744073709551615")
+    _format: ClassVar[str] = "terngrad"
+
+    def __post_init__(self) -> None:
+        if not is_whole(self.seed, 0, 2**64 - 1):
+            raise error(self.name, _SEED_EXPECTED, self.seed, _SEED_EXAMPLE)
+
+    @property
+    def _params(self) -> tuple[int, ...]:
+        return as_int32(self.seed), as_int32(self.seed >> 32)
+
+    def __str__(self) -> str:
+        return join(self.name, f"seed={self.seed}" if self.seed else "")
+
+    @classmethod
+    def _fields(cls, reader: Reader) -> tuple[int]:
+        reader.example = _SEED_EXAMPLE
+        seed = reader.option("seed")
+        return (0 if seed is None else reader.whole(_SEED_EXPECTED, seed),)
+
+    def bound(self, x: torch.Tensor) -> float:
+        """Return the largest finite magnitude, because any value can become 0 or as large as the largest."""
+        return largest_finite(x)
