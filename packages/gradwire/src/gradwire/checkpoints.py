@@ -91,8 +91,8 @@ def load_checkpoint(
             return _read(file, path, map_location, weights_only)
     except OSError as error:
         raise StateError(
-            f"the checkpoint {os.fspath(path)} cannot be read: {error.strerror or error}; pass a file of "
-            "save_checkpoint"
+            f"the checkpoint {os.fspath(path)} cannot be read: {error.strerror or error}; pass a file "
+            "written by save_checkpoint"
         ) from error
 
 
@@ -133,8 +133,8 @@ def _verify(file: BinaryIO, path: str | os.PathLike[str]) -> None:
     if not comment.startswith(_MARK):
         raise StateError(
             f"the checkpoint {os.fspath(path)} has no checksum at its end: it is truncated or damaged, or "
-            "not from gradwire.save_checkpoint; use another checkpoint, or read a file of torch.save with "
-            "torch.load"
+            "not from gradwire.save_checkpoint; use another checkpoint, or read a file written by "
+            "torch.save with torch.load"
         )
     if comment[len(_MARK) :] != _digits(file, file.tell() - _DIGITS):
         raise StateError(
@@ -153,7 +153,8 @@ def _read(
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise StateError(
             f"the checkpoint {os.fspath(path)} is intact, but torch.load cannot read it: {reason}; use the "
-            "torch that wrote it, map_location for devices, and weights_only=False for other objects"
+            "version of torch that wrote it, map_location for devices, and weights_only=False for other "
+            "objects"
         ) from error
     return state
 

@@ -199,7 +199,7 @@ def text(value: object) -> str:
     """Return a string that can be encoded as UTF-8."""
     if _is_text(value):
         return value
-    raise _wrong("a text", value)
+    raise _wrong("a string", value)
 
 
 def _is_text(value: object) -> TypeGuard[str]:
@@ -266,7 +266,7 @@ def keyed(kind: Kind[T]) -> Kind[dict[str, T]]:
             raise _wrong("an object with named fields", value)
         for key in value:
             if not _is_text(key):
-                raise _wrong("names that are texts", key)
+                raise _wrong("strings as names", key)
         return {key: _at(key if key.isprintable() else repr(key), kind, each) for key, each in value.items()}
 
     return read

@@ -272,7 +272,10 @@ class Plan:
         if plan is None:
             plan = DEFAULT_CODEC
         if isinstance(plan, str) and plan.lstrip().startswith("{"):
-            raise SpecError(f"expected no JSON for {name}; read it with Plan.from_json, or pass its file")
+            raise SpecError(
+                f"expected a plan, a codec, or the path of a file for {name}, got JSON; read it with "
+                "Plan.from_json, or pass the path of its file"
+            )
         if isinstance(plan, str) and not _is_path(plan):
             plan = parse(plan)
         if isinstance(plan, Codec):

@@ -102,8 +102,8 @@ def check_shardable(optimizer: torch.optim.Optimizer, parameters: Sequence[Param
         )
     if strangers(optimizer, set(map(id, parameters))):
         raise SpecError(
-            "a Sharded method expected an optimizer of its model's parameters, got one with others; make it "
-            "from model.parameters()"
+            "a Sharded method expected an optimizer of its model's parameters, got one with other "
+            "parameters; make it from model.parameters()"
         )
 
 
@@ -232,7 +232,7 @@ class Sharded(WorkerMethod):
     def _before_layout(self) -> StepRecord:
         raise SpecError(
             "a Sharded method expected the same trainable parameters as at its start, got an unfrozen one; "
-            "unfreeze it before, or make a new method and a new optimizer"
+            "unfreeze it before you create the method, or make a new method and a new optimizer"
         )
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:

@@ -104,11 +104,11 @@ def test_words_become_values() -> None:
 @pytest.mark.parametrize(
     ("values", "kind", "reason"),
     [
-        ({"hosts": 0}, SpecError, "expected 2 hosts or more"),
-        ({"hosts": 1}, SpecError, "expected 2 hosts or more"),
-        ({"hosts": 2.5}, SpecError, "expected 2 hosts or more"),
+        ({"hosts": 0}, SpecError, "expected at least 2 hosts"),
+        ({"hosts": 1}, SpecError, "expected at least 2 hosts"),
+        ({"hosts": 2.5}, SpecError, "expected at least 2 hosts"),
         ({"group_size": 4, "core_rate": 1e8}, SpecError, "groups of 2 to 3 hosts, got 4"),
-        ({"hosts": 2, "group_size": 2, "core_rate": 1e8}, SpecError, "expected 3 hosts or more"),
+        ({"hosts": 2, "group_size": 2, "core_rate": 1e8}, SpecError, "expected at least 3 hosts"),
         ({"group_size": 2, "core_rate": 0}, SpecError, "for core_rate, got 0"),
         ({"group_size": 2, "core_rate": math.nan}, SpecError, "for core_rate, got nan"),
         ({"group_size": 2, "core_rate": [1]}, SpecError, "for core_rate, got .1."),
@@ -214,7 +214,7 @@ def test_what_is_missing_in_a_record_has_its_default() -> None:
         ([], "expected an object with named fields for a plan's request"),
         ({"hosts": 4}, "no field 'model'"),
         ({"model": 1000, "hosts": 4, "speed": 1}, "the unknown field 'speed'"),
-        ({"model": 1000, "hosts": 1, "rate": "1gbit"}, "expected 2 hosts or more"),
+        ({"model": 1000, "hosts": 1, "rate": "1gbit"}, "expected at least 2 hosts"),
         ({"model": 1000, "hosts": 4, "line": {"latency_s": 0}}, "no field 'nbytes_per_s'"),
         (
             {"model": 1000, "hosts": 4, "rate": "1gbit", "elsewhere": 1},

@@ -167,8 +167,8 @@ def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -
         held = unit.all_gather, unit.reduce_scatter, unit.replica_group
         if any(isinstance(each, GatherWeights | ScatterGradients | ReplicaGroup) for each in held):
             raise AttachError(
-                f"attach_fsdp expected modules that are not attached, got {unit.name!r}, which is; close the "
-                "first attachment before"
+                f"attach_fsdp expected modules that are not attached yet, got {unit.name!r}, which already "
+                "is; close its attachment first"
             )
     if plan.pipeline != 1:
         raise SpecError(

@@ -158,10 +158,10 @@ class ResidualFolder:
             return world
         if len(found) == 1:
             return found[0]
-        what = f"residuals of {found} ranks" if found else "none"
+        what = f"residuals from runs with {' and '.join(map(str, found))} ranks" if found else "none"
         raise StateError(
-            f"expected residuals of all ranks with the checkpoint {self.folder}, because this plan keeps "
-            f"residuals, got {what}; pass the folder that has them"
+            f"expected the residuals of all ranks in the checkpoint {self.folder}, because this plan keeps "
+            f"residuals, got {what}; pass the folder that contains them"
         )
 
     @property
@@ -277,7 +277,7 @@ class Attachment:
         if updates > 0 and self.attached.ledger.summary().steps == self._steps_before:
             raise AttachError(
                 f"rank {self.rank}: the weights were updated {updates} times, but no gradient reached "
-                "gradwire, so compression did not run; does the loop train another model?"
+                "gradwire, so compression did not run; check that the loop trains the attached model"
             )
 
     def close(self) -> None:

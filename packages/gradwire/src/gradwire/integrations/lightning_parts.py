@@ -42,7 +42,7 @@ class StrategyParts(Attaches, _Base):
         hooks = [name for name in _HOOKS if ddp.get(name) is not None]
         if hooks:
             raise SpecError(
-                f"expected no communication hook beside gradwire's, got {' and '.join(hooks)}; omit it"
+                f"expected no communication hook besides gradwire's, got {' and '.join(hooks)}; omit it"
             )
         super().__init__(**ddp)
         self._gradwire = Attachment(

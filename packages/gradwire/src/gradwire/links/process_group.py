@@ -79,9 +79,9 @@ class Reduction:
                 # has failed keeps Gloo's connections until its process ends.
                 ended = min(ended, now + ranks.connect_s) if ranks.gone() else inf
                 if now > ended:
-                    raise LinkError(f"{self._what}{ranks.closed_peer()}: it did not end")
+                    raise LinkError(f"{self._what}{ranks.closed_peer()}: the sum is incomplete")
                 if now > until:
-                    raise LinkTimeoutError(f"{self._what}: it did not end within {most_s:g} s")
+                    raise LinkTimeoutError(f"{self._what}: the sum is incomplete after {most_s:g} s")
             self._work.wait()
         except RuntimeError as error:
             raise ranks.failed(error, self._what, self._timeout_s) from error

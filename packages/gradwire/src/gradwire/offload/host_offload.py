@@ -368,5 +368,5 @@ class HostOffload:
         if lost:
             raise SpecError(
                 f"expected a model with the parameters of the optimizer, got one that has replaced {lost} of "
-                "them; use load_state_dict without assign=True, or make optimizer and HostOffload after it"
+                "them; use load_state_dict without assign=True, or make the optimizer and this after it"
             )

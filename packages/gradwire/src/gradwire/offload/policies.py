@@ -111,7 +111,7 @@ class Oracle(Static):
     def __init__(self, runs: Mapping[int, Sequence[tuple[float, float]]], accuracy: float) -> None:
         if not runs or not all(runs.values()):
             raise SpecError(
-                "the oracle expected one pair of seconds and accuracy or more for each format, got none; "
+                "the oracle expected at least one pair (seconds, accuracy) for each format, got none; "
                 "pass its runs"
             )
 

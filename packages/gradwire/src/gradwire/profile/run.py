@@ -118,7 +118,7 @@ def _read(settings: Settings, code: int, path: Path, load: Callable[[Path], Foun
         attached = notes.steps - wanted
         raise JobError(
             f"the script {ending} after {counted(notes.steps, 'step')}, {attached} of them attached, before "
-            f"{COUNTED} steps with gradwire's chosen plan; run some hundreds of steps"
+            f"{COUNTED} steps with gradwire's chosen plan; run a few hundred steps"
         )
     raise JobError(
         f"the script {ending} after {counted(notes.steps, 'step')}, expected {wanted} "

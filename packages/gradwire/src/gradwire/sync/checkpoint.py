@@ -249,9 +249,9 @@ def _check_same_moment(olds: Sequence[RankState]) -> None:
     for old in olds:
         if old.steps_done != first.steps_done or not _equal(old.in_flight, first.in_flight):
             raise StateError(
-                f"expected equal steps and gradients in flight, got others on rank {old.rank}, after "
-                f"{old.steps_done} steps, than on rank {first.rank}, after {first.steps_done}; use states "
-                "from one checkpoint"
+                f"expected the same step and gradients in flight on all ranks, but rank {old.rank}, after "
+                f"{old.steps_done} steps, differs from rank {first.rank}, after {first.steps_done}; use "
+                "states from one checkpoint"
             )
 
 

@@ -61,7 +61,7 @@ class CodecCost:
         terms = [point.terms for point in self.points]
         if not terms or terms != sorted(set(terms)) or terms[0] < 1:
             raise SpecError(
-                f"expected points with rising numbers of terms from 1 up for {self.codec}, got {terms}"
+                f"expected points with ascending numbers of terms from 1 up for {self.codec}, got {terms}"
             )
 
     @property

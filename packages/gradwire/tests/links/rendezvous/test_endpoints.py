@@ -51,7 +51,7 @@ def test_an_endpoint_that_no_rank_has_written_is_an_error_that_says_so(text: str
         f"rank {rank} connecting with the 2 ranks of its group: expected an endpoint under 'rank {1 - rank}' "
         "in torch's store, got "
     )
-    assert "; find the other program that writes to that store" in str(error)
+    assert "; look for another program that writes to this store" in str(error)
     assert len(str(error)) < 400
 
 

@@ -54,7 +54,7 @@ def check_same_version(versions: str, names: Sequence[str], this: str, doing: st
     if len(each) not in (0, len(names)):
         raise LinkError(
             f"{doing}: expected the versions of {len(names)} ranks in torch's store, got {shown(versions)}; "
-            "find the other program that writes to that store"
+            "look for another program that writes to this store"
         )
     known = zip(names, each, strict=True) if each else [(names[0], ""), ("this rank", this)]
     ranks: dict[str, list[str]] = {}
