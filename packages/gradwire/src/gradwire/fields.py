@@ -221,7 +221,7 @@ def anything(value: object) -> Any:
 
 
 def one_of(*values: T) -> Kind[T]:
-    """Return the kind of exactly these values, compared with their types."""
+    """Return the kind that accepts exactly these values, compared with their types."""
 
     def read(value: object) -> T:
         for each in values:
@@ -238,7 +238,7 @@ def optional(kind: Kind[T], none: S = None) -> Kind[T | S]:  # type: ignore[assi
 
 
 def rows(kind: Kind[T], count: int | None = None) -> Kind[tuple[T, ...]]:
-    """Return the kind of lists with entries of one kind, and with ``count`` entries if given."""
+    """Return the kind that accepts lists whose entries are all of ``kind``, ``count`` of them if given."""
 
     def read(value: object) -> tuple[T, ...]:
         if not isinstance(value, list | tuple) or count not in (None, len(value)):
@@ -249,7 +249,7 @@ def rows(kind: Kind[T], count: int | None = None) -> Kind[tuple[T, ...]]:
 
 
 def pair(first: Kind[T], second: Kind[S]) -> Kind[tuple[T, S]]:
-    """Return the kind of lists of two entries, each of its own kind."""
+    """Return the kind that accepts lists of two entries, of ``first`` and of ``second``."""
 
     def read(value: object) -> tuple[T, S]:
         one, other = rows(anything, 2)(value)
@@ -259,7 +259,7 @@ def pair(first: Kind[T], second: Kind[S]) -> Kind[tuple[T, S]]:
 
 
 def keyed(kind: Kind[T]) -> Kind[dict[str, T]]:
-    """Return the kind of mappings from strings to values of one kind."""
+    """Return the kind that accepts mappings from strings to values of ``kind``."""
 
     def read(value: object) -> dict[str, T]:
         if not isinstance(value, Mapping):

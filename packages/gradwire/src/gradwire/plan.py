@@ -211,7 +211,7 @@ class Plan:
         return self.encode_on == "device"
 
     def on_host(self, who: str) -> Plan:
-        """Return the plan for ``who``, which encodes on the host. Raises ``SpecError`` for another place."""
+        """Return the plan for ``who``, which encodes on the host. Raises ``SpecError`` otherwise."""
         if self.encodes_on_device:
             raise SpecError(f"{who} expected encode_on='host', got 'device'; use a plan that encodes there")
         return self
@@ -349,7 +349,7 @@ PlanLike = Plan | Codec | str | os.PathLike[str] | None
 
 
 def _is_path(text: str) -> bool:
-    """Return whether a text is the path of a plan's file, and not a codec's spec."""
+    """Return whether a string is the path of a plan's file, and not a codec's spec."""
     if text.endswith(".json") or "/" in text:
         return True
     return text.partition(":")[0] not in {row.name for row in TABLE} and Path(text).is_file()

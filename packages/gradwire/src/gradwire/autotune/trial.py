@@ -1,6 +1,6 @@
 """Trials of plans with similar expected times: each plan runs for some steps, and the fastest one stays.
 
-Predictions don't include everything: if hosts share cores or links differ, another algorithm may be the
+Predictions don't include everything: if hosts share cores or links differ, a different algorithm may be the
 fastest. The steps of a trial are training steps, so it costs only the extra time of slower plans.
 """
 

@@ -176,7 +176,7 @@ class HookState:
 
     @property
     def refusal(self) -> str:
-        """The error text for another ``attach`` of the model."""
+        """The error text for a second ``attach`` of the model."""
         if self.sync.context.is_over:
             return f"gradwire was attached to this model earlier, and was closed or failed; {_REMEDY}"
         return f"gradwire is already attached to this model; use the result of the first attach, or {_REMEDY}"

@@ -2,9 +2,9 @@
 
 The transport's messages have no headers, and Gloo ends the process if two ranks disagree about a message's
 length. So the first bucket of every length uses a ring, whose frames are checked. Before a later bucket of
-that length, every rank announces it to the next, in a frame without a payload. A rank that receives another
-length, or a sum instead of an average, does not start. So no two neighbours in Gloo's ring start with
-different buckets.
+that length, every rank announces it to the next, in a frame without a payload. A rank that receives a
+different length, or a sum instead of an average, does not start. So no two neighbours in Gloo's ring start
+with different buckets.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Exchange:
         return self.transport.failure
 
     def follow(self, plan: Plan) -> None:
-        """Switch to another plan; all ranks call this between the same two exchanges.
+        """Switch to a different plan; all ranks call this between the same two exchanges.
 
         Raises ``SpecError`` for a plan that needs other connections.
         """

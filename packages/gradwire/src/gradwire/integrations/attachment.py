@@ -104,7 +104,8 @@ def adopted(
 ) -> Mapping[str, Any]:
     """Return this rank's initial residuals from the saved states of ``saved_world`` ranks.
 
-    Raises ``StateError`` if a rank's file is missing, damaged, or (unless ``step`` is None) of another step.
+    Raises ``StateError`` if a rank's file is missing, damaged, or (unless ``step`` is None) of a different
+    step.
     """
     if saved_world == world:
         return _residuals(read, rank, step)
@@ -295,8 +296,8 @@ class Attachment:
         """Load the states that ``saved_world`` ranks saved; ``read`` returns the state of a rank.
 
         Each rank loads its own state. If the number of ranks has changed, the sum of the residuals is
-        redistributed. Raises ``StateError``, without any change, if a state is missing, damaged, or of
-        another step.
+        redistributed. Raises ``StateError``, without any change, if a state is missing, damaged, or of a
+        different step.
         """
         with _advice():
             self.attached.load_state_dict(adopted(self.rank, self.world, saved_world, read, step))

@@ -114,7 +114,7 @@ class GlooAllReduce:
 
     @property
     def is_connected(self) -> bool:
-        """Whether ``begin`` may be called, because a call of ``sum`` has succeeded."""
+        """Whether a call to ``sum`` has succeeded, so that ``begin`` may be called."""
         return self._group is not None and self._has_summed
 
     def sum(self, tensor: torch.Tensor, timeout_s: float) -> None:

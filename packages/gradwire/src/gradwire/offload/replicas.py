@@ -204,7 +204,7 @@ class Residents:
     """The layers that stay on the device, where the replica reads the masters directly, until ``close``.
 
     Their masters use the memory of the replica's weights. The optimizer's state for them is moved to the
-    device, too, also after the optimizer loads another state.
+    device, too, even after the optimizer loads a new state.
     """
 
     def __init__(self, layers: Sequence[Layer], optimizer: torch.optim.Optimizer, device: Device) -> None:

@@ -77,7 +77,7 @@ def ranking(choice: Choice, top: int) -> Report:
 
 
 def scaling(points: Sequence[ScalePoint]) -> Report:
-    """Return the table of step times by number of hosts, and the gain of further hosts in a sentence."""
+    """Return the table of step times by number of hosts, and the gain of additional hosts in a sentence."""
     figures = ("hosts", "step", "throughput", "adds", "efficiency")
     columns = (*map(Column, figures), Column.of_text("plan"))
     adds = ["", *(f"{gain:.2f}" for gain in gains(points))]
@@ -96,7 +96,7 @@ def scaling(points: Sequence[ScalePoint]) -> Report:
 
 
 def verdict(points: Sequence[ScalePoint]) -> str:
-    """Return a sentence with the highest throughput and the ranges in which further hosts pay."""
+    """Return a sentence with the highest throughput and the ranges in which additional hosts pay off."""
     ranges, last = paying_ranges(points), points[-1].hosts
     best = max(points, key=lambda each: each.speedup)
     grows = "still grows" if best.hosts == last else "is highest"

@@ -220,7 +220,7 @@ def profile(options: ProfileOptions) -> int:
 def estimates(observed: Observed, options: ProfileOptions) -> tuple[list[Estimate], float | None]:
     """Return an estimate for each network and number of hosts, and the predicted time of the observed step.
 
-    The second value is None if the observed deployment isn't among them. Measuring takes some seconds.
+    The second value is None if the observed deployment isn't among them. Measuring takes several seconds.
     """
     where: Sequence[Deployment] = deployments(
         observed,

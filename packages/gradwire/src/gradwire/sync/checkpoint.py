@@ -1,10 +1,10 @@
-"""One rank's state of a training method in a checkpoint, and its conversion to another number of ranks.
+"""One rank's state of a training method in a checkpoint, and its conversion to a different number of ranks.
 
 A state is a flat dictionary. Its keys contain the rank, so that a checkpoint shared by all ranks, such as
 that of ``torch.distributed.checkpoint``, has separate entries for each rank, and no rank can load another
 rank's state by mistake:
 
-- ``gradwire/rank3/pipe``: a JSON text with version, method, plan, rank, world, steps, the decisions of
+- ``gradwire/rank3/pipe``: a JSON string with version, method, plan, rank, world, steps, the decisions of
   ``"auto"`` and, of a pipeline, the hyperparameters of the gradients in flight (the key is named after the
   method that was first saved);
 - ``gradwire/rank3/residual/<key>``: the encoding errors of this rank, if the plan keeps residuals;
@@ -204,7 +204,7 @@ def unpack(state: Mapping[str, Any], rank: int, world: int, method: str = "PipeS
 
 @outside_inference
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
-    """Return states for another number of ranks, of any method but ``Sharded``, or of ``attach``.
+    """Return states for a different number of ranks, of any method but ``Sharded``, or of ``attach``.
 
     The gradients in flight are averages, equal on all ranks, so every new rank gets them, with the
     hyperparameters of their steps. Residuals differ between ranks; they are redistributed so that their sum

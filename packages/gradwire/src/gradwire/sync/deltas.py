@@ -31,8 +31,8 @@ class Deltas(Codec):
     delta would be larger. Bound: 0, or the bound of bf16.
 
     Unlike the codecs of gradients, it has a state for one bucket: all ends keep the weights and their
-    version, and refuse a delta from another version. So it has no row in the codecs' table, and its wire id
-    is above theirs.
+    version, and refuse a delta from a different version. So it has no row in the codecs' table, and its wire
+    id is above theirs.
 
     Parameters
     ----------

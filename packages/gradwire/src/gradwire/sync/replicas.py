@@ -120,7 +120,7 @@ def check_layout(model: nn.Module, exchange: Exchange) -> bool:
 
 
 def check_options(options: str, exchange: Exchange) -> None:
-    """Compare a text that must be equal on all ranks; call it as ``check_replicas``.
+    """Compare a string that must be equal on all ranks; call it as ``check_replicas``.
 
     Raises ``ExchangeError``, also if the texts differ.
     """

@@ -84,7 +84,7 @@ class Residuals:
         return self._tensors[key]
 
     def replace(self, key: str, tensor: torch.Tensor) -> None:
-        """Set the residual of ``key`` to ``tensor``, which may have another length than before."""
+        """Set the residual of ``key`` to ``tensor``, whose length may differ from the previous one's."""
         self._tensors[key] = tensor
 
     def scale(self, factor: float) -> None:

@@ -47,7 +47,7 @@ class CodecCost:
 
     A rank that publishes a chunk also decodes it, unless the codec is ``exact``. ``disagreement`` is the
     scatter of the repeated measurements (``calibrate.disagreement``). ``finished`` is the cost on finished
-    sums if another codec encodes them (``Codec.of_sums``).
+    sums if a different codec encodes them (``Codec.of_sums``).
     """
 
     codec: str
@@ -66,7 +66,7 @@ class CodecCost:
 
     @property
     def all_points(self) -> tuple[CodecPoint, ...]:
-        """The points of partial sums, and the point of finished sums if another codec encodes them."""
+        """The points of partial sums, and the point of finished sums if a different codec encodes them."""
         return self.points if self.finished is None else (*self.points, self.finished)
 
     def of(self, terms: int, world: int) -> CodecPoint:

@@ -148,14 +148,14 @@ class Effort:
     Parameters
     ----------
     sizes
-        Message sizes in bytes, rising.
+        Message sizes in bytes, in ascending order.
     repeats
-        Streams per size and direction, of which the median is used.
+        The number of streams per size and direction; the median is used.
     time_s
-        The approximate total seconds of a figure. If the bytes of a message take five times as long, larger
-        sizes are skipped.
+        The approximate total seconds of each measured value. Once the bytes of a message take five times as
+        long, larger sizes are skipped.
     window
-        The number of messages of a stream in flight.
+        The number of messages in flight in a stream.
     """
 
     sizes: tuple[int, ...]

@@ -88,6 +88,6 @@ def test_a_rank_is_not_absent_who_has_published_something_else() -> None:
     with pytest.raises(LinkError) as caught:
         reading.find(0)
     assert str(caught.value) == (
-        "expected an endpoint under 'rank 0' in torch's store, got 'rubbish'; find the other program that "
-        "writes to that store"
+        "expected an endpoint under 'rank 0' in torch's store, got 'rubbish'; look for another program "
+        "that writes to this store"
     )

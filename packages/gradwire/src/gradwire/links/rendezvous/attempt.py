@@ -141,7 +141,7 @@ class _Rendezvous:
 
     Every rank publishes its own token; rank 0 answers until each rank has acknowledged the answer. A rank
     publishes its version before its token, and rank 0 publishes all versions before the key ``all``. So ranks
-    compare versions before they read anything else, whose format may be another version's.
+    compare versions before they read anything else, whose format may be that of a different version.
     """
 
     def __init__(self, store: TimedStore, attempt: GroupAttempt, rank: int, world: int) -> None:

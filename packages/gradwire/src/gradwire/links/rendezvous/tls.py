@@ -185,8 +185,8 @@ class Encryption:
 def encryption(environment: Mapping[str, str]) -> Encryption | None:
     """Return the encryption that the variables configure; None if none of them is set.
 
-    Raises ``LinkError`` if only some are set, or if a file is missing, unreadable, expired or signed by
-    another authority.
+    Raises ``LinkError`` if only some are set, or if a file is missing, unreadable, expired or signed by a
+    different authority.
     """
     missing = [variable for variable in VARIABLES if variable not in environment]
     present = [variable for variable in (*VARIABLES, NAMES) if variable in environment]

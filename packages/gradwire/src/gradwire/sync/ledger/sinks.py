@@ -111,7 +111,7 @@ class TensorBoard:
     Tags are ``gradwire/<metric>`` for the sum over the buckets, and ``gradwire/<bucket>/<metric>`` for each
     bucket. The metrics are ``ratio``, ``raw_nbytes``, ``wire_nbytes``, ``codec_s``, ``wait_s``, ``exposed_s``
     and, if measured, ``lost``; also ``gradwire/wall_s`` and ``gradwire/bypassed_nbytes``. If a run chooses
-    its plan, the steps that begin with another plan also have ``gradwire/expected_step_s`` and
+    its plan, the steps that begin with a new plan also have ``gradwire/expected_step_s`` and
     ``gradwire/expected_uncompressed_s`` and, if the writer has ``add_text``, the plan and its reason as
     ``gradwire/plan``. Invalid characters in tags become ``_``.
 
