@@ -121,7 +121,7 @@ def all_reduce(
     plan: PlanLike = None,
     timeout_s: float = 30.0,
 ) -> torch.Tensor:
-    """Replace ``tensor`` by its average (or sum) over the ranks of a group, compressed on every hop.
+    """Replace ``tensor`` with its average (or sum) over the ranks of a group, compressed on every hop.
 
     All ranks of the group must call this in the same order with the same arguments. They end with identical
     bits. The first call with a group opens separate connections between the ranks, which stay open as long as

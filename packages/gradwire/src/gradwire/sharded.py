@@ -51,7 +51,7 @@ Adagrad is elementwise, too, but creates its state before the first step, for wh
 class Shard:
     """One rank's shard of the weights: ``start`` up to ``stop`` in the order of the flat gradient.
 
-    The constructor replaces the parameters of the optimizer, which has no state yet, by 1-D slices of
+    The constructor replaces the parameters of the optimizer, which has no state yet, with 1-D slices of
     ``masters``, each in its parameter's group, so that the optimizer has state only for the shard.
     ``masters`` are the exact weights, 1-D float32 on the CPU; the caller fills them.
     """

@@ -182,7 +182,7 @@ class HookState:
         return f"gradwire is already attached to this model; use the result of the first attach, or {_REMEDY}"
 
     def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
-        """Replace this by ``Copied`` if the model is copied or pickled: threads and connections stay here."""
+        """Return ``Copied`` for a copied or pickled model; threads and connections stay here."""
         return Copied, ()
 
 

@@ -29,7 +29,7 @@ _NOTHING = torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 class NativeAllReduce:
-    """One bucket's native all-reduce in flight, which replaces ``tensor`` by the average over ``ranks``.
+    """One bucket's native all-reduce in flight, which replaces ``tensor`` with the average over ``ranks``.
 
     ``explain`` returns the reason for a failure as text.
     """

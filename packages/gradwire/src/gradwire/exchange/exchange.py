@@ -107,7 +107,7 @@ class Exchange:
         timeout_s: float | None = None,
         codec: Codec | None = None,
     ) -> ExchangeCost:
-        """Replace ``tensor`` by the average, or the sum, over all ranks, with identical bits on every rank.
+        """Replace ``tensor`` with the average, or the sum, over all ranks, with identical bits on every rank.
 
         If the codec bounds the error of every partial sum by ``b``, the sum is within ``world * b`` of the
         exact one. ``BucketRequest`` describes the other arguments. Raises ``TensorError`` before anything is

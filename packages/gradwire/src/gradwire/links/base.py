@@ -110,7 +110,7 @@ class Link(ABC):
         return f"rank {rank}"
 
     def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
-        """Replace a float32 tensor by its sum over all ranks, with identical bits on each.
+        """Replace a float32 tensor with its sum over all ranks, with identical bits on each.
 
         Only if ``HAS_ALL_REDUCE``. Raises ``LinkError``, and leaves the tensor partly summed.
         """

@@ -118,7 +118,7 @@ class GlooAllReduce:
         return self._group is not None and self._has_summed
 
     def sum(self, tensor: torch.Tensor, timeout_s: float) -> None:
-        """Replace ``tensor`` by its sum over all ranks, and wait for it. Raises ``LinkError``."""
+        """Replace ``tensor`` with its sum over all ranks, and wait for it. Raises ``LinkError``."""
         what = self._what(tensor)
         try:
             if self._group is None:
@@ -129,7 +129,7 @@ class GlooAllReduce:
         self._has_summed = True
 
     def begin(self, tensor: torch.Tensor, timeout_s: float) -> Reduction:
-        """Start to replace ``tensor`` by its sum. Raises ``LinkError``."""
+        """Start to replace ``tensor`` with its sum. Raises ``LinkError``."""
         what, options = self._what(tensor), dist.AllreduceOptions()
         options.timeout = timedelta(seconds=timeout_s)  # for each of Gloo's messages
         group: Any = self._group  # torch's stub lacks the call
@@ -314,7 +314,7 @@ class ProcessGroupLink(SocketLink):
         self._gloo = GlooAllReduce(store, rank, names, timeout_s, lambda: (gone() or list[int])())
 
     def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
-        """Replace ``tensor`` by its sum over all ranks, with Gloo's all-reduce."""
+        """Replace ``tensor`` with its sum over all ranks, with Gloo's all-reduce."""
         if not self.HAS_ALL_REDUCE:
             raise LinkError(
                 "expected a link without TLS, which Gloo's all-reduce doesn't support, got one with TLS; use "

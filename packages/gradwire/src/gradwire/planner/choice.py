@@ -247,8 +247,8 @@ def worlds_around(hosts: int, farthest: int) -> list[int]:
 def hosts_that_pay(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> int:
     """Return the number of hosts up to which every additional host pays off; 1 if the second doesn't.
 
-    A host pays off if it adds at least ``least_gain`` times the throughput of a single host. Beyond a range that
-    doesn't pay off, more hosts may pay off again; ``paying_ranges`` returns all such ranges.
+    A host pays off if it adds at least ``least_gain`` times the throughput of a single host. Beyond a range
+    that doesn't pay off, more hosts may pay off again; ``paying_ranges`` returns all such ranges.
     """
     first, *_ = (*paying_ranges(points, least_gain), (1, 1))
     return first[1] if first[0] == points[0].hosts else 1
