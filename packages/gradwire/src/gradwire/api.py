@@ -47,7 +47,7 @@ def _fault(tensor: object, caller: str) -> str | None:
             "as torch.from_numpy(array), which shares its memory"
         )
     if is_lazy(tensor):  # first, because it supports no other call
-        return "values, got a lazy parameter without values; run the model once before"
+        return "values, got a lazy parameter without values; run the model once first"
     if tensor.is_nested:
         return "a dense tensor, got a nested one; pass tensor.values(), which shares its memory"
     if tensor.layout != torch.strided:

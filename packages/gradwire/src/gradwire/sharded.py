@@ -322,7 +322,7 @@ class Sharded(WorkerMethod):
         ):
             raise StateError(
                 f"a Sharded method of {count} weights, with a shard of {shard.masters.numel()}, expected "
-                "this rank's state, got one of another model, method, rank, number of ranks, or kind of "
+                "this rank's state, got one of a different model, method, rank, number of ranks, or kind of "
                 "replicas; to change the number of ranks, load the old method.masters() into the model"
             )
         super()._adopt(saved)

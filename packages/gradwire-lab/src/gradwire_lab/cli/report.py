@@ -55,7 +55,7 @@ def make(path: Path) -> str:
         raise
     except Exception as error:  # a damaged record can break any line of a page
         why = f"{type(error).__name__}: {error}"
-        raise JobError(f"{path} is damaged, or of another gradwire version ({why}); {REMEDY}") from error
+        raise JobError(f"{path} is damaged, or from a different gradwire ({why}); {REMEDY}") from error
 
 
 def _of_record(path: Path) -> str:

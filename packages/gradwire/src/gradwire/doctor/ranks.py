@@ -151,7 +151,7 @@ class _LeadingRank:
                 silent = f"{name_ranks(missing)} of {world} did not respond within {self._timeout_s:g} s"
                 found.findings.append(Finding("ranks", "FAIL", f"{silent}; start gradwire doctor there, too"))
             if strange:
-                other = f"{name_ranks(strange)} with another version; install the same version everywhere"
+                other = f"{name_ranks(strange)} with a different version; install the same version everywhere"
                 found.findings.append(Finding("same gradwire", "FAIL", other))
             return False
         across = compare(found.cards)

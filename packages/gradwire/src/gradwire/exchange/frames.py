@@ -150,7 +150,7 @@ def renumber(outgoing: Outgoing, sequence: int) -> None:
 
 # The failure of an exchange whose ranks are at different training steps: detection, text, and propagation.
 #
-# Every frame has its sender's step. A rank that receives a frame of another step sends all peers a last
+# Every frame has its sender's step. A rank that receives a frame of a different step sends all peers a last
 # frame, which lists the ranks that differ. They forward it, so that every rank raises the same reason.
 
 ADVICE = "load the same checkpoint on all ranks, and run the same number of steps"

@@ -175,7 +175,7 @@ def _point(point: ScalePoint) -> dict[str, object]:
     }
 
 
-# How a training step scales with the number of hosts, and up to what number further hosts pay.
+# How a training step scales with the number of hosts, and up to what number additional hosts pay off.
 #
 # Weak scaling: every host keeps its batch size, so ``p`` hosts process ``p`` batches per step. The throughput
 # is ``p`` over the step time. The efficiency is the throughput over ``p`` times the throughput of one host,

@@ -103,11 +103,11 @@ def verdict(points: Sequence[ScalePoint]) -> str:
     peak = f"The throughput {grows} at {best.hosts} hosts, with {best.speedup:.2f}x that of one"
     enough = f"{LEAST_GAIN:g} of a host or more"
     if not ranges:
-        return f"{peak}; further hosts add less than {LEAST_GAIN:g} of a host each."
+        return f"{peak}; additional hosts add less than {LEAST_GAIN:g} of a host each."
     if ranges == [(points[0].hosts, last)]:
-        return f"{peak}; each further host adds {enough}."
+        return f"{peak}; each additional host adds {enough}."
     where = " and ".join(f"from {low} to {high}" for low, high in ranges)
-    return f"{peak}; each further host adds {enough} {where}, and less elsewhere."
+    return f"{peak}; each additional host adds {enough} {where}, and less elsewhere."
 
 
 def _compute(choice: Choice, shown: Sequence[Prediction]) -> str:

@@ -108,7 +108,7 @@ def _read(settings: Settings, code: int, path: Path, load: Callable[[Path], Foun
     if notes is None:
         raise JobError(
             f"the script {ending} without a DistributedDataParallel or an FSDP2 module that gradwire could "
-            "observe; profile a script that trains with one of them, in a Python with gradwire"
+            "observe; profile a script that trains with one of them, where gradwire is installed"
         )
     if notes.problem:
         raise JobError(notes.problem)

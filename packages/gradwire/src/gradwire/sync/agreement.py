@@ -144,7 +144,7 @@ def _difference(name: str, values: Sequence[str]) -> str | None:
     return f"{name} is {', '.join(groups)}"
 
 
-# Exchanges between two steps: rows of numbers, a mean, or a text from rank 0.
+# Exchanges between two steps: rows of numbers, a mean, or a string from rank 0.
 
 
 def gather(exchange: Exchange, row: Sequence[float], timeout_s: float | None = None) -> list[list[float]]:

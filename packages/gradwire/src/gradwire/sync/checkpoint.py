@@ -287,7 +287,7 @@ def _read(state: object, rank: int, method: str = "PipeSGD") -> RankState:
     mine = [*[None] * (count - kept), *own[:kept]]
     flown = zip(averages[:count], map(list, scheduled), mine, absent, own_absent, strict=True)
     for key, (numel, wanted) in words.get("sums", keyed(pair(whole(), whole())), _NO_SUMS).items():
-        found = given.get(key, _VALUES)  # a tensor of another length is refused elsewhere
+        found = given.get(key, _VALUES)  # a tensor of a different length is refused elsewhere
         if found.numel() == numel and of_tensor(found) != wanted:
             raise StateError(f"{key} is damaged: its checksum differs from the saved one; load another state")
     return RankState(

@@ -128,8 +128,8 @@ class Deltas(Codec):
         stop = start + part.numel()
         if not 0 <= start <= stop <= self.words.numel():
             raise TensorError(
-                f"{self} expected a slice of its bucket of {self.words.numel()} weights, got a different tensor; "
-                "call over(bucket) first"
+                f"{self} expected a slice of its bucket of {self.words.numel()} weights, got a different "
+                "tensor; call over(bucket) first"
             )
         return (start, stop), self.words[start:stop]
 

@@ -64,7 +64,7 @@ def optimizer_values(
     without
         The ids of parameters to omit, whose state may differ between ranks.
     """
-    state: Any = optimizer.state  # some optimizers also have texts as keys
+    state: Any = optimizer.state  # some optimizers also have strings as keys
     for group in optimizer.param_groups:
         yield from _values({name: value for name, value in group.items() if name != "params"})
         for each in group["params"]:
