@@ -88,7 +88,7 @@ def read_record(path: Path, schema: str, called: str, remedy: str) -> dict[str, 
 
 
 def _loaded(text: str) -> Any:
-    """Return the value of a JSON text. Raises ``ValueError``, also for lone surrogates."""
+    """Return the value of a JSON string. Raises ``ValueError``, even for lone surrogates."""
     values: Any = json.loads(text)
     if _SURROGATE.search(text):
         json.dumps(values, ensure_ascii=False).encode()

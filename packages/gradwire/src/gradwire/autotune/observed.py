@@ -203,7 +203,7 @@ def _machine() -> list[float]:
 
 
 def shares(counts: Sequence[int], most: int = DEFAULT.excerpt_count) -> list[int]:
-    """Return the floats to keep of each tensor: proportional to its size, at most ``most`` in total."""
+    """Return the floats to keep from each tensor: proportional to its size, at most ``most`` in total."""
     total = sum(counts)
     return list(counts) if total <= most else [count * most // total for count in counts]
 

@@ -125,7 +125,7 @@ class Recorder(StepObserver):
             self._times.forget()
 
     def handed_over(self, gradient: torch.Tensor) -> int:
-        """Record a bucket of gradients; return the number of floats to keep of it."""
+        """Record a bucket of gradients; return the number of floats to keep from it."""
         place, count = len(self._now), gradient.numel()
         self._now.append(count)
         self._device = gradient.device

@@ -111,8 +111,8 @@ def attach(
     ------
     AttachError
         For a model that is not a DDP, is already attached, has another hook, or has gradients or parameters
-        that hooks do not support, on all ranks if it occurs on one; also if plans or versions differ, or a
-        rank is late.
+        that hooks do not support, on all ranks if it occurs on one; or if plans or versions differ, or a rank
+        is late.
     SpecError
         For an invalid plan or one with a pipeline, and for an invalid timeout, optimizer or number of steps.
     StateError

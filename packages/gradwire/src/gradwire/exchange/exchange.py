@@ -93,7 +93,7 @@ class Exchange:
         if plan.tos != self.plan.tos:
             raise SpecError(
                 f"expected a plan with offload {self.plan.offload}, as this exchange's link, got "
-                f"{plan.offload}; make a new link for it"
+                f"{plan.offload}; make a new link for that plan"
             )
         if plan != self.plan:
             self._adopt(plan)

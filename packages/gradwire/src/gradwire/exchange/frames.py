@@ -123,8 +123,8 @@ class Framer:
     ) -> torch.Tensor:
         """Return the payload of a received frame.
 
-        Raises ``FrameError``, also for a payload above ``most_nbytes``, by default the codec's largest for
-        ``count`` values.
+        Raises ``FrameError``, including for a payload above ``most_nbytes``, by default the codec's largest
+        for ``count`` values.
         """
         most = self.codec.max_nbytes(count) if most_nbytes is None else most_nbytes
         codec = self.codec.wire_id, self._fingerprint

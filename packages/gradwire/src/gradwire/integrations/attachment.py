@@ -326,7 +326,7 @@ class Attaches:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of the run, also after training. Raises ``AttachError`` before training begins."""
+        """The ledger of the run, even after training. Raises ``AttachError`` before training begins."""
         return self._gradwire.attached.ledger
 
 

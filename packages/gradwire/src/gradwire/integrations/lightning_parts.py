@@ -69,7 +69,7 @@ class StrategyParts(Attaches, _Base):
         self._gradwire.check_it_ran(self._updates)
 
     def teardown(self) -> None:
-        """Close gradwire, also after an exception."""
+        """Close gradwire, even after an exception."""
         try:
             super().teardown()
         finally:

@@ -112,7 +112,7 @@ class Link(ABC):
     def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
         """Replace a float32 tensor with its sum over all ranks, with identical bits on each.
 
-        Only if ``HAS_ALL_REDUCE``. Raises ``LinkError``, and leaves the tensor partly summed.
+        Available only if ``HAS_ALL_REDUCE``. Raises ``LinkError``, and leaves the tensor partly summed.
         """
         raise NotImplementedError(f"{type(self).__name__} has no all-reduce of its own")
 

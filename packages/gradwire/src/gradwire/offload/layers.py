@@ -220,7 +220,7 @@ class Written:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Mark the values at the block's begin as sent, once the block ends without an error."""
+        """Mark the values from the block's start as sent, once the block ends without an error."""
         sent = self._snapshot(self._sent)
         yield
         self._sent = sent

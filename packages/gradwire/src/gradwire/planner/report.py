@@ -111,7 +111,7 @@ def verdict(points: Sequence[ScalePoint]) -> str:
 
 
 def _compute(choice: Choice, shown: Sequence[Prediction]) -> str:
-    """Return the seconds of computation as a sentence, also with the pipelines' local updates."""
+    """Return the seconds of computation as a sentence, and those with the pipelines' local updates."""
     words = f"Compute takes {format_duration(choice.request.workload.compute_s)}"
     pipelines = sorted({each.plan.pipeline for each in shown if each.plan.pipeline > 1})
     for pipeline in pipelines:

@@ -98,8 +98,8 @@ _attempts = weakref.WeakKeyDictionary[dist.ProcessGroup, GroupAttempt]()
 def own_part(group: dist.ProcessGroup, store: Store, doing: str, timeout_s: float) -> Store:
     """Return the group's ``store`` with a prefix for this attempt; the first call waits for all ranks.
 
-    Raises ``LinkError``, also if their versions of gradwire differ, and ``AbsentError`` if ranks do not join
-    in time.
+    Raises ``LinkError``, including if their versions of gradwire differ, and ``AbsentError`` if ranks do not
+    join in time.
     """
     attempt = _attempts.setdefault(group, GroupAttempt())
     names = [f"rank {each}" for each in dist.get_process_group_ranks(group)]
