@@ -1,4 +1,4 @@
-"""One rank's checkpoint as a file of ``torch.save`` with a checksum over all its bytes.
+"""One rank's checkpoint as a file in the format of ``torch.save``, with a checksum over all its bytes.
 
 The checksum is the comment of the zip archive that ``torch.save`` writes, so ``torch.load`` and any zip tool
 can still read the file. They do not detect a flipped bit in a weight or an optimizer's moments: the values
@@ -67,7 +67,7 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> N
 def load_checkpoint(
     path: str | os.PathLike[str], *, map_location: Any = "cpu", weights_only: bool = True
 ) -> dict[str, Any]:
-    """Return the state in a file of ``save_checkpoint``, after verifying its checksum.
+    """Return the state in a file written by ``save_checkpoint``, after verifying its checksum.
 
     Parameters
     ----------

@@ -256,9 +256,9 @@ class Plan:
         Parameters
         ----------
         plan
-            A plan; a codec or its spec, such as ``quantize:8``; or the path of a file of ``save``: a path
-            object, or a string that ends with ``.json``, contains a ``/``, or is the name of a file. None
-            means the default codec; ``attach`` passes ``Auto.first_plan`` instead of None.
+            A plan; a codec or its spec, such as ``quantize:8``; or the path of a file written by ``save``: a
+            path object, or a string that ends with ``.json``, contains a ``/``, or is the name of a file.
+            None means the default codec; ``attach`` passes ``Auto.first_plan`` instead of None.
         name
             The name of the argument in errors.
         parts
@@ -331,7 +331,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Return the plan in a file of ``save``. Raises ``SpecError`` with the file's name."""
+        """Return the plan in a file written by ``save``. Raises ``SpecError`` with the file's name."""
         try:
             text = read_text(path)
         except UnicodeDecodeError as error:

@@ -117,7 +117,7 @@ class Observed:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Observed:
-        """Read a file of ``save`` without executing code from it. Raises ``DataError``."""
+        """Read a file written by ``save`` without executing code from it. Raises ``DataError``."""
         try:
             check_summed(path)
             content = torch.load(Path(path), map_location="cpu", weights_only=True)

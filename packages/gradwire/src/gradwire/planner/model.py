@@ -112,7 +112,7 @@ def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[RecordedGradi
 
 
 def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
-    """Return the gradients in a file of ``RecordedGradients.save``, or of ``torch.save`` (one or a list).
+    """Return the gradients in a file written by ``RecordedGradients.save`` or ``torch.save``.
 
     It reads only tensors and runs no code from the file. Raises ``DataError`` if the file is invalid.
     """

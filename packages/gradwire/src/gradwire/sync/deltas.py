@@ -145,7 +145,7 @@ def weight_codec_of(codec: Codec | str | None, name: str, ledger: Ledger | None 
 
 
 def another(codec: Codec, ledger: Ledger | None, bucket: str = WEIGHTS) -> Codec:
-    """Return a codec for other receivers, which hold nothing yet; a stateless codec is returned itself."""
+    """Return a codec for new receivers, which hold nothing yet; a stateless codec itself is returned."""
     return Deltas(codec.dtype, ledger, bucket) if isinstance(codec, Deltas) else codec
 
 
