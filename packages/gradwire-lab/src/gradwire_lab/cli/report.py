@@ -99,7 +99,7 @@ def _parser() -> Parser:
         default=FOLDER,
         help=f"a record, its folder, or a folder of gradwire reproduce ({FOLDER})",
     )
-    parser.add_argument("--out", type=file_path, metavar="FILE", help=f"the file ({PAGE} beside the record)")
+    parser.add_argument("--out", type=file_path, metavar="FILE", help=f"the file ({PAGE} next to the record)")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE")
     parser.add_argument("-h", "--help", action="help", help="show this text")
     return parser

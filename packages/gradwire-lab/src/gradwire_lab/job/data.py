@@ -348,8 +348,8 @@ BLOCK_NBYTES = 1 << 16
 def fetch(url: str, md5: str, target: Path, timeout_s: float = 30.0) -> None:
     """Download ``url`` to ``target``. Raises ``DataError`` and then leaves ``target`` unchanged.
 
-    The bytes are written to a temporary file beside ``target``, which is renamed after its MD5 is verified. A
-    lost connection, a full disk, or a second process with the same download leaves no partial file.
+    The bytes are written to a temporary file next to ``target``, which is renamed after its MD5 is verified.
+    A lost connection, a full disk, or a second process with the same download leaves no partial file.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -86,8 +86,7 @@ def needed(package: str, extra: str) -> Iterator[None]:
         ) from error
 
 
-# Files of each rank's residuals, beside the checkpoint that a framework writes once for all ranks.
-#
+# Files of each rank's residuals, next to the checkpoint that a framework writes once for all ranks.
 # Frameworks save the state of rank 0. Residuals differ from rank to rank, so each rank writes a file whose
 # name and content identify the rank, and no rank can load another's file by mistake.
 
