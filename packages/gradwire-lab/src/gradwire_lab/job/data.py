@@ -196,7 +196,7 @@ def find(name: str, data_dir: Path | None = None) -> Path | None:
     """Return the folder with the files of ``name``; None for ``digits``. Raises ``DataError``.
 
     The folder is ``data_dir``, else ``$GRADWIRE_DATA``, else the cache. Missing files are downloaded to the
-    cache only, never to a folder of the user's.
+    cache only, never to the user's own folder.
     """
     if name not in SOURCES:
         return None

@@ -98,7 +98,7 @@ def lead(
 
 
 def follow(words: Words, card: Card, rank: int, connect: Connect, timeout_s: float) -> int:
-    """Run rank 0's orders as another rank, and return the exit code from rank 0.
+    """Run rank 0's orders on any other rank, and return the exit code from rank 0.
 
     The parameters are those of ``lead``. Raises ``LinkError`` if rank 0 is gone or silent.
     """

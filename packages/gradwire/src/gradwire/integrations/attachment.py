@@ -273,7 +273,7 @@ class Attachment:
             self._attached.check_at_next_step()
 
     def check_it_ran(self, updates: int) -> None:
-        """Raise ``AttachError`` if there were ``updates`` above 0 but no gradient reached gradwire."""
+        """Raise ``AttachError`` if ``updates`` is above 0 but no gradient reached gradwire."""
         if updates > 0 and self.attached.ledger.summary().steps == self._steps_before:
             raise AttachError(
                 f"rank {self.rank}: the weights were updated {updates} times, but no gradient reached "

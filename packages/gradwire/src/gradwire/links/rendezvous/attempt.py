@@ -2,7 +2,7 @@
 
 After a restart, ``torchrun`` may give ranks the store of the previous attempt, with the addresses of dead
 processes in it. No number distinguishes the two: each agent has its own ``TORCHELASTIC_RESTART_COUNT``, and
-hosts may differ in it. So every rank publishes a random token, and rank 0 answers to it.
+hosts may differ in it. So every rank publishes a random token, and rank 0 answers it.
 """
 
 from __future__ import annotations
