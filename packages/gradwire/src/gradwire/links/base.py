@@ -103,8 +103,7 @@ class Link(ABC):
 
     @abstractmethod
     def keep_alive(self, timeout_s: float) -> None:
-        """Report to all ranks that frames are still moving on this rank, for waits of ``timeout_s`` with
-        ``keepalive``."""
+        """Report that frames are still moving on this rank, for waits of ``timeout_s`` with ``keepalive``."""
 
     def name_of(self, rank: int) -> str:
         """Return the name of ``rank`` in errors, such as "rank 3" or "rank 3 at 10.0.0.4"."""
