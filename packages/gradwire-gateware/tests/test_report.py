@@ -27,8 +27,8 @@ def test_a_block_is_there_once_for_every_format() -> None:
 @pytest.mark.parametrize(
     ("blocks", "targets", "sentence"),
     [
-        (["fifo"], ["ecp5"], "expected blocks among inceptionn-compressor, .*, got 'fifo'"),
-        (["float-adder"], ["asic"], "expected targets among xilinx7, intel, ecp5, got 'asic'"),
+        (["fifo"], ["ecp5"], "expected one of the blocks inceptionn-compressor, .*, got 'fifo'"),
+        (["float-adder"], ["asic"], "expected one of the targets xilinx7, intel, ecp5, got 'asic'"),
     ],
 )
 def test_unknown_names_are_refused(blocks: list[str], targets: list[str], sentence: str) -> None:

@@ -44,7 +44,7 @@ def test_a_broadcast_gives_every_rank_what_the_codec_makes_of_the_roots_values(
 def test_what_does_not_fit_is_told_in_a_sentence(ranks: list[dict[str, Any]]) -> None:
     for found in ranks:
         operation, kind, length, root, strided, link = found["errors"]
-        assert operation == "expected the operation MPI.SUM, got another one; omit op, or pass MPI.SUM"
+        assert operation == "expected the operation MPI.SUM, got a different one; omit op, or pass MPI.SUM"
         assert kind.startswith("expected recvbuf as a writeable, contiguous float32 array, got ")
         assert length == "expected sendbuf and recvbuf of equal length, got 5 and 5000"
         assert root == "expected rank 0 as the root of these collectives, got 1; pass 0"

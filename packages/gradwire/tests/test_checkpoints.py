@@ -72,9 +72,9 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     torch.save({"step": 7}, tmp_path / "plain.pt")
     for name, reason in (
-        ("plain.pt", "or read a file of torch.save with torch.load"),
+        ("plain.pt", "or read a file written by torch.save with torch.load"),
         ("pipe", "it is a pipe or a device; save its content in a regular file"),
-        ("absent", "No such file or directory; pass a file of save_checkpoint"),
+        ("absent", "No such file or directory; pass a file written by save_checkpoint"),
         ("", "Is a directory; pass a file"),
     ):
         with pytest.raises(StateError, match=reason):

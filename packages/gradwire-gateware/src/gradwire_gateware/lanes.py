@@ -1,9 +1,9 @@
 """Lanes: parallel blocks that process the packets of a wide stream in turn.
 
 A wide word has one piece per lane. All lanes share one memory with a bank for each piece, so that a wide word
-is transferred in one cycle. The lanes access the banks in rotation: in each cycle, every lane uses another
-bank. A lane transfers a wide word piece by piece, one per cycle, and starts in its ``slot``, one cycle of
-each rotation.
+is transferred in one cycle. The lanes access the banks in rotation: in each cycle, every lane uses a
+different bank. A lane transfers a wide word piece by piece, one per cycle, and starts in its ``slot``, one
+cycle of each rotation.
 """
 
 from __future__ import annotations

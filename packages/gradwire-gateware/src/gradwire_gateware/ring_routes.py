@@ -70,7 +70,7 @@ class Ring(NamedTuple):
         """Return a ring of ``world`` engines. Raises ``SpecError`` for unsupported parameters."""
         if not isinstance(codec, Identity | Inceptionn | Bfp):
             raise SpecError(
-                f"a hardware ring: expected a codec of identity, inceptionn, or bfp, got {shown(str(codec))}"
+                f"a hardware ring: expected the codec identity, inceptionn, or bfp, got {shown(str(codec))}"
             )
         if isinstance(codec, Bfp) and chunk_words % BfpLayout.of(codec, width).words:
             raise SpecError(

@@ -199,7 +199,7 @@ def cells(blocks: Sequence[str], targets: Sequence[str], width: int) -> list[Cel
     for called, names, known in (("blocks", blocks, BLOCKS), ("targets", targets, TARGETS)):
         for name in names:
             if name not in known:
-                raise SpecError(f"expected {called} among {', '.join(known)}, got {shown(name)}")
+                raise SpecError(f"expected one of the {called} {', '.join(known)}, got {shown(name)}")
     return [
         Cell(block, codec, width, target)
         for target in targets

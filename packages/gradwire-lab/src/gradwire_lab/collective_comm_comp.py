@@ -114,7 +114,7 @@ def _done(begin: Callable[[], Any], what: str, timeout_s: float) -> None:
             return bool(request.Test())
 
     if not poll(is_done, timeout_s):
-        raise LinkTimeoutError(f"{what}: nothing happened within {timeout_s:g} s")
+        raise LinkTimeoutError(f"{what}: the collective is incomplete after {timeout_s:g} s")
 
 
 class CollectiveCommComp:
@@ -216,7 +216,7 @@ class CollectiveCommComp:
 
     def _check_sum(self, op: Any) -> None:
         if op is not None and op != self._mpi.SUM:
-            raise TensorError("expected the operation MPI.SUM, got another one; omit op, or pass MPI.SUM")
+            raise TensorError("expected the operation MPI.SUM, got a different one; omit op, or pass MPI.SUM")
 
 
 def _check_root(root: int) -> None:

@@ -71,8 +71,8 @@ def test_a_report_is_shown_and_recorded(
         ),
         (["export", "--block", "bfp-compressor", "--out", "x.v"], "expected a codec, got none; for example"),
         (["export", "--block", "skid-buffer", "--out", ""], "name a file"),
-        (["report", "--blocks", "fifo"], "expected blocks among"),
-        (["report", "--targets", "asic"], "expected targets among xilinx7, intel, ecp5, got 'asic'"),
+        (["report", "--blocks", "fifo"], "expected one of the blocks"),
+        (["report", "--targets", "asic"], "expected one of the targets xilinx7, intel, ecp5, got 'asic'"),
         (["report", "--out", "/dev/null"], "is not a regular file"),
     ],
 )

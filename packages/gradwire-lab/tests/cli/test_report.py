@@ -58,7 +58,7 @@ def test_two_processes_write_the_same_bytes() -> None:
         ("torn.json", "expected a JSON object for torn.json, got invalid JSON"),
         (
             "bad.json",
-            "bad.json is damaged, or of another gradwire version (KeyError: 'findings'); run the command",
+            "bad.json is damaged, or from a different gradwire (KeyError: 'findings'); run the command",
         ),
         ("bytes.json", "bytes.json cannot be read"),
         ("empty", "empty holds no records of gradwire reproduce"),

@@ -90,7 +90,9 @@ def test_a_figure_of_dead_trainings_comes_first_and_fails_the_command(
     places = [row[:2] for row in rows if row[:1] in (["did"], ["reproduced"])]
     assert places == [["did", "not"], ["reproduced", "table"]]
     assert "ends at 0.150 ± 0.000, below 0.780" in " ".join(printed.out.split())
-    assert printed.err.startswith("gradwire: 1 of the figures are void, such as study-figure-12, largest: ")
+    assert printed.err.startswith(
+        "gradwire: 1 of the figures are invalid, such as study-figure-12, largest: "
+    )
     assert printed.err.count("\n") == 1
 
 

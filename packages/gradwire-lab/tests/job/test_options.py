@@ -15,8 +15,8 @@ from gradwire_lab.job.options import EPOCHS, PIPELINE, JobOptions, check, check_
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"data": "imagenet"}, "expected --data among digits, mnist, fashion, got 'imagenet'"),
-        ({"model": "gpt"}, "expected --model among mlp, hdc, wide, cnn"),
+        ({"data": "imagenet"}, "expected one of digits, mnist, fashion for --data, got 'imagenet'"),
+        ({"model": "gpt"}, "expected one of mlp, hdc, wide, cnn for --model"),
         ({"workers": 0}, "expected --workers from 1 to 64, got 0"),
         ({"exchange": Plan(pipeline=17)}, "expected --pipeline from 1 to 16"),
         ({"epochs": 0}, "expected --epochs from 1 to "),
@@ -29,7 +29,7 @@ from gradwire_lab.job.options import EPOCHS, PIPELINE, JobOptions, check, check_
         ({"seed": -1}, "expected --seed from 0 to "),
         ({"max_steps": 0}, "expected --max-steps from 1 to "),
         ({"evaluate_every": 0}, "expected --evaluate-every from 1 to "),
-        ({"schedule": "linear"}, "expected --schedule among cosine, constant, got 'linear'"),
+        ({"schedule": "linear"}, "expected one of cosine, constant for --schedule, got 'linear'"),
         (
             {"runs": (make_run("ddp"),)},
             "--link cannot throttle ddp:identity, which uses PyTorch.s own connections",
@@ -46,11 +46,11 @@ from gradwire_lab.job.options import EPOCHS, PIPELINE, JobOptions, check, check_
         ),
         (
             {"weights": "bf16", "runs": (make_run("sharded"), make_run("server"))},
-            "expected --weights of the method sharded among delta:bf16, delta:fp32, got 'bf16'",
+            "expected one of delta:bf16, delta:fp32 for --weights of the method sharded, got 'bf16'",
         ),
         (
             {"weights": "delta", "runs": (make_run("server"),)},
-            "expected --weights as deltas among delta:bf16, delta:fp32, got 'delta'",
+            "expected one of delta:bf16, delta:fp32 for --weights as deltas, got 'delta'",
         ),
         ({"weights": "fp17", "runs": (make_run("server"),)}, "no codec is named 'fp17'"),
         (

@@ -66,7 +66,7 @@ def test_specs_become_canonical() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "expected METHOD:CODEC with a method of"),
+        ("", "expected METHOD:CODEC, as in .*, with one of the methods"),
         ("quantize:8", "got 'quantize:8'"),
         ("sync:zip", "no codec is named 'zip'"),
         ("sync,pipe,sync:identity", "got sync:identity twice in"),
@@ -76,7 +76,7 @@ def test_specs_become_canonical() -> None:
         ("server@" + "9" * 5000, "expected a staleness such as server@2"),
         ("server@1001", "expected a staleness from 0 to 1000, got 1001"),
         ("ddp:fp8", "ddp is PyTorch's own exchange and supports no codec; use attach:fp8"),
-        ("server:auto", "expected a method among attach, sync, pipe with auto, got server; pass a codec"),
+        ("server:auto", "expected one of the methods attach, sync, pipe with auto, got server; pass a codec"),
         ("ddp:auto", "ddp is PyTorch's own exchange and supports no codec"),
         ("attach@1", "expected the method server with a staleness"),
         ("pipe@2", "expected the method server with a staleness, got pipe; omit"),

@@ -120,8 +120,8 @@ def test_a_drain_is_asked_for_once_and_state_is_there_after_it_only() -> None:
             Message(Kind.GAVE_UP, 1),
             "the server stopped because of an error of its own; see the error of rank 0",
         ),
-        (Message(Kind.PUSH, 1), "expected an answer to step 1, got PUSH of 1"),
-        (Message(Kind.SAME, 2), "expected an answer to step 1, got SAME of 2"),
+        (Message(Kind.PUSH, 1), "expected an answer to step 1, got PUSH for step 1"),
+        (Message(Kind.SAME, 2), "expected an answer to step 1, got SAME for step 2"),
     ],
 )
 def test_after_another_answer_a_worker_is_over(answer: Message, reason: str) -> None:

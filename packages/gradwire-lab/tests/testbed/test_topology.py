@@ -42,9 +42,9 @@ def test_hosts_have_names_and_addresses_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: Topology(()), "1 to 64 hosts of a testbed, got 0"),
-        (lambda: Topology.even(65), "1 to 64 hosts of a testbed, got 65"),
-        (lambda: Topology.even(-1), "1 to 64 hosts of a testbed, got -1"),
+        (lambda: Topology(()), "1 to 64 hosts in a testbed, got 0"),
+        (lambda: Topology.even(65), "1 to 64 hosts in a testbed, got 65"),
+        (lambda: Topology.even(-1), "1 to 64 hosts in a testbed, got -1"),
         (lambda: Topology((1.0,)), "rates from 100kbit to 400gbit, got 8bit"),
         (lambda: Topology.even(2, "500gbit"), "got 500gbit"),
         (lambda: Topology.even(2, "fast"), "expected a rate such as"),
@@ -78,7 +78,7 @@ def test_hosts_have_names_and_addresses_of_their_own() -> None:
             lambda: Topology.from_json('{"rates": ["1gbit"], "core": 1}'),
             "a line .* for core of a topology, got 1",
         ),
-        (lambda: Topology.from_json("{}"), "1 to 64 hosts of a testbed, got 0"),
+        (lambda: Topology.from_json("{}"), "1 to 64 hosts in a testbed, got 0"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(make: object, reason: str) -> None:

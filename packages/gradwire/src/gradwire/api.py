@@ -47,7 +47,7 @@ def _fault(tensor: object, caller: str) -> str | None:
             "as torch.from_numpy(array), which shares its memory"
         )
     if is_lazy(tensor):  # first, because it supports no other call
-        return "values, got a lazy parameter without values; run the model once before"
+        return "values, got a lazy parameter without values; run the model once first"
     if tensor.is_nested:
         return "a dense tensor, got a nested one; pass tensor.values(), which shares its memory"
     if tensor.layout != torch.strided:
@@ -121,7 +121,7 @@ def all_reduce(
     plan: PlanLike = None,
     timeout_s: float = 30.0,
 ) -> torch.Tensor:
-    """Replace ``tensor`` by its average (or sum) over the ranks of a group, compressed on every hop.
+    """Replace ``tensor`` with its average (or sum) over the ranks of a group, compressed on every hop.
 
     All ranks of the group must call this in the same order with the same arguments. They end with identical
     bits. The first call with a group opens separate connections between the ranks, which stay open as long as

@@ -65,7 +65,7 @@ class Attached:
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residuals, and with ``"auto"`` the decisions; each rank saves its own state.
 
-        Call it between steps. ``gradwire.redivide`` converts the states of a DDP model's ranks to another
+        Call it between steps. ``gradwire.redivide`` converts the states of a DDP model's ranks to a different
         number of ranks.
         """
         self._scale.look()
@@ -76,7 +76,7 @@ class Attached:
         """Restore a state of ``state_dict`` on this rank. Raises ``StateError``, without any change.
 
         With ``"auto"``, the next step adopts the plan of rank 0's state. All ranks load between the same two
-        steps. FSDP rejects residuals of another number of ranks, because it shards gradients differently.
+        steps. FSDP rejects residuals of a different number of ranks, because it shards gradients differently.
         """
         self._state.load_state_dict(state)
 

@@ -1,4 +1,4 @@
-"""One rank's checkpoint as a file of ``torch.save`` with a checksum over all its bytes.
+"""One rank's checkpoint as a file in the format of ``torch.save``, with a checksum over all its bytes.
 
 The checksum is the comment of the zip archive that ``torch.save`` writes, so ``torch.load`` and any zip tool
 can still read the file. They do not detect a flipped bit in a weight or an optimizer's moments: the values
@@ -67,7 +67,7 @@ def save_checkpoint(path: str | os.PathLike[str], state: Mapping[str, Any]) -> N
 def load_checkpoint(
     path: str | os.PathLike[str], *, map_location: Any = "cpu", weights_only: bool = True
 ) -> dict[str, Any]:
-    """Return the state in a file of ``save_checkpoint``, after verifying its checksum.
+    """Return the state in a file written by ``save_checkpoint``, after verifying its checksum.
 
     Parameters
     ----------
@@ -91,8 +91,8 @@ def load_checkpoint(
             return _read(file, path, map_location, weights_only)
     except OSError as error:
         raise StateError(
-            f"the checkpoint {os.fspath(path)} cannot be read: {error.strerror or error}; pass a file of "
-            "save_checkpoint"
+            f"the checkpoint {os.fspath(path)} cannot be read: {error.strerror or error}; pass a file "
+            "written by save_checkpoint"
         ) from error
 
 
@@ -133,8 +133,8 @@ def _verify(file: BinaryIO, path: str | os.PathLike[str]) -> None:
     if not comment.startswith(_MARK):
         raise StateError(
             f"the checkpoint {os.fspath(path)} has no checksum at its end: it is truncated or damaged, or "
-            "not from gradwire.save_checkpoint; use another checkpoint, or read a file of torch.save with "
-            "torch.load"
+            "not from gradwire.save_checkpoint; use another checkpoint, or read a file written by "
+            "torch.save with torch.load"
         )
     if comment[len(_MARK) :] != _digits(file, file.tell() - _DIGITS):
         raise StateError(
@@ -153,7 +153,8 @@ def _read(
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise StateError(
             f"the checkpoint {os.fspath(path)} is intact, but torch.load cannot read it: {reason}; use the "
-            "torch that wrote it, map_location for devices, and weights_only=False for other objects"
+            "version of torch that wrote it, map_location for devices, and weights_only=False for other "
+            "objects"
         ) from error
     return state
 
@@ -202,7 +203,7 @@ def sealed_json(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def opened_text(text: str) -> tuple[dict[str, Any], bool]:
-    """Return the JSON object in a text, and whether it had a checksum. Raises ``StateError``."""
+    """Return the JSON object in a string, and whether it had a checksum. Raises ``StateError``."""
     body = Source("a text", "use another", StateError).of_json(text, mapping)
     if not is_as_sealed(body):
         raise StateError("its text doesn't match its checksum")

@@ -37,7 +37,7 @@ class LinkTimeoutError(LinkError, TimeoutError):
 
 
 class VersionError(GradwireError, ValueError):
-    """An error for a weight delta from another version than the receiver's, which needs a full copy."""
+    """An error for a weight delta from a version other than the receiver's, which needs a full copy."""
 
 
 class StateError(GradwireError, ValueError):

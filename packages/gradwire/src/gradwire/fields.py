@@ -199,7 +199,7 @@ def text(value: object) -> str:
     """Return a string that can be encoded as UTF-8."""
     if _is_text(value):
         return value
-    raise _wrong("a text", value)
+    raise _wrong("a string", value)
 
 
 def _is_text(value: object) -> TypeGuard[str]:
@@ -221,7 +221,7 @@ def anything(value: object) -> Any:
 
 
 def one_of(*values: T) -> Kind[T]:
-    """Return the kind of exactly these values, compared with their types."""
+    """Return the kind that accepts exactly these values, compared with their types."""
 
     def read(value: object) -> T:
         for each in values:
@@ -238,7 +238,7 @@ def optional(kind: Kind[T], none: S = None) -> Kind[T | S]:  # type: ignore[assi
 
 
 def rows(kind: Kind[T], count: int | None = None) -> Kind[tuple[T, ...]]:
-    """Return the kind of lists with entries of one kind, and with ``count`` entries if given."""
+    """Return the kind that accepts lists whose entries are all of ``kind``, ``count`` of them if given."""
 
     def read(value: object) -> tuple[T, ...]:
         if not isinstance(value, list | tuple) or count not in (None, len(value)):
@@ -249,7 +249,7 @@ def rows(kind: Kind[T], count: int | None = None) -> Kind[tuple[T, ...]]:
 
 
 def pair(first: Kind[T], second: Kind[S]) -> Kind[tuple[T, S]]:
-    """Return the kind of lists of two entries, each of its own kind."""
+    """Return the kind that accepts lists of two entries, of ``first`` and of ``second``."""
 
     def read(value: object) -> tuple[T, S]:
         one, other = rows(anything, 2)(value)
@@ -259,14 +259,14 @@ def pair(first: Kind[T], second: Kind[S]) -> Kind[tuple[T, S]]:
 
 
 def keyed(kind: Kind[T]) -> Kind[dict[str, T]]:
-    """Return the kind of mappings from strings to values of one kind."""
+    """Return the kind that accepts mappings from strings to values of ``kind``."""
 
     def read(value: object) -> dict[str, T]:
         if not isinstance(value, Mapping):
             raise _wrong("an object with named fields", value)
         for key in value:
             if not _is_text(key):
-                raise _wrong("names that are texts", key)
+                raise _wrong("strings as names", key)
         return {key: _at(key if key.isprintable() else repr(key), kind, each) for key, each in value.items()}
 
     return read

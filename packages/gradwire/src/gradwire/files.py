@@ -27,7 +27,7 @@ def cache_folder() -> Path:
 
 
 def open_ordinary(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file for reading. Raises ``OSError``, also for a pipe, which may never end."""
+    """Open a regular file for reading. Raises ``OSError``, even for a pipe, which may never end."""
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except ValueError as error:  # a NUL, or a lone surrogate

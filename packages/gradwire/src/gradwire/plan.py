@@ -211,7 +211,7 @@ class Plan:
         return self.encode_on == "device"
 
     def on_host(self, who: str) -> Plan:
-        """Return the plan for ``who``, which encodes on the host. Raises ``SpecError`` for another place."""
+        """Return the plan for ``who``, which encodes on the host. Raises ``SpecError`` otherwise."""
         if self.encodes_on_device:
             raise SpecError(f"{who} expected encode_on='host', got 'device'; use a plan that encodes there")
         return self
@@ -256,9 +256,9 @@ class Plan:
         Parameters
         ----------
         plan
-            A plan; a codec or its spec, such as ``quantize:8``; or the path of a file of ``save``: a path
-            object, or a string that ends with ``.json``, contains a ``/``, or is the name of a file. None
-            means the default codec; ``attach`` passes ``Auto.first_plan`` instead of None.
+            A plan; a codec or its spec, such as ``quantize:8``; or the path of a file written by ``save``: a
+            path object, or a string that ends with ``.json``, contains a ``/``, or is the name of a file.
+            None means the default codec; ``attach`` passes ``Auto.first_plan`` instead of None.
         name
             The name of the argument in errors.
         parts
@@ -272,7 +272,10 @@ class Plan:
         if plan is None:
             plan = DEFAULT_CODEC
         if isinstance(plan, str) and plan.lstrip().startswith("{"):
-            raise SpecError(f"expected no JSON for {name}; read it with Plan.from_json, or pass its file")
+            raise SpecError(
+                f"expected a plan, a codec, or the path of a file for {name}, got JSON; read it with "
+                "Plan.from_json, or pass the path of its file"
+            )
         if isinstance(plan, str) and not _is_path(plan):
             plan = parse(plan)
         if isinstance(plan, Codec):
@@ -328,7 +331,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Plan:
-        """Return the plan in a file of ``save``. Raises ``SpecError`` with the file's name."""
+        """Return the plan in a file written by ``save``. Raises ``SpecError`` with the file's name."""
         try:
             text = read_text(path)
         except UnicodeDecodeError as error:
@@ -346,7 +349,7 @@ PlanLike = Plan | Codec | str | os.PathLike[str] | None
 
 
 def _is_path(text: str) -> bool:
-    """Return whether a text is the path of a plan's file, and not a codec's spec."""
+    """Return whether a string is the path of a plan's file, and not a codec's spec."""
     if text.endswith(".json") or "/" in text:
         return True
     return text.partition(":")[0] not in {row.name for row in TABLE} and Path(text).is_file()

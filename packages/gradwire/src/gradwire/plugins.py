@@ -46,14 +46,14 @@ def entry(group: str, name: str) -> object | None:
     packages = [_package(each) for each in points]
     if len(points) > 1:
         both = " and ".join(packages)
-        raise SpecError(f"expected one package with {name!r} among its {group}, got {both}; uninstall one")
+        raise SpecError(f"expected one package that defines {name!r} in {group}, got {both}; uninstall one")
     try:
         found: object = points[0].load()
     except Exception as error:  # another package may raise any exception
         if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in NEEDED:
             raise
         raise SpecError(
-            f"{name!r} among the {group} of {packages[0]} cannot be loaded "
+            f"{name!r} in the {group} of {packages[0]} cannot be loaded "
             f"({type(error).__name__}: {one_line(str(error))}); reinstall that package, or uninstall it"
         ) from error
     return found

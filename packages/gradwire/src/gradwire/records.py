@@ -53,7 +53,7 @@ def read_object(text: str, called: str) -> dict[str, Any]:
 def read_record(path: Path, schema: str, called: str, remedy: str) -> dict[str, Any]:
     """Return the fields of a record from this or an older version of gradwire.
 
-    Raises ``SpecError`` for a file that is missing, isn't JSON, or has another kind or a newer schema.
+    Raises ``SpecError`` for a file that is missing, isn't JSON, or has a different kind or a newer schema.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def read_record(path: Path, schema: str, called: str, remedy: str) -> dict[str, 
 
 
 def _loaded(text: str) -> Any:
-    """Return the value of a JSON text. Raises ``ValueError``, also for lone surrogates."""
+    """Return the value of a JSON string. Raises ``ValueError``, even for lone surrogates."""
     values: Any = json.loads(text)
     if _SURROGATE.search(text):
         json.dumps(values, ensure_ascii=False).encode()

@@ -51,7 +51,7 @@ Adagrad is elementwise, too, but creates its state before the first step, for wh
 class Shard:
     """One rank's shard of the weights: ``start`` up to ``stop`` in the order of the flat gradient.
 
-    The constructor replaces the parameters of the optimizer, which has no state yet, by 1-D slices of
+    The constructor replaces the parameters of the optimizer, which has no state yet, with 1-D slices of
     ``masters``, each in its parameter's group, so that the optimizer has state only for the shard.
     ``masters`` are the exact weights, 1-D float32 on the CPU; the caller fills them.
     """
@@ -102,8 +102,8 @@ def check_shardable(optimizer: torch.optim.Optimizer, parameters: Sequence[Param
         )
     if strangers(optimizer, set(map(id, parameters))):
         raise SpecError(
-            "a Sharded method expected an optimizer of its model's parameters, got one with others; make it "
-            "from model.parameters()"
+            "a Sharded method expected an optimizer of its model's parameters, got one with other "
+            "parameters; make it from model.parameters()"
         )
 
 
@@ -232,7 +232,7 @@ class Sharded(WorkerMethod):
     def _before_layout(self) -> StepRecord:
         raise SpecError(
             "a Sharded method expected the same trainable parameters as at its start, got an unfrozen one; "
-            "unfreeze it before, or make a new method and a new optimizer"
+            "unfreeze it before you create the method, or make a new method and a new optimizer"
         )
 
     def _step(self, compute_loss: Callable[[], torch.Tensor]) -> StepRecord:
@@ -322,7 +322,7 @@ class Sharded(WorkerMethod):
         ):
             raise StateError(
                 f"a Sharded method of {count} weights, with a shard of {shard.masters.numel()}, expected "
-                "this rank's state, got one of another model, method, rank, number of ranks, or kind of "
+                "this rank's state, got one of a different model, method, rank, number of ranks, or kind of "
                 "replicas; to change the number of ranks, load the old method.masters() into the model"
             )
         super()._adopt(saved)

@@ -146,7 +146,7 @@ def _row_lines(
 
 
 def _fold(cell: str, width: int, is_last: bool) -> list[str]:
-    """Return a cell's lines; the last column is wrapped at spaces, others also within specs."""
+    """Return a cell's lines; the last column is wrapped at spaces, the others within specs, too."""
     if is_last:
         wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     else:

@@ -55,7 +55,7 @@ def parse_rate(text: str | None) -> float | None:
 
 
 def check_link_rate(text: str | None) -> float | None:
-    """Return the rate of ``--link`` in bytes per second. Raises ``SpecError``, also if it is out of range."""
+    """Return the rate of ``--link`` in bytes per second. Raises ``SpecError`` if it is out of range."""
     rate = parse_rate(text)
     if rate is not None and not SLOWEST <= 8 * rate <= FASTEST:
         raise SpecError(f"--link: expected 1kbit to 1000gbit, or unlimited, got {text}; pass another rate")
@@ -84,7 +84,7 @@ def parse_duration(text: str) -> float:
 def parse_size(text: str) -> int:
     """Return a size in bytes: ``16MB`` is decimal, ``4MiB`` binary, ``65536`` plain bytes.
 
-    Raises ``SpecError``, also for a fraction of a byte.
+    Raises ``SpecError``, including for a fraction of a byte.
 
     Examples
     --------

@@ -66,7 +66,7 @@ SOURCES = ":(top,glob)packages/*/src/**"
 EXTRAS = MappingProxyType(
     {"gateware": "gradwire-gateware", "papers": "gradwire-lab", "train": "gradwire-lab"}
 )
-"""The package of each extra that belongs to another package than ``gradwire``."""
+"""The package of each extra that belongs to a package other than ``gradwire``."""
 
 
 def how_to_install(extra: str) -> str:

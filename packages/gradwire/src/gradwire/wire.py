@@ -107,7 +107,7 @@ class Header:
 
 
 class OutOfStepError(FrameError):
-    """An error for a frame of another training step than the receiver's, or for a rank's last frame.
+    """An error for a frame of a training step other than the receiver's, or for a rank's last frame.
 
     Attributes
     ----------
@@ -158,7 +158,7 @@ def parting_frame(places: Sequence[tuple[int, int]], *, has_left: bool) -> torch
 
 
 def check_step(frame: torch.Tensor, step: int | None) -> None:
-    """Raise ``OutOfStepError`` for a last frame, and for a frame of another step than ``step``.
+    """Raise ``OutOfStepError`` for a last frame, and for a frame of a step other than ``step``.
 
     Frames without a step are accepted, and so is any frame if ``step`` is None. Raises ``FrameError``.
     """
@@ -259,7 +259,7 @@ def open_frame(
 
 
 def _is_out_of_order(header: Header, expected: Expected) -> bool:
-    """Return whether a frame of another step is a repeated last frame, or follows a lost frame.
+    """Return whether a frame of a different step is a repeated last frame, or follows a lost frame.
 
     A peer at another step has sent exactly the received frames, so its next one has the expected number, or
     the number of another exchange over the same link. If the last frame of an earlier step is repeated, it

@@ -27,7 +27,10 @@ def test_what_a_run_may_choose_itself_is_permitted() -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        (Auto(codecs=["lossless", "bf16"]), "expected codecs among identity, lossless, bf16, got quantize:8"),
+        (
+            Auto(codecs=["lossless", "bf16"]),
+            "expected only the codecs identity, lossless, bf16, got quantize:8",
+        ),
         (Auto(codecs=["quantize:8"]), "got bf16"),
         (Auto(0.17, SETTINGS.codecs), "expected a relative error of at most 0.17, got 0.173"),
     ],
@@ -42,7 +45,7 @@ def test_the_present_settings_come_first(settings: Auto, why: str) -> None:
         ({"residual": True}, "apart from codec, codecs, algorithm, segment_nbytes, got"),
         ({"pipeline": 2}, "apart from"),
         ({"bucket_nbytes": 4096}, "apart from"),
-        ({"algorithm": "butterfly"}, "expected an algorithm among ring, tree, got butterfly"),
+        ({"algorithm": "butterfly"}, "expected one of the algorithms ring, tree, got butterfly"),
         ({"codecs": [{"match": "head", "codec": "bf16"}]}, "got none in this model"),
     ],
 )

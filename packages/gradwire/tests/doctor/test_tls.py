@@ -121,7 +121,7 @@ def test_a_certificate_out_of_its_time_fails(
         ("CERT", "", "expected a matching pair in PEM"),
         ("CERT", CERTIFICATE, "pair in PEM without a password, got KEY_VALUES_MISMATCH"),
         ("CA", "no certificate", "expected a certificate in PEM"),
-        ("CA", CERTIFICATE, "would be refused by ranks with the authority"),
+        ("CA", CERTIFICATE, "would be refused by ranks that trust the authority"),
     ],
 )
 def test_files_that_do_not_fit_fail(

@@ -66,7 +66,9 @@ def attach_and_close() -> list[list[torch.Tensor]]:
             step(model)
         else:
             with gradwire.attach_fsdp(model, attached) as handle:
-                with pytest.raises(AttachError, match="not attached, got 'root', which is; close the first"):
+                with pytest.raises(
+                    AttachError, match="not attached yet, got 'root', which already is; close its attachment"
+                ):
                     gradwire.attach_fsdp(model)
                 step(model)
             handle.close()

@@ -57,12 +57,12 @@ def test_what_another_world_left_in_the_folder_is_removed(tmp_path: Path) -> Non
 
 
 def test_a_folder_without_files_or_with_those_of_two_worlds_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StateError, match="keeps residuals, got none; pass the folder that has them"):
+    with pytest.raises(StateError, match="keeps residuals, got none; pass the folder that contains them"):
         ResidualFolder(tmp_path / "nowhere").saved_world(2)
     files = save(tmp_path, 4)
     files.write(record(1, 3), 1, 3)  # rank 0 would have cleared up
     assert files.saved_world(3) == 3
-    with pytest.raises(StateError, match=r"got residuals of \[3, 4\] ranks"):
+    with pytest.raises(StateError, match=r"got residuals from runs with 3 and 4 ranks"):
         files.saved_world(2)
 
 

@@ -47,7 +47,7 @@ def test_mistakes() -> None:
         Delta("fp16")  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="expected checked_every from 1 up, a whole number, got 0"):
         Delta(checked_every=0)
-    with pytest.raises(SpecError, match="the oracle expected one pair"):
+    with pytest.raises(SpecError, match="the oracle expected at least one pair"):
         Oracle({8: []}, 0.5)
 
 

@@ -144,7 +144,7 @@ def test_which_hosts_pay_is_what_the_rows_say(efficiencies: list[float]) -> None
     told = [(int(low), int(high)) for low, high in re.findall(r"from (\d+) to (\d+)", text)]
     if "of a host or more." in text:
         told = [(1, hosts[-1])]
-    assert ("further hosts add less than" in text) == (not told)
+    assert ("additional hosts add less than" in text) == (not told)
     peak = said(r"The throughput (still grows|is highest) at (\d+) hosts, with (\S+)x that of one", text)
     assert peak is not None
     best = max(points, key=lambda each: each.speedup)

@@ -85,7 +85,7 @@ def test_names_are_sorted_and_entries_loaded_once(found: Found) -> None:
 
 def test_a_package_that_cannot_be_loaded_is_named(found: Found) -> None:
     found(Point(plugins.CODECS, "a", ValueError("two\nlines")))
-    reason = r"'a' among the gradwire.codecs of example==1.5 cannot be loaded \(ValueError: two"
+    reason = r"'a' in the gradwire.codecs of example==1.5 cannot be loaded \(ValueError: two"
     with pytest.raises(SpecError, match=reason):
         parse("a")
     found(Point(plugins.COMMANDS, "a", ModuleNotFoundError("none", name="torch.nn")))
@@ -95,7 +95,7 @@ def test_a_package_that_cannot_be_loaded_is_named(found: Found) -> None:
 
 def test_two_packages_with_one_name_are_refused(found: Found) -> None:
     found(Point(plugins.CODECS, "a", Other), Point(plugins.CODECS, "a", Other, "second"))
-    reason = "expected one package with 'a' among its gradwire.codecs, got example==1.5 and second==1.5"
+    reason = "expected one package that defines 'a' in gradwire.codecs, got example==1.5 and second==1.5"
     with pytest.raises(SpecError, match=reason):
         parse("a")
 

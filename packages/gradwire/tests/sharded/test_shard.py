@@ -38,5 +38,5 @@ def test_what_cannot_be_divided_is_refused() -> None:
     optimizer.step()
     with pytest.raises(SpecError, match="got one that has stepped"):
         check_shardable(optimizer, parameters)
-    with pytest.raises(SpecError, match="got one with others"):
+    with pytest.raises(SpecError, match="got one with other parameters"):
         check_shardable(torch.optim.SGD([*parameters, nn.Parameter(torch.ones(1))], lr=0.1), parameters)

@@ -302,7 +302,7 @@ def test_only_all_ranks_of_one_moment_can_be_divided_anew(states: States) -> Non
         redivide([{**olds[0], **olds[1]}, olds[2]], 2)
     text, _ = opened_text(olds[1]["gradwire/rank1/pipe"])
     later = {**olds[1], "gradwire/rank1/pipe": sealed_text({**text, "steps_done": 6})}
-    with pytest.raises(StateError, match="got others on rank 1, after 6 steps"):
+    with pytest.raises(StateError, match="but rank 1, after 6 steps"):
         redivide([olds[0], later, olds[2]], 2)
 
 

@@ -152,7 +152,7 @@ def test_other_parameters_are_refused(
 ) -> None:
     with pytest.raises(TensorError, match=said) as caught:
         flat([nn.Parameter(torch.zeros(2)), parameter])
-    assert "number 1" in str(caught.value)
+    assert "parameter 1" in str(caught.value)
 
 
 def test_a_model_without_trainable_parameters_is_refused() -> None:

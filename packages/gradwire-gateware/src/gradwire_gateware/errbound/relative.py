@@ -210,7 +210,7 @@ _FEW = 4
 ON_THEIR_WAY = _FEW + 1
 """The words in the queue between the memory and its consumer, and in the register after it."""
 _MOST_VALUES = 65536
-"""The largest block; in larger ones, the CPU adds sums in another order."""
+"""The largest block; in larger ones, the CPU adds sums in a different order."""
 
 
 class Word(NamedTuple):

@@ -214,7 +214,7 @@ def strip(
 
 
 def align(m: Module, come: Any, cuts: Queue, most_skipped: int, behind: Sequence[Queue] = ()) -> Any:
-    """Return the stream of each payload's byte range in ``cuts``, aligned to the beginning of a word."""
+    """Return a stream of the byte ranges in ``cuts``, one per payload, aligned to the start of a word."""
     m.submodules.align = trim = Trim(len(come.tdata), most_skipped)
     aligned, may_align = between(m, "aligned", trim.m_axis)
     wiring.connect(m, come, trim.s_axis)

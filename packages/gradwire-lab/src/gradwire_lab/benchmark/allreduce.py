@@ -39,7 +39,7 @@ Gather = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass(frozen=True)
 class Configuration:
-    """An all-reduce to measure: ``algorithm`` is in ``collectives.TABLE`` or ``TORCH``, ``codec`` a spec."""
+    """An all-reduce to measure; ``algorithm`` is a key of ``collectives.TABLE``, or ``TORCH``."""
 
     algorithm: str
     codec: str

@@ -116,5 +116,7 @@ def load_gradient(file: Path) -> torch.Tensor:
     floats = [it.detach().float().flatten() for it in tensors if it.is_floating_point()]
     pool = torch.cat(floats) if floats else torch.empty(0)
     if not pool.numel() or not pool.isfinite().all():
-        raise SpecError(f"expected at least one float and only finite ones in --data {file}")
+        raise SpecError(
+            f"expected floats in --data {file}, all finite, got others or none; pass another file"
+        )
     return pool

@@ -55,7 +55,7 @@ def make(path: Path) -> str:
         raise
     except Exception as error:  # a damaged record can break any line of a page
         why = f"{type(error).__name__}: {error}"
-        raise JobError(f"{path} is damaged, or of another gradwire version ({why}); {REMEDY}") from error
+        raise JobError(f"{path} is damaged, or from a different gradwire ({why}); {REMEDY}") from error
 
 
 def _of_record(path: Path) -> str:
@@ -99,7 +99,7 @@ def _parser() -> Parser:
         default=FOLDER,
         help=f"a record, its folder, or a folder of gradwire reproduce ({FOLDER})",
     )
-    parser.add_argument("--out", type=file_path, metavar="FILE", help=f"the file ({PAGE} beside the record)")
+    parser.add_argument("--out", type=file_path, metavar="FILE", help=f"the file ({PAGE} next to the record)")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE")
     parser.add_argument("-h", "--help", action="help", help="show this text")
     return parser

@@ -62,8 +62,8 @@ def run(arguments: Sequence[str]) -> int:
     dead = failures(judged)
     if dead:
         sys.stderr.write(
-            f"gradwire: {len(dead)} of the figures are void, such as {dead[0]}: they depend on training runs "
-            "that did not learn; see the report for the required accuracies\n"
+            f"gradwire: {len(dead)} of the figures are invalid, such as {dead[0]}: they depend on training "
+            "runs that did not learn; see the report for the required accuracies\n"
         )
     return 1 if dead else 0
 

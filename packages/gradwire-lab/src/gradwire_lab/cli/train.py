@@ -144,7 +144,7 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--algorithm", metavar="A", help=f"{', '.join(ALGORITHMS[:5])}, ... (ring)")
     group.add_argument("--weights", metavar="SPEC", help="server, sharded: weight codec, e.g. delta:fp32")
     group.add_argument("--offload", metavar="SPEC", help="codec of NICs on the path, inceptionn:2^-10")
-    group.add_argument("--scale", choices=["auto"], help="fit absolute bounds to the gradient's size")
+    group.add_argument("--scale", choices=["auto"], help="scale gradients to absolute bounds")
     group.add_argument("--segment", type=_size, metavar="BYTES", help="largest frame, e.g. 1MiB (4MiB)")
     group.add_argument("--bucket", type=_size, metavar="BYTES", help="largest bucket, e.g. 25MB (all in one)")
     group.add_argument(

@@ -119,7 +119,7 @@ def _blocking_nic(node: Node) -> PlainNic:
 
 
 def _solve(rising: Callable[[float], float], wanted: float) -> float:
-    """Return the argument at which a rising function equals ``wanted``, by logarithmic bisection."""
+    """Return the argument at which an increasing function equals ``wanted``, by logarithmic bisection."""
     least, most = 1e6, 1e15
     for _ in range(100):
         middle = math.sqrt(least * most)

@@ -28,7 +28,7 @@ class Basis(StrEnum):
 
     MEASURED = "measured"
     MODELLED = "modelled"
-    """From a model whose parameters have another source."""
+    """From a model whose parameters have a different source."""
     CALIBRATED = "calibrated"
     """A parameter was set from the published figure, from its table, or after seeing the measured figure."""
     ARITHMETIC = "arithmetic"
@@ -171,7 +171,7 @@ class Claim:
     not_run
         The reason why the claim has no figures, if it wasn't run.
     declared
-        The reason why the figures of a training run are void, if its failure was declared before the run.
+        The reason why the figures of a training run are invalid, if its failure was declared before the run.
     other_tool
         The tool that the rows name instead of the claim's tool; empty if they name the claim's tool.
     """

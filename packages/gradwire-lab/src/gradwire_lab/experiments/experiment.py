@@ -210,7 +210,7 @@ class Experiment(Generic[Options]):
 
 
 def turned(names: Sequence[str], number: int, rounds: int) -> list[str]:
-    """Return names rotated for repetition ``number``, so that each repetition begins with another name.
+    """Return names rotated for repetition ``number``, so that each repetition begins with a different name.
 
     Examples
     --------
@@ -258,7 +258,7 @@ def in_order(cells: Sequence[Cell], rows: Sequence[Row]) -> list[Row]:
 
 
 def in_words(row: Row, cells: Sequence[Cell]) -> str:
-    """Return a row's texts and numbers in one line, omitting values that all cells share.
+    """Return a row's strings and numbers in one line, omitting values that all cells share.
 
     Lists, such as curves, are only in the record.
     """

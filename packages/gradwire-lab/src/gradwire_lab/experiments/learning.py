@@ -1,4 +1,4 @@
-"""Goals of training runs: a time, ratio, or speed-up is void if the training run didn't learn."""
+"""Goals of training runs: a time, ratio, or speed-up is invalid if the training run didn't learn."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Trainings:
 
     @property
     def problem(self) -> str:
-        """The reason why these training runs are void; empty if they learned."""
+        """The reason why these training runs are invalid; empty if they learned."""
         values = (*self.accuracies, *self.exact)
         if self.stage and not values:
             return ""

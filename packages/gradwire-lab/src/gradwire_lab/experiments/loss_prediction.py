@@ -268,7 +268,7 @@ def extra(exact: Sequence[float], losses: Sequence[float]) -> float:
 
 
 def _smoothed(losses: Sequence[float]) -> list[float]:
-    """Return means over up to two neighbours on either side; the window is symmetric, also at the ends."""
+    """Return means over up to two neighbours on either side; the window is symmetric, even at the ends."""
     found = []
     for place in range(len(losses)):
         reach = min(2, place, len(losses) - 1 - place)

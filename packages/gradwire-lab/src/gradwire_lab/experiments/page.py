@@ -244,7 +244,7 @@ def _link(each: Judged) -> PageLink:
 
 
 def _why(claim: Claim) -> str:
-    """Return the reason for a claim's failure: training runs, another tool, or the figure and its rule."""
+    """Return the reason for a claim's failure: training runs, the tool, or the figure and its rule."""
     if claim.not_learned or claim.declared or claim.other_tool:
         return "; ".join(claim.not_learned) or claim.declared or claim.other_tool
     worst = ""

@@ -60,7 +60,7 @@ class RecordFile:
         """Read the rows of an unfinished record with the same options. Raises ``JobError``.
 
         ``keeps_finished`` also accepts a finished record and sets ``is_finished``. ``across_commits`` also
-        accepts a record of another commit. ``expected_s`` is the expected measuring time.
+        accepts a record of a different commit. ``expected_s`` is the expected measuring time.
         """
         self._fields = make_record(
             experiment.schema,
@@ -135,7 +135,7 @@ def read_rows(path: Path, experiment: Experiment[Any]) -> dict[str, Any]:
 
 
 def read_fields(path: Path, experiment: Experiment[Any], remedy: str) -> dict[str, Any]:
-    """Return the fields of an experiment's record. Raises ``SpecError`` for a file of another kind.
+    """Return the fields of an experiment's record. Raises ``SpecError`` for a file of a different kind.
 
     Raises ``JobError`` if rows are malformed, or if the file was altered after it was written. A record of an
     older gradwire may lack the checksum, and ``measured_s``, which is then 0.
@@ -203,7 +203,8 @@ def perform(
     keeps_finished
         Whether to return the rows of a finished record in ``out`` instead of raising an error.
     across_commits
-        Whether to continue a record of another commit; the record then holds the number of rows per commit.
+        Whether to continue a record of a different commit; the record then holds the number of rows per
+        commit.
     expected_s
         The expected seconds for measuring all cells, stored in the record.
     advance

@@ -128,7 +128,7 @@ class Trained:
 
     @property
     def problem(self) -> str:
-        """The reason why these times are void: plain DDP has not learned, or there are too few seeds."""
+        """The reason why these times are invalid: plain DDP hasn't learned, or there are too few seeds."""
         goal = next(iter(self.judge.rows.values()))["goal"]
         if goal is None:
             return "no goal is named for this data, so nothing says whether the models learned"

@@ -196,7 +196,7 @@ def find(name: str, data_dir: Path | None = None) -> Path | None:
     """Return the folder with the files of ``name``; None for ``digits``. Raises ``DataError``.
 
     The folder is ``data_dir``, else ``$GRADWIRE_DATA``, else the cache. Missing files are downloaded to the
-    cache only, never to a folder of the user's.
+    cache only, never to the user's own folder.
     """
     if name not in SOURCES:
         return None
@@ -348,8 +348,8 @@ BLOCK_NBYTES = 1 << 16
 def fetch(url: str, md5: str, target: Path, timeout_s: float = 30.0) -> None:
     """Download ``url`` to ``target``. Raises ``DataError`` and then leaves ``target`` unchanged.
 
-    The bytes are written to a temporary file beside ``target``, which is renamed after its MD5 is verified. A
-    lost connection, a full disk, or a second process with the same download leaves no partial file.
+    The bytes are written to a temporary file next to ``target``, which is renamed after its MD5 is verified.
+    A lost connection, a full disk, or a second process with the same download leaves no partial file.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -112,7 +112,7 @@ class OnDDP:
 
 
 def bf16_hook(ddp: DistributedDataParallel) -> None:
-    """Register torch's bfloat16 hook under another name, because DDP refuses it by name without NCCL.
+    """Register torch's bfloat16 hook under a different name, because DDP refuses it by name without NCCL.
 
     Gloo can sum bfloat16.
     """

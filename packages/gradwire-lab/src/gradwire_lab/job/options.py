@@ -380,7 +380,7 @@ def _check_extras(options: JobOptions) -> None:
 
 def _one_of(option: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise JobError(f"expected {option} among {', '.join(choices)}, got {value!r}")
+        raise JobError(f"expected one of {', '.join(choices)} for {option}, got {value!r}")
 
 
 def _within(option: str, value: float, low: int, high: int) -> None:

@@ -212,7 +212,7 @@ def reach(curve: Sequence[tuple[float, float, float]], target: float) -> tuple[f
 
 
 def prediction(hosts: int, rate: str) -> str:
-    """Return the command that predicts the comparison for another model."""
+    """Return the command that predicts the comparison for a different model."""
     return f"gradwire plan --model {MODEL} --hosts {hosts} --rate {rate}"
 
 

@@ -210,7 +210,7 @@ class _Side:
         return method.step() if isinstance(method, Server) else method.step(lambda: self._loss(number))
 
     def _loss(self, number: int) -> torch.Tensor:
-        """Return the loss on this rank's share of a batch; an epoch's first batch shuffles the images."""
+        """Return the loss on this rank's share of batch ``number``; for batch 0, shuffle the images first."""
         team = self.job.team
         if number == 0:
             epoch = math.ceil(self._steps_done / self._steps_per_epoch)

@@ -51,8 +51,8 @@ class Server(Method):
     optimizer
         A ``torch.optim`` optimizer whose ``step`` needs no closure. Only the server has it and its state.
     plan
-        A plan, or an argument of ``Plan.of``, with the algorithm ``star``. Raises ``SpecError`` for another
-        algorithm, on another rank than 0, and without workers.
+        A plan, or an argument of ``Plan.of``, with the algorithm ``star``. Raises ``SpecError`` for any other
+        algorithm, on any rank other than 0, and without workers.
     weight_codec
         The codec of the weights, or its spec, the same on all ranks; exact by default. ``delta:fp32`` sends
         exact deltas; ``delta:bf16`` sends deltas of the weights rounded to bfloat16. Either keeps a copy of
@@ -215,7 +215,7 @@ def check_weights(weights: Mapping[str, torch.Tensor] | None, model: nn.Module) 
 
 @contextmanager
 def restoring(optimizer: torch.optim.Optimizer) -> Iterator[None]:
-    """Restore the optimizer's state if loading another one fails, and raise ``StateError``.
+    """Restore the optimizer's state if loading a new one fails, and raise ``StateError``.
 
     For a damaged state, torch may raise any exception, after it has adopted parts of the state.
     """

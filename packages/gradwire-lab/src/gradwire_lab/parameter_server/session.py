@@ -220,7 +220,7 @@ class Session:
             if found != expected:
                 raise ExchangeError(
                     f"expected the server's {what} of {expected} on rank {self.rank}, got {found}; create "
-                    "all ranks with the same"
+                    f"all ranks with the same {what}"
                 )
         due = min(self._clock + 1, goal), Kind.PUSH if self._clock < goal else Kind.DRAIN
         kind = Kind.PUSH if asked.kind is Kind.PART else asked.kind

@@ -142,8 +142,8 @@ class StaleServer(Method):
     gradient is applied only after all of it is received.
 
     The state includes the weights and the optimizer's state between two calls of ``serve``. Each worker saves
-    its own state after it has drained. A state may be loaded with another staleness or other options of the
-    optimizer.
+    its own state after it has drained. A state may be loaded with a different staleness or different options
+    of the optimizer.
 
     Parameters
     ----------

@@ -163,7 +163,9 @@ class StaleWorker(WorkerMethod):
             whom = "of an error of its own" if answer.rank == 0 else f"rank {answer.rank} failed"
             raise ExchangeError(f"the server stopped because {whom}; see the error of rank {answer.rank}")
         if answer.kind not in (Kind.WEIGHTS, Kind.SAME) or answer.clock != clock:
-            raise FrameError(f"expected an answer to step {clock}, got {answer.kind.name} of {answer.clock}")
+            raise FrameError(
+                f"expected an answer to step {clock}, got {answer.kind.name} for step {answer.clock}"
+            )
         return answer
 
     @contextmanager

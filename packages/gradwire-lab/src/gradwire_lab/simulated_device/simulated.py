@@ -69,7 +69,7 @@ class SimulatedEvent(Event):
             self.reach()
 
     def order(self) -> None:
-        """Make the current stream wait, or on a prompt device, block the host."""
+        """Make the current stream wait for this event; on a prompt device, block the host instead."""
         if self._stream.device.prompt:
             self.wait()
         elif self._stream.device.waits_here("order"):

@@ -171,7 +171,7 @@ def make_network(topology: Topology) -> list[int]:
     Raises
     ------
     TestbedError
-        If this kernel lacks a kind of link or limit, or ``ip`` or ``tc`` fails for another reason.
+        If this kernel lacks a kind of link or limit, or ``ip`` or ``tc`` fails for any other reason.
     """
     namespaces = [_namespace() for _ in range(topology.hosts)]
     _batch("ip", switch_links(topology, [_path(namespace) for namespace in namespaces]))

@@ -173,7 +173,7 @@ def _is_marked(process: int, mark: str) -> bool:
 
 
 def _end(process: int, mark: str) -> bool:
-    """Kill a process unless its ID now belongs to another one; return whether it was killed."""
+    """Kill a process unless its ID now belongs to a different process; return whether it was killed."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(process)
         try:

@@ -164,7 +164,7 @@ def hardware_address(host: int, *, nic: bool = False) -> str:
 
 def _check_hosts(hosts: int) -> None:
     if not 1 <= hosts <= MOST_HOSTS:
-        raise SpecError(f"expected 1 to {MOST_HOSTS} hosts of a testbed, got {hosts}")
+        raise SpecError(f"expected 1 to {MOST_HOSTS} hosts in a testbed, got {hosts}")
 
 
 def _rate(word: object) -> float | None:

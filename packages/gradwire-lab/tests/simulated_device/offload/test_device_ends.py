@@ -22,7 +22,9 @@ def test_host_memory_is_the_device_s_unless_it_must_not_be_pinned() -> None:
 
 def test_what_a_device_raises_becomes_one_sentence() -> None:
     end = DeviceEnd(Simulated(), [])
-    room = pytest.raises(DeviceError, match=r"has not enough memory for a copy \(no room\); the masters")
+    room = pytest.raises(
+        DeviceError, match=r"does not have enough memory for a copy \(no room\); the masters"
+    )
     with room, end.at_work("a copy"):
         raise torch.OutOfMemoryError("no room. \nTry this and that")
     gone = pytest.raises(

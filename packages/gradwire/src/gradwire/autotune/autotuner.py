@@ -144,7 +144,7 @@ class Autotuner(PlanChooser):
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state at the next step; all ranks load, and rank 0's state is used.
 
-        If the state is from another number of ranks, or the present settings don't allow its plan, it is
+        If the state is from a different number of ranks, or the present settings don't allow its plan, it is
         ignored and the run measures again. Raises ``StateError``.
         """
         if AUTO in state:

@@ -115,14 +115,14 @@ class RelativeErrors:
     def exceptions(self, codec: Codec, present: Plan) -> frozenset[str]:
         """Return the parameters for which ``codec`` breaks the contract.
 
-        A parameter that has another codec in the present plan keeps it until its error is below
+        A parameter that has a different codec in the present plan keeps it until its error is below
         ``back_share`` of the limit.
         """
         kept = excepted(present, self.counts) if codec == present.codec else frozenset[str]()
         return beyond(self.shares[codec], self.most, kept, self.config.back_share)
 
     def admitted(self, present: Plan) -> dict[Codec, frozenset[str]]:
-        """Return the codecs that may be chosen, each with the parameters that need another codec."""
+        """Return the codecs that may be chosen, each with the parameters that need a different codec."""
         found = {codec: self.exceptions(codec, present) for codec in self.shares}
         return {codec: names for codec, names in found.items() if self.part(names) <= self.most_excepted}
 
@@ -258,7 +258,7 @@ class Contract:
     def judge(
         self, rows: Sequence[Sequence[float]], samples: Samples, present: Plan
     ) -> frozenset[str] | None:
-        """Return the parameters that need another codec than the plan's, from all ranks' rows.
+        """Return the parameters that need a codec other than the plan's, from all ranks' rows.
 
         Return None if these parameters already have one that meets the contract, or if a rank's sample is
         not finite.

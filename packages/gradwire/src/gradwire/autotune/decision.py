@@ -184,7 +184,7 @@ def decide(
     present: Plan,
     half: str | None = None,
 ) -> tuple[Decision, ...]:
-    """Return the best decision first, then its rivals with another algorithm or other codecs.
+    """Return the best decision first, then its rivals with a different algorithm or different codecs.
 
     The expected time to a loss is the step time, increased by the share of extra steps that encoding noise
     may cost: an exchange with the relative error ``q`` adds the share ``q^2`` to a gradient's variance; if
@@ -262,9 +262,9 @@ def _rivals(
     """Return the fastest decisions of other kinds that may be as good as the best one.
 
     The order of preference is: no compression, if the best one compresses; a plan with far fewer bytes, in
-    case times don't differ; a plan with another kind of codec, and the best one in other segments, because
-    costs of codecs and frames are hard to predict if ranks share cores; then other algorithms. Among plans
-    that exchange the same frames, one is enough.
+    case times don't differ; a plan with a different kind of codec, and the best one with a different segment
+    size, because costs of codecs and frames are hard to predict if ranks share cores; then other algorithms.
+    Among plans that exchange the same frames, one is enough.
     """
     if best.step_s - best.compute_s <= config.exposed_share * best.step_s:
         return []

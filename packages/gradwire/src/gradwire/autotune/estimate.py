@@ -328,7 +328,7 @@ def report(
 
 
 def gain(estimate: Estimate, ratio: float) -> str:
-    """Return a speedup of an estimate as a range, such as ``1.2-1.4x``, or ``noisy``."""
+    """Return the speedup ``ratio`` with the estimate's scatter, such as ``1.2-1.4x``, or ``noisy``."""
     if estimate.is_noisy:
         return "noisy"
     low, high = (f"{each:.3g}" for each in (ratio / (1 + estimate.spread), ratio * (1 + estimate.spread)))

@@ -117,7 +117,7 @@ class Observed:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Observed:
-        """Read a file of ``save`` without executing code from it. Raises ``DataError``."""
+        """Read a file written by ``save`` without executing code from it. Raises ``DataError``."""
         try:
             check_summed(path)
             content = torch.load(Path(path), map_location="cpu", weights_only=True)
@@ -203,7 +203,7 @@ def _machine() -> list[float]:
 
 
 def shares(counts: Sequence[int], most: int = DEFAULT.excerpt_count) -> list[int]:
-    """Return the floats to keep of each tensor: proportional to its size, at most ``most`` in total."""
+    """Return the floats to keep from each tensor: proportional to its size, at most ``most`` in total."""
     total = sum(counts)
     return list(counts) if total <= most else [count * most // total for count in counts]
 

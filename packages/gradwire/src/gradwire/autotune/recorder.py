@@ -124,7 +124,7 @@ class Recorder(StepObserver):
             self._times.forget()
 
     def handed_over(self, gradient: torch.Tensor) -> int:
-        """Record a bucket of gradients; return the number of floats to keep of it."""
+        """Record a bucket of gradients; return the number of floats to keep from it."""
         place, count = len(self._now), gradient.numel()
         self._now.append(count)
         self._device = gradient.device
@@ -213,7 +213,7 @@ def _line_of(rate: object, hosts: object) -> Line | None:
 def _answer(seen: Observed, rate: str | float | None, hosts: int, config: AutoConfig) -> str:
     """Return an estimate as JSON, or the error message if there is none.
 
-    In another deployment, each rank has its own machine, unless all ranks run on a testbed's machine.
+    In a different deployment, each rank has its own machine, unless all ranks run on a testbed's machine.
     """
     assert seen.line is not None, "the link was measured, or has the given rate"
     is_here = rate is None and hosts == seen.world

@@ -26,7 +26,7 @@ class CandidateRules:
     algorithms
         The algorithms that may be chosen, in order of preference.
     has_exceptions
-        Whether parameters may have another codec than the plan's.
+        Whether parameters may have a codec other than the plan's.
     places
         Whether each parameter begins a new block, if its codec has blocks.
     pipeline
@@ -52,7 +52,7 @@ class CandidateRules:
         return replace(self, algorithms=tuple(may))
 
     def most_excepted(self, config: AutoConfig) -> float:
-        """Return the largest share of the values that may have another codec than the plan's."""
+        """Return the largest share of the values that may have a codec other than the plan's."""
         return config.most_excepted_share if self.has_exceptions else 0.0
 
 

@@ -39,9 +39,9 @@ def refusal(decision: Decision, settings: Auto, rules: CandidateRules, names: It
     codecs = (plan.codec, *(rule.codec for rule in plan.rules))
     other = next((each for each in codecs if each not in candidates), None)
     if other is not None:
-        return f"expected codecs among {', '.join(map(str, candidates))}, got {other}"
+        return f"expected only the codecs {', '.join(map(str, candidates))}, got {other}"
     if plan.algorithm not in rules.algorithms:
-        return f"expected an algorithm among {', '.join(rules.algorithms)}, got {plan.algorithm}"
+        return f"expected one of the algorithms {', '.join(rules.algorithms)}, got {plan.algorithm}"
     if plan.rules and not rules.has_exceptions:
         return "expected one codec for all parameters, got several codecs"
     common = replace(settings.first_plan, pipeline=rules.pipeline)

@@ -1,6 +1,6 @@
 """Trials of plans with similar expected times: each plan runs for some steps, and the fastest one stays.
 
-Predictions don't include everything: if hosts share cores or links differ, another algorithm may be the
+Predictions don't include everything: if hosts share cores or links differ, a different algorithm may be the
 fastest. The steps of a trial are training steps, so it costs only the extra time of slower plans.
 """
 
@@ -151,7 +151,7 @@ class Trial:
         return f"{decision.in_short} in segments of {size}" if same > 1 else decision.in_short
 
     def _staying(self, best: Decision) -> str:
-        """Return a clause that names the best plan if its reason doesn't identify it; else an empty text."""
+        """Return a clause that names the best plan if its reason doesn't identify it, or an empty string."""
         named = self._named(best)
         return "" if named == best.in_short else f"; {named} stays"
 

@@ -128,7 +128,7 @@ def geometric(low_nbytes: int, high_nbytes: int, factor: int) -> tuple[int, ...]
 
 
 def listed(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes in rising order. Raises ``SpecError`` if one is repeated, is 0, or is too large."""
+    """Return the sizes in ascending order. Raises ``SpecError`` if one is repeated, is 0, or is too large."""
     if min(sizes) < 1 or len(set(sizes)) < len(sizes):
         raise SpecError(f"expected different sizes from 1 byte up, got {', '.join(map(str, sizes))}")
     _check_most(max(sizes))

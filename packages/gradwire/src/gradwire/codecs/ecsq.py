@@ -43,12 +43,12 @@ class Ecsq(NativeCodec):
     average out, with ``step``. The payload does not depend on it: it holds scales, not steps.
 
     Bound: step / 2 RMS of the block, plus 2^-112 for blocks whose scale would be subnormal, which are sent as
-    zeros; ``bound`` returns the largest. Non-finite values: any NaN or infinity turns its block into NaN
-    (the scale is NaN), or the whole chunk if that is shorter; other blocks are unaffected. Ratio: 8
-    for gradients at the step 0.25, 10 at 0.5, 15 at 1; 1.6 at worst. Source: Gish and Pierce, "Asymptotically
-    Efficient Quantizing" (IEEE Trans. Information Theory, 1968): at these rates, uniform steps and an entropy
-    coder are within a quarter of a bit per value of any quantiser. The entropy coder is rANS (Duda, arXiv
-    1311.2540, 2013); blocks and layout are gradwire's.
+    zeros; ``bound`` returns the largest. Non-finite values: any NaN or infinity turns its block into NaN (the
+    scale is NaN), or the whole chunk if that is shorter; other blocks are unaffected. Ratio: 8 for gradients
+    at step size 0.25, 10 at 0.5, 15 at 1; 1.6 at worst. Source: Gish and Pierce, "Asymptotically Efficient
+    Quantizing" (IEEE Trans. Information Theory, 1968): at these rates, uniform steps and an entropy coder are
+    within a quarter of a bit per value of any quantiser. The entropy coder is rANS (Duda, arXiv 1311.2540,
+    2013); blocks and layout are gradwire's.
 
     Parameters
     ----------
@@ -57,9 +57,9 @@ class Ecsq(NativeCodec):
     block
         The number of values that share a scale: a power of two from 64 to 65536.
     foot
-        Whether values of less than half a step keep an approximate value instead of becoming 0.
+        Whether values of less than half the step size keep an approximate value instead of becoming 0.
     sum
-        The step for finished sums (``of_sums``), at most ``step``; by default, ``step``.
+        The step size for finished sums (``of_sums``), at most ``step``; by default, ``step``.
 
     Examples
     --------
@@ -132,6 +132,6 @@ class Ecsq(NativeCodec):
         )
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return half a step of the block with the largest root mean square."""
+        """Return half the step size of the block with the largest root mean square."""
         rms = largest_rms(x, self.block)
         return 0.5 * self.step * rms + 2.0**-112 if rms else 0.0

@@ -148,6 +148,6 @@ class ErrBound(NativeCodec):
         if rms == 0.0:
             return 0.0
         share: float = struct.unpack("<f", struct.pack("<f", self.relative))[0]
-        # The kernels sum in another order, so this sum may be just below a power of two when theirs is not.
+        # The kernels sum in a different order: this sum may be just below a power of two, and theirs not.
         target = share * rms * (1.0 + 2.0**-40)
         return math.ldexp(1.0, min(max(floor_log2(target), _LOW), _HIGH))

@@ -93,7 +93,7 @@ class Quantize(NativeCodec):
         return bits, _BLOCK if block is None else reader.whole("a block that is a whole number", block)
 
     def bound(self, x: torch.Tensor) -> float:
-        """Return slightly more than half a step of the block with the largest magnitude."""
+        """Return slightly more than half the step size of the block with the largest magnitude."""
         largest = largest_finite(x)
         return 0.51 * largest / self.largest_code + SMALLEST_PEAK if largest else 0.0
 

@@ -14,7 +14,7 @@ Card, for ``p`` ranks and a bucket of ``n`` bytes:
 - steps: ``2 (p - 1)``
 - bytes sent by every rank: ``2 (p - 1) / p n``; received: the same
 - extra memory: Gloo's own, two segments of a megabyte at most
-- exactness: as in a ring, chunk by chunk, but with other chunk boundaries
+- exactness: as in a ring, chunk by chunk, but with different chunk boundaries
 - source: Li et al., PyTorch Distributed, VLDB 2020, section 3; Patarasuk and Yuan, JPDC 69 (2009)
 """
 

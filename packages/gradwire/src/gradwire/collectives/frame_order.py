@@ -135,7 +135,7 @@ def _needs(sends: list[Action], receives: list[Action]) -> list[int]:
 
 
 def _mark_kept(actions: list[Action]) -> list[Action]:
-    """Mark the frames to keep, and replace all but the first PUBLISH of a segment by FORWARD."""
+    """Mark the frames to keep, and replace all but the first PUBLISH of a segment with FORWARD."""
     known = set[Segment]()
     for i, action in enumerate(actions):
         if action.do is Do.PUBLISH and action.segment in known:

@@ -183,7 +183,7 @@ def _groups(nodes: list[list[int]], size: int) -> Iterator[list[list[int]]]:
 def _joined(name: str, group: list[list[int]], count: int, unit: int, instances: list[Instance]) -> list[int]:
     """Append a group's instances to ``instances``, and return the owners of the group's units.
 
-    Each unit of its nodes is divided into ``count`` units, each of ``unit`` chunks.
+    Each unit of the group's nodes is divided into ``count`` units of ``unit`` chunks each.
     """
     owners: list[int] = []
     for members, equal in groupby(zip(*group, strict=True)):

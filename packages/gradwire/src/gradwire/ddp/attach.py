@@ -109,8 +109,8 @@ def attach(
     ------
     AttachError
         For a model that is not a DDP, is already attached, has another hook, or has gradients or parameters
-        that hooks do not support, on all ranks if it occurs on one; also if plans or versions differ, or a
-        rank is late.
+        that hooks do not support, on all ranks if it occurs on one; or if plans or versions differ, or a rank
+        is late.
     SpecError
         For an invalid plan or one with a pipeline, and for an invalid timeout, optimizer or number of steps.
     StateError
@@ -174,13 +174,13 @@ class HookState:
 
     @property
     def refusal(self) -> str:
-        """The error text for another ``attach`` of the model."""
+        """The error text for a second ``attach`` of the model."""
         if self.sync.context.is_over:
             return f"gradwire was attached to this model earlier, and was closed or failed; {_REMEDY}"
         return f"gradwire is already attached to this model; use the result of the first attach, or {_REMEDY}"
 
     def __reduce__(self) -> tuple[type[Copied], tuple[()]]:
-        """Replace this by ``Copied`` if the model is copied or pickled: threads and connections stay here."""
+        """Return ``Copied`` for a copied or pickled model; threads and connections stay here."""
         return Copied, ()
 
 

@@ -125,7 +125,7 @@ class AveragedParameters:
             how = "unfrozen" if each in self._frozen else "added"
             raise AttachError(
                 f"{name} was {how} after DistributedDataParallel was created, so its gradient is not "
-                "averaged; wrap the module in a new DistributedDataParallel after such changes, also after "
+                "averaged; wrap the module in a new DistributedDataParallel after such changes, including "
                 "load_state_dict(assign=True), attach that, and create a new optimizer"
             )
         self._note()

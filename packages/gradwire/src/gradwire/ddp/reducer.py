@@ -1,7 +1,7 @@
 """The reducer of DDP's buckets, which passes each to ``GradientSync`` during a backward pass.
 
 DDP calls a hook with its buckets in the order of their numbers, on all ranks, even if backward fills them in
-another order (a bucket waits for its turn: ``Reducer::mark_bucket_ready``), and after it has rebuilt the
+a different order (a bucket waits for its turn: ``Reducer::mark_bucket_ready``), and after it has rebuilt the
 buckets (all ranks follow rank 0's bucket assignment).
 """
 

@@ -1,8 +1,9 @@
 """Float32 staging memory for tensors that can't be exchanged in their own memory.
 
-An exchange needs contiguous float32. A tensor with another layout is gathered in index order and scattered
-back. A 16-bit tensor is converted to float32, which is exact, and rounded when it is copied back. A tensor on
-another device is copied to pinned memory and back, by the owner's stream, unless it is encoded there.
+An exchange needs contiguous float32. A tensor with a different layout is gathered in index order and
+scattered back. A 16-bit tensor is converted to float32, which is exact, and rounded when it is copied back. A
+tensor on another device is copied to pinned memory and back, by the owner's stream, unless it is encoded
+there.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def check_trial(outcomes: Mapping[int, Outcome], allowed: float) -> Finding:
     if len({outcome.digest for outcome in outcomes.values()}) > 1:
         most, others, *_ = groups([outcomes[rank].digest for rank in sorted(outcomes)]).values()
         unlike = (
-            f"expected identical bits on all ranks, got other bits on {name_ranks(others)} than on "
+            f"expected identical bits on all ranks, but those on {name_ranks(others)} differ from those on "
             f"{name_ranks(most)}; please report this"
         )
         return Finding("trial", "FAIL", unlike)

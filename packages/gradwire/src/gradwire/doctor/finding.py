@@ -110,7 +110,7 @@ class Card:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Card:
-        """Return the card from another rank's ``to_dict``. Raises ``JobError`` for another format."""
+        """Return the card from another rank's ``to_dict``. Raises ``JobError`` for any other format."""
         return _SOURCE.read(values, of(cls, findings=rows(of(Finding, detail=text))))
 
 

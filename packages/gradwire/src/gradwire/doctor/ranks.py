@@ -102,7 +102,7 @@ def lead(
 
 
 def follow(words: Words, card: Card, rank: int, connect: Connect, timeout_s: float) -> int:
-    """Run rank 0's orders as another rank, and return the exit code from rank 0.
+    """Run rank 0's orders on any other rank, and return the exit code from rank 0.
 
     The parameters are those of ``lead``. Raises ``LinkError`` if rank 0 is gone or silent.
     """
@@ -155,7 +155,7 @@ class _LeadingRank:
                 silent = f"{name_ranks(missing)} of {world} did not respond within {self._timeout_s:g} s"
                 found.findings.append(Finding("ranks", "FAIL", f"{silent}; start gradwire doctor there, too"))
             if strange:
-                other = f"{name_ranks(strange)} with another version; install the same version everywhere"
+                other = f"{name_ranks(strange)} with a different version; install the same version everywhere"
                 found.findings.append(Finding("same gradwire", "FAIL", other))
             return False
         across = compare(found.cards)

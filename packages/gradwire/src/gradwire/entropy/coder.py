@@ -50,7 +50,8 @@ def encode(symbols: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tens
 def decode(payload: torch.Tensor, out: torch.Tensor) -> None:
     """Decode into ``out``, a 1-D uint8 tensor with one element per symbol.
 
-    Raises ``PayloadError`` for a malformed payload or another number of symbols; ``out`` is then undefined.
+    Raises ``PayloadError`` for a malformed payload or a different number of symbols; ``out`` is then
+    undefined.
     """
     check_tensor(payload, "payload", torch.uint8)
     check_tensor(out, "out", torch.uint8)

@@ -285,7 +285,7 @@ class DeltaDecoder:
         Raises
         ------
         PayloadError
-            The payload is malformed or belongs to another tensor. ``weights`` are unchanged.
+            The payload is malformed or belongs to a different tensor. ``weights`` are unchanged.
         VersionError
             The payload's base is another version, and ``weights`` are unchanged; or its hash differs from the
             new weights' hash. In both cases, request a full copy.

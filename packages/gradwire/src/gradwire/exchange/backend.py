@@ -2,9 +2,9 @@
 
 The transport's messages have no headers, and Gloo ends the process if two ranks disagree about a message's
 length. So the first bucket of every length uses a ring, whose frames are checked. Before a later bucket of
-that length, every rank announces it to the next, in a frame without a payload. A rank that receives another
-length, or a sum instead of an average, does not start. So no two neighbours in Gloo's ring start with
-different buckets.
+that length, every rank announces it to the next, in a frame without a payload. A rank that receives a
+different length, or a sum instead of an average, does not start. So no two neighbours in Gloo's ring start
+with different buckets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NOTHING = torch.empty(0, dtype=torch.float32, device="cpu")
 
 
 class NativeAllReduce:
-    """One bucket's native all-reduce in flight, which replaces ``tensor`` by the average over ``ranks``.
+    """One bucket's native all-reduce in flight, which replaces ``tensor`` with the average over ``ranks``.
 
     ``explain`` returns the reason for a failure as text.
     """

@@ -86,14 +86,14 @@ class Exchange:
         return self.transport.failure
 
     def follow(self, plan: Plan) -> None:
-        """Switch to another plan; all ranks call this between the same two exchanges.
+        """Switch to a different plan; all ranks call this between the same two exchanges.
 
         Raises ``SpecError`` for a plan that needs other connections.
         """
         if plan.tos != self.plan.tos:
             raise SpecError(
                 f"expected a plan with offload {self.plan.offload}, as this exchange's link, got "
-                f"{plan.offload}; make a new link for it"
+                f"{plan.offload}; make a new link for that plan"
             )
         if plan != self.plan:
             self._adopt(plan)
@@ -107,7 +107,7 @@ class Exchange:
         timeout_s: float | None = None,
         codec: Codec | None = None,
     ) -> ExchangeCost:
-        """Replace ``tensor`` by the average, or the sum, over all ranks, with identical bits on every rank.
+        """Replace ``tensor`` with the average, or the sum, over all ranks, with identical bits on every rank.
 
         If the codec bounds the error of every partial sum by ``b``, the sum is within ``world * b`` of the
         exact one. ``BucketRequest`` describes the other arguments. Raises ``TensorError`` before anything is

@@ -49,7 +49,7 @@ class Residual:
     replaced: bool = False
 
     def replace(self) -> None:
-        """Replace the values by the encoding error of the run, unless the owner does so later (``waits``)."""
+        """Replace the values with the run's encoding error, unless the owner does so later (``waits``)."""
         self.replaced = True
         if not self.waits:
             for each, part in zip(self.values, self.parts(), strict=True):

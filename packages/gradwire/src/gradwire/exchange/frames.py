@@ -123,8 +123,8 @@ class Framer:
     ) -> torch.Tensor:
         """Return the payload of a received frame.
 
-        Raises ``FrameError``, also for a payload above ``most_nbytes``, by default the codec's largest for
-        ``count`` values.
+        Raises ``FrameError``, including for a payload above ``most_nbytes``, by default the codec's largest
+        for ``count`` values.
         """
         most = self.codec.max_nbytes(count) if most_nbytes is None else most_nbytes
         codec = self.codec.wire_id, self._fingerprint
@@ -150,7 +150,7 @@ def renumber(outgoing: Outgoing, sequence: int) -> None:
 
 # The failure of an exchange whose ranks are at different training steps: detection, text, and propagation.
 #
-# Every frame has its sender's step. A rank that receives a frame of another step sends all peers a last
+# Every frame has its sender's step. A rank that receives a frame of a different step sends all peers a last
 # frame, which lists the ranks that differ. They forward it, so that every rank raises the same reason.
 
 ADVICE = "load the same checkpoint on all ranks, and run the same number of steps"

@@ -82,8 +82,8 @@ class Norms:
         """Add the squared encoding error of ``payload``, which encodes ``elements`` from ``start`` on.
 
         The error is written to ``lost``; if that is None, the squares of encoded and decoded values are
-        added, too. With a ``divisor``, ``elements`` are replaced by the decoded values divided by it. Return
-        the error's sum of squares, and whether all adopted values are finite.
+        added, too. With a ``divisor``, ``elements`` are replaced with the decoded values divided by it.
+        Return the error's sum of squares, and whether all adopted values are finite.
         """
         if isinstance(codec, NativeCodec) and _native.has_ranges(codec.compiled[0]):
             name, params = codec.compiled

@@ -1,7 +1,7 @@
 """The entry point for FSDP2: an encoded reduce-scatter of gradients and all-gather of weights.
 
 ``attach_fsdp`` checks the model, makes all ranks agree, connects the links of its groups, creates one
-``GradientSync`` over them, and replaces FSDP's collectives by exchanges (``fsdp.comms``). If a peer dies,
+``GradientSync`` over them, and replaces FSDP's collectives with exchanges (``fsdp.comms``). If a peer dies,
 ``SyncContexts.using`` (``fsdp/sync_contexts.py``) adds the collective and a remedy to the error, and
 ``SyncContext.fail`` (``sync/context.py``) closes all links; each later exchange raises the reason.
 """
@@ -166,8 +166,8 @@ def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -
         held = unit.all_gather, unit.reduce_scatter, unit.replica_group
         if any(isinstance(each, GatherWeights | ScatterGradients | ReplicaGroup) for each in held):
             raise AttachError(
-                f"attach_fsdp expected modules that are not attached, got {unit.name!r}, which is; close the "
-                "first attachment before"
+                f"attach_fsdp expected modules that are not attached yet, got {unit.name!r}, which already "
+                "is; close its attachment first"
             )
     if plan.pipeline != 1:
         raise SpecError(
@@ -219,7 +219,7 @@ def _groups(
 def _install(
     unit: Unit, steps: ShardedSteps, weights: Codec | None, layouts: UnitLayouts, undo: ExitStack
 ) -> None:
-    """Replace the unit's collectives by exchanges, and register their restoration in ``undo``."""
+    """Replace the unit's collectives with exchanges, and register their restoration in ``undo``."""
     if weights is not None:
         put, before = unit.module.set_custom_all_gather, unit.all_gather
         put(GatherWeights(f"{unit.name}.weights", steps, before, weights))

@@ -221,7 +221,7 @@ class ReplicaGroup(dist.ProcessGroup):
         return "gradwire"
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> dist.Work:  # type: ignore[override]
-        """Replace the single tensor by its sum or average over the replicas."""
+        """Replace the single tensor with its sum or average over the replicas."""
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         (tensor,) = tensors
         reason = _why_not(tensor, op)

@@ -116,7 +116,7 @@ class SyncContexts:
             raise
 
     def follow(self, plan: Plan) -> None:
-        """Switch the gradients to another plan; all ranks call this between the same two steps."""
+        """Switch the gradients to a different plan; all ranks call this between the same two steps."""
         self._plans |= dict.fromkeys((Purpose.SCATTER, Purpose.REPLICATE, Purpose.AGREE), plan)
         for (purpose, _), member in self._members.items():
             member.context.exchange.follow(self._plans[purpose])

@@ -28,7 +28,7 @@ _SMALLEST, _LARGEST = 128, 1 << 16
 """The columns of a program, and the number of columns that keeps all processors busy."""
 _MANY = 16
 _FOLDED = 1 << 19
-"""The largest number of words for the tree; for more, another grid is faster."""
+"""The largest number of words for the tree; for more, a different grid is faster."""
 _TERMS = tl.constexpr(0x1EDC6F41)
 """The terms of P below x^32."""
 _LENGTH = tl.constexpr(52)

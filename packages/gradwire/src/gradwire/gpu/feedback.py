@@ -136,7 +136,7 @@ def _keep_part(residual, lost, left, is_bad, SIZE, FULL):
 
 @triton.jit
 def keep_kernel(residual, lost, n, nonfinite, SIZE: tl.constexpr):
-    """Replace SIZE residuals per program by the encoding error, or keep finite ones if ``nonfinite``."""
+    """Replace SIZE residuals per program with the encoding error, or keep finite ones if ``nonfinite``."""
     start = tl.program_id(0).to(tl.int64) * SIZE
     is_bad = tl.load(nonfinite) != 0
     if n - start >= SIZE:

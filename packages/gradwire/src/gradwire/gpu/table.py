@@ -89,7 +89,7 @@ def format_of(name: str, otherwise: str = "encode on the host: codec.encode(x.cp
 
 def delta_kernels() -> tuple[Callable[..., torch.Tensor], tuple[str, ...]]:
     """Return ``queue_delta`` and the faults of ``deltas``. Raises ``MissingPackageError`` without Triton."""
-    otherwise = "send other than deltas there, such as HostOffload's static:16"
+    otherwise = "send weights there without deltas, such as HostOffload's static:16"
     return _of("deltas", "queue_delta", otherwise), _of("deltas", "FAULTS", otherwise)
 
 

@@ -52,7 +52,7 @@ def attach_prepared(
     SpecError
         If the plan or the timeout is invalid.
     StateError
-        From ``load_state``, if residuals are missing, damaged, or of another model.
+        From ``load_state``, if residuals are missing, damaged, or of a different model.
 
     Examples
     --------

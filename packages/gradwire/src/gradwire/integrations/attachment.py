@@ -86,8 +86,7 @@ def needed(package: str, extra: str) -> Iterator[None]:
         ) from error
 
 
-# Files of each rank's residuals, beside the checkpoint that a framework writes once for all ranks.
-#
+# Files of each rank's residuals, next to the checkpoint that a framework writes once for all ranks.
 # Frameworks save the state of rank 0. Residuals differ from rank to rank, so each rank writes a file whose
 # name and content identify the rank, and no rank can load another's file by mistake.
 
@@ -104,7 +103,8 @@ def adopted(
 ) -> Mapping[str, Any]:
     """Return this rank's initial residuals from the saved states of ``saved_world`` ranks.
 
-    Raises ``StateError`` if a rank's file is missing, damaged, or (unless ``step`` is None) of another step.
+    Raises ``StateError`` if a rank's file is missing, damaged, or (unless ``step`` is None) of a different
+    step.
     """
     if saved_world == world:
         return _residuals(read, rank, step)
@@ -158,10 +158,10 @@ class ResidualFolder:
             return world
         if len(found) == 1:
             return found[0]
-        what = f"residuals of {found} ranks" if found else "none"
+        what = f"residuals from runs with {' and '.join(map(str, found))} ranks" if found else "none"
         raise StateError(
-            f"expected residuals of all ranks with the checkpoint {self.folder}, because this plan keeps "
-            f"residuals, got {what}; pass the folder that has them"
+            f"expected the residuals of all ranks in the checkpoint {self.folder}, because this plan keeps "
+            f"residuals, got {what}; pass the folder that contains them"
         )
 
     @property
@@ -273,11 +273,11 @@ class Attachment:
             self._attached.check_at_next_step()
 
     def check_it_ran(self, updates: int) -> None:
-        """Raise ``AttachError`` if there were ``updates`` above 0 but no gradient reached gradwire."""
+        """Raise ``AttachError`` if ``updates`` is above 0 but no gradient reached gradwire."""
         if updates > 0 and self.attached.ledger.summary().steps == self._steps_before:
             raise AttachError(
                 f"rank {self.rank}: the weights were updated {updates} times, but no gradient reached "
-                "gradwire, so compression did not run; does the loop train another model?"
+                "gradwire, so compression did not run; check that the loop trains the attached model"
             )
 
     def close(self) -> None:
@@ -295,8 +295,8 @@ class Attachment:
         """Load the states that ``saved_world`` ranks saved; ``read`` returns the state of a rank.
 
         Each rank loads its own state. If the number of ranks has changed, the sum of the residuals is
-        redistributed. Raises ``StateError``, without any change, if a state is missing, damaged, or of
-        another step.
+        redistributed. Raises ``StateError``, without any change, if a state is missing, damaged, or of a
+        different step.
         """
         with _advice():
             self.attached.load_state_dict(adopted(self.rank, self.world, saved_world, read, step))
@@ -325,7 +325,7 @@ class Attaches:
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of the run, also after training. Raises ``AttachError`` before training begins."""
+        """The ledger of the run, even after training. Raises ``AttachError`` before training begins."""
         return self._gradwire.attached.ledger
 
 

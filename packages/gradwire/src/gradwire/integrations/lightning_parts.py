@@ -42,7 +42,7 @@ class StrategyParts(Attaches, _Base):
         hooks = [name for name in _HOOKS if ddp.get(name) is not None]
         if hooks:
             raise SpecError(
-                f"expected no communication hook beside gradwire's, got {' and '.join(hooks)}; omit it"
+                f"expected no communication hook besides gradwire's, got {' and '.join(hooks)}; omit it"
             )
         super().__init__(**ddp)
         self._gradwire = Attachment(
@@ -69,7 +69,7 @@ class StrategyParts(Attaches, _Base):
         self._gradwire.check_it_ran(self._updates)
 
     def teardown(self) -> None:
-        """Close gradwire, also after an exception."""
+        """Close gradwire, even after an exception."""
         try:
             super().teardown()
         finally:
@@ -78,7 +78,7 @@ class StrategyParts(Attaches, _Base):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], filepath: str | os.PathLike[str], storage_options: Any = None
     ) -> None:
-        """Save a checkpoint with the number of ranks; every rank writes its residuals beside it."""
+        """Save a checkpoint with the number of ranks; every rank writes its residuals next to it."""
         if "optimizer_states" in checkpoint and self._gradwire.keeps_state:
             checkpoint[_KEY] = {"world": self._gradwire.world}
             record = self._gradwire.state(checkpoint["global_step"])
@@ -96,7 +96,7 @@ class StrategyParts(Attaches, _Base):
     def load_checkpoint(
         self, checkpoint_path: str | os.PathLike[str], *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
-        """Load a checkpoint; store the path of its residuals, which are beside the target of a symlink."""
+        """Load a checkpoint; store the path of its residuals, which are next to the target of a symlink."""
         self._gradwire.loads()
         linked = os.path.islink(checkpoint_path)
         self._restored_from = os.path.realpath(checkpoint_path) if linked else os.fspath(checkpoint_path)

@@ -52,7 +52,7 @@ class GradwireCallback(Attaches, TrainerCallback):
         From ``train()``, if the Trainer doesn't use DDP, as in a single process, as ``gradwire.attach``
         raises it, and at the end if no gradient reached gradwire.
     StateError
-        From a resumed ``train()``, if residuals are missing, damaged, or of another model.
+        From a resumed ``train()``, if residuals are missing, damaged, or of a different model.
 
     Examples
     --------

@@ -50,7 +50,7 @@ class Ranks:
             dist.all_reduce(tensor, group=self._group)
 
     def say(self, word: str, text: str) -> None:
-        """Publish a text to all ranks under the key ``word``, once."""
+        """Publish a string to all ranks under the key ``word``, once."""
         self._store.set(word, text)
 
     def hear(self, word: str) -> str:

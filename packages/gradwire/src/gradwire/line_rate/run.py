@@ -112,7 +112,7 @@ class LineRateOptions(Outputs):
 
 @dataclass(frozen=True)
 class PointDone:
-    """An event: one size of one pair is measured."""
+    """An event: one size of one pair has been measured."""
 
     pair: Pair
     point: Point
@@ -120,7 +120,7 @@ class PointDone:
 
 @dataclass(frozen=True)
 class PairDone:
-    """An event: all sizes of one pair are measured."""
+    """An event: all sizes of one pair have been measured."""
 
     pair: Pair
     points: tuple[Point, ...]
@@ -128,7 +128,7 @@ class PairDone:
 
 @dataclass(frozen=True)
 class HostDone:
-    """An event: the per-frame costs at ranks 0 and 1 are measured."""
+    """An event: the per-frame costs at ranks 0 and 1 have been measured."""
 
     host: HostCost
 

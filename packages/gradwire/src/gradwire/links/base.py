@@ -103,16 +103,16 @@ class Link(ABC):
 
     @abstractmethod
     def keep_alive(self, timeout_s: float) -> None:
-        """Report to all ranks that frames still move here, for waits of ``timeout_s`` with ``keepalive``."""
+        """Report that frames are still moving on this rank, for waits of ``timeout_s`` with ``keepalive``."""
 
     def name_of(self, rank: int) -> str:
         """Return the name of ``rank`` in errors, such as "rank 3" or "rank 3 at 10.0.0.4"."""
         return f"rank {rank}"
 
     def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
-        """Replace a float32 tensor by its sum over all ranks, with identical bits on each.
+        """Replace a float32 tensor with its sum over all ranks, with identical bits on each.
 
-        Only if ``HAS_ALL_REDUCE``. Raises ``LinkError``, and leaves the tensor partly summed.
+        Available only if ``HAS_ALL_REDUCE``. Raises ``LinkError``, and leaves the tensor partly summed.
         """
         raise NotImplementedError(f"{type(self).__name__} has no all-reduce of its own")
 

@@ -79,9 +79,9 @@ class Reduction:
                 # has failed keeps Gloo's connections until its process ends.
                 ended = min(ended, now + ranks.connect_s) if ranks.gone() else inf
                 if now > ended:
-                    raise LinkError(f"{self._what}{ranks.closed_peer()}: it did not end")
+                    raise LinkError(f"{self._what}{ranks.closed_peer()}: the sum is incomplete")
                 if now > until:
-                    raise LinkTimeoutError(f"{self._what}: it did not end within {most_s:g} s")
+                    raise LinkTimeoutError(f"{self._what}: the sum is incomplete after {most_s:g} s")
             self._work.wait()
         except RuntimeError as error:
             raise ranks.failed(error, self._what, self._timeout_s) from error
@@ -114,11 +114,11 @@ class GlooAllReduce:
 
     @property
     def is_connected(self) -> bool:
-        """Whether ``begin`` may be called, because a call of ``sum`` has succeeded."""
+        """Whether a call to ``sum`` has succeeded, so that ``begin`` may be called."""
         return self._group is not None and self._has_summed
 
     def sum(self, tensor: torch.Tensor, timeout_s: float) -> None:
-        """Replace ``tensor`` by its sum over all ranks, and wait for it. Raises ``LinkError``."""
+        """Replace ``tensor`` with its sum over all ranks, and wait for it. Raises ``LinkError``."""
         what = self._what(tensor)
         try:
             if self._group is None:
@@ -129,7 +129,7 @@ class GlooAllReduce:
         self._has_summed = True
 
     def begin(self, tensor: torch.Tensor, timeout_s: float) -> Reduction:
-        """Start to replace ``tensor`` by its sum. Raises ``LinkError``."""
+        """Start to replace ``tensor`` with its sum. Raises ``LinkError``."""
         what, options = self._what(tensor), dist.AllreduceOptions()
         options.timeout = timedelta(seconds=timeout_s)  # for each of Gloo's messages
         group: Any = self._group  # torch's stub lacks the call
@@ -314,7 +314,7 @@ class ProcessGroupLink(SocketLink):
         self._gloo = GlooAllReduce(store, rank, names, timeout_s, lambda: (gone() or list[int])())
 
     def all_reduce(self, tensor: torch.Tensor, timeout_s: float | None = None) -> None:
-        """Replace ``tensor`` by its sum over all ranks, with Gloo's all-reduce."""
+        """Replace ``tensor`` with its sum over all ranks, with Gloo's all-reduce."""
         if not self.HAS_ALL_REDUCE:
             raise LinkError(
                 "expected a link without TLS, which Gloo's all-reduce doesn't support, got one with TLS; use "

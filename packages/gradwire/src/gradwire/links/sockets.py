@@ -118,7 +118,7 @@ class SocketLink(Link):
         self.close()
 
     def keep_alive(self, timeout_s: float) -> None:
-        """Report to all ranks that frames still move here."""
+        """Report to all ranks that frames are still moving on this rank."""
         self.activity.moved_at = time.monotonic()
         if self.activity.is_due(timeout_s):
             self.send_keepalives()

@@ -159,7 +159,7 @@ class AWP(Policy):
             warnings.warn(
                 f"AWP: {share:.0%} of the norms' changes in {self.interval} batches are below the threshold "
                 f"{threshold:.3g}, the mean of the previous {self.watched} batches, so all layers get more "
-                "bits after the same number of batches, independent of their weights; pass a larger "
+                "bits after the same number of batches, regardless of their weights; pass a larger "
                 "watched=, or a threshold",
                 stacklevel=2,
             )

@@ -79,7 +79,7 @@ class HostOffload:
     TensorError
         If the model isn't in float32 on the CPU, or the policy doesn't support the device.
     SpecError
-        If the policy, a block, or a NUMA node is unknown, or if the optimizer belongs to another model.
+        If the policy, a block, or a NUMA node is unknown, or if the optimizer belongs to a different model.
     DeviceError
         If a device has no memory left, or the host has no pinned memory left.
 
@@ -368,5 +368,5 @@ class HostOffload:
         if lost:
             raise SpecError(
                 f"expected a model with the parameters of the optimizer, got one that has replaced {lost} of "
-                "them; use load_state_dict without assign=True, or make optimizer and HostOffload after it"
+                "them; use load_state_dict without assign=True, or make the optimizer and this after it"
             )

@@ -91,8 +91,8 @@ def check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
     foreign = next((each for each in updated if each not in masters), None)
     if foreign is not None:
         raise SpecError(
-            "expected an optimizer of this model's parameters, got one with another parameter of shape "
-            f"{tuple(foreign.shape)}; make it from model.parameters()"
+            "expected an optimizer of this model's parameters, got one with a foreign parameter of "
+            f"shape {tuple(foreign.shape)}; make it from model.parameters()"
         )
 
 
@@ -220,7 +220,7 @@ class Written:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Mark the values at the block's begin as sent, once the block ends without an error."""
+        """Mark the values from the block's start as sent, once the block ends without an error."""
         sent = self._snapshot(self._sent)
         yield
         self._sent = sent

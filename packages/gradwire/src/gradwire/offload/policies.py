@@ -42,7 +42,7 @@ class Policy(ABC):
         return None
 
     def allowed(self, bits: Sequence[int]) -> list[int]:
-        """Return the bits with which a run resumes from saved ``bits``, which may be another policy's.
+        """Return the bits with which a run resumes from saved ``bits``, which may be a different policy's.
 
         Saved bits that this policy could have chosen stay.
         """
@@ -57,7 +57,7 @@ class Policy(ABC):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state of a ``state_dict``. Raises ``StateError`` if it is another policy's."""
+        """Restore the state of a ``state_dict``. Raises ``StateError`` if it is a different policy's."""
         what = f"the state of the policy {type(self).__name__}"
         Source(what, "resume with the policy that was saved", StateError).read(state, named(()))
 
@@ -111,7 +111,7 @@ class Oracle(Static):
     def __init__(self, runs: Mapping[int, Sequence[tuple[float, float]]], accuracy: float) -> None:
         if not runs or not all(runs.values()):
             raise SpecError(
-                "the oracle expected one pair of seconds and accuracy or more for each format, got none; "
+                "the oracle expected at least one pair (seconds, accuracy) for each format, got none; "
                 "pass its runs"
             )
 

@@ -65,7 +65,7 @@ class DeviceEnd:
             raise
         except torch.OutOfMemoryError as error:
             raise DeviceError(
-                f"{self.device} has not enough memory for {doing} ({_line(error)}); the masters are "
+                f"{self.device} does not have enough memory for {doing} ({_line(error)}); the masters are "
                 "unchanged, so pass another device, or a larger fraction="
             ) from error
         except RuntimeError as error:
@@ -166,7 +166,7 @@ def _replicate(model: nn.Module, device: DeviceLike | None) -> tuple[nn.Module, 
     except torch.OutOfMemoryError as error:
         nbytes = sum(each.nbytes for each in model.parameters())
         raise DeviceError(
-            f"the replica, with weights of {nbytes} bytes, does not fit into the memory of {device}; "
+            f"the replica, with weights of {nbytes} bytes, does not fit in the memory of {device}; "
             "the masters are unchanged, so choose a device with more memory, or a smaller model"
         ) from error
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -204,7 +204,7 @@ class Residents:
     """The layers that stay on the device, where the replica reads the masters directly, until ``close``.
 
     Their masters use the memory of the replica's weights. The optimizer's state for them is moved to the
-    device, too, also after the optimizer loads another state.
+    device, too, even after the optimizer loads a new state.
     """
 
     def __init__(self, layers: Sequence[Layer], optimizer: torch.optim.Optimizer, device: Device) -> None:

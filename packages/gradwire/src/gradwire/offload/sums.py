@@ -1,4 +1,4 @@
-"""Sums of gradients in the order of the devices, independent of which device is faster."""
+"""Sums of gradients in the order of the devices, whichever device is faster."""
 
 from __future__ import annotations
 

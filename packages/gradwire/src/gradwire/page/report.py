@@ -242,7 +242,7 @@ def sort_key(cell: str, column: Column) -> str | None:
 
 
 def magnitude(text: str) -> float | None:
-    """Return the first number in a text times its unit's prefix, or None without one.
+    """Return the first number in a string, scaled by its unit's prefix, or None if there is none.
 
     Examples
     --------

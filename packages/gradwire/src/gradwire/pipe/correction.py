@@ -27,7 +27,7 @@ class Correction:
     """No correction, as in Pipe-SGD's algorithm 1: ranks compute at the masters. The base of corrections."""
 
     CORRECTS = False
-    """The flag of corrections in which ranks compute at other weights than the masters."""
+    """The flag of corrections in which ranks compute at weights other than the masters."""
 
     def ahead(self) -> AbstractContextManager[None]:
         """Return a context manager in which the model has the weights to compute at."""

@@ -71,7 +71,7 @@ class PipeSGD(WorkerMethod):
     plan
         An argument of ``Plan.of``; its ``pipeline`` is K, the number of steps in flight. A codec or its spec
         uses a ring with a pipeline of 2. By default, or with ``"auto"`` or an ``Auto``, the run measures and
-        chooses a plan with a pipeline of 2, and drains the pipeline before it changes to another plan.
+        chooses a plan with a pipeline of 2, and drains the pipeline before it changes to a different plan.
     warmup_steps
         The number of synchronous steps before the empty pipeline starts. The paper warms up for 5 epochs
         (AlexNet, ResNet), and not at all for small or convex models.
@@ -206,8 +206,8 @@ class PipeSGD(WorkerMethod):
 
         All ranks call it together. It compares the buffers in ``state_dict`` except the running statistics of
         normalisation layers, which differ between ranks during training. It waits for gradients in flight,
-        but doesn't apply them. Raises ``StateError`` on every rank with the ranks that differ, and
-        ``ExchangeError``.
+        but doesn't apply them. On every rank, raises ``StateError``, which names the ranks that differ, or
+        ``ExchangeError`` if the comparison fails.
         """
         self.check_open()
         self._under_way.settle()

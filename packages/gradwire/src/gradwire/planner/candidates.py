@@ -126,7 +126,7 @@ class Workload:
 
 
 def no_model(found: object) -> SpecError:
-    """Return the error to raise if ``found`` is no description of a model."""
+    """Return the error to raise if ``found`` isn't a description of a model."""
     return SpecError(
         "expected a torch.nn.Module, its parameters, a whole number of them (25.6M), or a factory "
         f"package.module:name, got {found!r:.60}"

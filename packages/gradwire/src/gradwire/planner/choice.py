@@ -175,14 +175,14 @@ def _point(point: ScalePoint) -> dict[str, object]:
     }
 
 
-# How a training step scales with the number of hosts, and up to what number further hosts pay.
+# How a training step scales with the number of hosts, and up to what number additional hosts pay off.
 #
 # Weak scaling: every host keeps its batch size, so ``p`` hosts process ``p`` batches per step. The throughput
 # is ``p`` over the step time. The efficiency is the throughput over ``p`` times the throughput of one host,
 # which is the time of computation over the step time.
 
 LEAST_GAIN = 0.5
-"""The throughput that a further host must add to pay, as a share of a single host's throughput."""
+"""The throughput that an additional host must add to pay off, as a share of a single host's throughput."""
 _NONE_KNOWN: Mapping[int, Prediction] = MappingProxyType({})
 
 
@@ -245,24 +245,24 @@ def worlds_around(hosts: int, farthest: int) -> list[int]:
 
 
 def hosts_that_pay(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> int:
-    """Return the number of hosts up to which every further host pays; 1 if already the second doesn't.
+    """Return the number of hosts up to which every additional host pays off; 1 if the second doesn't.
 
-    A host pays if it adds at least ``least_gain`` times the throughput of a single host. Beyond a range that
-    doesn't pay, more hosts may pay again; ``paying_ranges`` returns all such ranges.
+    A host pays off if it adds at least ``least_gain`` times the throughput of a single host. Beyond a range
+    that doesn't pay off, more hosts may pay off again; ``paying_ranges`` returns all such ranges.
     """
     first, *_ = (*paying_ranges(points, least_gain), (1, 1))
     return first[1] if first[0] == points[0].hosts else 1
 
 
 def gains(points: Sequence[ScalePoint]) -> list[float]:
-    """Return the throughput that each further host adds between neighbouring points, in hosts."""
+    """Return the throughput that each additional host adds between neighbouring points, in hosts."""
     return [
         (after.speedup - before.speedup) / (after.hosts - before.hosts) for before, after in pairwise(points)
     ]
 
 
 def paying_ranges(points: Sequence[ScalePoint], least_gain: float = LEAST_GAIN) -> list[tuple[int, int]]:
-    """Return the ranges of host numbers (first, last) in which every further host pays, in rising order."""
+    """Return the ascending ranges of host numbers (first, last) in which every additional host pays off."""
     ranges: list[tuple[int, int]] = []
     for (before, after), gain in zip(pairwise(points), gains(points), strict=True):
         if gain >= least_gain:

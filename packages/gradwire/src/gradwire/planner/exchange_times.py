@@ -57,7 +57,7 @@ class BucketPlan:
         return cls(plan.algorithm, plan.segment_nbytes, str(plan.encoding), plan.keeps_residual, half)
 
 
-# An environment, converted to another number of ranks.
+# An environment, converted to a different number of ranks.
 
 _RESIDUAL_PASSES = 7
 

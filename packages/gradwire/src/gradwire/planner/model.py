@@ -112,7 +112,7 @@ def record_gradients(model: nn.Module, steps: int = 4) -> Iterator[RecordedGradi
 
 
 def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
-    """Return the gradients in a file of ``RecordedGradients.save``, or of ``torch.save`` (one or a list).
+    """Return the gradients in a file written by ``RecordedGradients.save`` or ``torch.save``.
 
     It reads only tensors and runs no code from the file. Raises ``DataError`` if the file is invalid.
     """
@@ -140,7 +140,7 @@ def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
     sizes = {each.numel() for each in gradients}
     if len(sizes) != 1 or 0 in sizes:
         raise DataError(
-            f"expected gradients of one size in {path}, got {sorted(sizes)} values; record one model's"
+            f"expected gradients of one size in {path}, got {sorted(sizes)} values; record those of one model"
         )
     return list(gradients)
 
@@ -185,7 +185,7 @@ def load_factory(text: str) -> tuple[nn.Module, tuple[Any, ...] | None]:
     model, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(model, nn.Module) or not (inputs is None or isinstance(inputs, (tuple, torch.Tensor))):
         raise SpecError(
-            f"expected {text} to return a torch.nn.Module, or a pair of it and a tuple of example inputs, "
+            f"expected {text} to return a torch.nn.Module, or a module and a tuple of example inputs, "
             f"got {_describe(made)}"
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -265,7 +265,7 @@ def _output(found: object) -> torch.Tensor:
     if not isinstance(found, torch.Tensor) or not found.is_floating_point():
         raise SpecError(
             "expected the model to return a floating point tensor, got "
-            f"{_describe(found)}; let its factory return one"
+            f"{_describe(found)}; make its factory return one"
         )
     return found
 

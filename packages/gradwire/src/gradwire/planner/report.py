@@ -77,7 +77,7 @@ def ranking(choice: Choice, top: int) -> Report:
 
 
 def scaling(points: Sequence[ScalePoint]) -> Report:
-    """Return the table of step times by number of hosts, and the gain of further hosts in a sentence."""
+    """Return the table of step times by number of hosts, and the gain of additional hosts in a sentence."""
     figures = ("hosts", "step", "throughput", "adds", "efficiency")
     columns = (*map(Column, figures), Column.of_text("plan"))
     adds = ["", *(f"{gain:.2f}" for gain in gains(points))]
@@ -96,22 +96,22 @@ def scaling(points: Sequence[ScalePoint]) -> Report:
 
 
 def verdict(points: Sequence[ScalePoint]) -> str:
-    """Return a sentence with the highest throughput and the ranges in which further hosts pay."""
+    """Return a sentence with the highest throughput and the ranges in which additional hosts pay off."""
     ranges, last = paying_ranges(points), points[-1].hosts
     best = max(points, key=lambda each: each.speedup)
     grows = "still grows" if best.hosts == last else "is highest"
     peak = f"The throughput {grows} at {best.hosts} hosts, with {best.speedup:.2f}x that of one"
     enough = f"{LEAST_GAIN:g} of a host or more"
     if not ranges:
-        return f"{peak}; further hosts add less than {LEAST_GAIN:g} of a host each."
+        return f"{peak}; additional hosts add less than {LEAST_GAIN:g} of a host each."
     if ranges == [(points[0].hosts, last)]:
-        return f"{peak}; each further host adds {enough}."
+        return f"{peak}; each additional host adds {enough}."
     where = " and ".join(f"from {low} to {high}" for low, high in ranges)
-    return f"{peak}; each further host adds {enough} {where}, and less elsewhere."
+    return f"{peak}; each additional host adds {enough} {where}, and less elsewhere."
 
 
 def _compute(choice: Choice, shown: Sequence[Prediction]) -> str:
-    """Return the seconds of computation as a sentence, also with the pipelines' local updates."""
+    """Return the seconds of computation as a sentence, and those with the pipelines' local updates."""
     words = f"Compute takes {format_duration(choice.request.workload.compute_s)}"
     pipelines = sorted({each.plan.pipeline for each in shown if each.plan.pipeline > 1})
     for pipeline in pipelines:

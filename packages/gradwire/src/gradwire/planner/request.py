@@ -196,16 +196,16 @@ class PlanRequest:
 
     def _check_hosts(self) -> None:
         if type(self.hosts) is not int or self.hosts < 2:
-            raise SpecError(f"expected 2 hosts or more, which exchange gradients, got {shown(self.hosts)}")
+            raise SpecError(f"expected at least 2 hosts to exchange gradients, got {shown(self.hosts)}")
         if type(self.most_hosts) is not int or self.most_hosts < 0:
             raise SpecError(f"expected a whole number from 0 up for most_hosts, got {shown(self.most_hosts)}")
         size = self.group_size
         if size is not None and self.hosts == 2:
-            raise SpecError("expected 3 hosts or more to divide into groups, got 2; omit the groups")
+            raise SpecError("expected at least 3 hosts to divide into groups, got 2; omit the groups")
         if size is not None and (type(size) is not int or not 1 < size < self.hosts):
             raise SpecError(f"expected groups of 2 to {self.hosts - 1} hosts, got {shown(size)}")
         if (size is None) != (self.core_rate is None):
-            raise SpecError("expected both the hosts in a group and the rate between groups, got only one")
+            raise SpecError("expected a group size and a core rate, got only one; pass both, or neither")
         if not (isinstance(self.core_nbytes_per_s, (int, float)) and self.core_nbytes_per_s > 0):
             raise SpecError(f"expected a rate above 0 (10gbit) for core_rate, got {self.core_rate!r}")
 
@@ -220,7 +220,7 @@ class PlanRequest:
         if self.line is None and self.rate is None:
             raise SpecError(
                 "expected the network's rate, got none; measure it with 'gradwire line-rate --json "
-                "FILE' and give --measured FILE (line), or give --rate and --latency (rate, latency)"
+                "FILE' and pass --measured FILE (line), or pass --rate and --latency (rate, latency)"
             )
         if not isinstance(self.line, Path):
             _ = self.found_line  # raises for invalid rates and latencies
@@ -239,7 +239,7 @@ class PlanRequest:
             )
         if self.sharded_lr is not None and not is_real(self.sharded_lr, kinds.ABOVE_ZERO, 1e3):
             raise SpecError(
-                f"expected a learning rate above 0 for sharded training, got {shown(self.sharded_lr)}; give "
+                f"expected a learning rate above 0 for sharded training, got {shown(self.sharded_lr)}; pass "
                 "the optimizer's learning rate"
             )
 

@@ -108,7 +108,7 @@ def _read(settings: Settings, code: int, path: Path, load: Callable[[Path], Foun
     if notes is None:
         raise JobError(
             f"the script {ending} without a DistributedDataParallel or an FSDP2 module that gradwire could "
-            "observe; profile a script that trains with one of them, in a Python with gradwire"
+            "observe; profile a script that trains with one of them, where gradwire is installed"
         )
     if notes.problem:
         raise JobError(notes.problem)
@@ -118,7 +118,7 @@ def _read(settings: Settings, code: int, path: Path, load: Callable[[Path], Foun
         attached = notes.steps - wanted
         raise JobError(
             f"the script {ending} after {counted(notes.steps, 'step')}, {attached} of them attached, before "
-            f"{COUNTED} steps with gradwire's chosen plan; run some hundreds of steps"
+            f"{COUNTED} steps with gradwire's chosen plan; run a few hundred steps"
         )
     raise JobError(
         f"the script {ending} after {counted(notes.steps, 'step')}, expected {wanted} "
@@ -220,7 +220,7 @@ def profile(options: ProfileOptions) -> int:
 def estimates(observed: Observed, options: ProfileOptions) -> tuple[list[Estimate], float | None]:
     """Return an estimate for each network and number of hosts, and the predicted time of the observed step.
 
-    The second value is None if the observed deployment isn't among them. Measuring takes some seconds.
+    The second value is None if the observed deployment isn't among them. Measuring takes several seconds.
     """
     where: Sequence[Deployment] = deployments(
         observed,

@@ -233,7 +233,8 @@ class Session:
 
     def _observed(self, watch: DdpWatch | FsdpWatch) -> Observed:
         timeout_s = self._settings.timeout_s
-        link = connect(watch.group, timeout_s, ExchangeError, "; do all ranks do the same number of steps?")
+        advice = "; check that all ranks run the same number of steps"
+        link = connect(watch.group, timeout_s, ExchangeError, advice)
         exchange = Exchange(link, Plan())
         try:
             return observe(exchange, watch.recorded, timeout_s)

@@ -49,7 +49,7 @@ class Tried:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return the measurement in a file of ``save``. Raises ``JobError`` if it is invalid."""
+        """Return the measurement in a file written by ``save``. Raises ``JobError`` if it is invalid."""
         remedy = "only 'gradwire profile' writes it, so run it again"
         source = Source(f"the measurement {path}", remedy, JobError)
         return source.of_json(

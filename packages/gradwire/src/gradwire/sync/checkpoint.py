@@ -1,10 +1,10 @@
-"""One rank's state of a training method in a checkpoint, and its conversion to another number of ranks.
+"""One rank's state of a training method in a checkpoint, and its conversion to a different number of ranks.
 
 A state is a flat dictionary. Its keys contain the rank, so that a checkpoint shared by all ranks, such as
 that of ``torch.distributed.checkpoint``, has separate entries for each rank, and no rank can load another
 rank's state by mistake:
 
-- ``gradwire/rank3/pipe``: a JSON text with version, method, plan, rank, world, steps, the decisions of
+- ``gradwire/rank3/pipe``: a JSON string with version, method, plan, rank, world, steps, the decisions of
   ``"auto"`` and, of a pipeline, the hyperparameters of the gradients in flight (the key is named after the
   method that was first saved);
 - ``gradwire/rank3/residual/<key>``: the encoding errors of this rank, if the plan keeps residuals;
@@ -204,7 +204,7 @@ def unpack(state: Mapping[str, Any], rank: int, world: int, method: str = "PipeS
 
 @outside_inference
 def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
-    """Return states for another number of ranks, of any method but ``Sharded``, or of ``attach``.
+    """Return states for a different number of ranks, of any method but ``Sharded``, or of ``attach``.
 
     The gradients in flight are averages, equal on all ranks, so every new rank gets them, with the
     hyperparameters of their steps. Residuals differ between ranks; they are redistributed so that their sum
@@ -249,9 +249,9 @@ def _check_same_moment(olds: Sequence[RankState]) -> None:
     for old in olds:
         if old.steps_done != first.steps_done or not _equal(old.in_flight, first.in_flight):
             raise StateError(
-                f"expected equal steps and gradients in flight, got others on rank {old.rank}, after "
-                f"{old.steps_done} steps, than on rank {first.rank}, after {first.steps_done}; use states "
-                "from one checkpoint"
+                f"expected the same step and gradients in flight on all ranks, but rank {old.rank}, after "
+                f"{old.steps_done} steps, differs from rank {first.rank}, after {first.steps_done}; use "
+                "states from one checkpoint"
             )
 
 
@@ -287,7 +287,7 @@ def _read(state: object, rank: int, method: str = "PipeSGD") -> RankState:
     mine = [*[None] * (count - kept), *own[:kept]]
     flown = zip(averages[:count], map(list, scheduled), mine, absent, own_absent, strict=True)
     for key, (numel, wanted) in words.get("sums", keyed(pair(whole(), whole())), _NO_SUMS).items():
-        found = given.get(key, _VALUES)  # a tensor of another length is refused elsewhere
+        found = given.get(key, _VALUES)  # a tensor of a different length is refused elsewhere
         if found.numel() == numel and of_tensor(found) != wanted:
             raise StateError(f"{key} is damaged: its checksum differs from the saved one; load another state")
     return RankState(

@@ -1,4 +1,4 @@
-"""Reader of all ranks' states from ``torch.distributed.checkpoint``, for a world of another size."""
+"""Reader of all ranks' states from ``torch.distributed.checkpoint``, for a world of a different size."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _unreadable(folder: str | os.PathLike[str], error: BaseException) -> StateEr
 
 
 def _room(entry: object) -> torch.Tensor | str:
-    """Return a tensor of the stored shape for ``dcp.load`` to fill, or a placeholder for a text."""
+    """Return a tensor of the stored shape for ``dcp.load`` to fill, or a placeholder for a string."""
     if isinstance(entry, TensorStorageMetadata):
         return torch.empty(entry.size, dtype=entry.properties.dtype)
     return ""

@@ -31,8 +31,8 @@ class Deltas(Codec):
     delta would be larger. Bound: 0, or the bound of bf16.
 
     Unlike the codecs of gradients, it has a state for one bucket: all ends keep the weights and their
-    version, and refuse a delta from another version. So it has no row in the codecs' table, and its wire id
-    is above theirs.
+    version, and refuse a delta from a different version. So it has no row in the codecs' table, and its wire
+    id is above theirs.
 
     Parameters
     ----------
@@ -128,8 +128,8 @@ class Deltas(Codec):
         stop = start + part.numel()
         if not 0 <= start <= stop <= self.words.numel():
             raise TensorError(
-                f"{self} expected a slice of its bucket of {self.words.numel()} weights, got another tensor; "
-                "call over(bucket) first"
+                f"{self} expected a slice of its bucket of {self.words.numel()} weights, got a different "
+                "tensor; call over(bucket) first"
             )
         return (start, stop), self.words[start:stop]
 
@@ -145,7 +145,7 @@ def weight_codec_of(codec: Codec | str | None, name: str, ledger: Ledger | None 
 
 
 def another(codec: Codec, ledger: Ledger | None, bucket: str = WEIGHTS) -> Codec:
-    """Return a codec for other receivers, which hold nothing yet; a stateless codec is returned itself."""
+    """Return a codec for new receivers, which hold nothing yet; a stateless codec itself is returned."""
     return Deltas(codec.dtype, ledger, bucket) if isinstance(codec, Deltas) else codec
 
 

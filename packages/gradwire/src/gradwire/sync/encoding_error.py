@@ -121,7 +121,7 @@ class EncodingErrorMeter(StepObserver):
         loser, number, share = max(losers, key=lambda each: each[2])
         others = f" (and {counted(len(losers) - 1, 'other rank')})" if len(losers) > 1 else ""
         sentence = self._sentence(self._names[number - 1], share, 0)
-        return cost, LossyError(f"rank {loser}{others}: {sentence}; without strict this is a warning")
+        return cost, LossyError(f"rank {loser}{others}: {sentence}; without strict=True, this is a warning")
 
     def count(self, work: Work, exposed_s: float) -> None:
         """Count a piece of work in the ledger, and store the error that all ranks raise at the step's end."""

@@ -122,7 +122,7 @@ class BucketResiduals:
         """Return the residual that ``Exchange.run`` adds to ``values``, the bucket, and changes, or None.
 
         It is 0 for parameters whose gradients are all 0: if no rank has used a parameter, DDP discards its
-        average, so its residual waits for another step.
+        average, so its residual waits for a later step.
         """
         if not self._residuals:
             return None

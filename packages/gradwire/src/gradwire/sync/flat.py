@@ -278,25 +278,25 @@ def _checked(parameters: Iterable[Parameter]) -> list[Parameter]:
     for number, parameter in enumerate(unique):
         if is_lazy(parameter):
             raise TensorError(
-                f"expected parameters with shapes, got a {type(parameter).__name__} as number {number}; run "
-                "a forward pass of the model first"
+                f"expected parameters with shapes, got a {type(parameter).__name__} as parameter {number}; "
+                "run a forward pass of the model first"
             )
         if hasattr(parameter, "placements"):
             raise TensorError(
                 f"expected parameters that are whole on every rank, got a {type(parameter.data).__name__} as "
-                f"number {number}, with a shard on each rank; use gradwire.attach_fsdp"
+                f"parameter {number}, with a shard on each rank; use gradwire.attach_fsdp"
             )
         if parameter.dtype != torch.float32 or parameter.layout != torch.strided or parameter.is_meta:
             raise TensorError(
                 f"expected trained parameters that are dense float32 tensors with memory, got a "
-                f"{parameter.dtype} tensor of layout {parameter.layout} on {parameter.device} as number "
-                f"{number}, of shape {tuple(parameter.shape)}; {_advice(parameter)}"
+                f"{parameter.dtype} tensor of layout {parameter.layout} on {parameter.device} as "
+                f"parameter {number}, of shape {tuple(parameter.shape)}; {_advice(parameter)}"
             )
         device, first = device_of(parameter), device_of(unique[0])
         if device is not first:
             raise TensorError(
-                f"expected all parameters on one device, got number 0 on {first} and number {number} on "
-                f"{device}; move the whole model to one device"
+                f"expected all parameters on one device, got parameter 0 on {first} and parameter {number} "
+                f"on {device}; move the whole model to one device"
             )
     return unique
 
@@ -308,7 +308,7 @@ def check_frozen(parameters: Iterable[Parameter]) -> None:
             raise TensorError(
                 "expected frozen parameters that are dense tensors with memory, whole on every rank, got a "
                 f"{type(parameter.data).__name__} of layout {parameter.layout} on {parameter.device} as "
-                f"number {number}, of shape {tuple(parameter.shape)}; use to_empty() for a model on meta"
+                f"parameter {number}, of shape {tuple(parameter.shape)}; use to_empty() for a model on meta"
             )
 
 

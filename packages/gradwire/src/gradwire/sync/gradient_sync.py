@@ -296,7 +296,7 @@ class GradientSync:
         return work.value
 
     def follow(self, plan: Plan) -> None:
-        """Switch to another plan; all ranks call this while no exchange is running."""
+        """Switch to a different plan; all ranks call this while no exchange is running."""
         self.context.exchange.follow(plan)
         self.meter.forget()
 

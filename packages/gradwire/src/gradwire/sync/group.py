@@ -212,7 +212,7 @@ def _difference(name: str, values: Sequence[str]) -> str | None:
     return f"{name} is {', '.join(groups)}"
 
 
-# Exchanges between two steps: rows of numbers, a mean, or a text from rank 0.
+# Exchanges between two steps: rows of numbers, a mean, or a string from rank 0.
 
 
 def gather(exchange: Exchange, row: Sequence[float], timeout_s: float | None = None) -> list[list[float]]:
@@ -234,7 +234,7 @@ def mean(exchange: Exchange, values: torch.Tensor, timeout_s: float) -> None:
 
 
 def broadcast(exchange: Exchange, text: str, timeout_s: float) -> str:
-    """Return rank 0's text on all ranks. Raises ``ExchangeError``."""
+    """Return rank 0's string on all ranks. Raises ``ExchangeError``."""
     own = text.encode() if exchange.link.rank == 0 else b""
     length = int(gather(exchange, [len(own)], timeout_s)[0][0])
     letters = torch.zeros(length, dtype=torch.float32, device="cpu")

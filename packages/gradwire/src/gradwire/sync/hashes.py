@@ -32,7 +32,7 @@ def replica_hashes(
 
 
 def sha256_of(values: Values) -> bytes:
-    """Return the SHA-256 of tensors' bits and of texts; takes 116 ms per 100 MB on one core."""
+    """Return the SHA-256 of tensors' bits and of strings; takes 116 ms per 100 MB on one core."""
     digest = hashlib.sha256()
     for value in values:
         digest.update(_bytes_of(value).numpy().data)
@@ -40,7 +40,7 @@ def sha256_of(values: Values) -> bytes:
 
 
 def crc32c_of(values: Values) -> bytes:
-    """Return the CRC32C of tensors' bits and of texts; takes 10 ms per 100 MB on one core.
+    """Return the CRC32C of tensors' bits and of strings; takes 10 ms per 100 MB on one core.
 
     It detects every burst error of up to 32 bits, and other differences with probability 1 - 2^-32.
     """
@@ -55,7 +55,7 @@ def optimizer_values(
 ) -> Iterator[torch.Tensor | str]:
     """Yield the hyperparameters and the state of an optimizer, in an order that all ranks share.
 
-    Tensors and numbers are included; flags and texts are not, because they may depend on the device.
+    Tensors and numbers are included; flags and strings are not, because they may depend on the device.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def optimizer_values(
     without
         The ids of parameters to omit, whose state may differ between ranks.
     """
-    state: Any = optimizer.state  # some optimizers also have texts as keys
+    state: Any = optimizer.state  # some optimizers also have strings as keys
     for group in optimizer.param_groups:
         yield from _values({name: value for name, value in group.items() if name != "params"})
         for each in group["params"]:

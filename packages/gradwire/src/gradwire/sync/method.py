@@ -171,7 +171,7 @@ class Method(ABC):
     def state_dict(self, *, drain: bool = False) -> State:
         """Return the method's state, to be saved with the states of model, optimizer and scheduler.
 
-        Each rank has its own state; ``gradwire.redivide`` makes states for another number of ranks. With
+        Each rank has its own state; ``gradwire.redivide`` makes states for a different number of ranks. With
         ``"auto"``, it includes the decisions. Gradients in flight are saved without applying them, unless
         ``drain`` is set; training continues unaffected. All ranks call this together; get the states of model
         and optimizer after this call.
@@ -179,7 +179,7 @@ class Method(ABC):
         Returns
         -------
         dict
-            A flat dictionary of texts and CPU tensors, described in ``gradwire.sync.checkpoint``.
+            A flat dictionary of strings and CPU tensors, described in ``gradwire.sync.checkpoint``.
 
         Raises
         ------
@@ -195,7 +195,7 @@ class Method(ABC):
         """Resume from a state that ``state_dict`` returned on this rank, dropping gradients in flight.
 
         Model, optimizer and scheduler load their own states, before or after this one. All ranks load. Raises
-        ``StateError``, and changes nothing, for the state of another rank, another world or another model;
+        ``StateError``, and changes nothing, for the state of another rank, world size, or model;
         ``gradwire.sync.checkpoint.redivide`` makes states for another world.
         """
         self.check_open()

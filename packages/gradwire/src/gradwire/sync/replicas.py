@@ -83,7 +83,7 @@ def compare_hashes(
 
 
 def check_in_flight(steps_done: int, in_flight: int, exchange: Exchange) -> None:
-    """Raise ``StateError`` on every rank unless all have resumed with equally many gradients in flight.
+    """Raise ``StateError`` on every rank unless all have resumed with the same number of gradients in flight.
 
     All ranks call this in the first step after a load. Raises ``ExchangeError``.
     """
@@ -120,9 +120,9 @@ def check_layout(model: nn.Module, exchange: Exchange) -> bool:
 
 
 def check_options(options: str, exchange: Exchange) -> None:
-    """Compare a text that must be equal on all ranks; call it as ``check_replicas``.
+    """Compare a string that must be equal on all ranks; call it as ``check_replicas``.
 
-    Raises ``ExchangeError``, also if the texts differ.
+    Raises ``ExchangeError``, including if the strings differ.
     """
     different = differing(options, exchange)
     if different is not None:
@@ -173,8 +173,8 @@ def begin_equal(model: nn.Module, exchange: Exchange, ledger: Ledger | None = No
 
     Every rank must call this at the same point, while no other exchange of the link is running. Buffers with
     ``persistent=False`` are not copied if their sizes differ between ranks. Raises ``TensorError`` for a
-    model whose trained parameters are not dense float32 on one device, and ``ExchangeError``, also if models
-    differ in shapes.
+    model whose trained parameters are not dense float32 on one device, and ``ExchangeError``, including if
+    models differ in shapes.
     """
     with_caches = check_layout(model, exchange)
     weights = broadcast_weights(model, exchange)
@@ -358,7 +358,7 @@ def welcome(trained: Trained, exchange: Exchange, ledger: Ledger | None) -> Exch
     """Add all parameters that require a gradient to ``trained``, starting with rank 0's weights.
 
     All ranks call this before the same step, while no other exchange is running. Raises ``ExchangeError``,
-    also if ranks do not train the same parameters.
+    including if ranks do not train the same parameters.
     """
     newcomers = trained.grow()
     remedy = "unfreeze the same ones on all ranks, before the same step"

@@ -68,7 +68,7 @@ class Residuals:
         """Return the residual of ``key``: a 1-D float32 tensor of ``count`` elements, initially 0.
 
         It is on the device of the gradient ``beside`` if that device encodes, else on the CPU. The same key
-        returns the same tensor, also after ``load_state_dict``; None if the plan keeps no residuals. Raises
+        returns the same tensor, even after ``load_state_dict``; None if the plan keeps no residuals. Raises
         ``StateError`` if ``count`` differs from an earlier call or a loaded state.
         """
         if not self._keeps:
@@ -84,7 +84,7 @@ class Residuals:
         return self._tensors[key]
 
     def replace(self, key: str, tensor: torch.Tensor) -> None:
-        """Set the residual of ``key`` to ``tensor``, which may have another length than before."""
+        """Set the residual of ``key`` to ``tensor``, whose length may differ from the previous one's."""
         self._tensors[key] = tensor
 
     def scale(self, factor: float) -> None:

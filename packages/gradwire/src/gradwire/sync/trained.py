@@ -106,7 +106,7 @@ class Trained:
                 parameter.grad = None
 
     def layout(self) -> str:
-        """Return the positions and shapes of the trained parameters, as a text for comparing ranks."""
+        """Return the positions and shapes of the trained parameters, as a string for comparing ranks."""
         return str([(at, tuple(each.shape)) for at, each in enumerate(self._every) if id(each) in self._own])
 
     def _look_for_strangers(self) -> None:

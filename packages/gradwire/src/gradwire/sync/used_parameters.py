@@ -134,11 +134,11 @@ def exact_order_norm(gradient: torch.Tensor) -> float:
 
     Its relative error is at most 2^-38 for up to 2^31 elements.
 
-    torch's norms add in an order that depends on the instruction set and on the number of threads, and
-    another order of additions gives other last bits. Here each operation has one possible result: the product
-    of two float32 is exact in float64; additions are elementwise, never along a vector, in the order of this
-    code; and float64 addition and square root are rounded correctly everywhere (IEEE 754). Converting a
-    subnormal may flush it to 0 if the thread does so; its square is below 2^-250.
+    torch's norms add in an order that depends on the instruction set and on the number of threads, and a
+    different order of additions gives different last bits. Here each operation has one possible result: the
+    product of two float32 is exact in float64; additions are elementwise, never along a vector, in the order
+    of this code; and float64 addition and square root are rounded correctly everywhere (IEEE 754). Converting
+    a subnormal may flush it to 0 if the thread does so; its square is below 2^-250.
     """
     sums = torch.zeros(_LANES, dtype=torch.float64, device=gradient.device)
     squares = torch.empty_like(sums)

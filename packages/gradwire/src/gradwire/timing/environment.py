@@ -47,7 +47,7 @@ class CodecCost:
 
     A rank that publishes a chunk also decodes it, unless the codec is ``exact``. ``disagreement`` is the
     scatter of the repeated measurements (``calibrate.disagreement``). ``finished`` is the cost on finished
-    sums if another codec encodes them (``Codec.of_sums``).
+    sums if a different codec encodes them (``Codec.of_sums``).
     """
 
     codec: str
@@ -61,12 +61,12 @@ class CodecCost:
         terms = [point.terms for point in self.points]
         if not terms or terms != sorted(set(terms)) or terms[0] < 1:
             raise SpecError(
-                f"expected points with rising numbers of terms from 1 up for {self.codec}, got {terms}"
+                f"expected points with ascending numbers of terms from 1 up for {self.codec}, got {terms}"
             )
 
     @property
     def all_points(self) -> tuple[CodecPoint, ...]:
-        """The points of partial sums, and the point of finished sums if another codec encodes them."""
+        """The points of partial sums, and the point of finished sums if a different codec encodes them."""
         return self.points if self.finished is None else (*self.points, self.finished)
 
     def of(self, terms: int, world: int) -> CodecPoint:

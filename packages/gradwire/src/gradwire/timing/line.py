@@ -187,7 +187,7 @@ class LineRate:
 
     @classmethod
     def load(cls, path: Path, *, elsewhere: bool = False) -> LineRate:
-        """Return the record in a file of ``to_json``.
+        """Return the record in a file with the output of ``to_json``.
 
         Raises ``SpecError`` if the file is missing, isn't such a record, or is from another machine and
         ``elsewhere`` is False.

@@ -148,14 +148,14 @@ class Effort:
     Parameters
     ----------
     sizes
-        Message sizes in bytes, rising.
+        Message sizes in bytes, in ascending order.
     repeats
-        Streams per size and direction, of which the median is used.
+        The number of streams per size and direction; the median is used.
     time_s
-        The approximate total seconds of a figure. If the bytes of a message take five times as long, larger
-        sizes are skipped.
+        The approximate total seconds of each measured value. Once the bytes of a message take five times as
+        long, larger sizes are skipped.
     window
-        The number of messages of a stream in flight.
+        The number of messages in flight in a stream.
     """
 
     sizes: tuple[int, ...]
@@ -165,7 +165,7 @@ class Effort:
 
     def __post_init__(self) -> None:
         if not self.sizes or self.sizes[0] < 1 or any(a >= b for a, b in pairwise(self.sizes)):
-            raise SpecError(f"expected rising message sizes from 1 byte up, got {self.sizes}")
+            raise SpecError(f"expected message sizes in ascending order from 1 byte up, got {self.sizes}")
         _EFFORT.check(self, repeats=whole(1), window=whole(1), time_s=real(ABOVE_ZERO))
 
 

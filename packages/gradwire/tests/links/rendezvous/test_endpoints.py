@@ -51,7 +51,7 @@ def test_an_endpoint_that_no_rank_has_written_is_an_error_that_says_so(text: str
         f"rank {rank} connecting with the 2 ranks of its group: expected an endpoint under 'rank {1 - rank}' "
         "in torch's store, got "
     )
-    assert "; find the other program that writes to that store" in str(error)
+    assert "; look for another program that writes to this store" in str(error)
     assert len(str(error)) < 400
 
 
@@ -88,6 +88,6 @@ def test_a_rank_is_not_absent_who_has_published_something_else() -> None:
     with pytest.raises(LinkError) as caught:
         reading.find(0)
     assert str(caught.value) == (
-        "expected an endpoint under 'rank 0' in torch's store, got 'rubbish'; find the other program that "
-        "writes to that store"
+        "expected an endpoint under 'rank 0' in torch's store, got 'rubbish'; look for another program "
+        "that writes to this store"
     )

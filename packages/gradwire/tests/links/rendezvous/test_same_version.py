@@ -50,7 +50,7 @@ def test_a_first_rank_that_tells_no_versions_is_older() -> None:
 def test_as_many_versions_as_ranks_are_expected() -> None:
     assert told("1\n1") == (
         r"rank 5 connecting: expected the versions of 3 ranks in torch's store, got '1\n1'; "
-        "find the other program that writes to that store"
+        "look for another program that writes to this store"
     )
 
 

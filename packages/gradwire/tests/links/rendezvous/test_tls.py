@@ -145,7 +145,9 @@ def test_a_file_that_is_not_there_or_not_to_be_read_is_an_error(variable: str, t
 
 
 def test_a_certificate_of_another_authority_is_an_error_before_anybody_is_called() -> None:
-    with pytest.raises(LinkError, match=r"would be refused by ranks with the authority .*ca\.pem: .*; sign"):
+    with pytest.raises(
+        LinkError, match=r"would be refused by ranks that trust the authority .*ca\.pem: .*; sign"
+    ):
         encryption({**variables(), "GRADWIRE_TLS_CA": variables("other")["GRADWIRE_TLS_CA"]})
 
 

@@ -49,10 +49,10 @@ def test_another_name_than_the_ranks_is_an_error() -> None:
     with pytest.raises(LinkError) as caught:
         check_name(3, frozenset({"host2"}), {"subject": COMMON})
     assert str(caught.value) == (
-        "rank 3: expected a certificate of host2, got one of host1; give it its own, or change "
+        "rank 3: expected a certificate for host2, got one for host1; give it its own, or change "
         "GRADWIRE_TLS_NAMES"
     )
-    with pytest.raises(LinkError, match="got one of no name;"):
+    with pytest.raises(LinkError, match="got one for no host;"):
         check_name(3, frozenset({"*"}), {})
 
 
@@ -63,7 +63,7 @@ def test_a_rank_with_the_certificate_of_another_is_told_before_it_calls_anybody(
     one, two = frozenset({"host1"}), frozenset({"host2"})
     assert ours.of_link(0, [0, 5]).expected == {0: one, 1: two}
     assert ours.of_link(1, [5, 0]).expected == {0: two, 1: one}
-    with pytest.raises(LinkError, match=r"rank 5: .* of host2 by .*NAMES, got GRADWIRE_TLS_CERT of host1"):
+    with pytest.raises(LinkError, match=r"rank 5: .* for host2 by .*NAMES, got GRADWIRE_TLS_CERT for host1"):
         ours.of_link(1, [0, 5])
 
 

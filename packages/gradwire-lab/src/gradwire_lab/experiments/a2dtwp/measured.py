@@ -56,7 +56,7 @@ def figure_of(row: Row, system: str, name: str) -> float:
 def seconds_of(row: Row, system: str) -> list[float]:
     """Return the seconds after each batch, as if all batches had run on one system's link.
 
-    A batch that ran on another link gets the time of the batches around it.
+    A batch that ran on a different link gets the time of the batches around it.
     """
     batches, timed = row["errors"][-1][0], typical(row["cycles"][system]["batch_s"])
     each = [timed[batch * len(timed) // batches] for batch in range(batches)]

@@ -48,7 +48,7 @@ class System:
 
 
 UNLIMITED = "unlimited"
-"""An infinitely fast link: its savings bound those of any policy on another link."""
+"""An infinitely fast link: its savings bound those of any policy on any other link."""
 SYSTEMS = MappingProxyType(
     {
         "x86": System(162.23, 153.93, 68.51),

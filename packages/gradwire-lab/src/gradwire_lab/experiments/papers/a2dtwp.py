@@ -1,4 +1,4 @@
-"""A2DTWP's figures 3 to 5 and tables II and III: errors of narrow networks, times of full-size batches."""
+"""A2DTWP's figures 3 to 5, tables II and III: errors from narrow networks, times from full-size batches."""
 
 from __future__ import annotations
 

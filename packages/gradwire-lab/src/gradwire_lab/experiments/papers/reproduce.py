@@ -96,8 +96,8 @@ def reproduce(
     Raises
     ------
     JobError
-        Before any measurement, if a folder isn't writable or holds other content, such as a record of another
-        machine, version, or commit, or with other options.
+        Before any measurement, if a folder isn't writable or holds other content, such as a record of a
+        different machine, version, or commit, or with different options.
     """
     for each in exhibits:
         RecordFile(

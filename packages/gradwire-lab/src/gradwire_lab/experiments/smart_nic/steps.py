@@ -69,7 +69,7 @@ class Perceptron:
 
     ``seed`` determines the initial weights, which are identical on all hosts, and ``seed`` and ``rank``
     determine the batches. After ``steps``, the learning rate is zero. ``buckets`` are the gradients of each
-    layer, from the input up; an exchange replaces them by the average.
+    layer, from the input up; an exchange replaces them with the average.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 After a restart, ``torchrun`` may give ranks the store of the previous attempt, with the addresses of dead
 processes in it. No number distinguishes the two: each agent has its own ``TORCHELASTIC_RESTART_COUNT``, and
-hosts may differ in it. So every rank publishes a random token, and rank 0 answers to it.
+hosts may differ in it. So every rank publishes a random token, and rank 0 answers it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def check_same_version(versions: str, names: Sequence[str], this: str, doing: st
     if len(each) not in (0, len(names)):
         raise LinkError(
             f"{doing}: expected the versions of {len(names)} ranks in torch's store, got {shown(versions)}; "
-            "find the other program that writes to that store"
+            "look for another program that writes to this store"
         )
     known = zip(names, each, strict=True) if each else [(names[0], ""), ("this rank", this)]
     ranks: dict[str, list[str]] = {}
@@ -98,8 +98,8 @@ _attempts = weakref.WeakKeyDictionary[dist.ProcessGroup, GroupAttempt]()
 def own_part(group: dist.ProcessGroup, store: Store, doing: str, timeout_s: float) -> Store:
     """Return the group's ``store`` with a prefix for this attempt; the first call waits for all ranks.
 
-    Raises ``LinkError``, also if their versions of gradwire differ, and ``AbsentError`` if ranks do not join
-    in time.
+    Raises ``LinkError``, including if their versions of gradwire differ, and ``AbsentError`` if ranks do not
+    join in time.
     """
     attempt = _attempts.setdefault(group, GroupAttempt())
     names = [f"rank {each}" for each in dist.get_process_group_ranks(group)]
@@ -141,7 +141,7 @@ class _Rendezvous:
 
     Every rank publishes its own token; rank 0 answers until each rank has acknowledged the answer. A rank
     publishes its version before its token, and rank 0 publishes all versions before the key ``all``. So ranks
-    compare versions before they read anything else, whose format may be another version's.
+    compare versions before they read anything else, whose format may be that of a different version.
     """
 
     def __init__(self, store: TimedStore, attempt: GroupAttempt, rank: int, world: int) -> None:

@@ -89,8 +89,8 @@ def _parsed(text: str, rank: int) -> Endpoint:
             raise ValueError
     except (ValueError, KeyError) as error:
         raise LinkError(
-            f"expected an endpoint under {_key(rank)!r} in torch's store, got {shown(text)}; find the other "
-            "program that writes to that store"
+            f"expected an endpoint under {_key(rank)!r} in torch's store, got {shown(text)}; look for "
+            "another program that writes to this store"
         ) from error
     return endpoint
 

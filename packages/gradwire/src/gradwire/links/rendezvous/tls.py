@@ -64,8 +64,8 @@ def check_name(rank: int, expected: frozenset[str], certificate: Mapping[str, An
     found = names_in(certificate)
     if not found & expected:
         raise LinkError(
-            f"rank {rank}: expected a certificate of {' or '.join(sorted(expected))}, got one of "
-            f"{' and '.join(sorted(found)) or 'no name'}; give it its own, or change {NAMES}"
+            f"rank {rank}: expected a certificate for {' or '.join(sorted(expected))}, got one for "
+            f"{' and '.join(sorted(found)) or 'no host'}; give it its own, or change {NAMES}"
         )
 
 
@@ -166,8 +166,8 @@ class Encryption:
         expected = {place: self.names.of(each) for place, each in enumerate(order)}
         if not self.own & expected[rank]:
             raise LinkError(
-                f"rank {order[rank]}: expected a certificate of {' or '.join(sorted(expected[rank]))} by "
-                f"{NAMES}, got {CERTIFICATE} of {' and '.join(sorted(self.own)) or 'no name'}; give this "
+                f"rank {order[rank]}: expected a certificate for {' or '.join(sorted(expected[rank]))} by "
+                f"{NAMES}, got {CERTIFICATE} for {' and '.join(sorted(self.own)) or 'no host'}; give this "
                 "rank its own certificate"
             )
         return replace(self, expected=expected, order=order)
@@ -185,8 +185,8 @@ class Encryption:
 def encryption(environment: Mapping[str, str]) -> Encryption | None:
     """Return the encryption that the variables configure; None if none of them is set.
 
-    Raises ``LinkError`` if only some are set, or if a file is missing, unreadable, expired or signed by
-    another authority.
+    Raises ``LinkError`` if only some are set, or if a file is missing, unreadable, expired or signed by a
+    different authority.
     """
     missing = [variable for variable in VARIABLES if variable not in environment]
     present = [variable for variable in (*VARIABLES, NAMES) if variable in environment]
@@ -271,7 +271,7 @@ def handshake(
     if received != receives:
         raise LinkError(
             f"expected the same hello from {ours.name_of(peer)} before and after the TLS handshake, got "
-            "another one; check for programs that intercept the connection"
+            "a different one; check for programs that intercept the connection"
         )
 
 
@@ -353,7 +353,7 @@ def _own_certificate(found: Encryption, environment: Mapping[str, str]) -> dict[
                 end.do_handshake()
     except ssl.SSLError as error:
         raise LinkError(
-            f"the certificate {environment[CERTIFICATE]} would be refused by ranks with the authority "
+            f"the certificate {environment[CERTIFICATE]} would be refused by ranks that trust the authority "
             f"{environment[AUTHORITY]}: {reason(error)}; sign a new one with that authority"
         ) from error
     return ends[1].getpeercert() or {}

@@ -201,7 +201,7 @@ class Ledger:
         return sealed(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the counts by a result of ``state_dict``, and continue from there.
+        """Replace the counts with a result of ``state_dict``, and continue from there.
 
         States of version 1, without relative errors, can be loaded, too. Raises ``StateError``, and changes
         nothing, for an invalid state and for the state of another rank.

@@ -111,7 +111,7 @@ class TensorBoard:
     Tags are ``gradwire/<metric>`` for the sum over the buckets, and ``gradwire/<bucket>/<metric>`` for each
     bucket. The metrics are ``ratio``, ``raw_nbytes``, ``wire_nbytes``, ``codec_s``, ``wait_s``, ``exposed_s``
     and, if measured, ``lost``; also ``gradwire/wall_s`` and ``gradwire/bypassed_nbytes``. If a run chooses
-    its plan, the steps that begin with another plan also have ``gradwire/expected_step_s`` and
+    its plan, the steps that begin with a new plan also have ``gradwire/expected_step_s`` and
     ``gradwire/expected_uncompressed_s`` and, if the writer has ``add_text``, the plan and its reason as
     ``gradwire/plan``. Invalid characters in tags become ``_``.
 
@@ -229,7 +229,7 @@ class WandB:
     def __init__(self, run: Any = None, buckets: bool = True) -> None:
         self._run = _needed("wandb", "WandB").run if run is None else run
         if self._run is None:
-            raise SpecError("WandB expected an active run, got none; call wandb.init() before, or pass one")
+            raise SpecError("WandB expected an active run, got none; call wandb.init() first, or pass one")
         if not all(callable(getattr(self._run, name, None)) for name in ("log", "define_metric")):
             raise SpecError(f"WandB expected a run that wandb.init() returns, got {run!r}")
         self._buckets = buckets
@@ -276,7 +276,7 @@ class MLflow:
         active: Any = self._mlflow.active_run() if run_id is None else None
         if run_id is None and active is None:
             raise SpecError(
-                "MLflow expected an active run, got none; call mlflow.start_run() before, or pass a run_id"
+                "MLflow expected an active run, got none; call mlflow.start_run() first, or pass a run_id"
             )
         self.run_id: str = active.info.run_id if run_id is None else run_id
         self._buckets = buckets

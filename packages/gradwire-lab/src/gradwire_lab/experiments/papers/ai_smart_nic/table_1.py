@@ -36,7 +36,7 @@ COMPRESSION, BLOCK = 3.8, 16
 ROUNDED, ROUNDED_RATIO = 0.1, 0.015
 """The allowed deviations of published shares and the published ratio, which have two digits."""
 WITHIN = 0.25
-"""The allowed deviation from published counts, for another chip family and other tools."""
+"""The allowed deviation from published counts, for a different chip family and different tools."""
 LANES = 8
 TABLE = "published"
 """The value of ``block`` for the table's own figures."""

@@ -186,7 +186,7 @@ class OrganisationRows:
         return [row["accuracy"] for row in self._rows[run]]
 
     def trainings(self, *runs: str) -> list[Trainings]:
-        """Return the training runs behind a figure about these runs."""
+        """Return the training runs on which a figure of ``runs`` depends, with their exact references."""
         return [Trainings(run, self.ends(run), self.ends(WAYS[run].exact), self.goal) for run in runs]
 
 

@@ -1,4 +1,4 @@
-"""The strongly convex network: the mean excess loss falls as log T / T, also with K steps in flight."""
+"""The strongly convex network: the mean excess loss falls as log T / T, even with K steps in flight."""
 
 from __future__ import annotations
 
