@@ -38,7 +38,7 @@ _UNLIMITED = 239
 
 
 class ErrBoundCompressor(Circuit):
-    """A compressor from float32 to payloads of ``codec``, packet by packet; longer ones give several chunks.
+    """A compressor of float32 packets to payloads of ``codec``; a packet longer than a chunk gives several.
 
     Stages: the shift distance; the value in steps; rounding; the size class; and three or four that join the
     lanes. Tags and data are packed separately. They wait in memories for two chunks of ``chunk_words`` words,

@@ -40,7 +40,8 @@ class Word:
     is_switch
         Whether the option takes no value and sets the field to true.
     read
-        Converts the option's text to the field's value. The default handles texts, numbers, paths, and lists.
+        Converts the option's text to the field's value. The default handles strings, numbers, paths, and
+        lists.
     always
         Whether ``read`` also runs, with None, if the option is missing.
     known, least

@@ -93,13 +93,15 @@ COMPARISONS = ("paper", "ddp")
 def make_run(method: str, codec: str = UNCOMPRESSED, staleness: int | None = None) -> Run:
     """Return a run with the codec's canonical spec or ``auto``. Raises ``SpecError``."""
     if method not in METHODS:
-        raise SpecError(f"expected a method among {', '.join(METHODS)}, got {method!r}")
+        raise SpecError(f"expected one of the methods {', '.join(METHODS)}, got {method!r}")
     if staleness is not None:
         _check_staleness(method, staleness)
     if method in TORCHS and codec != UNCOMPRESSED:
         raise SpecError(f"{method} is PyTorch's own exchange and supports no codec; use attach:{codec}")
     if codec == AUTO and method not in CHOOSE:
-        raise SpecError(f"expected a method among {', '.join(CHOOSE)} with auto, got {method}; pass a codec")
+        raise SpecError(
+            f"expected one of the methods {', '.join(CHOOSE)} with auto, got {method}; pass a codec"
+        )
     return Run(method, codec if codec == AUTO else str(parse(codec)), staleness)
 
 
@@ -137,7 +139,7 @@ def _parse_one(spec: str) -> Run:
     method, bounded, staleness = head.partition("@")
     if method not in METHODS:
         raise SpecError(
-            f"expected METHOD:CODEC with a method of {', '.join(METHODS)}, as in 'pipe:quantize:8', "
+            f"expected METHOD:CODEC, as in 'pipe:quantize:8', with one of the methods {', '.join(METHODS)}, "
             f"got {spec!r}"
         )
     if bounded and not _SHORT_NUMBER.fullmatch(staleness):

@@ -92,7 +92,7 @@ def pair() -> tuple[Channel, Channel]:
 
 @contextmanager
 def interrupts() -> Iterator[socket.socket]:
-    """Yield a socket that receives a byte for every SIGINT, which raises no ``KeyboardInterrupt`` then.
+    """Yield a socket that receives a byte for every SIGINT, instead of a ``KeyboardInterrupt``.
 
     If SIGINT is ignored, or if this isn't the main thread, no byte arrives, because this thread mustn't act
     on the signal.

@@ -138,7 +138,7 @@ class Watch:
         return step - self.since >= part * self.patience
 
     def changed(self, step: int, now: StepTime) -> bool:
-        """Return whether the step time of the window that ended before ``step`` requires another decision.
+        """Return whether the step time of the window that ended before ``step`` requires a new decision.
 
         Only the total step time is compared: if threads share cores, time shifts between computing and
         waiting.

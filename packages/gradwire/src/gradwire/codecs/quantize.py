@@ -109,7 +109,7 @@ class TernGrad(NativeCodec):
 
     Formula: s = max|x| over the chunk; y = s sign(x) b with P(b = 1) = |x| / s. The random numbers are a
     counter-based hash of the seed, the CRC32C of the chunk, and the index: the same chunk gives the same
-    bytes on every machine, and another step's chunk gives other random numbers.
+    bytes on every machine, and a different step's chunk gives different random numbers.
 
     Payload: float32 s, then 2 bits per value (0 zero, 1 +s, 2 -s; 3 is malformed), four per byte from the
     low bits up, unused bits 0. Bound: max|x|; only the expectation is exact. Non-finite values: any NaN or
