@@ -124,9 +124,9 @@ def test_without_a_run_it_says_how_to_start_one(monkeypatch: pytest.MonkeyPatch)
     module.run = None  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "wandb", module)
     monkeypatch.setitem(sys.modules, "mlflow", Tracking(None))
-    with pytest.raises(SpecError, match=r"wandb.init\(\) before"):
+    with pytest.raises(SpecError, match=r"call wandb.init\(\) first"):
         WandB()
-    with pytest.raises(SpecError, match=r"mlflow.start_run\(\) before"):
+    with pytest.raises(SpecError, match=r"call mlflow.start_run\(\) first"):
         MLflow()
     with pytest.raises(SpecError, match=r"expected a run that wandb.init\(\) returns, got 'mine'"):
         WandB("mine")
