@@ -87,9 +87,7 @@ def test_all_ranks_meet_and_their_second_connections_are_marked(world: int) -> N
 
 def test_a_rank_that_does_not_come_is_a_timeout() -> None:
     late = comms(2)[1]
-    with pytest.raises(
-        LinkTimeoutError, match=r"rank 1 joining the 2 ranks .* incomplete after 0\.1 s"
-    ):
+    with pytest.raises(LinkTimeoutError, match=r"rank 1 joining the 2 ranks .* incomplete after 0\.1 s"):
         marked.marked_link(late, 0.1)  # type: ignore[arg-type]
 
 
