@@ -15,7 +15,7 @@ import signal
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,17 +31,7 @@ import gradwire
 EVERY = 3  # steps between two checkpoints
 
 
-class Stateful(Protocol):
-    """A part of the training state that can be saved and loaded."""
-
-    def state_dict(self) -> Any:
-        """Return the state."""
-
-    def load_state_dict(self, state: Any, /) -> object:
-        """Load the state."""
-
-
-Parts = dict[str, Stateful]
+Parts = dict[str, Any]  # all have state_dict and load_state_dict
 Step = Callable[[torch.Tensor], object]
 
 
@@ -80,10 +70,8 @@ def load(folder: Path, parts: Parts) -> int:
         state = gradwire.load_checkpoint(_file(folder, steps_done[0]))
         for name, part in parts.items():
             part.load_state_dict(state[name])
-        handle = parts["gradwire"]
         if not isinstance(parts["model"], FSDPModule):  # shards differ from rank to rank
-            assert isinstance(handle, gradwire.Attached | gradwire.PipeSGD)
-            handle.check_replicas()
+            parts["gradwire"].check_replicas()
     return steps_done[0]
 
 

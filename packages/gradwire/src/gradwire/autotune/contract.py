@@ -170,11 +170,12 @@ class RelativeErrors:
 
 
 def beyond(
-    shares: Mapping[str, float], most: float, excepted: Collection[str], back: float = DEFAULT.back_share
+    shares: Mapping[str, float], most: float, others: Collection[str], back: float = DEFAULT.back_share
 ) -> frozenset[str]:
-    """Return the parameters whose error exceeds ``most``, or ``back`` times ``most`` if in ``excepted``."""
-    limits = {name: most * (back if name in excepted else 1.0) for name in shares}
-    return frozenset(name for name, share in shares.items() if share > limits[name])
+    """Return the parameters whose error exceeds ``most``, or ``back`` times ``most`` if in ``others``."""
+    return frozenset(
+        name for name, share in shares.items() if share > most * (back if name in others else 1.0)
+    )
 
 
 def excepted(plan: Plan, names: Iterable[str]) -> frozenset[str]:

@@ -143,10 +143,9 @@ def codec_specs(text: str) -> tuple[str, ...]:
     >>> codec_specs("identity,quantize:8,block=256,fp16")
     ('identity', 'quantize:8,block=256', 'fp16')
     """
-    from gradwire.codecs import TABLE, parse  # only some commands need the kernels
+    from gradwire.codecs import known_names, parse  # only some commands need the kernels
 
-    known = {*(row.name for row in TABLE), *plugins.names(plugins.CODECS)}
-    return _once("--codecs", tuple(str(parse(spec)) for spec in _specs(text, known)))
+    return _once("--codecs", tuple(str(parse(spec)) for spec in _specs(text, known_names())))
 
 
 def algorithm_specs(text: str) -> tuple[str, ...]:

@@ -123,6 +123,11 @@ def parse(spec: str) -> Codec:
     return class_of(name).from_spec(argument, options)
 
 
+def known_names() -> set[str]:
+    """Return the names of the codecs of all installed packages."""
+    return {*(row.name for row in TABLE), *plugins.names(plugins.CODECS)}
+
+
 def class_of(name: str) -> type[Codec]:
     """Return the class of the codec ``name`` from any installed package. Raises ``SpecError``."""
     row = next((row for row in TABLE if row.name == name), None)
@@ -131,7 +136,7 @@ def class_of(name: str) -> type[Codec]:
     found = plugins.entry(plugins.CODECS, name)
     if found is not None:
         return _checked(name, found)
-    known = sorted({*(row.name for row in TABLE), *plugins.names(plugins.CODECS)})
+    known = sorted(known_names())
     near = difflib.get_close_matches(name.lower(), known, n=1)
     hint = f"did you mean {near[0]!r}? The codecs are" if near else "the codecs are"
     raise SpecError(

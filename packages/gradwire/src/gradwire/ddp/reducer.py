@@ -146,7 +146,7 @@ class BucketReducer:
         other = f"a parameter of bucket {bucket.index()}"
         names = tuple(self._names.get(each, other) for each in parameters)
         counts = tuple(float_count(each) for each in parameters)
-        layout = Layout(names, counts, (frozenset(names),) * len(names))
+        layout = Layout.of_bucket(names, counts)
         if other not in names:  # else its id may be reused by another parameter
             self._layouts[key] = layout
         elif self._sync.plan.keeps_residual:

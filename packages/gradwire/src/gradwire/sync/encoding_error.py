@@ -15,7 +15,7 @@ from threading import Lock
 
 import torch
 
-from gradwire.codecs import DEFAULT_CODEC, Codec
+from gradwire.codecs import DEFAULT_CODEC, Codec, parse
 from gradwire.costs import ExchangeCost
 from gradwire.errors import LOSSY_LOGGER, LossyError, LossyWarning, copied
 from gradwire.exchange import Exchange
@@ -205,7 +205,7 @@ class Verdict(Work):
 
 
 def _advice(encoding: Codec) -> str:
-    better = "bf16" if encoding.name == DEFAULT_CODEC else DEFAULT_CODEC
+    better = "bf16" if encoding.name == parse(DEFAULT_CODEC).name else DEFAULT_CODEC
     if encoding.name == "terngrad":  # its errors grow when they are fed back
         return f"try the codec {better}"
     return f"try the codec {better}, or a plan with residual=True"

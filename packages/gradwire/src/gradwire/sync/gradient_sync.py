@@ -186,7 +186,7 @@ class GradientSync:
         ``count``. On an error, the caller ends the exchange with ``context.fail``.
         """
         work = BucketWork(context, bucket, self.context.steps_done + 1)
-        work.feedback = bucket.feedback or NO_FEEDBACK
+        work.feedback = NO_FEEDBACK if bucket.feedback is None else bucket.feedback
         self._watch(work)
         work.exchange_values(context.exchange, values)
         return work

@@ -230,7 +230,7 @@ class BucketWork(Work):
 
         On an accelerator, it makes the device's streams wait for the copy back, without blocking the host.
         """
-        assert self._wants_future, "only a bucket that wants a future completes it"
+        assert self._wants_future, "expected a bucket with wants_future"
         return self._future
 
     def cancel(self) -> bool:

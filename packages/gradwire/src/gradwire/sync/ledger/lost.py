@@ -63,6 +63,11 @@ class Layout:
     groups: tuple[Hashable, ...]
     copies: int = 1
 
+    @classmethod
+    def of_bucket(cls, names: tuple[str, ...], counts: tuple[int, ...]) -> Self:
+        """Return the layout of a bucket whose parameters share one warning."""
+        return cls(names, counts, (frozenset(names),) * len(names))
+
     @cached_property
     def norms(self) -> Norms:
         """The norms that an exchange of the bucket measures, valid until its next exchange."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from types import MappingProxyType
@@ -29,7 +30,7 @@ from gradwire_lab.job import batches as models
 
 if TYPE_CHECKING:
     from gradwire.codecs import Codec
-    from gradwire.exchange.request import Half
+    from gradwire.exchange.request import BucketRequest
     from gradwire.links import Link
     from gradwire.plan import Plan
     from gradwire_lab.experiments.hosts.ranks import Ranks
@@ -189,11 +190,13 @@ class FlatExchange:
         The worker's link to the others, and the plan that all of them follow.
     counts
         The number of floats of each parameter, by name, in the order of the gradient.
-    half
-        The half of the all-reduce; both by default.
+    request
+        The request for each exchange; by default, a whole all-reduce.
     """
 
-    def __init__(self, link: Link, plan: Plan, counts: Mapping[str, int], half: Half | None = None) -> None:
+    def __init__(
+        self, link: Link, plan: Plan, counts: Mapping[str, int], request: BucketRequest | None = None
+    ) -> None:
         from gradwire.exchange import Exchange
         from gradwire.exchange.request import BucketRequest
         from gradwire.sync.context import SyncContext, SyncOptions
@@ -202,21 +205,19 @@ class FlatExchange:
         from gradwire.sync.ledger.lost import Layout
         from gradwire.sync.residual import Residuals
         from gradwire.sync.views import Layouts
+        from gradwire.sync.work import GradientBucket
 
         names = (*counts,)
         context = SyncContext(Exchange(link, plan), SyncOptions(link.timeout_s), Ledger(link.rank))
         self._sync = GradientSync(context, Layouts(names), Residuals(plan, link.rank, link.world))
-        self._layout = Layout(names, (*counts.values(),), (frozenset(names),) * len(names))
-        self._request = BucketRequest() if half is None else BucketRequest(half)
+        layout = Layout.of_bucket(names, (*counts.values(),))
+        self._bucket = partial(GradientBucket, 0, layout=layout, request=request or BucketRequest())
 
     def __call__(self, gradient: torch.Tensor) -> None:
         """Exchange a step's gradient in place. Raises ``ExchangeError``."""
-        from gradwire.sync.work import GradientBucket
-
         sync = self._sync
         sync.begin()
-        bucket = GradientBucket(0, gradient, layout=self._layout, request=self._request)
-        work = sync.run(bucket, gradient, sync.context)
+        work = sync.run(self._bucket(gradient), gradient, sync.context)
         sync.count(work, work.cost.total_s)
         sync.finish()
 
@@ -333,7 +334,7 @@ def _averaging(
     """Yield a function that exchanges a step's gradients, and an aggregator's weights."""
     from gradwire.codecs import parse
     from gradwire.exchange import Exchange
-    from gradwire.exchange.request import Half
+    from gradwire.exchange.request import BucketRequest, Half
     from gradwire.plan import Plan
 
     if not cell["down"]:
@@ -347,7 +348,8 @@ def _averaging(
 
             yield around
         return
-    up = FlatExchange(ranks.link, Plan(parse(cell["codec"]), cell["up"]), counts, Half.REDUCE)
+    to_root = BucketRequest(Half.REDUCE)
+    up = FlatExchange(ranks.link, Plan(parse(cell["codec"]), cell["up"]), counts, to_root)
     down = Exchange(ranks.link, Plan(algorithm=cell["down"]))
 
     def through_the_root(gradient: torch.Tensor, update: Callable[[], None]) -> None:
