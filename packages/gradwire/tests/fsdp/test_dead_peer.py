@@ -80,6 +80,32 @@ def until_one_dies(purpose: str) -> Death:
     )
 
 
+def until_one_dies_before_an_agreement() -> list[str]:
+    model = make_model()
+    shard(model, Case())
+    attached = gradwire.attach_fsdp(model, "fp8", timeout_s=5.0, strict=True)
+    dist.barrier()
+    if dist.get_rank() == DEAD:
+        os._exit(1)
+    with pytest.raises(ExchangeError) as caught:
+        attached._sync.exchange_now("the verdict", lambda exchange: exchange.all_reduce(torch.ones(WORLD)))
+    assert all(each.is_over for each in attached._sync.context.siblings)
+    return [str(caught.value), *caught.value.__notes__]
+
+
+@pytest.mark.processes
+def test_a_peer_that_dies_before_an_agreement_is_an_error_with_the_remedy(
+    run_processes: RunProcesses,
+) -> None:
+    results = run_processes(WORLD, until_one_dies_before_an_agreement, absent=(DEAD,))
+    left = [rank for rank in range(WORLD) if rank != DEAD]
+    assert any(f"rank {DEAD}" in results[rank][0] for rank in left)
+    for rank in left:
+        assert (
+            f"while the communication thread exchanged the verdict before step 1; {REMEDY}" in results[rank]
+        )
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("purpose", CASES)
 def test_a_peer_that_dies_is_one_sentence_that_names_it_and_shards_stay(

@@ -65,7 +65,8 @@ def test_a_damaged_frame_names_rank_peer_and_step_and_changes_no_weight(
     (first, done), (second, others) = run_exchanges(2, body, BUCKETS, wrap=wrap)
     assert names(first, "rank 0", "rank 1", "step 0", "checksum")
     assert names(second, "rank 0", "rank 1", "step")
-    assert first.__notes__ == ["while the communication thread averaged bucket 2 of step 3"]
+    note = "while the communication thread averaged bucket 2 of step 3; create a new DSync"
+    assert first.__notes__ == [note]
     assert done == others == 2, "the third step is not done"
 
 

@@ -86,7 +86,8 @@ def test_an_exception_arrives_as_it_is_and_stays(make_model: MakeModel, batch_lo
     for again in (method.drain, lambda: _train(method, batch_loss, 1), method.drain, method.drain):
         with pytest.raises(ZeroDivisionError, match="the third gradient, of all things") as caught:
             again()
-        assert caught.value.__notes__ == ["while the communication thread averaged gradient of step 3"]
+        note = "while the communication thread averaged gradient of step 3; create a new PipeSGD"
+        assert caught.value.__notes__ == [note]
         assert caught.traceback[-1].name == "run"
         depths.append(len(caught.traceback))
     assert depths[0] == depths[2] == depths[3], "a traceback that grows holds on to every call before"

@@ -122,7 +122,9 @@ def test_work_of_the_thread_that_failed_raises_copies_and_ends_the_exchange() ->
             wait()
         errors.append(caught.value)
     assert errors[0] is not errors[1]
-    assert errors[0].__notes__ == ["while the communication thread averaged bucket 0 of step 1"]
+    assert errors[0].__notes__ == [
+        "while the communication thread averaged bucket 0 of step 1; create a new link"
+    ]
     with pytest.raises(ZeroDivisionError, match="of all things"):
         work.get_future().wait()
     with pytest.raises(ExchangeError, match=r"failed earlier \(of all things\)"):
@@ -180,7 +182,7 @@ def test_native_work_that_failed_or_is_timed_out_ends_the_exchange(error: Exchan
     for _ in range(2):
         with pytest.raises(ExchangeError, match=str(error)) as caught:
             work.wait()
-        assert caught.value.__notes__ == ["while backward averaged bucket 0 of step 1"]
+        assert caught.value.__notes__ == ["while backward averaged bucket 0 of step 1; create a new link"]
     with pytest.raises(ExchangeError, match=str(error)):
         work.get_future().wait()
     with pytest.raises(ExchangeError, match="failed earlier"):

@@ -110,7 +110,7 @@ class SyncContexts:
         except BaseException as error:
             failure = context.fail(error)
             if isinstance(failure, GradwireError):
-                failure.add_note(f"in the {purpose.value} ({what}); {context.remedy}")
+                context.annotate(failure, f"in the {purpose.value} ({what})")
             if failure is not error:
                 raise failure from error
             raise

@@ -231,6 +231,10 @@ class SyncContext:
                 f"the last complete step; {self.remedy}"
             )
 
+    def annotate(self, error: BaseException, doing: str) -> None:
+        """Add a note to an error: ``doing``, which names the work that failed, and the remedy."""
+        error.add_note(f"{doing}; {self.remedy}")
+
     def fail(self, error: BaseException) -> BaseException:
         """Refuse all later exchanges, close all links to notify the peers, and return the reason.
 

@@ -120,7 +120,7 @@ class Method(ABC):
                 SyncOptions(timeout_s, strict=strict),
                 ledger,
                 model=f"this {name}",
-                remedy="create a new one",
+                remedy=f"create a new {name}",
                 owns_link=link is not group,
                 fails_late=True,
             )
@@ -206,7 +206,8 @@ class Method(ABC):
         """Raise ``ExchangeError`` if ``close`` was called."""
         if self.closed:
             raise ExchangeError(
-                f"rank {self.exchange.link.rank}: this {type(self).__name__} is closed; create a new one"
+                f"rank {self.exchange.link.rank}: this {type(self).__name__} is closed; "
+                f"create a new {type(self).__name__}"
             )
 
     @outside_inference

@@ -148,7 +148,7 @@ class Work(ABC):
                 self.run(self.context.exchange)
         except BaseException as error:  # every wait raises it
             if has_begun:
-                error.add_note(f"while the communication thread {self.done} {self.what}")
+                self.context.annotate(error, f"while the communication thread {self.done} {self.what}")
             self._raised_at = error.__traceback__
             self._fail(self.context.fail(error))
         else:

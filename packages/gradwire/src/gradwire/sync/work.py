@@ -245,7 +245,7 @@ class BucketWork(Work):
         try:
             self.cost = native.wait(longest_s(self.context.exchange, self.nbytes // 4, self.timeout_s))
         except ExchangeError as error:
-            error.add_note(f"while backward averaged {self.what}")
+            self.context.annotate(error, f"while backward averaged {self.what}")
             self._give_up(error, error.__cause__)
         else:
             self.host.gather(self.share, self.tensor)
