@@ -218,7 +218,7 @@ def offloaded(policy: str | None, args: argparse.Namespace) -> str:
         for here, there in zip(masters.parameters(), offload.replica.parameters(), strict=True):
             if not torch.equal(rounded(here.detach(), policy or ""), there.detach().float().cpu()):
                 raise SystemExit(
-                    f"{policy}: expected the rounded master weights on the device, got others; "
+                    f"{policy}: expected the rounded master weights on the device, got different ones; "
                     "please report this"
                 )
 

@@ -136,7 +136,7 @@ def read(frame, spec):
     magic, version, _, _, n, size, _, fingerprint, checksum, own = struct.unpack("<4sBBHIIIIII", frame[:32])
     payload = frame[32 : 32 + size]
     if (magic, version, own) != (b"GRDW", 1, crc32c(frame[:28])) or checksum != crc32c(payload):
-        raise ValueError("this is no whole frame of version 1")
+        raise ValueError("expected a complete frame of version 1")
     if fingerprint != crc32c(spec.encode()):
         raise ValueError(f"the frame's codec isn't {spec}")
     return decode(spec, payload, n)

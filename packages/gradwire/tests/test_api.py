@@ -170,7 +170,7 @@ def alone() -> tuple[str, float]:
 @pytest.mark.processes
 def test_a_rank_that_does_not_call_is_a_timeout(run_processes: RunProcesses) -> None:
     message, seconds = run_processes(2, alone)[0]
-    assert "rank 0 receiving from rank 1: nothing happened within 1 s" in message
+    assert "rank 0 receiving from rank 1: no progress within 1 s" in message
     assert seconds < 10
 
 

@@ -106,8 +106,8 @@ def test_ranks_of_torchrun_measure_every_pair_and_only_one_speaks(tmp_path: Path
         ("line-rate --plot=", "name a file"),
         ("line-rate --json file", "--json file already exists; pass another file, or --overwrite"),
         ("allreduce --plot file", "--plot file already exists"),
-        ("allreduce --json a --plot a", "--json and --plot both name a"),
-        ("allreduce --json a --plot b/../a", "--json and --plot both name a"),
+        ("allreduce --json a --plot a", "expected two files for --json and --plot, got a twice"),
+        ("allreduce --json a --plot b/../a", "expected two files for --json and --plot, got a twice"),
         ("allreduce --sizes 4,7", "expected multiples of 4 bytes (float32) for --sizes, got 7"),
         ("allreduce --codecs zip", "no codec is named 'zip'"),
         ("allreduce --algorithms gossip", "no algorithm is called 'gossip'"),
@@ -150,7 +150,9 @@ def test_more_than_the_memory_holds_is_refused(
     monkeypatch.setattr("gradwire.line_rate.ranks.run_local", never)
     monkeypatch.setattr("os.sysconf", {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 1000}.get)
     assert main(["bench", "allreduce", "--sizes", "50000,100000", "--workers", "2,3"]) == 2
-    reason = "3 ranks with 100kB each need 1.5MB of memory at least, and this machine has 1MB"
+    reason = (
+        "expected ranks that fit in this machine's 1MB of memory, got 3 with 100kB each, which need 1.5MB"
+    )
     assert reason in capsys.readouterr().err
 
 

@@ -66,7 +66,7 @@ def test_options_become_those_of_the_experiment(
         ("scaling --hosts 1", "at least 2 hosts, got 1"),
         ("line-share --hosts two", "invalid int value: 'two'"),
         ("prediction --networks 4", "expected a list of HOSTS:RATE for --networks"),
-        ("training-speed --tasks mnist", "expected --tasks among mnist-mlp, cifar-cnn, wide-mlp, gpt"),
+        ("training-speed --tasks mnist", "expected --tasks from mnist-mlp, cifar-cnn, wide-mlp, gpt"),
     ],
 )
 def test_a_mistake_is_one_sentence(

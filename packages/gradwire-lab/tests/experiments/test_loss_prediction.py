@@ -48,7 +48,7 @@ def test_the_exact_training_comes_first() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"tasks": "resnet"}, "expected --tasks among mlp, cnn, gpt, got 'resnet'"),
+        ({"tasks": "resnet"}, "expected --tasks from mlp, cnn, gpt, got 'resnet'"),
         ({"codecs": "zip"}, "no codec is named 'zip'"),
         ({"hosts": 1}, "at least 2 hosts"),
     ],

@@ -65,8 +65,8 @@ def test_help_shows_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        ("--breads wheat", "expected --breads among rye, spelt, corn, got 'wheat'"),
-        ("--breads=", "expected --breads among rye, spelt, corn, got 'nothing'"),
+        ("--breads wheat", "expected --breads from rye, spelt, corn, got 'wheat'"),
+        ("--breads=", "expected --breads from rye, spelt, corn, got 'nothing'"),
         ("--grams 99,100", "expected --grams of 100 or more, got 99"),
         ("--grams all", "for --grams, got 'all'"),
         ("--ovens 0", "expected --ovens of 1 or more, got 0"),

@@ -107,7 +107,7 @@ def test_a_number_that_is_not_finite_becomes_null(tmp_path: Path) -> None:
         ),
         ({"commit": "abc"}, "holds an unfinished record that differs in commit (abc instead of"),
         ({"versions": {"torch": "1.0"}}, "holds an unfinished record that differs in versions ("),
-        ({"schema": "gradwire.experiment-squares/0"}, "an unfinished record of an older gradwire"),
+        ({"schema": "gradwire.experiment-squares/0"}, "an unfinished record from an older gradwire"),
         ({"schema": "gradwire.experiment-squares/9"}, "was written by a newer gradwire"),
         ({"schema": "gradwire.train/1"}, "expected the schema gradwire.experiment-squares/1"),
         ({SUM: 1}, "was altered after it was written: expected the checksum 1 over its fields and rows"),

@@ -58,7 +58,10 @@ def test_folders_without_records_are_refused(tmp_path: Path) -> None:
     ("change", "reason"),
     [
         (lambda fields: fields.update(schema="gradwire.train/1"), "is not a record of the experiment"),
-        (lambda fields: fields.update(schema=older(fields, 0)), "of an older gradwire: expected the schema"),
+        (
+            lambda fields: fields.update(schema=older(fields, 0)),
+            "from an older gradwire: expected the schema",
+        ),
         (lambda fields: fields.update(schema=older(fields, 9)), "written by a newer gradwire"),
         (lambda fields: fields.update(rows=None), "expected a list of JSON objects as 'rows'"),
         (lambda fields: fields.pop("machine"), "expected a JSON object as 'machine'"),

@@ -48,14 +48,14 @@ def test_methods_are_named_by_parts_and_compared_with_ddp() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"tasks": "mnist"}, "expected --tasks among mnist-mlp, cifar-cnn, wide-mlp, gpt, got 'mnist'"),
+        ({"tasks": "mnist"}, "expected --tasks from mnist-mlp, cifar-cnn, wide-mlp, gpt, got 'mnist'"),
         ({"methods": "fp8,Adam"}, "no method has 'Adam' in its name"),
         ({"hosts": 1}, "at least 2 hosts"),
         ({"data_dir": "nowhere"}, "MNIST is incomplete in"),
         ({"images": "nowhere"}, "expected a folder for --images, got"),
         ({"text": "nowhere"}, "expected a file for --text, got"),
         ({"seeds": 0}, "expected --seeds of 1 or more, got 0"),
-        ({"device": "tpu"}, "expected --device among cpu, cuda, got 'tpu'"),
+        ({"device": "tpu"}, "expected --device from cpu, cuda, got 'tpu'"),
     ],
 )
 def test_a_mistake_is_one_sentence(

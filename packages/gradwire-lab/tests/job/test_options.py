@@ -123,7 +123,7 @@ def test_missing_extras_are_named(options: JobOptions, monkeypatch: pytest.Monke
     wanted = r"needs matplotlib and scikit-learn.*pip install './packages/gradwire-lab\[train\]'"
     with pytest.raises(JobError, match=wanted):
         check(options)
-    with pytest.raises(JobError, match="needs matplotlib, not installed"):
+    with pytest.raises(JobError, match="needs matplotlib, which isn't installed"):
         check(replace(options, data="mnist"))
 
 

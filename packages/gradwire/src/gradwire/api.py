@@ -30,7 +30,7 @@ _TAKEN = (*FLOATS, *_EIGHT_BITS, torch.float64)
 def check_in_place(tensor: torch.Tensor, caller: str) -> None:
     """Raise ``TensorError`` if ``caller`` could not change ``tensor`` in place.
 
-    Its message has the remedy; if that is a copy, the caller must use the call's return value.
+    The message has the remedy; if the remedy is a copy, the user must use the return value of ``caller``.
     """
     fault = _fault(tensor, caller)
     if fault is not None:
@@ -80,7 +80,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 
 
 def _may_share_memory(tensor: torch.Tensor) -> bool:
-    """Return whether two elements may share an address: if a stride is within the extent of smaller ones."""
+    """Return whether elements may share addresses, because a stride is within the extent of smaller ones."""
     reached = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= reached:

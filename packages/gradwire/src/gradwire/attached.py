@@ -1,4 +1,4 @@
-"""``Attached``: the script's handle of gradwire on a DDP or FSDP2 model."""
+"""``Attached``: the handle through which a script controls gradwire on a DDP or FSDP2 model."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ class Attached:
 
         All ranks call it together, after loading a checkpoint. The default optimizer is the optimizer passed
         to ``attach``. Parameters that DDP ignores aren't compared. Each rank sends 64 bytes. Raises
-        ``StateError`` on all ranks, with the ranks that differ from the majority, or from rank 0 if there is
-        no majority; ``ExchangeError``; and ``SpecError`` if the optimizer can't be compared, or the weights
-        are sharded.
+        ``StateError`` on all ranks, which names the ranks that differ from the majority, or from rank 0 if
+        there is no majority; ``ExchangeError``; and ``SpecError`` if the optimizer can't be compared, or the
+        weights are sharded.
         """
         self._replicas.compare(self._sync, optimizer)
 
@@ -190,7 +190,7 @@ class ScaleFollower(StepObserver):
         self.look()
 
     def look(self) -> None:
-        """Rescale residuals to the scaler's scale, or to 1 if only a saved run was scaled."""
+        """Rescale residuals to the scaler's scale, or to 1 if only the saved run had a scaler."""
         if self.scaler is not None and self._residuals.kept:
             self._residuals.follow(self.scaler.get_scale())
         elif self._residuals.scale_followed is not None:

@@ -1,8 +1,8 @@
 """One rank's checkpoint as a file in the format of ``torch.save``, with a checksum over all its bytes.
 
 The checksum is the comment of the zip archive that ``torch.save`` writes, so ``torch.load`` and any zip tool
-can still read the file. They do not detect a flipped bit in a weight or an optimizer's moments: the values
-load, and replicas diverge.
+can still read the file. Without it, a flipped bit in a weight or an optimizer's moments is not detected: the
+values load, and replicas diverge.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def is_as_sealed(body: Mapping[str, Any]) -> bool:
 
 
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record, which has tensors, numbers and strings in dictionaries, with a checksum."""
+    """Return a record (dictionaries of tensors, numbers and strings) with a checksum added."""
     return {**record, SUM: _of(_plain(record))}
 
 
@@ -256,7 +256,7 @@ def _of(plain: object) -> int:
 
 
 def _plain(content: object) -> object:
-    """Return content as JSON values that don't depend on ``torch.save`` or JSON; a tensor as its checksum.
+    """Return content as JSON values that saving and loading don't change; a tensor becomes its checksum.
 
     Other objects are represented only by their type, because their ``repr`` may contain an address.
     """

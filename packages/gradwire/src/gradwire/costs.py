@@ -106,7 +106,7 @@ class ExchangeCost:
         return self.raw_nbytes / self.wire_nbytes if self.wire_nbytes else 1.0
 
     def took(self, total_s: float) -> None:
-        """Set the seconds of handling to ``total_s`` without the seconds of codec and waiting."""
+        """Set the seconds of handling to ``total_s`` minus the seconds of the codec and of waiting."""
         self.handling_s = max(0.0, total_s - self.codec_s - self.wait_s)
 
     def __add__(self, other: ExchangeCost) -> ExchangeCost:

@@ -1,7 +1,7 @@
 """torch, NumPy, and zstandard, imported when one of their attributes is first used.
 
-Their import takes seconds, which ``--help`` or a mistyped codec shouldn't wait for. Modules that parse text
-import them from here, and use ``torch.empty`` as usual.
+Their import takes seconds, and neither ``--help`` nor an error about a mistyped codec should wait for that.
+Modules that parse text import them from here, and use ``torch.empty`` as usual.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class VersionError(GradwireError, ValueError):
 
 
 class StateError(GradwireError, ValueError):
-    """An error for a saved state of another rank, world size, or model, or for replicas that differ."""
+    """An error for a saved state of a different rank, world size, or model, or for replicas that differ."""
 
 
 class ExchangeError(GradwireError):
@@ -61,7 +61,7 @@ class AttachError(GradwireError, RuntimeError):
 
 
 class MissingPackageError(GradwireError, ImportError):
-    """An error for an optional package that isn't installed or can't be imported, with gradwire's extra."""
+    """An error for an optional package that isn't installed or can't be imported; names gradwire's extra."""
 
 
 class DataError(GradwireError):

@@ -28,7 +28,7 @@ from gradwire.sync.work import BucketWork
 
 
 class BackwardOverlap:
-    """An averaging of ``gradients`` bucket by bucket that overlaps the backward pass.
+    """The bucket-by-bucket averaging of ``gradients``, which overlaps the backward pass.
 
     As in ``DistributedDataParallel`` (Li et al., VLDB 2020, section 3.2.3), a bucket's exchange starts as
     soon as all of its gradients are ready. Every rank starts the buckets in the order of ``buckets``, so a
@@ -137,7 +137,7 @@ class BackwardOverlap:
     def _too_late(self, index: int, what: str) -> str:
         shape = tuple(self._gradients.parameters[index].shape)
         return (
-            f"parameter {index}, of shape {shape}: {what} when its bucket was in flight; use one bucket, or "
+            f"parameter {index}, of shape {shape}: {what} while its bucket was in flight; use one bucket, or "
             "remove code that computes gradients in pieces (checkpoints with use_reentrant=True) or changes "
             "them later (queued callbacks)"
         )

@@ -25,7 +25,7 @@ FLOAT_NBYTES = 4
 SEGMENT_UNIT_NBYTES = FLOAT_NBYTES * 4096
 """The unit of segments, 4096 floats, so that the blocks of block codecs end at segments' ends."""
 MAX_SEGMENT_NBYTES = FLOAT_NBYTES * (1 << 32) - SEGMENT_UNIT_NBYTES
-"""The largest segment, because frames count elements in 32 bits; most codecs' frames are limited earlier."""
+"""The largest segment, because frames count elements in 32 bits; most codecs' largest frames are smaller."""
 MAX_PIPELINE = 1024
 """The largest pipeline: training stores a gradient for every step in flight, and older ones are useless."""
 MAX_BUCKET_NBYTES = 1 << 48
@@ -76,8 +76,8 @@ class Plan:
         be the default.
     scale
         ``"auto"`` multiplies each frame's values by the power of two that brings their largest magnitude just
-        below 1, so that the absolute bounds of ``inceptionn`` and ``errbound`` work for gradients of any size
-        (``gradwire.codecs.wrappers``); None for no scale.
+        below 1, so that the absolute bounds of ``inceptionn`` and ``errbound`` work for gradients of any
+        magnitude (``gradwire.codecs.wrappers``); None for no scale.
     encode_on
         The place to encode and decode gradients that are on a GPU. ``"host"``: copy their float32 to host
         memory and back. ``"device"``: run Triton kernels on the GPU, so that only payloads cross the bus. The

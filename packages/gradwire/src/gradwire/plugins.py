@@ -65,7 +65,7 @@ def origin(group: str, name: str) -> str | None:
 
 
 def origins(group: str, kind: str, used: Iterable[str]) -> dict[str, str]:
-    """Return the origin of each of the ``used`` names that another package provides, by a description."""
+    """Return the origins of the ``used`` names that other packages provide, keyed by kind and name."""
     found = {name: origin(group, name) for name in used}
     return {f"the package of {kind} {name}": each for name, each in found.items() if each is not None}
 

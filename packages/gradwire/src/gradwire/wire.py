@@ -116,7 +116,7 @@ class OutOfStepError(FrameError):
     has_left
         Whether the first of these ranks has closed its link, for any reason.
     flags
-        The flags of a frame of another step, for ``step_of``; 0 for a last frame.
+        The flags of a frame of a different step, for ``step_of``; 0 for a last frame.
     """
 
     def __init__(self, places: Sequence[tuple[int | None, int]], *, has_left: bool, flags: int = 0) -> None:

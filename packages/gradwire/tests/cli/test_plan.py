@@ -58,7 +58,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (f"{BASE} --update soon", "expected a time such as"),
         (f"{BASE} --gradients none.pt", "none.pt cannot be read"),
         (f"{BASE} --gradients damaged.json", "expected gradients that torch.load can read"),
-        (f"{BASE} --group-size 2", "expected a group size and a core rate"),
+        (f"{BASE} --group-size 2", "expected both group_size and core_rate"),
         (f"{BASE} --group-size 2 --core slow", "expected a rate such as"),
         (f"{BASE} --group-size 3 --core 1gbit", "expected groups of 2 to 2 hosts"),
         (f"{BASE} --out damaged.json/plan.json", "--out damaged.json/plan.json cannot be written"),

@@ -302,7 +302,7 @@ def test_specs_with_blocks_come_back_and_others_are_as_they_were() -> None:
         ("errbound:rel=0.25,block=131072", "a power of two from 64 to 65536, got 131072"),
         ("errbound:rel=0.25,block=0", "a power of two from 64 to 65536, got 0"),
         ("errbound:rel=0.25,block=1e3", "a power of two from 64 to 65536, got '1e3'"),
-        ("errbound:rel=0.25,block=64,size=1", "has no size=1"),
+        ("errbound:rel=0.25,block=64,size=1", "unexpected size=1"),
     ],
 )
 def test_a_bad_block_gets_one_sentence(spec: str, complaint: str) -> None:

@@ -145,7 +145,7 @@ def failing(how: str) -> str:
         (
             "sleeps",
             (2,),
-            "receiving from rank 2: nothing happened within 1 s|Gloo's all-reduce of 100 values",
+            "receiving from rank 2: no progress within 1 s|Gloo's all-reduce of 100 values",
         ),
         ("differs", (), "ring|backend"),
     ],

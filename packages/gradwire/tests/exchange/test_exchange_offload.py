@@ -135,7 +135,7 @@ def test_a_link_whose_connections_are_not_marked_is_refused() -> None:
     with pytest.raises(LinkError, match=text):
         Exchange(links[0], plan)
     wrapped = [FaultyLink(link, []) for link in marked(2, 5.0)]
-    with pytest.raises(LinkError, match="got a FaultyLink without; make a"):
+    with pytest.raises(LinkError, match="got a FaultyLink without them; make a"):
         Exchange(wrapped[0], plan)
     Exchange(linked(connected(1), 5.0)[0], plan)  # alone, nothing is sent
     for link in (*links, *wrapped):

@@ -63,7 +63,7 @@ class Row:
 PARTS = ("probe", "decision", "trial", "second decision")
 """Of a choice: lines are measured, plans compared, and some tried; steps that change ask for a second one."""
 
-_LOST = r"nothing happened within|[Cc]onnection|closed|reset"
+_LOST = r"no progress within|[Cc]onnection|closed|reset"
 _SILENT = r"torch's store at \S+ does not answer"
 _OTHER_CALL = r"expected a frame of|oversized|out of order"
 _DIFFER = r"expected the same (settings|options) on all ranks, but"
@@ -73,8 +73,8 @@ ROWS = [
     Row("killed between steps", Moment.STEP, "kill", _LOST, victim=Victim.GONE),
     Row("killed while attaching", Moment.ATTACH, "kill while connecting", _LOST, victim=Victim.GONE),
     Row("ended by an exception", Moment.STEP, "raise", _LOST, victim=Victim.GONE),
-    Row("stopped in mid-step", Moment.FRAME, "stop", "nothing happened within"),
-    Row("stopped between steps", Moment.STEP, "stop", "nothing happened within"),
+    Row("stopped in mid-step", Moment.FRAME, "stop", "no progress within"),
+    Row("stopped between steps", Moment.STEP, "stop", "no progress within"),
     Row("a step left out", Moment.STEP, "skip", _LOST, victim=Victim.FINISHES),
     Row(
         "never attaches",
@@ -174,7 +174,7 @@ def _in_choices(by_day: str, name: str, act: str, says: str = "", **others: Any)
 
 ROWS += [
     *_in_choices("probe", "killed", "kill", _LOST, victim=Victim.GONE),
-    *_in_choices("decision", "stopped", "stop", "nothing happened within"),
+    *_in_choices("decision", "stopped", "stop", "no progress within"),
     *_in_choices("trial", "slow and fast again", "flip", end=End.RIGHT),
     *_in_choices("second decision", "cut off", "cut", _LOST),
 ]

@@ -32,7 +32,7 @@ def test_only_what_was_asked_for_is_made(tmp_path: Path) -> None:
 
 def test_one_file_cannot_be_both(tmp_path: Path) -> None:
     record = tmp_path / "out"
-    with pytest.raises(JobError, match=r"^--json and --plot both name .*out; name two files$"):
+    with pytest.raises(JobError, match=r"^expected two files for --json and .*out twice; change one$"):
         Outputs(json_file=record, plot_file=tmp_path / "." / "out").check_outputs()
 
 

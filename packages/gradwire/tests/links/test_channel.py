@@ -104,7 +104,7 @@ def test_floats_that_do_not_come_are_an_error_that_names_their_connection(
     floats.sendall(bytes(7))
     waiting = r"rank 0 receiving from rank 1 \(marked 0x28\): "
     receiving = link.irecv(1, buffer())
-    with pytest.raises(LinkTimeoutError, match=f"{waiting}nothing happened within 0.3 s"):
+    with pytest.raises(LinkTimeoutError, match=f"{waiting}no progress within 0.3 s"):
         receiving.wait()
     floats.close()
     with pytest.raises(LinkError, match=f"{waiting}.*has closed its link"):

@@ -63,7 +63,7 @@ def test_a_rank_that_does_not_come_is_a_timeout_of_those_who_did() -> None:
     for rank, error in ((0, first), (2, last)):
         assert isinstance(error, LinkTimeoutError)
         doing = f"{NAMES[rank]} in Gloo's all-reduce of 3 values over 3 ranks"
-        assert str(error) == f"{doing}: not all ranks reached it within 0.2 s"
+        assert str(error) == f"{doing}: not all ranks joined within 0.2 s"
 
 
 def test_a_rank_that_is_gone_before_it_connects_is_named_at_once() -> None:
@@ -105,7 +105,7 @@ def test_a_peer_that_stands_still_is_a_timeout() -> None:
 
     error, _ = run_all(2, body)
     assert isinstance(error, LinkTimeoutError)
-    assert "rank 4 in Gloo's all-reduce of 3 values over 2 ranks: nothing happened within 0.2 s" in str(error)
+    assert "rank 4 in Gloo's all-reduce of 3 values over 2 ranks: no progress within 0.2 s" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,10 @@ def test_a_peer_that_stands_still_is_a_timeout() -> None:
         (
             "[/gloo/pair.cc:144] Timed out waiting 200ms. More.",
             LinkTimeoutError,
-            "nothing happened within 2 s",
+            "no progress within 2 s",
         ),
         ("[/gloo/pair.cc:9] Connection closed by peer. Hint", LinkError, "Connection closed by peer"),
-        ("Socket Timeout", LinkTimeoutError, "nothing happened within 2 s"),
+        ("Socket Timeout", LinkTimeoutError, "no progress within 2 s"),
         ("something else", LinkError, "something else"),
     ],
 )

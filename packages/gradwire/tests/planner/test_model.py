@@ -108,7 +108,7 @@ def test_a_factory_may_give_inputs_too() -> None:
         ("some_factories:number", "to be a function without arguments, got a int"),
         ("some_factories:raises", "raised ValueError: no weights here"),
         ("some_factories:wants", "raised TypeError"),
-        ("some_factories:leaves", "expected .* to return a model, but it exited with code 3"),
+        ("some_factories:leaves", "expected .* to return a model, got an exit with code 3"),
         ("some_factories:text", "to return a torch.nn.Module, .* got a str"),
         ("some_factories:frozen", "a model with trainable parameters, got none"),
     ],

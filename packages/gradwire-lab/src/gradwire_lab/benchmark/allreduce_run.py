@@ -147,8 +147,9 @@ def _check_memory(world: int, nbytes: int) -> None:
     needed, there = world * nbytes * LEAST_COPIES, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if not is_launched() and needed > there:
         raise JobError(
-            f"{world} ranks with {format_size(nbytes)} each need {format_size(needed)} of memory at least, "
-            f"and this machine has {format_size(there)}; choose smaller sizes, or fewer workers"
+            f"expected ranks that fit in this machine's {format_size(there)} of memory, got {world} with "
+            f"{format_size(nbytes)} each, which need {format_size(needed)}; choose smaller sizes, or fewer "
+            "workers"
         )
 
 

@@ -112,11 +112,11 @@ def load_gradient(file: Path) -> torch.Tensor:
         loaded = list(loaded.values())
     tensors = [loaded] if isinstance(loaded, torch.Tensor) else loaded
     if not isinstance(tensors, list | tuple) or not all(isinstance(it, torch.Tensor) for it in tensors):
-        raise SpecError(f"expected a tensor, or a list or dict of tensors, in --data {file}")
+        raise SpecError(f"expected tensors, or a list or dict of them, in --data {file}, got other objects")
     floats = [it.detach().float().flatten() for it in tensors if it.is_floating_point()]
     pool = torch.cat(floats) if floats else torch.empty(0)
     if not pool.numel() or not pool.isfinite().all():
         raise SpecError(
-            f"expected floats in --data {file}, all finite, got others or none; pass another file"
+            f"expected finite floats in --data {file}, got other values or none; pass another file"
         )
     return pool

@@ -112,7 +112,7 @@ def check_known(called: str, names: Collection[str], known: Collection[str]) -> 
     """Raise ``SpecError`` unless ``names`` is not empty and every name is in ``known``."""
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        raise SpecError(f"expected {called} among {', '.join(known)}, got {(unknown or ['nothing'])[0]!r}")
+        raise SpecError(f"expected {called} from {', '.join(known)}, got {(unknown or ['nothing'])[0]!r}")
 
 
 def sizes_between_commas(text: str) -> tuple[int, ...]:

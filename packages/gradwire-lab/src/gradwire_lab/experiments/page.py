@@ -41,7 +41,7 @@ def page_of(record: Mapping[str, Any], experiments: Sequence[Experiment[Any]]) -
     if not is_as_sealed(record):
         raise JobError(
             f"the record was altered after it was written: expected the checksum {record[SUM]} over its "
-            "fields and rows, got another; restore the file, or measure it again with --overwrite"
+            "fields and rows, got a different one; restore the file, or measure it again with --overwrite"
         )
     schema = record["schema"]
     found = [each for each in experiments if each.schema == schema]
@@ -100,7 +100,7 @@ def _read(path: Path, exhibit: Exhibit[Any]) -> Recorded:
         raise JobError(str(error)) from error
     if fields["schema"] != exhibit.experiment.schema:
         raise JobError(
-            f"{path} is of an older gradwire: expected the schema {exhibit.experiment.schema}, "
+            f"{path} is from an older gradwire: expected the schema {exhibit.experiment.schema}, "
             f"got {fields['schema']}; {REMEDY}"
         )
     for name in ("machine", "versions", "options"):

@@ -107,7 +107,7 @@ class RecordFile:
         kind = "a finished" if self.is_finished else "an unfinished"
         if found["schema"] != experiment.schema:
             raise JobError(
-                f"--out {self.folder} holds {kind} record of an older gradwire: expected the schema "
+                f"--out {self.folder} holds {kind} record from an older gradwire: expected the schema "
                 f"{experiment.schema}, got {found['schema']}; {REMEDY}"
             )
         now = as_json(self._fields)
@@ -131,7 +131,7 @@ def read_rows(path: Path, experiment: Experiment[Any]) -> dict[str, Any]:
     try:
         return read_fields(path, experiment, REMEDY)
     except SpecError as error:
-        raise JobError(f"expected a new folder or an unfinished record as --out, but {error}") from error
+        raise JobError(f"expected a new folder or an unfinished record for --out: {error}") from error
 
 
 def read_fields(path: Path, experiment: Experiment[Any], remedy: str) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def read_fields(path: Path, experiment: Experiment[Any], remedy: str) -> dict[st
     if not is_as_sealed(record):
         raise JobError(
             f"{path} was altered after it was written: expected the checksum {record[SUM]} over its fields "
-            f"and rows, got another; restore the file, or {remedy}"
+            f"and rows, got a different one; restore the file, or {remedy}"
         )
     measured_s = record.get("measured_s", 0.0)
     if not isinstance(measured_s, int | float) or not measured_s >= 0:

@@ -140,8 +140,8 @@ def _fine_tune(
         decoder.apply(payload, replica)
         if not torch.equal(replica.view(torch.int16), masters.bfloat16().view(torch.int16)):
             raise ExchangeError(
-                f"expected a replica with the bits of the rounded weights, got others after step {step} at "
-                f"the learning rate {rate:g}; please report this"
+                "expected a replica with the bits of the rounded weights, got different bits after step "
+                f"{step} at the learning rate {rate:g}; please report this"
             )
         moved.append(float((replica.view(torch.int16) != held.view(torch.int16)).float().mean()))
         nbytes.append(payload.numel())

@@ -49,7 +49,7 @@ def _find_file() -> Path:
     """Return the file of ``sklearn.datasets.load_digits`` without importing sklearn, which takes seconds."""
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
-        raise DataError(f"--data digits needs scikit-learn, not installed; {how_to_install('train')}")
+        raise DataError(f"--data digits needs scikit-learn, which isn't installed; {how_to_install('train')}")
     return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
 
 

@@ -376,7 +376,7 @@ def _check_extras(options: JobOptions) -> None:
     missing = [title for module, title in wanted.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise JobError(
-            f"gradwire train needs {' and '.join(missing)}, not installed; {how_to_install('train')}"
+            f"gradwire train needs {' and '.join(missing)}, which isn't installed; {how_to_install('train')}"
         )
 
 

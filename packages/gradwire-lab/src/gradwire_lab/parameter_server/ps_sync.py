@@ -183,7 +183,7 @@ def check_star(exchange: Exchange, method: str, *, serves: bool) -> None:
     """Raise ``SpecError`` unless the exchange is a star of at least two ranks and only rank 0 serves."""
     if exchange.plan.algorithm != "star" or exchange.link.world < 2:
         raise SpecError(
-            "a parameter server expects the algorithm 'star' and at least 2 ranks, got "
+            "a parameter server expected the algorithm 'star' and at least 2 ranks, got "
             f"{exchange.plan.algorithm!r} and {exchange.link.world} ranks; use Plan(algorithm='star')"
         )
     rank = exchange.link.rank

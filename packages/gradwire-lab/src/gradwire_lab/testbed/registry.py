@@ -134,8 +134,8 @@ def _is_still(folder: Path, descriptor: int) -> bool:
 def _check_owner(folder: Path, status: os.stat_result) -> None:
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise TestbedError(
-            f"expected {folder} to be private to this user, but others own or may read it; remove it or set "
-            "TMPDIR"
+            f"expected {folder} to be private to this user, got one that others own or may read; remove "
+            "it, or set TMPDIR"
         )
 
 

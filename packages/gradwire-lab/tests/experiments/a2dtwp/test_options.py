@@ -66,10 +66,10 @@ def test_the_links_are_those_of_the_published_tables() -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (["--networks", "lenet"], "expected --networks among alexnet, vgg, resnet, alexnet-bn, vgg-bn"),
-        (["--policies", "bf8"], "expected --policies among fp32, bf16, static:8"),
-        (["--timed", "lenet"], "expected --timed among alexnet, vgg, resnet, got 'lenet'"),
-        (["--networks", ""], "expected --networks among .*, got 'nothing'"),
+        (["--networks", "lenet"], "expected --networks from alexnet, vgg, resnet, alexnet-bn, vgg-bn"),
+        (["--policies", "bf8"], "expected --policies from fp32, bf16, static:8"),
+        (["--timed", "lenet"], "expected --timed from alexnet, vgg, resnet, got 'lenet'"),
+        (["--networks", ""], "expected --networks from .*, got 'nothing'"),
         (["--batches", "9"], "expected --batches of 10 or more, got 9"),
         (["--narrower", "3"], "expected a divisor of 64 for --narrower, got 3"),
         (["--seeds", "0"], "expected --seeds of 1 or more, got 0"),

@@ -41,8 +41,8 @@ def test_each_codec_goes_over_each_algorithm_as_a_fixed_plan() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        ({"tasks": "mnist"}, "expected --tasks among mlp, cnn, .*, got 'mnist'"),
-        ({"methods": "fp9"}, "expected --methods among DDP, .*, got 'fp9'"),
+        ({"tasks": "mnist"}, "expected --tasks from mlp, cnn, .*, got 'mnist'"),
+        ({"methods": "fp9"}, "expected --methods from DDP, .*, got 'fp9'"),
         ({"codecs": "fp9"}, "fp9"),
         ({"codecs": "fp8", "algorithms": "rong"}, "rong"),
         ({"seeds": 0}, "expected --seeds of 1 or more, got 0"),

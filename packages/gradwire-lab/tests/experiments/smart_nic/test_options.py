@@ -69,7 +69,7 @@ def test_parts_that_are_not_named_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        (("--parts", "rings"), "expected --parts among paper, ring, step, got 'rings'"),
+        (("--parts", "rings"), "expected --parts from paper, ring, step, got 'rings'"),
         (("--hosts", "1"), "at least 2 hosts, got 1"),
         (("--layers", "1"), "expected --layers of 2 or more, got 1"),
         (("--widths", "256,8"), "expected --widths of 64 or more, got 8"),

@@ -126,8 +126,8 @@ def decode_add(name: str, payload: torch.Tensor, acc: torch.Tensor, params: tupl
 def largest_exponent(x: torch.Tensor) -> int | None:
     """Return the exponent e of the largest magnitude of ``x``: at least 2^e and below 2^(e + 1).
 
-    Return None if the chunk is empty, has only zeros, or has a non-finite value. Subnormal values are
-    regarded as 2^-127.
+    Return None if the chunk is empty, has only zeros, or has a non-finite value. Subnormal values are treated
+    as 2^-127.
     """
     bits = _core.largest_bits(x.data_ptr(), x.numel(), threads())
     return None if bits == 0 or bits >= _INFINITE else (bits >> 23) - 127
@@ -159,8 +159,8 @@ def sum_norms(
 
     ``x`` and ``y`` are 1-D float32 of equal length. ``x`` begins at element ``start`` of a bucket, whose
     ranges lie between ``borders`` (int64, not decreasing, covering the segment). The sum of each range is
-    added to its place in ``sums`` (float64). Returns the sum over the segment, which is finite if and only if
-    all these values are finite. It is the same for every target and number of threads.
+    added to its entry in ``sums`` (float64). Returns the sum over the segment, which is finite if and only if
+    all these values are finite. All sums are the same for every target and number of threads.
     """
     _obey_environment()
     ranges, at, into = 0, 0, 0
@@ -245,7 +245,7 @@ def finish(x: torch.Tensor, divisor: int) -> bool:
 
 
 def pack_message(tensors: Sequence[Packed], out: torch.Tensor) -> list[float]:
-    """Pack tensors into the message ``out``; return their sums of squares, or 0 without ``summed``.
+    """Pack tensors into the message ``out``; return each one's sum of squares, or 0 if not ``summed``.
 
     The sums are equal to those of ``sum_norms``, without a second pass over memory.
     """
@@ -280,7 +280,7 @@ def delta_max_nbytes(words: _core.Words, n: int) -> int:
 def delta_encode(
     words: _core.Words, sources: Sequence[DeltaSource], out: torch.Tensor, *, align: int = 1, code: bool
 ) -> list[tuple[int, int]]:
-    """Encode a message into ``out``; return begin (a multiple of ``align``) and end of each source."""
+    """Encode a message into ``out``; return each source's start (a multiple of ``align``) and end."""
     _obey_environment()
     rows = [
         (
@@ -297,7 +297,7 @@ def delta_encode(
 
 
 def delta_apply(words: _core.Words, bodies: Sequence[DeltaBody]) -> tuple[int, str | None]:
-    """Apply bodies in order; return the number of applied bodies, and the fault of the next one or None.
+    """Apply bodies in order; return how many were applied, and the fault of the next one, or None.
 
     The words of an invalid body stay unchanged.
     """
@@ -365,7 +365,7 @@ def _select(name: str, source: str) -> None:
 
 @cache
 def _obey_environment() -> None:
-    """Select the target in ``GRADWIRE_TARGET`` once; not at import, where an error would be a traceback."""
+    """Select the target in ``GRADWIRE_TARGET`` on first use, as an error at import would be a traceback."""
     forced = os.environ.get("GRADWIRE_TARGET")
     if forced:
         _select(forced, "GRADWIRE_TARGET")

@@ -1,4 +1,4 @@
-"""Checks of the tensors passed to kernels, which get addresses and lengths and don't check tensors."""
+"""Checks of tensors before they are passed to kernels, which receive only addresses and lengths."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_tensor(x: torch.Tensor, what: str, dtype: torch.dtype, *, on_cuda: boo
         )
     if x.is_neg() or x._is_zerotensor() or (x.numel() and x.data_ptr() == 0):
         raise TensorError(
-            f"expected {what} with its values in memory, got a negated view or no memory; "
+            f"expected {what} with its values in memory, got a view negated lazily, or no memory; "
             f"{_instead(what, dtype)}"
         )
 
@@ -41,7 +41,7 @@ def _instead(what: str, dtype: torch.dtype) -> str:
 
 
 class Packed(NamedTuple):
-    """A tensor of a message.
+    """A tensor to pack into a message.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Packed(NamedTuple):
 
 
 class DeltaSource(NamedTuple):
-    """A tensor of a message of deltas.
+    """A tensor whose delta is encoded into a message.
 
     Attributes
     ----------

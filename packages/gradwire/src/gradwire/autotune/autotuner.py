@@ -144,8 +144,8 @@ class Autotuner(PlanChooser):
     def load(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state at the next step; all ranks load, and rank 0's state is used.
 
-        If the state is from a different number of ranks, or the present settings don't allow its plan, it is
-        ignored and the run measures again. Raises ``StateError``.
+        If the state was saved by a different number of ranks, or if the present settings don't allow its
+        plan, it is ignored and the run measures again. Raises ``StateError``.
         """
         if AUTO in state:
             loaded = State.from_json(state[AUTO])
@@ -190,7 +190,7 @@ class Autotuner(PlanChooser):
         return None
 
     def _hear(self, sync: BetweenSteps) -> TunerEvent:
-        """Broadcast rank 0's state or decision of an earlier run, and return the event."""
+        """Broadcast the earlier run's state or decision from rank 0, and return the event."""
         own = (self._loaded or self._saved.load()) if self._rank == 0 else None
         earlier = self._earlier = self._survey.hear(sync, own)
         if isinstance(earlier, State):

@@ -141,9 +141,10 @@ class RelativeErrors:
     ) -> dict[str, Codec]:
         """Return the codec of each of these parameters if the other parameters use ``codec``.
 
-        It is the codec with the fewest bytes that meets the contract. Each codec needs its own exchange, so
-        parameters share the next larger codec of other parameters if it meets their contract, too, and adds
-        at most ``few_bytes_share`` of the bytes. Parameters below this share are not compressed.
+        It is the codec with the fewest bytes that meets the contract. Each codec needs its own exchange, so a
+        parameter gets the next larger codec that other parameters have, if that codec meets the contract,
+        too, and adds at most ``few_bytes_share`` of the bytes. Parameters below this share are not
+        compressed.
         """
         none = Identity()
         usable = (each for each in self.shares if each not in (codec, none) and each not in refused)
@@ -172,7 +173,7 @@ class RelativeErrors:
 def beyond(
     shares: Mapping[str, float], most: float, others: Collection[str], back: float = DEFAULT.back_share
 ) -> frozenset[str]:
-    """Return the parameters whose error exceeds ``most``, or ``back`` times ``most`` if in ``others``."""
+    """Return the parameters whose error exceeds ``most``, or ``back * most`` for those in ``others``."""
     return frozenset(
         name for name, share in shares.items() if share > most * (back if name in others else 1.0)
     )
@@ -192,7 +193,7 @@ def by_codec(codecs: Mapping[str, Codec]) -> dict[Codec, list[str]]:
 
 
 def rules_for(codecs: Mapping[str, Codec]) -> tuple[Rule, ...]:
-    """Return the rules that match these parameters only, and give them their codecs."""
+    """Return rules that match only these parameters, and give each of them its codec."""
     patterns = {codec: "|".join(map(re.escape, names)) for codec, names in by_codec(codecs).items()}
     return tuple(Rule(f"^(?:{pattern})$", codec) for codec, pattern in patterns.items())
 

@@ -41,10 +41,10 @@ class Costs:
         self._outdated |= self._codecs.keys()
 
     def environment(self, line: Line, codecs: Iterable[Codec], values: torch.Tensor) -> Environment:
-        """Return the link and host of plans with these codecs, and the codecs' costs on ``values``.
+        """Return the environment of plans with these codecs: link, host, and the codecs' costs on ``values``.
 
-        Codecs are timed unless they were timed on as many values; then only outdated payload sizes are
-        measured again. Raises ``GradwireError`` if a measurement fails.
+        Codecs that were already timed on the same number of values aren't timed again; only their outdated
+        payload sizes are measured. Raises ``GradwireError`` if a measurement fails.
         """
         rest_s, found = rest_between_segments(line, SEGMENT_NBYTES), dict[str, CodecCost]()
         with use_threads(threads_of(self._world, shared=is_inside())):

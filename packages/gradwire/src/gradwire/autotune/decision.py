@@ -192,7 +192,7 @@ def decide(
     Empirical Model of Large-Batch Training", 2018, section 2).
 
     Parameters for which a codec breaks the contract get other codecs (``Mixture``). The ``present`` plan
-    stays unless another one is clearly better, and its pipeline in any case.
+    stays unless another plan is clearly better; its pipeline stays in any case.
 
     Parameters
     ----------

@@ -225,8 +225,8 @@ class Estimator:
     def _slowed(self, predicted: Prediction, place: Deployment) -> Prediction:
         """Return the prediction, slowed by overlapped exchange work if ranks share cores.
 
-        If the backward pass keeps all cores busy, the work of an overlapped exchange makes it longer by the
-        same time. A step that is limited by the total work of the cores already includes this time.
+        If the backward pass keeps all cores busy, the work of an overlapped exchange lengthens it by the same
+        time. A step that is limited by the total work of the cores already includes this time.
         """
         cost, total_s = predicted.cost, predicted.exchange_s
         busy = min(1.0, place.ranks_per_machine / self._host.cores)

@@ -92,18 +92,18 @@ class Samples:
         return torch.cat(self._values)
 
     def slice_norms(self) -> torch.Tensor:
-        """Return the norms of all columns and rows, 1-D float32, 0 if not finite; all ranks have as many."""
+        """Return the norms of all columns and rows, as many on all ranks: 1-D float32, 0 if not finite."""
         buckets = zip(self._values, self._shapes, strict=True)
         found = [norms for values, shapes in buckets for norms in _slice_norms(values, shapes)]
         nothing = torch.zeros(0, dtype=torch.float32, device="cpu")  # independent of torch's defaults
         return torch.cat([nothing, *found]).nan_to_num(0.0, 0.0, 0.0)
 
     def compare_with(self, norms: torch.Tensor) -> None:
-        """Compare errors of columns and rows with these norms if they are larger than the sampled norms.
+        """Compare errors of columns and rows with ``norms`` where these exceed the sampled norms.
 
-        ``norms`` are the means of all ranks' ``slice_norms``. Gradients are summed, so the error of a column
-        on one rank is an error of the sum's column. On that rank, the column may be almost zero, because its
-        feature is absent from the rank's few examples.
+        ``norms`` are the means of ``slice_norms`` over all ranks. Gradients are summed, so the error of a
+        column on one rank is an error of the sum's column. On that rank, the column may be almost zero,
+        because its feature is absent from the rank's few examples.
         """
         self._known.clear()
         buckets = zip(self._values, self._shapes, strict=True)

@@ -30,7 +30,7 @@ _CHOSEN = ("codec", "codecs", "algorithm", "segment_nbytes")
 
 
 def refusal(decision: Decision, settings: Auto, rules: CandidateRules, names: Iterable[str]) -> str:
-    """Return why a run of a model with these parameters must not use a decision; empty if it may.
+    """Return the reason why a run with these parameters must not use a decision; empty if it may use it.
 
     The run must be able to choose the plan itself. A decision has only the mean of the parameters' squared
     relative errors, which is at most the squared limit for every plan that meets the contract.
@@ -121,7 +121,7 @@ class Saved:
     """A run's access to the saved decisions that its present settings allow.
 
     ``names`` are the names of the model's parameters, and ``key`` is the run's ``fingerprint``. Only the rank
-    with ``tells`` writes the file, and logs why a decision is ignored.
+    for which ``tells`` is true writes the file, and logs why a decision is ignored.
     """
 
     settings: Auto

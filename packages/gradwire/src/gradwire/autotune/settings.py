@@ -59,7 +59,7 @@ class AutoConfig:
     behind_ratio: float = _of(
         1.25,
         "times the fastest plan's time to the loss",
-        "Trials of slow plans cost the most and say the least.",
+        "Trials of slow plans cost the most and add the least information.",
     )
     most_equal_share: float = _of(
         0.15, "share of a step", "Larger differences are real, however much step times scatter."
@@ -201,8 +201,9 @@ CODECS = (
     "ecsq:0.5,sum=0.35",
     "ecsq:0.5,block=64,sum=0.35",
 )
-"""The default candidates: the planner's codecs, and codecs with fewer bytes. Those have the fewest bytes
-that raise a GPT's loss by at most 0.2 % (docs/auto.md). Small blocks are for parameters whose rows differ in
+"""The default candidates: the planner's codecs, and codecs with fewer bytes. The latter send the fewest bytes
+with which a GPT's loss rises by at most 0.2 % (docs/auto.md). Small blocks are for parameters whose rows
+differ in
 scale, and ``foot`` is for parameters whose columns do."""
 PLACE = "GRADWIRE_AUTO"
 """The environment variable with the path of the file of decisions, used if ``Auto`` has no path."""

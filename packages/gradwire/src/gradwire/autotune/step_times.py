@@ -74,7 +74,7 @@ class StepTimes:
         self._uncounted = max(self._uncounted - 1, 0)
 
     def leave_out(self, seconds: float) -> None:
-        """Subtract ``seconds`` from the current step, because training stood still during them."""
+        """Subtract ``seconds`` from the current step, because training was paused for them."""
         self._ended = None if self._ended is None else self._ended + seconds
 
     @property
@@ -103,7 +103,7 @@ def slowest(rows: Sequence[Sequence[float]]) -> StepTime:
 
 
 class Watch:
-    """The comparison of each window of steps with the first one after a decision, equal on all ranks.
+    """The comparison of each window of steps with the first window after a decision; equal on all ranks.
 
     Attributes
     ----------

@@ -28,7 +28,7 @@ class Trial:
 
     They have turns in this order and then in reverse order, so that no plan gains if the machine becomes
     steadily faster or slower, by up to a twentieth per turn. Slow plans have no second turn: their steps cost
-    the most and say the least.
+    the most and add the least information.
 
     If the first plan was in use before (``present``), it stays unless another one is clearly better.
     """

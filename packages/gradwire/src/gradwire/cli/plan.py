@@ -97,7 +97,7 @@ def _as_it_is(value: Any) -> Any:
 
 
 def _check(words: argparse.Namespace) -> None:
-    """Raise ``SpecError`` or ``JobError`` now for mistakes that would otherwise show after measuring."""
+    """Raise ``SpecError`` or ``JobError`` for mistakes that would otherwise be found only after measuring."""
     missing = [name for name in ("model", "hosts") if getattr(words, name) is None]
     if missing:
         raise SpecError(f"expected a model and a number of hosts; give --{' and --'.join(missing)}")

@@ -96,7 +96,7 @@ Their error is relative to the values, so they need no knowledge of the gradient
 
 - ``errbound`` with an absolute bound, which must match the gradients' scale (and then is the best);
 - ``fp16``, whose range is 6e-8 to 65520; ``truncate:16``, which is bf16 without its rounding;
-- ``ecsq``, whose step trades bytes for error;
+- ``ecsq``, whose step size trades bytes for error;
 - ``quantize:4``, ``terngrad`` and ``topk``, which need error feedback; ``lossless``, slower than most links.
 """
 

@@ -115,7 +115,7 @@ class Codec(ABC):
 
     @abstractmethod
     def bound(self, x: torch.Tensor) -> float:
-        """Return an upper bound of the absolute error of any finite element of ``x``.
+        """Return an upper bound on the absolute error of any finite element of ``x``.
 
         Non-finite elements are ignored; for an empty ``x``, the bound is 0.0 or the codec's absolute bound.
         """
@@ -238,7 +238,7 @@ def half_ulp(value: float, mantissa_bits: int, min_exponent: int) -> float:
 
 
 def truncation_bound(x: torch.Tensor, dropped_bits: int) -> float:
-    """Return an upper bound of the error of clearing the ``dropped_bits`` low bits of floats."""
+    """Return an upper bound on the error of clearing the ``dropped_bits`` low bits of floats."""
     largest = largest_finite(x)
     if largest == 0.0 or dropped_bits == 0:
         return 0.0

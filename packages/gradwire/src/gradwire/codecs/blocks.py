@@ -1,4 +1,4 @@
-"""Blocks with one exponent: integers (``bfp``), and 8-bit floats (``fp8``)."""
+"""Codecs with one exponent per block: integers (``bfp``), and 8-bit floats (``fp8``)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAN_EXPONENT = 255
 
 @dataclass(frozen=True)
 class Bfp(NativeCodec):
-    """Blocks that share the exponent of their largest magnitude.
+    """Integers in blocks that share the exponent of their largest magnitude.
 
     Formula: E is the biased exponent of the block's largest magnitude, the unit is 2^(E - 127 - (M - 1));
     q = round_half_even(x / unit) saturated to +-(2^M - 1); y = q unit.

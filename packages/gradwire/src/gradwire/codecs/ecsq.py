@@ -20,7 +20,7 @@ _EXAMPLE = "ecsq:0.5,block=1024"
 
 @dataclass(frozen=True)
 class Ecsq(NativeCodec):
-    """Entropy-coded scalar quantisation: integer multiples of a step; frequent ones take few bits.
+    """Entropy-coded scalar quantisation: integer multiples of a step size; frequent ones take few bits.
 
     Formula: scale = step (1 - 2^-8) RMS of the block, truncated to a float of 8 significant bits and at most
     2^127; q = round_half_even(x / scale); y = q scale, within the range of floats. q is not clipped:
@@ -34,13 +34,13 @@ class Ecsq(NativeCodec):
     the escapes, 2 (|q| - 8), plus 1 if q is negative. Each is coded by ``gradwire.entropy`` with its own
     table; the second block's may have the frequencies of nibbles instead of bytes.
 
-    With a foot, values whose q is 0 keep a sign, an exponent, and one bit of mantissa, down to 2^-16 of the
+    With a foot, values whose q is 0 keep a sign, an exponent, and one mantissa bit, down to 2^-16 of the
     scale: the largest relative error is a fifth, however small a value is relative to its block. One more
     block of symbols has a byte for each: 0 for 0, and 1 + 2d, plus 1 if it is negative, for the float that is
     d places below 1/2 among 1/2, 3/8, 1/4, 3/16 .... Blocks with a scale below 2^-110 have no foot.
 
-    With ``sum``, finished sums are encoded with that step, and partial sums and gradients, whose errors
-    average out, with ``step``. The payload does not depend on it: it holds scales, not steps.
+    With ``sum``, finished sums are encoded with that step size, and partial sums and gradients, whose errors
+    average out, with ``step``. The payload holds scales, so the decoder needs no step size.
 
     Bound: step / 2 RMS of the block, plus 2^-112 for blocks whose scale would be subnormal, which are sent as
     zeros; ``bound`` returns the largest. Non-finite values: any NaN or infinity turns its block into NaN (the
@@ -53,7 +53,7 @@ class Ecsq(NativeCodec):
     Parameters
     ----------
     step
-        The step as a share of the root mean square of each block, from 2^-5 to 4.
+        The step size as a share of the root mean square of each block, from 2^-5 to 4.
     block
         The number of values that share a scale: a power of two from 64 to 65536.
     foot
@@ -111,7 +111,7 @@ class Ecsq(NativeCodec):
 
     @property
     def of_sums(self) -> Ecsq:
-        """The codec with the step for finished sums."""
+        """The codec with the step size for finished sums."""
         return self if self.sum is None else Ecsq(self.sum, self.block, self.foot)
 
     @property

@@ -66,7 +66,7 @@ class NativeCodec(Codec):
     def is_offloadable(self) -> bool:
         """Whether a NIC may apply the codec to any piece of a stream.
 
-        That requires that values are encoded independently, and decoded values without further error.
+        This requires that values are encoded independently, and that encoding a decoded value adds no error.
         """
         return False
 

@@ -20,7 +20,7 @@ _BITS_EXPECTED = "4 or 8 bits"
 
 @dataclass(frozen=True)
 class Quantize(NativeCodec):
-    """Scalar quantisation with a step proportional to each block's largest magnitude.
+    """Scalar quantisation with a step size proportional to each block's largest magnitude.
 
     Formula: with qmax = 127 (8 bits) or 7 (4 bits), scale = max|x| / qmax over the block, its low 8 mantissa
     bits cleared so that products are exact; q = round_half_even(x / scale) within +-qmax; y = q scale.
@@ -72,7 +72,7 @@ class Quantize(NativeCodec):
 
     @property
     def WANTS_RESIDUAL(self) -> bool:  # noqa: N802 - a constant of other codecs
-        """Whether training needs error feedback: with the coarse steps of 4 bits."""
+        """Whether training needs error feedback; true for 4 bits, whose step size is coarse."""
         return self.bits == 4
 
     @property

@@ -53,7 +53,7 @@ class Projected(CodecWrapper):
 
     A NIC may be absent, restart in the middle of a stream, or send the edges of packets uncompressed. For
     identical bits on all ranks, the host therefore encodes and decodes every value before it sends it. This
-    requires a codec that encodes values independently, and decoded values without further error.
+    requires a codec that encodes values independently, and adds no error to values that it has decoded.
 
     Examples
     --------

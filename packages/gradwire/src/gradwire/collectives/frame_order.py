@@ -12,9 +12,9 @@ schedule free of deadlock, even if a send returns only once it is received:
 - a rank waits for a send only if it has posted its own receives up to that order (``exchange`` keeps this).
 
 Proof: assume that all ranks are blocked. Among all undelivered frames, take one with the smallest step and
-place. Both of its ends wait for undelivered frames, so for none of an earlier order. By the first rule, its
-sender has sent it; by the second, its receiver has posted the receive. So it is delivered, which contradicts
-the assumption.
+place. Both of its ends wait for undelivered frames, none of which has an earlier order. By the first rule,
+its sender has sent it; by the second, its receiver has posted the receive. So it is delivered, which
+contradicts the assumption.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Hierarchical:
     rank owns a chunk, so every link is busy on every level. With stars or trees, only the first rank of a
     group continues, with the whole bucket.
 
-    A spec lists the group sizes, from the leaves up, and the levels' algorithms. There is one algorithm more
+    A spec lists the group sizes, from the leaves up, and the levels' algorithms. There is one more algorithm
     than sizes, because the last level joins all remaining groups: ``hierarchical:4,ring+star``,
     ``hierarchical:4x2,star+star+star``. Without algorithms, all levels are rings. Without sizes, there are
     two levels with groups of about the square root of the world size: its smallest divisor from the root up
@@ -50,7 +50,8 @@ class Hierarchical:
     Parameters
     ----------
     sizes
-        The number of nodes in a group, from the leaves up; None for groups of about the square root.
+        The number of nodes in a group, from the leaves up; None for groups of about the square root of the
+        world size.
     algorithms
         A name in ``levels.ALGORITHMS`` for every level; one more than sizes.
 
@@ -83,8 +84,8 @@ class Hierarchical:
             raise _wrong_sizes("x".join(map(str, self.sizes)))
         if len(self.algorithms) != len(self.sizes) + 1:
             raise SpecError(
-                "hierarchical: expected one algorithm more than group sizes, to join the last groups, "
-                f"got {len(self.algorithms)} and {len(self.sizes)}; for example, write {_EXAMPLE}"
+                "hierarchical: expected one more algorithm than group sizes, to join the last groups, "
+                f"got {len(self.algorithms)} for {len(self.sizes)}; for example, write {_EXAMPLE}"
             )
 
     @classmethod

@@ -18,7 +18,7 @@ from gradwire.errors import SpecError
 class MatchedMessage(NamedTuple):
     """A message with the chunks ``first`` up to ``last``, from a step of ``source`` to a step of ``target``.
 
-    ``combine`` is whether the target adds them. ``round``, its communication round, is the length of the
+    ``combine`` says whether the target adds them. ``round``, its communication round, is the length of the
     longest chain of messages before this one. In one communication round, each rank is the source and the
     target of at most one message, both in one step.
     """

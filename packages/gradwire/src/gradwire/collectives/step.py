@@ -26,7 +26,7 @@ class Step:
     """One step of a rank's schedule: a send, a receive, or both at once.
 
     ``send_to`` and ``recv_from`` are ranks or None. ``send`` and ``recv`` are half-open ranges of chunk
-    numbers, ``(0, 0)`` without a send or receive. ``combine`` is whether received values are added to the
+    numbers, ``(0, 0)`` without a send or receive. ``combine`` says whether received values are added to the
     rank's own chunk (the reduce half) or replace it (the broadcast half); a combining step encodes its
     chunks again before it sends them.
     """

@@ -79,9 +79,9 @@ def attach(
         planner: any path, or a string that ends with ``.json`` or contains ``/``. By default, or with
         ``"auto"`` or an ``Auto``, the run measures and chooses a plan.
     timeout_s
-        The limit of any single wait for a peer, here and within a step; above 0 and at most 1e6 seconds.
+        The limit for any single wait for a peer, here and within a step; above 0 and at most 1e6 seconds.
     begin_timeout_s
-        The limit of a rank's wait for the other ranks to begin a step: they may compile, evaluate or save
+        The limit for a rank's wait for the other ranks to begin a step: they may compile, evaluate or save
         before that. By default the timeout of the model's process group, as in DDP (30 minutes for Gloo,
         unless it was set), or ``timeout_s`` if that is longer. A dead process is detected at once, without a
         timeout.

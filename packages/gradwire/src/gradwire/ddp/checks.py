@@ -178,7 +178,7 @@ class CopiedNotes:
 
 
 class TakenHooks(list[tuple[Any, object]]):
-    """DDP's list of hooks with gradwire's hook, which refuses a second one with a clear error."""
+    """DDP's list of hooks, with gradwire's hook in it, that refuses a second hook with a clear error."""
 
     def append(self, pair: tuple[Any, object]) -> None:
         """Raise ``AttachError``, because DDP supports only one hook."""
@@ -358,7 +358,7 @@ def named_barrier(sync: GradientSync) -> None:
 # The buffers that DDP broadcasts in each step, in addition to the gradients.
 
 MUCH = 0.02
-"""The ratio of buffers to gradients above which rank 0 warns: with 8-fold compression, a sixth more bytes."""
+"""The ratio of buffers to gradients above which rank 0 warns: a sixth more bytes if compression is 8-fold."""
 _LOG = logging.getLogger("gradwire")
 
 

@@ -84,7 +84,7 @@ class Device(ABC):
 
     @abstractmethod
     def pinned(self, count: int) -> torch.Tensor:
-        """Return uninitialized host memory for ``count`` float32, which the device copies at full rate.
+        """Return uninitialized host memory for ``count`` float32 values, copied by the device at full rate.
 
         It belongs to a pool, and is reused after its last reference and its last copy have ended.
         """

@@ -256,14 +256,14 @@ class Staging:
             stored.order()
 
     def put(self, tensor: torch.Tensor, floats: torch.Tensor) -> None:
-        """Copy ``floats`` to ``tensor`` in the order of the current stream."""
+        """Copy ``floats`` to ``tensor``, ordered with the current stream's work."""
         self.stream.follow()
         self.store(tensor, floats)
         self.order()
 
 
 def on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return ``tensor`` copied to the CPU with its shape and dtype; ``tensor`` itself if it is there."""
+    """Return a copy of ``tensor`` on the CPU, with its shape and dtype; ``tensor`` itself if it is there."""
     device = device_of(tensor)
     if device is CPU:
         return tensor.detach()

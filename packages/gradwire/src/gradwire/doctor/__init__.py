@@ -1,5 +1,5 @@
 """Checks of one machine, or of all ranks, before training: cards, findings, and a report.
 
-``local`` and ``software`` check one machine, ``compare`` the cards of all ranks and a trial of their plan,
-``network`` the links between them. ``ranks`` has the order of a visit, ``report`` the command and its record.
+``local`` and ``software`` check one machine. ``compare`` compares all ranks' cards, tries their plan, and
+measures the links between them. ``ranks`` runs all checks in order, and ``report`` prints and records them.
 """

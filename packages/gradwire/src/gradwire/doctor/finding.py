@@ -136,7 +136,8 @@ class Offset:
 class Look:
     """A short measurement of one pair of ranks: latency and the rate of each direction.
 
-    Latency is half of the median round trip of one byte. ``there`` is from the leading rank, ``back`` to it.
+    Latency is half of the median round trip of one byte. ``there`` is the rate from the leading rank, and
+    ``back`` the rate to it.
     """
 
     latency_s: float

@@ -85,8 +85,8 @@ def lead(
 ) -> Diagnosis:
     """Run the examination as rank 0, which has this card, and return the diagnosis of all ranks.
 
-    ``connect`` opens the link, ``timeout_s`` limits any single wait, and ``lines`` is whether to measure link
-    rates.
+    ``connect`` opens the link, ``timeout_s`` limits any single wait, and ``lines`` says whether to measure
+    the rates of links.
     """
     leader, code = _LeadingRank(words, timeout_s), 1
     try:

@@ -3,7 +3,7 @@
 Payload (numbers are little-endian): one byte 1, the version of the format; seven bytes, the number of
 symbols; four bytes for the size of each block; the blocks. ``docs/weight_delta.md`` describes a block byte by
 byte. Every target and every number of threads gives the same bytes. A block that coding wouldn't make smaller
-carries its symbols as they are, so a payload is at most ``8 + 5 * blocks`` bytes larger than the symbols.
+contains its symbols unencoded, so a payload is at most ``8 + 5 * blocks`` bytes larger than the symbols.
 
 Sources: J. Duda, "Asymmetric numeral systems" (arXiv 1311.2540, 2013); F. Giesen, "Interleaved entropy
 coders" (arXiv 1402.3392, 2014).

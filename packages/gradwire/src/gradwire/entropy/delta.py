@@ -100,7 +100,7 @@ def _kind(dtype: str) -> _Kind:
         return _Kind(Words.BF16, torch.bfloat16, 2)
     if dtype == "fp32":
         return _Kind(Words.FP32, torch.float32, 4)
-    raise SpecError(f"expected 'bf16' or 'fp32' as the dtype of a delta, got {shown(dtype)}; pass either")
+    raise SpecError(f"expected 'bf16' or 'fp32' as the dtype of a delta, got {shown(dtype)}; pass one")
 
 
 def words_dtype(dtype: WordName) -> torch.dtype:
@@ -287,8 +287,8 @@ class DeltaDecoder:
         PayloadError
             The payload is malformed or belongs to a different tensor. ``weights`` are unchanged.
         VersionError
-            The payload's base is another version, and ``weights`` are unchanged; or its hash differs from the
-            new weights' hash. In both cases, request a full copy.
+            The payload's base is a different version, and ``weights`` are unchanged; or its hash differs from
+            the new weights' hash. In both cases, request a full copy.
         """
         check_tensor(payload, "payload", torch.uint8)
         check_tensor(weights, "weights", self._kind.dtype)

@@ -60,7 +60,7 @@ class Exchange:
         if plan.tos and link.world > 1 and link.tos == 0:
             raise LinkError(
                 f"expected connections marked for offload {plan.offload}, got a {type(link).__name__} "
-                f"without; make a ProcessGroupLink with tos={plan.tos:#x}, or omit offload"
+                f"without them; make a ProcessGroupLink with tos={plan.tos:#x}, or omit offload"
             )
         self.link, self.transport = link, Transport(link)
         self._incoming = incoming_buffers(link)
@@ -92,7 +92,7 @@ class Exchange:
         """
         if plan.tos != self.plan.tos:
             raise SpecError(
-                f"expected a plan with offload {self.plan.offload}, as this exchange's link, got "
+                f"expected a plan with offload {self.plan.offload}, like this exchange's link, got "
                 f"{plan.offload}; make a new link for that plan"
             )
         if plan != self.plan:
@@ -123,7 +123,7 @@ class Exchange:
         norms: Norms | None = None,
         timeout_s: float | None = None,
     ) -> ExchangeCost:
-        """Run the reduce half: with ``star``, rank 0 has the sum; with ``ring``, each owner has its chunk's.
+        """Run the reduce half, after which rank 0 (``star``) or each chunk's owner (``ring``) has the sum.
 
         Elsewhere, ``tensor`` contains partial sums. An owner doesn't encode its chunk, so its residual is 0
         there. ``BucketRequest`` describes the arguments. Raises ``TensorError`` and ``ExchangeError``.

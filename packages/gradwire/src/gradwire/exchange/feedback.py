@@ -87,7 +87,7 @@ def check_residual(residual: torch.Tensor, tensor: torch.Tensor) -> None:
 class ErrorFeedback:
     """The base class, without error feedback: a rank adopts the decoded values of the sums that it encodes.
 
-    After a run, ``finite`` is whether all final values are finite, and ``crossed_nbytes`` is the number of
+    After a run, ``finite`` says whether all final values are finite, and ``crossed_nbytes`` is the number of
     bytes that crossed a device's bus, without received payloads.
     """
 

@@ -155,12 +155,12 @@ def renumber(outgoing: Outgoing, sequence: int) -> None:
 
 ADVICE = "load the same checkpoint on all ranks, and run the same number of steps"
 _MOST = 64
-"""The largest number of one peer's frames to read for its last one: more than an exchange has in flight."""
+"""The largest number of frames to read in search of a peer's last one; more than an exchange's in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Two ranks of a link at different steps; ``has_left`` is whether the first one closed its link."""
+    """Two ranks of a link at different steps; ``has_left`` says whether the first one closed its link."""
 
     places: tuple[tuple[int, int], tuple[int, int]]
     has_left: bool = False

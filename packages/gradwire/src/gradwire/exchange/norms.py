@@ -117,7 +117,7 @@ def check_norms(norms: Norms, tensor: torch.Tensor) -> None:
 # slightly.
 
 _ROUNDING = 2.0**-23
-"""A generous bound of one float32 addition's rounding error, relative to the sum of magnitudes."""
+"""A generous bound on the rounding error of one float32 addition, relative to the sum of magnitudes."""
 
 
 def error_bound(plan: Plan, envelope: torch.Tensor, world: int) -> float:

@@ -43,8 +43,8 @@ class BucketRequest:
         memory. It is added to the bucket before anything is sent, and then replaced by this rank's encoding
         error over all hops. The sum plus all ranks' residuals is the exact sum of the buckets and the old
         residuals, within float rounding. All ranks keep the old residual if the sum is non-finite, and after
-        a failure. In a reduce, a rank with a non-finite bucket keeps it, although others may not. A
-        ``Residual`` also provides the memory for the error.
+        a failure. In a reduce, a rank with a non-finite bucket keeps its residual, although other ranks may
+        not. A ``Residual`` also provides the memory for the error.
     norms
         The receiver of the sums of squares, by ranges of the bucket, of this rank's own values and of its
         encoding errors over all hops. It costs one decoding of each payload without a residual, and nothing

@@ -172,7 +172,8 @@ class ParameterViews:
     codecs
         The codec of each parameter; the same on all ranks.
     bucket
-        The counts of all parameters of the bucket, if ``counts`` is only a part. They decide about alignment.
+        The counts of all parameters of the bucket, if ``counts`` is only a part. They determine the
+        alignment.
     world
         The number of ranks; None for no padding.
     chunks

@@ -74,7 +74,7 @@ def attach_fsdp(
         rounded to bfloat16. Both keep all weights in host memory on every rank, so they require modules with
         ``reshard_after_forward=False``. None keeps FSDP's own all-gather.
     timeout_s
-        The limit of any single wait for a peer; above 0 and at most 1e6 seconds.
+        The limit for any single wait for a peer; above 0 and at most 1e6 seconds.
     ledger
         The ledger that counts exchanges and bypasses, which the caller closes. By default a new one.
     strict

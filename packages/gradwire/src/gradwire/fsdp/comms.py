@@ -152,7 +152,7 @@ class GatherWeights(_Comm):
         return None
 
     def _codec_for(self, dtype: torch.dtype) -> Codec:
-        """Return the codec for a dtype; for 16-bit floats with ``identity``, an exact one of 16 bits."""
+        """Return the codec for a dtype; for 16-bit floats with ``identity``, an exact 16-bit codec."""
         if isinstance(self._codec, Identity):
             return _EXACT_HALVES.get(dtype, self._codec)
         if isinstance(self._codec, Deltas):

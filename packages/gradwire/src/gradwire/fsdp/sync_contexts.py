@@ -1,8 +1,8 @@
 """The sync contexts of sharded training: one for each process group and purpose, each with its own link.
 
-In FSDP, member ``r`` of a group owns shard ``r``. After a ring's reduce half, another rank owns chunk ``c``:
-``collectives.ring.owner``. So the members of a sharding group are ordered in the ring such that the owner of
-chunk ``c`` is member ``c``, and no shard has to be moved afterwards.
+In FSDP, member ``r`` of a group owns shard ``r``. After a ring's reduce half, a different rank owns chunk
+``c``: ``collectives.ring.owner``. So the members of a sharding group are ordered in the ring such that the
+owner of chunk ``c`` is member ``c``, and no shard has to be moved afterwards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LATE_ADVICE = "call attach_fsdp with a longer timeout_s"
 
 
 class Purpose(Enum):
-    """The purpose of a link; each has its own link, so that all-gathers and reduce-scatters don't mix."""
+    """The purpose of a link; each purpose has its own, so that all-gathers and reduce-scatters don't mix."""
 
     GATHER = "all-gather of the weights"
     SCATTER = "reduce-scatter of the gradients"

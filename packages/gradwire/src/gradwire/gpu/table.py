@@ -28,9 +28,9 @@ from gradwire.version import how_to_install
 Params: TypeAlias = tuple[int, ...]
 """A format's parameters, as for ``gradwire._native``."""
 SIZE_NBYTES = 8
-"""The size of a payload's size, an int64, in bytes."""
+"""The number of bytes in which a payload's size is stored, as an int64."""
 STATUS_NBYTES = 4
-"""The size of a payload's status, an int32, in bytes."""
+"""The number of bytes in which a payload's status is stored, as an int32."""
 
 
 class Format(ABC):

@@ -48,11 +48,11 @@ def attach_prepared(
     Raises
     ------
     AttachError
-        If the model isn't wrapped in DDP, as in a single process, or as ``gradwire.attach`` raises it.
+        If the model isn't wrapped in DDP, as in a single process, or if ``gradwire.attach`` raises it.
     SpecError
         If the plan or the timeout is invalid.
     StateError
-        From ``load_state``, if residuals are missing, damaged, or of a different model.
+        From ``load_state``, if residuals are missing, damaged, or from a different model.
 
     Examples
     --------

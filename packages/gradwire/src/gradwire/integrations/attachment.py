@@ -243,7 +243,7 @@ class Attachment:
         return self._attached is not None and (self.plan.keeps_residual or self._auto is not None)
 
     def attach(self, model: DistributedDataParallel, scaler: Scaler | None = None) -> Attached:
-        """Attach to ``model`` on all ranks; close an earlier attachment. Raises as ``gradwire.attach``.
+        """Attach to ``model`` on all ranks; close an earlier attachment. Raises what it raises.
 
         With ``scaler``, residuals follow the framework's loss scale.
         """
@@ -267,7 +267,7 @@ class Attachment:
         return self._attached
 
     def loads(self) -> None:
-        """Schedule a comparison of all ranks' weights, because the framework loads a checkpoint."""
+        """Schedule a comparison of all ranks' weights, because the framework is loading a checkpoint."""
         self._loads = True  # a model that is attached later has these weights, too
         if self._attached is not None:
             self._attached.check_at_next_step()

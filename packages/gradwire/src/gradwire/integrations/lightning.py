@@ -37,9 +37,9 @@ class GradwireStrategy(StrategyParts, DDPStrategy):
     SpecError
         If the plan or the timeout is invalid, or if another communication hook is passed.
     AttachError
-        From ``fit``, as ``gradwire.attach`` raises it, and at its end if no gradient reached gradwire.
+        From ``fit``, if ``gradwire.attach`` raises it, or if no gradient has reached gradwire at the end.
     StateError
-        From a resumed ``fit``, if residuals are missing, damaged, or of another model.
+        From a resumed ``fit``, if residuals are missing, damaged, or from a different model.
 
     Examples
     --------
@@ -58,10 +58,10 @@ class GradwireCallback(CallbackParts, Callback):
     Raises
     ------
     SpecError
-        If the plan keeps residuals, because Lightning saves only rank 0's callbacks; or as
+        If the plan keeps residuals, because Lightning saves only rank 0's callbacks; or if
         ``GradwireStrategy`` raises it.
     AttachError
-        From ``fit``, if the strategy doesn't use DDP, or as ``GradwireStrategy`` raises it.
+        From ``fit``, if the strategy doesn't use DDP, or if ``GradwireStrategy`` raises it.
     """
 
 

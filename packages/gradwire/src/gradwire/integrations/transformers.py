@@ -49,10 +49,10 @@ class GradwireCallback(Attaches, TrainerCallback):
     SpecError
         If the plan or the timeout is invalid.
     AttachError
-        From ``train()``, if the Trainer doesn't use DDP, as in a single process, as ``gradwire.attach``
-        raises it, and at the end if no gradient reached gradwire.
+        From ``train()``, if the Trainer doesn't use DDP, as in a single process, if ``gradwire.attach``
+        raises it, or if no gradient has reached gradwire at the end.
     StateError
-        From a resumed ``train()``, if residuals are missing, damaged, or of a different model.
+        From a resumed ``train()``, if residuals are missing, damaged, or from a different model.
 
     Examples
     --------

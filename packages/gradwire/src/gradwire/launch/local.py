@@ -58,7 +58,7 @@ class Task(Generic[Options, Event]):
     ----------
     work
         The function that every rank calls with its context and ``options``. Local processes import it by
-        name, so it must be a module's function.
+        name, so it must be a module-level function.
     options
         The options that every rank receives.
     world
@@ -103,8 +103,8 @@ class Warned:
 class Failed:
     """A message from a rank that has failed.
 
-    ``consequence`` is whether another rank's failure may be the cause: a peer is gone or silent. ``details``
-    is the traceback of an internal error; "" for an error that gradwire raises on purpose.
+    ``consequence`` says whether a different rank's failure may be the cause: a peer is gone or silent.
+    ``details`` is the traceback of an internal error; "" for an error that gradwire raises on purpose.
     """
 
     rank: int

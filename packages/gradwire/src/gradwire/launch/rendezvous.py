@@ -149,7 +149,7 @@ def _rendezvous(rank: int, world: int, timeout_s: float) -> Store | Exception:
 
 POLL_S = 0.1
 ANSWER_S = 30.0
-"""The timeout for an answer of the process that serves the store."""
+"""The timeout for an answer from the process that serves the store."""
 
 
 @contextmanager
@@ -197,4 +197,4 @@ def in_words(doing: str, timeout_s: float) -> Iterator[None]:
     except RuntimeError as error:
         late = monotonic() - started >= timeout_s * 0.9
         reason = f"nothing within {timeout_s:g} s" if late else str(error).splitlines()[0]
-        raise LinkError(f"{doing}, but a peer is gone or too slow: {reason}") from error
+        raise LinkError(f"{doing}: a peer is gone or too slow ({reason})") from error

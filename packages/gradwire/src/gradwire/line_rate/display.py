@@ -1,4 +1,4 @@
-"""Progress of a benchmark: a bar on a terminal, otherwise a line for every figure, nothing when quiet."""
+"""The progress of a benchmark: a bar on a terminal, else a line per measurement, or nothing when quiet."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Advance = Callable[[int, str], None]
-"""A function that receives the number of completed figures, and a description of the last one."""
+"""A function that receives the number of completed measurements, and a description of the last one."""
 
 
 @contextmanager
 def progress(total: int, quiet: bool, done: int = 0) -> Iterator[Advance]:
-    """Yield a function that shows the progress out of ``total`` figures, and the remaining time.
+    """Yield a function that shows the progress of ``total`` measurements, and the remaining time.
 
-    ``done`` figures were complete at the start.
+    ``done`` measurements were complete at the start.
     """
     if quiet:
         yield lambda _done, _text: None

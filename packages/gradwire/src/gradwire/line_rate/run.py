@@ -62,7 +62,9 @@ class Outputs:
             if importlib.util.find_spec("matplotlib") is None:
                 raise JobError(f"--plot needs matplotlib, which isn't installed; {how_to_install('train')}")
             if self.json_file is not None and self.json_file.resolve() == self.plot_file.resolve():
-                raise JobError(f"--json and --plot both name {self.json_file}; name two files")
+                raise JobError(
+                    f"expected two files for --json and --plot, got {self.json_file} twice; change one"
+                )
 
     def write_outputs(
         self,
@@ -168,7 +170,7 @@ def _check_effort(effort: Effort) -> None:
     if effort.repeats > MOST_REPEATS or effort.time_s > MOST_S or effort.window > MOST_WINDOW:
         raise JobError(
             f"expected --repeats of at most {MOST_REPEATS}, --time of {MOST_S:g} seconds and --window of "
-            f"{MOST_WINDOW}, got {effort.repeats}, {effort.time_s:g} and {effort.window}; pass smaller ones"
+            f"{MOST_WINDOW}, got {effort.repeats}, {effort.time_s:g} and {effort.window}; pass smaller values"
         )
 
 

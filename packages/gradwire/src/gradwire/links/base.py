@@ -144,7 +144,7 @@ class Wrapper(Link):
         self._inner.leave(frame)
 
     def keep_alive(self, timeout_s: float) -> None:
-        """Report to all ranks that frames still move here."""
+        """Report to all ranks that frames are still moving on this rank."""
         self._inner.keep_alive(timeout_s)
 
     def name_of(self, rank: int) -> str:

@@ -54,7 +54,7 @@ class _Transfer:
                 return self.tensor
             if channel.closed_by is not None:
                 raise LinkError(f"{self.what}: rank {channel.closed_by} has closed its link")
-        raise LinkTimeoutError(f"{self.what}: nothing happened within {limit_s:g} s")
+        raise LinkTimeoutError(f"{self.what}: no progress within {limit_s:g} s")
 
     def _settled(self) -> bool:
         return self.done or self.failure is not None or self.channel.closed_by is not None
@@ -131,7 +131,7 @@ class LoopbackLink(Link):
         return receiving
 
     def keep_alive(self, timeout_s: float) -> None:  # noqa: ARG002 - all ranks share the activity
-        """Report to all ranks that frames still move here."""
+        """Report to all ranks that frames are still moving on this rank."""
         self._activity.moved_at = time.monotonic()
 
     def leave(self, frame: torch.Tensor) -> None:

@@ -72,7 +72,7 @@ def load_mpi() -> Any:
         ) from error
     if MPI.Is_finalized():
         raise LinkError(
-            "expected a running MPI for a link, but MPI_Finalize has been called; create links before it"
+            "expected a running MPI for a link, got one after MPI_Finalize; create links before calling it"
         )
     level = MPI.Query_thread()
     if level < MPI.THREAD_SERIALIZED:
@@ -208,7 +208,7 @@ class _Message:
         except RuntimeError as error:  # mpi4py's exception is one
             raise LinkError(f"{self.what}: {reason(error)}") from error
         if self.nbytes is None:
-            raise LinkTimeoutError(f"{self.what}: nothing happened within {limit_s:g} s")
+            raise LinkTimeoutError(f"{self.what}: no progress within {limit_s:g} s")
         return self.memory[: self.nbytes]
 
     def give_up(self) -> tuple[MPI.Request, torch.Tensor]:
@@ -237,7 +237,7 @@ class MpiLink(Link):
 
     All of them create their links of one communicator together, in the same order; a link's ranks are the
     communicator's. Frames are sent over a duplicate, and so never mix with the caller's messages. Every rank
-    closes its link when it has finished; the communicator is freed once all ranks have.
+    closes its link when it has finished; the communicator is freed once all ranks have closed theirs.
 
     A link serves any thread, one at a time. MPI must allow that (THREAD_SERIALIZED), because training
     exchanges gradients in a communication thread. A program that makes its own MPI calls meanwhile needs
@@ -299,7 +299,7 @@ class MpiLink(Link):
             free_communicators()
 
     def keep_alive(self, timeout_s: float) -> None:
-        """Report to all ranks that frames still move here."""
+        """Report to all ranks that frames are still moving on this rank."""
         self._keepalives.activity.moved_at = time.monotonic()
         self.send_keepalives_if_due(timeout_s)
 
@@ -377,4 +377,4 @@ class MpiLink(Link):
 
         if not poll(is_done, self.timeout_s):
             _unfinished.append((comm, request))
-            raise LinkTimeoutError(f"{what}: nothing happened within {self.timeout_s:g} s")
+            raise LinkTimeoutError(f"{what}: no progress within {self.timeout_s:g} s")

@@ -47,7 +47,7 @@ from gradwire.links.sockets import SocketLink
 
 _LOOK_UP_S = 0.1
 _CONNECT_ATTEMPTS = 5
-"""Gloo's attempts to reach a peer that died after it published its address; each takes its full timeout."""
+"""The number of attempts by Gloo to reach a peer that died after publishing its address."""
 
 
 class Reduction:
@@ -181,14 +181,14 @@ class GlooAllReduce:
         except LinkError:
             raise
         except TimeoutError as error:
-            raise LinkTimeoutError(f"{what}: not all ranks reached it within {timeout_s:g} s") from error
+            raise LinkTimeoutError(f"{what}: not all ranks joined within {timeout_s:g} s") from error
 
 
 def _translated(error: Exception, what: str, timeout_s: float) -> LinkError:
     """Return the ``LinkError`` for an error of Gloo, by its text."""
     text = str(error).partition("] ")[2] or str(error)  # after the line of Gloo's source
     if "timed out" in text.lower() or "timeout" in text.lower():
-        return LinkTimeoutError(f"{what}: nothing happened within {timeout_s:g} s")
+        return LinkTimeoutError(f"{what}: no progress within {timeout_s:g} s")
     return LinkError(f"{what}: {text.partition('. ')[0]}")
 
 

@@ -6,7 +6,7 @@ handshake, and a wait sleeps until its missing bytes have arrived. So an exchang
 time of Gloo's send and receive (docs/links.md).
 
 Several threads may wait, each for a different peer. A thread that waits for a peer has exclusive use of that
-peer's connection: another one would read the bytes that it waits for and leave it asleep.
+peer's connection: a second thread would read the bytes that the first one waits for, and leave it asleep.
 
 A second connection to each peer may be marked with a type of service. It carries only the float32 at the ends
 of some frames. A NIC may compress it (docs/nic.md), while headers, lengths and checksums are sent on the
@@ -135,9 +135,9 @@ class SocketLink(Link):
         return sorted(peers[fd] for fd, _ in poll.poll(0))
 
     def check_steps(self) -> None:
-        """Raise ``OutOfStepError`` if an arrived frame is of an earlier step, so that no receive awaits it.
+        """Raise ``OutOfStepError`` if a frame of an earlier step has arrived, which no receive awaits.
 
-        Waits that expect no frame call it.
+        Waits that expect no frame call this.
         """
         for channel in list(self._channels.values()):
             with channel.turn:
@@ -179,7 +179,7 @@ class SocketLink(Link):
         last = max(began, self.activity.moved_at, self.activity.heard_at) if keepalive else began
         left_s = last + timeout_s - now
         if left_s <= 0:
-            raise LinkTimeoutError(f"{operation.what}: nothing happened within {timeout_s:g} s")
+            raise LinkTimeoutError(f"{operation.what}: no progress within {timeout_s:g} s")
         if not operation.done:
             poll.poll(1e3 * min(left_s, timeout_s / SIGNS + _MOMENT_S, _LONGEST_SLEEP_S))
 
@@ -200,7 +200,7 @@ def _close_all(connections: list[socket.socket]) -> None:
 
 
 def _forget_in_child() -> None:
-    """Close the links in a forked process, such as a data loader, which would keep a dead rank's open."""
+    """Close the links in a forked process (a data loader) that would keep a dead rank's connections open."""
     for link in list(_open_links):
         link.forget()
 

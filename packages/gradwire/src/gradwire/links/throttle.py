@@ -155,7 +155,9 @@ class ThrottledLink(Wrapper):
         label = bytes(labelled[: _LABEL.size].numpy().tobytes())
         begin, end, nbytes = _LABEL.unpack(label) if len(label) == _LABEL.size else (0, 0, -1)
         if not 0 <= nbytes <= labelled.numel() - _LABEL.size:
-            raise LinkError(f"{what}: the frame has no label of a throttled link; throttle all ranks")
+            raise LinkError(
+                f"{what}: expected a throttled link's frame, got one without a label; throttle all ranks"
+            )
         return labelled[_LABEL.size : _LABEL.size + nbytes], self._port.arrive((begin, end), nbytes)
 
     def give(self, labelled: torch.Tensor) -> None:

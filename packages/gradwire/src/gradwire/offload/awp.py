@@ -21,7 +21,7 @@ AUTO: Literal["auto"] = "auto"
 _WATCHED_BITS = 32
 """The bits of all layers while the threshold is measured."""
 _WATCHED_INTERVALS = 2
-"""The default measuring time, in intervals: an epoch, if an interval is half of one."""
+"""The default measuring time, in intervals; an epoch if an interval is half an epoch."""
 _NEARLY_ALL = 0.95
 """The share of changes below the threshold at which bits grow with time instead of depending on norms."""
 _VERSION = 1
@@ -29,7 +29,7 @@ _SOURCE = Source("the state of an AWP", "resume with the policy that was saved",
 
 
 class AWP(Policy):
-    """A policy that gives a layer more bits after some batches in which its norm changed by little.
+    """A policy that gives a layer more bits after some batches in which its norm has changed little.
 
     Formula, for each layer after each batch i: delta = (|W_i| - |W_(i-1)|) / |W_(i-1)|, where |W| is the l2
     norm of the layer's weights. If delta < threshold, the layer's count increases by one. When the count

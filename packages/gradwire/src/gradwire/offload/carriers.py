@@ -81,7 +81,7 @@ class Carrier(ABC):
     on_device
         The buffer of each end for the message's bytes.
     spans
-        Begin and end of each master in the message, by number, in the order of the message.
+        The start and end of each master in the message, by number, in the order of the message.
     """
 
     def __init__(self, ends: Sequence[DeviceEnd], capacities: Iterable[int]) -> None:

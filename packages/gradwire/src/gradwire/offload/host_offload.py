@@ -58,15 +58,15 @@ class HostOffload:
     blocks
         Names of modules, such as residual blocks, whose parameters are one layer for the policy.
     step_in_backward
-        Step the optimizer for each layer as soon as its gradients have arrived, while backward continues.
-        The gradients are then freed, so they can't be clipped or inspected. Still call ``optimizer.step()``
-        after each backward pass.
+        Whether to step the optimizer for each layer as soon as its gradients have arrived, while backward
+        continues. The gradients are then freed, so they can't be clipped or inspected. Still call
+        ``optimizer.step()`` after each backward pass.
     timed
-        Measure the seconds of the copies for the ledger.
+        Whether to measure the seconds of the copies for the ledger.
     fraction
         The share of the model's weights, by bytes, with masters and optimizer state on the host. The other
-        layers have both on the device, so none of their bytes are sent: each layer that fits, from the
-        model's first on.
+        layers have both on the device, so none of their bytes are sent. They are the layers that fit there,
+        tried from the model's first layer on.
     pin_memory
         Whether copies use pinned host memory; by default, if the device is an accelerator.
     threads

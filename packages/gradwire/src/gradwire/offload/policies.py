@@ -35,7 +35,7 @@ class Policy(ABC):
         """Return the bits of each layer after a batch, given the l2 norms of its weights."""
 
     def bits_for(self, layer: int, norm: float) -> int | None:  # noqa: ARG002 - for policies that know
-        """Return the bits that ``observe`` will choose for a layer with this norm, whatever other norms are.
+        """Return the bits that ``observe`` will choose for a layer with this norm, whatever the other norms.
 
         Its weights are then sent before the other layers' norms are known. None if the bits depend on them.
         """
@@ -44,7 +44,7 @@ class Policy(ABC):
     def allowed(self, bits: Sequence[int]) -> list[int]:
         """Return the bits with which a run resumes from saved ``bits``, which may be a different policy's.
 
-        Saved bits that this policy could have chosen stay.
+        Saved bits that this policy could have chosen are kept.
         """
         return [*bits]
 

@@ -24,10 +24,10 @@ CORRECTIONS = ("eager", "none")
 
 
 class Correction:
-    """No correction, as in Pipe-SGD's algorithm 1: ranks compute at the masters. The base of corrections."""
+    """The base class, without a correction, as in Pipe-SGD's algorithm 1: ranks compute at the masters."""
 
     CORRECTS = False
-    """The flag of corrections in which ranks compute at weights other than the masters."""
+    """True for corrections in which ranks compute at weights other than the masters."""
 
     def ahead(self) -> AbstractContextManager[None]:
         """Return a context manager in which the model has the weights to compute at."""
@@ -42,7 +42,7 @@ class Correction:
         """
 
     def keep(self, count: int) -> None:
-        """Drop all but the newest ``count`` local gradients, because the older averages are applied."""
+        """Drop all but the newest ``count`` local gradients; the averages of older ones have been applied."""
 
     def own(self) -> list[torch.Tensor]:
         """Return copies of the recorded local gradients as 1-D float32, oldest first."""

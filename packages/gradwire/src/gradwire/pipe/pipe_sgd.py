@@ -47,8 +47,8 @@ class PipeSGD(WorkerMethod):
     computes ``g[t]``, and passes it to the communication thread. Gradients of steps <= 0 are zero: the first
     K steps make no update at all, so momentum and weight decay don't act there either. A step takes
     ``max(l_up + l_comp, l_comm)`` from K = 2 on (equation 4). A gradient is applied with the learning rate
-    (and momentum or betas) of the step that computed it, so that K = 1 is D-Sync under every schedule, bit
-    for bit once drained.
+    (and momentum or betas) of the step that computed it, so that K = 1 has the results of D-Sync under every
+    schedule, bit for bit after a drain.
 
     With ``correction="eager"``, a rank computes ``g[t]`` at virtual weights, for which its local gradients
     of the steps in flight substitute for the averages, so that the pipeline learns about as fast as D-Sync
@@ -56,8 +56,9 @@ class PipeSGD(WorkerMethod):
     model has the masters. With ``"none"``, it computes at ``w[t]``, as the paper does.
 
     Buffers of the model (a BatchNorm's running statistics) start with rank 0's values and then differ between
-    ranks during training. An eager pipeline copies rank 0's to all ranks in every ``drain``. Unfreezing a
-    parameter drains the pipeline first. A frozen parameter still gets the gradients of earlier steps.
+    ranks during training. An eager pipeline copies rank 0's buffers to all ranks in every ``drain``.
+    Unfreezing a parameter drains the pipeline first. A frozen parameter still gets the gradients of earlier
+    steps.
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ class PipeSGD(WorkerMethod):
         other parameters, or if updates are eager and the model's forward pass writes its parameters.
     ExchangeError
         If ``torch.distributed`` isn't initialised, if this process isn't in the group, or if the other ranks
-        don't arrive within the timeout or have other options.
+        don't arrive within the timeout or have different options.
     """
 
     def __init__(

@@ -151,7 +151,7 @@ def _candidate(codec: Codec, cost: CodecCost, world: int, limit: float) -> Codec
 WEIGHTS = "delta:bf16"
 """The encoding of weights that ``Sharded`` uses by default."""
 WARM_UP, MEASURED = 10, 9
-"""Optimizer steps before its moving averages are typical of a training run, and measured steps after them."""
+"""The optimizer's steps before its moving averages are typical of training, and the measured ones after."""
 _SPREAD = 0.02
 """The standard deviation of the synthetic weights, as in many transformers."""
 

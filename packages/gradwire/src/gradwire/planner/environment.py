@@ -88,7 +88,7 @@ def _called(request: PlanRequest, factory: str) -> PlanRequest:
 
 
 def measure(request: PlanRequest, show: Show = quiet) -> Environment:
-    """Return the environment of a resolved request; measure the costs that the request doesn't have.
+    """Return the environment of a resolved request; measure the costs that the request lacks.
 
     Raises ``SpecError`` if given costs lack an encoding, ``TensorError`` if gradients cannot be used, and
     ``LinkError`` if the cost of frames cannot be measured.

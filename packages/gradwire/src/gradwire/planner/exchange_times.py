@@ -117,7 +117,7 @@ def _groups(groups: tuple[int, ...], world: int) -> tuple[int, ...]:
 
 
 def least(plan: BucketPlan, world: int, count: int, environment: Environment) -> ExchangeCost:
-    """Return a cost whose ``total_s`` is a lower bound of this exchange's replayed time.
+    """Return a cost whose ``total_s`` is a lower bound on this exchange's replayed time.
 
     - The busiest rank sends the bytes on the algorithm's card, at best at the rate of the fastest link after
       a burst, and its last frame takes the latency. In each half of a ring, it sends half of them.

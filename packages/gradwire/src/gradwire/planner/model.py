@@ -146,7 +146,7 @@ def load_gradients(path: str | os.PathLike[str]) -> list[torch.Tensor]:
 
 
 def sizes_of(model: nn.Module | Iterable[nn.Parameter]) -> tuple[int, ...]:
-    """Return the sizes of the trainable parameters, shared ones once. Raises ``SpecError`` if it cannot."""
+    """Return the sizes of the trainable parameters, shared ones once. Raises ``SpecError`` if it fails."""
     found: object = model.parameters() if isinstance(model, nn.Module) else model
     if not isinstance(found, Iterable) or isinstance(found, (bytes, torch.Tensor)):
         raise no_model(found)
@@ -251,7 +251,7 @@ def _code_of(text: str, failed: str, remedy: str = "") -> Iterator[None]:
         if leaving.code in _EXITS_BY_SIGNAL:
             raise
         raise SpecError(
-            f"expected {text} to return a model, but it exited with code {leaving.code!r}; remove the exit"
+            f"expected {text} to return a model, got an exit with code {leaving.code!r}; remove the exit"
         ) from leaving
     except Exception as error:
         raise SpecError(f"{failed} {type(error).__name__}: {_first_line(error)}{remedy}") from error

@@ -135,7 +135,7 @@ class Predictor:
         return self._prediction(plan, parts, self._costs(plan, parts, find))
 
     def least_s(self, plan: Plan) -> float:
-        """Return a lower bound of ``Prediction.to_loss_s``, without a replay."""
+        """Return a lower bound on ``Prediction.to_loss_s``, without a replay."""
         parts = self._parts(plan.bucket_nbytes)
         return self._prediction(plan, parts, self._costs(plan, parts, self._times.least)).to_loss_s
 
@@ -208,7 +208,7 @@ def beyond_backward_s(ready_s: Iterable[float], exchange_s: Iterable[float], bac
 
 # Select the plan with the shortest time to a loss, or the simplest plan that ties with it.
 #
-# Candidates are sorted by a lower bound of their time and predicted in that order, until no remaining bound
+# Candidates are sorted by a lower bound on their time and predicted in that order, until no remaining bound
 # can win or tie. Most candidates are never replayed, and the choice equals that of an exhaustive search.
 
 UNCERTAINTY = 0.03

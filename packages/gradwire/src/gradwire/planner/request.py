@@ -205,7 +205,7 @@ class PlanRequest:
         if size is not None and (type(size) is not int or not 1 < size < self.hosts):
             raise SpecError(f"expected groups of 2 to {self.hosts - 1} hosts, got {shown(size)}")
         if (size is None) != (self.core_rate is None):
-            raise SpecError("expected a group size and a core rate, got only one; pass both, or neither")
+            raise SpecError("expected both group_size and core_rate, or neither, got one; pass both")
         if not (isinstance(self.core_nbytes_per_s, (int, float)) and self.core_nbytes_per_s > 0):
             raise SpecError(f"expected a rate above 0 (10gbit) for core_rate, got {self.core_rate!r}")
 

@@ -82,7 +82,7 @@ class Notes:
     steps
         The number of its model's steps so far.
     done
-        Whether these were enough.
+        Whether these steps are enough.
     rank
         The rank that writes these notes.
     problem

@@ -185,7 +185,7 @@ def _rows(gradients: Sequence[torch.Tensor], most: int, count: int) -> torch.Ten
 def unpack(state: Mapping[str, Any], rank: int, world: int, method: str = "PipeSGD") -> RankState:
     """Read this rank's state.
 
-    Raises ``StateError`` for a state of another rank or world, and for one that ``pack`` did not create.
+    Raises ``StateError`` for a state of a different rank or world, and for one that ``pack`` did not create.
     """
     own = f"{_prefix(rank)}pipe"
     if not isinstance(state, Mapping) or (own not in state and not _is_older(state, rank)):
@@ -208,8 +208,8 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
 
     The gradients in flight are averages, equal on all ranks, so every new rank gets them, with the
     hyperparameters of their steps. Residuals differ between ranks; they are redistributed so that their sum
-    over the ranks is the same (over the workers if rank 0 is a server). Own gradients are invalid on other
-    ranks, so the averages replace them.
+    over the ranks is the same (over the workers if rank 0 is a server). A rank's own gradients are invalid on
+    other ranks, so the averages replace them.
 
     Parameters
     ----------

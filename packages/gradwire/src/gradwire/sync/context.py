@@ -27,9 +27,9 @@ class SyncOptions:
     Attributes
     ----------
     timeout_s
-        The limit of any single wait for a peer, in seconds.
+        The limit for any single wait for a peer, in seconds.
     begin_timeout_s
-        The limit of a wait for the other ranks to begin a step; ``timeout_s`` by default.
+        The limit for a wait for the other ranks to begin a step; ``timeout_s`` by default.
     strict
         Whether all ranks raise ``LossyError`` at the end of a step in which one of them would warn.
     """
@@ -195,12 +195,12 @@ class SyncContext:
 
     @property
     def timeout_s(self) -> float:
-        """The limit of a single wait for a peer, in seconds."""
+        """The limit for a single wait for a peer, in seconds."""
         return self.exchange.link.timeout_s
 
     @property
     def begin_timeout_s(self) -> float:
-        """The limit of a wait for the other ranks to begin a step, in seconds."""
+        """The limit for a wait for the other ranks to begin a step, in seconds."""
         return self.timeout_s if self.options.begin_timeout_s is None else self.options.begin_timeout_s
 
     @property

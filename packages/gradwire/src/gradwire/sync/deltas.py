@@ -16,7 +16,7 @@ from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.replicas import WEIGHTS
 
 CHECKED_EVERY: Final = 100
-"""The number of versions between hashes of the weights; the first delta from held words has one, too."""
+"""The number of versions between hashes of the weights; the first delta from held words has a hash, too."""
 WORTH_NBYTES: Final = 4096
 """The smallest size of weights in bytes for which full copies are counted; below it, headers dominate."""
 LARGER: Final = "what changed in the weights would take more bytes than a copy of them"

@@ -27,7 +27,7 @@ class BucketFeedback(Protocol):
         """Whether the average is finite, the same on all ranks; True without a residual."""
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:
-        """Return the residual that ``Exchange.run`` adds to ``values``, the bucket, and changes, or None."""
+        """Return the residual, or None; ``Exchange.run`` adds it to the bucket ``values``, and changes it."""
 
     def give_back(self) -> None:
         """Restore the residual after an exchange or its failure."""
@@ -119,7 +119,7 @@ class BucketResiduals:
         self._usable = True
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | Residual | None:
-        """Return the residual that ``Exchange.run`` adds to ``values``, the bucket, and changes, or None.
+        """Return the residual, or None; ``Exchange.run`` adds it to the bucket ``values``, and changes it.
 
         It is 0 for parameters whose gradients are all 0: if no rank has used a parameter, DDP discards its
         average, so its residual waits for a later step.

@@ -55,7 +55,7 @@ def cut(counts: Sequence[int], bucket_nbytes: int | None) -> list[Bucket]:
 
 
 def float_shape(parameter: torch.Tensor) -> tuple[int, ...]:
-    """Return the shape of a parameter's gradient in floats, as ``torch.view_as_real`` has it if complex."""
+    """Return the shape of a parameter's gradient as floats; if complex, as in ``torch.view_as_real``."""
     return (*parameter.shape, 2) if parameter.is_complex() else tuple(parameter.shape)
 
 

@@ -50,7 +50,7 @@ class FlatBuckets:
     gradients
         Flat gradients with this layout.
     names, groups
-        Each parameter's name, and the group that shares one warning; None: the rest of its bucket.
+        Each parameter's name, and the group with which it shares a warning; None: a group for its bucket.
     residual
         This rank's encoding errors, in the layout of the gradients; None if the plan keeps none.
     bucket_nbytes
@@ -76,7 +76,7 @@ class FlatBuckets:
             self.layouts.append(Layout(tuple(names[members]), tuple(counts[members]), tuple(own)))
 
     def start(self, gradients: FlatGradients, number: int, observer: BucketObserver) -> BucketWork:
-        """Start averaging bucket ``number``, from 0, on the communication thread; don't touch it until done.
+        """Start averaging bucket ``number``, from 0, on the communication thread, which owns it until done.
 
         The residuals of parameters that this rank has not used are excluded.
         """

@@ -62,7 +62,7 @@ class Method(ABC):
         A process group, to whose ranks the method connects; it closes those connections. Or a ``Link``, which
         the caller owns.
     timeout_s
-        The limit of any single wait for a peer, in seconds, unless the group is a link.
+        The limit for any single wait for a peer, in seconds, unless the group is a link.
     ledger
         A ledger, owned by the caller, that counts the steps and every exchange by its bucket.
     strict
@@ -195,8 +195,8 @@ class Method(ABC):
         """Resume from a state that ``state_dict`` returned on this rank, dropping gradients in flight.
 
         Model, optimizer and scheduler load their own states, before or after this one. All ranks load. Raises
-        ``StateError``, and changes nothing, for the state of another rank, world size, or model;
-        ``gradwire.sync.checkpoint.redivide`` makes states for another world.
+        ``StateError``, and changes nothing, for the state of a different rank, world size, or model;
+        ``gradwire.sync.checkpoint.redivide`` makes states for a different world size.
         """
         self.check_open()
         link = self.exchange.link
@@ -212,7 +212,7 @@ class Method(ABC):
 
     @outside_inference
     def close(self) -> None:
-        """End the method's thread and close its connections; may be called twice. No step follows.
+        """End the method's thread and close its connections; may be called twice. No step may follow.
 
         Exchanges of gradients in flight are finished, but not applied. Raises ``LinkTimeoutError`` if the
         thread does not end.
@@ -233,7 +233,7 @@ class Method(ABC):
         return start + self._grow()
 
     def _grow(self) -> StepRecord:
-        """Add the parameters that have required a gradient since the last step; return the cost."""
+        """Add the parameters that have been unfrozen or added since the last step; return the cost."""
         if not self.trained.grown():
             return StepRecord()
         drained = self._before_layout()

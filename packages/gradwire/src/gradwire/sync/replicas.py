@@ -69,7 +69,7 @@ def compare_hashes(
     timeout_s: float | None,
     remedy: str = _REMEDY,
 ) -> None:
-    """Compare hashes that every rank has computed of the same parts; raises as ``check_replicas``.
+    """Compare hashes that every rank has computed of the same parts. Raises the errors of ``check_replicas``.
 
     Ranks may be up to ``timeout_s`` seconds late; None: the link's timeout.
     """
@@ -100,7 +100,7 @@ def check_in_flight(steps_done: int, in_flight: int, exchange: Exchange) -> None
 def check_layout(model: nn.Module, exchange: Exchange) -> bool:
     """Raise ``ExchangeError`` unless parameters and saved buffers have the same shapes on all ranks.
 
-    Return whether the shapes of buffers with ``persistent=False`` are also the same. Call it as
+    Return whether the shapes of buffers with ``persistent=False`` are also the same. Call it like
     ``check_replicas``.
     """
     parameters = [
@@ -120,7 +120,7 @@ def check_layout(model: nn.Module, exchange: Exchange) -> bool:
 
 
 def check_options(options: str, exchange: Exchange) -> None:
-    """Compare a string that must be equal on all ranks; call it as ``check_replicas``.
+    """Compare a string that must be equal on all ranks; call it like ``check_replicas``.
 
     Raises ``ExchangeError``, including if the strings differ.
     """
@@ -199,7 +199,7 @@ def broadcast_weights(model: nn.Module, exchange: Exchange) -> ExchangeCost:
 
 
 def broadcast_parameters(parameters: Iterable[Parameter], exchange: Exchange) -> ExchangeCost:
-    """Copy rank 0's values of these parameters to every rank, as ``broadcast_weights``; in the same order."""
+    """Copy rank 0's values of these parameters to every rank, like ``broadcast_weights``, in this order."""
     every = list(dict.fromkeys(parameters))
     accounting = ExchangeCost()
     trained = [each for each in every if each.requires_grad]

@@ -126,8 +126,8 @@ class Residuals:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that ``state_dict`` returned on this rank; the residuals of missing keys become 0.
 
-        Raises ``StateError``, and changes nothing, for the state of another rank or another world, for
-        residuals of other lengths, and for any residual if the plan keeps none.
+        Raises ``StateError``, and changes nothing, for the state of a different rank or world, for residuals
+        of different lengths, and for any residual if the plan keeps none.
         """
         residuals = self.check_state(state)
         for key, own in self._tensors.items():

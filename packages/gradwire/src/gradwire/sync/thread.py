@@ -96,7 +96,7 @@ class Work(ABC):
     what, done
         The work's noun phrase and past participle in errors.
     timeout_s
-        The limit of any single wait for a peer; None: the link's timeout.
+        The limit for any single wait for a peer; None: the link's timeout.
     count
         Called by the first ``wait`` of named work, with the seconds that it waited.
 
@@ -211,7 +211,7 @@ class CallWork(Work, Generic[T]):
         self._call, self._link_step = call, link_step
 
     def run(self, exchange: Exchange) -> None:
-        """Call it, and store the result."""
+        """Make the call, and store its result."""
         if self._link_step is not None:
             exchange.link.step = self._link_step
         self.value = self._call(exchange)
@@ -275,7 +275,7 @@ def longest_s(exchange: Exchange, count: int, timeout_s: float | None = None) ->
     """Return the longest time that an all-reduce of ``count`` floats may take, in seconds.
 
     Sending and receiving a frame each have a timeout (``timeout_s``, by default the link's), so a slow
-    network is never mistaken for a dead one, and the exchange reports a dead one long before.
+    network is never mistaken for a dead one, and the exchange reports a dead network long before that.
     """
     link, plan = exchange.link, exchange.plan
     steps = sum(1 for _ in collectives.get(plan.algorithm).schedule(link.rank, link.world))

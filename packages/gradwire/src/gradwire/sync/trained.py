@@ -184,7 +184,7 @@ def check_model(model: object, method: str) -> None:
         if is_replicated(module):
             raise SpecError(
                 f"{method} expected a model without its own all-reduce, got one with {REPLICATE} on "
-                f"{name or 'it'}; remove replicate"
+                f"{name or 'the model'}; remove replicate"
             )
         if isinstance(module, DistributedDataParallel):
             what = f"one with a DistributedDataParallel as {name}" if name else "a DistributedDataParallel"

@@ -1,8 +1,8 @@
 """Measure the costs of one end of a link on this machine: codecs on real gradients, and frames.
 
 A codec is measured as an exchange uses it: segment by segment, into and out of frames with their checksums,
-in memory that is no longer in a cache, after a rest as long as a frame takes on the link (a core that had
-slept for 5 ms encoded at half its speed, measured). The values are the caller's gradients (a hook can record
+in memory that is no longer in a cache, after a rest as long as a frame takes on the link (after a sleep of 5
+ms, a core was measured to encode at half its speed). The values are the caller's gradients (a hook can record
 some) and sums of several of them, because partial sums are sent after the first hop. Frames are measured with
 an exchange of the identity codec, whose costs per byte are subtracted.
 """

@@ -1,7 +1,8 @@
 """Measure latency and bandwidth between two ranks by message size, over the link that training uses.
 
-The rank with the lower number leads. From its clock it decides the number of messages of each figure and
-sends it to the other rank, so that a fast link gets enough messages and a slow one doesn't take hours.
+The rank with the lower number leads. It determines the number of messages for each measurement by its own
+clock, and sends it to the other rank, so that a fast link gets enough messages and a slow one doesn't take
+hours.
 
 Source: Iandola and others, a measurement study, section 6.1 and figure 7: the latency is the time of a 1-byte
 message, the bandwidth the plateau over message sizes.
@@ -129,7 +130,7 @@ class Pair:
 _ORDER = struct.Struct("<4sqq")
 _TRIPS, _STREAM, _DUPLEX, _END = b"trip", b"strm", b"dupl", b"done"
 _MOST = 10_000
-"""The most messages for a figure; more don't make it more precise."""
+"""The largest number of messages for a measurement; more don't make it more precise."""
 _SETTLE_S = 0.05
 """The longest rest after streams, in which a rate limiter regains its burst before round trips.
 
@@ -152,8 +153,8 @@ class Effort:
     repeats
         The number of streams per size and direction; the median is used.
     time_s
-        The approximate total seconds of each measured value. Once the bytes of a message take five times as
-        long, larger sizes are skipped.
+        The approximate duration of each measurement in seconds. Once the bytes of a message take five times
+        as long, larger sizes are skipped.
     window
         The number of messages in flight in a stream.
     """

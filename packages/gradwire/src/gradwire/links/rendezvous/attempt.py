@@ -123,7 +123,7 @@ def shared_token(
         except TimeoutError as error:
             absent = found.absent()
             text = did_not_come([names[each] for each in absent])
-            raise AbsentError(f"{doing}{text}: nothing happened within {timeout_s:g} s", absent) from error
+            raise AbsentError(f"{doing}{text}: no progress within {timeout_s:g} s", absent) from error
         check_same_version(versions, names, attempt.version, doing)
         attempt.shared = found.shared
     attempt.shared = attempt.shared or attempt.own
@@ -194,7 +194,7 @@ class _Rendezvous:
         return gone or [0]
 
     def _answer_all(self, deadline: float) -> None:
-        """Answer every hello, including those that replace a dead process's."""
+        """Answer every hello, including hellos that replace a dead process's hello."""
         answered: dict[int, str] = {}
         missing = set(self._others)
         for pause in pauses(deadline):

@@ -363,5 +363,5 @@ def _explained(error: Exception, what: str, absent: str, timeout_s: float) -> Li
         advice = f"; {error.advice}" if isinstance(error, NotInTimeError) else ""
         return LinkTimeoutError(f"{what}: {error} within {timeout_s:g} s{advice}")
     if isinstance(error, TimeoutError):
-        return LinkTimeoutError(f"{what}{absent}: nothing happened within {timeout_s:g} s")
+        return LinkTimeoutError(f"{what}{absent}: no progress within {timeout_s:g} s")
     return LinkError(f"{what}{absent}: {str(error).partition(chr(10))[0]}")

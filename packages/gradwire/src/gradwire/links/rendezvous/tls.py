@@ -65,7 +65,7 @@ def check_name(rank: int, expected: frozenset[str], certificate: Mapping[str, An
     if not found & expected:
         raise LinkError(
             f"rank {rank}: expected a certificate for {' or '.join(sorted(expected))}, got one for "
-            f"{' and '.join(sorted(found)) or 'no host'}; give it its own, or change {NAMES}"
+            f"{' and '.join(sorted(found)) or 'no host'}; give the rank its own, or change {NAMES}"
         )
 
 

@@ -204,7 +204,7 @@ class Ledger:
         """Replace the counts with a result of ``state_dict``, and continue from there.
 
         States of version 1, without relative errors, can be loaded, too. Raises ``StateError``, and changes
-        nothing, for an invalid state and for the state of another rank.
+        nothing, for an invalid state and for a different rank's state.
         """
         given = SOURCE.fields(state)
         version = given.get("version", one_of(*_READ))

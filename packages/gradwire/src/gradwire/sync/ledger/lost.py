@@ -75,7 +75,7 @@ class Layout:
 
 
 def is_rounding(encoded: float, decoded: float, lost: float) -> bool:
-    """Return whether an encoding error is mere rounding, which averages out over steps, from sums of squares.
+    """Return whether an encoding error with these sums of squares is rounding, which averages out over steps.
 
     A rounding error is nearly orthogonal to the rounded values, and smaller. If most values become 0, the
     error is the values themselves: ``<lost, encoded> / <encoded, encoded>``, computed by the law of cosines,
@@ -163,7 +163,7 @@ _TOGETHER = 64
 
 @dataclass(frozen=True, slots=True)
 class StepShares:
-    """The relative errors of one step, None where the own gradient was 0; empty if nothing was measured."""
+    """The relative errors of one step, None for a gradient of 0; empty if nothing was measured."""
 
     total: float | None = None
     buckets: Mapping[str, float | None] = field(default_factory=dict)
