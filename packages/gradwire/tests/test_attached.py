@@ -9,16 +9,17 @@ import pytest
 import torch
 
 from gradwire.attached import Attached
-from gradwire.checkpoints import SUM
+from gradwire.checkpoints import sealed
 from gradwire.errors import SpecError, StateError
 from gradwire.exchange import Exchange
 from gradwire.links.loopback import loopback
 from gradwire.plan import Plan
+from gradwire.sync.checkpoint import ATTACHED_SHARDS, RankState, pack, redivide
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.observe import NO_CHOOSER
 from gradwire.sync.replicas import ReplicaWatch
-from gradwire.sync.residual import redivide
 from support.fake_buckets import sync_over
+from support.saved_residuals import residuals_in
 
 
 class FakeScaler:
@@ -83,12 +84,21 @@ def test_shards_have_nothing_to_compare_and_their_states_are_not_divided_anew() 
         with pytest.raises(SpecError, match="expected replicated weights, got FSDP shards of 1 ranks; comp"):
             call()
     state = attached.state_dict()
-    with pytest.raises(StateError):
+    with pytest.raises(StateError, match="got a state of attach_fsdp, because FSDP shards gradients diff"):
         redivide([state], 2)
-    state["residuals"]["world"] = 2
-    del state[SUM]
-    with pytest.raises(StateError, match="got residuals of 2 ranks, for which FSDP shards"):
-        attached.load_state_dict(state)
+    older = sealed({"residuals": {"rank": 0, "world": 1, "residuals": {"0/2": torch.ones(2)}}})
+    with pytest.raises(StateError):
+        redivide([older], 2)
+    attached.load_state_dict(older)
+    assert residuals_in(attached.state_dict())["0/2"].tolist() == [1.0, 1.0]
+    with pytest.raises(StateError, match="the residuals of rank 0 do not match their checksum"):
+        attached.load_state_dict({**older, "residuals": {"rank": 0, "world": 1, "residuals": {}}})
+    for wider in (
+        pack(RankState(0, 2, 3, ATTACHED_SHARDS)),
+        {"residuals": {"rank": 0, "world": 2, "residuals": {}}},
+    ):
+        with pytest.raises(StateError, match="got residuals of 2 ranks, for which FSDP shards"):
+            attached.load_state_dict(wider)
     attached.close()
 
 

@@ -24,6 +24,7 @@ from gradwire_lab.simulated_device.kernels import Kernels
 from gradwire_lab.simulated_device.simulated import Simulated
 from support import ddp_ranks, sharded
 from support.interpreter import interpret
+from support.saved_residuals import residuals_in
 
 Path = Callable[[Simulated | None], list[torch.Tensor]]
 STEPS = 2
@@ -59,7 +60,7 @@ def ddp(device: Simulated | None, plan: Plan | None = None) -> list[torch.Tensor
 
     with mock.patch.object(reducer, "take", on_device):
         weights = ddp_ranks.train(model, range(STEPS))
-    residuals = attached.state_dict()["residuals"]
+    residuals = residuals_in(attached.state_dict())
     attached.close()
     if device is not None and attached.plan.encodes_on_device:
         total = attached.ledger.summary().total

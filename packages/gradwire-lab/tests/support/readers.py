@@ -6,7 +6,8 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire import Auto, DSync, Ledger, PipeSGD, Plan, Sharded
-from gradwire.attached import ShardedState
+from gradwire.attached import Attached
 from gradwire.autotune import saved
 from gradwire.autotune.autotuner import Autotuner
 from gradwire.autotune.decision import Decision
@@ -38,7 +39,7 @@ from gradwire.planner.model import load_gradients
 from gradwire.profile.settings import VARIABLE, Notes, Settings
 from gradwire.profile.tried import Tried
 from gradwire.records import to_json
-from gradwire.sync.checkpoint import redivide
+from gradwire.sync.checkpoint import ATTACHED, ATTACHED_SHARDS, pack, redivide, unpack
 from gradwire.sync.context import SyncContext
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.counts import Decided, Tally
@@ -46,7 +47,7 @@ from gradwire.sync.ledger.lost import LostBook, LostCounts
 from gradwire.sync.ledger.summary import ledger_record, read_summary
 from gradwire.sync.method import Method, WorkerMethod
 from gradwire.sync.observe import NO_CHOOSER, PlanChooser
-from gradwire.sync.residual import Residuals
+from gradwire.sync.residual import AUTO, Residuals
 from gradwire.sync.residual import redivide as redivide_residuals
 from gradwire.sync.views import Layouts
 from gradwire.timing.line import HostCost, Line, LineRate, Point
@@ -258,25 +259,38 @@ def _attached(closing: ExitStack) -> Iterator[tuple[str, Reader]]:
         closing.callback(attached.close)
         if plan != "auto":
             attached.load_state_dict(_residual_state())
-        state = with_sum(attached.state_dict() | own)
         name = "gradwire.attached.Attached.load_state_dict"
+        saved = unpack(attached.state_dict(), 0, 1, ATTACHED)
+        state = pack(replace(saved, auto=own.get("auto", "")))
         yield name, Reader(state, attached.load_state_dict, attached.state_dict)
+        state = with_sum(attached._sync.state_dict() | own)
+        yield name, Reader(state, attached.load_state_dict, attached._sync.state_dict)
         name = "gradwire.sync.gradient_sync.GradientSync.load_state_dict"
         yield name, Reader(state, attached._sync.load_state_dict, attached._sync.state_dict)
-        fsdp, residuals = _sharded(Autotuner(Auto(), SHARDS, [("a", torch.zeros(4))]) if own else NO_CHOOSER)
-        kept = residuals.of("0", 4)
-        assert kept is not None
-        name = "gradwire.attached.ShardedState.load_state_dict"
-        yield name, Reader(with_sum(fsdp.state_dict() | own), fsdp.load_state_dict, fsdp.state_dict)
+        name = "gradwire.attached.Attached.load_state_dict"
+        fsdp = _sharded(Autotuner(Auto(), SHARDS, [("a", torch.zeros(4))]) if own else NO_CHOOSER)
+        closing.callback(fsdp.close)
+        saved = unpack(fsdp.state_dict(), 0, 1, ATTACHED_SHARDS)
+        state = pack(replace(saved, auto=own.get("auto", "")))
+        yield name, Reader(state, fsdp.load_state_dict, fsdp.state_dict)
+        state = sealed({"residuals": saved.of_residuals() | {"steps_done": 3}, **own})
+        yield name, Reader(state, fsdp.load_state_dict, partial(_older_shards, fsdp))
 
 
-def _sharded(chooser: PlanChooser) -> tuple[ShardedState, Residuals]:
-    """Return the state of a sharded model after three steps of a world of one, and its residuals."""
+def _sharded(chooser: PlanChooser) -> Attached:
+    """Return the handle of a sharded model after three steps of a world of one."""
     plan = Plan.of("topk:0.5")
-    context = SyncContext(gradwire.Exchange(loopback(1)[0], plan), steps_done=3)
-    residuals = Residuals(plan, 0, 1)
-    sync = GradientSync(context, Layouts([]), residuals, [chooser])
-    return ShardedState(sync), residuals
+    context = SyncContext(gradwire.Exchange(loopback(1)[0], plan), ledger=Ledger(0), steps_done=3)
+    sync = GradientSync(context, Layouts([]), Residuals(plan, 0, 1, usual={"0": 4}), [chooser])
+    return Attached(sync, chooser, ExitStack(), None)
+
+
+def _older_shards(attached: Attached) -> dict[str, Any]:
+    """Return the state that earlier versions wrote for a sharded model."""
+    state = attached._sync.state_dict()
+    decided = {each: state.pop(each) for each in (AUTO,) if each in state}
+    del state[SUM]
+    return sealed({"residuals": state, **decided})
 
 
 def _residual_state() -> dict[str, Any]:

@@ -8,16 +8,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from gradwire.autotune.initial_plan import new_recorder
-from gradwire.checkpoints import SUM, check_sealed, sealed
+from gradwire.checkpoints import SUM, check_sealed
 from gradwire.deferred import outside_inference
 from gradwire.errors import SpecError, StateError
 from gradwire.fields import Source, mapping, text
 from gradwire.plan import Plan
+from gradwire.sync.checkpoint import ATTACHED, ATTACHED_SHARDS, RankState, pack, unpack
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.ledger.counts import PlanChoice
 from gradwire.sync.observe import BetweenSteps, PlanChooser, StepObserver
 from gradwire.sync.replicas import ReplicaWatch
-from gradwire.sync.residual import AUTO, Residuals
+from gradwire.sync.residual import AUTO, SCALE, STEPS, Residuals
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from gradwire.autotune.estimate import Estimate
     from gradwire.autotune.recorder import Recorder
 
-_SOURCE = Source("a state of FSDP's residuals", "load what state_dict returned on this rank", StateError)
+_OLDER = Source("a state of FSDP's residuals", "load what state_dict returned on this rank", StateError)
 
 
 class Attached:
@@ -47,7 +48,7 @@ class Attached:
         assert sync.context.ledger is not None, "front ends pass a ledger"
         self.ledger = sync.context.ledger
         self._sync, self._chooser, self._undo, self._watch = sync, chooser, undo, watch
-        self._state: GradientSync | ShardedState = ShardedState(sync) if watch is None else sync
+        self._method = ATTACHED_SHARDS if watch is None else ATTACHED
         self._scale = ScaleFollower(sync.feedback)
         sync.observe(self._scale)
 
@@ -65,11 +66,15 @@ class Attached:
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residuals, and with ``"auto"`` the decisions; each rank saves its own state.
 
-        Call it between steps. ``gradwire.redivide`` converts the states of a DDP model's ranks to a different
-        number of ranks.
+        Call it between steps. The keys name the rank, as in ``gradwire.sync.checkpoint``, so that
+        ``torch.distributed.checkpoint`` keeps the states of all ranks. ``gradwire.redivide`` converts the
+        states of a DDP model's ranks to a different number of ranks.
         """
         self._scale.look()
-        return self._state.state_dict()
+        state, plan = self._sync.state_dict(), self.plan.to_json()
+        own = state["rank"], state["world"], state[STEPS]
+        kept, auto, scale = state["residuals"], state.get(AUTO, ""), state.get(SCALE)
+        return pack(RankState(*own, self._method, plan, residuals=kept, auto=auto, scale=scale))
 
     @outside_inference
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -78,7 +83,25 @@ class Attached:
         With ``"auto"``, the next step adopts the plan of rank 0's state. All ranks load between the same two
         steps. FSDP rejects residuals of a different number of ranks, because it shards gradients differently.
         """
-        self._state.load_state_dict(state)
+        self._sync.load_state_dict(self._read(state))
+
+    def _read(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the state of a ``GradientSync`` from this object's state."""
+        own = self._sync.feedback
+        shards = own if self._watch is None else None
+        if _is_older(state):
+            opened = _opened_older(state, shards)
+            world = opened.get("world")
+        else:
+            found = unpack(state, own.rank, own.world if shards is None else None, self._method)
+            decided = {AUTO: found.auto} if found.auto else {}
+            opened, world = {**found.of_residuals(), STEPS: found.steps_done, **decided}, found.world
+        if shards is not None and isinstance(world, int) and world != shards.world:
+            raise StateError(
+                f"rank {shards.rank} expected residuals of {shards.world} ranks, got residuals of {world} "
+                "ranks, for which FSDP shards gradients differently; continue without residuals"
+            )
+        return opened
 
     @outside_inference
     def check_replicas(self, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -197,34 +220,17 @@ class ScaleFollower(StepObserver):
             self._residuals.follow(1.0)
 
 
-class ShardedState:
-    """The saving and loading of a sharded model's residuals on one rank.
+def _is_older(state: object) -> bool:
+    """Return whether a state is from a version that nested the residuals."""
+    return isinstance(state, Mapping) and "residuals" in state
 
-    The residuals are nested in the saved state, so that ``redivide`` rejects it.
-    """
 
-    def __init__(self, sync: GradientSync) -> None:
-        self._sync = sync
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return this rank's residuals, and with ``"auto"`` the decisions."""
-        state = self._sync.state_dict()
-        decided = {AUTO: state[AUTO]} if AUTO in state else {}
-        residuals = {name: each for name, each in state.items() if name not in (AUTO, SUM)}
-        return sealed({"residuals": residuals, **decided})
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of ``state_dict`` on this rank. Raises ``StateError``, without any change."""
-        feedback = self._sync.feedback
-        given = _SOURCE.fields(state, "residuals", AUTO, SUM)
-        residuals = given.get("residuals", mapping)
-        given.get(AUTO, text, None)
-        check_sealed(state, f"the residuals of rank {feedback.rank}")
-        world = residuals.get("world")
-        if isinstance(world, int) and world != feedback.world:
-            raise StateError(
-                f"rank {feedback.rank} expected residuals of {feedback.world} ranks, got residuals of "
-                f"{world} ranks, for which FSDP shards gradients differently; continue without residuals"
-            )
-        decided = {AUTO: state[AUTO]} if AUTO in state else {}
-        self._sync.load_state_dict({**residuals, **decided})
+def _opened_older(state: Mapping[str, Any], shards: Residuals | None) -> Mapping[str, Any]:
+    """Return the state of a ``GradientSync`` from an older version's; ``shards`` are FSDP's residuals."""
+    if shards is None:
+        return state
+    given = _OLDER.fields(state, "residuals", AUTO, SUM)
+    residuals = given.get("residuals", mapping)
+    given.get(AUTO, text, None)
+    check_sealed(state, f"the residuals of rank {shards.rank}")
+    return {**residuals, **({AUTO: state[AUTO]} if AUTO in state else {})}

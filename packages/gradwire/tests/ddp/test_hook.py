@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 import gradwire
+from gradwire.checkpoints import sealed
 from gradwire.codecs import DEFAULT_CODEC
 from gradwire.ddp.attach import gradwire_hook
 from gradwire.errors import AttachError, ExchangeError, SpecError, StateError, TensorError
+from gradwire.sync.checkpoint import ATTACHED, ATTACHED_SHARDS, RankState, pack
 from gradwire.sync.ledger.ledger import Ledger
 from support.fake_buckets import FakeBucket
+from support.saved_residuals import residuals_in
 
 
 def threads() -> list[str]:
@@ -276,18 +280,37 @@ def test_a_state_goes_out_and_in_and_a_stranger_s_is_refused() -> None:
     backward(model)
     state = attached.state_dict()
     # a world of one encodes nothing, so nothing is lost
-    assert {key: tensor.numel() for key, tensor in state["residuals"].items()} == {"weight": 8, "bias": 2}
+    assert {key: tensor.numel() for key, tensor in residuals_in(state).items()} == {"weight": 8, "bias": 2}
     attached.close()
     again = gradwire.attach(make_model(), gradwire.Plan(gradwire.parse("topk:0.1")))
-    state["residuals"]["weight"][3] = 5.0
-    with pytest.raises(StateError, match="the residuals of rank 0 do not match their checksum"):
+    state["gradwire/rank0/residual/weight"][3] = 5.0
+    with pytest.raises(StateError, match="gradwire/rank0/residual/weight is damaged: its checksum differs"):
         again.load_state_dict(state)
-    del state["crc32c"]  # earlier versions wrote none
-    again.load_state_dict(state)
-    assert again.state_dict()["residuals"]["weight"].tolist() == [0, 0, 0, 5, 0, 0, 0, 0]
-    with pytest.raises(StateError, match="of rank 1 of 2"):
-        again.load_state_dict({**state, "rank": 1, "world": 2})
+    changed = RankState(0, 1, 3, ATTACHED, residuals=residuals_in(state))
+    again.load_state_dict(pack(changed))
+    assert residuals_in(again.state_dict())["weight"].tolist() == [0, 0, 0, 5, 0, 0, 0, 0]
+    of_others = {
+        "got one of 2; .*redivide": replace(changed, world=2),
+        r"got a state of rank 1 \(of attach\)": replace(changed, rank=1),
+        "with the key 'gradwire/rank0/attached', got a state of rank 0;": replace(changed, method="PipeSGD"),
+        r"got a state of rank 0 \(of attach_fsdp\)": replace(changed, method=ATTACHED_SHARDS),
+    }
+    for reason, other in of_others.items():
+        with pytest.raises(StateError, match=reason):
+            again.load_state_dict(pack(other))
     again.close()
+
+
+def test_a_state_of_an_earlier_version_is_loaded() -> None:
+    with gradwire.attach(make_model(), gradwire.Plan(gradwire.parse("topk:0.1"))) as attached:
+        older = {"rank": 0, "world": 1, "residuals": {"weight": torch.arange(8.0)}, "steps_done": 3}
+        attached.load_state_dict(sealed(older))
+        found = residuals_in(attached.state_dict())
+        assert (found["weight"].tolist(), found["bias"].tolist()) == ([*range(8)], [0, 0])
+        with pytest.raises(StateError, match="the residuals of rank 0 do not match their checksum"):
+            attached.load_state_dict({**sealed(older), "steps_done": 4})
+        with pytest.raises(StateError, match="of rank 1 of 2"):
+            attached.load_state_dict({**older, "rank": 1, "world": 2})
 
 
 def test_a_model_that_leaves_buckets_out_is_refused() -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from support.saved_residuals import residuals_in
 
 WIDTH = 24
 
@@ -79,7 +80,7 @@ def averaged(plan: Any) -> dict[str, torch.Tensor]:
         model.zero_grad()
         torch.autograd.backward(_loss(model, step))
         into, out = into + _flat(local).double(), out + _flat(model).double()
-    kept = attached.state_dict()["residuals"]
+    kept = residuals_in(attached.state_dict())
     named = [name for name, each in Spectrum().named_parameters() if each.dtype != torch.complex128]
     left = torch.cat([kept[name] for name in named]).double() if kept else torch.zeros(())
     attached.close()

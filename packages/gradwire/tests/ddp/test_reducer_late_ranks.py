@@ -19,6 +19,7 @@ from gradwire.exchange import Exchange
 from gradwire.plan import Plan
 from support.ddp_ranks import SMALL_BUCKETS, loss_of, make_model, weights
 from support.fake_buckets import FakeBucket, reducer_over
+from support.saved_residuals import residuals_in
 from support.sums import bits
 
 BAD = 99
@@ -79,11 +80,11 @@ def _train(steps: tuple[int, ...], name: str) -> tuple[torch.Tensor, float, bool
         first: Any = model.module[0].weight  # its bucket goes out last
         bad = step == BAD and dist.get_rank() == 1
         handle = first.register_hook(lambda gradient: gradient * torch.inf) if bad else None
-        before = attached.state_dict()["residuals"]
+        before = residuals_in(attached.state_dict())
         scaled: Any = scaler.scale(loss)
         scaled.backward()
         if step == BAD:
-            after = attached.state_dict()["residuals"]
+            after = residuals_in(attached.state_dict())
             kept = all(torch.equal(after[name], before[name]) for name in before)
             assert handle is not None or dist.get_rank() == 0
         if handle is not None:

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 import gradwire
 from gradwire.errors import AttachError, SpecError, StateError
 from gradwire.plan import Plan
+from support.saved_residuals import residuals_in
 from support.sharded import Case, loss_of, make_model, shard, whole
 
 RunProcesses = Callable[..., list[Any]]
@@ -155,13 +156,14 @@ def with_residuals() -> tuple[torch.Tensor, torch.Tensor, dict[str, Any], list[s
     refused = []
     with gradwire.attach_fsdp(model, Plan(gradwire.parse("truncate:20"), residual=True)) as again:
         again.load_state_dict(state)
-        after = again.state_dict()["residuals"]["residuals"]
-        assert all(torch.equal(after[key], each) for key, each in state["residuals"]["residuals"].items())
-        for wrong in ({}, {"residuals": {**state["residuals"], "world": world + 1}}):
+        after = residuals_in(again.state_dict())
+        assert all(torch.equal(after[key], each) for key, each in residuals_in(state).items())
+        older = {"rank": rank, "world": world + 1, "residuals": residuals_in(state)}
+        for wrong in ({}, {"residuals": older}):
             with pytest.raises(StateError) as caught:
                 again.load_state_dict(wrong)
             refused.append(str(caught.value))
-    return received, exact, state["residuals"]["residuals"], refused
+    return received, exact, residuals_in(state), refused
 
 
 @pytest.mark.processes
@@ -175,7 +177,8 @@ def test_what_the_codec_lost_is_in_the_residuals_which_are_saved(run_processes: 
     assert lost.abs().max() > 1e-4
     assert torch.allclose(received + lost, exact, atol=1e-5)
     assert all(
-        "got nothing; load" in each[3][0] and f"residuals of {world + 1} ranks" in each[3][1]
+        "got a mapping without any rank's key; load" in each[3][0]
+        and f"residuals of {world + 1} ranks" in each[3][1]
         for each in results
     )
 
@@ -199,7 +202,7 @@ def with_a_child_named_root() -> tuple[list[str], list[str]]:
     fully_shard(model)
     with gradwire.attach_fsdp(model, "topk:0.25") as attached:
         model(torch.ones(4, 6)).sum().backward()
-        residuals = attached.state_dict()["residuals"]["residuals"]
+        residuals = residuals_in(attached.state_dict())
         return sorted(residuals), sorted(attached.ledger.summary().buckets)
 
 

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gradwire
 from gradwire.errors import GradwireError
+from support.saved_residuals import residuals_in
 
 SMALL_BUCKETS: dict[str, Any] = {"bucket_cap_mb": 0.002}
 EXACT = gradwire.Plan()
@@ -266,7 +267,7 @@ def residuals(plan: gradwire.Plan, steps: int) -> dict[str, torch.Tensor]:
         out = _added(out, model)
     state = attached.state_dict()
     attached.close()
-    left = [state["residuals"][name] for name, _ in make_model().named_parameters()]
+    left = [residuals_in(state)[name] for name, _ in make_model().named_parameters()]
     return {"into": into, "out": out, "left": torch.cat(left).double(), "cuts": torch.tensor(cuts)}
 
 

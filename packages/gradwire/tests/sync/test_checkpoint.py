@@ -386,5 +386,5 @@ def test_processes_resume_from_a_distributed_checkpoint(
     torch.testing.assert_close(
         alone["gradwire/rank0/residual/gradient"], residuals[0] + residuals[1], rtol=1e-6, atol=1e-7
     )
-    with pytest.raises(StateError, match="expected the state of a PipeSGD under 'engine'"):
+    with pytest.raises(StateError, match="expected a state of gradwire under 'engine'"):
         read_ranks(folder, "engine")

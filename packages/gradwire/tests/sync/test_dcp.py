@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
+from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
 from gradwire.codecs import parse
 from gradwire.errors import StateError
 from gradwire.exchange import Exchange
 from gradwire.plan import Plan
-from gradwire.sync.checkpoint import IN_FLIGHT
+from gradwire.sync.checkpoint import IN_FLIGHT, unpack
 from gradwire.sync.dcp import read_ranks
+from support.saved_residuals import residuals_in
+from support.sharded import Case, loss_of, make_model, shard
 
 Ranks = Callable[..., list[Any]]
 State = dict[str, Any]
@@ -72,6 +79,78 @@ def test_a_name_under_which_no_pipeline_was_saved_is_refused(run_exchanges: Rank
         with pytest.raises(StateError) as caught:
             read_ranks(tmp_path, name)
         assert str(caught.value) == (
-            f"expected the state of a PipeSGD under {name!r} in {tmp_path}, got none; pass the name that "
+            f"expected a state of gradwire under {name!r} in {tmp_path}, got none; pass the name that "
             "dcp.save was called with"
         )
+
+
+LOSSY = Plan(parse("topk:0.25"))  # keeps residuals
+
+
+def attached_model(kind: str) -> tuple[Any, gradwire.Attached]:
+    model = make_model()
+    if kind == "DDP":
+        replicas = DistributedDataParallel(model)
+        return replicas, gradwire.attach(replicas, LOSSY)
+    shard(model, Case(mesh=(2, 1) if kind == "HSDP" else None))
+    return model, gradwire.attach_fsdp(model, LOSSY)
+
+
+def trained(model: Any, steps: range) -> list[torch.Tensor]:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in steps:
+        optimizer.zero_grad()
+        loss_of(model, dist.get_rank(), step).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return [
+        each.to_local() if hasattr(each, "to_local") else each.clone() for each in model.state_dict().values()
+    ]
+
+
+def saved_and_resumed(kind: str, folder: Path) -> tuple[list[torch.Tensor], list[torch.Tensor], list[State]]:
+    """Save a run in a folder, and return the weights of the run and of its resumption, and the states."""
+    model, attached = attached_model(kind)
+    trained(model, range(3))
+    before = residuals_in(attached.state_dict())
+    save({"model": get_model_state_dict(model), "gradwire": attached}, checkpoint_id=folder)
+    whole = trained(model, range(3, 6))
+    attached.close()
+    model, attached = attached_model(kind)
+    weights = get_model_state_dict(model)
+    load({"model": weights, "gradwire": attached}, checkpoint_id=folder)
+    set_model_state_dict(model, weights)
+    after = residuals_in(attached.state_dict())
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[key], each) for key, each in before.items())
+    resumed = trained(model, range(3, 6))
+    attached.close()
+    return whole, resumed, read_ranks(folder, "gradwire")
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("kind", ["DDP", "FSDP", "HSDP"])
+def test_an_attached_model_resumes_from_it_with_each_ranks_residuals(
+    kind: str, run_processes: Ranks, tmp_path: Path
+) -> None:
+    residuals = []
+    for rank, (whole, resumed, states) in enumerate(run_processes(2, saved_and_resumed, kind, tmp_path)):
+        # DDP rebuilds its buckets after the first step, so their parts of a sum differ.
+        same = partial(torch.allclose, atol=0.1) if kind == "DDP" else torch.equal
+        assert all(map(same, whole, resumed))
+        residuals.append(torch.cat([*residuals_in(states[rank]).values()]))
+    assert residuals[0].any()
+    assert not torch.equal(*residuals)
+    if kind == "DDP":
+        (alone,) = gradwire.redivide(states, 1)
+        merged = torch.cat([*residuals_in(alone).values()])
+        assert torch.allclose(merged, residuals[0] + residuals[1], rtol=1e-6)
+
+
+def test_a_tensor_that_a_new_object_lacks_is_named_with_a_remedy(
+    run_exchanges: Ranks, tmp_path: Path
+) -> None:
+    """FSDP omits parameters without a gradient, so lengths of residuals are known only after a step."""
+    state = saved(tmp_path, run_exchanges)[0]
+    del state["gradwire/rank0/residual/gradient"]
+    with pytest.raises(StateError, match=r"residual/gradient of the .*, got nothing; .*dcp\.read_ranks, bec"):
+        unpack(state, 0, 2)

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 
 import torch
 import torch.distributed as dist
@@ -24,7 +26,7 @@ from gradwire.autotune.settings import Auto
 from gradwire.codecs import Codec
 from gradwire.deferred import outside_inference
 from gradwire.errors import AttachError, SpecError
-from gradwire.fsdp.comms import GatherWeights, ReplicaGroup, ScatterGradients, ShardedSteps
+from gradwire.fsdp.comms import GatherWeights, ReplicaGroup, ScatterGradients, ShardedSteps, residual_key
 from gradwire.fsdp.sync_contexts import Purpose, SyncContexts
 from gradwire.fsdp.units import Unit, UnitLayouts, units_of
 from gradwire.plan import Plan
@@ -144,7 +146,8 @@ def attach_fsdp(
         members = [contexts.connect(*each) for each in groups]
         layouts = [unit.layouts(module) for unit in units]
         names = Layouts([name for each in layouts for name in each.all_names()])
-        residuals = Residuals(plan, rank, dist.get_world_size())
+        usual = [_residuals_of(*each) for each in zip(units, layouts, strict=True)]
+        residuals = Residuals(plan, rank, dist.get_world_size(), usual=dict(chain(*usual)))
         sync = GradientSync(members[-1].context, names, residuals, [chooser])
         undo.callback(sync.close)
         # Otherwise a thread would keep the links of a deleted model open.
@@ -214,6 +217,15 @@ def _groups(
     alone = units[0].shard_group
     assert alone is not None, "a unit without a group of shards has one of replicas"
     return [(Purpose.AGREE, alone)]
+
+
+def _residuals_of(unit: Unit, layouts: UnitLayouts) -> Iterator[tuple[str, int]]:
+    """Yield the keys and lengths of a unit's residuals if all of its parameters have gradients."""
+    count, shards = sum(layouts.counts), unit.shard_group
+    if shards is not None and shards.size() > 1:
+        yield residual_key(f"{unit.name}.gradients", count * shards.size()), count * shards.size()
+    if unit.replica_group is not None:
+        yield residual_key(f"{unit.name}.replicas", count), count
 
 
 def _install(

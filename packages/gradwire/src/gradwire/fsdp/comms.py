@@ -31,6 +31,11 @@ _SUMS = (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PREMUL_SUM)
 _EXACT_HALVES: dict[torch.dtype, Codec] = {torch.bfloat16: Bf16(), torch.float16: Fp16()}
 
 
+def residual_key(bucket: str, count: int) -> str:
+    """Return the key of a bucket's residual; FSDP omits parameters without a gradient, so lengths vary."""
+    return f"{bucket}/{count}"
+
+
 class ShardedSteps:
     """The steps of one sharded model on one rank, shared by the exchanges of all units.
 
@@ -73,7 +78,7 @@ class ShardedSteps:
                     layout=layouts.scattered(count, member.world) if scatters else layouts.replicated(count),
                     name=bucket,
                     request=BucketRequest(Half.REDUCE if scatters else Half.ALL_REDUCE, average=False),
-                    feedback=FlatResidual(self.sync.feedback.of(f"{bucket}/{count}", count)),
+                    feedback=FlatResidual(self.sync.feedback.of(residual_key(bucket, count), count)),
                 ),
                 values,
                 member.context,

@@ -22,9 +22,9 @@ from gradwire.ddp.attach import attach
 from gradwire.errors import AttachError, MissingPackageError, SpecError, StateError
 from gradwire.fields import Source, mapping, optional, whole
 from gradwire.plan import PlanLike
+from gradwire.sync.checkpoint import redivide
 from gradwire.sync.group import check_timeout
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.residual import redivide
 from gradwire.version import how_to_install
 
 # Find the ``DistributedDataParallel`` inside a framework's model.

@@ -6,7 +6,8 @@ rank's state by mistake:
 
 - ``gradwire/rank3/pipe``: a JSON string with version, method, plan, rank, world, steps, the decisions of
   ``"auto"`` and, of a pipeline, the hyperparameters of the gradients in flight (the key is named after the
-  method that was first saved);
+  method that was first saved). ``attach`` writes it to ``gradwire/rank3/attached`` instead, and
+  ``attach_fsdp`` to ``gradwire/rank3/attached_shards``, because neither loads a method's state;
 - ``gradwire/rank3/residual/<key>``: the encoding errors of this rank, if the plan keeps residuals;
 - ``gradwire/rank3/own``: float32 ``(pipeline - 1, count)``, if updates are eager: this rank's own
   gradients of the newest steps in flight, oldest first, then rows of zeros;
@@ -35,6 +36,7 @@ from gradwire.codecs.spec import is_whole
 from gradwire.deferred import outside_inference
 from gradwire.errors import StateError, shown
 from gradwire.fields import (
+    ABOVE_ZERO,
     Fields,
     Kind,
     Source,
@@ -50,11 +52,14 @@ from gradwire.fields import (
     tensor_of,
     whole,
 )
-from gradwire.sync.residual import AUTO, STEPS
+from gradwire.sync.residual import AUTO, SCALE, STEPS
 from gradwire.sync.residual import redivide as redivide_residuals
 
 IN_FLIGHT = "gradwire/in_flight"
-_PIPE = re.compile(r"gradwire/rank(\d+)/pipe")
+ATTACHED, ATTACHED_SHARDS = "attached", "attached_shards"
+"""The values of ``RankState.method`` for ``attach`` and ``attach_fsdp``; each has an entry of its own."""
+_MAKERS = {ATTACHED: " (of attach)", ATTACHED_SHARDS: " (of attach_fsdp)"}
+_ENTRY = re.compile(rf"gradwire/rank(\d+)/(pipe|{ATTACHED}|{ATTACHED_SHARDS})")
 _VERSION = 3
 _READABLE = (1, 2, 3)
 """Readable versions. Version 1 has no own gradients, and averages replace them. Before version 3, unused
@@ -65,7 +70,7 @@ _SEALED_SINCE = 3
 _OLDER = {"rank", "world", "clock", "model"}
 """The fields in older states of bounded staleness, in addition to residuals or an optimizer."""
 
-_RESIDUALS, _BESIDE = {"rank", "world", "residuals"}, {"scale", STEPS, AUTO, SUM}
+_RESIDUALS, _BESIDE = {"rank", "world", "residuals"}, {SCALE, STEPS, AUTO, SUM}
 """The required and optional fields of a state that holds only residuals."""
 
 _VALUES, _MATRIX = tensor_of(anywhere=True), tensor_of(torch.float32, None, None, anywhere=True)
@@ -119,6 +124,8 @@ class RankState:
         The states of model and optimizer, if the method saves them.
     auto
         The state of the automatic choice of plans as JSON; empty if the user passed a plan.
+    scale
+        The loss scale that the residuals are multiplied by, if they follow one.
     """
 
     rank: int
@@ -132,11 +139,13 @@ class RankState:
     model: Mapping[str, torch.Tensor] | None = None
     optimizer: Mapping[str, Any] | None = None
     auto: str = ""
+    scale: float | None = None
 
     def of_residuals(self, below: int = 0) -> dict[str, Any]:
         """Return the state of ``Residuals`` without the ranks below ``below``."""
         rank, world = self.rank - below, self.world - below
-        return {"rank": rank, "world": world, "residuals": dict(self.residuals)}
+        scale = {} if self.scale is None else {SCALE: self.scale}
+        return {"rank": rank, "world": world, "residuals": dict(self.residuals), **scale}
 
 
 def pack(state: RankState) -> State:
@@ -156,6 +165,7 @@ def pack(state: RankState) -> State:
         "own_absent": [each.own_absent for each in state.in_flight],
         "keeps_model": state.model is not None,
         "auto": state.auto,
+        **({} if state.scale is None else {SCALE: state.scale}),
     }
     prefix = _prefix(state.rank)
     tensors = {}
@@ -168,7 +178,7 @@ def pack(state: RankState) -> State:
         f"{prefix}model/{name}": tensor.detach().clone() for name, tensor in (state.model or {}).items()
     }
     sums = {key: [tensor.numel(), of_tensor(tensor)] for key, tensor in tensors.items()}
-    packed = {f"{prefix}pipe": sealed_text({**text, "sums": sums}), **tensors}
+    packed = {f"{prefix}{_entry(state.method)}": sealed_text({**text, "sums": sums}), **tensors}
     if state.optimizer is not None:
         packed[f"{prefix}optimizer"] = sealed(copy.deepcopy(state.optimizer))
     return packed
@@ -182,19 +192,19 @@ def _rows(gradients: Sequence[torch.Tensor], most: int, count: int) -> torch.Ten
     return rows
 
 
-def unpack(state: Mapping[str, Any], rank: int, world: int, method: str = "PipeSGD") -> RankState:
-    """Read this rank's state.
+def unpack(state: Mapping[str, Any], rank: int, world: int | None, method: str = "PipeSGD") -> RankState:
+    """Read this rank's state; ``world`` None accepts a state of any number of ranks.
 
     Raises ``StateError`` for a state of a different rank or world, and for one that ``pack`` did not create.
     """
-    own = f"{_prefix(rank)}pipe"
+    own = f"{_prefix(rank)}{_entry(method)}"
     if not isinstance(state, Mapping) or (own not in state and not _is_older(state, rank)):
         raise StateError(
             f"rank {rank} expected its own state, with the key {own!r}, got {_whose(state)}; load on each "
             "rank the state that it saved"
         )
     found = _read(state, rank, method)
-    if found.world != world:
+    if world is not None and found.world != world:
         raise StateError(
             f"rank {rank} of {world} expected a state of {world} ranks, got one of {found.world}; pass the "
             "states of all old ranks to gradwire.sync.checkpoint.redivide first"
@@ -230,7 +240,7 @@ def redivide(states: Sequence[Mapping[str, Any]], world: int) -> list[State]:
     """
     if all(isinstance(state, Mapping) and set(state) - _BESIDE == _RESIDUALS for state in states):
         return redivide_residuals(states, world)
-    olds = sorted((_read(state, _rank_of(state)) for state in states), key=lambda old: old.rank)
+    olds = sorted((_read(state, *_owner_of(state)) for state in states), key=lambda old: old.rank)
     first = int(bool(olds) and olds[0].rank == 0 and "Server" in olds[0].method)
     divided = redivide_residuals([old.of_residuals(first) for old in olds[first:]], world - first)
     _check_same_moment(olds)
@@ -263,14 +273,14 @@ def _equal(some: Sequence[InFlight], others: Sequence[InFlight]) -> bool:
     )
 
 
-def _read(state: object, rank: int, method: str = "PipeSGD") -> RankState:
+def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankState:
     source = Source(
         f"the state of rank {rank}", f"load a state that {method}.state_dict returned", StateError
     )
     given, prefix = source.fields(state), _prefix(rank)
     if _is_older(state, rank):
         return _read_older(given)
-    text, is_sealed = given.get(f"{prefix}pipe", opened_text)
+    text, is_sealed = given.get(f"{prefix}{_entry(method)}", opened_text)
     words = source.fields(text)
     if words.get("version", one_of(*_READABLE)) >= _SEALED_SINCE and not is_sealed:
         raise StateError(f"expected a checksum in the state of rank {rank}, got none; load another state")
@@ -287,6 +297,11 @@ def _read(state: object, rank: int, method: str = "PipeSGD") -> RankState:
     mine = [*[None] * (count - kept), *own[:kept]]
     flown = zip(averages[:count], map(list, scheduled), mine, absent, own_absent, strict=True)
     for key, (numel, wanted) in words.get("sums", keyed(pair(whole(), whole())), _NO_SUMS).items():
+        if key not in state:
+            raise StateError(
+                f"expected a value for {key} of the state of rank {rank}, got nothing; load another state, "
+                "or read it with gradwire.sync.dcp.read_ranks, because dcp.load omits what a new object lacks"
+            )
         found = given.get(key, _VALUES)  # a tensor of a different length is refused elsewhere
         if found.numel() == numel and of_tensor(found) != wanted:
             raise StateError(f"{key} is damaged: its checksum differs from the saved one; load another state")
@@ -302,6 +317,7 @@ def _read(state: object, rank: int, method: str = "PipeSGD") -> RankState:
         given.below(f"{prefix}model/", _VALUES) if words.get("keeps_model", flag, False) else None,
         given.get(f"{prefix}optimizer", _optimizer, None),
         words.get("auto", line, ""),
+        words.get(SCALE, real(ABOVE_ZERO), None),
     )
 
 
@@ -337,25 +353,45 @@ def _prefix(rank: int) -> str:
     return f"gradwire/rank{rank}/"
 
 
+def _entry(method: str) -> str:
+    """Return the last part of the key of a method's JSON text."""
+    return method if method in (ATTACHED, ATTACHED_SHARDS) else "pipe"
+
+
 def ranks_in(names: Mapping[str, Any]) -> list[int]:
     """Return the ranks that have a state under these keys, sorted."""
-    return sorted(int(match[1]) for match in map(_PIPE.fullmatch, map(str, names)) if match)
+    return [rank for rank, _ in _entries(names)]
 
 
-def _rank_of(state: Mapping[str, Any]) -> int:
+def _entries(names: Mapping[str, Any]) -> list[tuple[int, str]]:
+    """Return the ranks with a state under these keys, and the last part of its key, sorted."""
+    return sorted((int(match[1]), match[2]) for match in map(_ENTRY.fullmatch, map(str, names)) if match)
+
+
+def _owner_of(state: Mapping[str, Any]) -> tuple[int, str]:
+    """Return the rank and the method of a state that ``redivide`` can convert."""
     if isinstance(state, Mapping) and set(state) >= _OLDER and is_whole(state["rank"], 0, sys.maxsize):
-        return int(state["rank"])
-    ranks = ranks_in(state) if isinstance(state, Mapping) else []
-    if len(ranks) != 1:
+        return int(state["rank"]), "PipeSGD"
+    entries = _entries(state) if isinstance(state, Mapping) else []
+    if len(entries) != 1:
         raise StateError(f"expected the state of one rank, got {_whose(state)}; pass one state per rank")
-    return ranks[0]
+    rank, entry = entries[0]
+    if entry == ATTACHED_SHARDS:
+        raise StateError(
+            f"rank {rank}: redivide expected states that can be divided among ranks, got a state of "
+            "attach_fsdp, because FSDP shards gradients differently for each number of ranks; continue "
+            "without residuals"
+        )
+    return rank, "PipeSGD" if entry == "pipe" else entry
 
 
 def _whose(state: object) -> str:
     if not isinstance(state, Mapping):
         return shown(state)
-    ranks = [state["rank"]] if set(state) >= _OLDER else ranks_in(state)
-    return f"a state of rank {', '.join(map(shown, ranks))}" if ranks else "a mapping without any rank's key"
+    if set(state) >= _OLDER:
+        return f"a state of rank {shown(state['rank'])}"
+    ranks = [f"{rank}{_MAKERS.get(entry, '')}" for rank, entry in _entries(state)]
+    return f"a state of rank {', '.join(ranks)}" if ranks else "a mapping without any rank's key"
 
 
 def _written(group: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from gradwire.sync.checkpoint import IN_FLIGHT, State, ranks_in
 
 @outside_inference
 def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
-    """Return the state of every rank that saved a ``gradwire.PipeSGD`` with ``dcp.save``.
+    """Return the states of all ranks that saved a method, or ``attach``'s handle, with ``dcp.save``.
 
     If ``torch.distributed`` is initialised, all its processes call this together, and each reads everything:
     the residuals of all ranks, and the gradients in flight once.
@@ -30,17 +30,17 @@ def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
     folder
         The ``checkpoint_id`` of ``dcp.save``, a folder.
     key
-        The name under which the pipeline was saved: ``"pipe"`` for ``dcp.save({"pipe": pipe, ...})``.
+        The name under which it was saved: ``"pipe"`` for ``dcp.save({"pipe": pipe, ...})``.
 
     Returns
     -------
     list
-        The states in rank order, for ``checkpoint.redivide``.
+        The states in rank order, for ``load_state_dict``, or for ``checkpoint.redivide``.
 
     Raises
     ------
     StateError
-        If the checkpoint cannot be read, or holds no pipeline under this name.
+        If the checkpoint cannot be read, or holds no state under this name.
     """
     stored = _metadata(folder)
     try:
@@ -54,7 +54,7 @@ def read_ranks(folder: str | os.PathLike[str], key: str) -> list[State]:
     ranks = ranks_in(template)
     if not ranks:
         raise StateError(
-            f"expected the state of a PipeSGD under {key!r} in {folder}, got none; pass the name that "
+            f"expected a state of gradwire under {key!r} in {folder}, got none; pass the name that "
             "dcp.save was called with"
         )
     with warnings.catch_warnings():

@@ -27,7 +27,7 @@ GRADIENT = "gradient"
 
 _SOURCE = Source("a state of residuals", "load a state that state_dict returned on this rank", StateError)
 _FIELDS = ("rank", "world", "residuals")
-_SCALE = "scale"
+SCALE = "scale"
 """The field of the loss scale that residuals are multiplied by, if they follow one."""
 STEPS = "steps_done"
 """The field of the run's completed steps; older states lack it."""
@@ -46,13 +46,23 @@ class Residuals:
         The rank that owns the residuals, and the number of ranks; saved in a state.
     counts
         The number of floats for every possible key, if known: a state with other keys is then refused.
+    usual
+        The number of floats for the keys that a state always has, so that ``torch.distributed.checkpoint``
+        can load it into a new object; ``counts`` by default.
     """
 
-    def __init__(self, plan: Plan, rank: int, world: int, counts: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        world: int,
+        counts: Mapping[str, int] | None = None,
+        usual: Mapping[str, int] | None = None,
+    ) -> None:
         self.rank = rank
         self.world = world
         self._keeps, self._on_device = plan.keeps_residual, plan.encodes_on_device
-        self._counts = counts
+        self._counts, self._usual = counts, usual or counts or {}
         self._tensors: dict[str, torch.Tensor] = {}
         self.scale_followed: float | None = None
         """The loss scale that residuals are multiplied by, if they follow one."""
@@ -119,9 +129,11 @@ class Residuals:
 
         The state is ``{"rank": int, "world": int, "residuals": {key: tensor}}``, which ``torch.load`` reads
         with ``weights_only``; it includes ``"scale": float`` if residuals follow a loss scale, and
-        ``"steps_done": int`` if the owner sets it.
+        ``"steps_done": int`` if the owner sets it. A usual key that was never used has zeros.
         """
-        return _state(self.rank, self.world, self._tensors, self.scale_followed, self.steps_done)
+        usual = self._usual if self._keeps else {}
+        unused = {key: torch.zeros(count) for key, count in usual.items() if key not in self._tensors}
+        return _state(self.rank, self.world, self._tensors | unused, self.scale_followed, self.steps_done)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that ``state_dict`` returned on this rank; the residuals of missing keys become 0.
@@ -135,7 +147,7 @@ class Residuals:
                 write(own, torch.zeros_like(own, device="cpu"))
         for key, tensor in residuals.items():
             write(self._tensors.setdefault(key, torch.empty_like(tensor)), tensor)
-        self.scale_followed, self.steps_done = state.get(_SCALE), state.get(STEPS)
+        self.scale_followed, self.steps_done = state.get(SCALE), state.get(STEPS)
 
     def check_state(self, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
         """Return the residuals of a state that ``load_state_dict`` can load. Raises ``StateError``."""
@@ -220,7 +232,7 @@ def _state(
     steps_done: int | None,
 ) -> dict[str, Any]:
     copies = {key: on_host(tensor).clone() for key, tensor in residuals.items()}
-    own = {"rank": rank, "world": world, "residuals": copies, _SCALE: scale, STEPS: steps_done}
+    own = {"rank": rank, "world": world, "residuals": copies, SCALE: scale, STEPS: steps_done}
     return {key: value for key, value in own.items() if value is not None}
 
 
@@ -235,7 +247,7 @@ def _common_steps(states: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def _common_scale(states: Sequence[Mapping[str, Any]]) -> float | None:
-    scales = list(dict.fromkeys(state.get(_SCALE) for state in states))
+    scales = list(dict.fromkeys(state.get(SCALE) for state in states))
     if len(scales) > 1:
         raise StateError(
             f"expected residuals with one loss scale, got the scales {scales}; use the states of all ranks "
@@ -245,9 +257,9 @@ def _common_scale(states: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def _read(state: Mapping[str, Any]) -> tuple[int, int, Mapping[str, torch.Tensor]]:
-    given = _SOURCE.fields(state, *_FIELDS, _SCALE, STEPS, AUTO, SUM)
+    given = _SOURCE.fields(state, *_FIELDS, SCALE, STEPS, AUTO, SUM)
     rank, world = given.get("rank", whole()), given.get("world", whole(1))
-    given.get(_SCALE, real(ABOVE_ZERO), 1.0)
+    given.get(SCALE, real(ABOVE_ZERO), 1.0)
     given.get(STEPS, whole(), 0)
     residuals = given.get("residuals", keyed(tensor_of(torch.float32, None)))
     for key, each in residuals.items():
