@@ -4,6 +4,7 @@
     .venv/bin/python scripts/browse.py report.html --schemes light --height 4000
 
 Pages are files; a folder means every HTML file in it. Each page is opened at every width and colour scheme.
+Folded parts are opened after the first screenshot, and a page with folded parts has a second one.
 Faults are the findings of axe-core (the rules of WCAG A and AA, and its best practices), a page wider than
 the window, an error on the console, and a request to another host. The exit code is 1 if there are faults,
 and 2 if the browser is missing.
@@ -34,6 +35,12 @@ NEEDS = (
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 HEIGHT_OF_WINDOW = 900
 MISSING, WRONG = 2, 1
+OPEN = """() => {
+  const folded = [...document.querySelectorAll("details:not([open])")];
+  folded.forEach((each) => { each.open = true; });
+  return folded.length;
+}"""
+"""JavaScript that opens all folded parts, and returns their number."""
 
 
 def browser_path() -> str | None:
@@ -126,9 +133,11 @@ def look(
     for name in names:
         seen.clear()
         tab.goto(address + name.as_posix())
+        file = "-".join(name.with_suffix("").parts)
         if words.out is not None:
-            file = "-".join(name.with_suffix("").parts)
             picture(tab, words.out / f"{file}-{view}.png", words.height)
+        if tab.evaluate(OPEN) and words.out is not None:
+            picture(tab, words.out / f"{file}-{view}-open.png", words.height)
         for text in [*complaints(tab, axe), *seen]:
             yield name, text
 

@@ -1,10 +1,10 @@
-"""Click through reports in a real browser as a user does: themes, sortable headings, links, and keys.
+"""Click through reports in a real browser as a user does: themes, sections, headings, links, and keys.
 
     .venv/bin/python scripts/click_reports.py runs/demo/report.html
 
 Faults are a heading that doesn't sort its column in both directions, a lost row or table sum, a theme that
-doesn't change, a dead link, a table that the keyboard can't reach, and an error on the console. browse.py
-documents the exit codes and the required packages.
+doesn't change, a section that doesn't open or close, a dead link, a table that no key reaches, and an
+error on the console. browse.py documents the exit codes and the required packages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from browse import MISSING, NEEDS, WRONG, browser_path, pages_of, served
+from browse import MISSING, NEEDS, OPEN, WRONG, browser_path, pages_of, served
 
 READ = """table => ({
   caption: table.caption.textContent,
@@ -26,22 +26,21 @@ READ = """table => ({
     row => [...row.cells].map(cell => [cell.dataset.sort ?? null, cell.textContent])),
 })"""
 """JavaScript that reads the displayed table independently of the page's script."""
+FOLDED = "main details"
+CONTROLS = "button, a, summary, .wide"
 PAPER = "getComputedStyle(document.body).backgroundColor"
 
 
 def complaints(tab: Any) -> Iterator[str]:
     """Yield the faults of the open report."""
     yield from _themes(tab)
+    yield from _folding(tab)
     tables = tab.query_selector_all("table.sortable")
     if not tables:
         yield "expected a table, got none"
     for table in tables:
         yield from _sorting(table)
-    for link in tab.query_selector_all("nav a"):
-        link.click()
-        target = link.get_attribute("href")
-        if not tab.evaluate("document.querySelector(':target') !== null"):
-            yield f"its link {target} has no target"
+    yield from _links(tab)
     yield from _keys(tab)
 
 
@@ -55,6 +54,31 @@ def _themes(tab: Any) -> Iterator[str]:
         seen.append(tab.evaluate(PAPER))
     if seen[0] == seen[1] or seen[0] != seen[2]:
         yield f"expected two alternating themes, got {', '.join(seen)}"
+
+
+def _folding(tab: Any) -> Iterator[str]:
+    """Open all sections, close them, and open them again."""
+    if not tab.is_visible("#all"):
+        yield "the button that opens all sections is not visible"
+        return
+    for name, closed in (("opened", 0), ("closed", len(tab.query_selector_all(FOLDED))), ("opened again", 0)):
+        tab.click("#all")
+        left = len(tab.query_selector_all(f"{FOLDED}:not([open])"))
+        if left != closed:
+            yield f"expected {closed} folded sections after all were {name}, got {left}"
+
+
+def _links(tab: Any) -> Iterator[str]:
+    """Follow each link to a part of the page, which opens it."""
+    for link in tab.query_selector_all("main a[href^='#']"):
+        target = link.get_attribute("href")
+        if tab.query_selector(target) is None:
+            yield f"its link {target} has no target"
+            continue
+        tab.evaluate(f"document.querySelector({target!r}).closest('details').open = false")
+        link.evaluate("each => each.click()")
+        if not tab.evaluate(f"document.querySelector({target!r}).closest('details').open"):
+            yield f"its link {target} doesn't open its target"
 
 
 def _sorting(table: Any) -> Iterator[str]:
@@ -89,13 +113,14 @@ def in_order(keys: list[tuple[str | None, str]], descending: bool) -> bool:
 
 def _keys(tab: Any) -> Iterator[str]:
     """Reach every heading and every scrollable box with the Tab key, and sort with the Enter key."""
-    wanted = tab.evaluate("document.querySelectorAll('button, a, .wide').length")
-    tab.evaluate("document.body.focus()")
     tab.goto(tab.url.partition("#")[0])
+    tab.evaluate(OPEN)
+    wanted = tab.evaluate(f"document.querySelectorAll({CONTROLS!r}).length")
+    tab.evaluate("document.body.focus()")
     reached = 0
     for _ in range(wanted):
         tab.keyboard.press("Tab")
-        reached += tab.evaluate("document.activeElement.matches('button, a, .wide')")
+        reached += tab.evaluate(f"document.activeElement.matches({CONTROLS!r})")
     if reached != wanted:
         yield f"the keyboard reaches {reached} of {wanted} controls"
     head = tab.query_selector("table.sortable thead th")

@@ -13,6 +13,8 @@ from support.project import ROOT
 
 GOOD = "<!doctype html><html lang=en><title>A page</title><main><h1>A page</h1><p>Its text.</main></html>"
 WIDE = GOOD.replace("<p>", "<p style='width: 2000px; color: #ddd; background: #fff'>")
+FAINT = "<details><summary>More</summary><p style='color: #ddd; background: #fff'>Faint.</p></details><p>"
+FOLDED = GOOD.replace("<p>", FAINT)
 STRANGE = GOOD.replace("<p>", "<script src='http://127.0.0.2:9/far.js'></script><p>")
 
 
@@ -69,6 +71,7 @@ def test_it_finds_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert module.main([*good, "--widths", "390", "--out", str(pictures)]) == 0
     assert sorted(each.name for each in pictures.iterdir()) == ["good-390-dark.png", "good-390-light.png"]
     assert "1 pages, each in 2 ways: 0 complaints" in capsys.readouterr().out
+    (tmp_path / "folded.html").write_text(FOLDED)
     assert module.main([str(tmp_path), "--widths", "390", "--schemes", "light"]) == 1
     told = capsys.readouterr().out
     assert "wide.html at 390, light: is 20" in told
@@ -76,3 +79,8 @@ def test_it_finds_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "wide.html at 390, light: color-contrast (serious)" in told
     assert "strange.html at 390, light: asks for http://127.0.0.2:9/far.js" in told
     assert "good.html at" not in told
+    assert "folded.html at 390, light: color-contrast (serious)" in told, "folded parts are opened"
+    folded = [str(tmp_path / "folded.html"), "--widths", "390", "--schemes", "light"]
+    module.main([*folded, "--out", str(tmp_path / "opened")])
+    opened = sorted(each.name for each in (tmp_path / "opened").iterdir())
+    assert opened == ["folded-390-light-open.png", "folded-390-light.png"]

@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from gradwire.page import Report, Section, render
+from gradwire.page import PageLink, Report, Section, render
 from gradwire.tables import Column, Table
 from support.project import ROOT
 
@@ -59,7 +59,8 @@ def test_it_finds_what_is_broken(
     pytest.importorskip("playwright", reason="the extra 'browser' isn't installed")
     if clicks.browser_path() is None:
         pytest.skip("this machine has no Chromium")
-    good = render(Report("A run", "It was fast.", [Section("Times", [("times", TABLE)])]), RECORD)
+    sections = [Section("Summary", [PageLink("the times", "times")]), Section("Times", [("times", TABLE)])]
+    good = render(Report("A run", "It was fast.", sections), RECORD)
     (tmp_path / "good.html").write_text(good)
     assert clicks.main([str(tmp_path)]) == 0
     assert capsys.readouterr().out == "1 reports, clicked through: 0 complaints\n"
@@ -68,7 +69,9 @@ def test_it_finds_what_is_broken(
         ("body.append(", "body.rows[0].remove(); body.append(", "rows are lost"),
         ('isDark() ? "light"', 'isDark() ? "dark"', "expected two alternating themes"),
         ('href="#times"', 'href="#nowhere"', "its link #nowhere has no target"),
-        ("theme.hidden = false", "", "the theme switch is not visible"),
+        ('document.querySelector(".controls").hidden = false', "", "the theme switch is not visible"),
+        ("each.open = open", "each.open = true", "expected 3 folded sections after all were closed, got 0"),
+        ("if (link) openTo", "if (false) openTo", "its link #times doesn't open its target"),
         ('tabindex="0"', 'tabindex="-1"', "the keyboard reaches"),
     ):
         assert old in good

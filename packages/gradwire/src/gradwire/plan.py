@@ -18,6 +18,7 @@ from gradwire.codecs.wrappers import Projected, Scaled, offloadable, scalable
 from gradwire.errors import JobError, SpecError, shown
 from gradwire.fields import Source, named, to_values
 from gradwire.files import check_replaceable, read_text, write_files
+from gradwire.page import in_notebook
 from gradwire.records import read_object
 from gradwire.wire import HEADER_NBYTES, MAX_FRAME_NBYTES, TOS
 
@@ -291,6 +292,9 @@ class Plan:
     def to_json(self) -> str:
         """Return the plan as a JSON object, with codecs as their specs."""
         return json.dumps(to_values(self))
+
+    def _repr_html_(self) -> str:
+        return in_notebook("Plan", to_values(self))
 
     def to_text(self) -> str:
         """Return the content of a plan's file: the JSON object with its checksum."""

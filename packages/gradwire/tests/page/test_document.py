@@ -8,19 +8,18 @@ from support.pages import Page
 EVIL = "<script>&\"'"
 
 
-def test_a_page_has_one_title_links_to_sections_and_a_policy_that_loads_nothing() -> None:
+def test_a_page_has_one_title_and_a_policy_that_loads_nothing() -> None:
     html = render_all(Report("A < b", "Fast.", [Section("The first", ["One."], link="first")]), [])
     page = Page(html)
     assert html.startswith('<!DOCTYPE html>\n<html lang="en">')
     assert html.endswith("</html>\n")
     assert page.headings == [(1, "A < b"), (2, "The first")]
-    assert (page.links, page.ids) == (["#first"], ["theme", "first"])
-    assert ">first</a>" in html
+    assert (page.links, page.ids) == ([], ["all", "theme", "first"])
     assert {each for each in page.loads if not each.startswith("#")} == {"data:,"}
     policy = next(each["content"] for _, each in page.attributes if "http-equiv" in each)
     assert str(policy).startswith("default-src 'none';")
     tags = [tag for tag, _ in page.attributes]
-    assert [tags.count(each) for each in ("header", "nav", "main", "script", "style")] == [1] * 5
+    assert [tags.count(each) for each in ("header", "main", "script", "style", "details")] == [1] * 5
 
 
 def test_text_and_attributes_are_escaped() -> None:
@@ -34,11 +33,19 @@ def test_text_and_attributes_are_escaped() -> None:
     assert [tag for tag, _ in page.attributes].count("script") == 1
 
 
-def test_sections_of_the_next_level_have_headings_and_no_link_of_their_own() -> None:
+def test_sections_of_the_next_level_have_headings_inside_of_their_section() -> None:
     inner = Section("Inner", ["Two."])
     page = Page(render_all(Report("A", "Fast.", [Section("Outer", ["One.", inner, "Three."])]), []))
     assert page.headings == [(1, "A"), (2, "Outer"), (3, "Inner")]
-    assert page.links == ["#outer"]
+    assert page.ids == ["all", "theme", "outer", "inner"]
     assert [page.text.index(word) for word in ("One.", "Two.", "Three.")] == sorted(
         page.text.index(word) for word in ("One.", "Two.", "Three.")
     )
+
+
+def test_sections_are_folded_except_for_what_the_reader_must_act_on() -> None:
+    sections = [Section("Act", ["One."], is_open=True), Section("Read", ["Two."])]
+    page = Page(render_all(Report("A", "Slow.", sections), []))
+    assert ["open" in each for tag, each in page.attributes if tag == "details"] == [True, False]
+    inside = [tag for tag, _ in page.attributes if tag in ("details", "summary", "h2")]
+    assert inside == ["details", "summary", "h2"] * 2, "the heading is what opens it"

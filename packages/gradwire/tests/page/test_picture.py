@@ -6,11 +6,23 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import matplotlib
+import matplotlib.figure
 import pytest
 
 from gradwire.page import Picture, Report, Section
 from gradwire.page import report as module
-from gradwire.page.picture import COLOURS, CURVES, can_draw, draw
+from gradwire.page.picture import (
+    COLOURS,
+    CURVES,
+    NARROW_IN,
+    WIDTH_IN,
+    can_draw,
+    draw,
+    legend_above,
+    log_axis,
+    paint_bars,
+    panels,
+)
 from gradwire.page.report import render_all
 from support.pages import Page
 
@@ -63,7 +75,7 @@ def test_a_size_that_differs_in_its_last_digits_gives_the_same_bytes() -> None:
 
     pages = [draw(replace(PICTURE, paint=partial(wider, by))) for by in (1.0, 1 + 2e-15)]
     assert pages[0] == pages[1]
-    assert re.search(r'clip-path="url\(#losses-p\d\)', pages[0])
+    assert re.search(r'clip-path="url\(#losses-broad-p\d\)', pages[0])
 
 
 def test_its_caption_is_its_name_and_without_matplotlib_it_is_left_out(
@@ -80,3 +92,57 @@ def test_its_caption_is_its_name_and_without_matplotlib_it_is_left_out(
     assert html.index("The verdict") < html.index("<section")
     monkeypatch.setattr(module, "can_draw", lambda: False)
     assert "<figure" not in made()
+
+
+def test_a_page_has_each_picture_for_wide_windows_and_for_phones_and_shows_one_of_them() -> None:
+    html = render_all(Report("A run", "Fast.", [], PICTURE), [])
+    page = Page(html)
+    drawn = [each for tag, each in page.attributes if tag == "svg"]
+    assert [each["class"] for each in drawn] == ["broad", "narrow"]
+    assert len(page.ids) == len({*page.ids})
+    wide, narrow = (each["viewbox"].split()[2] for each in drawn if each["viewbox"])
+    assert (float(wide), float(narrow)) == (72 * WIDTH_IN, 72 * NARROW_IN)
+    assert re.search(r"svg\.narrow \{ display: none", html)
+    assert re.search(r"max-width: 40rem\) \{[^@]*svg\.broad \{ display: none", html)
+
+
+def figure_of(width_in: float) -> Figure:
+    return matplotlib.figure.Figure(figsize=(width_in, 3.0))
+
+
+def test_panels_stand_side_by_side_or_above_one_another_on_a_phone() -> None:
+    for width_in, same in ((WIDTH_IN, "y0"), (NARROW_IN, "x0")):
+        one, two = (each.get_position() for each in panels(figure_of(width_in), 2))
+        assert getattr(one, same) == getattr(two, same)
+
+
+def test_bars_have_their_names_at_their_left_or_above_them_on_a_phone() -> None:
+    for width_in in (WIDTH_IN, NARROW_IN):
+        axes = figure_of(width_in).subplots()
+        ends = paint_bars(
+            axes, ["a $b$", "c"], [("x", CURVES[0], [1, 2]), ("y", CURVES[1], [3, 4])], "time [ms]"
+        )
+        assert ends == [4, 6]
+        assert [each.get_text() for each in axes.get_yticklabels()] == ["a $b$", "c"]
+        above = [each.get_text() for each in axes.texts]
+        assert above == (["a $b$", "c"] if width_in == NARROW_IN else [])
+        assert axes.get_xlabel() == "time [ms]"
+
+
+def test_an_axis_with_a_logarithmic_scale_says_so() -> None:
+    axes = figure_of(WIDTH_IN).subplots()
+    log_axis(axes, "x", "hosts", base=2)
+    log_axis(axes, "y", "time [ms]")
+    assert (axes.get_xscale(), axes.get_xlabel()) == ("log", "hosts, log scale")
+    assert (axes.get_yscale(), axes.get_ylabel()) == ("log", "time [ms], log scale")
+
+
+def test_a_legend_has_fewer_columns_on_a_phone() -> None:
+    for width_in, columns in ((WIDTH_IN, 3), (NARROW_IN, 2)):
+        axes = figure_of(width_in).subplots()
+        for name in ("computation", "codec", "exposed"):
+            axes.plot([1, 2], label=name)
+        legend_above(axes, 3)
+        legend = axes.get_legend()
+        assert legend is not None
+        assert legend._ncols == columns

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gradwire.page import Picture, Report, Section, render
 from gradwire.tables import Column, Table
 from support.pages import Page
@@ -11,16 +13,14 @@ RECORD = {
     "options": {"hosts": 4},
 }
 TABLE = Table((Column.of_text("run"), Column("step", "ms")), [("a", "1.5"), ("b", "0.9")])
+PICTURE = Picture("curve", "a curve", lambda figure: figure.subplots().plot([1, 2]), 2.0)
 REPORT = Report(
     "A run",
     "It was <fast>.",
     [
         Section("Step times", ["One word.", ("steps", TABLE)]),
         Section("Nothing", []),
-        Section(
-            "Curves & bars",
-            [Picture("curve", "a curve", lambda figure: figure.subplots().plot([1, 2]), 2.0)],
-        ),
+        Section("Curves & bars", [PICTURE]),
     ],
 )
 
@@ -37,10 +37,9 @@ def test_the_verdict_is_first_and_every_part_is_there() -> None:
     ]
     assert page.captions == ["steps", "Record of gradwire.test/1"]
     assert ["b", "0.9"] in page.rows
-    assert html.count("<svg") == 1
+    assert html.count("<figure>") == 1
     assert "Options: hosts 4." in page.text
-    assert page.links == ["#step-times", "#curves-bars", "#machine-and-versions"]
-    assert {link[1:] for link in page.links} <= {*page.ids}
+    assert {"step-times", "curves-bars", "machine-and-versions"} <= {*page.ids}
 
 
 def test_the_same_record_gives_the_same_bytes() -> None:
@@ -50,3 +49,9 @@ def test_the_same_record_gives_the_same_bytes() -> None:
 def test_a_record_without_options_says_nothing_of_them() -> None:
     fields = {name: value for name, value in RECORD.items() if name != "options"}
     assert "Options" not in render(REPORT, fields)
+
+
+def test_the_verdict_is_followed_by_the_hero_and_that_by_folded_sections() -> None:
+    html = render(replace(REPORT, hero=replace(PICTURE, name="hero")), RECORD)
+    places = [html.index(part) for part in ("A run</h1>", "It was", 'id="hero-caption"', "<details")]
+    assert places == sorted(places)

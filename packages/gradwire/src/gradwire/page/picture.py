@@ -20,7 +20,17 @@ CURVES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c
 GREY = "#4d4d4d"
 """The colour of elements behind the curves."""
 COLOURS: Mapping[str, str] = MappingProxyType(
-    {"ink": "#010101", "published": "#010102", "band": "#010103", "rule": "#010104"}
+    {
+        "ink": "#010101",
+        "published": "#010102",
+        "band": "#010103",
+        "rule": "#010104",
+        "good": "#010105",
+        "near": "#010106",
+        "caution": "#010107",
+        "bad": "#010108",
+        "none": "#010109",
+    }
 )
 """Placeholders for the page's colours, so that a picture follows the page's theme."""
 SERIES: Mapping[str, str] = MappingProxyType(
@@ -35,21 +45,25 @@ SETTINGS: Any = {
     "axes.edgecolor": COLOURS["rule"],
     "grid.color": COLOURS["rule"],
 }
-WIDTH_IN = 7.5
+WIDTH_IN, NARROW_IN = 7.5, 3.6
+"""The widths of a picture in a wide window and on a phone, so that its text has the same size in both."""
+LOG_SCALE = ", log scale"
+"""The end of the label of an axis with a logarithmic scale."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a page: its caption, its size in inches, and ``paint``, which draws a matplotlib figure.
+    """A picture of a page: its caption, its height in inches, and ``paint``, which draws a matplotlib figure.
 
-    ``name`` is its unique id on the page.
+    ``name`` is its unique id on the page. A page has every picture twice, for wide and for narrow windows,
+    and shows one of them; ``narrow_height_in`` is the height of the narrow one, by default the same.
     """
 
     name: str
     caption: str
     paint: Callable[[Figure], object]
     height_in: float
-    width_in: float = WIDTH_IN
+    narrow_height_in: float | None = None
 
 
 def can_draw() -> bool:
@@ -57,24 +71,27 @@ def can_draw() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
-def draw(picture: Picture) -> str:
+def draw(picture: Picture, *, narrow: bool = False) -> str:
     """Return the picture as an SVG element, whose ids begin with the picture's name."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
+    size = WIDTH_IN, picture.height_in
+    if narrow:
+        size = NARROW_IN, picture.narrow_height_in or picture.height_in
     file = io.StringIO()
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # the user's settings would change the bytes
         matplotlib.rcParams.update(SETTINGS)
-        drawn = Figure(figsize=(picture.width_in, picture.height_in), layout="constrained")
+        drawn = Figure(figsize=size, layout="constrained")
         FigureCanvasSVG(drawn)
         picture.paint(drawn)
         drawn.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    return _inline(file.getvalue(), picture.name)
+    return _inline(file.getvalue(), picture.name, "narrow" if narrow else "broad")
 
 
-def _inline(svg: str, name: str) -> str:
+def _inline(svg: str, name: str, view: str) -> str:
     """Return an SVG file as an element of a page, without style rules, metadata, and size."""
     svg = svg[svg.index("<svg") :]
     for part in ("<!--.*?-->", "<metadata>.*?</metadata>", r"<style[^>]*>.*?</style>", r"<defs>\s*</defs>"):
@@ -82,12 +99,12 @@ def _inline(svg: str, name: str) -> str:
     viewed = re.search(r'viewBox="[^"]*"', svg)
     svg = _numbered(svg)
     svg = svg.replace("xlink:href=", "href=")
-    svg = re.sub(r'(\bid="|\bhref="#|url\(#)', rf"\g<1>{name}-", svg)
+    svg = re.sub(r'(\bid="|\bhref="#|url\(#)', rf"\g<1>{name}-{view}-", svg)
     for colour, stand_in in (*COLOURS.items(), *SERIES.items()):
         svg = svg.replace(stand_in, f"var(--{colour})")
     inside = svg[svg.index(">") + 1 :].strip()
     seen = viewed[0] if viewed else ""
-    return f'<svg {seen} role="img" aria-labelledby="{name}-caption">{inside}\n'
+    return f'<svg class="{view}" {seen} role="img" aria-labelledby="{name}-caption">{inside}\n'
 
 
 def _numbered(svg: str) -> str:
@@ -107,6 +124,17 @@ def _numbered(svg: str) -> str:
 # Elements that the pictures of several records share.
 
 
+def is_narrow(figure: Any) -> bool:
+    """Return whether a figure is drawn for a phone, so that names and panels stand above one another."""
+    return bool(figure.get_figwidth() < 1.1 * NARROW_IN)
+
+
+def panels(figure: Figure, count: int, *, share_y: bool = False) -> list[Axes]:
+    """Return empty plots side by side, or below one another in a narrow figure."""
+    shape = (count, 1) if is_narrow(figure) else (1, count)
+    return [*figure.subplots(*shape, squeeze=False, sharey=share_y).flat]
+
+
 def paint_bars(
     axes: Axes,
     names: Sequence[str],
@@ -121,7 +149,7 @@ def paint_bars(
     axes
         An empty plot.
     names
-        The names of the bars.
+        The names of the bars, which stand above them in a narrow figure.
     parts
         The parts of all bars from left to right: a name, a colour, and a length for each bar.
     label
@@ -129,21 +157,61 @@ def paint_bars(
     font_size
         The size of the bars' names, in points.
     """
-    places, ends = range(len(names)), [0.0] * len(names)
+    ends = [0.0] * len(names)
     for name, colour, lengths in parts:
-        axes.barh(places, lengths, left=ends, height=0.62, color=colour, label=name)
+        axes.barh(range(len(names)), lengths, left=ends, height=bar_height(axes), color=colour, label=name)
         ends = [start + length for start, length in zip(ends, lengths, strict=True)]
-    axes.set_yticks(places, names, parse_math=False, fontsize=font_size)
-    axes.invert_yaxis()
+    name_bars(axes, names, font_size)
     axes.set_xlabel(label)
     legend_above(axes, len(parts))
     without_frame(axes)
     return ends
 
 
+def bar_height(axes: Axes) -> float:
+    """Return the height of a bar; in a narrow figure, it leaves space for a name above the bar."""
+    return 0.4 if is_narrow(axes.figure) else 0.62
+
+
+def name_bars(axes: Axes, names: Sequence[str], font_size: int = 9) -> None:
+    """Write the names of horizontal bars left of them, or above them in a narrow figure, the first on top."""
+    axes.set_yticks(range(len(names)), names, parse_math=False, fontsize=font_size)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    if not is_narrow(axes.figure):
+        return
+    axes.set_ylim(len(names) - 0.7, -0.75)
+    axes.tick_params(axis="y", length=0, labelleft=False)
+    for place, name in enumerate(names):
+        axes.text(
+            0,
+            place - 0.24,
+            name,
+            transform=axes.get_yaxis_transform(),
+            fontsize=8,
+            va="bottom",
+            parse_math=False,
+        )
+
+
 def legend_above(axes: Axes, columns: int) -> None:
-    """Place the legend above the plot, at its left."""
-    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)
+    """Place the legend above the plot, at its left, in fewer columns in a narrow figure."""
+    _, names = axes.get_legend_handles_labels()
+    if is_narrow(axes.figure):
+        longest = max(map(len, names), default=1)
+        columns = max(1, min(columns, NARROW_LEGEND // (longest + 6)))
+    axes.legend(
+        fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2
+    )
+
+
+NARROW_LEGEND = 54
+"""The characters of a legend's line in a narrow figure, with six for each sample and gap."""
+
+
+def log_axis(axes: Axes, which: str, label: str, base: float = 10) -> None:
+    """Make an axis logarithmic, ``"x"`` or ``"y"``, with a label that says so."""
+    (axes.set_xscale if which == "x" else axes.set_yscale)("log", base=base)
+    (axes.set_xlabel if which == "x" else axes.set_ylabel)(f"{label}{LOG_SCALE}")
 
 
 def without_frame(axes: Axes) -> None:

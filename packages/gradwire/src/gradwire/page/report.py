@@ -93,7 +93,7 @@ class Details:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with its content; a section without parts isn't shown.
+    """A heading with its content, which is folded; a section without parts isn't shown.
 
     Parameters
     ----------
@@ -103,11 +103,14 @@ class Section:
         Paragraphs, tables with their captions, pictures, lists, and sections of the next level.
     link
         The text of links to it; by default, the heading.
+    is_open
+        Whether the content is shown at first: only what the reader must act on.
     """
 
     heading: str
     parts: Sequence[Part]
     link: str = ""
+    is_open: bool = False
 
     @property
     def name(self) -> str:
@@ -121,7 +124,7 @@ Part = str | tuple[str, Table] | Picture | Details | Section
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a page, in reading order.
+    """The content of a page, in reading order: the verdict, one picture, and folded sections.
 
     Parameters
     ----------
@@ -154,11 +157,22 @@ def render_all(
     """Return the HTML file of a report on several records, which are pairs of a name and fields."""
     origin = Section("Machine and versions", [*made_with(records), *notes])
     sections = [each for each in (*report.sections, origin) if each.parts]
-    return _template().render(report=report, sections=sections, can_draw=can_draw())
+    return _template("report.html.j2").render(report=report, sections=sections, can_draw=can_draw())
+
+
+def in_notebook(title: str, *parts: str | Table | Mapping[str, Any]) -> str:
+    """Return paragraphs, tables, and JSON objects as HTML for a notebook's output, for ``_repr_html_``."""
+    shown = [_of_fields(part) if isinstance(part, Mapping) else part for part in parts]
+    return _template("notebook.html.j2").render(title=title, parts=shown)
+
+
+def _of_fields(values: Mapping[str, Any]) -> Table:
+    rows = [(name, "none" if value is None else plain(value)) for name, value in values.items()]
+    return Table((Column.of_text("field"), Column.of_text("value")), rows)
 
 
 @cache
-def _template() -> Template:
+def _template(name: str) -> Template:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -172,7 +186,7 @@ def _template() -> Template:
     environment.globals.update(draw=draw, sort_key=sort_key)
     for kind in (Mark, PageLink, Number, Note, Details, Section, Picture):
         environment.tests[f"a_{kind.__name__.lower()}"] = kind.__instancecheck__
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)
 
 
 # The origin of records: the machine, the versions, the commit.
