@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from gradwire.autotune.estimate import Estimate
 from gradwire.page import MODULES
@@ -17,9 +20,14 @@ def made(monkeypatch: Any) -> tuple[Any, list[Estimate]]:
 
     monkeypatch.setattr(run, "estimator", lambda observed, *_: observations.estimator(observed))
     observed = observations.observed()
-    found, _ = estimates(observed, ProfileOptions(("script",), ("100mbit",), hosts=(4,)))
-    values = {"observed": observed.values(), "estimates": [each.values() for each in found]}
-    return json.loads(to_json(make_record(SCHEMA, values))), list(found)
+    options = ProfileOptions(("script",), ("100mbit",), hosts=(4,), json=Path("profile.json"))
+    found = estimates(observed, options)
+    values = {
+        "observed": observed.values(),
+        "estimates": [each.values() for each in found.estimates],
+        "scaling": [each.values() for each in found.scaling],
+    }
+    return json.loads(to_json(make_record(SCHEMA, values))), list(found.estimates)
 
 
 def test_the_page_has_what_was_observed_and_a_row_for_each_network(monkeypatch: Any) -> None:
@@ -47,3 +55,30 @@ def test_the_verdict_follows_from_the_first_estimate(monkeypatch: Any) -> None:
     assert noisy.startswith("On this network, steps are too noisy to estimate the gain: ")
     assert verdict(slower) == "On this network, gradwire would not shorten a step: 400ms instead of 200ms."
     assert verdict(replace(faster, network="1gbit")).startswith("On 1gbit, ")
+
+
+def test_the_gain_by_hosts_goes_through_the_first_estimate(monkeypatch: Any) -> None:
+    record, (first, *_) = made(monkeypatch)
+    assert [row["hosts"] for row in record["scaling"]] == [1, 2, 4, 8, 16, 32, 64]
+    (there,) = (row for row in record["scaling"] if row["hosts"] == first.hosts)
+    assert there["step_s"] == pytest.approx(first.step_s)
+    assert there["ddp_s"] == pytest.approx(first.plain_s)
+    assert there["bf16_hook_s"] < there["ddp_s"]
+    html = page_of(record)
+    assert html.index('id="hosts-caption"') < html.index("<table"), "it is the hero"
+    assert ["hosts", "DDP", "bf16 hook", "with gradwire"] in [row[:4] for row in Page(html).rows]
+
+
+def test_a_record_of_an_older_version_has_bars_instead(monkeypatch: Any) -> None:
+    record, _ = made(monkeypatch)
+    del record["scaling"]
+    html = page_of(record)
+    assert html.index('id="steps-caption"') < html.index("<table")
+    assert "More or fewer hosts" not in html
+
+
+def test_a_notebook_shows_an_estimate_as_a_table(monkeypatch: Any) -> None:
+    _, (first, *_) = made(monkeypatch)
+    page = Page(replace(first, network="<b>")._repr_html_())
+    assert page.rows[1][:2] == ["<b>", "4"]
+    assert "Estimate for 4 hosts, network <b>" in page.text

@@ -47,7 +47,8 @@ def test_estimates_are_printed_and_written(
     assert seen["settings"].steps == 4
     assert not Path(seen["settings"].folder).exists()
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0].startswith("DDP on 4 ranks")
+    assert shown[0].startswith("On this network, a step would be "), "the verdict is first"
+    assert any(line.startswith("DDP on 4 ranks") for line in shown)
     assert "The model that predicts the steps below predicts " in " ".join(shown)
     assert f"wrote {record}" in shown
     assert "gradwire profile: DDP on 4 ranks" in (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -87,9 +88,10 @@ def test_a_signal_ends_the_script_and_leaves_no_folder(
 
 
 def test_hosts_of_a_testbed_share_a_machine(seen: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    apart, predicted_s = estimates(seen["observed"], WANTED)
-    assert predicted_s is not None
+    apart = estimates(seen["observed"], WANTED)
+    assert apart.predicted_s is not None
+    assert not apart.scaling, "only a page shows it"
     monkeypatch.setattr(run, "is_inside", lambda: True)
-    together, _ = estimates(seen["observed"], WANTED)
-    assert [each.hosts for each in apart] == [4, 2, 8, 2, 8, 2, 8]
-    assert together[-1].step_s > apart[-1].step_s
+    together = estimates(seen["observed"], WANTED)
+    assert [each.hosts for each in apart.estimates] == [4, 2, 8, 2, 8, 2, 8]
+    assert together.estimates[-1].step_s > apart.estimates[-1].step_s

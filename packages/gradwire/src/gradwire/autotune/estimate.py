@@ -14,8 +14,11 @@ from gradwire.codecs import Codec, Identity
 from gradwire.collectives import backend
 from gradwire.errors import SpecError
 from gradwire.fields import Source, of, to_values
+from gradwire.page import in_notebook
 from gradwire.plan import FLOAT_NBYTES, MOST_HOSTS, Plan
+from gradwire.planner.baselines import cast_s, in_bf16
 from gradwire.planner.candidates import Space, Workload
+from gradwire.planner.choice import ScalePoint
 from gradwire.planner.exchange_times import BucketPlan, Family
 from gradwire.planner.explain import name_coding, name_plan
 from gradwire.planner.loss import StepsToLoss
@@ -152,6 +155,9 @@ class Estimate:
             found.pop(derived, None)
         return _SOURCE.read(found, of(cls, plan=Plan.from_values))
 
+    def _repr_html_(self) -> str:
+        return in_notebook(f"Estimate for {self.hosts} hosts, network {self.network}", table([self]), LEGEND)
+
     def __str__(self) -> str:
         took, plain = format_duration(self.step_s), format_duration(self.plain_s)
         gains = (
@@ -188,13 +194,13 @@ class Estimator:
             forward_s=observed.compute_s - observed.backward_s,
             backward_s=observed.backward_s,
         )
-        self._families: dict[tuple[Line, int], Family] = {}
+        self._families: dict[tuple[Line, int, bool], Family] = {}
 
-    def at(self, place: Deployment) -> Estimate:
-        """Return the estimate for one deployment."""
+    def at(self, place: Deployment, codecs: tuple[Codec, ...] | None = None) -> Estimate:
+        """Return the estimate for one deployment, with one of ``codecs``; None for all candidates."""
         predictor = self._predictor(place)
         space = Space(
-            self._settings.candidates,
+            self._settings.candidates if codecs is None else codecs,
             self._observed.rules.algorithms,
             buckets_nbytes=(FLOAT_NBYTES,),
             whole=False,
@@ -217,9 +223,23 @@ class Estimator:
             self._spread,
         )
 
-    def step_s(self, place: Deployment, plan: Plan) -> float:
-        """Return the predicted seconds of a step with ``plan``, in the observed buckets."""
-        predicted = self._predictor(place).predict(replace(plan, bucket_nbytes=FLOAT_NBYTES))
+    def scaling(self, places: Sequence[Deployment], codec: Codec) -> list[ScalePoint]:
+        """Return the steps with a codec on one host and in ``places``; empty without computation."""
+        compute_s, chosen = self._workload.compute_s, (codec,)
+        if compute_s == 0:
+            return []
+        points = [ScalePoint(1, compute_s, compute_s, None, compute_s, compute_s)]
+        for place in sorted(places, key=lambda each: each.hosts):
+            step_s, plain_s = self.at(place, chosen).step_s, self.plain_s(place)
+            points.append(ScalePoint(place.hosts, step_s, compute_s, None, plain_s, self.hook_s(place)))
+        return points
+
+    def step_s(self, place: Deployment, plan: Plan, *, halved: bool = False) -> float:
+        """Return the predicted seconds of a step with ``plan``, in the observed buckets.
+
+        If ``halved``, uncompressed gradients have the two bytes of a bfloat16.
+        """
+        predicted = self._predictor(place, halved).predict(replace(plan, bucket_nbytes=FLOAT_NBYTES))
         return self._slowed(predicted, place).step_s + self._gather_s(place, plan.segment_nbytes)
 
     def _slowed(self, predicted: Prediction, place: Deployment) -> Prediction:
@@ -238,8 +258,17 @@ class Estimator:
 
     def plain_s(self, place: Deployment) -> float:
         """Return the predicted seconds of a step without gradwire."""
+        return self.step_s(place, self._plain)
+
+    def hook_s(self, place: Deployment) -> float:
+        """Return the predicted seconds of a step with gradients of bfloat16, as with DDP's bf16 hook."""
+        rounding_s = cast_s(self._family(place).environment, self._workload.count)
+        return self.step_s(place, self._plain, halved=True) + rounding_s
+
+    @property
+    def _plain(self) -> Plan:
         way = backend.NAME if backend.NAME in self._observed.rules.algorithms else "ring"
-        return self.step_s(place, Plan(codec=Identity(), algorithm=way))
+        return Plan(codec=Identity(), algorithm=way)
 
     @cached_property
     def _spread(self) -> float:
@@ -261,16 +290,16 @@ class Estimator:
         every = product(self._settings.candidates, self._observed.rules.algorithms)
         return {each for each in every if lost(*each) > self._settings.max_lost_norm}
 
-    def _predictor(self, place: Deployment) -> Predictor:
-        return Predictor(
-            self._workload, place.hosts, self._family(place), self._to_loss, half=self._observed.rules.half
-        )
+    def _predictor(self, place: Deployment, halved: bool = False) -> Predictor:
+        family, half = self._family(place, halved), self._observed.rules.half
+        return Predictor(self._workload, place.hosts, family, self._to_loss, half=half)
 
-    def _family(self, place: Deployment) -> Family:
-        key = place.line, place.ranks_per_machine
+    def _family(self, place: Deployment, halved: bool = False) -> Family:
+        key = place.line, place.ranks_per_machine, halved
         if key not in self._families:
             host = replace(self._host, ranks_per_machine=place.ranks_per_machine)
-            self._families[key] = Family(Environment(place.line, self.costs, host))
+            environment = Environment(place.line, self.costs, host)
+            self._families[key] = Family(in_bf16(environment) if halved else environment)
         return self._families[key]
 
     def _gather_s(self, place: Deployment, segment_nbytes: int) -> float:

@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Any
 from gradwire._native import target
 from gradwire.codecs import Codec
 from gradwire.fields import to_values
+from gradwire.page import in_notebook
 from gradwire.plan import Plan
+from gradwire.planner.baselines import Baselines
 from gradwire.planner.calibration import Show
 from gradwire.planner.encodings import CodecCandidate
 from gradwire.planner.environment import Input, inputs_of, measure, quiet, resolve
 from gradwire.planner.exchange_times import Family
-from gradwire.planner.explain import explain
+from gradwire.planner.explain import explain, name_plan
 from gradwire.planner.predict import Prediction, Ranking, rank
 from gradwire.planner.request import PlanRequest
 from gradwire.records import make_record, to_json
+from gradwire.tables import Column, Table, figure
 from gradwire.timing.environment import Environment
+from gradwire.units import format_duration
 
 if TYPE_CHECKING:
     from gradwire.planner.request import Model
@@ -82,6 +86,8 @@ def choose(request: PlanRequest, show: Show = quiet) -> Choice:
 
 
 SCHEMA = "gradwire.choice/1"
+_SHOWN = 5
+"""The number of plans in a notebook's output."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,27 @@ class Choice:
         """The reasons for this plan, in sentences."""
         return explain(self.ranked)
 
+    def _repr_html_(self) -> str:
+        columns = (
+            Column.of_text("plan"),
+            Column("step"),
+            Column("exposed"),
+            Column("wire", "MB"),
+            Column("ratio"),
+        )
+        rows = [
+            (
+                f"{name_plan(each.plan)}{', chosen' if each is self.prediction else ''}",
+                format_duration(each.step_s),
+                format_duration(each.exposed_s),
+                figure(each.cost.wire_nbytes / 1e6),
+                f"{each.ratio:.3g}",
+            )
+            for each in self.ranked.ordered[:_SHOWN]
+        ]
+        verdict, _, _ = self.explanation.partition(". ")
+        return in_notebook(f"A plan for {self.hosts} hosts", f"Chosen: {verdict}.", Table(columns, rows))
+
     def to_json(self) -> str:
         """Return the choice's record as indented JSON; ``Plan.from_json`` reads the value of ``plan``."""
         return to_json(self.record())
@@ -150,7 +177,7 @@ class Choice:
             "codecs": [_candidate(each) for each in self.ranked.codecs],
             "considered": self.ranked.considered,
             "ranking": [each.values() for each in self.ranked.ordered],
-            "scaling": [_point(each) for each in self.scaling],
+            "scaling": [each.values() for each in self.scaling],
             "hosts_that_pay": hosts_that_pay(self.scaling) if self.scaling else None,
         }
         return make_record(SCHEMA, fields, target=target())
@@ -162,16 +189,6 @@ def _candidate(candidate: CodecCandidate) -> dict[str, object]:
         "largest_error": candidate.error,
         "guaranteed": candidate.guaranteed,
         "admitted": candidate.admitted,
-    }
-
-
-def _point(point: ScalePoint) -> dict[str, object]:
-    return {
-        "hosts": point.hosts,
-        "step_s": point.step_s,
-        "speedup": point.speedup,
-        "efficiency": point.efficiency,
-        "plan": None if point.prediction is None else to_values(point.prediction.plan),
     }
 
 
@@ -188,12 +205,17 @@ _NONE_KNOWN: Mapping[int, Prediction] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """The best plan's step on ``hosts`` hosts; a single host exchanges nothing and has no prediction."""
+    """The best plan's step on ``hosts`` hosts; a single host exchanges nothing and has no prediction.
+
+    ``plain_s`` and ``hook_s`` are the step of plain DDP and that of its bf16 hook, or None if unknown.
+    """
 
     hosts: int
     step_s: float
     compute_s: float
     prediction: Prediction | None
+    plain_s: float | None = None
+    hook_s: float | None = None
 
     @property
     def throughput(self) -> float:
@@ -209,6 +231,18 @@ class ScalePoint:
     def efficiency(self) -> float:
         """The speedup divided by the number of hosts."""
         return self.compute_s / self.step_s
+
+    def values(self) -> dict[str, object]:
+        """Return the point as a JSON object."""
+        return {
+            "hosts": self.hosts,
+            "step_s": self.step_s,
+            "ddp_s": self.plain_s,
+            "bf16_hook_s": self.hook_s,
+            "speedup": self.speedup,
+            "efficiency": self.efficiency,
+            "plan": None if self.prediction is None else to_values(self.prediction.plan),
+        }
 
 
 def scaling(
@@ -228,15 +262,16 @@ def scaling(
     compute_s = request.workload.compute_s
     if compute_s == 0:
         return
-    family = Family(environment)
+    family, baselines = Family(environment), Baselines(request.workload, environment)
     for world in worlds:
         if world == 1:
-            yield ScalePoint(1, compute_s, compute_s, None)
+            yield ScalePoint(1, compute_s, compute_s, None, compute_s, compute_s)
             continue
         prediction = known.get(world)
         if prediction is None:
             prediction = rank(request, environment, world, encodings=encodings, family=family).prediction
-        yield ScalePoint(world, prediction.step_s, compute_s, prediction)
+        plain_s, hook_s = baselines.plain_s(world), baselines.hook_s(world)
+        yield ScalePoint(world, prediction.step_s, compute_s, prediction, plain_s, hook_s)
 
 
 def worlds_around(hosts: int, farthest: int) -> list[int]:

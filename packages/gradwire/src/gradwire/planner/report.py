@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from gradwire.page import Mark, Part, Picture, Section, render
+from gradwire.page import Mark, Picture, Section, render
 from gradwire.page import Report as PageReport
-from gradwire.page.picture import COLOURS, CURVES, paint_bars, without_frame
+from gradwire.page.picture import CURVES, paint_bars
 from gradwire.plan import Plan
+from gradwire.planner.by_hosts import by_hosts, gains_by_hosts
 from gradwire.planner.choice import LEAST_GAIN, SCHEMA, Choice, ScalePoint, gains, paying_ranges
 from gradwire.planner.explain import name_coding, name_plan
 from gradwire.planner.predict import Prediction
@@ -37,17 +38,25 @@ Report = list[str | Table]
 
 
 def report(choice: Choice, top: int) -> Report:
-    """Return the report of a choice: its inputs, ranking, explanation, and scaling."""
+    """Return the report of a choice: the verdict, then its inputs, ranking, reasons, and scaling."""
     inputs = [(each.name, f"{each.value} ({each.source})") for each in choice.inputs]
+    verdict, why = _verdict(choice.explanation)
     return [
+        verdict,
+        "",
         Table((Column.of_text(""), Column.of_text("")), inputs),
         *_refused(choice),
         "",
         *ranking(choice, top),
-        "",
-        choice.explanation,
+        *(["", why] if why else []),
         *(["", *scaling(choice.scaling)] if choice.scaling else []),
     ]
+
+
+def _verdict(explanation: str) -> tuple[str, str]:
+    """Return an explanation's first sentence as the verdict, and the others."""
+    first, _, others = explanation.partition(". ")
+    return f"Chosen: {first.removesuffix('.')}.", others
 
 
 def ranking(choice: Choice, top: int) -> Report:
@@ -175,7 +184,6 @@ LEGEND = (
     "encoding and decoding. Wait: for the network, other hosts, and cores. Wire: sent by the busiest host. "
     "Extra steps: extra steps that the plan needs to reach a loss; to loss: the step times 1 + extra steps."
 )
-SCALING = (*map(Column, ("hosts", "step", "throughput", "efficiency")), Column.of_text("plan"))
 SHOWN = 12
 """The number of plans in the picture."""
 PARTS = (("compute_s", "compute", CURVES[2]), ("exposed_s", "exposed communication", CURVES[5]))
@@ -183,27 +191,21 @@ PARTS = (("compute_s", "compute", CURVES[2]), ("exposed_s", "exposed communicati
 
 def page_of(record: Mapping[str, Any]) -> str:
     """Return the page of a choice's record."""
-    verdict, _, why = record["explanation"].partition(". ")
+    verdict, why = _verdict(record["explanation"])
     inputs = [(each["name"], each["value"], each["source"]) for each in record["inputs"]]
-    ranking, scaling = record["ranking"], record["scaling"]
+    ranking, scaling, bars = record["ranking"], record["scaling"], _bars(record["ranking"])
+    plans = ("Predictions: the chosen plan, then the fastest first", _ranking(ranking, record["plan"]))
     sections = [
         Section("Why", [why] if why else []),
+        Section("Plans", [*([bars] if scaling else []), plans, LEGEND]),
+        Section("More or fewer hosts", by_hosts(scaling)),
         Section("Inputs", [("Inputs", Table(_texts("input", "value", "source"), inputs))]),
-        Section(
-            "Plans",
-            [
-                ("Predictions: the chosen plan, then the fastest first", _ranking(ranking, record["plan"])),
-                LEGEND,
-                _bars(ranking),
-            ],
-        ),
         Section("Codecs", [("Codecs that were considered", _codecs(record["codecs"]))]),
-        Section("More or fewer hosts", _scaling(scaling, record["hosts"])),
         Section("The plan as JSON", [json.dumps(record["plan"])]),
     ]
     title = f"A plan for {record['hosts']} hosts"
-    said = f"Chosen: {verdict}{'' if verdict.endswith('.') else '.'}"
-    return render(PageReport(title, said, sections), record)
+    hero = gains_by_hosts(scaling, record["hosts"]) if scaling else bars
+    return render(PageReport(title, verdict, sections, hero), record)
 
 
 def _texts(*names: str) -> list[Column]:
@@ -244,7 +246,8 @@ def _bars(ranking: Sequence[Mapping[str, Any]]) -> Picture:
         names = [name_plan(_plan(each)) for each in shown]
         paint_bars(drawn.subplots(), names, parts, "predicted time of a step [ms]", font_size=8)
 
-    return Picture("plans", f"The fastest plans, {len(shown)} at most.", paint, 1.1 + 0.28 * len(shown))
+    caption = "Predicted steps of the chosen plan and of the fastest others."
+    return Picture("plans", caption, paint, 1.1 + 0.28 * len(shown), 1.1 + 0.36 * len(shown))
 
 
 def _codecs(codecs: Sequence[Mapping[str, Any]]) -> Table:
@@ -259,39 +262,6 @@ def _codecs(codecs: Sequence[Mapping[str, Any]]) -> Table:
         for each in codecs
     ]
     return Table(columns, rows)
-
-
-def _scaling(points: Sequence[Mapping[str, Any]], hosts: int) -> list[Part]:
-    if not points:
-        return []
-    rows = [
-        (
-            str(each["hosts"]),
-            format_duration(each["step_s"]),
-            f"{each['speedup']:.2f}x",
-            f"{100 * each['efficiency']:.0f} %",
-            "" if each["plan"] is None else name_plan(_plan(each)),
-        )
-        for each in points
-    ]
-
-    def paint(drawn: Figure) -> None:
-        axes = drawn.subplots()
-        numbers = [each["hosts"] for each in points]
-        axes.plot(numbers, numbers, ":", color=COLOURS["ink"], linewidth=0.8, label="ideal")
-        speedups = [each["speedup"] for each in points]
-        axes.plot(numbers, speedups, "o-", color=CURVES[0], markersize=3.5, label="predicted")
-        axes.axvline(hosts, color=COLOURS["rule"], linewidth=0.8)
-        axes.set_xlabel("hosts")
-        axes.set_ylabel("throughput of one host")
-        axes.legend(fontsize=8, frameon=False)
-        without_frame(axes)
-
-    caption = "Throughput by number of hosts; each host keeps its batch size."
-    return [
-        ("Throughput with other numbers of hosts", Table(SCALING, rows)),
-        Picture("hosts", caption, paint, 3.0),
-    ]
 
 
 PAGES = MappingProxyType({SCHEMA: page_of})

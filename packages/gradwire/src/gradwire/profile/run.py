@@ -14,17 +14,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gradwire.autotune.estimate import LEGEND, Deployment, Estimate, deployments, gain, report, table
+from gradwire.autotune.estimate import LEGEND, Estimate, deployments, gain, report, table
 from gradwire.autotune.observed import Observed
 from gradwire.autotune.recorder import estimator
 from gradwire.errors import JobError
 from gradwire.files import write_files
 from gradwire.launch.launched import ending_on_signals
 from gradwire.machine import is_inside
-from gradwire.page import Report, Section, keep, render
-from gradwire.planner.request import ASSUMED_LATENCY_S
+from gradwire.page import Picture, Report, Section, keep, render
+from gradwire.page.picture import CURVES, bar_height, legend_above, name_bars, without_frame
+from gradwire.planner.by_hosts import by_hosts, gains_by_hosts
+from gradwire.planner.choice import ScalePoint, hosts_that_pay, worlds_around
+from gradwire.planner.request import ASSUMED_LATENCY_S, FARTHEST
 from gradwire.profile.inside import private_folder
 from gradwire.profile.settings import Notes, Settings
 from gradwire.profile.tried import COUNTED, Tried
@@ -32,6 +35,9 @@ from gradwire.records import make_record
 from gradwire.tables import show
 from gradwire.timing.line import Line
 from gradwire.units import counted, format_duration, parse_rate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Run a script's command with observers in its processes, and read their results.
 
@@ -136,12 +142,35 @@ def page_of(record: Mapping[str, Any]) -> str:
     """Return the page of a profile's record."""
     observed = _observed(record["observed"])
     estimates = [Estimate.from_json(json.dumps(each)) for each in record["estimates"]]
+    scaling = record.get("scaling", [])  # absent from older records
     sections = [
-        Section("The script without gradwire", [str(observed)]),
         Section("With gradwire", [("Steps on each network", table(estimates)), LEGEND]),
+        Section("More or fewer hosts", by_hosts(scaling, observed.kind)),
+        Section("The script without gradwire", [str(observed)]),
     ]
     title = f"gradwire profile: {observed.kind} on {counted(observed.world, 'rank')}"
-    return render(Report(title, verdict(estimates[0]), sections), record)
+    hero = gains_by_hosts(scaling, estimates[0].hosts, observed.kind) if scaling else _steps(estimates)
+    return render(Report(title, verdict(estimates[0]), sections, hero), record)
+
+
+def _steps(estimates: Sequence[Estimate]) -> Picture:
+    """Return the picture of step times without gradwire and with it, by network and number of hosts."""
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        height = bar_height(axes) / 2
+        ways = ((estimates[0].kind, CURVES[7], "plain_s"), ("with gradwire", CURVES[0], "step_s"))
+        for number, (label, colour, name) in enumerate(ways):
+            places = [place + height * (number - 0.5) for place in range(len(estimates))]
+            times_ms = [1e3 * getattr(each, name) for each in estimates]
+            axes.barh(places, times_ms, height=0.95 * height, color=colour, label=label)
+        name_bars(axes, [f"{each.hosts} hosts, {each.network}" for each in estimates])
+        axes.set_xlabel("predicted time of a step [ms]")
+        legend_above(axes, 2)
+        without_frame(axes)
+
+    height_in = 1.1 + 0.45 * len(estimates)
+    return Picture("steps", "Predicted steps without gradwire and with it.", paint, height_in)
 
 
 def verdict(first: Estimate) -> str:
@@ -211,29 +240,41 @@ def profile(options: ProfileOptions) -> int:
     if observed is None:
         show("This machine has observed its ranks; rank 0's machine prints the result.")
         return code
-    found, predicted_s = estimates(observed, options)
-    show(*report(observed, found, predicted_s))
+    found = estimates(observed, options)
+    show(verdict(found.estimates[0]), "", *report(observed, found.estimates, found.predicted_s))
     _write(options, observed, found)
     return code
 
 
-def estimates(observed: Observed, options: ProfileOptions) -> tuple[list[Estimate], float | None]:
-    """Return an estimate for each network and number of hosts, and the predicted time of the observed step.
+@dataclass(frozen=True)
+class Estimates:
+    """An estimate for each network and number of hosts, and the first network's steps by number of hosts.
 
-    The second value is None if the observed deployment isn't among them. Measuring takes several seconds.
+    ``predicted_s`` is the predicted time of the observed step, or None if it isn't among the estimates.
     """
-    where: Sequence[Deployment] = deployments(
-        observed,
-        options.networks,
-        options.hosts,
-        shared_machine=options.shared_machine or is_inside(),
-    )
+
+    estimates: Sequence[Estimate]
+    scaling: Sequence[ScalePoint]
+    predicted_s: float | None
+
+
+def estimates(observed: Observed, options: ProfileOptions) -> Estimates:
+    """Return the estimates for a profile's networks. Measuring takes several seconds."""
+    shared = options.shared_machine or is_inside()
+    where = deployments(observed, options.networks, options.hosts, shared_machine=shared)
     measured = estimator(observed, [each.line for each in where], max(each.hosts for each in where))
     here = [measured.plain_s(each) for each in where if each.is_here]
-    return [measured.at(each) for each in where], here[0] if here else None
+    found, scaling = [measured.at(each) for each in where], list[ScalePoint]()
+    if options.json is not None:  # only the page shows them
+        networks = [] if observed.line is not None else [(where[0].network, where[0].line)]
+        hosts = [each for each in worlds_around(where[0].hosts, FARTHEST) if each > 1]
+        places = deployments(observed, networks, hosts, shared_machine=shared)
+        scaling = measured.scaling(places, found[0].plan.encoding)
+    return Estimates(found, scaling, here[0] if here else None)
 
 
-def _write(options: ProfileOptions, observed: Observed, found: Sequence[Estimate]) -> None:
+def _write(options: ProfileOptions, observed: Observed, measured: Estimates) -> None:
+    found = measured.estimates
     plan: dict[Path, bytes] = {}
     if options.out is not None:
         fields = json.loads(found[0].plan.to_text())
@@ -241,7 +282,12 @@ def _write(options: ProfileOptions, observed: Observed, found: Sequence[Estimate
     if options.json is None:
         write_files(plan)
     else:
-        values = {"observed": observed.values(), "estimates": [each.values() for each in found]}
+        values = {
+            "observed": observed.values(),
+            "estimates": [each.values() for each in found],
+            "scaling": [each.values() for each in measured.scaling],
+            "hosts_that_pay": hosts_that_pay(measured.scaling) if measured.scaling else None,
+        }
         keep(options.json, make_record(SCHEMA, values), page_of, plan)
     for path in filter(None, (options.json, options.out)):
         sys.stdout.write(f"wrote {path}\n")

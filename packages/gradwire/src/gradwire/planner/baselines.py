@@ -1,0 +1,53 @@
+"""Predicted steps of PyTorch's own DDP: plain, and with its bfloat16 hook."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gradwire.codecs import Bf16, Identity
+from gradwire.collectives import backend
+from gradwire.plan import Plan
+from gradwire.planner.candidates import Workload
+from gradwire.planner.exchange_times import Family
+from gradwire.planner.predict import Predictor
+from gradwire.timing.environment import Environment
+
+BUCKET_NBYTES = 25 << 20
+"""The size of DDP's buckets, unless ``bucket_cap_mb`` says otherwise."""
+PLAIN = Plan(algorithm=backend.NAME, bucket_nbytes=BUCKET_NBYTES)
+"""The plan that describes DDP without gradwire."""
+_EXACT, _HALF = str(Identity()), str(Bf16())
+_HALF_NBYTES = 2.0
+
+
+class Baselines:
+    """Predictions of DDP's steps in one environment; times of exchanges are cached."""
+
+    def __init__(self, workload: Workload, environment: Environment) -> None:
+        self._workload = workload
+        self._plain, self._half = Family(environment), Family(in_bf16(environment))
+        self._cast_s = cast_s(environment, workload.count)
+
+    def plain_s(self, hosts: int) -> float:
+        """Return the predicted seconds of a step of plain DDP."""
+        return Predictor(self._workload, hosts, self._plain).predict(PLAIN).step_s
+
+    def hook_s(self, hosts: int) -> float:
+        """Return the predicted seconds of a step of DDP with ``bf16_compress_hook``."""
+        return Predictor(self._workload, hosts, self._half).predict(PLAIN).step_s + self._cast_s
+
+
+def in_bf16(environment: Environment) -> Environment:
+    """Return the environment in which uncompressed values have two bytes, as with DDP's bf16 hook."""
+    exact = environment.cost(_EXACT)
+    points = tuple(replace(point, nbytes=_HALF_NBYTES) for point in exact.points)
+    return replace(environment, codecs={**environment.codecs, _EXACT: replace(exact, points=points)})
+
+
+def cast_s(environment: Environment, count: int) -> float:
+    """Return the seconds in which the hook rounds ``count`` gradients to bfloat16 and converts them back.
+
+    If bf16's costs weren't measured, a copy of float32 takes their place.
+    """
+    point = environment.cost(_HALF if _HALF in environment.codecs else _EXACT).at(1)
+    return count * (point.encode_s + point.decode_s)

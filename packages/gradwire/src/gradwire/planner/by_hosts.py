@@ -1,0 +1,118 @@
+"""Step times by number of hosts, and the gain over PyTorch's DDP, for the pages of plans and profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gradwire.page import Part, Picture
+from gradwire.page.picture import COLOURS, CURVES, legend_above, log_axis, without_frame
+from gradwire.plan import Plan
+from gradwire.planner.choice import ScalePoint, hosts_that_pay, paying_ranges
+from gradwire.planner.explain import name_plan
+from gradwire.tables import Column, Table
+from gradwire.units import counted, format_duration
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BASELINES = {"DDP": ("DDP", "bf16 hook"), "FSDP2": ("FSDP2", "FSDP2 in bf16")}
+"""The names of the two baselines of a kind of run: without gradwire, and with gradients of bfloat16."""
+_Seconds = Callable[[ScalePoint], float | None]
+
+
+def read_points(rows: Sequence[Mapping[str, Any]]) -> list[ScalePoint]:
+    """Return the points of a record's ``scaling``, without predictions; older records have no baselines."""
+    return [
+        ScalePoint(
+            row["hosts"],
+            row["step_s"],
+            row["efficiency"] * row["step_s"],
+            None,
+            row.get("ddp_s"),
+            row.get("bf16_hook_s"),
+        )
+        for row in rows
+    ]
+
+
+def pays(points: Sequence[ScalePoint]) -> str:
+    """Return a sentence on the number of hosts up to which each additional host pays off."""
+    most, last = hosts_that_pay(points), points[-1].hosts
+    if most == 1:
+        return "Additional hosts add less than half of a host each"
+    beyond = "" if most < last else ", the most that were predicted"
+    return f"Each additional host pays off up to {counted(most, 'host')}{beyond}"
+
+
+def gains_by_hosts(rows: Sequence[Mapping[str, Any]], here: int, kind: str = "DDP") -> Picture:
+    """Return the picture of throughputs by number of hosts; ``here`` is the number that was asked for."""
+    points = read_points(rows)
+    plain, hook = BASELINES[kind]
+    curves: list[tuple[str, str, str, _Seconds]] = [
+        ("with gradwire", CURVES[0], "o-", lambda each: each.step_s),
+        (hook, CURVES[1], "s--", lambda each: each.hook_s),
+        (plain, CURVES[7], "^:", lambda each: each.plain_s),
+    ]
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        numbers = [each.hosts for each in points]
+        for place, (low, high) in enumerate(paying_ranges(points)):
+            label = "" if place else "where each added host pays off"
+            axes.axvspan(low, high, color=COLOURS["band"], alpha=0.35, linewidth=0, label=label)
+        axes.plot(numbers, numbers, color=COLOURS["rule"], linewidth=1, label="ideal")
+        for name, colour, style, seconds in curves:
+            known = [(each.hosts, _throughput(each, seconds(each))) for each in points if seconds(each)]
+            if known:
+                axes.plot(*zip(*known, strict=True), style, color=colour, markersize=4, label=name)
+        log_axis(axes, "x", "hosts", base=2)
+        log_axis(axes, "y", "throughput [hosts]", base=2)
+        axes.set_xticks(numbers, [f"{each}" for each in numbers], minor=False)
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.axvline(here, color=COLOURS["rule"], linewidth=0.8, linestyle="--")
+        axes.grid(alpha=0.25)
+        legend_above(axes, 3)
+        without_frame(axes)
+
+    caption = (
+        "Predicted throughput, in units of a single host's, by number of hosts; each host keeps its batch "
+        f"size. {pays(points)}. Dashed line: {counted(here, 'host')}."
+    )
+    return Picture("hosts", caption, paint, 3.4, 3.8)
+
+
+def _throughput(point: ScalePoint, step_s: float | None) -> float:
+    return point.hosts * point.compute_s / step_s if step_s else 0.0
+
+
+def by_hosts(rows: Sequence[Mapping[str, Any]], kind: str = "DDP") -> list[Part]:
+    """Return the table of step times and gains by number of hosts, or nothing for a record without them."""
+    if not rows:
+        return []
+    plain, hook = BASELINES[kind]
+    columns = (
+        *map(Column, ("hosts", plain, hook, "with gradwire", f"gain over {plain}", f"gain over {hook}")),
+        *map(Column, ("throughput", "efficiency")),
+        Column.of_text("plan"),
+    )
+    cells = [
+        (
+            str(point.hosts),
+            *("" if each is None else format_duration(each) for each in (point.plain_s, point.hook_s)),
+            format_duration(point.step_s),
+            *(_gain(each, point.step_s) for each in (point.plain_s, point.hook_s)),
+            f"{point.speedup:.2f}x",
+            f"{100 * point.efficiency:.0f} %",
+            "" if row.get("plan") is None else name_plan(Plan.from_values(row["plan"])),
+        )
+        for point, row in zip(read_points(rows), rows, strict=True)
+    ]
+    return [
+        ("Predicted steps with other numbers of hosts", Table(columns, cells)),
+        f"{pays(read_points(rows))}.",
+    ]
+
+
+def _gain(baseline_s: float | None, step_s: float) -> str:
+    return "" if baseline_s is None else f"{baseline_s / step_s:.2f}x"
