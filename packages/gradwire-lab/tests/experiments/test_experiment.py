@@ -21,6 +21,9 @@ def test_its_question_and_its_tables_are_there(tmp_path: Path) -> None:
     assert f"{question[0].upper()}{question[1:]}" in page.text
     assert page.tables >= 2
     assert "unfinished" not in page.text
+    html = page_of(fields, [], [exhibit])
+    assert html.index("Measured") < html.index("<figure>") or html.index("odelled") < html.index("<figure>")
+    assert html.index("<figure>") < html.index("<table"), "its claims are the hero"
     with pytest.raises(JobError, match="was altered after it was written: expected the checksum"):
         page_of({**fields, "finished": False}, [exhibit.experiment])
     fields.pop(SUM)  # as older records

@@ -34,7 +34,7 @@ def test_the_comparison_is_first_and_every_run_evaluation_and_plot_is_there(
     assert page.headings[0] == (1, "digits, mlp: 4 workers, 100mbit links")
     labels = [result.run.label for result in on_ddp]
     assert [row[0] for row in page.rows[1:5]] == labels
-    assert html.count("<svg") == 3
+    assert html.count("<figure>") == 3
     evaluations = [row for row in page.rows if row[0] == "Pipe-SGD + fp8" and len(row) == 7]
     assert evaluations[2] == ["Pipe-SGD + fp8", "3", "30", "2.40", "0.1250", "0.2500", "87.50"]
     assert "What auto decided" not in page.text

@@ -33,7 +33,7 @@ def test_alone_it_checks_this_machine(tmp_path: Path, capsys: pytest.CaptureFixt
     assert printed.err == ""
     lines = printed.out.splitlines()
     assert lines[0] == "gradwire doctor: this machine"
-    assert lines[-2].endswith(" 0 FAIL: ready to train")
+    assert lines[1].endswith(" 0 FAIL: ready to train")
     assert lines[-1] == "the page is out/doctor.html"
     assert max(map(len, lines)) <= 80
     record = json.loads((tmp_path / "out" / "doctor.json").read_text())

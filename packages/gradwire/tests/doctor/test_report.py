@@ -16,15 +16,15 @@ FINE, LITTLE = Finding("Python", "ok", "3.12.1"), Finding("memory", "warn", "2 G
 BROKEN = Finding("clock", "FAIL", "it stands still")
 
 
-def test_the_last_line_counts_and_judges(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_line_below_the_title_counts_and_judges(capsys: pytest.CaptureFixture[str]) -> None:
     show_report("two ranks", Diagnosis([FINE, LITTLE, FINE]))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "two ranks"
-    assert lines[-1] == "2 ok, 1 warn, 0 FAIL: ready to train"
+    assert lines[1] == "2 ok, 1 warn, 0 FAIL: ready to train"
     assert any(line.split() == ["memory", "warn", "2", "GB", "are", "little"] for line in lines)
     show_report("two ranks", Diagnosis([FINE, BROKEN]))
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-1] == "1 ok, 0 warn, 1 FAIL: training would fail here; fix the checks marked FAIL"
+    assert lines[1] == "1 ok, 0 warn, 1 FAIL: training would fail here; fix the checks marked FAIL"
 
 
 @pytest.mark.parametrize("broken", [False, True])

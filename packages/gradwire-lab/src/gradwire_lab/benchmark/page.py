@@ -17,7 +17,7 @@ from gradwire.line_rate.page import (
 )
 from gradwire.machine import rates_in_words
 from gradwire.page import Picture, Report, Section, render
-from gradwire.page.picture import CURVES, without_frame
+from gradwire.page.picture import CURVES, bar_height, is_narrow, name_bars, panels, without_frame
 from gradwire.plan import Plan
 from gradwire.tables import Column, Table, figure, show
 from gradwire.timing.line import Line
@@ -53,9 +53,9 @@ REDUCE_NOTE = (
 
 
 def show_allreduce(results: list[Result], line: Line | None, data: str, link: str | None) -> None:
-    """Print a table with a row for every configuration."""
+    """Print the fastest configuration, and a table with a row for every configuration."""
     title = f"all-reduce of {data}, {limits(link, rates_in_words())}"
-    show(title, "", *with_note(*allreduce_table(results, line)))
+    show(title, f"{fastest(results)}.", "", *with_note(*allreduce_table(results, line)))
 
 
 def allreduce_table(results: list[Result], line: Line | None) -> tuple[Table, str]:
@@ -94,15 +94,18 @@ def allreduce_page(record: Mapping[str, Any]) -> str:
     def paint(figure: Figure) -> None:
         paint_allreduce(figure, results)
 
-    picture = Picture(
-        "medians", "Median times; crosses are theoretical minimum times.", paint, size_of(results)[1]
+    _, height_in = size_of(results)
+    worlds = len({result.world for result in results})
+    hero = Picture(
+        "medians",
+        "Median times; crosses are theoretical minimum times.",
+        paint,
+        height_in,
+        height_in * worlds if _has_sizes(results) else 1.25 * height_in * worlds,
     )
-    sections = [
-        Section("All-reduces", [("Time and bytes of each configuration", table), note]),
-        Section("Times", [picture]),
-    ]
+    sections = [Section("All-reduces", [("Time and bytes of each configuration", table), note])]
     title = f"All-reduce of {record['options']['data']}, {limits_of(record)}"
-    return render(Report(title, f"{fastest(results)}.", sections), record)
+    return render(Report(title, f"{fastest(results)}.", sections, hero), record)
 
 
 def fastest(results: list[Result]) -> str:
@@ -154,13 +157,17 @@ def paint_allreduce(figure: Any, results: list[Result]) -> None:
     worlds = sorted({result.world for result in results})
     several = _has_sizes(results)
     names = list(dict.fromkeys(_name(result) for result in results))
-    panels = figure.subplots(1, len(worlds), squeeze=False, sharey=True)[0]
-    for axes, world in zip(panels, worlds, strict=True):
+    every = panels(figure, len(worlds), share_y=True)
+    for axes, world in zip(every, worlds, strict=True):
         (_draw_curves if several else _draw_bars)(axes, [it for it in results if it.world == world], names)
         axes.set_title(f"{world} ranks", fontsize=10)
         without_frame(axes)
-    if several:
-        panels[-1].legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    if several and is_narrow(figure):
+        figure.legend(
+            *every[-1].get_legend_handles_labels(), fontsize=8, frameon=False, loc="outside lower left"
+        )
+    elif several:
+        every[-1].legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
 
 
 def _name(result: Result) -> str:
@@ -190,12 +197,11 @@ def _draw_bars(axes: Any, results: list[Result], names: list[str]) -> None:
     for result in results:
         place = names.index(_name(result))
         p50_ms = 1e3 * result.timing.p50_s
-        axes.barh(place, p50_ms, height=0.62, color=CURVES[place % len(CURVES)])
+        axes.barh(place, p50_ms, height=bar_height(axes), color=CURVES[place % len(CURVES)])
         axes.annotate(f" {p50_ms:.3g} ms", (p50_ms, place), va="center", fontsize=8)
         if result.best_s is not None:
             axes.plot(1e3 * result.best_s, place, "x", color=CURVES[7])
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.set_ylim(len(names) - 0.5, -0.5)
+    name_bars(axes, names, font_size=8)
     axes.margins(x=0.2)
     axes.set_xlabel(f"time of an all-reduce of {exact_size(results[0].configuration.nbytes)} [ms]")
 

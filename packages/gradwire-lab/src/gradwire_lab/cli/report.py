@@ -69,8 +69,7 @@ def _of_record(path: Path) -> str:
     schema = str(fields.get("schema"))
     kind = schema.rpartition("/")[0]
     if kind.startswith(EXPERIMENT):
-        known = [*EXPERIMENTS.values(), *(each.experiment for each in EXHIBITS)]
-        return experiment.page_of(fields, known)
+        return experiment.page_of(fields, [*EXPERIMENTS.values()], EXHIBITS)
     pages = pages_of(kind)
     if pages is None:
         raise SpecError(

@@ -7,16 +7,18 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gradwire.page.picture import COLOURS, Picture
-from gradwire_lab.experiments.claim import Claim, shown
+from gradwire.page.picture import COLOURS, LOG_SCALE, Picture, is_narrow
+from gradwire_lab.experiments.claim import RATIO, SHARE, Claim, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LINE_IN, MARGIN_IN = 0.36, 0.55
-LABEL = 40
-"""Characters per line of a label, which has at most two lines."""
+LINE_IN, MARGIN_IN = 0.36, 0.65
+UNITS = {SHARE: "share [%]", RATIO: "ratio [x]", "": "value"}
+"""The labels of axes by the claims' unit."""
+LABEL, NARROW_LABEL = 40, 26
+"""Characters per line of a label, which has at most two lines; on a phone, it is in a smaller font, too."""
 LOGARITHMIC = 50
 """The ratio of the largest to the smallest figure above which the scale is logarithmic."""
 
@@ -56,9 +58,15 @@ def _draw(axes: Axes, claims: Sequence[Claim]) -> None:
             axes.plot(figures, [line] * len(figures), "o", color=ink, markersize=3)
         mean = [*_finite([claim.mean])]
         axes.plot(mean, [line] * len(mean), "o" if claim.is_met else "X", color=ink, markersize=6)
-    axes.set_yticks(range(len(claims)), [_label(claim) for claim in claims], parse_math=False)
+    narrow = is_narrow(axes.figure)
+    labels = [_label(claim, NARROW_LABEL if narrow else LABEL) for claim in claims]
+    axes.set_yticks(range(len(claims)), labels, parse_math=False, fontsize=7 if narrow else 9)
     axes.set_ylim(len(claims) - 0.4, -0.6)
     unit = claims[0].unit
+    is_log = axes.get_xscale() == "log"
+    axes.set_xlabel(f"{UNITS.get(unit, f'figure [{unit}]')}{LOG_SCALE if is_log else ''}")
+    if narrow and not is_log:
+        axes.locator_params(axis="x", nbins=4)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _place: shown(value, unit)))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.tick_params(axis="y", length=0)
@@ -89,5 +97,5 @@ def _finite(values: object) -> Iterator[float]:
     return (each for each in values if each is not None and math.isfinite(each))  # type: ignore[attr-defined]
 
 
-def _label(claim: Claim) -> str:
-    return "\n".join(textwrap.wrap(claim.title, LABEL, max_lines=2, placeholder=" ..."))
+def _label(claim: Claim, width: int) -> str:
+    return "\n".join(textwrap.wrap(claim.title, width, max_lines=2, placeholder=" ..."))

@@ -16,6 +16,7 @@ from gradwire.cli.parser import between_commas, listed, whole_numbers
 from gradwire.errors import LOSSY_LOGGER, SpecError
 from gradwire.tables import Table
 from gradwire.units import parse_size
+from gradwire_lab.experiments.answer import Answer
 
 # Options of experiments: frozen dataclasses whose fields describe their command-line options.
 
@@ -185,6 +186,8 @@ class Experiment(Generic[Options]):
         Returns a plot of all rows as a PNG; None if there is nothing to plot.
     version
         The version of the rows' fields in the record.
+    answer
+        The column of the tables that answers the question, for the page; None if none does.
     """
 
     name: str
@@ -195,6 +198,7 @@ class Experiment(Generic[Options]):
     table: Callable[[Sequence[Row]], Sequence[str | Table]]
     plot: Callable[[Sequence[Row]], bytes] | None = None
     version: int = 1
+    answer: Answer | None = None
 
     @property
     def schema(self) -> str:

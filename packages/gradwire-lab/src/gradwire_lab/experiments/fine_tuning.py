@@ -19,6 +19,7 @@ from gradwire.tables import Column, Table, figure
 from gradwire_lab.experiments import weight_delta
 from gradwire_lab.experiments.a2dtwp.measured import figure_of, gain, last_error, nothing_to_save
 from gradwire_lab.experiments.a2dtwp.options import BF16, DELTAS, FP32, SYSTEMS, UNLIMITED
+from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.claim import RATIO, Claim, at_least, claims_parts
 from gradwire_lab.experiments.experiment import (
     FILE,
@@ -196,6 +197,7 @@ def claims(by_rate: Mapping[str, Mapping[str, Row]], system: str) -> Iterator[Cl
 EXPERIMENT = Experiment(
     name="fine-tuning",
     question="how much time do lossless deltas save in a fine-tuning?",
+    answer=Answer("saved", ("policy", "lr")),
     options=FineTuningOptions,
     cells=cells,
     run=run,

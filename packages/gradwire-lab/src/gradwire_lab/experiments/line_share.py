@@ -17,6 +17,7 @@ from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.tables import Column, Table, figure
 from gradwire.units import exact_size
 from gradwire_lab.columns import Columns, table_of, text_of
+from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
     Cell,
     CheckedOptions,
@@ -127,6 +128,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 EXPERIMENT = Experiment(
     name="line-share",
     question="how much of the line does an exchange use, with each codec?",
+    answer=Answer("of line", ("codec", "rate", "size")),
     options=LineShareOptions,
     cells=cells,
     run=run,

@@ -19,6 +19,7 @@ from gradwire.codecs import parse
 from gradwire.plan import Plan
 from gradwire.tables import Column, Table, figure
 from gradwire_lab.columns import Columns, ms_of, table_of, text_of
+from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
     Cell,
     CheckedOptions,
@@ -240,6 +241,7 @@ EXPERIMENT = Experiment(
     name="loss-prediction",
     version=2,
     question="how close are predicted times to a loss, and the choices?",
+    answer=Answer("error", ("codec", "K")),
     options=LossPredictionOptions,
     cells=cells,
     run=run,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradwire.checkpoints import SUM, is_as_sealed
 from gradwire.errors import GradwireError, JobError, SpecError
-from gradwire.page import Mark, Note, Number, PageLink, Part, Report, Section, render
+from gradwire.page import Mark, Note, Number, PageLink, Part, Picture, Report, Section, render
+from gradwire.page.picture import COLOURS, legend_above, paint_bars
 from gradwire.page.report import Details, options_in_words, render_all
 from gradwire.tables import Column, Table
 from gradwire.units import counted
+from gradwire_lab.experiments.answer import Findings
 from gradwire_lab.experiments.claim import Claim, Verdict, shown
 from gradwire_lab.experiments.claim_plot import plot
 from gradwire_lab.experiments.experiment import Experiment
@@ -29,11 +32,18 @@ from gradwire_lab.experiments.papers.reproduce import (
 )
 from gradwire_lab.experiments.record import RECORD, read_fields
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 # The page of one experiment's record: the question, and the tables that answer it.
 
 
-def page_of(record: Mapping[str, Any], experiments: Sequence[Experiment[Any]]) -> str:
-    """Return the HTML page of an experiment's record.
+def page_of(
+    record: Mapping[str, Any],
+    experiments: Sequence[Experiment[Any]],
+    exhibits: Collection[Exhibit[Any]] = (),
+) -> str:
+    """Return the HTML page of a record of one of the experiments, or of an exhibit's experiment.
 
     Raises ``JobError`` if no experiment has the record's schema, or if the record was altered after it was
     written.
@@ -44,7 +54,8 @@ def page_of(record: Mapping[str, Any], experiments: Sequence[Experiment[Any]]) -
             "fields and rows, got a different one; restore the file, or measure it again with --overwrite"
         )
     schema = record["schema"]
-    found = [each for each in experiments if each.schema == schema]
+    known = {each.experiment.schema: each for each in exhibits}
+    found = [each for each in (*experiments, *(it.experiment for it in exhibits)) if each.schema == schema]
     if not found:
         raise JobError(
             f"no experiment of this gradwire has the schema {schema}; install the version that "
@@ -52,11 +63,30 @@ def page_of(record: Mapping[str, Any], experiments: Sequence[Experiment[Any]]) -
         )
     experiment = found[0]
     parts = experiment.table(record["rows"])
+    said, hero = _answered(record, experiment, parts, known.get(schema))
     told: list[Part] = [part if isinstance(part, str) else (experiment.question, part) for part in parts]
-    said = f"{experiment.question[0].upper()}{experiment.question[1:]}"
     unfinished = "" if record.get("finished", True) else " (unfinished)"
     sections = [Section("What was measured", [part for part in told if part])]
-    return render(Report(f"Experiment {experiment.name}{unfinished}", said, sections), record)
+    return render(Report(f"Experiment {experiment.name}{unfinished}", said, sections, hero), record)
+
+
+def _answered(
+    record: Mapping[str, Any],
+    experiment: Experiment[Any],
+    parts: Sequence[str | Table],
+    exhibit: Exhibit[Any] | None,
+) -> tuple[str, Picture | None]:
+    """Return the question with its answer, and the picture of it.
+
+    An exhibit's experiment is answered by its claims, and others by a column of their tables.
+    """
+    asked = f"{experiment.question[0].upper()}{experiment.question[1:]}"
+    if exhibit is not None and record.get("finished", True):
+        judged = judge(exhibit, record, record["rows"])
+        if judged.claims:
+            return f"{asked} {_answer([judged])}", plot(judged.claims, exhibit.name, LEGEND)
+    found = None if experiment.answer is None else Findings.of(parts, experiment.answer)
+    return (asked, None) if found is None else (f"{asked} {found.in_words()}", found.bars())
 
 
 # Read the records in a folder of ``gradwire reproduce``, and compute each verdict again.
@@ -146,6 +176,8 @@ MARKS = {
     )
 }
 """The symbol and colour of each verdict."""
+SHADES = (1.0, 0.55, 0.3)
+"""The opacities of verdicts with the same colour in the picture."""
 RULES = Note(
     "A claim has a rule, and its verdict follows from the record's samples and that rule alone. Did not "
     "learn: a training that the figure rests on failed, so the figure counts for nothing. Reproduced: "
@@ -326,8 +358,40 @@ def page(recorded: Sequence[Recorded], exhibits: Collection[Exhibit[Any]], title
         for name, title in titles.items()
     ]
     verdict = _answer([each.judged for each in known])
-    report = Report("The papers' figures, reproduced", verdict, [summary(known, titles, missing), *papers])
+    sections = [summary(known, titles, missing), *papers]
+    report = Report("The papers' figures, reproduced", verdict, sections, _verdicts(known, titles))
     return render_all(report, [(each.judged.exhibit.name, each.fields) for each in known])
+
+
+def _verdicts(recorded: Sequence[Recorded], titles: Mapping[str, str]) -> Picture:
+    """Return the picture of the number of claims per verdict, with a bar for each paper."""
+    found = {
+        paper: counts([each.judged for each in own]) for paper in titles if (own := _of(paper, recorded))
+    }
+    present = [verdict for verdict in MARKS if any(each[verdict] for each in found.values())]
+
+    def paint(figure: Figure) -> None:
+        axes, seen = figure.subplots(), Counter[str]()
+        parts = [
+            (verdict, COLOURS[MARKS[verdict].tone], [float(each[verdict]) for each in found.values()])
+            for verdict in present
+        ]
+        paint_bars(axes, [*found], parts, "claims [number]")
+        for verdict, bars in zip(present, axes.containers, strict=True):
+            tone = MARKS[verdict].tone
+            for bar in bars.get_children():
+                bar.set_alpha(SHADES[seen[tone] % len(SHADES)])
+            seen[tone] += 1
+        legend_above(axes, 4)
+
+    height_in = 1.2 + 0.4 * len(found)
+    return Picture(
+        "verdicts",
+        "Verdicts of all claims, by paper; the summary has the numbers.",
+        paint,
+        height_in,
+        height_in + 0.4,
+    )
 
 
 def _of(paper: str, recorded: Sequence[Recorded]) -> list[Recorded]:

@@ -21,6 +21,7 @@ from gradwire.tables import Column, Table, figure
 from gradwire.timing.replay import replay
 from gradwire.units import exact_size, parse_whole
 from gradwire_lab.columns import Columns, ms_of, table_of, text_of
+from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
     Cell,
     CheckedOptions,
@@ -259,6 +260,7 @@ def _ms(seconds: float) -> str:
 EXPERIMENT = Experiment(
     name="prediction",
     question="how close are predicted times, and what do choices lose?",
+    answer=Answer("error", ("algorithm", "codec")),
     options=PredictionOptions,
     cells=cells,
     run=run,

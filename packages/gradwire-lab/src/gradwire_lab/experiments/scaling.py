@@ -21,6 +21,7 @@ from gradwire.timing.replay import replay
 from gradwire.units import exact_size, parse_size
 from gradwire_lab.closed_forms.formulas import AlphaBetaGamma, ring_s, star_s
 from gradwire_lab.columns import Columns, table_of, text_of
+from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
     Cell,
     CheckedOptions,
@@ -139,6 +140,7 @@ def plot(rows: Sequence[Row]) -> bytes:
 EXPERIMENT = Experiment(
     name="scaling",
     question="how does an exchange's time grow with the number of hosts?",
+    answer=Answer("measured", ("algorithm", "hosts")),
     options=ScalingOptions,
     cells=cells,
     run=run,

@@ -18,6 +18,7 @@ from gradwire.plan import FLOAT_NBYTES, Plan
 from gradwire.tables import Column, Table
 from gradwire.timing.replay import replay
 from gradwire_lab.columns import Columns, ms_of, table_of, text_of
+from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
     FOLDER,
     Cell,
@@ -246,6 +247,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 EXPERIMENT = Experiment(
     name="software-nic",
     question="how long do steps over software NICs take, as predicted?",
+    answer=Answer("speed-up", ("codec in", "rate", "MTU")),
     options=SoftwareNicOptions,
     cells=cells,
     run=run,

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gradwire.cli.parser import between_commas
 from gradwire.errors import SpecError
+from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
     FILE,
     FOLDER,
@@ -166,6 +167,7 @@ def _testbed_of(row: Row) -> tuple[tuple[str, str], int]:
 EXPERIMENT = Experiment(
     name="training-speed",
     question="how much faster does gradwire reach the loss of plain DDP?",
+    answer=Answer("time", ("method",)),
     options=TrainingSpeedOptions,
     cells=cells,
     run=run,

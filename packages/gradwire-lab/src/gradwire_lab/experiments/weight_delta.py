@@ -19,6 +19,7 @@ from gradwire.entropy import DeltaDecoder, DeltaEncoder
 from gradwire.errors import ExchangeError, SpecError
 from gradwire.tables import Column, Table
 from gradwire_lab.columns import Columns, table_of
+from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
     FILE,
     Cell,
@@ -177,6 +178,7 @@ def table(rows: Sequence[Row]) -> list[str | Table]:
 EXPERIMENT = Experiment(
     name="weight-delta",
     question="how few bits carry a change of weights without loss?",
+    answer=Answer("bits", ("lr",)),
     options=WeightDeltaOptions,
     cells=cells,
     run=run,

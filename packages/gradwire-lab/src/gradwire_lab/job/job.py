@@ -64,14 +64,17 @@ def page_of(record: Mapping[str, Any]) -> str:
     link = links_in_words(options["link"], described_in_words(record["topology"]))
     title = title_of(options["data"], options["model"], options["workers"], link)
     runs, note = table(results)
+    over_time, over_steps = _learning(results)
     sections = [
         Section("Runs", [("Times and bytes of each run", runs), note]),
         Section("What auto decided", _decisions(results)),
-        Section("Learning", _learning(results)),
         Section("Time of a step", [_bars(results)]),
-        Section("Evaluations", [("Loss and accuracy at each evaluation", _evaluations(results))]),
+        Section(
+            "Evaluations",
+            [over_steps, ("Loss and accuracy at each evaluation", _evaluations(results))],
+        ),
     ]
-    return render(Report(title, f"{in_words(results)}.", sections), record)
+    return render(Report(title, f"{in_words(results)}.", sections, over_time), record)
 
 
 def in_words(results: tuple[RunResult, ...]) -> str:
@@ -109,7 +112,9 @@ def _decisions(results: tuple[RunResult, ...]) -> list[Part]:
     return [("Plans that runs have chosen", Table(columns, rows))] if rows else []
 
 
-def _learning(results: tuple[RunResult, ...]) -> list[Part]:
+def _learning(results: tuple[RunResult, ...]) -> tuple[Picture, Picture]:
+    """Return the learning curves over time, which show the verdict, and those over steps."""
+
     def over_time(figure: Figure) -> None:
         draw_curves(figure.subplots(), results)
 
@@ -117,15 +122,12 @@ def _learning(results: tuple[RunResult, ...]) -> list[Part]:
         draw_losses(figure.subplots(), results)
 
     height = CURVES_IN + 0.1 * len(results)
-    return [
-        Picture(
-            "over-time",
-            "Learning curves over training time, without evaluation.",
-            over_time,
-            height,
-        ),
-        Picture("over-steps", "Rank 0's mean loss since the previous evaluation.", over_steps, height),
-    ]
+    caption = "Learning curves over training time, without evaluation."
+    over_steps_caption = "Rank 0's mean loss since the previous evaluation."
+    return (
+        Picture("over-time", caption, over_time, height),
+        Picture("over-steps", over_steps_caption, over_steps, height),
+    )
 
 
 def _bars(results: tuple[RunResult, ...]) -> Picture:
@@ -133,7 +135,7 @@ def _bars(results: tuple[RunResult, ...]) -> Picture:
         draw_bars(figure.subplots(), results)
 
     caption = "Parts of the step time; exposed is the communication that computation doesn't hide."
-    return Picture("step-times", caption, paint, 1.2 + LINE_IN * len(results))
+    return Picture("step-times", caption, paint, 1.2 + LINE_IN * len(results), 1.3 + LINE_IN * len(results))
 
 
 def _evaluations(results: tuple[RunResult, ...]) -> Table:

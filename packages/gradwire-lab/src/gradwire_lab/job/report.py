@@ -8,7 +8,7 @@ from typing import Any
 
 from gradwire.line_rate.page import new_figure, png_of
 from gradwire.machine import rates_in_words
-from gradwire.page.picture import CURVES, GREY, legend_above, paint_bars, without_frame
+from gradwire.page.picture import CURVES, GREY, LOG_SCALE, legend_above, paint_bars, without_frame
 from gradwire.tables import Column, Table, show
 from gradwire_lab.columns import Columns, table_of
 from gradwire_lab.job.options import D_SYNC, DDP, PS_SYNC, JobOptions, Run
@@ -159,7 +159,8 @@ def draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
             label=result.run.label,
         )
     times = [epoch.train_s for result in results for epoch in result.epochs]
-    if equal is None and max(times) > 10 * min(times):
+    is_log = equal is None and max(times) > 10 * min(times)
+    if is_log:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_major_formatter("{x:g}")
@@ -170,7 +171,7 @@ def draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
         axes.annotate(
             end, (max(times), equal.target), xytext=(0, 3), textcoords="offset points", fontsize=8, ha="right"
         )
-    axes.set_xlabel("time of training [s]")
+    axes.set_xlabel(f"time of training [s]{LOG_SCALE if is_log else ''}")
     axes.set_ylabel("held-out loss" if equal else "top-1 accuracy on the test set [%]")
     axes.grid(alpha=0.25, which="major")
     legend_above(axes, 2)

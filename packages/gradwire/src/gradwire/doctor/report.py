@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradwire.doctor.finding import Diagnosis, DoctorOptions, Finding, Offset, any_failed
 from gradwire.doctor.local import examine_machine
 from gradwire.errors import JobError
 from gradwire.files import check_writable
 from gradwire.launch.launched import launched_rank, launched_workers
-from gradwire.page import Mark, Part, Report, Section, check_page, keep, render
+from gradwire.page import Mark, Part, Picture, Report, Section, check_page, keep, render
+from gradwire.page.picture import CURVES, legend_above, without_frame
 from gradwire.records import make_record
 from gradwire.tables import Column, Table, show
 from gradwire.units import format_duration, format_rate, ranks_in_words
 from gradwire.version import import_problem
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SCHEMA = "gradwire.doctor/1"
 COLUMNS = tuple(map(Column.of_text, ("check", "result", "detail")))
@@ -24,9 +28,9 @@ _RESULTS = ("ok", "warn", "FAIL")
 
 
 def show_report(title: str, diagnosis: Diagnosis) -> None:
-    """Print title, table and verdict to standard output."""
+    """Print title, verdict and table to standard output."""
     findings = diagnosis.findings
-    show(title, "", table(findings), "", f"{counted(findings)}: {verdict(findings)}")
+    show(title, f"{counted(findings)}: {verdict(findings)}", "", table(findings))
 
 
 def table(findings: Sequence[Finding]) -> Table:
@@ -87,13 +91,37 @@ def page_of(record: Mapping[str, Any]) -> str:
     bad = [each for each in findings if each.result != "ok"]
     said = verdict(findings)
     sections = [
-        Section("What to do", _findings("Failures and warnings", bad)),
+        Section("What to do", _findings("Failures and warnings", bad), is_open=True),
         Section("Findings", _findings("All checks", findings)),
         Section("Ranks", _ranks(record["ranks"])),
         Section("Between ranks", _between(record["clocks"], record["lines"])),
     ]
     title = f"gradwire doctor: {'this machine' if len(ranks) == 1 else ranks_in_words(ranks)}"
-    return render(Report(title, f"{said[0].upper()}{said[1:]}: {counted(findings)}.", sections), record)
+    said = f"{said[0].upper()}{said[1:]}: {counted(findings)}."
+    return render(Report(title, said, sections, _rates(record["lines"])), record)
+
+
+def _rates(lines: Sequence[Mapping[str, Any]]) -> Picture | None:
+    """Return the picture of the rates between rank 0 and the others, or None if none was measured."""
+    if not lines:
+        return None
+    names = [f"ranks {' and '.join(map(str, each['ranks']))}" for each in lines]
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        for number, (way, label) in enumerate((("there", "from rank 0"), ("back", "to rank 0"))):
+            places = [place + 0.2 * (2 * number - 1) for place in range(len(lines))]
+            rates = [8e-6 * each[f"{way}_nbytes_per_s"] for each in lines]
+            axes.barh(places, rates, height=0.36, color=CURVES[number], label=label)
+        axes.set_yticks(range(len(lines)), names)
+        axes.invert_yaxis()
+        axes.set_xlabel("rate of the link [Mbit/s]")
+        legend_above(axes, 2)
+        without_frame(axes)
+
+    return Picture(
+        "rates", "Rates of the links between rank 0 and each other rank.", paint, 1.1 + 0.4 * len(lines)
+    )
 
 
 def _findings(caption: str, findings: Sequence[Finding]) -> list[Part]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwire.machine import described_in_words, rates_in_words
 from gradwire.page import Part, Picture, Report, Section, render
-from gradwire.page.picture import CURVES, without_frame
+from gradwire.page.picture import CURVES, log_axis, panels, without_frame
 from gradwire.tables import Column, Table, show
 from gradwire.timing.line import SCHEMA, Line, LineRate, Point
 from gradwire.units import exact_size, format_duration, format_rate, format_size
@@ -28,11 +28,11 @@ _PAIR_NOTE = "Every pair's link while the other ranks are idle."
 
 
 def show_line_rate(rates: dict[tuple[int, int], LineRate], link: str | None) -> None:
-    """Print the first pair's measurements and, if there are several pairs, every pair's link."""
+    """Print the first pair's link and measurements and, if there are several pairs, every pair's link."""
     first, *others = line_rate_tables(rates)
     low, high = next(iter(rates))
-    where = limits(link, rates_in_words())
-    show(f"link between ranks {low} and {high}, {where}", "", *with_note(*first))
+    title = f"link between ranks {low} and {high}, {limits(link, rates_in_words())}"
+    show(title, describe_line(rates[low, high].line), "", *with_note(*first))
     for each in others:
         show("", "links of all pairs", "", *with_note(*each))
 
@@ -64,7 +64,7 @@ def line_rate_tables(rates: Mapping[tuple[int, int], LineRate]) -> list[tuple[Ta
         for (low, high), rate in rates.items()
     ]
     tables = [
-        (Table(_POINT_COLUMNS, points), f"{_POINT_NOTE} {describe_line(first.line)}"),
+        (Table(_POINT_COLUMNS, points), _POINT_NOTE),
         (Table(_PAIR_COLUMNS, pairs), _PAIR_NOTE),
     ]
     return tables if len(pairs) > 1 else tables[:1]
@@ -104,7 +104,7 @@ def draw_line_rate(rate: LineRate) -> bytes:
 
 def paint_line_rate(figure: Any, rate: LineRate) -> None:
     """Plot time and bandwidth side by side in ``figure``."""
-    times, bandwidths = figure.subplots(1, 2)
+    times, bandwidths = panels(figure, 2)
     line, points = rate.line, rate.points
     sizes, plateau = [point.nbytes for point in points], line.nbytes_per_s / 1e6
     model = f"latency {format_duration(line.latency_s)}, {format_rate(line.nbytes_per_s)}"
@@ -134,10 +134,9 @@ def new_figure(size: tuple[float, float]) -> Any:
 
 
 def log_sizes(axes: Any, label: str) -> None:
-    """Use logarithmic axes, with powers of two for message sizes on the x axis."""
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xlabel(label)
+    """Use logarithmic axes, and say so, with powers of two for message sizes on the x axis."""
+    log_axis(axes, "x", label, base=2)
+    log_axis(axes, "y", axes.get_ylabel())
     axes.grid(alpha=0.25, which="major")
     without_frame(axes)
 
@@ -159,13 +158,14 @@ def line_rate_page(record: Mapping[str, Any]) -> str:
         paint_line_rate(figure, measured)
 
     caption = (
-        "Left: the time of one message, measured, and by the link's latency and rate. Right: bandwidths."
+        "Time of a message, measured and by the link's latency and rate, and bandwidth, by message size."
     )
-    parts: list[Part] = [("Messages by size", first), note, Picture("line", caption, paint, 3.2)]
+    parts: list[Part] = [("Messages by size", first), note]
     pairs: list[Part] = [part for table, said in others for part in (("Links of all pairs", table), said)]
     sections = [Section(f"Ranks {low} and {high}", parts), Section("All pairs", pairs)]
     title = f"Link between ranks {low} and {high}, {limits_of(record)}"
-    return render(Report(title, describe_line(measured.line), sections), record)
+    hero = Picture("line", caption, paint, 3.2, 5.6)
+    return render(Report(title, describe_line(measured.line), sections, hero), record)
 
 
 def _rate(pair: Mapping[str, Any], record: Mapping[str, Any]) -> LineRate:

@@ -46,7 +46,7 @@ def test_the_record_gives_the_summary_and_the_page_has_all_of_it(tmp_path: Path)
     assert f"T{said[1:]}." in page.text
     assert all(each.strip() in page.text for each in others)
     assert [row[0] for row in page.rows[1:4]] == ["bucket <1>", "the other", "total"]
-    assert html.count("<svg") == 1
+    assert html.count("<figure>") == 1
 
 
 def test_a_ledger_with_a_folder_saves_itself_once_when_it_is_closed(tmp_path: Path) -> None:

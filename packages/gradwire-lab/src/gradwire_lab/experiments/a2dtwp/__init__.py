@@ -25,6 +25,7 @@ from gradwire_lab.experiments.a2dtwp.options import (
     cells,
 )
 from gradwire_lab.experiments.a2dtwp.report import plot, table
+from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row
 
 __all__ = ["EXPERIMENT", "A2dtwpOptions"]
@@ -38,6 +39,7 @@ def _run(options: A2dtwpOptions, cells: Sequence[Cell], before: Sequence[Row], r
 EXPERIMENT = Experiment(
     name="a2dtwp",
     question="how much time do fewer bits of weights save, at equal error?",
+    answer=Answer("saved", ("policy",)),
     options=A2dtwpOptions,
     cells=cells,
     run=_run,

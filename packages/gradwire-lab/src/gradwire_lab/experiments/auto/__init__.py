@@ -16,6 +16,7 @@ from statistics import fmean, median
 
 from gradwire.cli.parser import algorithm_specs, codec_specs
 from gradwire.tables import Column, Table, figure
+from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.experiment import (
     FILE,
     FOLDER,
@@ -162,6 +163,7 @@ def _figures(rows: Sequence[Row], changes: Sequence[float]) -> tuple[str, ...]:
 EXPERIMENT = Experiment(
     name="auto",
     question="what do automatic choices cost the loss, and save in bytes?",
+    answer=Answer("ratio", ("method", "task")),
     options=AutoOptions,
     cells=cells,
     run=run,

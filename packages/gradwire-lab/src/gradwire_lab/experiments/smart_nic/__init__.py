@@ -14,6 +14,7 @@ from gradwire.line_rate.page import new_figure, png_of
 from gradwire.tables import Column, Table, figure
 from gradwire_lab.closed_forms.smart_nic_figures import ERRATA
 from gradwire_lab.columns import Columns, table_of, text_of
+from gradwire_lab.experiments.answer import Answer
 from gradwire_lab.experiments.claim import claims_parts
 from gradwire_lab.experiments.experiment import Cell, Experiment, Reporter, Row, select
 from gradwire_lab.experiments.hosts import measure_cells
@@ -181,6 +182,7 @@ def _run(_options: SmartNicOptions, cells: Sequence[Cell], _before: Sequence[Row
 EXPERIMENT = Experiment(
     name="smart-nic",
     question="what does an all-reduce in the NIC save, as published?",
+    answer=Answer("speed-up", ("batch", "nodes")),
     options=SmartNicOptions,
     cells=cells,
     run=_run,

@@ -162,6 +162,9 @@ class Ledger:
         counts = f"{self._steps} steps, {total.exchanges} exchanges, ratio {total.cost.ratio:.2f}"
         return f"<Ledger of rank {self.rank}: {counts}>"
 
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
     def close(self) -> None:
         """Write the counts of a step that has not ended to the sinks, and close them; may be called twice.
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gradwire.fields import mapping, real, rows, text, whole
-from gradwire.page import Part, Picture, Report, Section, render
+from gradwire.page import Part, Picture, Report, Section, in_notebook, render
 from gradwire.page.picture import CURVES, paint_bars
 from gradwire.records import make_record
 from gradwire.sync.ledger.counts import SOURCE, BucketCounts, BypassCounts, Decided, Tally
@@ -88,7 +88,12 @@ class Summary:
         return self.total.exposed_s / self.wall_s if self.wall_s > 0 else math.nan
 
     def __str__(self) -> str:
-        return "\n".join([self.title, "", *lines(self.table()), "", *self.sentences()])
+        said, *others = self.sentences()
+        return "\n".join([self.title, said, "", *lines(self.table()), "", *others])
+
+    def _repr_html_(self) -> str:
+        said, *others = self.sentences()
+        return in_notebook(self.title, f"{said[0].upper()}{said[1:]}.", self.table(), *others)
 
     @property
     def title(self) -> str:
@@ -209,13 +214,13 @@ def page_of(record: Mapping[str, Any]) -> str:
     """Return the HTML page of a ledger's record. Raises ``StateError`` for an invalid record."""
     summary = read_summary(record)
     said, *others = summary.sentences()
-    buckets: list[Part] = [("Sums of all exchanges", summary.table()), _bars(summary.buckets)]
     sections = [
         Section("Details", others),
-        Section("Buckets", buckets if summary.buckets else []),
+        Section("Buckets", [("Sums of all exchanges", summary.table())] if summary.buckets else []),
         Section("Encoding errors", _lost(summary.lost)),
     ]
-    return render(Report(summary.title, f"{said[0].upper()}{said[1:]}.", sections), record)
+    hero = _bars(summary.buckets) if summary.buckets else None
+    return render(Report(summary.title, f"{said[0].upper()}{said[1:]}.", sections, hero), record)
 
 
 def read_summary(record: Mapping[str, Any]) -> Summary:
@@ -248,7 +253,7 @@ def _bars(buckets: Mapping[str, BucketCounts]) -> Picture:
         paint_bars(figure.subplots(), names, parts, "time of the exchanges [s]")
 
     caption = f"Time of the exchanges, overlapped or not, of at most the {SHOWN} slowest buckets."
-    return Picture("buckets-times", caption, paint, 1.1 + 0.3 * len(largest))
+    return Picture("buckets-times", caption, paint, 1.1 + 0.3 * len(largest), 1.1 + 0.38 * len(largest))
 
 
 def _lost(lost: LostBook) -> list[Part]:
