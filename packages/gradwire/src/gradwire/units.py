@@ -154,7 +154,8 @@ def format_duration(seconds: float) -> str:
     """Return a time as text with three digits and a suitable unit."""
     if seconds == 0:
         return "0"
-    exponent = min(max(math.floor(math.log10(abs(seconds)) / 3), -3), 0)
+    rounded = abs(float(f"{seconds:.3g}"))  # 999.6 ms are a second
+    exponent = min(max(math.floor(math.log10(rounded) / 3), -3), 0)
     return f"{seconds * 1000.0**-exponent:.3g}{('s', 'ms', 'us', 'ns')[-exponent]}"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gradwire.page import Part, Picture
 from gradwire.page.picture import COLOURS, CURVES, legend_above, log_axis, without_frame
 from gradwire.plan import Plan
-from gradwire.planner.choice import ScalePoint, hosts_that_pay, paying_ranges
+from gradwire.planner.choice import ScalePoint, paying_ranges
 from gradwire.planner.explain import name_plan
 from gradwire.tables import Column, Table
 from gradwire.units import counted, format_duration
@@ -37,12 +37,16 @@ def read_points(rows: Sequence[Mapping[str, Any]]) -> list[ScalePoint]:
 
 
 def pays(points: Sequence[ScalePoint]) -> str:
-    """Return a sentence on the number of hosts up to which each additional host pays off."""
-    most, last = hosts_that_pay(points), points[-1].hosts
-    if most == 1:
+    """Return a sentence on the numbers of hosts up to which each additional host pays off."""
+    ranges, last = paying_ranges(points), points[-1].hosts
+    if not ranges:
         return "Additional hosts add less than half of a host each"
-    beyond = "" if most < last else ", the most that were predicted"
-    return f"Each additional host pays off up to {counted(most, 'host')}{beyond}"
+    named = [
+        f"up to {counted(high, 'host')}" if low == points[0].hosts else f"from {low} to {high} hosts"
+        for low, high in ranges
+    ]
+    beyond = ", the most that were predicted" if ranges[-1][1] == last else ""
+    return f"Each additional host pays off {' and '.join(named)}{beyond}"
 
 
 def gains_by_hosts(rows: Sequence[Mapping[str, Any]], here: int, kind: str = "DDP") -> Picture:
@@ -92,7 +96,7 @@ def by_hosts(rows: Sequence[Mapping[str, Any]], kind: str = "DDP") -> list[Part]
         return []
     plain, hook = BASELINES[kind]
     columns = (
-        *map(Column, ("hosts", plain, hook, "with gradwire", f"gain over {plain}", f"gain over {hook}")),
+        *map(Column, ("hosts", plain, hook, "with gradwire", f"over {plain}", f"over {hook}")),
         *map(Column, ("throughput", "efficiency")),
         Column.of_text("plan"),
     )

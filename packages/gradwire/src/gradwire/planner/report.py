@@ -239,14 +239,17 @@ def _plan(values: Mapping[str, Any]) -> Plan:
 
 
 def _bars(ranking: Sequence[Mapping[str, Any]]) -> Picture:
-    shown = ranking[:SHOWN]
+    """Return the picture of the fastest plan of each name, the chosen one first."""
+    fastest: dict[str, Mapping[str, Any]] = {}
+    for each in ranking:
+        fastest.setdefault(name_plan(_plan(each)), each)
+    names, shown = [*fastest][:SHOWN], [*fastest.values()][:SHOWN]
 
     def paint(drawn: Figure) -> None:
         parts = [(label, colour, [1e3 * each[name] for each in shown]) for name, label, colour in PARTS]
-        names = [name_plan(_plan(each)) for each in shown]
         paint_bars(drawn.subplots(), names, parts, "predicted time of a step [ms]", font_size=8)
 
-    caption = "Predicted steps of the chosen plan and of the fastest others."
+    caption = "Predicted steps of the chosen plan, and of the others with their fastest segments and buckets."
     return Picture("plans", caption, paint, 1.1 + 0.28 * len(shown), 1.1 + 0.36 * len(shown))
 
 
