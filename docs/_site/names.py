@@ -60,6 +60,7 @@ def section(module: ModuleType, name: str) -> str:
         asked = f".. auto{'function' if callable(value) else 'data'}:: {full}"
     elif issubclass(value, BaseException):
         asked = f".. autoexception:: {full}\n   :show-inheritance:"
+        return f"## {name}\n\n```{{eval-rst}}\n{asked}\n```\n\n[What to do](../{value.docs})"
     else:
         asked = f".. autoclass:: {full}\n   :members:"
     return f"## {name}\n\n```{{eval-rst}}\n{asked}\n```"

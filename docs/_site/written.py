@@ -11,6 +11,7 @@ from accessible import mend
 from choices import thresholds, transitions
 from commands import command_line
 from menu import menu
+from mistakes import table
 from names import keep, plain, python_names
 
 COMMENT = re.compile(r"^<!-- site: (\w+)((?: \S+)*) -->$", re.MULTILINE)
@@ -22,6 +23,7 @@ WRITERS = MappingProxyType(
         "commands": command_line,
         "transitions": transitions,
         "thresholds": thresholds,
+        "errors": table,
     }
 )
 """Kind -> the function that writes Markdown; it gets the words of the comment."""

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from gradwire import errors
 from gradwire.errors import one_line, shown
+from gradwire.wire import OutOfStepError
 
 CLASSES = [each for _, each in inspect.getmembers(errors, inspect.isclass)]
 
@@ -18,6 +19,15 @@ CLASSES = [each for _, each in inspect.getmembers(errors, inspect.isclass)]
 def test_one_class_catches_them_all_and_a_warning_is_none(kind: type[Exception]) -> None:
     assert issubclass(kind, errors.GradwireError) != issubclass(kind, Warning)
     assert kind.__doc__
+
+
+def test_every_class_names_its_own_entry_and_others_that_of_their_base() -> None:
+    entries = {kind: kind.docs for kind in CLASSES}
+    assert len(set(entries.values())) == len(CLASSES)
+    assert entries[errors.LinkError] == "troubleshooting.md#linkerror"
+    assert errors.LinkTimeoutError("rank 1 is gone").docs == "troubleshooting.md#linktimeouterror"
+    assert OutOfStepError.docs == errors.FrameError.docs
+    assert errors.GradwireError.docs == "troubleshooting.md#by-error"
 
 
 @pytest.mark.parametrize(

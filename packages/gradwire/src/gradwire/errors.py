@@ -1,11 +1,30 @@
-"""All exceptions of gradwire. A message states the expected and the actual value, and the remedy."""
+"""All exceptions of gradwire. A message states the expected and the actual value, and the remedy.
 
+Each class has the place of its entry in the documentation as ``docs``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+PAGE = "troubleshooting.md"
+"""The page of the documentation with an entry for each class, under the class's name in lowercase."""
 LOSSY_LOGGER = "gradwire.lossy"
 """The name of the logger that also receives every ``LossyWarning``."""
 
 
 class GradwireError(Exception):
-    """The base class of all errors that gradwire raises on purpose."""
+    """The base class of all errors that gradwire raises on purpose.
+
+    ``docs`` is the place in the documentation that describes the error and its remedies. A subclass in another
+    module has its base's.
+    """
+
+    docs: ClassVar[str] = f"{PAGE}#by-error"
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ == __name__:
+            cls.docs = f"{PAGE}#{cls.__name__.lower()}"
 
 
 class SpecError(GradwireError, ValueError):
@@ -54,6 +73,8 @@ class LossyError(GradwireError):
 
 class LossyWarning(UserWarning):
     """The warning that replaces ``LossyError`` unless training is strict."""
+
+    docs: ClassVar[str] = f"{PAGE}#lossywarning"
 
 
 class AttachError(GradwireError, RuntimeError):
