@@ -12,6 +12,8 @@ import gradwire
 
 FIRST = "api"
 """The page with the names that ``gradwire`` itself has; other pages link to them there."""
+BEGUN_WITH = ("attach", "attach_fsdp", "PipeSGD", "all_reduce")
+"""The names that most scripts use one of, which come first."""
 LITERAL = re.compile(r"(``.*?``)", re.DOTALL)
 _of_values: dict[str, list[str]] = {}
 
@@ -40,7 +42,9 @@ def public(module: ModuleType) -> list[str]:
     """Return what a module lists in ``__all__``, or else the classes that it defines."""
     listed = getattr(module, "__all__", None)
     if listed is not None:
-        return [name for name in listed if not inspect.ismodule(getattr(module, name))]
+        names = [name for name in listed if not inspect.ismodule(getattr(module, name))]
+        first = [name for name in BEGUN_WITH if name in names]
+        return [*first, *(name for name in names if name not in first)]
     return [
         name for name, value in vars(module).items() if inspect.isclass(value) and _is_home(module, value)
     ]

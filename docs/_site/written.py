@@ -13,6 +13,7 @@ from commands import command_line
 from menu import menu
 from mistakes import table
 from names import keep, plain, python_names
+from reproduced import link, make
 
 COMMENT = re.compile(r"^<!-- site: (\w+)((?: \S+)*) -->$", re.MULTILINE)
 OUTSIDE = re.compile(r"\]\((?:\.\./)+(?!\.\./)(?=(?:examples|tests)/)")
@@ -24,6 +25,7 @@ WRITERS = MappingProxyType(
         "transitions": transitions,
         "thresholds": thresholds,
         "errors": table,
+        "reproduced": link,
     }
 )
 """Kind -> the function that writes Markdown; it gets the words of the comment."""
@@ -47,4 +49,5 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", keep, priority=100)  # before napoleon
     app.connect("autodoc-process-docstring", plain, priority=900)  # after it
     app.connect("build-finished", mend)
+    app.connect("build-finished", make, priority=900)  # after mend, which is for the theme's pages
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -6,7 +6,8 @@ import importlib
 import re
 import sys
 from collections.abc import Iterator
-from types import ModuleType
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -75,6 +76,38 @@ def test_the_reference_has_every_public_name_once() -> None:
         public = importlib.import_module(f"gradwire.{room}")
         for name in names.public(public):
             assert id(getattr(public, name)) in described, f"gradwire.{room}.{name}"
+
+
+def test_the_reference_begins_with_what_a_script_needs() -> None:
+    text = module("names").python_names("gradwire")
+    assert re.findall(r"^## (\S+)", text, re.MULTILINE)[:4] == [
+        "attach",
+        "attach_fsdp",
+        "PipeSGD",
+        "all_reduce",
+    ]
+
+
+def test_the_page_of_the_papers_records_is_part_of_the_site(tmp_path: Path) -> None:
+    reproduced = module("reproduced")
+    site = SimpleNamespace(outdir=str(tmp_path), builder=SimpleNamespace(format="html"))
+    reproduced.make(site, ValueError("a page failed"))
+    assert not list(tmp_path.iterdir())
+    reproduced.make(site, None)
+    (target,) = re.findall(r'href="([^"]+)"', reproduced.link())
+    assert "<h1>" in (tmp_path / target).read_text(encoding="utf-8")
+    assert "<!-- site: reproduced -->" in (DOCS / "reproduce.md").read_text(encoding="utf-8")
+
+
+def test_errors_link_to_what_to_do() -> None:
+    text = module("names").python_names("gradwire.errors")
+    assert "[What to do](../troubleshooting.md#linkerror)" in text
+    rows = module("mistakes").table().splitlines()[2:]
+    assert len(rows) >= 17
+    assert (
+        "| [`AttachError`](#attacherror) | An error for a model that can't use gradwire's hook, or "
+        in rows[0]
+    )
 
 
 def test_comments_of_pages_are_replaced_and_links_out_of_the_site_are_files() -> None:
