@@ -66,7 +66,7 @@ measured: .venv/ready ## measure the figures of the documentation on this machin
 	$(BIN)/python scripts/figures.py measure
 	$(BIN)/python scripts/figures.py write
 
-figures: .venv/ready ## write the documentation's tables from the records in docs/measured
+figures: .venv/ready ## write the documentation's tables and charts from the records in docs/measured
 	$(BIN)/python scripts/figures.py write
 
 lint: .venv/ready ## format, lint, spelling, prose, and figures without a record

@@ -1,9 +1,10 @@
-"""Measure the figures of the documentation, write their tables, and refuse tables without a record.
+"""Measure the figures of the documentation, write tables and charts, and refuse tables without a record.
 
 ``measure [NAME ...]`` performs the experiments of ``FIGURES`` on this machine, with one record each under
 ``docs/measured``. After an interruption, repeat it to continue. ``write`` inserts the records' tables into
-the pages, between a pair of comments. ``check`` fails if a table is missing or outdated, or if a page has
-another table of figures that ``docs/measured/unrecorded.toml`` doesn't list.
+the pages, between a pair of comments, and draws their charts in ``docs/images``. ``check`` fails if a table
+or a chart is missing or outdated, or if a page has another table of figures that
+``docs/measured/unrecorded.toml`` doesn't list.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -21,9 +22,11 @@ from typing import Any
 from gradwire.checkpoints import SUM
 from gradwire.errors import GradwireError, SpecError
 from gradwire.machine import describe_machine
+from gradwire.page import Picture
 from gradwire.tables import Column, Table
 from gradwire.units import counted
 from gradwire_lab.experiments import EXPERIMENTS, Experiment, perform
+from gradwire_lab.experiments.charts import chart_file, gain_chart, losses_chart, speed_chart, steps_chart
 from gradwire_lab.experiments.claim import Basis, Verdict
 from gradwire_lab.experiments.experiment import Row
 from gradwire_lab.experiments.page import read_all
@@ -34,7 +37,7 @@ from gradwire_lab.experiments.record import COMMITS, RECORD, others_in_words, re
 from gradwire_lab.experiments.speeds import ATTACHED, HOOK, JUDGE, NOTE, PIPELINED, POWER_SGD, summary
 
 ROOT = Path(__file__).parent.parent
-MEASURED = Path("docs", "measured")
+MEASURED, IMAGES = Path("docs", "measured"), Path("docs", "images")
 UNRECORDED = MEASURED / "unrecorded.toml"
 COMMAND = "python scripts/figures.py"
 FIGURES: Mapping[str, str] = MappingProxyType(
@@ -45,6 +48,7 @@ FIGURES: Mapping[str, str] = MappingProxyType(
         "gpt-4-hosts": "training-speed --tasks gpt",
         "weight-delta": "weight-delta",
         "cifar-cnn-4-hosts": "training-speed --tasks cifar-cnn",
+        "gain": "gain --against docs/measured",
     }
 )
 """The measurements by record name, as arguments of ``gradwire experiment``."""
@@ -71,6 +75,29 @@ METHODS = MappingProxyType(
     }
 )
 """Columns and rows of the summary."""
+TITLES = MappingProxyType(
+    {
+        "mnist-mlp-2-hosts": "MNIST-MLP, 2 hosts",
+        "mnist-mlp-4-hosts": "MNIST-MLP",
+        "wide-mlp-4-hosts": "74 MB MLP",
+        "gpt-4-hosts": "GPT",
+        "cifar-cnn-4-hosts": "CNN",
+        "gain": "",
+    }
+)
+"""The titles of records in charts."""
+SPEEDS = tuple(name for name in TITLES if name != "gain")
+CHARTS: Mapping[str, tuple[Sequence[str], Callable[[Mapping[str, Sequence[Row]]], Picture]]] = (
+    MappingProxyType(
+        {
+            "training_speed.svg": (SPEEDS, speed_chart),
+            "codec_steps.svg": (SPEEDS, steps_chart),
+            "auto_losses.svg": (("wide-mlp-4-hosts", "cifar-cnn-4-hosts"), losses_chart),
+            "gain.svg": (("gain",), gain_chart),
+        }
+    )
+)
+"""The files in ``docs/images`` that are drawn from records, each with the records' names and its function."""
 KINDS = ("measured elsewhere", "published", "computed", "setting")
 """Reasons why a table of figures needs no record.
 
@@ -100,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     measuring.add_argument("--overwrite", action="store_true", help="measure finished records again")
     measuring.add_argument("--across-commits", action="store_true", help="continue records of other commits")
-    commands.add_parser("write", help="insert the records' tables into the pages")
+    commands.add_parser("write", help="insert the records' tables into the pages, and draw their charts")
     commands.add_parser("check", help="fail if a page has a table of figures without a record")
     words = parser.parse_args(arguments)
     try:
@@ -165,6 +192,17 @@ def write(root: Path) -> None:
         after = BLOCK.sub(lambda found: _block(found["name"], root), before)
         if after != before:
             path.write_text(after, encoding="utf-8")
+    for path, drawn in charts(root):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(drawn, encoding="utf-8")
+
+
+def charts(root: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the path and the content of each chart whose records are there; of machines, the first counts."""
+    for file, (names, make) in CHARTS.items():
+        found = {TITLES[name]: each[0]["rows"] for name in names if (each := records(name, root))}
+        if found:
+            yield root / IMAGES / file, chart_file(make(found))
 
 
 def check(root: Path) -> Iterator[str]:
@@ -185,6 +223,9 @@ def check(root: Path) -> Iterator[str]:
                 f"{page}: no record backs the table of figures {head!r}; measure it ({COMMAND} measure), or "
                 f"state the reason in {UNRECORDED}"
             )
+    for path, drawn in charts(root):
+        if not path.exists() or path.read_text(encoding="utf-8") != drawn:
+            yield f"{path.relative_to(root)}: it isn't what its records say; run {COMMAND} write"
     for (page, head), count in listed.items():
         if count:
             yield f"{UNRECORDED}: {page} has no such table of figures: {head!r}; remove the entry"

@@ -126,6 +126,19 @@ def test_a_record_becomes_a_table_with_its_machine_and_commit(root: Path) -> Non
     assert page_of(root) == page, "writing twice changes nothing"
 
 
+def test_a_chart_is_drawn_from_its_record_and_refused_if_it_was_altered(root: Path) -> None:
+    keep(root, {**FIELDS, "rows": rows()})
+    figures.write(root)
+    chart = root / figures.IMAGES / "training_speed.svg"
+    text = chart.read_text(encoding="utf-8")
+    assert list(figures.check(root)) == []
+    chart.write_text(text.replace("var(--ink)", "var(--paper)", 1), encoding="utf-8")
+    assert list(figures.check(root)) == [
+        "docs/images/training_speed.svg: it isn't what its records say; run python scripts/figures.py write"
+    ]
+    assert {path.name for path in chart.parent.iterdir()} == {"training_speed.svg", "codec_steps.svg"}
+
+
 def test_what_other_programs_took_stands_below_the_machine(root: Path) -> None:
     keep(root, {**FIELDS, "rows": [{**row, "others": 0.01} for row in rows()]})
     figures.write(root)

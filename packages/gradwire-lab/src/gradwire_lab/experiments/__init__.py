@@ -16,6 +16,7 @@ EXPERIMENTS = Catalogue[Experiment[Any]](
         "line-share": f"{__name__}.line_share:EXPERIMENT",
         "training-speed": f"{__name__}.training_speed:EXPERIMENT",
         "auto": f"{__name__}.auto:EXPERIMENT",
+        "gain": f"{__name__}.gain:EXPERIMENT",
         "weight-delta": f"{__name__}.weight_delta:EXPERIMENT",
         "fine-tuning": f"{__name__}.fine_tuning:EXPERIMENT",
         "a2dtwp": f"{__name__}.a2dtwp:EXPERIMENT",

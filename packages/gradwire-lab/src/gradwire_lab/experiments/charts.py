@@ -1,0 +1,217 @@
+"""Charts of the documentation as SVG files, drawn from records in the style of pages.
+
+A chart is narrow enough for a phone, and follows the reader's light or dark scheme by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from gradwire.page import Picture
+from gradwire.page.picture import COLOURS, CURVES, draw, legend_above, without_frame
+from gradwire_lab.experiments.experiment import Row, grouped, select
+from gradwire_lab.experiments.gain import PREDICTION, gains_of
+from gradwire_lab.experiments.speeds import (
+    ATTACHED,
+    FIXED,
+    HOOK,
+    JUDGE,
+    PIPELINED,
+    POWER_SGD,
+    Ratio,
+    Speed,
+    Trained,
+    curve_of,
+    ratio,
+    trained,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Records = Mapping[str, Sequence[Row]]
+"""The rows of records, by the titles of their groups."""
+WIDTH_IN, ROW_IN, FRAME_IN = 4.5, 0.21, 0.8
+"""The width of a chart, the height of a row of dots, and that of the axis and the legend."""
+COLOUR_OF = {
+    JUDGE: CURVES[7],
+    HOOK: CURVES[1],
+    POWER_SGD: CURVES[4],
+    ATTACHED: CURVES[0],
+    FIXED[0]: CURVES[2],
+    FIXED[1]: CURVES[5],
+    PIPELINED: CURVES[3],
+}
+"""The colour of each method, the same in all charts."""
+TIMED = (HOOK, POWER_SGD, *FIXED[:2], ATTACHED, PIPELINED)
+STEPPED = (HOOK, FIXED[0], FIXED[1], POWER_SGD)
+CURVED = (JUDGE, HOOK, FIXED[0], ATTACHED)
+"""The methods in the chart of times, in that of steps, and in that of losses."""
+
+
+def speed_chart(records: Records) -> Picture:
+    """Return the chart of the times to plain DDP's loss."""
+
+    def found(task: Trained, speed: Speed) -> Ratio | None:
+        return ratio(speed.time_s, task.judge.time_s)
+
+    label = "times as fast as plain DDP, to the same loss"
+    return _dots("training-speed", records, TIMED, found, label)
+
+
+def steps_chart(records: Records) -> Picture:
+    """Return the chart of the steps to plain DDP's loss, which show what a codec's error costs."""
+
+    def found(task: Trained, speed: Speed) -> Ratio | None:
+        steps = [{seed: step for seed, (step, _) in each.reached.items()} for each in (task.judge, speed)]
+        return ratio(*steps) if speed.has_reached else None
+
+    return _dots("codec-steps", records, STEPPED, found, "steps to plain DDP's loss, over DDP's own steps")
+
+
+def _dots(
+    name: str,
+    records: Records,
+    methods: Sequence[str],
+    find: Callable[[Trained, Speed], Ratio | None],
+    label: str,
+) -> Picture:
+    tasks = {title: trained(rows) for title, rows in records.items()}
+    lines = [
+        (title, method, find(task, task.speeds[method]))
+        for title, task in tasks.items()
+        if not task.problem
+        for method in methods
+        if method in task.speeds
+    ]
+    rows = len(lines) + len(tasks)
+    return Picture(name, label, partial(_paint_dots, lines, label), FRAME_IN + ROW_IN * rows, WIDTH_IN)
+
+
+def _paint_dots(lines: Sequence[tuple[str, str, Ratio | None]], label: str, drawn: Figure) -> None:
+    """Draw a dot with its interval for each method, below its task's title."""
+    axes = drawn.subplots()
+    ticks, names, place = list[int](), list[str](), 0
+    before = ""
+    for title, method, found in lines:
+        if title != before:
+            axes.text(
+                -0.02,
+                place,
+                title,
+                transform=axes.get_yaxis_transform(),
+                ha="right",
+                va="center",
+                weight="bold",
+            )
+            before, place = title, place + 1
+        ticks.append(place)
+        names.append(method)
+        if found is None:
+            axes.text(1.03, place, "not reached by all seeds", va="center", fontsize=8)
+        else:
+            around = [[found.mean - found.least], [found.most - found.mean]]
+            axes.errorbar(
+                found.mean, place, xerr=around, fmt="o", color=COLOUR_OF[method], markersize=5, elinewidth=1.5
+            )
+        place += 1
+    axes.axvline(1, color=COLOURS["rule"], linewidth=1, zorder=0)
+    axes.set_yticks(ticks, names, parse_math=False)
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(place - 0.5, -0.7)
+    axes.set_xlabel(f"{label}\n(mean and 95 % interval over seeds)")
+    axes.grid(axis="x", alpha=0.4)
+    without_frame(axes)
+
+
+def losses_chart(records: Records) -> Picture:
+    """Return the chart of the first seed's held-out losses over the training time, for each task."""
+    tasks = {title: found for title, rows in records.items() if not (found := trained(rows)).problem}
+    label = "seconds of training, choices included"
+    return Picture("auto-losses", label, partial(_paint_losses, tasks, label), 2.4 * len(tasks), WIDTH_IN)
+
+
+def _paint_losses(tasks: Mapping[str, Trained], label: str, drawn: Figure) -> None:
+    every = drawn.subplots(len(tasks), squeeze=False)[:, 0]
+    for axes, (title, task) in zip(every, tasks.items(), strict=True):
+        for method in filter(task.speeds.__contains__, CURVED):
+            first = min(task.speeds[method].rows)
+            _, seconds, losses = zip(*curve_of(task.speeds[method].rows[first]), strict=True)
+            axes.plot(
+                seconds, losses, "-o", color=COLOUR_OF[method], markersize=2.5, linewidth=1.5, label=method
+            )
+        axes.axhline(task.judge.targets[first], color=COLOURS["rule"], linestyle=":", linewidth=1)
+        axes.set_xlim(left=0)
+        axes.set_ylabel("held-out loss")
+        axes.set_xlabel(f"{title}: {label}")
+        _in_a_frame(axes)
+    legend_above(every[0], 2)
+
+
+def gain_chart(records: Records) -> Picture:
+    """Return the chart of the predicted gains over the bf16 hook, by link rate, for each model."""
+    label = "predicted speed over DDP with the bf16 hook"
+    rows = [row for group in records.values() for row in select(group, part=PREDICTION)]
+    models = grouped(rows, "model")
+    height_in = 0.4 + 1.9 * len(models)
+    return Picture("gain", label, partial(_paint_gains, models, label), height_in, WIDTH_IN)
+
+
+def _paint_gains(models: Records, label: str, drawn: Figure) -> None:
+    every = drawn.subplots(len(models), squeeze=False, sharex=True)[:, 0]
+    for axes, (name, rows) in zip(every, models.items(), strict=True):
+        for colour, (hosts, own) in zip(CURVES, grouped(rows, "hosts").items(), strict=False):
+            gains = [gains_of(row)[1] for row in own]
+            axes.plot(
+                [row["rate"] for row in own], gains, "-o", color=colour, markersize=4, label=f"{hosts} hosts"
+            )
+        axes.axhline(1, color=COLOURS["ink"], linewidth=1, linestyle=":")
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel(f"{name}, times")
+        _in_a_frame(axes)
+    every[-1].set_xlabel(f"link rate\n({label}; below the dotted line, keep DDP)")
+    legend_above(every[0], 2)
+
+
+def _in_a_frame(axes: Axes) -> None:
+    axes.grid(alpha=0.4)
+    without_frame(axes)
+
+
+# A picture as a file: with the colours of both schemes, which a page has in its style.
+
+
+def chart_file(picture: Picture) -> str:
+    """Return a picture as an SVG file with its own background, in a light and a dark scheme."""
+    svg = draw(picture)
+    light, dark = schemes()
+    style = (
+        f":root {{ {light} }} @media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }} "
+        "svg * { stroke-linejoin: round; }"
+    )
+    (box,) = re.findall(r'viewBox="0 0 (\S+) (\S+)"', svg)
+    opening, _, inside = svg.partition(">")
+    opening = opening.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"')
+    background = f'<rect width="{box[0]}" height="{box[1]}" style="fill: var(--paper)"/>'
+    title = f'<title id="{picture.name}-caption">{escape(picture.caption)}</title>'
+    return f"{opening}>\n{title}\n<style>{style}</style>\n{background}\n{inside.strip()}\n"
+
+
+@cache
+def schemes() -> tuple[str, str]:
+    """Return the colours of pages as CSS declarations, in the light and in the dark scheme."""
+    template = (files("gradwire.page") / "report.html.j2").read_text(encoding="utf-8")
+    light, dark = (
+        re.search(rf"\{{ color-scheme: {name};(?P<colours>[^}}]*)\}}", template) for name in ("light", "dark")
+    )
+    if light is None or dark is None:
+        raise LookupError(
+            "the pages' template has no colours of a light and a dark scheme; adapt this pattern"
+        )
+    return light["colours"].strip(), dark["colours"].strip()

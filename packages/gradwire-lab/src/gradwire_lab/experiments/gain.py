@@ -1,0 +1,348 @@
+"""Predicted gains over plain DDP and PyTorch's bf16 hook, by model, link rate, and number of hosts.
+
+The costs of codecs and frames are measured once, on one core of this machine. From them, the planner predicts
+the step of plain DDP, of DDP with the bf16 hook, and of the plan that it chooses for DDP's buckets. With
+``--against``, it also predicts the steps in records of ``training-speed``, to show how far it is off.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+from gradwire.cli.parser import between_commas
+from gradwire.codecs import parse
+from gradwire.plan import Plan
+from gradwire.tables import Column, Table, figure
+from gradwire.units import format_duration, parse_rate
+from gradwire_lab.columns import Columns, ms_of, table_of, text_of
+from gradwire_lab.experiments.experiment import (
+    FOLDER,
+    Cell,
+    CheckedOptions,
+    Experiment,
+    Report,
+    Row,
+    cells_of,
+    grouped,
+    option,
+    select,
+)
+from gradwire_lab.experiments.record import RECORD, read_fields
+from gradwire_lab.experiments.speeds import ALONE, HOOK, JUDGE
+from gradwire_lab.experiments.training_speed import EXPERIMENT as TRAINING_SPEED
+
+if TYPE_CHECKING:  # torch's import takes seconds
+    from gradwire.planner import PlanRequest
+    from gradwire.planner.candidates import Workload
+    from gradwire.planner.predict import Ranking
+    from gradwire.timing.environment import CodecCost, Environment
+    from gradwire.timing.line import HostCost
+
+REMEDY = "measure it again"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model of the calculator: its parameters, and the assumed seconds of computation in a step."""
+
+    count: int
+    compute_s: float
+
+
+MODELS = {
+    "ResNet-50": Model(25_600_000, 0.15),
+    "GPT-2": Model(124_000_000, 0.3),
+    "1B": Model(1_000_000_000, 1.2),
+}
+"""Typical models. Their computation is a setting: about that of one data-centre GPU with 64 images or 16
+sequences of 1,024 tokens, or with 8 sequences for the largest. The gain depends on it."""
+TASK_COUNTS = {"mnist-mlp": 648_010, "wide-mlp": 18_423_050, "gpt": 10_892_800, "cifar-cnn": 1_072_330}
+"""The parameters of the tasks of ``training-speed``, on MNIST and CIFAR-10."""
+FORWARD_SHARE = 1 / 3
+"""The forward pass's share of computation, because backward takes about twice as long."""
+BUCKET_NBYTES = 25 << 20
+"""The size of DDP's buckets, which ``attach`` keeps."""
+LATENCY = "50us"
+"""The assumed latency of every link: a small message on ordinary Ethernet."""
+CODECS = ("bf16", "fp8", "ecsq:0.25")
+"""The codecs that docs/which_codec.md recommends for any model, from the most precise to the fewest bytes."""
+PLANS = {"fp8 on DDP": ("fp8", "ring"), "ecsq:0.5 on DDP": ("ecsq:0.5", "pairwise")}
+"""The fixed plans of ``training-speed`` that are predicted, too, with their codecs and algorithms."""
+PASSES = 5
+"""The measurements of the costs, seconds apart."""
+CALIBRATION, PREDICTION, CHECK = "calibration", "prediction", "check"
+"""The kinds of rows: measured costs, a prediction of the calculator, a prediction of a measured step."""
+KEEP_DDP, KEEP_HOOK = "don't compress", "bf16 hook"
+"""The answers where gradwire isn't predicted to be faster."""
+CHECKS: Columns[Row] = (
+    (Column.of_text("task"), text_of("task")),
+    (Column("hosts"), text_of("hosts")),
+    (Column.of_text("method"), text_of("method")),
+    (Column("measured", "ms"), ms_of("measured_s")),
+    (Column("predicted", "ms"), ms_of("predicted_s")),
+    (Column("error", "%"), lambda row: f"{100 * error_of(row):+.0f}"),
+)
+
+
+def _rates(text: str) -> tuple[str, ...]:
+    rates = tuple(dict.fromkeys(between_commas(text)))
+    for rate in rates:
+        parse_rate(rate)
+    return rates
+
+
+@dataclass(frozen=True)
+class GainOptions(CheckedOptions):
+    """The models, link rates, and numbers of hosts, and a folder with records of ``training-speed``."""
+
+    models: tuple[str, ...] = option(tuple(MODELS), "models", known=MODELS)
+    rates: tuple[str, ...] = option(
+        ("100mbit", "1gbit", "10gbit", "25gbit", "100gbit"), "link rates", read=_rates
+    )
+    hosts: tuple[int, ...] = option((2, 4, 8, 16), "numbers of hosts", least=2)
+    against: Path | None = option(None, "folder of records to predict, too", shown="none", value=FOLDER)
+
+
+def cells(options: GainOptions) -> list[Cell]:
+    """Return the calibrations, a prediction per model, rate, and number of hosts, and the steps to check."""
+    measured = [] if options.against is None else list(_measured(options.against))
+    return [
+        {"part": CALIBRATION, "threads": 1},
+        *cells_of({"part": PREDICTION}, model=options.models, rate=options.rates, hosts=options.hosts),
+        *measured,
+    ]
+
+
+def _measured(folder: Path) -> Iterator[Cell]:
+    """Yield a cell with the measured step of each predictable method, for each record in a folder."""
+    for path in sorted(folder.glob(f"**/{RECORD}")):
+        if json.loads(path.read_text(encoding="utf-8")).get("schema") != TRAINING_SPEED.schema:
+            continue
+        for (task, hosts, rate), rows in _by_network(read_fields(path, TRAINING_SPEED, REMEDY)["rows"]):
+            steps_s = {
+                name: fmean(row["step_s"] for row in own) for name, own in grouped(rows, "method").items()
+            }
+            common = {"part": CHECK, "task": task, "hosts": hosts, "rate": rate}
+            for method in (JUDGE, HOOK, *PLANS):
+                if {method, ALONE} <= steps_s.keys():
+                    yield {
+                        **common,
+                        "method": method,
+                        "compute_s": steps_s[ALONE],
+                        "measured_s": steps_s[method],
+                    }
+
+
+def _by_network(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, int, str], list[Row]]]:
+    found: dict[tuple[str, int, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["task"], row["hosts"], row["rate"]), []).append(row)
+    yield from found.items()
+
+
+def run(options: GainOptions, cells: Sequence[Cell], before: Sequence[Row], report: Report) -> None:
+    """Measure the costs on this machine, then predict the other cells from them."""
+    known = next((row["request"] for row in before if row["part"] == CALIBRATION), None)
+    for cell in cells:
+        if cell["part"] == CALIBRATION:
+            known = calibrated(max(options.hosts))
+            report({**cell, "request": known})
+        elif cell["part"] == PREDICTION:
+            model = MODELS[cell["model"]]
+            report({**cell, "compute_s": model.compute_s, **predicted(known, model, cell)})
+        else:
+            report({**cell, "predicted_s": predicted_step_s(known, cell)})
+
+
+def calibrated(most_hosts: int) -> dict[str, Any]:
+    """Return a request with the costs of codecs and frames on this machine, on one of its cores.
+
+    ``most_hosts`` is the largest number of hosts. Other programs only make a measurement slower, so the
+    shortest times of several passes count.
+    """
+    from gradwire.machine import cores
+    from gradwire.planner import PlanRequest
+    from gradwire.planner.calibration import measure_codecs, measure_host, synthetic_gradients
+
+    names = list(dict.fromkeys([*CODECS, *(codec for codec, _ in PLANS.values())]))
+    largest = max(model.count for model in MODELS.values())
+    request = PlanRequest.of(largest, most_hosts, rate="1gbit", latency=LATENCY, codecs=names)
+    samples = synthetic_gradients(largest)
+    costs, host = list[Mapping[str, CodecCost]](), list[HostCost]()
+    for _ in range(PASSES):
+        costs.append(measure_codecs(request.encodings, samples, most_hosts, 1, request.found_line))
+        host.append(measure_host(cores(), 1))
+    shortest = {spec: _least([each[spec] for each in costs]) for spec in costs[0]}
+    return replace(request, host=_least(host), costs=shortest, shared_machine=False).to_values()
+
+
+def _least(found: Sequence[Any]) -> Any:
+    """Return an object of costs with the least value of each number in several such objects."""
+    first = found[0]
+    if isinstance(first, tuple):
+        return tuple(map(_least, zip(*found, strict=True)))
+    if is_dataclass(first):
+        return replace(
+            first, **{each.name: _least([getattr(one, each.name) for one in found]) for each in fields(first)}
+        )
+    return min(found) if isinstance(first, float) else first
+
+
+def predicted(values: Any, model: Model, cell: Cell) -> dict[str, Any]:
+    """Return the predicted steps of DDP, of its bf16 hook, and of the chosen plan, in seconds."""
+    request, environment = _placed(values, model.count, model.compute_s, cell)
+    ranking = _chosen(request, environment)
+    return {
+        "ddp_s": _ddp_s(request.workload, cell["hosts"], environment),
+        "hook_s": _hook_s(request.workload, cell["hosts"], environment),
+        "step_s": ranking.prediction.step_s,
+        "codec": str(ranking.plan.codec),
+        "algorithm": ranking.plan.algorithm,
+        "uncertainty": ranking.uncertainty,
+    }
+
+
+def predicted_step_s(values: Any, cell: Cell) -> float:
+    """Return the predicted step of a measured method, whose hosts share this machine."""
+    shared = {**values, "shared_machine": True}
+    request, environment = _placed(shared, TASK_COUNTS[cell["task"]], cell["compute_s"], cell)
+    if cell["method"] == HOOK:
+        return _hook_s(request.workload, cell["hosts"], environment)
+    if cell["method"] == JUDGE:
+        return _ddp_s(request.workload, cell["hosts"], environment)
+    codec, algorithm = PLANS[cell["method"]]
+    plan = Plan(parse(codec), algorithm, bucket_nbytes=BUCKET_NBYTES)
+    return _predictor(request.workload, cell["hosts"], environment).predict(plan).step_s
+
+
+def _placed(values: Any, count: int, compute_s: float, cell: Cell) -> tuple[PlanRequest, Environment]:
+    """Return the request for a model in a cell's network with measured costs, and its environment."""
+    from gradwire.planner import PlanRequest
+    from gradwire.planner.environment import measure
+
+    times = {"forward_s": FORWARD_SHARE * compute_s, "backward_s": (1 - FORWARD_SHARE) * compute_s}
+    place = {"model": count, "hosts": cell["hosts"], "rate": cell["rate"], **times}
+    request = PlanRequest.from_values({**values, **place})
+    return request, measure(request)
+
+
+def _chosen(request: PlanRequest, environment: Environment) -> Ranking:
+    """Return the ranking of the plans for DDP's buckets, with the codecs that any model tolerates."""
+    from gradwire.planner.candidates import Space
+    from gradwire.planner.predict import choose, uncertainty_of
+
+    space = Space(
+        tuple(map(parse, CODECS)), request.all_algorithms, buckets_nbytes=(BUCKET_NBYTES,), whole=False
+    )
+    predictor = _predictor(request.workload, request.hosts, environment)
+    found = choose(predictor, space)
+    return choose(predictor, space, uncertainty_of(found, environment))
+
+
+def _ddp_s(workload: Workload, hosts: int, environment: Environment) -> float:
+    return _predictor(workload, hosts, environment).predict(_ddp()).step_s
+
+
+def _hook_s(workload: Workload, hosts: int, environment: Environment) -> float:
+    """Return DDP's step with half of the bytes, and the time to round gradients to bfloat16 and back."""
+    identity, bf16 = environment.cost("identity"), environment.cost("bf16").at(1)
+    halved = replace(identity, points=tuple(replace(each, nbytes=2.0) for each in identity.points))
+    cheaper = replace(environment, codecs={**environment.codecs, "identity": halved})
+    cast_s = workload.count * (bf16.encode_s + bf16.decode_s)
+    return _predictor(workload, hosts, cheaper).predict(_ddp()).step_s + cast_s
+
+
+def _ddp() -> Plan:
+    return Plan(algorithm="backend", bucket_nbytes=BUCKET_NBYTES)
+
+
+def _predictor(workload: Workload, hosts: int, environment: Environment) -> Any:
+    from gradwire.planner.exchange_times import Family
+    from gradwire.planner.predict import Predictor
+
+    return Predictor(workload, hosts, Family(environment))
+
+
+def answer(row: Row) -> str:
+    """Return the answer of a prediction: the gains over DDP and the bf16 hook, or which of them to keep.
+
+    Differences within the predictions' uncertainty are no gains.
+    """
+    over_ddp, over_hook, hook_over_ddp = gains_of(row)
+    least = 1 / (1 - row["uncertainty"])
+    if row["codec"] != "identity" and over_hook > least and over_ddp > least:
+        return f"{over_ddp:.1f}x ({over_hook:.1f}x)"
+    return f"{KEEP_HOOK}, {hook_over_ddp:.1f}x" if hook_over_ddp > least else KEEP_DDP
+
+
+def gains_of(row: Row) -> tuple[float, float, float]:
+    """Return the chosen plan's speed over DDP and over the bf16 hook, and that of the hook over DDP."""
+    return row["ddp_s"] / row["step_s"], row["hook_s"] / row["step_s"], row["ddp_s"] / row["hook_s"]
+
+
+def error_of(row: Row) -> float:
+    """Return the error of a checked prediction as a share of the measured step."""
+    return float(row["predicted_s"] / row["measured_s"] - 1)
+
+
+def table(rows: Sequence[Row]) -> list[str | Table]:
+    """Return a table per model, the measured costs, and the errors of checked predictions."""
+    parts: list[str | Table] = []
+    for name, own in grouped(select(rows, part=PREDICTION), "model").items():
+        parts += [_title(name, own[0]), "", _by_rate(own), ""]
+    for row in select(rows, part=CALIBRATION):
+        parts += ["Measured on one core of this machine:", "", _costs(row["request"]), ""]
+    if checks := select(rows, part=CHECK):
+        errors = [abs(error_of(row)) for row in checks]
+        parts += [
+            f"Predicted and measured steps in testbeds: the median error is {100 * median(errors):.0f} %, "
+            f"the largest {100 * max(errors):.0f} %.",
+            "",
+            table_of(CHECKS, checks),
+            "",
+        ]
+    return parts
+
+
+def _title(name: str, row: Row) -> str:
+    count = MODELS[name].count
+    size = f"{count / 1e6:g} million" if count < 10**9 else f"{count / 1e9:g} billion"
+    return f"{name}, {size} parameters, {format_duration(row['compute_s'])} of computation in a step:"
+
+
+def _by_rate(rows: Sequence[Row]) -> Table:
+    """Return the answers of one model, with a row for each rate and a column for each number of hosts."""
+    hosts = list(grouped(rows, "hosts"))
+    body = [(rate, *(answer(row) for row in own)) for rate, own in grouped(rows, "rate").items()]
+    return Table((Column.of_text("link"), *(Column.of_text(f"{each} hosts") for each in hosts)), body)
+
+
+def _costs(values: Any) -> Table:
+    """Return the measured costs of the codecs on one host's gradient, per float32 byte."""
+    columns = (
+        Column.of_text("codec"),
+        Column("bytes", "of 4"),
+        Column("encode", "GB/s"),
+        Column("decode and add", "GB/s"),
+    )
+    body = []
+    for spec, cost in values["costs"].items():
+        point = cost["points"][0]
+        speeds = (4e-9 / point[name] for name in ("encode_s", "decode_add_s"))
+        body.append((spec, f"{point['nbytes']:.2f}", *map(figure, speeds)))
+    return Table(columns, body)
+
+
+EXPERIMENT = Experiment(
+    name="gain",
+    question="how much faster is a step predicted to be, by model, rate and hosts?",
+    options=GainOptions,
+    cells=cells,
+    run=run,
+    table=table,
+)
