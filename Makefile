@@ -8,14 +8,18 @@ SOURCES := pyproject.toml constraints.txt $(wildcard packages/*/pyproject.toml) 
 help: ## show these targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-setup: .venv/ready ## make .venv with gradwire in it (needs python3, gcc and make)
+setup: .venv/ready ## make .venv with gradwire and all tools of its tests in it, 3 GB (needs python3, gcc and make)
 
 .venv/ready: $(SOURCES) scripts/setup
-	PYTHON=$(PYTHON) scripts/setup
+	@PYTHON=$(PYTHON) scripts/setup all
+	@touch .venv/demo-ready $@
+
+.venv/demo-ready: $(SOURCES) scripts/setup # a part of what .venv/ready stands for
+	@PYTHON=$(PYTHON) scripts/setup demo
 	@touch $@
 
-demo: .venv/ready ## compare gradwire with plain DDP on four hosts at 1 Gbit/s, in a minute
-	$(BIN)/gradwire demo --out runs/demo --overwrite
+demo: .venv/demo-ready ## compare gradwire with plain DDP and its bf16 hook on four hosts, in two minutes
+	@$(BIN)/gradwire demo --out runs/demo --overwrite
 
 reproduce: .venv/ready ## the papers' tables and figures, measured beside published, in ten minutes
 	$(BIN)/gradwire reproduce --quick
@@ -23,12 +27,14 @@ reproduce: .venv/ready ## the papers' tables and figures, measured beside publis
 TESTS := $(BIN)/python -m pytest -n 4 --dist loadscope
 unexport PYTHONDONTWRITEBYTECODE # each of hundreds of processes would compile gradwire and its tests anew
 
-test: .venv/ready ## the test suite, on four workers
+test: .venv/ready ## the test suite of all packages, on four workers (17 minutes on two cores)
+	@echo "make test: all tests of the three packages, pages and scripts: 17 minutes on two cores; make test-core: under 4"
 	$(TESTS)
 
 BATTERIES := faults foreign learning situations # whole trainings: minutes
 
-test-core: .venv/ready ## the tests of the core, as where it is installed alone, without its longest batteries
+test-core: .venv/ready ## the tests of the core, as where it is installed alone, without its batteries (under 4 minutes)
+	@echo "make test-core: the tests of the core without $(BATTERIES): under 4 minutes on two cores"
 	$(TESTS) --core-alone packages/gradwire/tests $(BATTERIES:%=--ignore=packages/gradwire/tests/%)
 
 coverage: .venv/ready ## the test suite, and what of each room it runs (build/coverage.json)
