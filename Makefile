@@ -18,7 +18,7 @@ setup: .venv/ready ## make .venv with gradwire and all tools of its tests in it,
 	@PYTHON=$(PYTHON) scripts/setup demo
 	@touch $@
 
-demo: .venv/demo-ready ## compare gradwire with plain DDP and its bf16 hook on four hosts, in two minutes
+demo: .venv/demo-ready ## compare gradwire with plain DDP and its bf16 hook on four hosts, in three minutes
 	@$(BIN)/gradwire demo --out runs/demo --overwrite
 
 reproduce: .venv/ready ## the papers' tables and figures, measured beside published, in ten minutes

@@ -135,7 +135,9 @@ def test_a_plan_stands_for_its_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pipeline: int, method: str
 ) -> None:
     performed: list[JobOptions] = []
-    monkeypatch.setattr("gradwire_lab.job.job.perform_job", performed.append)
+    monkeypatch.setattr(
+        "gradwire_lab.job.job.perform_job", lambda options, _verbose: performed.append(options)
+    )
     plan = Plan(parse("quantize:8"), "star", 1 << 16, pipeline, 25_000_000)
     plan.save(tmp_path / "plan.json")
     said = f"--method {method} --codec quantize:8 --algorithm star --segment 64KiB --bucket 25MB"

@@ -1,12 +1,13 @@
 import io
 import math
+import time
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
-from gradwire_lab.job import launch as display
-from gradwire_lab.job.launch import Bars, Display, EpochLines, make_display
+from gradwire_lab.job import display, events
+from gradwire_lab.job.display import Bars, Display, EventLines, ProgressLines, make_display
 from gradwire_lab.job.record import EpochDone, Progress, RunDone, RunResult, RunStarted, StepDone
 
 
@@ -19,18 +20,57 @@ def events_of(result: RunResult) -> list[Progress]:
     ]
 
 
-def test_elsewhere_every_epoch_is_a_line(
+def test_elsewhere_a_run_has_a_line_at_its_end(
     results: tuple[RunResult, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with make_display() as lines:
-        assert isinstance(lines, EpochLines)
-        for event in events_of(results[2]):
-            lines.show(event)
+        assert isinstance(lines, ProgressLines)
+        for result in results:
+            for event in events_of(result):
+                lines.show(event)
     printed = capsys.readouterr().out.splitlines()
-    assert printed[1] == (
-        "D-Sync + quantize:8: epoch 2/3, step 20, top-1 75.00 %, loss 0.2500, held-out loss 0.5000, 2.00 s"
-    )
-    assert len(printed) == 3
+    assert printed[2] == "D-Sync + quantize:8: step 30/30, loss 0.2500, top-1 87.5 %, 0 s"
+    assert len(printed) == len(results)
+    assert max(map(len, printed)) <= 80
+
+
+def test_lines_tell_that_a_job_is_alive_and_are_few(
+    results: tuple[RunResult, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ProgressLines(every_s=0.2) as lines:
+        time.sleep(0.5)  # before the first event, as while the ranks start
+        for event in events_of(results[0])[:2]:
+            lines.show(event)
+        for _ in range(50):
+            lines.show(StepDone(results[0].run, 7))
+        time.sleep(0.5)  # in a long step
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "starting, 0 s"
+    assert printed[-1] == "PS-Sync: step 7/30, 1 s"
+    assert 3 <= len(printed) <= 6
+
+
+def test_the_place_precedes_the_names_of_runs(
+    results: tuple[RunResult, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ProgressLines()
+    lines.place = "100mbit, "
+    for event in events_of(results[0]):
+        lines.show(event)
+    assert capsys.readouterr().out.startswith("100mbit, PS-Sync: step 30/30")
+
+
+def test_a_watched_job_prints_its_events(
+    results: tuple[RunResult, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(events.VARIABLE, "1")
+    told = events_of(results[2])
+    with make_display() as lines:
+        for event in told:
+            lines.show(event)
+    printed = capsys.readouterr().out.splitlines(keepends=True)
+    end = StepDone(results[2].run, 30)
+    assert [events.event_of(line) for line in printed] == [*told[:-1], end]
 
 
 def test_on_a_terminal_every_run_is_a_bar(
@@ -38,9 +78,10 @@ def test_on_a_terminal_every_run_is_a_bar(
 ) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(
-        "rich.progress.get_console", lambda: Console(file=screen, force_terminal=True, width=120)
+        "rich.progress.get_console", lambda: Console(file=screen, force_terminal=True, width=80)
     )
     with Bars() as bars:
+        assert "starting" in screen.getvalue()
         for result in results[:2]:
             for event in events_of(result):
                 bars.show(event)
@@ -48,10 +89,10 @@ def test_on_a_terminal_every_run_is_a_bar(
     assert "PS-Sync" in shown
     assert "D-Sync" in shown
     assert "30/30" in shown
-    assert "top-1 87.50 %" in shown
+    assert "loss 0.2500, top-1 87.5 %" in shown
 
 
-@pytest.mark.parametrize("kind", [EpochLines, Bars])
+@pytest.mark.parametrize("kind", [ProgressLines, EventLines, Bars])
 def test_a_run_that_diverges_says_so_once(
     kind: type[Display],
     results: tuple[RunResult, ...],

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from gradwire_lab.job import events
 from gradwire_lab.job.options import make_run
-from gradwire_lab.job.record import Epoch, RunResult
+from gradwire_lab.job.record import Epoch, EpochDone, RunResult, RunStarted, StepDone
 
 EPOCH = Epoch(epoch=1, accuracy=0.5, loss=0.25, train_s=3.0, step=10, held_out_loss=0.75)
 
@@ -34,3 +35,21 @@ def test_one_loss_that_is_no_number_means_that_the_run_has_diverged(which: str, 
     assert not EPOCH.diverged
     assert result(bad, EPOCH).diverged, "at any time"
     assert not result(EPOCH, EPOCH).diverged
+
+
+def test_other_lines_are_no_events() -> None:
+    assert events.event_of("Downloading the data set\n") is None
+    assert events.event_of("") is None
+
+
+def test_an_event_is_the_same_after_its_way_as_a_line() -> None:
+    run = make_run("server", "quantize:8,block=64", 2)
+    for event in (
+        RunStarted(run, 30, 3),
+        StepDone(run, 7),
+        EpochDone(run, EPOCH),
+        EpochDone(run, replace(EPOCH, loss=math.inf)),
+    ):
+        line = events.line_of(event)
+        assert line.count("\n") == 1
+        assert events.event_of(line) == event

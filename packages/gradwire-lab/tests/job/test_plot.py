@@ -2,11 +2,13 @@ import io
 
 import numpy as np
 from matplotlib import image
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from gradwire.page.picture import CURVES
 from gradwire_lab.job.options import JobOptions
 from gradwire_lab.job.record import RunResult
-from gradwire_lab.job.report import PARTS, draw
+from gradwire_lab.job.report import PARTS, attach_first, draw, draw_curves
 
 
 def pixels_of(picture: np.ndarray, colour: str) -> int:
@@ -40,3 +42,20 @@ def test_losses_are_drawn_where_ddp_is_compared(options: JobOptions, on_ddp: tup
 
 def test_one_run_with_one_epoch_is_drawn(options: JobOptions, results: tuple[RunResult, ...]) -> None:
     assert draw(options, results[:1]).startswith(b"\x89PNG")
+
+
+def test_attach_is_first(on_ddp: tuple[RunResult, ...], results: tuple[RunResult, ...]) -> None:
+    methods = [result.run.method for result in attach_first(on_ddp)]
+    assert methods == ["attach", "pipe", "bf16-hook", "ddp"]
+    assert attach_first(results) == results
+
+
+def test_no_curve_crosses_the_label_of_the_last_loss(on_ddp: tuple[RunResult, ...]) -> None:
+    figure = Figure(figsize=(6, 4), dpi=100)
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    draw_curves(axes, on_ddp)
+    figure.canvas.draw()
+    (label,) = axes.texts
+    assert label.get_text() == "DDP ends"
+    assert label.get_window_extent().x0 > axes.get_window_extent().x1, "beside the plot"

@@ -1,59 +1,62 @@
-"""``gradwire demo``: gradwire compared with plain DDP, on hosts with a real rate limit."""
+"""``gradwire demo``: gradwire compared with plain DDP and its hook, on hosts with a real rate limit."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
 
-from gradwire.cli.parser import Parser
-from gradwire.errors import TestbedError
+from gradwire.cli.parser import Parser, folder_path
+from gradwire.errors import JobError, TestbedError
+from gradwire.files import check_folder_new, read_text, write_files
+from gradwire.page import PAGE, RECORD
+from gradwire.units import parse_rate
 from gradwire_lab.cli import train
+from gradwire_lab.job.display import Display, make_display
+from gradwire_lab.job.events import VARIABLE, event_of
+from gradwire_lab.job.record import RunResult, read_results
 from gradwire_lab.testbed.bed import Testbed, inherited_environment
-from gradwire_lab.testbed.output import Stream, show
+from gradwire_lab.testbed.output import Stream, host_name
 from gradwire_lab.testbed.registry import KEPT_MEMORY
 from gradwire_lab.testbed.topology import Topology
 
 HOSTS = 4
-MODEL = ["--data", "digits", "--model", "wide", "--batch", "32"]
+MODEL = ["--data", "digits", "--model", "wide", "--batch", "32", "--lr", "0.01", "--schedule", "constant"]
 """A model of 5 million weights and small batches, so that the network takes most of a step's time."""
-LENGTH = [
-    "--epochs",
-    "2",
-    "--max-steps",
-    "80",
-    "--evaluate-every",
-    "8",
-    "--lr",
-    "0.01",
-    "--schedule",
-    "constant",
-]
+LENGTH = ["--epochs", "2", "--max-steps", "80", "--evaluate-every", "8"]
 """A short run whose loss still falls at the end, so that the time to equal loss is well defined."""
 ON_DDP = ["--compare", "ddp"]
+SLOW = "100mbit"
+"""The second network, on which only steps are timed: DDP takes seconds for each."""
+SLOW_PARTS = {
+    "baselines": ["--runs", "ddp,bf16-hook", "--max-steps", "5", "--evaluate-every", "1"],
+    "attach": ["--runs", "attach:auto", "--epochs", "2", "--max-steps", "60", "--evaluate-every", "5"],
+}
+"""The jobs on the slow network: the baselines' steps are all alike, and ``attach`` first chooses its plan."""
 PACED = ["--runs", "sync,sync:bf16,sync:fp8,pipe:fp8"]
 """The runs without a testbed: D-Sync in place of DDP, its hook, and ``attach``, also synchronous."""
+PICTURE = "demo.png"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Train on a testbed, or over throttled links if it isn't available. Raises ``GradwireError``."""
-    parser = Parser(
-        prog="gradwire demo",
-        usage="gradwire demo [options]",
-        description=f"Train one model on {HOSTS} hosts of a testbed in four ways: plain DDP, PyTorch's\n"
-        "bfloat16 hook, gradwire.attach, and gradwire.PipeSGD. Compare the step times,\n"
-        "and the times to plain DDP's final loss.",
-        epilog="example:\n  gradwire demo --rate 1gbit --out runs/demo",
-    )
-    parser.add_argument("--rate", metavar="RATE", default="1gbit", help="rate of each host's link (1gbit)")
-    parser.add_argument("--out", metavar="DIR", help="folder of the results (runs/digits-TIME)")
-    parser.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
-    parser.add_argument("-h", "--help", action="help", help="show this text")
-    words = parser.parse_args(arguments)
-    out = [*(["--out", words.out] if words.out is not None else []), *["--overwrite"] * words.overwrite]
-    common = [*MODEL, *LENGTH, "--workers", str(HOSTS), *out]
+    """Train on testbeds, or over throttled links if there are none. Raises ``GradwireError``."""
+    words = _parser().parse_args(arguments)
+    out = words.out or Path("runs") / f"digits-{datetime.now():%Y%m%d-%H%M%S}"
+    common = [*MODEL, "--workers", str(HOSTS), *["--overwrite"] * words.overwrite]
+    main = [*common, *LENGTH, *ON_DDP, "--out", str(out)]
     topology = Topology.even(HOSTS, words.rate)
-    train.read([*common, *ON_DDP])  # so that a mistake is reported once, not by every host
+    check_folder_new("--out", out, (PICTURE,), words.overwrite)
+    slow = [[*common, *part, "--out", str(out / f"{SLOW}-{name}")] for name, part in SLOW_PARTS.items()]
+    networks = [(topology, [main])]
+    if topology.rates_nbytes_per_s[0] is None or topology.rates_nbytes_per_s[0] > (parse_rate(SLOW) or 0.0):
+        networks.append((Topology.even(HOSTS, SLOW), slow))
+    for job in (job for _, jobs in networks for job in jobs):
+        train.read(job)  # so that a mistake is reported once, not by every host
+    sys.stdout.write(f"{_announcement(words.rate, len(networks) > 1)}\n")
+    sys.stdout.flush()
     with ExitStack() as stack:
         try:
             bed = stack.enter_context(Testbed(topology))
@@ -62,19 +65,93 @@ def run(arguments: Sequence[str]) -> int:
                 f"{error}. Without a testbed, DDP's own traffic cannot be throttled: D-Sync over throttled "
                 "links, uncompressed and with bf16, replaces it.\n"
             )
-            train.run([*common, *PACED, "--link", words.rate])
+            paced = [*common, *LENGTH, *PACED, "--out", str(out), "--link", words.rate]
+            train.run([*paced, *["--verbose"] * words.verbose])
             return 0
-        command = [sys.executable, "-m", "gradwire", "train", *common, *ON_DDP]
-        done = bed.run(command, environment=inherited_environment() | KEPT_MEMORY, sinks=(_show_first,))
-    if done.failure is not None:
-        sys.stderr.write(f"gradwire: {done.failure}\n")
-    return done.exit_code
+        code = _train(bed, networks)
+    if code == 0:
+        _report(out, words.rate, len(networks) > 1, words.verbose)
+    return code
 
 
-def _show_first(host: int, stream: Stream, text: bytes) -> None:
-    """Print rank 0's output unchanged, and all hosts' errors with the host's name."""
-    if stream == "err":
-        show(host, stream, text)
-    elif host == 0:
-        sys.stdout.write(text.decode(errors="replace"))
-        sys.stdout.flush()
+def _parser() -> Parser:
+    parser = Parser(
+        prog="gradwire demo",
+        usage="gradwire demo [options]",
+        description=f"Train one model on {HOSTS} hosts of a testbed in four ways: plain DDP, PyTorch's\n"
+        "bfloat16 hook, gradwire.attach, and gradwire.PipeSGD. Compare the step times,\n"
+        f"and the times to plain DDP's final loss. Then time steps at {SLOW}.",
+        epilog="example:\n  gradwire demo --rate 1gbit --out runs/demo",
+    )
+    parser.add_argument("--rate", metavar="RATE", default="1gbit", help="rate of each host's link (1gbit)")
+    parser.add_argument(
+        "--out", type=folder_path, metavar="DIR", help="folder of the results (runs/digits-TIME)"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
+    parser.add_argument("--verbose", action="store_true", help="show why each plan was chosen or tried")
+    parser.add_argument("-h", "--help", action="help", help="show this text")
+    return parser
+
+
+def _announcement(rate: str, has_slow: bool) -> str:
+    more = f", then steps at {SLOW}" if has_slow else ""
+    ways = f"one model on {HOSTS} hosts at {rate}, trained in four ways{more}"
+    return f"demo: {ways}; two to three minutes on two cores"
+
+
+def _train(bed: Testbed, networks: Sequence[tuple[Topology, list[list[str]]]]) -> int:
+    """Perform the jobs of all networks, the first in ``bed``; return the first exit code that isn't 0."""
+    with make_display() as display, ExitStack() as stack:
+        for topology, jobs in networks:
+            if topology is not bed.topology:
+                bed.close()
+                bed = stack.enter_context(Testbed(topology))
+                display.place = f"{SLOW}, "
+            for job in jobs:
+                done = bed.run(
+                    [sys.executable, "-m", "gradwire", "train", *job],
+                    environment=inherited_environment() | KEPT_MEMORY | {VARIABLE: "1"},
+                    sinks=(_Shown(display),),
+                )
+                if done.failure is not None:
+                    sys.stderr.write(f"gradwire: {done.failure}\n")
+                    return done.exit_code
+    return 0
+
+
+def _report(out: Path, rate: str, has_slow: bool, verbose: bool) -> None:
+    """Show and draw the results in the records of all jobs. Raises ``JobError``."""
+    from gradwire_lab.job.demo import NetworkRuns, draw_demo, show_demo
+
+    fast, slow = NetworkRuns(rate, _results(out)), None
+    if has_slow:
+        slow = NetworkRuns(
+            SLOW, tuple(each for name in SLOW_PARTS for each in _results(out / f"{SLOW}-{name}"))
+        )
+    title = f"digits, wide: {HOSTS} hosts at {rate}, {fast.results[0].steps} steps"
+    show_demo(title, fast, slow, HOSTS, verbose)
+    write_files({out / PICTURE: draw_demo(title, fast, slow)})
+    sys.stdout.write(f"the picture is {out / PICTURE}\nthe page is {out / PAGE}\n")
+
+
+def _results(folder: Path) -> tuple[RunResult, ...]:
+    """Return the results in the record of a job. Raises ``JobError`` if it cannot be read."""
+    try:
+        return read_results(json.loads(read_text(folder / RECORD)))
+    except OSError as error:
+        raise JobError(f"{folder / RECORD} cannot be read: {error.strerror}; run the demo again") from error
+
+
+class _Shown:
+    """A sink that shows rank 0's events, and all hosts' errors with the host's name."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+
+    def __call__(self, host: int, stream: Stream, text: bytes) -> None:
+        for line in text.decode(errors="replace").splitlines():
+            event = event_of(line) if (host, stream) == (0, "out") else None
+            if event is not None:
+                self._display.show(event)
+            elif stream == "err":
+                self._display.say(f"{host_name(host)} | {line}")

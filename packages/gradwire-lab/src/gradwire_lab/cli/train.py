@@ -55,10 +55,12 @@ EXCHANGED = tuple(option for option in PLANNED if option not in WHAT_RUNS)
 
 def run(arguments: Sequence[str]) -> None:
     """Run ``gradwire train``. Raises ``GradwireError``."""
-    options = read(arguments)
+    words = _parser().parse_args(arguments)
+    options = _options(words)
+    check(options)
     from gradwire_lab.job.job import perform_job  # after the checks, because torch's import takes seconds
 
-    folder = perform_job(options)
+    folder = perform_job(options, words.verbose)
     if folder is not None:
         sys.stdout.write(f"record and plot are in {folder}\n")
         if (folder / PAGE).exists():
@@ -159,6 +161,7 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
         "--out", type=folder_path, metavar="DIR", help="folder of the results (runs/DATA-TIME)"
     )
     group.add_argument("--overwrite", action="store_true", help="replace an older result in DIR")
+    group.add_argument("--verbose", action="store_true", help="show why each plan was chosen or tried")
     group.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
 
 

@@ -17,7 +17,9 @@ from gradwire.tables import Column, Table
 from gradwire.units import format_duration
 from gradwire_lab.columns import Columns, table_of
 from gradwire_lab.job.data import Dataset, find, load
-from gradwire_lab.job.launch import make_display, perform_joined, perform_local
+from gradwire_lab.job.display import make_display
+from gradwire_lab.job.events import is_watched
+from gradwire_lab.job.launch import perform_joined, perform_local
 from gradwire_lab.job.options import FILES, JobOptions, check, check_data
 from gradwire_lab.job.record import (
     SCHEMA,
@@ -146,11 +148,11 @@ PAGES = MappingProxyType({SCHEMA: page_of})
 """The function that makes a record's page, by schema."""
 
 
-def perform_job(options: JobOptions) -> Path | None:
+def perform_job(options: JobOptions, verbose: bool = False) -> Path | None:
     """Run the job; return the folder of its files, or None on ranks that write none.
 
-    ``options.data_folder`` is the folder that the user passed, if any. Raises ``GradwireError``, if possible
-    before any process starts.
+    ``options.data_folder`` is the folder that the user passed, if any. With ``verbose``, the report has the
+    reasons of all choices. Raises ``GradwireError``, if possible before any process starts.
     """
     check(options)
     options = replace(options, data_folder=find(options.data, options.data_folder))
@@ -160,8 +162,9 @@ def perform_job(options: JobOptions) -> Path | None:
         perform_joined(options, dataset, lambda _event: None)
         return None
     results = _perform(options, dataset)
-    show_report(options, results)
-    sys.stdout.flush()
+    if not is_watched():
+        show_report(options, results, verbose)
+        sys.stdout.flush()
     _keep(options, results)
     return options.out
 

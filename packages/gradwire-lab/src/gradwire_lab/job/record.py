@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from gradwire._native import target
+from gradwire.autotune.settings import DEFAULT
 from gradwire.autotune.settings import NAME as AUTO
 from gradwire.fields import Source, line, of, real, rows, text, to_values, whole
 from gradwire.machine import described
@@ -129,8 +130,12 @@ LAST = 3
 """The number of the baseline's last evaluations whose median is the target loss."""
 BASELINES = (DDP, D_SYNC)
 """Candidate baselines; the first one among the runs is the baseline."""
-_ALIKE = 0.05
-"""Times to equal loss that differ by less than this share are reported as equal."""
+HALVED = (Run("bf16-hook"), Run("sync", "bf16"))
+"""The baselines that send half of the bytes; the second one stands in for the first without a testbed."""
+TIE = DEFAULT.most_equal_share
+"""Speeds of single runs that differ by less than this share tie, because seeds scatter as much."""
+LEARNED = 0.5
+"""The least top-1 accuracy of a baseline that has learned; chance is a tenth."""
 MODEL = "25.6M"
 """The example model size in the suggested command: ResNet-50's number of parameters."""
 
@@ -148,9 +153,9 @@ class EqualLoss:
         point = self.reached[run]
         return None if point is None else point[1]
 
-    def gain(self, run: Run) -> float | None:
-        """Return the run's speed-up over the baseline in time to the target loss; None if not reached."""
-        own, others = self.seconds(run), self.seconds(self.baseline.run)
+    def gain(self, run: Run, over: Run | None = None) -> float | None:
+        """Return the run's speed-up over the baseline or ``over`` in time to the target loss, if reached."""
+        own, others = self.seconds(run), self.seconds(self.baseline.run if over is None else over)
         return others / own if own and others else None
 
 
@@ -217,15 +222,41 @@ def prediction(hosts: int, rate: str) -> str:
 
 
 def verdict(equal: EqualLoss) -> str:
-    """Return a sentence that compares gradwire's fastest run to the target loss with the baseline."""
-    own = [(gain, run) for run in equal.reached if _is_own(run) and (gain := equal.gain(run)) is not None]
-    base = equal.baseline.run.label
+    """Return a sentence that compares a run of gradwire with the baselines, by the time to the same loss.
+
+    The run is ``attach`` if it reached the loss, else gradwire's fastest. No speed counts if the baseline has
+    not learned.
+    """
+    base = equal.baseline
+    if base.accuracy < LEARNED:
+        return (
+            f"{base.run.label} did not learn: its top-1 accuracy at the end is {100 * base.accuracy:.1f} %, "
+            "so no speed counts; train for more --epochs"
+        )
+    own = [run for run in equal.reached if _is_own(run) and equal.reached[run] is not None]
+    missed = [run.label for run in equal.reached if _is_own(run) and equal.reached[run] is None]
     if not own:
-        return f"No run of gradwire reached the loss at which {base} ends"
-    gain, best = max(own, key=lambda each: each[0])
-    times = f"{gain:.1f}x less time" if gain >= 1 else f"{1 / gain:.1f}x more time"
-    times = f"{times} to the same loss than" if abs(gain - 1) >= _ALIKE else "as long to the same loss as"
-    return f"gradwire ({best.label}) takes {times} {base}"
+        return f"No run of gradwire reached the loss at which {base.run.label} ends, {equal.target:.4f}"
+    best = min(own, key=lambda run: (run.method != "attach", equal.seconds(run) or 0.0))
+    others = [base.run, *(run for run in HALVED if run in equal.reached and run != best)]
+    gains = [(run.label, equal.gain(best, run)) for run in others]
+    compared = [in_times(gain, label) for label, gain in gains if gain is not None]
+    missed += [run.label for run in others if equal.reached[run] is None]
+    never = f"; {' and '.join(missed)} did not reach it" if missed else ""
+    return f"{best.label} is {' and '.join(compared)}, to the same held-out loss ({equal.target:.4f}){never}"
+
+
+def in_times(gain: float, other: str) -> str:
+    """Compare a run with ``other`` in words, by its speed-up.
+
+    Examples
+    --------
+    >>> in_times(2.21, "DDP"), in_times(1.04, "DDP"), in_times(0.5, "DDP")
+    ('2.2 times as fast as DDP', 'as fast as DDP (a tie: 1.04x)', '2.0 times slower than DDP')
+    """
+    if max(gain, 1 / gain) < 1 + TIE:
+        return f"as fast as {other} (a tie: {gain:.2f}x)"
+    return f"{gain:.1f} times as fast as {other}" if gain > 1 else f"{1 / gain:.1f} times slower than {other}"
 
 
 def _is_own(run: Run) -> bool:

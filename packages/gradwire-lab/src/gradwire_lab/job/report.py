@@ -10,11 +10,13 @@ from gradwire.line_rate.page import new_figure, png_of
 from gradwire.machine import rates_in_words
 from gradwire.page.picture import CURVES, GREY, LOG_SCALE, legend_above, paint_bars, without_frame
 from gradwire.tables import Column, Table, show
+from gradwire.units import counted
 from gradwire_lab.columns import Columns, table_of
 from gradwire_lab.job.options import D_SYNC, DDP, PS_SYNC, JobOptions, Run
 from gradwire_lab.job.record import (
     LAST,
     MODEL,
+    TIE,
     EqualLoss,
     RunResult,
     equal_loss,
@@ -63,18 +65,38 @@ def _speed(results: tuple[RunResult, ...], baseline: Run) -> tuple[Column, Calla
     return column, lambda result: _times(speed_up(result, results, baseline))
 
 
-def show_report(options: JobOptions, results: tuple[RunResult, ...]) -> None:
-    """Write the table to standard output."""
+def show_report(options: JobOptions, results: tuple[RunResult, ...], verbose: bool = False) -> None:
+    """Write the verdict, the table, and a command for the user's own model to standard output.
+
+    With ``verbose``, the reasons of every chosen plan follow the table.
+    """
     title = title_of(options.data, options.model, options.workers, link_text(options))
-    show(f"{title}, {results[0].steps} steps", "", *table(results)[:1], "", table(results)[1])
     equal = _judged(results)
-    for result in results:
-        for step, reason in result.decided:
-            show("", f"{result.run.label}: from step {step} on, {reason}")
     if equal is not None:
-        show("", f"{verdict(equal)}. For your model, say of {MODEL} parameters:")
-        rate = options.link or rates_in_words() or "1gbit"
-        sys.stdout.write(f"  {prediction(max(2, options.workers), rate)}\n")  # whole, to be copied
+        show(f"{verdict(equal)}.", "")
+    show_results(f"{title}, {results[0].steps} steps", results, verbose)
+    if equal is not None:
+        show_next(options.workers, options.link or rates_in_words() or "1gbit")
+
+
+def show_results(title: str, results: tuple[RunResult, ...], verbose: bool) -> None:
+    """Write a title and the table; with ``verbose``, also the reasons of every chosen plan."""
+    made, note = table(results)
+    show(title, "", made, "", note)
+    chosen = [(result.run.label, step, reason) for result in results for step, reason in result.decided]
+    if verbose:
+        for label, step, reason in chosen:
+            show("", f"{label}: from step {step} on, {reason}")
+    elif chosen:
+        show(
+            "", f"Plans were chosen or tried {counted(len(chosen), 'time')}; --verbose and the page say why."
+        )
+
+
+def show_next(workers: int, rate: str) -> None:
+    """Write the command that predicts the comparison for the user's model."""
+    show("", f"For your model, say of {MODEL} parameters:")
+    sys.stdout.write(f"  {prediction(max(2, workers), rate)}\n")  # whole, to be copied
 
 
 def table(results: tuple[RunResult, ...]) -> tuple[Table, str]:
@@ -111,7 +133,8 @@ def _explain(equal: EqualLoss) -> str:
     return (
         f"To loss: seconds of training until the held-out loss is {equal.target:.4f}, the median of the last "
         f"{LAST} evaluations of {equal.baseline.run.label}, interpolated linearly; -: never. "
-        "Speed: the baseline's time divided by the run's."
+        "Speed: the baseline's time divided by the run's. Each run trained once, so differences below "
+        f"{100 * TIE:.0f} % are ties."
     )
 
 
@@ -136,6 +159,7 @@ PARTS = (("compute", GREY), ("codec", CURVES[4]), ("exposed communication", CURV
 
 def draw(options: JobOptions, results: tuple[RunResult, ...]) -> bytes:
     """Return the plot of a job as a PNG."""
+    results = attach_first(results)
     figure = new_figure((11.5, 2.7 + 0.4 * max(len(results), 4)))
     curves, bars = figure.subplots(1, 2, gridspec_kw={"width_ratios": (1.0, 1.15)})
     draw_curves(curves, results)
@@ -143,6 +167,14 @@ def draw(options: JobOptions, results: tuple[RunResult, ...]) -> bytes:
     title = title_of(options.data, options.model, options.workers, link_text(options))
     figure.suptitle(f"{title}, global batch {options.batch}, {results[0].steps} steps", fontsize=11)
     return png_of(figure)
+
+
+def attach_first(results: tuple[RunResult, ...]) -> tuple[RunResult, ...]:
+    """Return the results in the order of pictures: ``attach``, the others of gradwire, then the baselines."""
+    if not any(result.run.method == "attach" for result in results):
+        return results
+    methods = ("attach", "sharded", "pipe", "sync", "server", "bf16-hook", "ddp")
+    return tuple(sorted(results, key=lambda result: methods.index(result.run.method)))
 
 
 def draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
@@ -167,9 +199,15 @@ def draw_curves(axes: Any, results: tuple[RunResult, ...]) -> None:
         axes.xaxis.set_minor_formatter("")
     if equal is not None:
         axes.axhline(equal.target, color=GREY, linewidth=0.8, linestyle=":")
-        end = f"where {equal.baseline.run.label} ends"
+        place = (1.0, equal.target)  # beside the plot, where no curve is
         axes.annotate(
-            end, (max(times), equal.target), xytext=(0, 3), textcoords="offset points", fontsize=8, ha="right"
+            f"{equal.baseline.run.label} ends",
+            place,
+            xycoords=("axes fraction", "data"),
+            xytext=(4, 0),
+            textcoords="offset points",
+            fontsize=8,
+            va="center",
         )
     axes.set_xlabel(f"time of training [s]{LOG_SCALE if is_log else ''}")
     axes.set_ylabel("held-out loss" if equal else "top-1 accuracy on the test set [%]")
