@@ -41,13 +41,13 @@ def test_ddp_its_hook_and_gradwire_train_on_a_testbed(
     )
     assert re.search(r"^DDP: step 4/4, loss \d", printed.out, re.MULTILINE)
     assert re.search(r"^100mbit, attach \+ auto: step 4/4, loss \d", printed.out, re.MULTILINE)
-    verdict = printed.out.index("At 1gbit, DDP did not learn: its top-1 accuracy")
+    verdict = printed.out.index("At 1gbit, DDP did not learn: its top-1")
     assert (
         printed.out.rindex("step 4/4")
         < verdict
         < printed.out.index("digits, wide: 2 hosts at 1gbit, 4 steps")
     )
-    assert "At 100mbit, a step of attach + auto is " in printed.out
+    assert "At 100mbit, a step of attach + auto is " in " ".join(printed.out.split())
     assert "gradwire plan --model 25.6M --hosts 2 --rate 1gbit\n" in printed.out
     assert "h0 |" not in printed.out + printed.err
     assert "gradwire-event" not in printed.out

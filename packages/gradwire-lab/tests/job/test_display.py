@@ -116,3 +116,17 @@ def test_the_terminal_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("rich.console.Console.is_terminal", True)
     assert isinstance(display.make_display(), Bars)
+
+
+def test_a_reader_who_leaves_ends_the_job_at_its_next_event(
+    results: tuple[RunResult, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stdout", Gone())
+    with ProgressLines(every_s=0.05) as lines:
+        time.sleep(0.3)
+        with pytest.raises(BrokenPipeError):
+            lines.show(StepDone(results[0].run, 7))

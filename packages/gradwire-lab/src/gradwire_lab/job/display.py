@@ -60,6 +60,7 @@ class ProgressLines(Display):
         self._every_s = every_s
         self._began = self._said = monotonic()
         self._run, self._steps, self._step, self._state = "", 0, 0, ""
+        self._failed: OSError | None = None  # the reader of standard output is gone
         self._saying, self._ended = Lock(), ThreadingEvent()
         self._ticker = Thread(target=self._tick, name="gradwire progress", daemon=True)
 
@@ -73,11 +74,12 @@ class ProgressLines(Display):
 
     def _show(self, event: Progress) -> None:
         with self._saying:
+            if self._failed is not None:
+                raise self._failed
             if isinstance(event, RunStarted):
                 self._run, self._steps, self._step, self._state = event.run.label, event.steps, 0, ""
             elif isinstance(event, StepDone):
-                if event.step > self._step:
-                    self._step = event.step
+                self._step = event.step
             elif isinstance(event, EpochDone):
                 self._step, self._state = event.epoch.step, f", {_state(event.epoch)}"
                 if self._step == self._steps:
@@ -99,8 +101,13 @@ class ProgressLines(Display):
     def _tick(self) -> None:
         while not self._ended.wait(max(0.05, self._said + self._every_s - monotonic())):
             with self._saying:
-                if monotonic() - self._said >= self._every_s:
+                if monotonic() - self._said < self._every_s:
+                    continue
+                try:
                     self._say_state()
+                except OSError as error:
+                    self._failed = error
+                    return
 
 
 class Bars(Display):
