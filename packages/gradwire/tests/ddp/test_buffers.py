@@ -24,7 +24,7 @@ def test_rank_0_says_what_ddp_broadcasts(caplog: pytest.LogCaptureFixture) -> No
     warn_about_broadcast_buffers(ddp(buffered=500))
     (record,) = caplog.records
     assert record.getMessage().startswith(
-        "gradwire: DDP broadcasts 2kB of buffers in each forward pass, uncompressed, in addition to 4kB"
+        "DDP broadcasts 2kB of buffers in each forward pass, uncompressed, in addition to 4kB"
     )
     assert "pass broadcast_buffers=False" in record.getMessage()
 

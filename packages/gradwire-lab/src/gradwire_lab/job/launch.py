@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -9,6 +10,7 @@ import torch
 
 from gradwire.launch.local import RankContext, Task, run_joined, run_local
 from gradwire.launch.rendezvous import joined_group
+from gradwire.log import VARIABLE
 from gradwire.machine import cores
 from gradwire_lab.job.data import Dataset, load
 from gradwire_lab.job.options import JobOptions
@@ -26,6 +28,7 @@ def load_and_perform(context: RankContext[Progress], options: JobOptions) -> Non
 def perform_all(context: RankContext[Progress], options: JobOptions, dataset: Dataset) -> None:
     """Perform every run of the job. Raises ``GradwireError``."""
     torch.set_num_threads(max(1, cores() // context.ranks_here))
+    os.environ.setdefault(VARIABLE, "quiet")  # the progress and the report show the choices
     store = context.join_store()
     with joined_group(store, context.rank, context.world, options.timeout_s):
         job = Job(options, dataset, Team(store, context.rank, options), context)

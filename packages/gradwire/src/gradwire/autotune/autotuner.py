@@ -153,6 +153,13 @@ class Autotuner(PlanChooser):
             self._loaded, self._is_loaded = loaded if fits else None, True
 
     @property
+    def intention(self) -> str:
+        """The clause about how the run will choose its plan; empty for one rank."""
+        if self._state is TunerState.ALONE:
+            return ""
+        return f"measures and chooses a plan before step {self._config.warm_up_steps + 1}"
+
+    @property
     def loaded_plan(self) -> Plan | None:
         """The plan of the next step, from the loaded checkpoint; None if it has no plan."""
         decisions = self._loaded.decisions if self._loaded else []

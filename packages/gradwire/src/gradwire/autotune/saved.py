@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from gradwire.codecs.rules import check_names
 from gradwire.errors import GradwireError, SpecError, StateError, one_line
 from gradwire.fields import Source, of, pair, rows, to_values, whole
 from gradwire.files import write_files
+from gradwire.log import LOG
 from gradwire.machine import machine_id
 from gradwire.records import make_record, read_record, to_json
 from gradwire.version import version
@@ -107,7 +107,6 @@ class State:
 
 SCHEMA = "gradwire.auto/1"
 _SEALED = ("key", "settings", "decision", SUM)
-_LOG = logging.getLogger("gradwire")
 
 
 def fingerprint(shapes: Sequence[Sequence[int]], world: int, rules: str) -> str:
@@ -158,7 +157,7 @@ class Saved:
 
     def _leave_out(self, called: str, why: str) -> bool:
         if self.tells:
-            _LOG.warning("the run ignores %s and chooses a new plan: %s", one_line(called), one_line(why))
+            LOG.warning("the run ignores %s and chooses a new plan: %s", one_line(called), one_line(why))
         return False
 
 
@@ -178,7 +177,7 @@ def load(place: str, key: str, terms: str, most_nbytes: int = DEFAULT.most_file_
             return None
         return Decision.from_values(record.get("decision"))
     except (GradwireError, OSError) as error:
-        _LOG.warning("the run chooses a new plan: %s", one_line(str(error)))
+        LOG.warning("the run chooses a new plan: %s", one_line(str(error)))
         return None
 
 
@@ -191,7 +190,7 @@ def save(
         _check_ordinary(Path(place), most_nbytes)
         write_files({Path(place): to_json(make_record(SCHEMA, fields)).encode()})
     except (GradwireError, OSError) as error:
-        _LOG.warning("the chosen plan is not saved for the next run: %s", one_line(str(error)))
+        LOG.warning("the chosen plan is not saved for the next run: %s", one_line(str(error)))
 
 
 def _check_ordinary(path: Path, most_nbytes: int) -> None:

@@ -6,7 +6,6 @@ between ranks. It also averages too late for an optimizer that steps in a hook o
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
@@ -23,6 +22,7 @@ from gradwire.codecs.rules import check_names
 from gradwire.ddp.reducer import DDPBucket, joins
 from gradwire.errors import AttachError, ExchangeError, SpecError
 from gradwire.exchange import Exchange
+from gradwire.log import LOG
 from gradwire.plan import Plan
 from gradwire.sync.gradient_sync import GradientSync
 from gradwire.sync.trained import REPLICATE, is_replicated
@@ -359,7 +359,6 @@ def named_barrier(sync: GradientSync) -> None:
 
 MUCH = 0.02
 """The ratio of buffers to gradients above which rank 0 warns: a sixth more bytes if compression is 8-fold."""
-_LOG = logging.getLogger("gradwire")
 
 
 def warn_about_broadcast_buffers(model: DistributedDataParallel) -> None:
@@ -369,8 +368,8 @@ def warn_about_broadcast_buffers(model: DistributedDataParallel) -> None:
     buffers = sum(each.nbytes for each in model.module.buffers())
     gradient = sum(each.nbytes for each in model.parameters() if each.requires_grad)
     if buffers > MUCH * gradient:
-        _LOG.warning(
-            "gradwire: DDP broadcasts %s of buffers in each forward pass, uncompressed, in addition to %s of "
+        LOG.warning(
+            "DDP broadcasts %s of buffers in each forward pass, uncompressed, in addition to %s of "
             "gradients; if they are equal on all ranks, such as masks, pass broadcast_buffers=False to "
             "DistributedDataParallel",
             format_size(buffers),

@@ -29,6 +29,7 @@ from gradwire.errors import AttachError, SpecError
 from gradwire.fsdp.comms import GatherWeights, ReplicaGroup, ScatterGradients, ShardedSteps, residual_key
 from gradwire.fsdp.sync_contexts import Purpose, SyncContexts
 from gradwire.fsdp.units import Unit, UnitLayouts, units_of
+from gradwire.log import level
 from gradwire.plan import Plan
 from gradwire.sync.context import SyncOptions
 from gradwire.sync.deltas import Deltas, weight_codec_of
@@ -113,6 +114,7 @@ def attach_fsdp(
     plan = initial.plan.for_whole_gradients(who).for_one_codec(who).on_host(who)
     codec = weight_codec_of(weights, "weights")
     check_timeout(timeout_s)
+    level()
     check_initialised(AttachError)
     units = units_of(module)
     _check(units, plan, codec, strict)

@@ -30,7 +30,7 @@ from gradwire.sync.context import (
 from gradwire.sync.encoding_error import EncodingErrorMeter, Verdict
 from gradwire.sync.error_feedback import NO_FEEDBACK, feedback_by_name
 from gradwire.sync.ledger.ledger import Ledger
-from gradwire.sync.observe import NULL_BUCKET, StepCost, StepObserver
+from gradwire.sync.observe import NULL_BUCKET, StepCost, StepObserver, begin_watching
 from gradwire.sync.residual import Residuals
 from gradwire.sync.thread import CallWork, CommunicationThread, Work
 from gradwire.sync.views import Layouts
@@ -86,8 +86,7 @@ class GradientSync:
         self._is_in_step = self._has_begun = self._may_start_native = False
         self._is_due = True
         context.link.step = context.step
-        for each in self._observers:
-            each.connected(context)
+        begin_watching(context, self._observers)
 
     @classmethod
     def connect(

@@ -11,13 +11,16 @@ from typing import Any, Protocol, TypeVar
 
 from gradwire.costs import ExchangeCost
 from gradwire.exchange import Exchange
+from gradwire.log import LOG, open_log
 from gradwire.plan import Plan
 from gradwire.sync.context import SyncContext
 from gradwire.sync.ledger.counts import PlanChoice
 from gradwire.sync.work import NULL_BUCKET, BucketObserver, BucketWork
+from gradwire.units import counted
 
 __all__ = [
-    "NO_CHOOSER", "NULL_BUCKET", "BetweenSteps", "BucketObserver", "PlanChooser", "StepCost", "StepObserver"
+    "NO_CHOOSER", "NULL_BUCKET", "BetweenSteps", "BucketObserver", "PlanChooser", "StepCost", "StepObserver",
+    "begin_watching"
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -97,9 +100,28 @@ class PlanChooser(StepObserver):
     decisions: Sequence[tuple[int, PlanChoice]] = ()
 
     @property
+    def intention(self) -> str:
+        """The clause about how it will choose, for a run's first line; empty if it never does."""
+        return ""
+
+    @property
     def loaded_plan(self) -> Plan | None:
         """The loaded checkpoint's plan for the next step, or None."""
         return None
 
 
 NO_CHOOSER = PlanChooser()
+
+
+def begin_watching(context: SyncContext, observers: Sequence[StepObserver]) -> None:
+    """Pass the context to all observers, and log on rank 0 that the ranks are attached."""
+    open_log()
+    for each in observers:
+        each.connected(context)
+    if context.rank != 0:
+        return
+    plan = f"{context.plan.codec} over {context.plan.algorithm}"
+    choosers = (each for each in observers if isinstance(each, PlanChooser))
+    intention = next((each.intention for each in choosers if each.intention), "")
+    begin = f"beginning with {plan}; {intention}" if intention else f"with {plan}"
+    LOG.info("attached on %s, %s", counted(context.world, "rank"), begin)

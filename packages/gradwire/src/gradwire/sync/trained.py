@@ -18,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.devices import device_of
 from gradwire.errors import SpecError, shown
+from gradwire.log import level
 from gradwire.sync.flat import FlatGradients, trainable
 from gradwire.sync.ledger.ledger import Ledger
 from gradwire.sync.residual import GRADIENT, Residuals, write
@@ -221,8 +222,9 @@ def check_optimizer(optimizer: object, method: str) -> None:
 
 
 def check_extras(method: str, ledger: object, strict: object) -> None:
-    """Raise ``SpecError`` unless ``ledger`` is a ``Ledger`` or None, and ``strict`` a bool."""
+    """Raise ``SpecError`` for an invalid ledger, ``strict`` or ``GRADWIRE_LOG``."""
     if ledger is not None and not isinstance(ledger, Ledger):
         raise SpecError(f"{method} expected a gradwire.Ledger or None as its ledger, got {shown(ledger)}")
     if not isinstance(strict, bool):
         raise SpecError(f"{method} expected strict to be True or False, got {shown(strict)}")
+    level()

@@ -144,9 +144,9 @@ def test_each_reason_is_logged_once_and_all_bypasses_are_counted(
     assert capsys.readouterr() == ("", "")
     assert {(record.name, record.levelname) for record in caplog.records} == {("gradwire", "WARNING")}
     assert caplog.messages == [
-        "gradwire: compression did not run for bucket 2 (1kB): its gradient is float64; further cases are "
+        "compression did not run for bucket 2 (1kB): its gradient is float64; further cases are "
         "counted, not logged",
-        "gradwire: compression did not run for bucket 4 (24B): its gradient is sparse; further cases are "
+        "compression did not run for bucket 4 (24B): its gradient is sparse; further cases are "
         "counted, not logged",
     ]
     assert ledger.summary().bypasses == {
@@ -162,9 +162,7 @@ def bypass() -> None:
 @pytest.mark.processes
 def test_a_program_without_logging_reads_it_on_standard_error(tmp_path: Path) -> None:
     done = Program(tmp_path / "log", tmp_path, {}, bypass).ended()
-    assert done.stderr.startswith(
-        "gradwire: compression did not run for bucket 4 (24B): its gradient is sparse"
-    )
+    assert done.stderr.startswith("gradwire: compression did not run for bucket 4 (24B): its gradient is sparse")
     assert done.stderr.count("\n") == 1
 
 
@@ -190,7 +188,7 @@ def test_a_failing_sink_is_reported_once_and_the_others_go_on(caplog: pytest.Log
         ledger.end_step()
     ledger.close()
     sentence = "Broken failed in step 2 and was dropped: the disk is on fire"
-    assert caplog.messages == [f"gradwire: {sentence}; training continues without it"]
+    assert caplog.messages == [f"{sentence}; training continues without it"]
     assert (len(broken.steps), broken.closed) == (2, 1)
     assert (len(kept.steps), kept.closed) == (4, 1)
     assert ledger.summary().lost_sinks == (sentence,)

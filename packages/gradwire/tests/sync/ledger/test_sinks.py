@@ -111,7 +111,7 @@ def test_a_full_disk_stops_the_lines_and_not_the_training(caplog: pytest.LogCapt
         ledger.end_step()
     ledger.close()
     (printed,) = caplog.messages
-    assert printed.startswith("gradwire: JsonLines('/dev/full') failed in step 1 and was dropped: ")
+    assert printed.startswith("JsonLines('/dev/full') failed in step 1 and was dropped: ")
     assert "No space left on device" in printed
     assert ledger.summary().steps == 3
 

@@ -20,6 +20,7 @@ from gradwire.exchange import Exchange
 from gradwire.launch.launched import launched_rank
 from gradwire.launch.rendezvous import in_words, join_launched, joined_group
 from gradwire.links import Link, ProcessGroupLink
+from gradwire.log import VARIABLE
 from gradwire.machine import cores, stolen_s
 from gradwire.plan import Plan
 from gradwire.timing.calibrate import codec_cost, end_cost, rest_between_segments
@@ -45,6 +46,7 @@ def met_ranks() -> Iterator[Ranks]:
     """
     torch.set_num_threads(1)
     os.environ.setdefault("GRADWIRE_THREADS", "1")
+    os.environ.setdefault(VARIABLE, "quiet")
     rank, world = launched_rank()
     with joined_group(join_launched(TIMEOUT_S), rank, world, TIMEOUT_S) as group:
         link = ProcessGroupLink(group, timeout_s=TIMEOUT_S)

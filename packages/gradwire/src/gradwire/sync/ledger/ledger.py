@@ -8,7 +8,6 @@ codec, with the reason, and the relative errors of encoding.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from gradwire.costs import ExchangeCost
 from gradwire.errors import JobError, SpecError, StateError
 from gradwire.fields import one_of, real, rows, whole
 from gradwire.files import check_folder_writable
+from gradwire.log import LOG
 from gradwire.page import RECORD, keep
 from gradwire.sync.ledger.counts import SOURCE, BucketCounts, BypassCounts, Decided, PlanChoice, Tally
 from gradwire.sync.ledger.lost import ErrorSums, LostBook
@@ -34,7 +34,6 @@ from gradwire.units import format_size
 
 __all__ = ["JsonLines", "Ledger", "Sink", "StepCounts", "Summary", "TensorBoard", "profiled"]
 
-_LOG = logging.getLogger("gradwire")
 _VERSION = 5
 _READ = (1, 2, 3, 4, _VERSION)  # version 1 has no relative errors, and versions 1 to 4 no decisions
 
@@ -290,7 +289,7 @@ class Ledger:
     def _warn(self, sentence: str) -> None:
         """Log a warning on rank 0; without logging configuration, it appears on standard error."""
         if self.rank == 0:
-            _LOG.warning("gradwire: %s", sentence)
+            LOG.warning("%s", sentence)
 
     def _say(self, text: str) -> None:
         """Write to standard error on rank 0, unless it is closed."""

@@ -1,0 +1,89 @@
+"""Lines for users, by the logger ``gradwire``; on standard error if the application configures no logging.
+
+Both are decided for each line, because an application may configure logging after it attached gradwire, and a
+line must never appear twice. Rank 0 writes all lines that are the same on all ranks.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from gradwire.errors import SpecError
+
+LOG = logging.getLogger("gradwire")
+"""The logger of all lines; ``gradwire.lossy`` has those that are also Python warnings."""
+VARIABLE = "GRADWIRE_LOG"
+"""The environment variable with the least important lines to show; it overrides the application's levels."""
+LEVELS = {"quiet": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
+_USUAL = logging.INFO
+
+
+def level() -> int | None:
+    """Return the level in ``GRADWIRE_LOG``, or None if it is unset or empty. Raises ``SpecError``."""
+    text = os.environ.get(VARIABLE)
+    if not text:
+        return None
+    if text not in LEVELS:
+        raise SpecError(
+            f"expected one of {', '.join(LEVELS)} for {VARIABLE}, got {text!r}; unset it to see each choice"
+        )
+    return LEVELS[text]
+
+
+def open_log() -> None:
+    """Show lines from now on, by ``GRADWIRE_LOG`` or the application's settings; may be called repeatedly.
+
+    A level that the application gave the logger stays, unless the variable is set. Raises ``SpecError``.
+    """
+    chosen = level()
+    if chosen is not None:
+        LOG.setLevel(chosen)
+        _LEVELS.is_ours = False
+    elif LOG.level == logging.NOTSET:
+        LOG.setLevel(_USUAL)
+        _LEVELS.is_ours = True
+
+
+def is_configured() -> bool:
+    """Return whether the application handles the lines: root or ``gradwire`` has a handler of its own."""
+    own = (each for each in LOG.handlers if each is not _FALLBACK)
+    return any(not isinstance(each, logging.NullHandler) for each in (*own, *logging.getLogger().handlers))
+
+
+class _Fallback(logging.Handler):
+    """The handler that writes to the present standard error while the application has none."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line, unless another handler does, or it is a Python warning, too."""
+        if record.name != LOG.name or is_configured():
+            return
+        try:
+            sys.stderr.write(f"gradwire: {self.format(record)}\n")
+            sys.stderr.flush()
+        except Exception:  # as logging's handlers do
+            self.handleError(record)
+
+
+class _Levels(logging.Filter):
+    """The filter that applies the application's level, as if the logger had no level of its own.
+
+    Attributes
+    ----------
+    is_ours
+        Whether ``open_log`` gave the logger its level, because the application had not.
+    """
+
+    is_ours = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the application, if it configures logging, shows lines of this level."""
+        if self.is_ours and LOG.level == _USUAL and is_configured():
+            return record.levelno >= logging.getLogger().level
+        return True
+
+
+_FALLBACK, _LEVELS = _Fallback(), _Levels()
+LOG.addHandler(_FALLBACK)  # before ``open_log``, it writes warnings, as Python does without a handler
+LOG.addFilter(_LEVELS)
