@@ -68,7 +68,7 @@ def interpreter() -> Iterator[ProcessPoolExecutor]:
 
 @pytest.fixture
 def interpreted(interpreter: ProcessPoolExecutor) -> Callable[..., Any]:
-    """Return what calls a function there, and raises what it raises."""
+    """Return a function that calls a function in that process, and raises its errors."""
     return lambda function, *args: interpreter.submit(function, *args).result(timeout=100)
 
 
@@ -78,21 +78,21 @@ ONE_WORKER = {
     "cli/test_testbed.py": "testbed",
     "integrations": "integrations",  # their processes import each framework once
 }
-"""The group of a folder or a file whose tests one worker does, one file after the other."""
+"""The group of each folder or file whose tests a single worker runs, one file after the other."""
 SPREAD = {"docs/test_examples.py"}
-"""Files of long tests that share nothing: any worker does any of them."""
+"""Files of long tests that share nothing, so that any worker may run any of them."""
 LEARNED = re.compile("|".join(SMALL_TASKS))
-"""What tests of learning train: those of one model compare with the same runs of DDP."""
+"""The tasks that tests of learning train; tests of one model share their DDP runs."""
 LONG = (
     "faults", "job/test_launch", "foreign", "links/mpi", "learning", "docs", "integrations", "job", "cli",
     "ddp", "fsdp", "local", "offload", "pipe", "sharded", "sync", "simulated_device", "parameter_server",
     "autotune/training", "situations", "experiments", "testbed", "links", "exchange", "codecs/conformance",
 )  # fmt: skip
-"""What begins first, so that no worker is left alone with it at the end."""
+"""The tests that begin first, so that no worker is left alone with one of them at the end."""
 
 
 class Scheduling(LoadScopeScheduling):
-    """One worker does a file, or a group of files; so a fixture of a module runs once."""
+    """A schedule in which one worker runs a file or a group of files, so a module's fixture runs once."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
@@ -111,7 +111,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the long ones begin."""
+    """Move the long tests to the front."""
     files = [test_name(item.nodeid.partition("::")[0]) for item in items]
     place = {file: [not file.startswith(long) for long in LONG] for file in files}
     order = sorted(range(len(items)), key=lambda number: place[files[number]])
@@ -143,9 +143,10 @@ def run_processes(process_pool: Pool, tmp_path: Path) -> Callable[..., list[Any]
     """Return ``run_processes(world, fn, *args, timeout_s=60, absent=(), alone=False)``.
 
     It calls ``fn(*args)`` in ``world`` processes with ``torch.distributed`` newly initialised over Gloo and
-    returns the results in the order of the ranks. A process that raises fails the test with its traceback,
-    one that gives no answer in time fails it too; the ranks in ``absent`` are not waited for. Other tests
-    use the same processes, unless ranks are absent or ``alone`` says that ``fn`` spoils them.
+    returns the results in the order of the ranks. A process that raises an error fails the test with its
+    traceback, and so does a process that does not answer in time. The ranks in ``absent`` are not waited for.
+    Other tests use the same processes, unless ranks are absent or ``alone`` says that ``fn`` makes them
+    unusable.
     """
 
     def run(

@@ -1,7 +1,7 @@
-"""The pages as a site: `make docs`.
+"""The configuration of the documentation site, which `make docs` builds.
 
-Every page is Markdown that reads well on a Git host, too, so pages hold no directives of Sphinx. Where a page
-has a comment such as ``<!-- site: menu -->``, the site has what ``_site`` writes in its place.
+Every page is Markdown that reads well on a Git host, too, so pages contain no Sphinx directives. On the site,
+``_site`` replaces each comment such as ``<!-- site: menu -->`` with generated content.
 """
 
 import sys

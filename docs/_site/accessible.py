@@ -1,6 +1,7 @@
-"""What the theme and Sphinx leave out for readers who use a keyboard or a screen reader, put into the HTML.
+"""Fixes to the site's HTML for readers who use a keyboard or a screen reader, which the theme lacks.
 
-axe-core's rules (``scripts/browse.py``) find these; newer releases may make some of them needless.
+The rules of axe-core (``scripts/browse.py``) find the problems; newer releases may make some fixes
+unnecessary.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ MENDED = (
     (r"<pre>", r'<pre tabindex="0">'),  # so does a block of code
     (r'<dl>(?=\s*<dd><em class="sig-param">)', r'<dl role="presentation">'),  # a list of values, not of terms
 )
-"""What stands in a page, and what it becomes; a page that is mended already stays as it is."""
+"""The patterns in a page's HTML and their replacements; a page that is already fixed stays unchanged."""
 
 
 def mended(html: str) -> str:
-    """Return a page with what was left out."""
+    """Return a page's HTML with all fixes."""
     for found, becomes in MENDED:
         html = re.sub(found, becomes, html)
     return html
 
 
 def mend(app: Any, error: Exception | None) -> None:
-    """Mend all pages of a site that is built."""
+    """Fix all pages of the built site."""
     for page in () if error else Path(app.outdir).rglob("*.html"):
         text = page.read_text(encoding="utf-8")
         if (better := mended(text)) != text:

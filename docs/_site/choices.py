@@ -1,4 +1,4 @@
-"""The tables of an automatic choice, written from the ones that it evaluates: transitions, and thresholds."""
+"""The tables of an automatic choice, generated from the code's own tables: transitions, and thresholds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gradwire.autotune.settings import DEFAULT
 from gradwire.autotune.states import TRANSITIONS
 
 FACT = re.compile(r"\{[^}]*\}")
-"""The place of a number in what a transition logs."""
+"""The placeholder of a number in a transition's log line."""
 
 
 def transitions() -> str:
-    """Return a row for every transition: its states, its condition, what it does, and what it logs."""
+    """Return a row for every transition: its states, its condition, its action, and its log line."""
     rows = ["| # | from | condition | action | to | logged as |", "|---|---|---|---|---|---|"]
     for each in TRANSITIONS:
         source, target = each.source or "any", each.target or "the same"
@@ -28,7 +28,7 @@ def transitions() -> str:
 
 
 def thresholds() -> str:
-    """Return a row for every field of ``AutoConfig``: its value, its unit, and the reason for it."""
+    """Return a row for every field of ``AutoConfig``: its value, its unit, and its reason."""
     rows = ["| field | default | unit | why |", "|---|---|---|---|"]
     for each in fields(DEFAULT):
         value, about = getattr(DEFAULT, each.name), each.metadata

@@ -1,4 +1,4 @@
-"""The reference of the command line, written from the parsers that read it."""
+"""The reference of the command line, generated from its parsers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gradwire.cli.parser import Parser
 
 
 class Asked(BaseException):
-    """The parser that answers ``--help``; no ``Exception``, which ``main`` would take for a bug."""
+    """The result of ``--help``, with the parser; no ``Exception``, which ``main`` would report as a bug."""
 
 
 def parser_of(words: list[str]) -> Parser:
-    """Return the parser that reads what follows some words, such as ``["bench", "allreduce"]``."""
+    """Return the parser of the arguments that follow some words, such as ``["bench", "allreduce"]``."""
 
     def asked(parser: Parser, _file: object = None) -> None:
         raise Asked(parser)
@@ -33,7 +33,7 @@ def parser_of(words: list[str]) -> Parser:
 
 
 def parsers(words: list[str]) -> Iterator[tuple[list[str], Parser]]:
-    """Yield the parser of some words, and those of every word that can follow, in order."""
+    """Yield the parser of some words, and the parsers of every word that can follow, in order."""
     parser = parser_of(words)
     yield words, parser
     for action in parser._actions:
@@ -63,7 +63,7 @@ def section(words: list[str], parser: Parser) -> str:
 
 
 def row(action: argparse.Action) -> str:
-    """Return the row of an option: how it is written, and its help."""
+    """Return the row of an option: its spelling, and its help."""
     value = action.metavar if isinstance(action.metavar, str) else (action.metavar or ("",))[0]
     names = [
         f"`{name}{f' {value}' if value and action.nargs != 0 else ''}`" for name in action.option_strings
@@ -73,5 +73,5 @@ def row(action: argparse.Action) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text without meaning for Markdown."""
+    """Return a text with the characters that are special in Markdown escaped."""
     return re.sub(r"([\\`*_<>\[\]|{}$~#])", r"\\\1", text)

@@ -1,4 +1,4 @@
-"""The menu of the site: a part for every heading of docs/README.md, with the pages that are listed there."""
+"""The menu of the site: a part for every heading of docs/README.md, with the pages listed below it."""
 
 from __future__ import annotations
 

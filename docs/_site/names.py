@@ -1,4 +1,4 @@
-"""The reference of Python: the public names of modules, from their docstrings."""
+"""The Python reference: the public names of modules, from their docstrings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import gradwire
 
 FIRST = "api"
-"""The page with the names that ``gradwire`` itself has; other pages link to them there."""
+"""The page with the names of ``gradwire`` itself, to which other pages link."""
 BEGUN_WITH = ("attach", "attach_fsdp", "PipeSGD", "all_reduce")
-"""The names that most scripts use one of, which come first."""
+"""The names of which most scripts use one; they come first."""
 LITERAL = re.compile(r"(``.*?``)", re.DOTALL)
 _of_values: dict[str, list[str]] = {}
 
@@ -29,7 +29,7 @@ def python_names(*wanted: str) -> str:
 
 
 def module_of(name: str) -> ModuleType:
-    """Return a module, or the one that a name is in."""
+    """Return the module with this name, or the module that contains the name."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -39,7 +39,7 @@ def module_of(name: str) -> ModuleType:
 
 
 def public(module: ModuleType) -> list[str]:
-    """Return what a module lists in ``__all__``, or else the classes that it defines."""
+    """Return the names in a module's ``__all__``, or else the classes that it defines."""
     listed = getattr(module, "__all__", None)
     if listed is not None:
         names = [name for name in listed if not inspect.ismodule(getattr(module, name))]
@@ -55,7 +55,7 @@ def _is_home(module: ModuleType, value: type) -> bool:
 
 
 def section(module: ModuleType, name: str) -> str:
-    """Return what the page says of one name."""
+    """Return the page's section about one name."""
     value = getattr(module, name)
     if module is not gradwire and getattr(gradwire, name, None) is value:
         return f"## {name}\n\n`gradwire.{name}` is on [another page]({FIRST}.md#{name.lower()})."
@@ -71,13 +71,13 @@ def section(module: ModuleType, name: str) -> str:
 
 
 def keep(_app: Any, what: str, name: str, _value: object, _options: object, lines: list[str]) -> None:
-    """Keep the docstring of a value, of which napoleon takes what is before a colon for a type."""
+    """Keep the docstring of a value, because napoleon mistakes the text before a colon for a type."""
     if what in ("property", "attribute", "data"):
         _of_values[name] = [*lines]
 
 
 def plain(_app: Any, _what: str, name: str, _value: object, _options: object, lines: list[str]) -> None:
-    """Keep what a docstring says where Sphinx would read more into it: ``|x|`` is a magnitude."""
+    """Keep text of a docstring that Sphinx would interpret: ``|x|`` is a magnitude."""
     text = "\n".join(_of_values.pop(name, lines))
     parts = LITERAL.split(text)
     parts[::2] = [part.replace("|", r"\|") for part in parts[::2]]

@@ -1,4 +1,4 @@
-"""What the site has in the place of a comment: ``<!-- site: KIND WORDS -->`` on a line of its own."""
+"""Generated content in place of a comment ``<!-- site: KIND WORDS -->`` on its own line."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ WRITERS = MappingProxyType(
         "reproduced": link,
     }
 )
-"""Kind -> the function that writes Markdown; it gets the words of the comment."""
+"""The function that returns the Markdown of each kind; it receives the comment's words."""
 
 
 def fill(_app: Any, _page: str, source: list[str]) -> None:
-    """Write what the comments of a page ask for, and let links out of the site lead to files."""
+    """Replace a page's comments with generated content, and make links out of the site lead to files."""
 
     def written(found: re.Match[str]) -> str:
         writer: Callable[..., str] = WRITERS[found[1]]
@@ -44,7 +44,7 @@ def fill(_app: Any, _page: str, source: list[str]) -> None:
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Return what Sphinx asks of an extension."""
+    """Register the extension's hooks; return its metadata for Sphinx."""
     app.connect("source-read", fill)
     app.connect("autodoc-process-docstring", keep, priority=100)  # before napoleon
     app.connect("autodoc-process-docstring", plain, priority=900)  # after it

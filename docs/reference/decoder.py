@@ -2,8 +2,8 @@
 
     python decoder.py SPEC <frame     checks a frame, and prints its floats
 
-It reads all codecs but `lossless`, which is Zstandard; `ecsq` is in entropy_decoder.py. Inside, a float is
-its 32 bits, so that NaNs keep theirs.
+It reads all codecs but `lossless`, which is Zstandard; `ecsq` is in entropy_decoder.py. Internally, a float
+is its 32 bits, so that NaNs keep their bits.
 """
 
 import math

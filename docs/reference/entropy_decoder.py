@@ -1,4 +1,4 @@
-"""Read payloads of `ecsq`: numbers of steps behind an entropy coder. decoder.py reads the other codecs."""
+"""Read payloads of `ecsq`: entropy-coded multiples of a step size. decoder.py reads the other codecs."""
 
 from itertools import accumulate, pairwise
 

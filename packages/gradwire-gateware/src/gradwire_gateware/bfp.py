@@ -121,7 +121,7 @@ def _quantise(
 def _rounded(stage: Pipeline, x: Value, peak: Value, is_zero: Value, bits: int) -> Value:
     """Return the register of the mantissa of ``x``, three stages later: nearest, ties to even, saturated.
 
-    The highest one of a value whose exponent is ``distance`` below the peak is ``distance`` below a
+    The highest set bit of a value whose exponent is ``distance`` below the peak is ``distance`` below a
     mantissa's highest bit. From a distance of ``bits + 1`` on, the value is below one half; this includes
     subnormals, because the peak is 32 or more.
     """
@@ -369,8 +369,8 @@ class BfpDecompressor(Circuit):
 def _value(stage: Pipeline, mantissa: Value, shared: Value, bits: int) -> Value:
     """Return the register of the float32 mantissa * 2^(shared - 126 - bits), three stages later.
 
-    A mantissa is an integer; the position of its highest one determines the exponent. Shared exponents below
-    32, which no encoder writes, may give subnormals, whose mantissas are shifted less.
+    A mantissa is an integer; the position of its highest set bit determines the exponent. Shared exponents
+    below 32, which no encoder writes, may give subnormals, whose mantissas are shifted less.
     """
     sign, shared, is_far = stage.hold(mantissa[-1]), stage.hold(shared), stage.hold(shared[4:].any())
     magnitude = stage.hold(Mux(mantissa[-1], -mantissa, mantissa)[: bits + 1])

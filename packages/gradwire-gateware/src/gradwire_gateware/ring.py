@@ -54,7 +54,7 @@ def float_sum(stage: Pipeline, a: Value, b: Value) -> Value:
 
     Stages: compare the operands and compute both exponent differences; select one; shift the smaller operand;
     add; count leading zeros; shift the sum; round; and insert non-finite results. A marker bit limits the
-    sum's shift to its exponent, because it counts as the sum's highest one.
+    sum's shift to its exponent, because it counts as the sum's highest set bit.
     """
     kinds = stage.hold(_kinds(a, b))
     swaps = stage.hold(b[:31] > a[:31])
@@ -141,8 +141,8 @@ class RingEngine(Circuit):
     It is free of deadlock: an arriving chunk always has room, encoded in one memory and summed in another, so
     no engine waits for its right neighbour to begin. For C words per chunk and N ranks, the results are
     complete after (2 N - 1) C cycles and a latency: N - 1 chunks arrive from the host before the last one,
-    whose sum is the first of N that go to the host. A separate decompressor handles the own sum, so that the
-    other one processes a word from the left in every cycle.
+    whose sum is the first of N that go to the host. A separate decompressor handles the rank's own sum, so
+    that the other one processes a word from the left in every cycle.
     """
 
     def __init__(self, ring: Ring) -> None:

@@ -23,15 +23,15 @@ class Routes(NamedTuple):
     received_is_forwarded: tuple[bool, ...]
     """The flags of packets from the left: whether the payload is forwarded unchanged."""
     decoded_is_added: tuple[bool, ...]
-    """The flags of decompressed packets: whether a packet is added to local values; otherwise a result."""
+    """The flags of decompressed packets: whether a packet is added to local values, or is a result."""
     given_is_own: tuple[bool, ...]
-    """The flags of results: whether a packet is this rank's own published sum; otherwise from the left."""
+    """The flags of results: whether a packet is this rank's own published sum, or from the left."""
     encoded_is_local: tuple[bool, ...]
-    """The flags of packets into the compressor: whether a packet has local values; otherwise a sum."""
+    """The flags of packets into the compressor: whether a packet has local values; if not, it has a sum."""
     encoded_is_published: tuple[bool, ...]
     """The flags of packets out of the compressor: whether a packet is a final sum, which this rank adopts."""
     sent_is_forwarded: tuple[bool, ...]
-    """The flags of packets to the right: whether a packet is forwarded; otherwise from the compressor."""
+    """The flags of packets to the right: whether a packet is forwarded; if not, it is from the compressor."""
 
     @classmethod
     def of(cls, world: int) -> Routes:

@@ -122,7 +122,7 @@ _COARSE = 4
 
 
 class Trim(Circuit):
-    """A block that cuts packets to ``nbytes`` bytes from byte ``skip`` on, or drops them without ``wanted``.
+    """A block that cuts packets to ``nbytes`` bytes from byte ``skip`` on, or drops them unless ``wanted``.
 
     A packet's words wait until ``told`` is high; the three inputs must then be stable until ``takes_last``,
     the cycle of the last word. Every wanted packet gives one packet, shorter if the input ends early. Two

@@ -19,7 +19,7 @@ from amaranth.lib.wiring import In, Out
 
 
 class Circuit(wiring.Component):
-    """The base of this package's components; a subclass describes its circuit in ``_describe``."""
+    """The base class of this package's components; a subclass describes its circuit in ``_describe``."""
 
     def elaborate(self, platform: object) -> Module:  # noqa: ARG002 - Amaranth's interface
         """Return the module with the circuit, the same on all platforms."""
@@ -257,9 +257,9 @@ def clipped(value: Value, size: int) -> Value:
 
 
 def count_kept(keep: Value) -> Value:
-    """Return the number of ones of a mask of 2^k bits whose ones are the lowest bits.
+    """Return the number of set bits in a mask of 2^k bits, which are the lowest bits.
 
-    A bit of the count is the parity of the number of multiples of its weight that the ones reach.
+    A bit of the count is the parity of the number of multiples of its weight that the set bits reach.
     """
     bits = len(keep).bit_length()
     return Cat(keep[2**bit - 1 :: 2**bit].xor() for bit in range(bits))
@@ -274,7 +274,7 @@ def sum_of(values: Sequence[Value]) -> Value:
 
 
 def leading_zeros(value: Value) -> Value:
-    """Return the number of zeros above the highest one of 2^k bits; 2^k - 1 if all bits are 0."""
+    """Return the number of zeros above the highest set bit of 2^k bits; 2^k - 1 if all bits are 0."""
     return _zeros_and_emptiness(value)[0]
 
 

@@ -248,9 +248,9 @@ class InceptionnDecompressor(Circuit):
 
     A payload doesn't contain the number of values in its last group, so all eight are decoded, with 0 for
     padding; the frame has the count. After the ``GroupFinder``, two stages shift each group to bit 0, three
-    halve it until each lane has its own bytes, and one finds the highest bit, which determines exponent and
-    mantissa at the input of a memory. The memory reserves an entry for every word in flight, so these stages
-    never stall.
+    halve it until each lane has its own bytes, and one finds the highest set bit, which determines exponent
+    and mantissa at the input of a memory. The memory reserves an entry for every word in flight, so these
+    stages never stall.
     """
 
     def __init__(self, codec: Inceptionn, width: int = 256) -> None:

@@ -31,7 +31,7 @@ _INVERSE_BITS = 31
 
 
 class QuantizeCompressor(Circuit):
-    """A compressor from float32 to payloads of ``codec``, packet by packet; longer ones give several chunks.
+    """A compressor of float32 packets to payloads of ``codec``; a packet longer than a chunk gives several.
 
     A block's words are stored in a memory, and its scale and inverse scale in another once they are known;
     then the words are read, while the next block is written. Each lane has a multiplier, followed by two

@@ -3,7 +3,7 @@
 Every function here runs on all ranks in the same order. ``time_calls`` returns this rank's seconds, which
 ``gather`` shares with all ranks. Bandwidths are defined as in nccl-tests: the algorithm bandwidth is the
 bucket's bytes per second; the bus bandwidth is ``2 (p - 1) / p`` times the algorithm bandwidth, the least
-rate of every rank's link.
+rate that every rank's link must have.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class Result:
 
     @property
     def busbw_nbytes_per_s(self) -> float:
-        """The bus bandwidth: the least bytes of floats per second over every rank's link."""
+        """The bus bandwidth: the least bytes of floats per second that every rank's link must carry."""
         return self.algbw_nbytes_per_s * 2 * (self.world - 1) / self.world
 
     @property

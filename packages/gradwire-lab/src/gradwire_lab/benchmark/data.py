@@ -14,7 +14,7 @@ from gradwire.errors import SpecError, shown
 from gradwire.files import open_ordinary
 
 POOL = (1 << 22) + 9973
-"""The most random numbers drawn; longer buckets repeat them, at a distance beyond any codec's block size."""
+"""The largest number of drawn numbers; longer buckets repeat them, farther apart than a codec's block."""
 _SMALLEST, _LARGEST = 1e-30, 1e30
 """The range of scales in which values and their sums are normal float32 numbers."""
 _GOLDEN = 0.6180339887498949
@@ -78,7 +78,7 @@ class Data:
         return total
 
     def envelope(self, world: int, count: int) -> torch.Tensor:
-        """Return the sum of the ranks' magnitudes, 1-D float32, a bound of all partial sums."""
+        """Return the sum of the ranks' magnitudes, 1-D float32, a bound on all partial sums."""
         total = torch.zeros(count)
         for rank in range(world):
             total += self.bucket(rank, count).abs_()

@@ -66,7 +66,7 @@ NOTE = (
 
 @dataclass(frozen=True)
 class FineTuningOptions(CheckedOptions):
-    """The text, learning rates, links, and policies, and the numbers of batches before and of fine-tuning."""
+    """The text, rates, links, and policies, and the numbers of batches for pretraining and fine-tuning."""
 
     text: str | None = option(
         None, "training text", shown="Python's language reference", value=FILE, read=str

@@ -1,4 +1,4 @@
-"""The share of the link rate that an exchange uses, and when a busy processor makes compression useless.
+"""The share of the link rate that an exchange uses, and the point where a busy CPU makes compression useless.
 
 An uncompressed ring is compared with the link rate measured on the same hosts; a codec of ratio r is compared
 with r times the speed of the uncompressed ring.

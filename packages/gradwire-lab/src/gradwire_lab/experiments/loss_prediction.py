@@ -3,7 +3,7 @@
 On every network, each task is trained with each codec, on DDP and with Pipe-SGD. Every evaluation in the last
 part of a run has a loss that exact DDP reached some steps earlier; the mean ratio of both numbers of steps,
 less 1, is the share of extra steps. The time to exact DDP's final loss is its number of steps, increased by
-that share, times the step time. Predicted are the step time, from the measured link, hosts, codecs, and
+that share, times the step time. The predictions are the step time, from the measured link, hosts, codecs, and
 computation, and the share of extra steps, from the gradients' noise at the end of the exact run.
 """
 

@@ -35,7 +35,7 @@ def share(order: torch.Tensor, number: int, batch: int, rank: int, workers: int)
 def learning_rate(step: int, steps: int, peak: float, schedule: str = "cosine") -> float:
     """Return the learning rate of a step, counted from 0.
 
-    It rises linearly to ``peak``, then falls to 0 along half a cosine, or stays if ``schedule`` is
+    It rises linearly to ``peak``, then falls to 0 along half a cosine, or stays there if ``schedule`` is
     ``constant``. Pipe-SGD needs this warm-up, because stale gradients make early training unstable; all
     methods use it, so that they are compared at equal rates.
     """

@@ -87,7 +87,7 @@ _AREA = (
     "--mount-proc",
 )
 _AS_ONESELF = ("--user", "--map-current-user", "--keep-caps")
-"""An ordinary user can create a network inside a user namespace, and remains the same user."""
+"""The options with which an ordinary user creates a network in a user namespace as the same user."""
 
 
 def private_area() -> list[str]:

@@ -171,7 +171,7 @@ class Watch:
 
     @property
     def exit_code(self) -> int:
-        """0, the exit code of the host that failed first, or 124 after a timeout."""
+        """The exit code: 0, that of the host that failed first, or 124 after a timeout."""
         if self._timed_out:
             return EXIT_TIMEOUT
         first = None if self._failed is None else self.exits[self._failed]

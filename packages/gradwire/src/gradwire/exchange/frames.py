@@ -82,7 +82,7 @@ class Framer:
     """An encoder of segments as frames, and validator of received frames, for one codec.
 
     ``outgoing`` holds the buffers that framers share, by size; by default, a framer has its own. ``floats``
-    is whether frames end with all values as float32, which NICs may compress.
+    says whether frames end with all values as float32, which NICs may compress.
     """
 
     def __init__(self, codec: Codec, segment_count: int, outgoing: dict[int, Buffers] | None = None) -> None:

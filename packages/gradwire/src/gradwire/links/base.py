@@ -28,7 +28,7 @@
 - ``step`` is the training step of the frames that this rank sends, or of the last ones; None outside of
   training. The caller that exchanges a step's gradients sets it, and frames carry it.
 - ``leave(frame)`` sends every peer a last frame if that doesn't block, and closes the link. ``HAS_PARTINGS``
-  is whether the transport supports this.
+  says whether the transport supports this.
 - ``name_of(rank)`` is the name of a rank in errors. A link's ``rank``, ``world``, ``timeout_s`` and names
   never change.
 - ``close`` may be called twice, and from ``finally``. It wakes the peers if the transport can. A thread may

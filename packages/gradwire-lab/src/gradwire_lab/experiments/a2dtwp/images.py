@@ -19,7 +19,7 @@ PIXELS = 3 * SIDE * SIDE
 BINARY = (("data_batch_*.bin", "test_batch.bin", 1), ("train.bin", "test.bin", 2))
 """Binary versions of CIFAR-10 and CIFAR-100: training files, test file, and label bytes per image."""
 SOME = 1000
-"""Images whose mean and standard deviation normalize all images."""
+"""The number of images whose mean and standard deviation normalize all images."""
 
 
 @dataclass(frozen=True)

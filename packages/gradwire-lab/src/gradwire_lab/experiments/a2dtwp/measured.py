@@ -30,9 +30,9 @@ from gradwire_lab.job.record import reach
 # Training runs side by side on paced links: batch times without bursts, and the time to an error.
 
 AROUND = 7
-"""Cycles before and after a cycle whose median replaces its times, because other programs run in bursts."""
+"""The cycles on either side in the running median of cycle times, because other programs run in bursts."""
 SMOOTHED = 3
-"""Evaluations whose mean is the smoothed error at the last of them."""
+"""The number of evaluations whose mean is the smoothed error at the last one."""
 NOISE = 0.03
 """The relative difference between times of the same work on shared cores."""
 
@@ -102,7 +102,7 @@ def hidden(row: Row, system: str, target: float) -> float | None:
 
 
 def nothing_to_save(rows: Sequence[Row], system: str) -> Explanation | None:
-    """Return the explanation why no policy is faster than the one with these rows.
+    """Return the explanation of why no policy is faster than the policy with these rows.
 
     None if an infinitely fast link would make that policy clearly faster, or wasn't measured.
     """

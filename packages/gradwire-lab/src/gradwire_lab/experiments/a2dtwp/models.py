@@ -2,7 +2,7 @@
 
 Kernels, depths, and the proportions of the widths are the paper's. For images of 32 pixels instead of 224,
 networks may have fewer channels, and AlexNet's first convolution has stride 2 instead of 4. Table I has no
-batch normalization; ResNet-34 has it by its own paper, and the other two have it optionally.
+batch normalization; ResNet-34 has it, as in its own paper, and the other two have it optionally.
 """
 
 from __future__ import annotations

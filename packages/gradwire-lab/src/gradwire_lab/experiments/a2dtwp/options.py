@@ -21,7 +21,7 @@ STUCK = MappingProxyType(
         "with the published first weights its numbers became NaN"
     }
 )
-"""Networks not expected to learn in this number of batches, and why. Only float32 trains them."""
+"""Networks not expected to learn in this number of batches, with the reasons; only float32 is trained."""
 FP32, BF16, AWP = "fp32", "bf16", "awp"
 STATIC = MappingProxyType({8: "static:8", 16: "static:16", 24: "static:24", 32: FP32})
 """Policies that truncate weights, by their bits: the oracle's candidates."""

@@ -208,7 +208,7 @@ def policy_named(name: str, interval: int = 1, watched: int | None = None) -> Po
 
 
 class Rounded(Policy):
-    """Send every weight as bfloat16, rounded to nearest even: the usual choice without a policy."""
+    """A policy that sends every weight as bfloat16, rounded to nearest even, as is usual without a policy."""
 
     def observe(self, norms: Sequence[float]) -> list[int]:
         """Return 16 bits for each layer."""

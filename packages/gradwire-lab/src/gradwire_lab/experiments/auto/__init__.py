@@ -1,9 +1,9 @@
 """The loss after equal steps with automatic plans, compared with plain DDP, and the bytes sent.
 
-Six tasks are trained from several seeds. DDP and PyTorch's bf16 hook train over unlimited links, because
+Six tasks are trained with several seeds. DDP and PyTorch's bf16 hook train over unlimited links, because
 their losses don't depend on the rate; all other methods train over slow links, where an automatic plan
-compresses as much as its contract allows. Fixed plans, of a codec and an algorithm, show how fast the best
-choice would have been.
+compresses as much as its contract allows. Fixed plans, each with a codec and an algorithm, show how fast the
+best choice would have been.
 """
 
 from __future__ import annotations

@@ -78,9 +78,9 @@ def measure(
 ) -> None:
     """Measure the cells of one network as one of its ranks: up to ``most`` exchanges in ``budget_s`` each.
 
-    A cell has the ``algorithm`` and the ``nbytes`` of a gradient. Optional are the ``codec``; ``ranks``, if
-    only the first hosts exchange; and ``down``, if a different algorithm broadcasts the sum. The link is
-    measured with messages of at most ``line_nbytes``; None has no limit.
+    A cell has the ``algorithm`` and the ``nbytes`` of a gradient. These are optional: the ``codec``;
+    ``ranks``, if only the first hosts exchange; and ``down``, if a different algorithm broadcasts the sum.
+    The link is measured with messages of at most ``line_nbytes``; None has no limit.
     """
     from gradwire.machine import cores
 

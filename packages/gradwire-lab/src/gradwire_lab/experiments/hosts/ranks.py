@@ -177,7 +177,7 @@ class Ranks:
     ) -> list[float]:
         """Return the seconds of runs, each until the last rank has finished; identical on all ranks.
 
-        Runs during which a hypervisor stole the cores are discarded, because they measure a neighbour on its
+        Runs during which a hypervisor stole the cores are discarded, because they measure other guests of its
         machine. If fewer than ``least`` are left after four times the budget, the least disturbed ones are
         returned. ``prepare`` isn't timed.
         """
@@ -202,7 +202,7 @@ class Ranks:
         return Exchange(self.link, plan).all_reduce(self.gradient(count)).ratio
 
     def _meet(self) -> float:
-        """Wait until the same moment on all ranks, which share a clock; return it. Barriers end ms apart."""
+        """Wait until one time on all ranks, which share a clock, and return it; barriers end ms apart."""
         moment = torch.tensor([time.monotonic() + SETTLE_S], dtype=torch.float64)
         dist.all_reduce(moment, dist.ReduceOp.MAX)
         time.sleep(max(0.0, float(moment[0]) - time.monotonic()))

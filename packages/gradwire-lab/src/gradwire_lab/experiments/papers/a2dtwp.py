@@ -1,4 +1,4 @@
-"""A2DTWP's figures 3 to 5, tables II and III: errors from narrow networks, times from full-size batches."""
+"""A2DTWP's figures 3 to 5, tables II and III: errors of narrow networks, and times of full-size batches."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ UNCHANGED = MappingProxyType(
 )
 """Kernels that AWP doesn't change; the spread of all their ratios in both tables bounds each of them."""
 OVERHEAD = MappingProxyType({"x86": 0.0105 + 0.0660, "power": 0.0054 + 0.0682})
-"""The share of a batch for norms, packing, and unpacking (section V-G)."""
+"""The share of a batch's time for norms, packing, and unpacking (section V-G)."""
 GAIN = MappingProxyType({"x86": 0.0618, "power": 0.1191})
-"""The mean time saved over the networks and batch sizes."""
+"""The mean share of time saved, over the networks and batch sizes."""
 GAINS = MappingProxyType({"x86": (0.0415, 0.0840), "power": (0.0686, 0.1984)})
-"""The mean time saved over the batch sizes by ResNet, the least, and by VGG, the most."""
+"""The mean share of time saved, over the batch sizes: by ResNet, the smallest, and by VGG, the largest."""
 ELAPSED = MappingProxyType({"alexnet": (0.990, 0.996), "vgg": (0.907, 0.936), "resnet": (0.765, 0.778)})
 """The time of the same epochs relative to float32, on x86: the range over the numbers of epochs."""
 ERROR = 0.02
 """The largest allowed excess of AWP's error over float32's: 1.93 % after two epochs, 0.71 % after eight."""
 BEHIND_ORACLE = (0.0097, 0.0472)
-"""AlexNet's time beyond the oracle's: batches of 16 (10.66 and 11.52 % saved), of 32 (6.61 and 10.82 %)."""
+"""AlexNet's time beyond the oracle's, with batches of 16 (10.66, 11.52 % saved) and 32 (6.61, 10.82 %)."""
 DIFFERENT, OF_NETWORKS = 3, 2 / 3
 """A fixed schedule switches all layers at three batches, from 8 to 32 bits.
 
@@ -88,7 +88,7 @@ Two of three networks must switch at more.
 """
 CHANCE = 0.1
 NEIGHBOUR = MappingProxyType({"cifar10": 0.2875, "digits": GOALS["digits"].known})
-"""The accuracy of the nearest training image: the minimum for a network's known accuracy."""
+"""The accuracy of nearest-neighbour classification: the minimum for a network's known accuracy."""
 NOT_TIMED = "no batches in full size were timed; --full times them"
 NO_ORACLE = "the oracle takes trainings with all static formats; --full trains them"
 GROUPS = MappingProxyType({"with BatchNorm": (*NORMALISED, "resnet"), "without BatchNorm": (SHOWN,)})

@@ -24,7 +24,7 @@ from gradwire_lab.experiments.papers.exhibit import (
 PLACE = "figure 1"
 WORKERS = 4
 STEPS, ADDING = 2 * (WORKERS - 1), WORKERS - 1
-"""Published: the number of time steps, and of the first ones, in which workers add the received chunk."""
+"""Published: the number of time steps, and of the first steps, in which workers add the received chunk."""
 WITHIN, EXACT = 0.15, 1e-6
 """The allowed deviation of a time from its formula, as in the study, and the floating-point tolerance."""
 BUDGET_S = 20.0

@@ -16,7 +16,7 @@ SCHEMES = {"ring": "ring", "Rabenseifner": "butterfly", "binomial": "tree"}
 """The paper's names of the schemes, and the collectives used here."""
 RATE = "40mbit"
 SIMILAR, WELL = 0.2, 1.35
-"""The allowed difference between two schemes, and the largest growth on twice the nodes if one scales."""
+"""The allowed difference between two schemes, and a scaling scheme's largest growth on twice the nodes."""
 BUDGET_S = 30.0
 """Seconds for all exchanges of a cell, of which there is at least one."""
 

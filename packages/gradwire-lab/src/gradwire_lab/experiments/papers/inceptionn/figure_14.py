@@ -44,7 +44,7 @@ OTHER_NETWORKS = 0.05
 LOST_TRUNCATED, LOST = 0.624, 0.02
 """Published: the accuracy lost with 24 truncated bits, and the largest loss with any bound."""
 OF_LOST, OF_SIMPLE = 0.1, 0.2
-"""The allowed deviation of the former, and the largest loss of simple networks."""
+"""The allowed deviation from ``LOST_TRUNCATED``, and the largest loss of simple networks."""
 ROUNDED = 0.0025
 """The allowed deviation of a truncation's published ratio from 32 bits over the kept bits."""
 SEVEN_BITS = "the printed format gives 8 bits a last place of 2^-7, whatever the bound is."

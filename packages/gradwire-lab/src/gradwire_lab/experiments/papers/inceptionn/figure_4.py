@@ -22,7 +22,7 @@ GENTLE, HARSH = 0.02, 0.10
 """The most accuracy that truncating 16 bits of gradients may cost, and the least that 24 bits of weights
 cost.
 
-Weights must lose more accuracy than gradients by at least the former; less is no difference.
+Weights must lose more accuracy than gradients by at least ``GENTLE``; less is no difference.
 """
 
 
