@@ -149,7 +149,7 @@ _COMING = 4
 
 
 class BfpCutter(Circuit):
-    """A source of two current words of a payload, and the offset ``place`` of the next mantissas in them.
+    """A source that outputs a payload's two current words and ``place``, the next mantissas' offset in them.
 
     Words alternate between two memories in LUT RAM, because registers for two words would be half of a
     decompressor's registers. More words may wait there, so that the room signal is a register. One current

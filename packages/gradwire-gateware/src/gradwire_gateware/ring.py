@@ -125,7 +125,7 @@ def _significand(x: Value) -> Value:
 
 
 _PARTED = 2
-"""The words that can wait for the adder, and for the host; as many more may be in flight."""
+"""The number of words that can wait for the adder, and for the host; as many more may be in flight."""
 
 
 class RingEngine(Circuit):

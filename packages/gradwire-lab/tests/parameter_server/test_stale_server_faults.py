@@ -89,7 +89,7 @@ def test_a_stopped_worker_ends_all_others_within_the_timeout(staleness: int) -> 
     threads[2].join(10)
     server, first, _, third = results
     assert isinstance(server, ExchangeError)
-    assert "serving rank 2 after step 4: rank 0 receiving from rank 2: nothing happened" in str(server)
+    assert "serving rank 2 after step 4: rank 0 receiving from rank 2: no progress" in str(server)
     assert isinstance(server.__cause__, LinkTimeoutError)
     for rank, error in ((1, first), (3, third)):
         assert isinstance(error, ExchangeError)

@@ -92,7 +92,7 @@ class Fields:
     @overload
     def get(self, name: str, kind: Kind[T], default: S) -> T | S: ...
     def get(self, name: str, kind: Kind[Any], default: Any = MISSING) -> Any:
-        """Return a field as validated by ``kind``; if it is missing, ``default``, or else an error."""
+        """Return a field as validated by ``kind``; if it is missing, return ``default`` or raise an error."""
         if name not in self._values:
             return self._source.read(MISSING, anything, name) if default is MISSING else default
         return self._source.read(self._values[name], kind, name)

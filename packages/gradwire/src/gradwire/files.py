@@ -18,7 +18,7 @@ Content = bytes | Callable[[BinaryIO], object]
 """The content of a file: bytes, or a function that writes to it, and may read it back."""
 _DEVICES = Path("/dev")
 MOST_TEXT_NBYTES = 1 << 28
-"""The largest readable record in bytes: far larger than any command's, and smaller than memory."""
+"""The size limit of records to read, in bytes: far above any command's record, and below memory."""
 
 
 def cache_folder() -> Path:

@@ -26,10 +26,10 @@ def test_what_the_class_says_of_itself() -> None:
         ("fp8:block=x", "a whole number, got 'x'"),
         ("fp8:block=1e3", "a whole number, got '1e3'"),
         ("fp8:block", "fp8: unexpected block"),
-        ("fp8:1024", "fp8 has no 1024"),
-        ("fp8:e4m3", "fp8 has no e4m3"),
+        ("fp8:1024", "fp8: unexpected 1024"),
+        ("fp8:e4m3", "fp8: unexpected e4m3"),
         ("fp8:block=16,scale=2", "fp8: unexpected scale=2"),
-        ("fp8:block=16,fast", "fp8 has no fast"),
+        ("fp8:block=16,fast", "fp8: unexpected fast"),
     ],
 )
 def test_a_bad_spec_gets_one_sentence(spec: str, complaint: str) -> None:

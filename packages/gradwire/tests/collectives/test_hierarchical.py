@@ -152,7 +152,7 @@ def test_a_spec_has_one_canonical_form(spec: str, canonical: str) -> None:
             "hierarchical:4,ring",
             r"one more algorithm than group sizes, .* got 1 for 1; for example, write",
         ),
-        ("hierarchical:4,ring+star+star", r"got 3 and 1"),
+        ("hierarchical:4,ring+star+star", r"got 3 for 1"),
         (
             "hierarchical:4,ring+rign",
             r"a level's algorithm, got 'rign'; choose one of butterfly, pairwise",

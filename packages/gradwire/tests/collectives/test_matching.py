@@ -71,7 +71,7 @@ def test_rounds_rise_along_every_schedule(name: str, world: int) -> None:
 
 
 def test_schedules_that_wait_for_each_other_are_refused() -> None:
-    with pytest.raises(SpecError, match=r"got none for the message from rank 0 to rank 1, so .* deadlock"):
+    with pytest.raises(SpecError, match=r"no match for the message from rank 0 to rank 1, so .* deadlock"):
         written([send(1), receive(1)], [send(0), receive(0)])
 
 

@@ -103,7 +103,7 @@ ROWS = [
         "other gradwire",
         "expected the same version of gradwire on all ranks",
     ),
-    Row("other world", Moment.ATTACH, "sub-group", r"all \d ranks|connecting with|nothing happened"),
+    Row("other world", Moment.ATTACH, "sub-group", r"all \d ranks|connecting with|no progress"),
     Row("the store's host stopped", Moment.STORE, "stop before attaching", _SILENT, is_new=True),
     Row("the store cut off", Moment.STORE, "cut before attaching", _SILENT, is_new=True),
     Row(

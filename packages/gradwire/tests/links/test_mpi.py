@@ -155,5 +155,5 @@ def test_mpi_with_too_few_threads_is_refused(monkeypatch: pytest.MonkeyPatch, le
 def test_mpi_that_has_ended_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = SimpleNamespace(Is_finalized=lambda: True)
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(MPI=ended))
-    with pytest.raises(LinkError, match="got one after MPI_Finalize"):
+    with pytest.raises(LinkError, match="got a call after MPI_Finalize"):
         MpiLink()

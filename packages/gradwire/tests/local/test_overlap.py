@@ -326,7 +326,7 @@ def test_a_gradient_that_comes_in_two_pieces_is_refused_on_every_rank(run_exchan
         return str(caught.value), torch.equal(weights(model), before)
 
     for said, untouched in run_exchanges(2, body, Plan(bucket_nbytes=4)):
-        assert said.startswith("parameter 0, of shape (5, 5): a second gradient arrived when its bucket was")
+        assert said.startswith("parameter 0, of shape (5, 5): a second gradient arrived while its bucket was")
         assert "use_reentrant=True" in said
         assert untouched
 

@@ -126,7 +126,7 @@ def added(stage: Pipeline, a: Double, b: Double) -> Value:
 
 
 def summed(m: Module, word: Value, is_last: Value, begins: Value) -> tuple[Value, Value, Double]:
-    """Return when a block's next word is consumed, when its sum of squares is valid, and the sum.
+    """Return the signals of a consumed next word and of a valid sum of squares, and the sum.
 
     The first word must be valid in the cycle of ``begins``, and each following one ``LANE_BITS`` / 4 cycles
     after the previous one was consumed. The block ends with the word marked ``is_last``.

@@ -283,7 +283,7 @@ def _plot(plot: Callable[[list[Row]], bytes] | None, rows: list[Row], quiet: boo
 OTHERS = "others"
 """The row's field with the share of the cores used by other programs and stolen by a hypervisor."""
 SHORTEST_S = 1.0
-"""Rows measured for less than this lack the field, because the kernel counts in ticks of 10 ms."""
+"""The shortest measurement whose row has the field, because the kernel counts in ticks of 10 ms."""
 PROC = Path("/proc")
 _KERNEL = 2
 """The parent process of kernel threads: their time is not counted, because they work for the measurement."""

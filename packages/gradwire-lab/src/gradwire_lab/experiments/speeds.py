@@ -21,7 +21,7 @@ from gradwire_lab.experiments.learning import LEAST_SEEDS, Goal, exact_trainings
 from gradwire_lab.job.record import LAST, reach
 
 JUDGE, ALONE = "DDP", "alone"
-"""The baseline, the median of whose last losses is the target loss, and the method without an exchange."""
+"""The baseline, whose median last loss is the target loss, and the method without an exchange."""
 UNJUDGED = (ALONE, "DDP again")
 ATTACHED, PIPELINED = "attach(model)", "PipeSGD(model)"
 """gradwire without a plan: it measures and chooses within the timed steps."""

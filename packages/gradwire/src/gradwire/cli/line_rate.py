@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def add_sizes(group: argparse._ArgumentGroup, low: str, high: str) -> None:
-    """Add the options of message sizes."""
+    """Add the options for message sizes."""
     group.add_argument("--min", metavar="SIZE", default=low, help=f"the smallest size ({low})")
     group.add_argument("--max", metavar="SIZE", default=high, help=f"the largest size ({high})")
     group.add_argument("--factor", type=int, metavar="N", default=2, help="from one size to the next (2)")
@@ -47,7 +47,7 @@ def add_sizes(group: argparse._ArgumentGroup, low: str, high: str) -> None:
 
 
 def add_network(group: argparse._ArgumentGroup) -> None:
-    """Add the options of the network."""
+    """Add the options for the network."""
     group.add_argument("--link", metavar="RATE", help="throttle every rank, e.g. 1gbit (no limit)")
     group.add_argument(
         "--timeout", dest="timeout_s", type=float, default=60.0, metavar="S", help="of each wait, in s (60)"
@@ -55,7 +55,7 @@ def add_network(group: argparse._ArgumentGroup) -> None:
 
 
 def add_outputs(group: argparse._ArgumentGroup) -> None:
-    """Add the options of results."""
+    """Add the options for results."""
     group.add_argument("--json", dest="json_file", type=file_path, metavar="FILE", help="write the record")
     group.add_argument(
         "--plot", dest="plot_file", type=file_path, metavar="FILE", help="write a picture (PNG)"

@@ -111,7 +111,9 @@ class Reader:
         left = [self._argument] if self._argument else []
         left += [f"{key}={value}" if value else key for key, value in self._options.items()]
         if left:
-            raise SpecError(f"{self._name}: unexpected {', '.join(left)}; write, e.g., {self.example!r}")
+            raise SpecError(
+                f"{self._name}: unexpected {', '.join(left)}; for example, write {self.example!r}"
+            )
 
 
 def is_whole(value: object, low: int, high: int) -> bool:

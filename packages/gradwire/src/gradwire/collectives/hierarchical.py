@@ -40,7 +40,7 @@ class Hierarchical:
       level above exchanges ``1 / c`` of it; for rings ``2 (p - 1) / p n`` on any number of levels. A smaller
       last group increases steps and bytes, and ``steps`` and ``nbytes`` include that
     - extra memory: a rank keeps the encoded sums from the level above until its group has them; for rings
-      below rings ``n / g`` encoded bytes
+      below rings, ``n / g`` encoded bytes
     - exactness: a group's sums are added in the order of its algorithm, and the groups' sums in the order of
       the next level's, each partial sum rounded to float32; a codec encodes ``p - 1`` partial sums of a chunk
       and the sum, so the error is at most ``p`` times its bound

@@ -78,11 +78,11 @@ class Instance:
     cuts: tuple[int, ...]
 
     def reduce(self, place: int) -> Iterator[Step]:
-        """Yield the reduce half of the member at ``place``."""
+        """Yield the steps of the reduce half for the member at ``place``."""
         return map(self._in_the_whole, ALGORITHMS[self.name].reduce(place, len(self.members)))
 
     def broadcast(self, place: int) -> Iterator[Step]:
-        """Yield the broadcast half of the member at ``place``."""
+        """Yield the steps of the broadcast half for the member at ``place``."""
         return map(self._in_the_whole, ALGORITHMS[self.name].broadcast(place, len(self.members)))
 
     def _in_the_whole(self, step: Step) -> Step:
@@ -125,13 +125,13 @@ class LevelInstances:
         self._of_rank = self._find_ranks()
 
     def reduce(self, rank: int) -> Iterator[Step]:
-        """Yield the reduce half of one rank, from the leaves up."""
+        """Yield one rank's steps of the reduce half, from the leaves up."""
         for level in self._of_rank[rank]:
             for instance, place in level:
                 yield from instance.reduce(place)
 
     def broadcast(self, rank: int) -> Iterator[Step]:
-        """Yield the broadcast half of one rank, down to the leaves."""
+        """Yield one rank's steps of the broadcast half, down to the leaves."""
         for level in reversed(self._of_rank[rank]):
             for instance, place in level:
                 yield from instance.broadcast(place)

@@ -88,8 +88,8 @@ def messages(schedules: Iterable[Iterator[Step]], begun: Sequence[int] = ()) -> 
             free.extend(end for end in (source, target) if ranks[end].open == 0)
     for source, target in sorted(waiting):
         raise SpecError(
-            f"expected matching sends and receives, got none for the message from rank {source} to rank "
-            f"{target}, so the schedules deadlock; correct the algorithm"
+            f"expected matching sends and receives, got no match for the message from rank {source} to "
+            f"rank {target}, so the schedules deadlock; correct the algorithm"
         )
 
 

@@ -38,14 +38,14 @@ def owner(chunk: int, world: int) -> int:  # noqa: ARG001 - the signature of all
 
 
 def reduce(rank: int, world: int) -> Iterator[Step]:
-    """Yield the reduce-scatter of one rank, after which it owns the sum of chunk ``rank``."""
+    """Yield one rank's steps of the reduce-scatter, after which it owns the sum of chunk ``rank``."""
     for k in range(1, world):
         to, source = (rank + k) % world, (rank - k) % world
         yield Step(to, (to, to + 1), source, (rank, rank + 1), combine=True)
 
 
 def broadcast(rank: int, world: int) -> Iterator[Step]:
-    """Yield the all-gather of one rank, which sends chunk ``rank`` to every other rank."""
+    """Yield one rank's steps of the all-gather, in which it sends chunk ``rank`` to every other rank."""
     for k in range(1, world):
         to, source = (rank + k) % world, (rank - k) % world
         yield Step(to, (rank, rank + 1), source, (source, source + 1), combine=False)

@@ -36,12 +36,12 @@ def owner(chunk: int, world: int) -> int:
 
 
 def reduce(rank: int, world: int) -> Iterator[Step]:
-    """Yield the reduce-scatter of one rank, after which it owns the sum of chunk ``rank + 1``."""
+    """Yield one rank's steps of the reduce-scatter, after which it owns the sum of chunk ``rank + 1``."""
     return _around(rank, world, first=rank, combine=True)
 
 
 def broadcast(rank: int, world: int) -> Iterator[Step]:
-    """Yield the all-gather of one rank, which starts with chunk ``rank + 1``, which it owns."""
+    """Yield one rank's steps of the all-gather; it first sends chunk ``rank + 1``, which it owns."""
     return _around(rank, world, first=rank + 1, combine=False)
 
 

@@ -55,10 +55,10 @@ class Collective(Protocol):
         """Return the rank that has the finished chunk after the reduce half and starts its broadcast."""
 
     def reduce(self, rank: int, world: int) -> Iterator[Step]:
-        """Yield the reduce half of one rank."""
+        """Yield one rank's steps of the reduce half."""
 
     def broadcast(self, rank: int, world: int) -> Iterator[Step]:
-        """Yield the broadcast half of one rank."""
+        """Yield one rank's steps of the broadcast half."""
 
     def schedule(self, rank: int, world: int) -> Iterator[Step]:
         """Yield the reduce half, then the broadcast half."""

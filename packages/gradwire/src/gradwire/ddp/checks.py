@@ -155,7 +155,7 @@ def _in_buckets(model: DistributedDataParallel) -> set[torch.Tensor]:
 
 
 class Copied:
-    """The placeholder for the original's ``HookState`` in a copy."""
+    """The placeholder in a copied model for the original's ``HookState``."""
 
 
 class CopiedCheck:
@@ -171,7 +171,7 @@ class CopiedCheck:
 
 
 class CopiedNotes:
-    """The placeholder for the original's ``BackwardCheck`` in a copy."""
+    """The placeholder in a copied model for the original's ``BackwardCheck``."""
 
     def __call__(self, *_: object) -> None:
         """Do nothing."""
@@ -194,7 +194,7 @@ class TakenHooks(list[tuple[Any, object]]):
 
 
 def own_hooks(model: DistributedDataParallel) -> list[str]:
-    """Return the names of the hooks that average a model's gradients, without those of a copy's original."""
+    """Return the names of the hooks that average a model's gradients, except those of a copy's original."""
     return [hook.__qualname__ for hook, state in model._comm_hooks if not isinstance(state, Copied)]
 
 

@@ -168,7 +168,7 @@ class DoctorOptions:
 
 @dataclass
 class Diagnosis:
-    """The contents of the report, by rank 0 or by a rank that cannot reach rank 0.
+    """The contents of the report, written by rank 0, or by a rank that cannot reach rank 0.
 
     ``ranks`` are the ranks of ``cards``; ``offsets`` and ``looks`` are by examined rank.
     """

@@ -75,7 +75,7 @@ def find_resources() -> Resources:
 
 
 def check_cores(found: Resources, threads: int, neighbours: int) -> Finding:
-    """Return a finding about the threads of all ranks on this machine, ``neighbours``, and its cores."""
+    """Return a finding about this machine's cores and the threads of its ranks (``neighbours``)."""
     usable = min(found.cores, math.ceil(found.quota_cores)) if found.quota_cores < math.inf else found.cores
     ranks = f"{neighbours} rank{'s' if neighbours > 1 else ''} x {threads} threads"
     has = f"{found.cores} cores"

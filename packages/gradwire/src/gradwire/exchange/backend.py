@@ -96,7 +96,7 @@ class NativeReducer:
         return NativeAllReduce(reducing, tensor, self._link.world, explain)
 
     def run(self, tensor: torch.Tensor, resources: CodecResources) -> ExchangeCost:
-        """Sum ``tensor`` over all ranks, and return the cost of a ring and the announcement.
+        """Sum ``tensor`` over all ranks, and return the time, and the bytes of a ring and the announcement.
 
         Raises ``FrameError`` and ``LinkError``.
         """

@@ -53,7 +53,7 @@ class Buffers:
 
 @dataclass(slots=True)
 class Outgoing:
-    """A sealed frame, its buffer, and the pool of the buffer.
+    """A sealed frame, its buffer, and the buffer's pool.
 
     NICs may compress the last ``floats_nbytes``.
     """
@@ -155,7 +155,7 @@ def renumber(outgoing: Outgoing, sequence: int) -> None:
 
 ADVICE = "load the same checkpoint on all ranks, and run the same number of steps"
 _MOST = 64
-"""The largest number of frames to read in search of a peer's last one; more than an exchange's in flight."""
+"""The largest number of frames to read in search of a peer's last one; more than are ever in flight."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ def count_tags_kernel(tags, n, totals, programs, status, SIZE: tl.constexpr, ROW
 
 @triton.jit
 def compare_kernel(ends, programs, nbytes, status):
-    """Compare the number of data bytes by the tags with the payload's."""
+    """Compare the number of data bytes according to the tags with the payload's."""
     announced = tl.load(ends + programs - 1)
     tl.atomic_max(status, (announced != nbytes).to(tl.int32))
 

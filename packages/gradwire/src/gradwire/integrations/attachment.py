@@ -243,7 +243,7 @@ class Attachment:
         return self._attached is not None and (self.plan.keeps_residual or self._auto is not None)
 
     def attach(self, model: DistributedDataParallel, scaler: Scaler | None = None) -> Attached:
-        """Attach to ``model`` on all ranks; close an earlier attachment. Raises what it raises.
+        """Attach to ``model`` on all ranks; close an earlier attachment. Raises the errors of both.
 
         With ``scaler``, residuals follow the framework's loss scale.
         """
@@ -302,7 +302,7 @@ class Attachment:
             self.attached.load_state_dict(adopted(self.rank, self.world, saved_world, read, step))
 
     def resume_from(self, folder: ResidualFolder, step: int | None) -> None:
-        """Load the states in a checkpoint's folder. Raises ``StateError`` as ``resume``, or if there is none.
+        """Load the states in a checkpoint's folder. Raises ``StateError`` like ``resume``, or without states.
 
         A run that chooses its plan doesn't need a state: without one, it measures again.
         """

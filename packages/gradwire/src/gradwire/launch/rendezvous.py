@@ -190,7 +190,7 @@ def wait_for(store: Store, key: str) -> None:
 
 @contextmanager
 def in_words(doing: str, timeout_s: float) -> Iterator[None]:
-    """Convert a RuntimeError of torch.distributed, of many lines, to a ``LinkError`` of one line."""
+    """Convert torch.distributed's ``RuntimeError`` of many lines to a ``LinkError`` of one line."""
     started = monotonic()
     try:
         yield

@@ -161,7 +161,7 @@ class Wrapper(Link):
 # waiting forever.
 
 SIGNS = 4
-"""The number of keepalives per timeout; a waiting rank starts to read them after this fraction of it."""
+"""The number of keepalives per timeout; a waiting rank starts to read them after one interval."""
 
 
 @dataclass(slots=True)

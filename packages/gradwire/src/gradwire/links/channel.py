@@ -1,4 +1,4 @@
-"""One connection to a peer, with its frames in flight; a marked one carries the floats at frames' ends.
+"""One connection to a peer, with its frames in flight; a marked one carries the floats that end frames.
 
 A frame is sent after its length. On a link with marked connections (``gradwire.links.sockets``), the end of a
 frame may be sent on the marked one, without a length; the upper half of the frame's length is its size.

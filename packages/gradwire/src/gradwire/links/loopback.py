@@ -135,7 +135,7 @@ class LoopbackLink(Link):
         self._activity.moved_at = time.monotonic()
 
     def leave(self, frame: torch.Tensor) -> None:
-        """Make ``frame`` the result of every later or pending receive of a peer, and close the link."""
+        """Make ``frame`` the result of each peer's pending and later receives, and close the link."""
         for (sender, _), channel in self._channels.items():
             if sender == self.rank and channel.closed_by is None:
                 channel.last = frame

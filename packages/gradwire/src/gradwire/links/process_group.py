@@ -157,7 +157,7 @@ class GlooAllReduce:
         return _translated(error, f"{what}{self.closed_peer()}", timeout_s)
 
     def closed_peer(self) -> str:
-        """Return text with the peer that has closed its link, if any is found soon; Gloo names no rank."""
+        """Return text that names a peer that closed its link, if one is found soon; Gloo names no rank."""
         until = time.monotonic() + _LOOK_UP_S
         while not (peers := self.gone()) and time.monotonic() < until:
             time.sleep(0.01)

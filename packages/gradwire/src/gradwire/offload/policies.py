@@ -42,7 +42,7 @@ class Policy(ABC):
         return None
 
     def allowed(self, bits: Sequence[int]) -> list[int]:
-        """Return the bits with which a run resumes from saved ``bits``, which may be a different policy's.
+        """Return the bits with which a run resumes, given ``bits`` saved by this or another policy.
 
         Saved bits that this policy could have chosen are kept.
         """
@@ -137,7 +137,9 @@ class Delta(Policy):
         if dtype not in ("bf16", "fp32"):
             raise SpecError(f"expected 'bf16' or 'fp32' for the dtype of a delta, got {shown(dtype)}")
         if not is_whole(checked_every, 1, sys.maxsize):
-            raise SpecError(f"expected checked_every from 1 up, a whole number, got {shown(checked_every)}")
+            raise SpecError(
+                f"expected a whole number from 1 up for checked_every, got {shown(checked_every)}"
+            )
         self.dtype, self.checked_every = dtype, checked_every
 
     def observe(self, norms: Sequence[float]) -> list[int]:

@@ -154,7 +154,7 @@ def render(report: Report, record: Mapping[str, Any]) -> str:
 def render_all(
     report: Report, records: Sequence[tuple[str, Mapping[str, Any]]], notes: Sequence[Note] = ()
 ) -> str:
-    """Return the HTML file of a report on several records, which are pairs of a name and fields."""
+    """Return the HTML file of a report on several records, given as pairs of a name and its fields."""
     origin = Section("Machine and versions", [*made_with(records), *notes])
     sections = [each for each in (*report.sections, origin) if each.parts]
     return _template("report.html.j2").render(report=report, sections=sections, can_draw=can_draw())

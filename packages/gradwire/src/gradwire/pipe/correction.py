@@ -76,7 +76,7 @@ def check_forward(model: nn.Module) -> None:
 
 _IMMUTABLE = (int, float, bool, complex, str, bytes, type(None))
 _CHANGEABLE = (torch.Tensor, list, dict, set, tuple)
-"""The types of attributes that may change in place and are copied, unlike wrapped methods, for example."""
+"""The types of attributes that may change in place and are copied; wrapped methods aren't, for example."""
 _APART = ("state", "param_groups", "defaults")
 """The attributes of an optimizer that are copied separately, or only read."""
 

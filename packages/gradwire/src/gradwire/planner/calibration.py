@@ -59,13 +59,13 @@ def use_threads(count: int) -> Iterator[None]:
 
 
 SAMPLE_COUNT = 1 << 20
-"""The floats that are sampled from a gradient, in stretches from the first layer to the last."""
+"""The number of floats sampled from a gradient, in stretches from the first layer to the last."""
 STRETCHES = 16
 SYNTHETIC_SCALE = 1e-3
 SYNTHETIC_SAMPLES = 4
 SEGMENT_NBYTES = 1 << 20
 ROUNDS = 3
-"""Measurements of each codec, seconds apart, because the machine's other load varies."""
+"""The number of measurements of each codec, seconds apart, because the machine's other load varies."""
 
 Show = Callable[[int, int, str], None]
 """A progress callback: receives the measurements done, their total number, and the codec measured next."""

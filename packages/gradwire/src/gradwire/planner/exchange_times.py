@@ -191,9 +191,9 @@ def _card(algorithm: str, world: int) -> tuple[float, int]:
 
 REPLAYED_WORLD = 16
 MOST_FRAMES = 1200
-"""The frames of the longest replay, which takes about 50 us per frame."""
+"""The largest number of frames to replay; a replay takes about 50 us per frame."""
 FEWEST_SEGMENTS = 3
-"""The segments in each chunk of the shorter of two buckets: enough to keep the links busy."""
+"""The number of segments in each chunk of the shorter of two buckets, enough to keep the links busy."""
 _FASTEST_NBYTES_PER_S = 1e15
 """The rate of an infinitely fast link where a finite rate is needed."""
 

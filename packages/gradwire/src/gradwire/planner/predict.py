@@ -35,7 +35,7 @@ _NOTHING = Extra()
 _EXACT = str(Identity())
 _AGREEMENT_NBYTES = Plan().segment_nbytes
 _FEW_SIZES = 3
-"""With more different bucket sizes, times are interpolated between round sizes, to save replays."""
+"""The number of bucket sizes above which times are interpolated between round sizes, to save replays."""
 
 
 @dataclass(frozen=True)

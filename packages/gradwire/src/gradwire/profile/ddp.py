@@ -239,7 +239,7 @@ class DdpWatch:
 # Attach gradwire to the DDP model of an unchanged script, and measure steps with its chosen plan.
 
 SETTLING = 5
-"""Steps after a change of plan that aren't measured, because connections and buffers are new."""
+"""The number of unmeasured steps after a change of plan, because connections and buffers are new."""
 
 
 class Attempt:

@@ -289,7 +289,7 @@ def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankS
     count = source.read(len(scheduled), whole(0, len(averages)), "the number of gradients in flight")
     if not all(scheduled):
         raise StateError(
-            f"expected hyperparameters for each gradient in flight of rank {rank}, got none for one; load "
+            f"expected hyperparameters for each gradient in flight of rank {rank}, got one without; load "
             "another state"
         )
     kept = words.get("own", whole(0, min(count, len(own))), 0)

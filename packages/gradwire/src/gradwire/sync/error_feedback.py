@@ -73,7 +73,7 @@ class FlatResidual(_NoFeedback):
         self._old: list[torch.Tensor] = []
 
     def lend(self, values: torch.Tensor) -> torch.Tensor | None:  # noqa: ARG002
-        """Return the residual, with zeros in the waiting parts."""
+        """Set the waiting parts of the residual to 0, and return the residual."""
         self._old = [_taken_out(part) for part in self._waiting]
         return self._residual
 

@@ -50,9 +50,9 @@ def disagreement(seconds: Sequence[float]) -> float:
 
 
 SMALL_COUNT = 64
-"""The values of the chunk with which the fixed cost of a call is measured."""
+"""The number of values in the chunk with which the fixed cost of a call is measured."""
 COLD_NBYTES = 48 << 20
-"""The memory that is visited between two uses of the same part, enough to evict it from caches."""
+"""The number of bytes visited between two uses of the same memory, enough to evict it from caches."""
 LONGEST_REST_S = 5e-3
 """The longest rest before a call; longer ones change little."""
 _USUAL_RATIO = 4

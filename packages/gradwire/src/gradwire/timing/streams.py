@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 QUEUED_NBYTES = 1 << 16
-"""The bytes of a connection in its host's queue (TCP small queues), for which a new stream waits."""
+"""The number of a connection's bytes in its host's queue (TCP small queues), for which a new stream waits."""
 NEWCOMER = 0.6
 """The weight of a stream relative to earlier streams of its host, because its TCP window has yet to open.
 Between 0 and 1 (equal shares); measured in testbeds."""

@@ -202,7 +202,7 @@ class Ranks:
         return Exchange(self.link, plan).all_reduce(self.gradient(count)).ratio
 
     def _meet(self) -> float:
-        """Wait until one time on all ranks, which share a clock, and return it; barriers end ms apart."""
+        """Wait for a common time, because barriers end ms apart, and return it; all ranks share a clock."""
         moment = torch.tensor([time.monotonic() + SETTLE_S], dtype=torch.float64)
         dist.all_reduce(moment, dist.ReduceOp.MAX)
         time.sleep(max(0.0, float(moment[0]) - time.monotonic()))
@@ -228,8 +228,8 @@ class Ranks:
 def undisturbed(timed: Sequence[tuple[float, float]], least: int, enough: int | None = None) -> list[float]:
     """Return the seconds of the repetitions during which a hypervisor stole little CPU time.
 
-    ``timed`` has the stolen share of the cores' time, and the seconds. If fewer than ``enough`` (by default
-    ``least``) are undisturbed, return the ``least`` with the smallest shares.
+    ``timed`` has the stolen share of the cores' time, and the seconds. If fewer than ``enough`` repetitions
+    (by default ``least``) are undisturbed, return the ``least`` repetitions with the smallest stolen shares.
     """
     calm = [seconds for share, seconds in timed if share <= MOST_STOLEN]
     if len(calm) >= (least if enough is None else enough):

@@ -66,7 +66,7 @@ class JsonLines:
     """A sink that appends one JSON object per step to a file, with one write per line.
 
     Readers see only whole lines. A resumed run appends to the same file. Several ranks may share it, because
-    every line has its rank. ``docs/accounting.md`` has the keys.
+    every line contains its rank. ``docs/accounting.md`` has the keys.
 
     Parameters
     ----------

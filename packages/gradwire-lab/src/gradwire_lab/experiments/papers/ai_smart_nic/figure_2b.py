@@ -37,7 +37,7 @@ def cells(options: SmartNicFigure2bOptions) -> list[Cell]:
 
 
 def claims(rows: Sequence[Row]) -> list[Claim]:
-    """Compare the schemes with each other, and their times on the most nodes with half of the nodes."""
+    """Compare the schemes with each other, and their times on the most nodes with those on half as many."""
     nodes = sorted({row["nodes"] for row in rows})
 
     def exchange_s(scheme: str, number: int) -> float:
