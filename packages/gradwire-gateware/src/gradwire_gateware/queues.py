@@ -60,13 +60,13 @@ def _next(address: Value, places: int) -> Value:
 
 
 _FILLED = 5
-"""The most records of a queue while it reports room; ten more may be in flight."""
+"""The largest number of records of a queue while it reports room; ten more may be in flight."""
 _ON_THEIR_WAY = 8
 """The number of words that may still arrive at a memory that reports no room."""
 _SMALL = 15
-"""The most words of a memory in LUT RAM, which needs no buffer; ``LutFIFO`` keeps one entry free."""
+"""The largest number of words of a LUT RAM memory, without a buffer; ``LutFIFO`` keeps one entry free."""
 _MOST_IN_LUTS = 64
-"""The most records of a queue in LUT RAM; larger queues use block RAM."""
+"""The largest number of records of a queue in LUT RAM; larger queues use block RAM."""
 
 
 class Queue:

@@ -63,7 +63,7 @@ class Ring(NamedTuple):
     width: int
     routes: Routes
     payload_words: int
-    """The most words of a chunk's payload."""
+    """The largest number of words of a chunk's payload."""
 
     @classmethod
     def of(cls, codec: Codec, world: int, chunk_words: int, width: int = 256) -> Ring:

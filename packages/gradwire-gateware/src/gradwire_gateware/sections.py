@@ -24,7 +24,7 @@ from gradwire_gateware.stream import (
 )
 
 _GROUPS_ON_THEIR_WAY = 16
-"""The most words in the stages of a compressor and its packers."""
+"""The largest number of words in the stages of a compressor and its packers."""
 
 
 def store(

@@ -302,10 +302,7 @@ def _refusals() -> list[str]:
 
 def test_interfaces_that_do_not_fit_are_refused(call: Call) -> None:
     same, missing, kind, mtu = call(_refusals)
-    assert (
-        same
-        == "expected two different interfaces, got 'host' for both; pass another one for the host or the link"
-    )
+    assert same == "expected two different interfaces, got 'host' for both; change one"
     assert missing.startswith("expected one of the interfaces lo, ")
     assert kind == "expected an Ethernet interface, got 'lo'; pass another one"
     assert mtu.startswith("expected two interfaces of the same MTU, got 1500 of 'host' and 9000 of 'wide'")

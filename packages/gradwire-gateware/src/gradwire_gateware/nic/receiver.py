@@ -31,7 +31,7 @@ from gradwire_gateware.queues import Queue, open_memory, taken_together
 from gradwire_gateware.stream import Circuit, Pipeline, block_ports, registered, stream
 
 _CUT_NBYTES = 6
-"""The most bytes before the codec's payload in a body: three bytes of each of two incomplete floats."""
+"""The largest number of bytes before the payload in a body: three of each of two incomplete floats."""
 
 
 class Receiver(Circuit):

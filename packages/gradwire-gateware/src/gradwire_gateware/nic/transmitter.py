@@ -135,7 +135,7 @@ class Split(Circuit):
 
 
 ON_THEIR_WAY = {256: 19, 512: 26}
-"""The most payload words in the compressor's stages and the registers around it, by width."""
+"""The largest number of payload words in the compressor's stages and the registers around it, by width."""
 
 
 def flow_ports(flows: int) -> dict[str, Any]:

@@ -196,10 +196,7 @@ class Nic:
 
     def __init__(self, host: str, link: str, settings: Settings) -> None:
         if host == link:
-            raise NicError(
-                f"expected two different interfaces, got {host!r} for both; pass another one for the host or "
-                "the link"
-            )
+            raise NicError(f"expected two different interfaces, got {host!r} for both; change one")
         with ExitStack() as stack:
             self._host = stack.enter_context(closing(EthernetPort(host)))
             self._link = stack.enter_context(closing(EthernetPort(link)))
