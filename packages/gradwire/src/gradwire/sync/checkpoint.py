@@ -57,7 +57,7 @@ from gradwire.sync.residual import redivide as redivide_residuals
 
 IN_FLIGHT = "gradwire/in_flight"
 ATTACHED, ATTACHED_SHARDS = "attached", "attached_shards"
-"""The values of ``RankState.method`` for ``attach`` and ``attach_fsdp``; each has an entry of its own."""
+"""The values of ``RankState.method`` for ``attach`` and ``attach_fsdp``; each has its own entry."""
 _MAKERS = {ATTACHED: " (of attach)", ATTACHED_SHARDS: " (of attach_fsdp)"}
 _ENTRY = re.compile(rf"gradwire/rank(\d+)/(pipe|{ATTACHED}|{ATTACHED_SHARDS})")
 _VERSION = 3
