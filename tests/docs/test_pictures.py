@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -27,8 +28,8 @@ def test_every_picture_is_on_a_page_with_a_text_that_replaces_it() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_drawing_is_named_and_fits_a_phone(path: object) -> None:
-    text = path.read_text(encoding="utf-8")  # type: ignore[attr-defined]
+def test_a_drawing_is_named_and_fits_a_phone(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
     drawing = ElementTree.fromstring(text)
     titles = {each.get("id") for each in drawing.iter(f"{NAMESPACE}title")}
     assert drawing.get("role") == "img"
@@ -41,8 +42,8 @@ def test_a_drawing_is_named_and_fits_a_phone(path: object) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_colour_is_one_of_its_schemes(path: object) -> None:
-    text = path.read_text(encoding="utf-8")  # type: ignore[attr-defined]
+def test_every_colour_is_one_of_its_schemes(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
     drawn = text.partition("</style>")[2]
     assert not re.findall(r"#[0-9a-f]{6}\b", drawn), "a colour that doesn't follow the scheme"
     names = set(re.findall(r"var\(--([\w-]+)\)", text))

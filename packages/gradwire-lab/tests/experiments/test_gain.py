@@ -12,8 +12,9 @@ import pytest
 from gradwire.checkpoints import sealed_json
 from gradwire.codecs import parse
 from gradwire.errors import SpecError
-from gradwire.planner import PlanRequest
+from gradwire.planner import PlanRequest, calibration
 from gradwire.tables import lines
+from gradwire.timing.environment import CodecCost
 from gradwire.timing.line import HostCost
 from gradwire_lab.experiments import gain
 from gradwire_lab.experiments.experiment import Row
@@ -103,6 +104,28 @@ def test_records_of_training_speed_are_predicted_too(tmp_path: Path) -> None:
     gain.run(options, checks, [{**first, "request": values()}], found.append)
     ddp_s, hook_s, fp8_s = (row["predicted_s"] for row in found)
     assert ddp_s > hook_s > fp8_s > 0.003
+
+
+def test_a_calibration_keeps_the_shortest_times_of_its_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = iter([2e-9, 1e-9, 3e-9, 2e-9, 2e-9])
+
+    def measured(codecs: Any, _samples: Any, world: int, threads: int, _line: Any) -> dict[str, CodecCost]:
+        assert (world, threads) == (4, 1)
+        costs = {str(codec): codec_cost(str(codec), 1.0) for codec in codecs}
+        encode_s = next(passes)
+        return {
+            spec: replace(cost, points=(replace(cost.points[0], encode_s=encode_s),))
+            for spec, cost in costs.items()
+        }
+
+    monkeypatch.setattr(calibration, "measure_codecs", measured)
+    monkeypatch.setattr(calibration, "measure_host", lambda _cores, _ranks: HostCost(send_s=1e-4))
+    monkeypatch.setattr(calibration, "synthetic_gradients", lambda _count: [])
+    request = PlanRequest.from_values(json.loads(json.dumps(gain.calibrated(4))))
+    assert request.host == HostCost(send_s=1e-4)
+    assert request.costs is not None
+    assert {*request.costs} == {"identity", *gain.CODECS, "ecsq:0.5"}
+    assert {cost.points[0].encode_s for cost in request.costs.values()} == {1e-9}
 
 
 def test_the_least_of_each_cost_counts() -> None:

@@ -173,7 +173,8 @@ def calibrated(most_hosts: int) -> dict[str, Any]:
     largest = max(model.count for model in MODELS.values())
     request = PlanRequest.of(largest, most_hosts, rate="1gbit", latency=LATENCY, codecs=names)
     samples = synthetic_gradients(largest)
-    costs, host = list[Mapping[str, CodecCost]](), list[HostCost]()
+    costs: list[Mapping[str, CodecCost]] = []
+    host: list[HostCost] = []
     for _ in range(PASSES):
         costs.append(measure_codecs(request.encodings, samples, most_hosts, 1, request.found_line))
         host.append(measure_host(cores(), 1))
