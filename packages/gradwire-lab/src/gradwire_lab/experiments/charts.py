@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 Records = Mapping[str, Sequence[Row]]
 """The rows of records, by the titles of their groups."""
-WIDTH_IN, ROW_IN, FRAME_IN = 4.5, 0.21, 0.8
-"""The width of a chart, the height of a row of dots, and that of the axis and the legend."""
+ROW_IN, FRAME_IN = 0.21, 0.95
+"""The height of a row of dots, and that of the axis."""
 COLOUR_OF = {
     JUDGE: CURVES[7],
     HOOK: CURVES[1],
@@ -61,7 +61,7 @@ def speed_chart(records: Records) -> Picture:
     def found(task: Trained, speed: Speed) -> Ratio | None:
         return ratio(speed.time_s, task.judge.time_s)
 
-    label = "times as fast as plain DDP, to the same loss"
+    label = "times as fast as plain DDP,\nto the same loss"
     return _dots("training-speed", records, TIMED, found, label)
 
 
@@ -72,7 +72,7 @@ def steps_chart(records: Records) -> Picture:
         steps = [{seed: step for seed, (step, _) in each.reached.items()} for each in (task.judge, speed)]
         return ratio(*steps) if speed.has_reached else None
 
-    return _dots("codec-steps", records, STEPPED, found, "steps to plain DDP's loss, over DDP's own steps")
+    return _dots("codec-steps", records, STEPPED, found, "steps to plain DDP's loss,\nover DDP's own steps")
 
 
 def _dots(
@@ -91,7 +91,7 @@ def _dots(
         if method in task.speeds
     ]
     rows = len(lines) + len(tasks)
-    return Picture(name, label, partial(_paint_dots, lines, label), FRAME_IN + ROW_IN * rows, WIDTH_IN)
+    return Picture(name, label, partial(_paint_dots, lines, label), FRAME_IN + ROW_IN * rows)
 
 
 def _paint_dots(lines: Sequence[tuple[str, str, Ratio | None]], label: str, drawn: Figure) -> None:
@@ -125,7 +125,7 @@ def _paint_dots(lines: Sequence[tuple[str, str, Ratio | None]], label: str, draw
     axes.set_yticks(ticks, names, parse_math=False)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(place - 0.5, -0.7)
-    axes.set_xlabel(f"{label}\n(mean and 95 % interval over seeds)")
+    axes.set_xlabel(f"{label}\n(mean, and 95 % interval)")
     axes.grid(axis="x", alpha=0.4)
     without_frame(axes)
 
@@ -133,8 +133,8 @@ def _paint_dots(lines: Sequence[tuple[str, str, Ratio | None]], label: str, draw
 def losses_chart(records: Records) -> Picture:
     """Return the chart of the first seed's held-out losses over the training time, for each task."""
     tasks = {title: found for title, rows in records.items() if not (found := trained(rows)).problem}
-    label = "seconds of training, choices included"
-    return Picture("auto-losses", label, partial(_paint_losses, tasks, label), 2.4 * len(tasks), WIDTH_IN)
+    label = "seconds of training"
+    return Picture("auto-losses", label, partial(_paint_losses, tasks, label), 2.4 * len(tasks))
 
 
 def _paint_losses(tasks: Mapping[str, Trained], label: str, drawn: Figure) -> None:
@@ -149,18 +149,18 @@ def _paint_losses(tasks: Mapping[str, Trained], label: str, drawn: Figure) -> No
         axes.axhline(task.judge.targets[first], color=COLOURS["rule"], linestyle=":", linewidth=1)
         axes.set_xlim(left=0)
         axes.set_ylabel("held-out loss")
-        axes.set_xlabel(f"{title}: {label}")
+        axes.set_xlabel(f"{title}: {label}", fontsize=8)
         _in_a_frame(axes)
     legend_above(every[0], 2)
 
 
 def gain_chart(records: Records) -> Picture:
     """Return the chart of the predicted gains over the bf16 hook, by link rate, for each model."""
-    label = "predicted speed over DDP with the bf16 hook"
+    label = "predicted speed over DDP\nwith the bf16 hook"
     rows = [row for group in records.values() for row in select(group, part=PREDICTION)]
     models = grouped(rows, "model")
     height_in = 0.4 + 1.9 * len(models)
-    return Picture("gain", label, partial(_paint_gains, models, label), height_in, WIDTH_IN)
+    return Picture("gain", label, partial(_paint_gains, models, label), height_in)
 
 
 def _paint_gains(models: Records, label: str, drawn: Figure) -> None:
@@ -175,7 +175,7 @@ def _paint_gains(models: Records, label: str, drawn: Figure) -> None:
         axes.set_ylim(bottom=0)
         axes.set_ylabel(f"{name}, times")
         _in_a_frame(axes)
-    every[-1].set_xlabel(f"link rate\n({label}; below the dotted line, keep DDP)")
+    every[-1].set_xlabel(f"link rate\n({label};\nbelow the dotted line, keep DDP)")
     legend_above(every[0], 2)
 
 
@@ -189,7 +189,7 @@ def _in_a_frame(axes: Axes) -> None:
 
 def chart_file(picture: Picture) -> str:
     """Return a picture as an SVG file with its own background, in a light and a dark scheme."""
-    svg = draw(picture)
+    svg = draw(picture, narrow=True)
     light, dark = schemes()
     style = (
         f":root {{ {light} }} @media (prefers-color-scheme: dark) {{ :root {{ {dark} }} }} "
@@ -199,7 +199,7 @@ def chart_file(picture: Picture) -> str:
     opening, _, inside = svg.partition(">")
     opening = opening.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"')
     background = f'<rect width="{box[0]}" height="{box[1]}" style="fill: var(--paper)"/>'
-    title = f'<title id="{picture.name}-caption">{escape(picture.caption)}</title>'
+    title = f'<title id="{picture.name}-caption">{escape(" ".join(picture.caption.split()))}</title>'
     return f"{opening}>\n{title}\n<style>{style}</style>\n{background}\n{inside.strip()}\n"
 
 
