@@ -162,7 +162,9 @@ def bypass() -> None:
 @pytest.mark.processes
 def test_a_program_without_logging_reads_it_on_standard_error(tmp_path: Path) -> None:
     done = Program(tmp_path / "log", tmp_path, {}, bypass).ended()
-    assert done.stderr.startswith("gradwire: compression did not run for bucket 4 (24B): its gradient is sparse")
+    assert done.stderr.startswith(
+        "gradwire: compression did not run for bucket 4 (24B): its gradient is sparse"
+    )
     assert done.stderr.count("\n") == 1
 
 
