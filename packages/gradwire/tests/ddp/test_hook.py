@@ -23,7 +23,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
 
 import gradwire
-from gradwire.checkpoints import sealed
 from gradwire.codecs import DEFAULT_CODEC
 from gradwire.ddp.attach import gradwire_hook
 from gradwire.errors import AttachError, ExchangeError, SpecError, StateError, TensorError
@@ -299,18 +298,6 @@ def test_a_state_goes_out_and_in_and_a_stranger_s_is_refused() -> None:
         with pytest.raises(StateError, match=reason):
             again.load_state_dict(pack(other))
     again.close()
-
-
-def test_a_state_of_an_earlier_version_is_loaded() -> None:
-    with gradwire.attach(make_model(), gradwire.Plan(gradwire.parse("topk:0.1"))) as attached:
-        older = {"rank": 0, "world": 1, "residuals": {"weight": torch.arange(8.0)}, "steps_done": 3}
-        attached.load_state_dict(sealed(older))
-        found = residuals_in(attached.state_dict())
-        assert (found["weight"].tolist(), found["bias"].tolist()) == ([*range(8)], [0, 0])
-        with pytest.raises(StateError, match="the residuals of rank 0 do not match their checksum"):
-            attached.load_state_dict({**sealed(older), "steps_done": 4})
-        with pytest.raises(StateError, match="of rank 1 of 2"):
-            attached.load_state_dict({**older, "rank": 1, "world": 2})
 
 
 def test_a_model_that_leaves_buckets_out_is_refused() -> None:

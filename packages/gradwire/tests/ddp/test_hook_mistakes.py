@@ -13,7 +13,9 @@ from torch._C._distributed_c10d import HashStore
 from torch.nn.parallel import DistributedDataParallel
 
 import gradwire
+from gradwire.checkpoints import sealed
 from gradwire.errors import AttachError, ExchangeError, SpecError, StateError
+from support.saved_residuals import residuals_in
 
 X = torch.ones(2, 3)
 
@@ -117,6 +119,18 @@ def test_a_foreign_state_is_refused(state: Any) -> None:
     with pytest.raises(StateError, match=r"rank 0 expected its own state, .*; load on each rank the"):
         attached.load_state_dict(state)
     attached.close()
+
+
+def test_a_state_of_an_earlier_version_is_loaded() -> None:
+    with gradwire.attach(DistributedDataParallel(nn.Linear(4, 2)), "topk:0.1") as attached:
+        older = {"rank": 0, "world": 1, "residuals": {"weight": torch.arange(8.0)}, "steps_done": 3}
+        attached.load_state_dict(sealed(older))
+        found = residuals_in(attached.state_dict())
+        assert (found["weight"].tolist(), found["bias"].tolist()) == ([*range(8)], [0, 0])
+        with pytest.raises(StateError, match="the residuals of rank 0 do not match their checksum"):
+            attached.load_state_dict({**sealed(older), "steps_done": 4})
+        with pytest.raises(StateError, match="of rank 1 of 2"):
+            attached.load_state_dict({**older, "rank": 1, "world": 2})
 
 
 def test_a_parameter_that_ddp_does_not_know_is_told_when_it_is_unfrozen() -> None:

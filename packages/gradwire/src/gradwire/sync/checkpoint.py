@@ -38,7 +38,6 @@ from gradwire.errors import StateError, shown
 from gradwire.fields import (
     ABOVE_ZERO,
     Fields,
-    Kind,
     Source,
     flag,
     keyed,
@@ -54,6 +53,7 @@ from gradwire.fields import (
 )
 from gradwire.sync.residual import AUTO, SCALE, STEPS
 from gradwire.sync.residual import redivide as redivide_residuals
+from gradwire.sync.used_parameters import understood, written
 
 IN_FLIGHT = "gradwire/in_flight"
 ATTACHED, ATTACHED_SHARDS = "attached", "attached_shards"
@@ -159,7 +159,7 @@ def pack(state: RankState) -> State:
         "rank": state.rank,
         "world": state.world,
         "steps_done": state.steps_done,
-        "in_flight": [[_written(group) for group in each.scheduled] for each in state.in_flight],
+        "in_flight": [[written(group) for group in each.scheduled] for each in state.in_flight],
         "own": len(kept),
         "absent": [each.absent for each in state.in_flight],
         "own_absent": [each.own_absent for each in state.in_flight],
@@ -285,7 +285,7 @@ def _read(state: Mapping[str, Any], rank: int, method: str = "PipeSGD") -> RankS
     if words.get("version", one_of(*_READABLE)) >= _SEALED_SINCE and not is_sealed:
         raise StateError(f"expected a checksum in the state of rank {rank}, got none; load another state")
     averages, own = (given.get(key, _MATRIX, _NO_ROWS) for key in (IN_FLIGHT, f"{prefix}own"))
-    scheduled = words.get("in_flight", rows(rows(_SCHEDULED)))
+    scheduled = words.get("in_flight", rows(rows(keyed(understood))))
     count = source.read(len(scheduled), whole(0, len(averages)), "the number of gradients in flight")
     if not all(scheduled):
         raise StateError(
@@ -392,31 +392,3 @@ def _whose(state: object) -> str:
         return f"a state of rank {shown(state['rank'])}"
     ranks = [f"{rank}{_MAKERS.get(entry, '')}" for rank, entry in _entries(state)]
     return f"a state of rank {', '.join(ranks)}" if ranks else "a mapping without any rank's key"
-
-
-def _written(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return scheduled hyperparameters as JSON values: tensors with their dtype, tuples as lists."""
-
-    def write(value: object) -> object:
-        if isinstance(value, torch.Tensor):
-            return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
-        return [write(part) for part in value] if isinstance(value, tuple | list) else value
-
-    return {name: write(value) for name, value in group.items()}
-
-
-def _understood(value: object) -> Any:
-    """Return a scheduled hyperparameter from its JSON value, the inverse of ``_written``."""
-    if isinstance(value, Mapping):
-        made = named(("tensor", "dtype"), ("tensor", "dtype"))(value)
-        dtype = one_of(*_DTYPES)(made["dtype"])
-        return torch.tensor(_nested(made["tensor"]), dtype=getattr(torch, dtype), device="cpu")
-    return _nested(value)
-
-
-def _nested(value: object) -> Any:
-    return rows(_nested)(value) if isinstance(value, list) else real(finite=False)(value)
-
-
-_DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
-_SCHEDULED: Kind[dict[str, Any]] = keyed(_understood)

@@ -11,7 +11,7 @@ same candidates, parameters with an average of 0, and exchange one number for ea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ import torch
 from gradwire.costs import ExchangeCost
 from gradwire.errors import SpecError, TensorError, shown
 from gradwire.exchange import Exchange
+from gradwire.fields import named, one_of, real, rows
 from gradwire.plan import Plan
 from gradwire.sync.flat import FlatGradients
 
@@ -164,6 +165,33 @@ def scheduled(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     return [
         {name: _kept(group[name]) for name in _SCHEDULED if name in group} for group in optimizer.param_groups
     ]
+
+
+_DTYPES = ("float16", "bfloat16", "float32", "float64", "int32", "int64")
+
+
+def written(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return scheduled hyperparameters as JSON values: tensors with their dtype, tuples as lists."""
+
+    def write(value: object) -> object:
+        if isinstance(value, torch.Tensor):
+            return {"tensor": value.tolist(), "dtype": str(value.dtype).removeprefix("torch.")}
+        return [write(part) for part in value] if isinstance(value, tuple | list) else value
+
+    return {name: write(value) for name, value in group.items()}
+
+
+def understood(value: object) -> Any:
+    """Return a scheduled hyperparameter from its JSON value, the inverse of ``written``."""
+    if isinstance(value, Mapping):
+        made = named(("tensor", "dtype"), ("tensor", "dtype"))(value)
+        dtype = one_of(*_DTYPES)(made["dtype"])
+        return torch.tensor(_nested(made["tensor"]), dtype=getattr(torch, dtype), device="cpu")
+    return _nested(value)
+
+
+def _nested(value: object) -> Any:
+    return rows(_nested)(value) if isinstance(value, list) else real(finite=False)(value)
 
 
 @contextmanager
