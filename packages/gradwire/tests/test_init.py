@@ -29,8 +29,8 @@ def test_torch_is_not_imported_before_it_is_needed(code: str) -> None:
         "gradwire.files",
         "gradwire.launch.launched",
         "gradwire.machine",
-        "gradwire.profile.inside",
         "gradwire.profile.settings",
+        "gradwire.script.command",
         "gradwire.version",
     ],
 )

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from gradwire_lab.experiments.learning import Goal, Trainings, first_steps, half_width
+from gradwire_lab.experiments.learning import Goal, Trainings, first_steps
 
 GOAL = Goal(0.1, 0.9, "table I")
 
@@ -52,12 +52,6 @@ def test_two_seeds_are_short() -> None:
     assert of([0.9] * 3, [0.9] * 2).is_short
     assert not of([0.9] * 3, [0.9] * 3).is_short
     assert "(one seed)" in of([0.9], [0.9]).in_words()
-
-
-def test_half_of_an_interval_is_students() -> None:
-    assert half_width([1.0, 2.0, 3.0]) == pytest.approx(4.30 / 3**0.5)
-    assert half_width([1.0, 1.0]) == 0
-    assert half_width([1.0]) == math.inf
 
 
 def test_first_steps_are_a_stage_and_no_verdict() -> None:

@@ -36,9 +36,10 @@ from gradwire.offload.awp import AWP
 from gradwire.offload.host_offload import HostOffload
 from gradwire.offload.policies import Policy, Static
 from gradwire.planner.model import load_gradients
-from gradwire.profile.settings import VARIABLE, Notes, Settings
+from gradwire.profile.settings import Notes, Settings
 from gradwire.profile.tried import Tried
 from gradwire.records import to_json
+from gradwire.script.entry import VARIABLE, Entry
 from gradwire.sync.checkpoint import ATTACHED, ATTACHED_SHARDS, pack, redivide, unpack
 from gradwire.sync.context import SyncContext
 from gradwire.sync.gradient_sync import GradientSync
@@ -165,8 +166,9 @@ def small_readers(folder: Path) -> Iterator[tuple[str, Reader]]:
     yield "gradwire.profile.settings.Notes.load", in_file(folder / "notes.json", notes, Notes.load)
     tried = asdict(Tried("fp8 over a ring", 9, (0.1, 0.2), (0.05, 0.06), 4e6, 1e6))
     yield "gradwire.profile.tried.Tried.load", in_file(folder / "tried.json", tried, Tried.load)
-    told = json.loads(Settings("folder", 4).variables({})[VARIABLE])
-    yield "gradwire.profile.settings.Settings.of_environment", Reader(told, of_environment, is_json=True)
+    entry = Settings("folder", 4).entry()
+    yield "gradwire.script.entry.Entry.of_environment", Reader(asdict(entry), of_environment, is_json=True)
+    yield "gradwire.profile.settings.Settings.of_text", texts(entry.settings, Settings.of_text)
     OBSERVED.save(folder / "observed.pt")
     state = torch.load(folder / "observed.pt", weights_only=True)
     lists = {name: [*state[name]] for name in ("counts", "gathers")}
@@ -177,9 +179,9 @@ def small_readers(folder: Path) -> Iterator[tuple[str, Reader]]:
 
 
 def of_environment(damaged: Any) -> object:
-    """Read settings from the environment."""
+    """Read an entry from the environment."""
     with patch.dict(os.environ, {VARIABLE: json.dumps(damaged)}):
-        return Settings.of_environment()
+        return Entry.of_environment()
 
 
 def holders(closing: ExitStack) -> Iterator[tuple[str, Reader]]:

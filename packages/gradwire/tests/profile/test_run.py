@@ -10,6 +10,8 @@ import pytest
 from gradwire import Plan
 from gradwire.profile import run
 from gradwire.profile.run import ProfileOptions, estimates, profile
+from gradwire.profile.settings import Settings
+from gradwire.script.entry import Entry
 from gradwire.timing.line import Line
 from support import observations
 
@@ -21,9 +23,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Let the script be one that was observed already, and codecs have made-up costs."""
     found: dict[str, Any] = {"code": 0, "observed": observations.observed()}
 
-    def run_script(command: tuple[str, ...], settings: Any) -> int:
-        found.update(command=command, settings=settings)
-        assert Path(settings.folder).is_dir()
+    def run_script(command: tuple[str, ...], entry: Entry) -> int:
+        found.update(command=command, settings=Settings.of_text(entry.settings))
+        assert Path(entry.folder).is_dir()
         return int(found["code"])
 
     monkeypatch.setattr(run, "run_script", run_script)
@@ -75,8 +77,8 @@ def test_a_machine_without_rank_0_says_where_to_look(
 def test_a_signal_ends_the_script_and_leaves_no_folder(
     seen: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ended(_command: tuple[str, ...], settings: Any) -> int:
-        seen["settings"] = settings
+    def ended(_command: tuple[str, ...], entry: Entry) -> int:
+        seen["settings"] = entry
         signal.raise_signal(signal.SIGTERM)
         return 0
 

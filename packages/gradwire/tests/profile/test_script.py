@@ -1,25 +1,13 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from gradwire.errors import JobError
-from gradwire.profile.run import read_observed, run_script
-from gradwire.profile.settings import VARIABLE, Notes, Settings
+from gradwire.profile.run import read_observed
+from gradwire.profile.settings import Notes, Settings
 from support.observations import observed
-
-
-def test_a_script_has_the_variables_and_its_exit_code_is_returned(tmp_path: Path) -> None:
-    text = f'test -n "${VARIABLE}" && echo "$PYTHONPATH" > {tmp_path}/path; exit 3'
-    assert run_script(["sh", "-c", text], Settings(str(tmp_path))) == 3
-    assert "profile/start" in (tmp_path / "path").read_text(encoding="utf-8")
-
-
-def test_a_command_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match="/no/such/program cannot be started: No such file"):
-        run_script(["/no/such/program"], Settings(str(tmp_path)))
 
 
 def test_what_rank_0_leaves_is_read(tmp_path: Path) -> None:
@@ -54,21 +42,3 @@ def test_why_nothing_was_observed_is_one_sentence(
         notes.save(settings.notes)
     with pytest.raises(JobError, match=sentence):
         read_observed(settings, code)
-
-
-def test_the_script_ends_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from subprocess import Popen
-
-    started: list[Popen[bytes]] = []
-
-    def interrupted(process: Popen[bytes], timeout: float | None = None) -> int:
-        if not started:
-            started.append(process)
-            raise KeyboardInterrupt
-        return waits(process, timeout)
-
-    waits = Popen.wait
-    monkeypatch.setattr(Popen, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run_script([sys.executable, "-S", "-c", "import time; time.sleep(100)"], Settings(str(tmp_path)))
-    assert started[0].returncode == -15

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
+from statistics import fmean
 from types import MappingProxyType
+
+from gradwire.timing.interval import half_width
 
 LEAST_SEEDS = 3
 """The minimum number of training runs of each method, because fewer have no useful interval."""
@@ -14,8 +16,6 @@ SHARE = 0.8
 """The share of the known accuracy gain over chance that an exact training run must reach."""
 POINTS = 0.02
 """The largest allowed difference in accuracy from the exact method at equal steps: two points."""
-T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""Student's t for a 95 % interval, for 1 and more degrees of freedom; 2.26 is used beyond the last."""
 
 
 @dataclass(frozen=True)
@@ -123,19 +123,6 @@ def first_steps(name: str, of: int, losses: Sequence[float | None]) -> Trainings
     if math.inf not in known:
         return Trainings(name, (), (), goal, stage=stage)
     return Trainings(f"{name} ({stage})", (), (), goal)
-
-
-def half_width(values: Sequence[float]) -> float:
-    """Return half the width of a mean's 95 % interval; infinite for fewer than two values.
-
-    Examples
-    --------
-    >>> round(half_width([1.0, 2.0, 3.0]), 3)
-    2.483
-    """
-    if len(values) < 2:
-        return math.inf
-    return float(T_95[min(len(values) - 2, len(T_95) - 1)] * stdev(values) / len(values) ** 0.5)
 
 
 def _interval(accuracies: Sequence[float]) -> str:

@@ -7,7 +7,6 @@ tie if that interval includes 1.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,9 @@ from itertools import groupby
 from statistics import fmean, median
 
 from gradwire.tables import Column, Table, figure
+from gradwire.timing.interval import Ratio, half_width
 from gradwire_lab.experiments.experiment import Row
-from gradwire_lab.experiments.learning import LEAST_SEEDS, Goal, exact_trainings, half_width, loss_of
+from gradwire_lab.experiments.learning import LEAST_SEEDS, Goal, exact_trainings, loss_of
 from gradwire_lab.job.record import LAST, reach
 
 JUDGE, ALONE = "DDP", "alone"
@@ -46,31 +46,6 @@ NOTE = (
     "intervals over the seeds. A ratio says how many times less time the first method takes; it is a tie if "
     "its interval includes 1."
 )
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """The ratio of two methods' times: the mean over seeds, and its interval."""
-
-    mean: float
-    least: float
-    most: float
-
-    @property
-    def is_tie(self) -> bool:
-        """Whether the interval includes 1."""
-        return self.least <= 1 <= self.most
-
-    def in_words(self) -> str:
-        """Return the ratio and its interval, and whether it is a tie or slower.
-
-        Examples
-        --------
-        >>> Ratio(1.25, 1.1, 1.42).in_words(), Ratio(1.02, 0.93, 1.11).in_words()
-        ('1.25x (1.10 to 1.42)', 'tie: 1.02x (0.93 to 1.11)')
-        """
-        tie = "tie: " if self.is_tie else "slower: " if self.mean < 1 else ""
-        return f"{tie}{self.mean:.2f}x ({self.least:.2f} to {self.most:.2f})"
 
 
 @dataclass(frozen=True)
@@ -180,9 +155,7 @@ def ratio(times_s: Mapping[int, float], others_s: Mapping[int, float]) -> Ratio 
     """Return the other method's time over the first method's; None unless they share two or more seeds."""
     if len(times_s) < 2 or times_s.keys() != others_s.keys():
         return None
-    logs = [math.log(others_s[seed] / times_s[seed]) for seed in times_s]
-    mean, around = fmean(logs), half_width(logs)
-    return Ratio(math.exp(mean), math.exp(mean - around), math.exp(mean + around))
+    return Ratio.of(others_s[seed] / times_s[seed] for seed in times_s)
 
 
 def table(rows: Sequence[Row]) -> list[str | Table]:

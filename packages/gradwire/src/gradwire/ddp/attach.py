@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 
 import torch
@@ -157,10 +157,18 @@ def attach(
         return Attached(sync, chooser, undo.pop_all(), watch)
 
 
+Hook = Callable[[DDPBucket], torch.futures.Future[torch.Tensor]]
+
+
 class HookState:
     """The state of DDP's hook, referenced by DDP's C++ side, where the garbage collector does not see it.
 
     Raises ``AttachError`` if the module trains a parameter that DDP does not average.
+
+    Attributes
+    ----------
+    stand_in
+        A hook that averages the buckets instead of gradwire, from the next step on; the same on all ranks.
     """
 
     def __init__(
@@ -170,6 +178,7 @@ class HookState:
         self.averaged.check()
         self.sync, self.reducer, self.model = sync, BucketReducer(sync, names), weakref.ref(model)
         self.backward_check = BackwardCheck(sync, self.averaged)
+        self.stand_in: Hook | None = None
         weakref.finalize(self, sync.end)
 
     @property
@@ -187,15 +196,23 @@ class HookState:
 def gradwire_hook(state: HookState, bucket: DDPBucket) -> torch.futures.Future[torch.Tensor]:
     """Start the exchange of a bucket: the hook that DDP calls, and names in its logs."""
     model = state.model()
+    by_active = model is not None and divides_by_active(model)
+    if state.stand_in is not None and not by_active:
+        return state.stand_in(bucket)
     if state.backward_check.versions:
         state.backward_check.check_unwritten(bucket)
     # A static graph's first step begins after backward, and DDP ends it without the engine's callbacks.
     last_waits = state.sync.steps_done == 0 and model is not None and model.static_graph
-    by_active = model is not None and divides_by_active(model)
     return state.reducer.take(bucket, last_waits=last_waits, by_active=by_active)
 
 
 gradwire_hook.__annotations__.clear()  # DDP expects classes, and they are strings
+
+
+def hook_state(model: DistributedDataParallel) -> HookState | None:
+    """Return the state of gradwire's hook of a model, or None if gradwire is not attached to it."""
+    states = (state for _, state in model._comm_hooks)
+    return next((each for each in states if isinstance(each, HookState)), None)
 
 
 def _register(model: DistributedDataParallel, state: HookState) -> None:

@@ -1,4 +1,4 @@
 """Observe an unchanged training script, and estimate its step time with gradwire: ``gradwire profile``.
 
-The modules ``ddp``, ``inside``, ``session``, and ``attempt`` run in the script's processes.
+``session`` and ``ddp`` run in the script's processes, where ``gradwire.script`` calls them.
 """

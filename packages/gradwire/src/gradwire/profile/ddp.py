@@ -11,91 +11,29 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
-from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.autograd import Variable
 from torch.nn.parallel import DistributedDataParallel
 
 from gradwire.attached import Attached
 from gradwire.autotune.observed import RecordedSteps, joined, shares, stretch
 from gradwire.autotune.settings import DEFAULT, AutoConfig
 from gradwire.autotune.step_times import StepTimes
-from gradwire.ddp.attach import HookState, attach
+from gradwire.ddp.attach import attach, hook_state
 from gradwire.errors import GradwireError
 from gradwire.plan import Plan
 from gradwire.planner.explain import name_coding
 from gradwire.profile.settings import Settings
 from gradwire.profile.tried import COUNTED, Tried
+from gradwire.script.steps import after_backward, marks_of
 from gradwire.sync.flat import float_count, floats_of
-
-# Times within a step, by the clock of the device that computes: the host's, or an accelerator's.
-
-
-class Marks(Protocol):
-    """A clock that records marks without blocking, and reads their times later."""
-
-    def now(self) -> Any:
-        """Return a mark of the current time."""
-
-    def seconds(self, mark: Any) -> float:
-        """Return the time of a mark in seconds from a fixed origin; this may wait for a device."""
-
-
-class HostMarks:
-    """Marks of the host's clock."""
-
-    def now(self) -> float:
-        """Return a mark of the current time."""
-        return perf_counter()
-
-    def seconds(self, mark: float) -> float:
-        """Return the time of a mark."""
-        return mark
-
-
-class DeviceMarks:
-    """Events in an accelerator's current stream, because the host runs ahead of it."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device.type
-        self._first = self.now()
-
-    def now(self) -> torch.Event:
-        """Return an event after all work that is queued."""
-        mark = torch.Event(self._device, enable_timing=True)
-        mark.record()
-        return mark
-
-    def seconds(self, mark: torch.Event) -> float:
-        """Return the time at which the device reached the event; wait for it."""
-        mark.synchronize()
-        return 1e-3 * self._first.elapsed_time(mark)
-
-
-def marks_of(device: torch.device) -> Marks:
-    """Return the clock for gradients on this device."""
-    return HostMarks() if device.type == "cpu" else DeviceMarks(device)
 
 
 def keeping(settings: Settings) -> AutoConfig:
     """Return a configuration that keeps the times of all measured steps."""
     return replace(DEFAULT, window_steps=settings.steps)
-
-
-# The end of a backward pass, after the callbacks of DDP and FSDP.
-
-
-def after_backward(then: Callable[[], None]) -> None:
-    """Call ``then`` at the end of the running backward pass.
-
-    DDP and FSDP queue callbacks during the pass, in which they wait for gradients. A callback that is queued
-    by a callback runs after all of these.
-    """
-    queue = Variable._execution_engine.queue_callback
-    queue(lambda: queue(then))
 
 
 class DdpWatch:
@@ -166,8 +104,7 @@ class DdpWatch:
     def problem(self) -> str:
         """The reason why the steps don't show training without gradwire, in a sentence; empty if they do."""
         model = self._model()
-        hooks = [] if model is None else model._comm_hooks
-        if not any(isinstance(state, HookState) for _, state in hooks):
+        if model is None or hook_state(model) is None:
             return ""
         return (
             "expected a script without gradwire, got one that attaches it; profile it without attach, or "

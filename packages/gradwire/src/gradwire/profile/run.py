@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -28,10 +22,11 @@ from gradwire.page.picture import CURVES, bar_height, legend_above, name_bars, w
 from gradwire.planner.by_hosts import by_hosts, gains_by_hosts
 from gradwire.planner.choice import ScalePoint, hosts_that_pay, worlds_around
 from gradwire.planner.request import ASSUMED_LATENCY_S, FARTHEST
-from gradwire.profile.inside import private_folder
 from gradwire.profile.settings import Notes, Settings
 from gradwire.profile.tried import COUNTED, Tried
 from gradwire.records import make_record
+from gradwire.script.command import run_script
+from gradwire.script.lifeline import private_folder
 from gradwire.tables import show
 from gradwire.timing.line import Line
 from gradwire.units import counted, format_duration, parse_rate
@@ -39,57 +34,9 @@ from gradwire.units import counted, format_duration, parse_rate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Run a script's command with observers in its processes, and read their results.
+# Read the results of the observers in a script's processes.
 
 Found = TypeVar("Found")
-GRACE_S = 5.0
-"""The time that a script has to clean up after SIGTERM."""
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
-
-
-def run_script(command: Sequence[str], settings: Settings) -> int:
-    """Run a command to its end, and return its exit code. Raises ``JobError`` if it cannot be started.
-
-    If an exception such as an interrupt ends the wait, the command's process group gets SIGTERM, so that it
-    can clean up, and then SIGKILL. If this process is killed, the kernel kills the command.
-    """
-    try:
-        process = subprocess.Popen(
-            command,
-            env=settings.variables(os.environ),
-            start_new_session=True,
-            preexec_fn=_end_with_parent,
-        )
-    except OSError as error:
-        raise JobError(f"{command[0]} cannot be started: {error.strerror or error}") from error
-    try:
-        return process.wait()
-    except BaseException:
-        try:
-            _end_group(process)
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        raise
-
-
-def _end_with_parent() -> None:
-    """Make the kernel kill this process, which is about to execute the command, when its parent ends."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Send SIGTERM to the command's process group, and wait up to ``GRACE_S`` for its end."""
-    deadline = time.monotonic() + GRACE_S
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
-        while time.monotonic() < deadline:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(0.05)
-                os.killpg(process.pid, 0)
-                time.sleep(0.05)
 
 
 def read_observed(settings: Settings, code: int) -> Observed | None:
@@ -231,7 +178,7 @@ def profile(options: ProfileOptions) -> int:
     """
     with ending_on_signals(), private_folder() as folder:
         settings = Settings(str(folder), options.steps, options.warm_up, options.goes_on, options.tries)
-        code = run_script(options.command, settings)
+        code = run_script(options.command, settings.entry())
         tried = read_tried(settings, code) if options.tries else None
         observed = None if options.tries else read_observed(settings, code)
     if tried is not None:

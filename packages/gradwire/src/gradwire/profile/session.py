@@ -19,8 +19,9 @@ from gradwire.exchange import Exchange
 from gradwire.files import replace_file
 from gradwire.fsdp.units import units_of
 from gradwire.plan import Plan
-from gradwire.profile.ddp import Attempt, DdpWatch, after_backward, keeping
+from gradwire.profile.ddp import Attempt, DdpWatch, keeping
 from gradwire.profile.settings import Notes, Settings
+from gradwire.script.steps import after_backward
 from gradwire.sync.group import connect
 from gradwire.sync.observe import StepCost
 
@@ -124,9 +125,9 @@ def noted(comm: Any, note: Note) -> Callable[[], None]:
 
 
 @cache
-def session_of(settings: Settings) -> Session:
-    """Return the session of this process."""
-    return Session(settings)
+def session_of(settings: str) -> Session:
+    """Return the session of this process; ``settings`` are those of the entry."""
+    return Session(Settings.of_text(settings))
 
 
 class Session:

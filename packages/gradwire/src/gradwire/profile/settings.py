@@ -1,10 +1,8 @@
-"""The settings that ``gradwire profile`` passes to the processes of a script, through the environment."""
+"""The settings that ``gradwire profile`` passes to the processes of a script, through its entry."""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
@@ -12,10 +10,7 @@ from typing import Self
 from gradwire.errors import JobError
 from gradwire.fields import Source, of, text
 from gradwire.files import replace_file
-
-VARIABLE = "GRADWIRE_PROFILE"
-START = Path(__file__).parent / "start"
-"""The folder on ``PYTHONPATH`` whose ``sitecustomize`` every Python imports at its start."""
+from gradwire.script.entry import Entry
 
 
 @dataclass(frozen=True)
@@ -58,18 +53,14 @@ class Settings:
         """The file of ``Notes``, which one rank of each machine writes."""
         return Path(self.folder) / "notes.json"
 
-    def variables(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """Return the script's environment variables: ``inherited`` with these settings."""
-        path = os.pathsep.join(filter(None, (str(START), inherited.get("PYTHONPATH"))))
-        return {**inherited, VARIABLE: json.dumps(asdict(self)), "PYTHONPATH": path}
+    def entry(self) -> Entry:
+        """Return the entry of a profile's session into the script's processes."""
+        return Entry(self.folder, "gradwire.profile.session:session_of", json.dumps(asdict(self)))
 
     @classmethod
-    def of_environment(cls) -> Self | None:
-        """Return the settings in the environment, or None without a profiler. Raises ``JobError``."""
-        words = os.environ.get(VARIABLE)
-        if not words:
-            return None
-        source = Source(VARIABLE, "only 'gradwire profile' sets it, so unset it", JobError)
+    def of_text(cls, words: str) -> Self:
+        """Return the settings of an entry. Raises ``JobError``."""
+        source = Source("a profile's settings", "run 'gradwire profile' again", JobError)
         return source.of_json(words, of(cls))
 
 

@@ -9,9 +9,10 @@ from math import log
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from gradwire.timing.interval import half_width
 from gradwire_lab.experiments.claim import Bound, Claim, Published, at_most, only
 from gradwire_lab.experiments.experiment import Cell, Row, cells_of, grouped, select
-from gradwire_lab.experiments.learning import Trainings, half_width
+from gradwire_lab.experiments.learning import Trainings
 
 if TYPE_CHECKING:
     import torch

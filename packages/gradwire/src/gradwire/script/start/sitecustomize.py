@@ -1,4 +1,4 @@
-"""The ``sitecustomize`` of a profiled script's processes, which also runs the hidden ``sitecustomize``."""
+"""The ``sitecustomize`` of an observed script's processes, which also runs the hidden ``sitecustomize``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run_hidden(here: str, path: list[str]) -> None:
 
 
 if __name__ == "sitecustomize":
-    from gradwire.profile.inside import prepare
+    from gradwire.script.entry import prepare
 
     prepare()
     run_hidden(os.path.dirname(os.path.abspath(__file__)), sys.path)

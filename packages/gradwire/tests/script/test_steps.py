@@ -4,8 +4,9 @@ import time
 
 import pytest
 import torch
+from torch.autograd import Variable
 
-from gradwire.profile.ddp import DeviceMarks, HostMarks, marks_of
+from gradwire.script.steps import DeviceMarks, HostMarks, after_backward, marks_of
 
 
 def test_on_the_host_a_mark_is_the_time() -> None:
@@ -43,3 +44,19 @@ def test_on_a_device_marks_are_events_of_its_stream(monkeypatch: pytest.MonkeyPa
     assert isinstance(marks, DeviceMarks)
     first, second = marks.now(), marks.now()
     assert (marks.seconds(first), marks.seconds(second)) == pytest.approx((0.001, 0.002))
+
+
+def test_it_comes_after_all_that_others_queue() -> None:
+    order: list[str] = []
+    weight = torch.ones(2, requires_grad=True)
+
+    def first(_gradient: torch.Tensor) -> None:
+        after_backward(lambda: order.append("ours"))
+        Variable._execution_engine.queue_callback(lambda: order.append("DDP's"))
+
+    other = torch.ones(2, requires_grad=True)
+    weight.register_hook(first)  # type: ignore[no-untyped-call]
+    other.register_hook(lambda _: order.append("backward"))  # type: ignore[no-untyped-call]
+    (weight.square() + other * 3).sum().backward()  # type: ignore[no-untyped-call]
+    assert order[-1] == "ours"
+    assert sorted(order) == ["DDP's", "backward", "ours"]

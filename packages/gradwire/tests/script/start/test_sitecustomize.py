@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gradwire.profile.start.sitecustomize import run_hidden
+from gradwire.script.start.sitecustomize import run_hidden
 
 
 def test_the_one_that_the_folder_hides_runs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

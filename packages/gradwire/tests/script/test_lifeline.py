@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gradwire.cli import main
-from gradwire.profile import inside as lifeline
-from gradwire.profile.inside import PREFIX, private_folder, remove_leftovers
+from gradwire.script import lifeline
+from gradwire.script.lifeline import PREFIX, private_folder, remove_leftovers
 from support.forks import Program
 
 STUBBORN = """
@@ -25,7 +25,7 @@ if len(sys.argv) < 3:
     subprocess.Popen([sys.executable, __file__, sys.argv[1], "inner"], start_new_session=True)
 elif sys.argv[2] == "inner" and os.fork() == 0:
     sys.argv[2] = "fork"
-folder = pathlib.Path(json.loads(os.environ["GRADWIRE_PROFILE"])["folder"])
+folder = pathlib.Path(json.loads(os.environ["GRADWIRE_SCRIPT"])["folder"])
 (folder / "gradients").write_bytes(bytes(1000))
 pathlib.Path(sys.argv[1], f"{os.getpid()}").touch()
 while True:
@@ -75,7 +75,7 @@ def test_nothing_goes_on_and_nothing_stays(tmp_path: Path, temporary: Path, numb
 
 def _profile(words: list[str]) -> int:
     tempfile.tempdir = os.environ["TMPDIR"]
-    from gradwire.profile import run as script
+    from gradwire.script import command as script
 
     script.GRACE_S = 0.5
     return main(words)
@@ -112,8 +112,8 @@ def test_a_folder_of_a_killed_profiler_is_removed_by_the_next_and_one_in_use_sta
 @pytest.mark.processes
 @pytest.mark.usefixtures("temporary")
 def test_a_process_that_outlives_a_profile_that_went_well_goes_on() -> None:
-    code = "from pathlib import Path; from gradwire.profile.inside import end_with_profiler; import sys\n"
-    code += "end_with_profiler(Path(sys.argv[1])); print('watching', flush=True); input(); print('on')"
+    code = "from pathlib import Path; from gradwire.script.lifeline import end_with_command; import sys\n"
+    code += "end_with_command(Path(sys.argv[1])); print('watching', flush=True); input(); print('on')"
     with private_folder() as folder:
         process = subprocess.Popen(
             [sys.executable, "-c", code, str(folder)],
@@ -127,4 +127,4 @@ def test_a_process_that_outlives_a_profile_that_went_well_goes_on() -> None:
 
 
 def test_a_folder_that_is_not_here_is_another_machine_s(tmp_path: Path) -> None:
-    lifeline.end_with_profiler(tmp_path / "elsewhere")
+    lifeline.end_with_command(tmp_path / "elsewhere")

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from gradwire.profile.inside import when_imported
+from gradwire.script.entry import when_imported
 
 NAME = "module_that_only_this_test_imports"
 

@@ -1,0 +1,5 @@
+"""Run an unmodified training script, and call gradwire in its processes: ``gradwire profile`` and ``run``.
+
+``command`` starts the script. In each of its processes, ``entry`` passes the script's models to an observer,
+and ``lifeline`` ends the process with the command. ``steps`` has the times of training steps.
+"""

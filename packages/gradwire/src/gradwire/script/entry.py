@@ -1,0 +1,165 @@
+"""Pass the models of a script to an observer from within each of its processes, once it imports torch."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol, Self
+
+from gradwire.errors import JobError
+from gradwire.fields import Source, of
+from gradwire.plugins import resolve
+from gradwire.script.lifeline import end_with_command
+
+# Call a function with a module of another package as soon as the module is imported.
+
+Then = Callable[[ModuleType], None]
+
+
+def when_imported(name: str, then: Then) -> None:
+    """Call ``then`` with the module after its import, or immediately if it is imported already."""
+    module = sys.modules.get(name)
+    if module is not None:
+        then(module)
+    else:
+        sys.meta_path.insert(0, _Finder(name, then))
+
+
+class _Finder(MetaPathFinder):
+    """A finder that finds one module, once, with the other finders, and wraps its loader."""
+
+    def __init__(self, name: str, then: Then) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        sys.meta_path.remove(self)
+        for finder in list(sys.meta_path):
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Loader(spec.loader, self._then)
+                return spec
+        return None
+
+
+class _Loader(Loader):
+    """A loader that loads a module with ``inner``, its only visible loader, and then calls ``then``."""
+
+    def __init__(self, inner: Loader, then: Then) -> None:
+        self._inner, self._then = inner, then
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._inner
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._inner
+        self._inner.exec_module(module)
+        self._then(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+# The observer of the script's models, which the command names in the environment.
+
+VARIABLE = "GRADWIRE_SCRIPT"
+START = Path(__file__).parent / "start"
+"""The folder on ``PYTHONPATH`` whose ``sitecustomize`` every Python imports at its start."""
+DDP = "torch.nn.parallel.distributed"
+FSDP = "torch.distributed.fsdp._fully_shard._fully_shard"
+
+
+class ModelObserver(Protocol):
+    """The receiver of the models of one process, in the order in which the script makes them."""
+
+    def add_ddp(self, model: Any) -> None:
+        """Receive a new ``DistributedDataParallel``."""
+
+    def add_fsdp(self, module: Any) -> None:
+        """Receive a module that ``fully_shard`` has returned, or a list of them."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The observer of a script's models, for the script's processes.
+
+    Attributes
+    ----------
+    folder
+        The command's private folder, whose lifeline the processes watch.
+    observer
+        ``module:function``. The function returns a process's ``ModelObserver``; it is called for each model.
+    settings
+        The function's argument.
+    """
+
+    folder: str
+    observer: str
+    settings: str
+
+    def variables(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """Return the script's environment variables: ``inherited`` with this entry."""
+        path = os.pathsep.join(filter(None, (str(START), inherited.get("PYTHONPATH"))))
+        return {**inherited, VARIABLE: json.dumps(asdict(self)), "PYTHONPATH": path}
+
+    @classmethod
+    def of_environment(cls) -> Self | None:
+        """Return the entry in the environment, or None without one. Raises ``JobError``."""
+        words = os.environ.get(VARIABLE)
+        if not words:
+            return None
+        remedy = "only 'gradwire profile' and 'gradwire run' set it, so unset it"
+        return Source(VARIABLE, remedy, JobError).of_json(words, of(cls))
+
+
+def prepare() -> None:
+    """Pass this process's DDP and FSDP2 models to the observer, if the environment names one."""
+    entry = Entry.of_environment()
+    if entry is not None:
+        end_with_command(Path(entry.folder))
+        when_imported(DDP, functools.partial(watch_ddp, entry))
+        when_imported(FSDP, functools.partial(watch_fsdp, entry))
+
+
+def watch_ddp(entry: Entry, module: ModuleType) -> None:
+    """Observe every ``DistributedDataParallel`` that is constructed from now on."""
+    init = module.DistributedDataParallel.__init__
+
+    @functools.wraps(init)
+    def watched(self: Any, *args: Any, **options: Any) -> None:
+        init(self, *args, **options)
+        _observer(entry).add_ddp(self)
+
+    module.DistributedDataParallel.__init__ = watched
+
+
+def watch_fsdp(entry: Entry, module: ModuleType) -> None:
+    """Observe every module that ``fully_shard`` shards from now on."""
+    fully_shard = module.fully_shard
+
+    @functools.wraps(fully_shard)
+    def watched(*args: Any, **options: Any) -> Any:
+        sharded = fully_shard(*args, **options)
+        _observer(entry).add_fsdp(sharded)
+        return sharded
+
+    module.fully_shard = watched  # type: ignore[attr-defined]
+
+
+def _observer(entry: Entry) -> ModelObserver:
+    found: ModelObserver = resolve(entry.observer)(entry.settings)  # imports torch, as the script has by now
+    return found

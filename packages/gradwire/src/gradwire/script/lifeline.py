@@ -1,0 +1,84 @@
+"""The temporary folder of a command that runs a script, and the end of the script's processes with it.
+
+The command holds a lock on a file in the folder. In every Python process of the script, a thread waits for
+that lock, and gets it as soon as the command has ended for any reason. Unless the file says that the command
+has finished, the process removes the folder, which may have gradients, and kills itself.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Thread
+
+PREFIX = "gradwire-script-"
+_ALIVE, _BEGUN, _DONE = "alive", b"on", b"done"
+_REMOVAL_S = 2.0
+"""The seconds to retry removing a folder, to which processes that are ending may still add files."""
+
+
+@contextmanager
+def private_folder() -> Iterator[Path]:
+    """Yield a new folder that only this user can read, and remove it, and folders of killed commands."""
+    remove_leftovers()
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+    try:
+        with (folder / _ALIVE).open("wb", buffering=0) as alive:
+            fcntl.flock(alive, fcntl.LOCK_EX)
+            alive.write(_BEGUN)
+            yield folder
+            os.pwrite(alive.fileno(), _DONE, 0)
+    finally:
+        _remove(folder)
+
+
+def remove_leftovers() -> None:
+    """Remove this user's folders whose commands have been killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+                continue
+            with (folder / _ALIVE).open("rb") as alive:
+                fcntl.flock(alive, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                if alive.read():  # if empty, its command is about to lock it
+                    _remove(folder)
+
+
+def end_with_command(folder: Path) -> None:
+    """Kill this process, and its forks, if the command of ``folder`` ends before its work is done."""
+    if _watch(folder):
+        os.register_at_fork(after_in_child=lambda: _watch(folder))
+
+
+def _watch(folder: Path) -> bool:
+    try:
+        opened = os.open(folder / _ALIVE, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # on another machine, or after the command's end
+        return False
+    Thread(target=_wait, args=(opened, folder), name="gradwire lifeline", daemon=True).start()
+    return True
+
+
+def _wait(opened: int, folder: Path) -> None:
+    with suppress(OSError):  # a process that becomes a daemon closes all files, and is not killed
+        before = os.fstat(opened)
+        fcntl.flock(opened, fcntl.LOCK_SH)
+        if not os.path.samestat(before, os.fstat(opened)) or os.pread(opened, len(_DONE), 0) == _DONE:
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        os.kill(os.getpid(), signal.SIGKILL)  # the script may ignore any other
+
+
+def _remove(folder: Path) -> None:
+    deadline = time.monotonic() + _REMOVAL_S
+    while folder.exists() and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            time.sleep(0.05)

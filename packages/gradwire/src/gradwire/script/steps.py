@@ -1,0 +1,71 @@
+"""The times of training steps, by the clock of the device that computes, and the ends of backward passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+from torch.autograd import Variable
+
+# Times within a step, by the clock of the device that computes: the host's, or an accelerator's.
+
+
+class Marks(Protocol):
+    """A clock that records marks without blocking, and reads their times later."""
+
+    def now(self) -> Any:
+        """Return a mark of the current time."""
+
+    def seconds(self, mark: Any) -> float:
+        """Return the time of a mark in seconds from a fixed origin; this may wait for a device."""
+
+
+class HostMarks:
+    """Marks of the host's clock."""
+
+    def now(self) -> float:
+        """Return a mark of the current time."""
+        return perf_counter()
+
+    def seconds(self, mark: float) -> float:
+        """Return the time of a mark."""
+        return mark
+
+
+class DeviceMarks:
+    """Events in an accelerator's current stream, because the host runs ahead of it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device.type
+        self._first = self.now()
+
+    def now(self) -> torch.Event:
+        """Return an event after all work that is queued."""
+        mark = torch.Event(self._device, enable_timing=True)
+        mark.record()
+        return mark
+
+    def seconds(self, mark: torch.Event) -> float:
+        """Return the time at which the device reached the event; wait for it."""
+        mark.synchronize()
+        return 1e-3 * self._first.elapsed_time(mark)
+
+
+def marks_of(device: torch.device) -> Marks:
+    """Return the clock for gradients on this device."""
+    return HostMarks() if device.type == "cpu" else DeviceMarks(device)
+
+
+# The end of a backward pass, after the callbacks of DDP and FSDP.
+
+
+def after_backward(then: Callable[[], None]) -> None:
+    """Call ``then`` at the end of the running backward pass.
+
+    DDP and FSDP queue callbacks during the pass, in which they wait for gradients. A callback that is queued
+    by a callback runs after all of these.
+    """
+    queue = Variable._execution_engine.queue_callback
+    queue(lambda: queue(then))
