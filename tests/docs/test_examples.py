@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from gradwire.run.outcome import RunOutcome
+from gradwire.run.settings import RunSettings
+from gradwire.sync.ledger.summary import read_summary
 from support.forks import torchrun
 from support.project import ROOT
 
 EXAMPLES = ROOT / "examples"
-APART = {"elastic_restart"}
-"""It needs a folder, and has a test of its own beside the faults."""
+APART = {"elastic_restart", "plain_gpt"}
+"""They have tests of their own: beside the faults, and below."""
 EPOCHS = 9
 """Enough for all to learn, of the 12 that they train by themselves."""
 NAMES = sorted({path.stem for path in EXAMPLES.glob("*.py")} - APART)
@@ -53,6 +56,30 @@ def test_it_learns_compressed_and_its_ranks_agree(name: str, tmp_path: Path) -> 
 def _numbers(pattern: str, text: str) -> tuple[float, ...]:
     (found,) = re.findall(pattern, text, re.MULTILINE)
     return tuple(float(part) for part in ((found,) if isinstance(found, str) else found))
+
+
+@pytest.mark.processes
+def test_a_script_without_gradwire_learns_with_gradwire_run(tmp_path: Path) -> None:
+    settings = RunSettings(str(tmp_path), "fp8")
+    run = torchrun(
+        EXAMPLES / "plain_gpt.py",
+        *("--max-iters=30", "--layers=1", "--width=64", "--block-size=32", "--eval-interval=30"),
+        log=tmp_path / "log",
+        cwd=tmp_path,
+        variables=settings.entry().variables({}),
+    )
+    assert run.returncode == 0, run.stderr
+    assert "gradwire" not in (EXAMPLES / "plain_gpt.py").read_text(encoding="utf-8").split('"""')[2]
+    first, last = (float(each) for each in re.findall(r"held-out loss (\S+)", run.ranks[0]))
+    assert first > 5.0, "untrained, a byte costs about ln 256"
+    assert last < 0.8 * first
+    assert "attached to DistributedDataParallel 'GPT' on 2 ranks" in run.stderr
+    (model,) = RunOutcome.load(settings.outcome).models
+    summary = read_summary(model.ledger)
+    assert summary.steps == 30, "one for each two passes"
+    assert summary.total.cost.ratio > 3
+    (weights,) = re.findall(r"^rank 0: weights (\w{16})$", run.ranks[0], re.MULTILINE)
+    assert f"rank 1: weights {weights}\n" in run.ranks[1]
 
 
 def test_the_table_of_examples_names_all_and_each_shows_its_one_line() -> None:

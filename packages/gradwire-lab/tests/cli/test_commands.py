@@ -35,7 +35,7 @@ def test_help_fits_a_screen_and_shows_an_example(
 def test_without_a_command_it_names_the_demo(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     named = re.findall(r"^  gradwire (\w+)", capsys.readouterr().out, re.MULTILINE)
-    assert named == ["doctor", "demo", "plan", "profile"]
+    assert named == ["doctor", "demo", "plan", "profile", "run"]
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,7 @@ REQUIRED = {
     "gateware export": "--block float-adder --out adder.v",
     "testbed run": "-- true",
     "profile": "-- true",
+    "run": "-- true",
 }
 """What a command needs besides the option that is tried."""
 WORK = (
@@ -125,6 +126,7 @@ WORK = (
     *(
         "gradwire.doctor.report.examine_machine",
         "gradwire.profile.run.run_script",
+        "gradwire.run.run.run_script",
         "gradwire_lab.cli.demo.Testbed",
     ),
     *("gradwire.line_rate.run.perform", "gradwire_lab.benchmark.allreduce_run._measure"),

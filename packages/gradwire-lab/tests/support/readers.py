@@ -39,6 +39,8 @@ from gradwire.planner.model import load_gradients
 from gradwire.profile.settings import Notes, Settings
 from gradwire.profile.tried import Tried
 from gradwire.records import to_json
+from gradwire.run.outcome import ModelOutcome, RunOutcome
+from gradwire.run.settings import RunSettings
 from gradwire.script.entry import VARIABLE, Entry
 from gradwire.sync.checkpoint import ATTACHED, ATTACHED_SHARDS, pack, redivide, unpack
 from gradwire.sync.context import SyncContext
@@ -169,6 +171,15 @@ def small_readers(folder: Path) -> Iterator[tuple[str, Reader]]:
     entry = Settings("folder", 4).entry()
     yield "gradwire.script.entry.Entry.of_environment", Reader(asdict(entry), of_environment, is_json=True)
     yield "gradwire.profile.settings.Settings.of_text", texts(entry.settings, Settings.of_text)
+    run = RunSettings("folder", "fp8", cycles=3).entry()
+    yield "gradwire.run.settings.RunSettings.of_text", texts(run.settings, RunSettings.of_text)
+    outcome = asdict(
+        RunOutcome(
+            (ModelOutcome("DDP", "why"),), {"plain": (0.1, 0.2), "attached": (0.1, 0.1)}, "fp8 over ring"
+        )
+    )
+    yield "gradwire.run.outcome.RunOutcome.load", in_file(folder / "outcome.json", outcome, RunOutcome.load)
+    yield "gradwire.run.outcome.RunOutcome.of_record", Reader(outcome, RunOutcome.of_record, is_json=True)
     OBSERVED.save(folder / "observed.pt")
     state = torch.load(folder / "observed.pt", weights_only=True)
     lists = {name: [*state[name]] for name in ("counts", "gathers")}

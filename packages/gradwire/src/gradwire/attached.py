@@ -167,6 +167,11 @@ class Attached:
         """
         self._undo.close()
 
+    def _leave_out(self, seconds: float) -> None:
+        """Subtract from the current step the seconds of steps that a stand-in averaged, in a comparison."""
+        self.ledger._leave_out(seconds)
+        self._chooser.leave_out(seconds)
+
     @property
     def _replicas(self) -> ReplicaWatch:
         """The checks of the replicas. Raises ``SpecError`` if the weights are sharded."""

@@ -36,8 +36,8 @@ def test_without_a_command_it_tells_what_to_do_first(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("known", "shown"),
     [
-        ([*COMMANDS], ["doctor", "line-rate", "plan", "profile"]),
-        ([*COMMANDS, "demo"], ["doctor", "demo", "line-rate", "plan", "profile"]),
+        ([*COMMANDS], ["doctor", "line-rate", "plan", "profile", "run"]),
+        ([*COMMANDS, "demo"], ["doctor", "demo", "line-rate", "plan", "profile", "run"]),
     ],
 )
 def test_the_start_names_only_commands_that_are_installed(known: list[str], shown: list[str]) -> None:

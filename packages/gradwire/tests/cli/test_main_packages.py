@@ -16,6 +16,7 @@ COMMANDS = {
     "plan --model 5M --hosts 2 --rate 1gbit": 2,
     "line-rate": 2,
     "profile -- true": 2,
+    "run -- true": 2,
 }
 """Command -> its exit code without torch."""
 

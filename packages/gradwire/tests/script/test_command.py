@@ -77,6 +77,16 @@ def test_a_signal_is_passed_on_and_the_script_takes_its_time(tmp_path: Path, num
     assert signal.getsignal(number) is before
 
 
+def test_a_signal_that_nohup_ignores_is_ignored(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        text = f"kill -HUP {os.getpid()}; kill -HUP $$; exit 3"
+        assert run_script(["sh", "-c", text], entry(tmp_path), [signal.SIGHUP]) == 3
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_a_signal_before_the_start_is_passed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = Popen.__init__
 

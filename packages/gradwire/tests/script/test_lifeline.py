@@ -1,4 +1,4 @@
-"""Whatever ends a profiler, nothing of its script goes on and no gradients stay on the disk."""
+"""Whatever ends a profile or a run, nothing of its script goes on and no gradients stay on the disk."""
 
 from __future__ import annotations
 
@@ -47,13 +47,16 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_nothing_goes_on_and_nothing_stays(tmp_path: Path, temporary: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("profile", signal.SIGTERM), ("profile", signal.SIGKILL), ("run", signal.SIGKILL)],
+)
+def test_nothing_goes_on_and_nothing_stays(tmp_path: Path, temporary: Path, name: str, number: int) -> None:
     script, seen = tmp_path / "script.py", tmp_path / "seen"
     script.write_text(STUBBORN)
     seen.mkdir()
-    command = ["profile", "--", sys.executable, str(script), str(seen)]
-    program = Program(tmp_path / "log", tmp_path, {"TMPDIR": str(temporary)}, _profile, command)
+    command = [name, "--", sys.executable, str(script), str(seen)]
+    program = Program(tmp_path / "log", tmp_path, {"TMPDIR": str(temporary)}, _start, command)
     try:
         _until(lambda: len(list(seen.iterdir())) == 3)
         (folder,) = temporary.glob(f"{PREFIX}*")
@@ -73,7 +76,7 @@ def test_nothing_goes_on_and_nothing_stays(tmp_path: Path, temporary: Path, numb
     assert list(temporary.glob(f"{PREFIX}*")) == []
 
 
-def _profile(words: list[str]) -> int:
+def _start(words: list[str]) -> int:
     tempfile.tempdir = os.environ["TMPDIR"]
     from gradwire.script import command as script
 

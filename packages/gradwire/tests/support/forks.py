@@ -18,6 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import MappingProxyType
 
+from gradwire.script.entry import prepare
 from support.processes import forkserver
 
 
@@ -75,6 +76,7 @@ def _begin(
         os.dup2(os.open(log / name, os.O_WRONLY | os.O_CREAT, 0o600), stream)
     os.chdir(cwd)
     os.environ |= variables
+    prepare()  # as an interpreter's start file does, if the variables have an entry
     sys.exit(function(*args))  # type: ignore[arg-type]
 
 

@@ -199,7 +199,8 @@ def test_a_command_that_reads_a_damaged_file_says_one_sentence(
 
 
 def test_every_kind_of_record_is_among_them_or_tested_beside_its_page() -> None:
-    elsewhere = {"gradwire.codec-speeds", "gradwire.choice", "gradwire.profile", "gradwire.ledger"}
+    kinds_elsewhere = ("codec-speeds", "choice", "profile", "run", "ledger")
+    elsewhere = {f"gradwire.{each}" for each in kinds_elsewhere}
     assert {schema.rpartition("/")[0] for schema in RECORDS} | elsewhere == {*kinds()}
 
 

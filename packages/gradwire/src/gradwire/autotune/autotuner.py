@@ -130,6 +130,10 @@ class Autotuner(PlanChooser):
         """Record the end of a step, when all its averages have arrived."""
         self._times.end(None if self._rules.overlaps else cost.wait_s)
 
+    def leave_out(self, seconds: float) -> None:
+        """Subtract ``seconds`` from the current step, in which training did something else."""
+        self._times.leave_out(seconds)
+
     def state(self) -> dict[str, str]:
         """Return the checkpoint field of the choice; call it between two steps."""
         if self._loaded is not None:  # no step has run since

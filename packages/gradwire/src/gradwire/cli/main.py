@@ -28,6 +28,7 @@ COMMANDS = MappingProxyType(
     {
         "plan": "predict the step time of every plan on a network, and choose one",
         "profile": "run a DDP or FSDP2 script, and estimate its steps with gradwire",
+        "run": "run an unchanged script with gradwire, and measure the gain",
         "doctor": "check this machine, or the ranks of a cluster, before training",
         "codecs": "list the codecs with their size, error bound, and source",
         "line-rate": "measure latency and bandwidth between ranks",
@@ -84,6 +85,9 @@ choose a plan, which may be "no compression":
 
 Or estimate the gain for your own script, without changing it:
   gradwire profile -- torchrun --nproc-per-node 2 train.py
+
+Or attach gradwire to it, without changing it, and measure the gain:
+  gradwire run --compare -- torchrun --nproc-per-node 2 train.py
 
 In the script, add one line after DistributedDataParallel(...):
   attached = gradwire.attach(model)

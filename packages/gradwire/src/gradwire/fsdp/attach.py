@@ -165,6 +165,12 @@ def attach_fsdp(
         return Attached(sync, chooser, undo.pop_all(), None)
 
 
+def steps_of(module: nn.Module) -> ShardedSteps | None:
+    """Return the steps of an attached module, or None if gradwire is not attached to one within it."""
+    comms = (unit.reduce_scatter for unit in units_of(module))
+    return next((each.steps for each in comms if isinstance(each, ScatterGradients)), None)
+
+
 def _check(units: list[Unit], plan: Plan, weights: Codec | None, strict: bool) -> None:
     """Raise ``AttachError`` or ``SpecError`` for settings that these modules do not support."""
     for unit in units:

@@ -7,7 +7,7 @@ group, and a process group can be implemented in Python.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
@@ -41,16 +41,31 @@ class ShardedSteps:
 
     A step begins with the first gradient that a backward pass reduces, and ends with the pass. FSDP waits for
     each collective, so exchanges run on the calling thread.
+
+    Attributes
+    ----------
+    stand_in
+        If set, FSDP's own collectives run instead of exchanges, on all ranks. It is called once in each
+        backward pass, when the first gradient is reduced.
     """
 
     def __init__(self, sync: GradientSync, contexts: SyncContexts, ledger: Ledger) -> None:
         self.sync, self.contexts, self.ledger = sync, contexts, ledger
+        self.stand_in: Callable[[], None] | None = None
         self._backward = -1
         self._buckets = 0
 
     def forward(self, *_: object) -> None:
         """Set the step of a forward pass: the next step if a backward pass may follow, else the last one."""
         self.contexts.step = self.sync.step + torch.is_grad_enabled()
+
+    def stands_aside(self) -> bool:
+        """Return whether FSDP's own collective reduces the current gradient."""
+        if self.stand_in is None:
+            return False
+        if self._begins_pass():
+            self.stand_in()
+        return True
 
     def reduce(
         self,
@@ -93,15 +108,21 @@ class ShardedSteps:
 
     def _begin(self) -> None:
         """Begin a step if the current gradient is the first of its backward pass."""
-        current = torch._C._current_graph_task_id()
-        if current in (-1, self._backward):
+        if not self._begins_pass():
             return
-        self._backward, self._buckets = current, 0
+        self._buckets = 0
         Variable._execution_engine.queue_callback(self._end)
         self.contexts.step, plan = self.sync.step + 1, self.sync.plan
         self.sync.begin()
         if self.sync.plan is not plan:
             self.contexts.follow(self.sync.plan)
+
+    def _begins_pass(self) -> bool:
+        current = torch._C._current_graph_task_id()
+        if current in (-1, self._backward):
+            return False
+        self._backward = current
+        return True
 
     def _end(self) -> None:
         self.sync.agree()
@@ -113,7 +134,7 @@ class _Comm:
 
     def __init__(self, bucket: str, steps: ShardedSteps, before: Any) -> None:
         self.before = before
-        self._bucket, self._steps = bucket, steps
+        self._bucket, self.steps = bucket, steps
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Return a communication buffer, allocated by the replaced object."""
@@ -141,19 +162,22 @@ class GatherWeights(_Comm):
         async_op: bool = False,
     ) -> dist.Work | None:
         """Fill ``output_tensor`` with the members' ``input_tensor``, in the order of the members."""
+        if self.steps.stand_in is not None:
+            own: dist.Work | None = self.before(output_tensor, input_tensor, group, async_op)
+            return own
         if output_tensor.dtype not in FLOATS:
-            self._steps.ledger.bypassed(_not_float(output_tensor), self._bucket, output_tensor.nbytes)
+            self.steps.ledger.bypassed(_not_float(output_tensor), self._bucket, output_tensor.nbytes)
             work: dist.Work | None = self.before(output_tensor, input_tensor, group, async_op)
             return work
         began = perf_counter()
-        with self._steps.contexts.using(Purpose.GATHER, group, self._bucket) as member:
+        with self.steps.contexts.using(Purpose.GATHER, group, self._bucket) as member:
             gathered = member.staging.stand_in(output_tensor)
             member.staging.load(member.own_shard(gathered), input_tensor).wait()
             codec = over(self._codec_for(output_tensor.dtype), gathered)
             cost = member.context.exchange.broadcast(gathered, codec)
             member.staging.store(output_tensor, gathered)
             member.staging.order()
-        self._steps.sync.gathered(self._bucket, output_tensor.numel(), cost, perf_counter() - began)
+        self.steps.sync.gathered(self._bucket, output_tensor.numel(), cost, perf_counter() - began)
         return None
 
     def _codec_for(self, dtype: torch.dtype) -> Codec:
@@ -168,7 +192,7 @@ class GatherWeights(_Comm):
         """Return the unit's delta codec for weights of a dtype, created on first use."""
         if dtype not in self._deltas:
             words = "bf16" if dtype is torch.bfloat16 else wanted.dtype
-            self._deltas[dtype] = Deltas(words, self._steps.ledger, self._bucket)
+            self._deltas[dtype] = Deltas(words, self.steps.ledger, self._bucket)
         return self._deltas[dtype]
 
 
@@ -188,12 +212,14 @@ class ScatterGradients(_Comm):
         async_op: bool = False,
     ) -> dist.Work | None:
         """Fill ``output_tensor`` with this rank's reduced shard; ``input_tensor`` may be overwritten."""
-        reason = _why_not(input_tensor, op)
+        stands_aside = self.steps.stands_aside()
+        reason = None if stands_aside else _why_not(input_tensor, op)
         if reason is not None:
-            self._steps.ledger.bypassed(reason, self._bucket, input_tensor.nbytes)
+            self.steps.ledger.bypassed(reason, self._bucket, input_tensor.nbytes)
+        if stands_aside or reason is not None:
             own: dist.Work | None = self.before(output_tensor, input_tensor, group, op, async_op)
             return own
-        self._steps.reduce(
+        self.steps.reduce(
             self._bucket, self._layouts, Purpose.SCATTER, group, op, input_tensor, output_tensor
         )
         return None
@@ -229,13 +255,15 @@ class ReplicaGroup(dist.ProcessGroup):
         """Replace the single tensor with its sum or average over the replicas."""
         op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
         (tensor,) = tensors
+        stands_aside = self._steps.stands_aside()
         reason = _why_not(tensor, op)
-        if reason is None:
+        if reason is None and not stands_aside:
             self._steps.reduce(
                 self._bucket, self._layouts, Purpose.REPLICATE, self.before, op, tensor, tensor
             )
         else:
-            self._steps.ledger.bypassed(reason, self._bucket, tensor.nbytes)
+            if reason is not None and not stands_aside:
+                self._steps.ledger.bypassed(reason, self._bucket, tensor.nbytes)
             dist.all_reduce(tensor, op, self.before)
         done: torch.futures.Future[list[torch.Tensor]] = device_of(tensor).future()
         done.set_result(tensors)

@@ -57,6 +57,7 @@ MODULES = MappingProxyType(
         "gradwire.ledger": "gradwire.sync.ledger.summary",
         "gradwire.line-rate": "gradwire.line_rate.page",
         "gradwire.profile": "gradwire.profile.run",
+        "gradwire.run": "gradwire.run.report",
     }
 )
 """The kinds of this package's records, and the modules whose ``PAGES`` have functions for them.

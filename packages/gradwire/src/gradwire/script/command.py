@@ -23,10 +23,10 @@ _PR_SET_PDEATHSIG = 1
 def run_script(command: Sequence[str], entry: Entry, passed_on: Collection[int] = ()) -> int:
     """Run a command to its end, and return its exit code: 128 + n if signal n ended it.
 
-    The signals in ``passed_on`` are sent to the command's process group, and the wait goes on. If an
-    exception such as an interrupt ends the wait, the group gets SIGTERM, so that it can clean up, and then
-    SIGKILL. If this process is killed, the kernel kills the command. Raises ``JobError`` if the command
-    cannot be started.
+    The signals in ``passed_on`` are sent to the command's process group, and the wait goes on; signals that
+    this process ignores are ignored there, too. If an exception such as an interrupt ends the wait, the group
+    gets SIGTERM, so that it can clean up, and then SIGKILL. If this process is killed, the kernel kills the
+    command. Raises ``JobError`` if the command cannot be started.
     """
     with _passing_on(passed_on) as group:
         try:
@@ -77,7 +77,8 @@ class _Group:
 @contextmanager
 def _passing_on(signals: Collection[int]) -> Iterator[_Group]:
     group = _Group()
-    before = {number: signal.signal(number, group.send) for number in signals}
+    heard = [each for each in signals if signal.getsignal(each) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {number: signal.signal(number, group.send) for number in heard}
     try:
         yield group
     finally:

@@ -99,6 +99,9 @@ class PlanChooser(StepObserver):
 
     decisions: Sequence[tuple[int, PlanChoice]] = ()
 
+    def leave_out(self, seconds: float) -> None:
+        """Subtract ``seconds`` from the current step, in which training did something else."""
+
     @property
     def intention(self) -> str:
         """The clause about how it will choose, for a run's first line; empty if it never does."""

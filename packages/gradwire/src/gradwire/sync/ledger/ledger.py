@@ -227,6 +227,11 @@ class Ledger:
             self._decided, self._deciding = decided, []
             self._step_began = perf_counter()
 
+    def _leave_out(self, seconds: float) -> None:
+        """Subtract ``seconds`` from the current step, in which training did something else."""
+        with self._counting:
+            self._step_began += seconds
+
     def _lost_so_far(self) -> LostBook:
         """Return the relative errors of all steps, including the current one."""
         lost = self._lost.copy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -205,22 +206,36 @@ PARTS = (("encode_s", CURVES[4]), ("decode_s", CURVES[1]), ("handling_s", CURVES
 
 
 def ledger_record(state: Mapping[str, Any], summary: Summary) -> dict[str, object]:
-    """Return the record of a ledger: its ``state_dict``, its warnings, and its failed sinks."""
-    fields = {"ledger": state, "warnings": [*summary.warnings], "lost_sinks": [*summary.lost_sinks]}
-    return make_record(SCHEMA, fields)
+    """Return the record of a ledger."""
+    return make_record(SCHEMA, ledger_fields(state, summary))
+
+
+def ledger_fields(state: Mapping[str, Any], summary: Summary) -> dict[str, object]:
+    """Return the fields of a ledger's record: its ``state_dict``, its warnings, and its failed sinks."""
+    return {"ledger": state, "warnings": [*summary.warnings], "lost_sinks": [*summary.lost_sinks]}
 
 
 def page_of(record: Mapping[str, Any]) -> str:
     """Return the HTML page of a ledger's record. Raises ``StateError`` for an invalid record."""
     summary = read_summary(record)
-    said, *others = summary.sentences()
-    sections = [
-        Section("Details", others),
-        Section("Buckets", [("Sums of all exchanges", summary.table())] if summary.buckets else []),
-        Section("Encoding errors", _lost(summary.lost)),
+    hero = bars_of(summary) if summary.buckets else None
+    return render(Report(summary.title, verdict_of(summary), sections_of(summary), hero), record)
+
+
+def verdict_of(summary: Summary) -> str:
+    """Return the cost of the exchanges as a sentence."""
+    said = summary.sentences()[0]
+    return f"{said[0].upper()}{said[1:]}."
+
+
+def sections_of(summary: Summary, of: str = "") -> list[Section]:
+    """Return the sections of a ledger's page; ``of`` distinguishes several ledgers on one page."""
+    buckets: list[Part] = [("Sums of all exchanges", summary.table())] if summary.buckets else []
+    return [
+        Section("Details", summary.sentences()[1:], f"details {of}" if of else ""),
+        Section("Buckets", buckets, f"buckets {of}" if of else ""),
+        Section("Encoding errors", _lost(summary.lost), f"encoding errors {of}" if of else ""),
     ]
-    hero = _bars(summary.buckets) if summary.buckets else None
-    return render(Report(summary.title, f"{said[0].upper()}{said[1:]}.", sections, hero), record)
 
 
 def read_summary(record: Mapping[str, Any]) -> Summary:
@@ -241,8 +256,9 @@ def read_summary(record: Mapping[str, Any]) -> Summary:
     )
 
 
-def _bars(buckets: Mapping[str, BucketCounts]) -> Picture:
-    largest = sorted(buckets.items(), key=lambda each: -each[1].cost.total_s)[:SHOWN]
+def bars_of(summary: Summary, of: str = "") -> Picture:
+    """Return a chart of the slowest buckets' times; ``of`` distinguishes several ledgers on one page."""
+    largest = sorted(summary.buckets.items(), key=lambda each: -each[1].cost.total_s)[:SHOWN]
 
     def paint(figure: Figure) -> None:
         parts = [
@@ -253,7 +269,8 @@ def _bars(buckets: Mapping[str, BucketCounts]) -> Picture:
         paint_bars(figure.subplots(), names, parts, "time of the exchanges [s]")
 
     caption = f"Time of the exchanges, overlapped or not, of at most the {SHOWN} slowest buckets."
-    return Picture("buckets-times", caption, paint, 1.1 + 0.3 * len(largest), 1.1 + 0.38 * len(largest))
+    name = "-".join(["buckets-times", *re.findall(r"\w+", of.lower())])
+    return Picture(name, caption, paint, 1.1 + 0.3 * len(largest), 1.1 + 0.38 * len(largest))
 
 
 def _lost(lost: LostBook) -> list[Part]:

@@ -1,0 +1,175 @@
+"""A comparison of step times with and without gradwire: blocks of steps that take turns, and the verdict.
+
+The steps of one training run are averaged in turn by DDP itself, by PyTorch's bf16 hook, and by gradwire. All
+blocks of a cycle are next to each other in time, so a machine whose speed changes affects them alike. Each
+cycle gives one ratio of step times; the gain is their geometric mean, with its 95 % interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from types import MappingProxyType
+from typing import Any
+
+from gradwire.tables import Column, Table, figure
+from gradwire.timing.interval import Ratio
+
+PLAIN, BF16, ATTACHED = "plain", "bf16 hook", "attached"
+METHODS = (PLAIN, BF16, ATTACHED)
+"""The methods to average: torch's own all-reduce, DDP's bf16 hook, and gradwire."""
+BLOCK_STEPS = 4
+"""The counted steps of a block; short, so that the blocks of a cycle are close in time."""
+SKIPPED_STEPS = 1
+"""The first steps of a block, which follow a step averaged by a different method, and aren't counted."""
+LEAST_CYCLES = 3
+"""The minimum number of cycles, because fewer have no useful interval."""
+NOISY_SHARE = 0.3
+"""The ratio of an interval's ends, minus 1, above which an interval around 1 isn't a tie, but unknown."""
+
+
+class Turns:
+    """The order of the blocks, and the times of their steps.
+
+    The order is the same on all ranks, because it depends only on the number of steps. Every other cycle has
+    the reverse order, so that a steady change of the machine's speed cancels out.
+
+    Parameters
+    ----------
+    methods
+        The methods to average, in the order of the first cycle.
+    cycles
+        The number of cycles.
+    """
+
+    def __init__(self, methods: Sequence[str], cycles: int) -> None:
+        orders = [*methods], [*reversed(methods)]
+        self._order = [method for number in range(cycles) for method in orders[number % 2]]
+        self._methods = methods
+        self._blocks: list[list[tuple[Any, Any]]] = [[]]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all blocks are complete."""
+        return len(self._blocks) > len(self._order)
+
+    @property
+    def method(self) -> str:
+        """The method to average the next step."""
+        return ATTACHED if self.is_over else self._order[len(self._blocks) - 1]
+
+    def passed(self, began: Any, ended: Any) -> None:
+        """Record the marks of a step's begin and end; the step was averaged by the current method."""
+        if self.is_over:
+            return
+        block = self._blocks[-1]
+        block.append((began, ended))
+        if len(block) == SKIPPED_STEPS + BLOCK_STEPS:
+            self._blocks.append([])
+
+    def cycles(self, seconds: Callable[[Any], float]) -> dict[str, tuple[float, ...]]:
+        """Return the median step time of each complete cycle's block, by method; ``seconds`` reads a mark."""
+        complete = (len(self._blocks) - 1) // len(self._methods)
+        found: dict[str, list[float]] = {method: [] for method in self._methods}
+        for method, block in zip(self._order[: complete * len(self._methods)], self._blocks, strict=False):
+            steps = block[SKIPPED_STEPS:]
+            found[method].append(median(seconds(ended) - seconds(began) for began, ended in steps))
+        return {method: tuple(each) for method, each in found.items()}
+
+
+_IN_WORDS = MappingProxyType({PLAIN: "PyTorch's own all-reduce", BF16: "its bf16 hook"})
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The result of a comparison, for the report.
+
+    Attributes
+    ----------
+    cycles_s
+        The median step time of each cycle, in seconds, by method.
+    wanted
+        The number of cycles that the comparison needs.
+    plan
+        The plan of the attached steps, in words.
+    """
+
+    cycles_s: Mapping[str, tuple[float, ...]]
+    wanted: int
+    plan: str
+
+    @property
+    def cycles(self) -> int:
+        """The number of complete cycles."""
+        return min(map(len, self.cycles_s.values()), default=0)
+
+    @property
+    def is_short(self) -> bool:
+        """Whether there are too few cycles for an interval."""
+        return self.cycles < LEAST_CYCLES
+
+    def ratio(self, method: str) -> Ratio:
+        """Return the time of a step averaged by ``method`` over the time of an attached step."""
+        pairs = zip(self.cycles_s[method], self.cycles_s[ATTACHED], strict=True)
+        return Ratio.of(other_s / own_s for other_s, own_s in pairs)
+
+    def verdict(self) -> str:
+        """Return the result in a sentence."""
+        if self.is_short:
+            return (
+                f"Too short to choose: the script ended after {self.cycles} of {self.wanted} cycles of the "
+                f"comparison, and an interval takes {LEAST_CYCLES}; run more steps."
+            )
+        methods = [method for method in (PLAIN, BF16) if method in self.cycles_s]
+        first, *others = (_against(method, self.ratio(method)) for method in methods)
+        return f"With gradwire, a step was {', and '.join([first, *others])}."
+
+    @property
+    def gains(self) -> bool:
+        """Whether an attached step is faster than with every other method, beyond the interval."""
+        return not self.is_short and all(
+            self.ratio(method).least > 1 for method in self.cycles_s if method != ATTACHED
+        )
+
+    def table(self) -> Table:
+        """Return a table with a row for each method."""
+        columns = (
+            Column.of_text("averaged by"),
+            Column("cycles"),
+            Column("step", "ms"),
+            Column("interval", "ms"),
+            Column("gradwire's gain"),
+        )
+        return Table(
+            columns, [self._row(method, times_s) for method, times_s in self.cycles_s.items() if times_s]
+        )
+
+    def _row(self, method: str, times_s: Sequence[float]) -> tuple[str, ...]:
+        step = Ratio.of(1e3 * each for each in times_s)
+        interval = "-" if len(times_s) < 2 else f"{figure(step.least)} to {figure(step.most)}"
+        gain = "" if method == ATTACHED or self.is_short else self.ratio(method).in_words()
+        name = f"gradwire, {self.plan}" if method == ATTACHED else {PLAIN: "plain"}.get(method, method)
+        return name, str(len(times_s)), figure(step.mean), interval, gain
+
+
+LEGEND = (
+    f"A cycle has {BLOCK_STEPS} counted steps of each, in turn. Step: the mean of the cycles' medians on "
+    "rank 0, with its 95 % interval. Gain: the mean of the cycles' ratios; a tie if its interval includes 1."
+)
+ON_LOSS = (
+    "The loss was not compared: all of them took turns in this one training run, so the weights are those of "
+    "none of them alone. Where the loss matters, run the script to its end, with and without gradwire."
+)
+
+
+def _against(method: str, ratio: Ratio) -> str:
+    of, speed = _IN_WORDS[method], f"{ratio.mean:.2f} times as fast"
+    ends = f"({ratio.least:.2f} to {ratio.most:.2f})"
+    if ratio.least > 1:
+        return f"{speed} as with {of} {ends}"
+    if ratio.most < 1:
+        return f"slower than with {of}: {speed} {ends}"
+    if ratio.most > (1 + NOISY_SHARE) * ratio.least:
+        return f"too noisy to compare with {of}: {speed} {ends}"
+    return f"as fast as with {of}, a tie: {speed} {ends}"

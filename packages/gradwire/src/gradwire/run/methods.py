@@ -1,0 +1,223 @@
+"""The models of a run in its processes: their attachment, and the methods that average their steps."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from gradwire.attached import Attached
+from gradwire.ddp.attach import attach, hook_state
+from gradwire.ddp.checks import own_hooks
+from gradwire.ddp.reducer import DDPBucket
+from gradwire.errors import AttachError
+from gradwire.fsdp.attach import attach_fsdp, steps_of
+from gradwire.fsdp.units import units_of
+from gradwire.run.comparison import ATTACHED, BF16, PLAIN
+from gradwire.run.settings import RunSettings
+from gradwire.script.steps import after_backward
+from gradwire.sync.ledger.ledger import Ledger
+from gradwire.sync.ledger.sinks import StepCounts
+
+Passed = Callable[[str], None]
+
+
+class StepSink:
+    """A ledger's sink that reports the end of each attached step."""
+
+    def __init__(self, passed: Passed) -> None:
+        self._passed = passed
+
+    def write(self, step: StepCounts) -> None:
+        """Report a step that is complete."""
+        if step.complete:
+            self._passed(ATTACHED)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class AttachableModel(Protocol):
+    """A model of the script that gradwire attaches to, before its first training pass.
+
+    Attributes
+    ----------
+    name
+        The model in words.
+    methods
+        The methods that can average its steps.
+    """
+
+    name: str
+    methods: tuple[str, ...]
+
+    @property
+    def module(self) -> Any:
+        """The module whose forward pass begins a step."""
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The ranks that train the model."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device that computes."""
+
+    def refusal(self) -> str:
+        """Return the reason why the script's own use of the model excludes gradwire; empty if none."""
+
+    def attach(self, settings: RunSettings, ledger: Ledger) -> Attached:
+        """Attach gradwire on all ranks. Raises ``GradwireError``."""
+
+    def give_up(self, attached: Attached) -> None:
+        """Train without gradwire from now on, because another rank could not attach."""
+
+    def use(self, method: str, passed: Passed) -> None:
+        """Average the next steps by ``method``; call ``passed`` at the end of each that isn't attached."""
+
+
+class DdpModel:
+    """A ``DistributedDataParallel`` of the script."""
+
+    methods: tuple[str, ...] = (PLAIN, BF16, ATTACHED)
+
+    def __init__(self, module: DistributedDataParallel) -> None:
+        self._module = weakref.ref(module)  # the script may delete it
+        self.name = f"DistributedDataParallel {type(module.module).__name__!r}"
+
+    @property
+    def module(self) -> DistributedDataParallel:
+        """The model, which must still exist."""
+        module = self._module()
+        assert module is not None, "it begins training, or ends a step"
+        return module
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The ranks that train the model."""
+        group: dist.ProcessGroup = self.module.process_group
+        return group
+
+    @property
+    def device(self) -> torch.device:
+        """The device that computes."""
+        return next(each.device for each in self.module.parameters() if each.requires_grad)
+
+    def refusal(self) -> str:
+        """Return the reason why the script's own use of the model excludes gradwire; empty if none."""
+        if hook_state(self.module) is not None:
+            return "the script attaches gradwire itself"
+        hooks = own_hooks(self.module)
+        return f"the script registers the communication hook {', '.join(hooks)}" if hooks else ""
+
+    def attach(self, settings: RunSettings, ledger: Ledger) -> Attached:
+        """Attach gradwire on all ranks. Raises ``GradwireError``."""
+        return attach(self.module, settings.plan, timeout_s=settings.timeout_s, ledger=ledger)
+
+    def give_up(self, attached: Attached) -> None:  # noqa: ARG002
+        """Average as DDP does; DDP cannot remove a hook, so the connections stay open."""
+        self.use(PLAIN, lambda _way: None)
+
+    def use(self, method: str, passed: Passed) -> None:
+        """Average the next steps by ``method``; call ``passed`` at the end of each that isn't attached."""
+        module = self._module()
+        state = None if module is None else hook_state(module)
+        if state is None:
+            return  # the script has deleted the model
+        if method == ATTACHED:
+            state.stand_in = None
+        else:
+            state.stand_in = partial(_averaged, _HOOKS[method], self._module, partial(passed, method))
+
+
+Future = torch.futures.Future[torch.Tensor]
+
+
+def _averaged(
+    hook: Callable[[DistributedDataParallel, Any], Future],
+    module: weakref.ref[DistributedDataParallel],
+    passed: Callable[[], None],
+    bucket: DDPBucket,
+) -> Future:
+    model = module()
+    assert model is not None, "DDP calls its hook"
+    if bucket.is_last():
+        after_backward(passed)
+    return hook(model, bucket)
+
+
+def plain_hook(model: DistributedDataParallel, bucket: Any) -> Future:
+    """Average a bucket as DDP does without a hook, with the same bits.
+
+    DDP divides, instead of multiplying, only gradients that are views of a bucket and are not reset to None.
+    """
+    group, gradients = model.process_group, bucket.buffer()
+    gradients.mul_(1.0 / group.size())
+    work: Any = dist.all_reduce(gradients, group=group, async_op=True)
+    future: torch.futures.Future[Any] = work.get_future()
+    return future.then(lambda done: done.value()[0])
+
+
+def _bf16(model: DistributedDataParallel, bucket: Any) -> Future:
+    return default_hooks.bf16_compress_hook(model.process_group, bucket)
+
+
+_HOOKS: Mapping[str, Callable[[DistributedDataParallel, Any], Future]] = {PLAIN: plain_hook, BF16: _bf16}
+
+
+class FsdpModel:
+    """A module that the script has sharded with ``fully_shard``, and that contains the other such modules."""
+
+    methods: tuple[str, ...] = (PLAIN, ATTACHED)
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.name = f"FSDP2 {type(module).__name__.removeprefix('FSDP')!r}"
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The ranks that train the model."""
+        group = dist.group.WORLD
+        assert group is not None, "fully_shard requires it"
+        return group
+
+    @property
+    def device(self) -> torch.device:
+        """The device that computes."""
+        return torch.device(next(self.module.parameters()).device.type)
+
+    def refusal(self) -> str:
+        """Return the reason why the script's own use of the model excludes gradwire; empty if none."""
+        try:
+            steps = steps_of(self.module)
+        except AttachError as error:
+            return str(error)
+        return "" if steps is None else "the script attaches gradwire itself"
+
+    def attach(self, settings: RunSettings, ledger: Ledger) -> Attached:
+        """Attach gradwire on all ranks. Raises ``GradwireError``."""
+        units = units_of(self.module)
+        outside = next((unit.name for unit in units if not unit.is_on_world), None)
+        if outside is not None:
+            raise AttachError(
+                f"expected FSDP2 modules on a mesh of all ranks, got {outside!r} on a smaller one; call "
+                "gradwire.attach_fsdp in the script"
+            )
+        return attach_fsdp(self.module, settings.plan, timeout_s=settings.timeout_s, ledger=ledger)
+
+    def give_up(self, attached: Attached) -> None:
+        """Restore FSDP's collectives."""
+        attached.close()
+
+    def use(self, method: str, passed: Passed) -> None:
+        """Average the next steps by ``method``; call ``passed`` at the end of each that isn't attached."""
+        steps = steps_of(self.module)
+        assert steps is not None, "the model is attached"
+        stand_in = partial(after_backward, partial(passed, method))
+        steps.stand_in = None if method == ATTACHED else stand_in

@@ -1,0 +1,149 @@
+"""The models that have begun training, and the turns in which their steps are averaged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from gradwire.attached import Attached
+from gradwire.plan import Plan
+from gradwire.planner.explain import name_plan
+from gradwire.run.comparison import ATTACHED, Turns
+from gradwire.run.methods import AttachableModel, Passed
+from gradwire.run.outcome import ModelOutcome
+from gradwire.script.steps import Marks, marks_of
+from gradwire.sync.ledger.summary import ledger_fields
+from gradwire.sync.observe import NO_CHOOSER
+
+SETTLING = 10
+"""The steps with the same plan before a comparison: more than a turn of a trial, which has 5 or 6."""
+
+
+@dataclass(eq=False)
+class RunModel:
+    """A model that has begun training, and the reason why gradwire isn't attached to it, if it isn't."""
+
+    trained: AttachableModel
+    passed: Passed  # called at the end of each step, with the method that averaged it
+    attached: Attached | None = None
+    problem: str = ""
+    floats: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        parameters = self.trained.module.parameters()
+        self.floats = sum(each.numel() for each in parameters if each.requires_grad)
+
+    @property
+    def handle(self) -> Attached:
+        """The handle of gradwire, which is attached."""
+        assert self.attached is not None, "callers check it"
+        return self.attached
+
+    @property
+    def has_chosen(self) -> bool:
+        """Whether the plan is fixed, or the run has chosen one."""
+        return self.handle._chooser is NO_CHOOSER or bool(self.handle.decisions)
+
+    def outcome(self) -> ModelOutcome:
+        """Return the model's part of the report."""
+        if self.attached is None:
+            return ModelOutcome(self.trained.name, self.problem)
+        book = self.attached.ledger
+        fields = ledger_fields(book.state_dict(), book.summary())
+        return ModelOutcome(self.trained.name, plan=name_plan(self.attached.plan), ledger=fields)
+
+
+class ModelTurns:
+    """The turns of all attached models of a process: one method averages each step, for all models.
+
+    The steps of the model with the most parameters are timed. If a model is added, or the plan changes, the
+    comparison starts over. All ranks switch after the same steps, because only steps and plans count.
+
+    Parameters
+    ----------
+    cycles
+        The number of cycles; 0 for no comparison.
+    """
+
+    def __init__(self, cycles: int) -> None:
+        self._cycles = cycles
+        self._models: list[RunModel] = []
+        self._turns: Turns | None = None
+        self._marks: Marks | None = None
+        self._mark: Any = None
+        self._plan: Plan | None = None
+        self._same, self._attached_until_s = 0, 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all cycles are complete."""
+        return self._turns is not None and self._turns.is_over
+
+    @property
+    def plan(self) -> str:
+        """The plan of the attached steps, in words; empty before the first step."""
+        return "" if self._plan is None else name_plan(self._plan)
+
+    def cycles_s(self) -> dict[str, tuple[float, ...]] | None:
+        """Return the step times of the complete cycles, by method; None without a comparison."""
+        if not self._cycles:
+            return None
+        if self._turns is None or self._marks is None:
+            return {}
+        return self._turns.cycles(self._marks.seconds)
+
+    def add(self, model: RunModel) -> None:
+        """Let an attached model take part."""
+        if not self.is_over:
+            self._restart()
+        self._models.append(model)
+
+    def passed(self, model: RunModel, method: str) -> None:
+        """Handle the end of a step of a model, which was averaged by ``method``."""
+        if not self._cycles or self.is_over:
+            return
+        timed = max(self._models, key=lambda each: each.floats)
+        if model is not timed:
+            return
+        if method == ATTACHED and timed.handle.plan != self._plan:
+            self._restart()
+            self._plan = timed.handle.plan
+        if self._turns is None:
+            self._same += timed.has_chosen
+            if self._same >= SETTLING:
+                self._start(timed)
+        elif method == self._turns.method:  # unlike a step under DDP's join, which gradwire always averages
+            self._turn(method)
+
+    def _start(self, timed: RunModel) -> None:
+        every = [model.trained.methods for model in self._models]
+        methods = [method for method in timed.trained.methods if all(method in each for each in every)]
+        self._turns = Turns(methods, self._cycles)
+        self._marks = marks_of(timed.trained.device)
+        self._mark = self._marks.now()
+        self._use(self._turns.method, ATTACHED)
+
+    def _turn(self, method: str) -> None:
+        assert self._turns is not None
+        assert self._marks is not None
+        began, self._mark = self._mark, self._marks.now()
+        self._turns.passed(began, self._mark)
+        self._use(self._turns.method, method)
+
+    def _restart(self) -> None:
+        if self._turns is not None:
+            self._use(ATTACHED, self._turns.method)
+        self._turns, self._same = None, 0
+
+    def _use(self, method: str, before: str) -> None:
+        """Average the next steps of all models by ``method``, after a step that ``before`` averaged."""
+        if method == before:
+            return
+        now_s = perf_counter()
+        if before == ATTACHED:
+            self._attached_until_s = now_s
+        for each in self._models:
+            each.trained.use(method, each.passed)
+            if method == ATTACHED:
+                each.handle._leave_out(now_s - self._attached_until_s)

@@ -1,0 +1,95 @@
+"""The outcome of a run, which rank 0 leaves for the command: its models, and the comparison of its steps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+from gradwire.errors import JobError
+from gradwire.fields import Source, keyed, mapping, of, optional, real, rows, text
+from gradwire.files import replace_file
+from gradwire.run.comparison import ATTACHED, METHODS, PLAIN
+
+
+@dataclass(frozen=True)
+class ModelOutcome:
+    """One model of the script, on rank 0.
+
+    Attributes
+    ----------
+    name
+        The model in words, such as "DistributedDataParallel 'GPT'".
+    problem
+        The reason why gradwire is not attached to it, in a sentence; empty if it is.
+    plan
+        The plan of its last step, in words; empty if gradwire is not attached.
+    ledger
+        The fields of its ledger's record; empty if gradwire is not attached.
+    """
+
+    name: str
+    problem: str = ""
+    plan: str = ""
+    ledger: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """The models of the script, in the order in which it made them, and the comparison of its steps.
+
+    Attributes
+    ----------
+    models
+        The models.
+    cycles_s
+        The cycles of ``Compared``; None without a comparison.
+    plan
+        The plan of the compared steps, in words.
+    """
+
+    models: tuple[ModelOutcome, ...] = ()
+    cycles_s: Mapping[str, tuple[float, ...]] | None = None
+    plan: str = ""
+
+    @property
+    def attached(self) -> list[ModelOutcome]:
+        """The models that gradwire is attached to."""
+        return [each for each in self.models if not each.problem]
+
+    def save(self, path: Path) -> None:
+        """Write the outcome atomically."""
+        replace_file(path, json.dumps(asdict(self)).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Return the outcome in a file written by ``save``. Raises ``JobError`` if it is invalid."""
+        source = Source(f"the outcome {path}", "only 'gradwire run' writes it, so run it again", JobError)
+        return source.of_json(path.read_text(encoding="utf-8"), of(cls, **KINDS))
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> Self:
+        """Return the outcome of a run's record. Raises ``JobError`` if it is invalid."""
+        given = Source("the record of a run", "run 'gradwire run' again", JobError).fields(record)
+        return cls(**{name: given.get(name, kind) for name, kind in KINDS.items()})
+
+
+def _cycles(value: object) -> dict[str, tuple[float, ...]]:
+    """Return the step times of a comparison: as many of each method, above 0. Raises ``JobError``."""
+    found = keyed(rows(real(_LEAST_S)))(value)
+    if found and (
+        not {PLAIN, ATTACHED} <= found.keys() <= {*METHODS} or len({*map(len, found.values())}) > 1
+    ):
+        raise JobError(
+            f"expected as many step times for {PLAIN} as for {ATTACHED}, got those of {', '.join(found)}"
+        )
+    return found
+
+
+_LEAST_S = 1e-9
+_MODEL = of(ModelOutcome, "name", problem=text, plan=text, ledger=mapping)
+KINDS = MappingProxyType({"models": rows(_MODEL), "cycles_s": optional(_cycles), "plan": text})
+"""The kind of each field of an outcome, in files and records."""

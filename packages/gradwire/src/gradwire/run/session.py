@@ -1,0 +1,213 @@
+"""The models of one process of a script: gradwire is attached before their first training pass."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache, partial
+from time import monotonic
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from gradwire.attached import Attached
+from gradwire.errors import AttachError, GradwireError
+from gradwire.planner.explain import name_plan
+from gradwire.run.comparison import Compared
+from gradwire.run.methods import AttachableModel, DdpModel, FsdpModel, StepSink
+from gradwire.run.models import ModelTurns, RunModel
+from gradwire.run.outcome import ModelOutcome, RunOutcome
+from gradwire.run.settings import RunSettings
+from gradwire.sync.group import REFUSED, agree, all_or_none
+from gradwire.sync.ledger.ledger import Ledger
+from gradwire.units import counted, format_size
+
+MEETING_S = 300.0
+"""The limit of the wait for all ranks to begin their first training pass: they may compile before it."""
+SAVED_EVERY_S = 2.0
+"""The interval of saved outcomes: a rank may be killed at any time."""
+NO_PASS = "the script ended before its first training pass (gradients enabled, in training mode)"
+
+
+def say(sentence: str) -> None:
+    """Print a sentence on standard error, because standard output is the script's."""
+    with suppress(OSError, ValueError, AttributeError):  # it is closed
+        sys.stderr.write(f"gradwire: {sentence}\n")
+        sys.stderr.flush()
+
+
+@cache
+def session_of(settings: str) -> RunSession:
+    """Return the session of this process; ``settings`` are those of the entry."""
+    return RunSession(RunSettings.of_text(settings))
+
+
+class FirstPass:
+    """A forward pre-hook that calls ``then`` once, before the first training pass of a module.
+
+    Evaluation doesn't count, because a script may evaluate on one rank only. A copy of the module has no such
+    hook.
+    """
+
+    def __init__(self, module: nn.Module, then: Callable[[], None]) -> None:
+        self._module, self._then, self._is_over = weakref.ref(module), then, False
+        # A compiled forward pass would call this only while tracing.
+        self._begin = torch.compiler.disable(self._look)  # type: ignore[no-untyped-call]
+        self._handle = module.register_forward_pre_hook(self, prepend=True)
+
+    def __call__(self, module: nn.Module, _inputs: object) -> None:
+        """Look whether this is a training pass."""
+        self._begin(module)
+
+    def remove(self) -> None:
+        """Remove the hook."""
+        self._is_over = True
+        self._handle.remove()
+
+    def _look(self, module: nn.Module) -> None:
+        if self._is_over or module is not self._module():
+            return
+        if torch.is_grad_enabled() and module.training:
+            self.remove()
+            self._then()
+
+    def __reduce__(self) -> tuple[type[NoHook], tuple[()]]:
+        return NoHook, ()
+
+
+class NoHook:
+    """The placeholder for a ``FirstPass`` in a copy."""
+
+    def __call__(self, *_: object) -> None:
+        """Do nothing."""
+
+
+class RunSession:
+    """The models of a process, their attachment, and a comparison of their steps."""
+
+    def __init__(self, settings: RunSettings) -> None:
+        self._settings = settings
+        self._models: list[RunModel] = []
+        self._pending: dict[int, tuple[weakref.ref[nn.Module], FirstPass, str]] = {}
+        self._turns = ModelTurns(settings.cycles)
+        self._saved_at = -SAVED_EVERY_S
+        self._rank: int | None = None
+
+    def add_ddp(self, model: Any) -> None:
+        """Attach to a DDP model before its first training pass."""
+        self._wait_for(model, DdpModel)
+
+    def add_fsdp(self, module: Any) -> None:
+        """Attach to the outermost module that ``fully_shard`` returns, before its first training pass."""
+        for each in module if isinstance(module, (list, tuple)) else [module]:
+            self._wait_for(each, FsdpModel)
+
+    def _wait_for(self, module: Any, kind: type[DdpModel] | type[FsdpModel]) -> None:
+        if self._rank is None:
+            self._rank = dist.get_rank()
+            atexit.register(self._save_at_exit, os.getpid())
+        known = self._pending.get(id(module))
+        if known is None or known[0]() is not module:  # fully_shard may return a module again
+            own = weakref.ref(module)
+            self._pending[id(module)] = (
+                own,
+                FirstPass(module, partial(self._begin, own, kind)),
+                kind(module).name,
+            )
+        self._save()
+
+    def _begin(self, module: weakref.ref[Any], kind: type[DdpModel] | type[FsdpModel]) -> None:
+        """Attach to a model that begins its first training pass on this rank."""
+        root = module()
+        for each in root.modules():  # FSDP's modules within it have its attachment
+            pending = self._pending.pop(id(each), None)
+            if pending is not None:
+                pending[1].remove()
+        trained: AttachableModel = kind(root)
+        found = RunModel(trained, lambda method: self._passed(found, method))
+        self._models.append(found)
+        try:
+            found.attached = self._attach(found)
+        except GradwireError as error:
+            found.problem = str(error)
+        self._tell(found)
+        self._save(now=True)
+        if found.problem and self._settings.strict:
+            raise AttachError(f"gradwire run --strict: {trained.name} is not attached: {found.problem}")
+        if found.attached is not None:
+            self._turns.add(found)
+
+    def _attach(self, model: RunModel) -> Attached:
+        """Attach gradwire on all ranks, or on none. Raises ``GradwireError``."""
+        group, timeout_s, trained = model.trained.group, self._settings.timeout_s, model.trained
+        if group.size() == 1:
+            raise AttachError(
+                "it has 1 rank, which exchanges nothing; start more, for example with torchrun "
+                "--nproc-per-node 2"
+            )
+        refusal = trained.refusal()
+        if refusal:
+            with suppress(AttachError):
+                agree(group, {REFUSED: refusal}, MEETING_S)
+            raise AttachError(refusal)
+        agree(group, self._settings.facts, MEETING_S)
+        ledger = Ledger(group.rank(), [StepSink(model.passed)])
+        with all_or_none(group, timeout_s):
+            attached = trained.attach(self._settings, ledger)
+        try:
+            agree(group, {}, timeout_s)
+        except AttachError:
+            trained.give_up(attached)
+            raise
+        return attached
+
+    def _tell(self, model: RunModel) -> None:
+        """Print on rank 0 whether gradwire is attached to a model."""
+        if self._rank != 0 or self._settings.quiet:
+            return
+        if model.attached is None:
+            say(f"not attached to {model.trained.name}: {model.problem}")
+            return
+        plan = name_plan(model.attached.plan)
+        how = f"with {plan}" if self._settings.plan else f"with {plan} until it has chosen a plan"
+        world = counted(model.trained.group.size(), "rank")
+        gradients = f"{format_size(4 * model.floats)} of gradients"
+        say(f"attached to {model.trained.name} on {world} ({gradients}), {how}")
+
+    def _passed(self, model: RunModel, method: str) -> None:
+        """Handle the end of a training step of a model, which was averaged by ``method``."""
+        was_over = self._turns.is_over
+        self._turns.passed(model, method)
+        ends = self._turns.is_over and not was_over
+        self._save(now=ends)
+        if ends and self._rank == 0 and not self._settings.quiet:
+            found = Compared(self._turns.cycles_s() or {}, self._settings.cycles, self._turns.plan)
+            say(f"{found.verdict()} The script goes on with gradwire.")
+
+    def _save(self, *, now: bool = False) -> None:
+        """Write the outcome on rank 0, and a sign on the other ranks."""
+        if self._rank is None or (not now and monotonic() - self._saved_at < SAVED_EVERY_S):
+            return
+        self._saved_at = monotonic()
+        with suppress(OSError):  # the command has ended, or runs on another machine
+            if self._rank == 0:
+                self._outcome().save(self._settings.outcome)
+            else:
+                self._settings.elsewhere.touch()
+
+    def _outcome(self) -> RunOutcome:
+        models = [each.outcome() for each in self._models]
+        waiting = {key: module for key, (ref, _, _) in self._pending.items() if (module := ref()) is not None}
+        within = {id(each) for module in waiting.values() for each in module.modules() if each is not module}
+        models += [ModelOutcome(self._pending[key][2], NO_PASS) for key in waiting if key not in within]
+        return RunOutcome(tuple(models), self._turns.cycles_s(), self._turns.plan)
+
+    def _save_at_exit(self, process: int) -> None:
+        if os.getpid() == process:  # not in a child that was forked
+            self._save(now=True)

@@ -1,0 +1,65 @@
+"""The settings that ``gradwire run`` passes to the processes of a script, through its entry."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from gradwire.errors import JobError
+from gradwire.fields import Source, of
+from gradwire.script.entry import Entry
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The settings of a run, and the path of its outcome.
+
+    Attributes
+    ----------
+    folder
+        The folder for the outcome.
+    plan
+        The codec, or the file of a plan, for ``gradwire.attach``; None if the run chooses its plan.
+    timeout_s
+        The timeout for a single wait for another rank.
+    strict
+        Whether a model that can't be attached ends the script with an error.
+    cycles
+        The number of cycles of a comparison; 0 for none.
+    quiet
+        Whether rank 0 prints nothing.
+    """
+
+    folder: str
+    plan: str | None = None
+    timeout_s: float = 30.0
+    strict: bool = False
+    cycles: int = 0
+    quiet: bool = False
+
+    @property
+    def outcome(self) -> Path:
+        """The file of the outcome, which rank 0 writes."""
+        return Path(self.folder) / "outcome.json"
+
+    @property
+    def elsewhere(self) -> Path:
+        """The file that another rank writes, so that a machine without rank 0 knows that it has ranks."""
+        return Path(self.folder) / "elsewhere"
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The settings on which all ranks must agree, besides the plan, on which ``attach`` does."""
+        compares = f"with {self.cycles} cycles" if self.cycles else "no"
+        return {"--strict": str(self.strict), "--timeout": str(self.timeout_s), "--compare": compares}
+
+    def entry(self) -> Entry:
+        """Return the entry of a run's session into the script's processes."""
+        return Entry(self.folder, "gradwire.run.session:session_of", json.dumps(asdict(self)))
+
+    @classmethod
+    def of_text(cls, words: str) -> Self:
+        """Return the settings of an entry. Raises ``JobError``."""
+        return Source("a run's settings", "run 'gradwire run' again", JobError).of_json(words, of(cls))
