@@ -50,9 +50,8 @@ def test_the_choice_and_its_reasons_are_first_and_every_plan_is_there(choice: Ch
 
 def test_numbers_of_hosts_have_a_table_and_a_plot(choice: Choice) -> None:
     encodings = (choice.plan.encoding,)
-    points = scaling(
-        choice.request, choice.environment, (1, 2, 4), {2: choice.prediction}, encodings=encodings
-    )
+    known = {2: choice.prediction}
+    points = [*scaling(choice.request, choice.environment, (1, 2, 4), known, encodings=encodings)]
     html = page_of(record_of(replace(choice, scaling=tuple(points))))
     head, one, two, four = (row for row in Page(html).rows if row[0] in ("hosts", "1", "2", "4"))
     assert head[:4] == ["hosts", "DDP", "bf16 hook", "with gradwire"]

@@ -49,7 +49,7 @@ def test_estimates_are_printed_and_written(
     assert seen["settings"].steps == 4
     assert not Path(seen["settings"].folder).exists()
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0].startswith("On this network, a step would be "), "the verdict is first"
+    assert shown[0].startswith("On this network, "), "the verdict is first"
     assert any(line.startswith("DDP on 4 ranks") for line in shown)
     assert "The model that predicts the steps below predicts " in " ".join(shown)
     assert f"wrote {record}" in shown

@@ -223,15 +223,19 @@ class Estimator:
             self._spread,
         )
 
-    def scaling(self, places: Sequence[Deployment], codec: Codec) -> list[ScalePoint]:
-        """Return the steps with a codec on one host and in ``places``; empty without computation."""
-        compute_s, chosen = self._workload.compute_s, (codec,)
+    def scaling(self, places: Sequence[Deployment], known: Estimate) -> list[ScalePoint]:
+        """Return the steps on one host and in ``places``, with the codec of a ``known`` estimate.
+
+        Its own number of hosts keeps its step. Without computation, there are no points.
+        """
+        compute_s, codecs = self._workload.compute_s, (known.plan.encoding,)
         if compute_s == 0:
             return []
         points = [ScalePoint(1, compute_s, compute_s, None, compute_s, compute_s)]
         for place in sorted(places, key=lambda each: each.hosts):
-            step_s, plain_s = self.at(place, chosen).step_s, self.plain_s(place)
-            points.append(ScalePoint(place.hosts, step_s, compute_s, None, plain_s, self.hook_s(place)))
+            found = known if place.hosts == known.hosts else self.at(place, codecs)
+            baselines = self.plain_s(place), self.hook_s(place)
+            points.append(ScalePoint(place.hosts, found.step_s, compute_s, None, *baselines))
         return points
 
     def step_s(self, place: Deployment, plan: Plan, *, halved: bool = False) -> float:

@@ -216,7 +216,7 @@ def estimates(observed: Observed, options: ProfileOptions) -> Estimates:
         networks = [] if observed.line is not None else [(where[0].network, where[0].line)]
         hosts = [each for each in worlds_around(where[0].hosts, FARTHEST) if each > 1]
         places = deployments(observed, networks, hosts, shared_machine=shared)
-        scaling = measured.scaling(places, found[0].plan.encoding)
+        scaling = measured.scaling(places, found[0])
     return Estimates(found, scaling, here[0] if here else None)
 
 
